@@ -35,8 +35,8 @@ from tandem.actors.loading import load_engine
 from tandem.aggregation.document_weights import DocumentWeights, log_evidence, log_weight
 from tandem.config.schema import PartyConfig
 from tandem.corpora import HOUSEHOLD
+from tandem.engine.drafter import row_probabilities, weigh_rows
 from tandem.engine.engine import Engine, Feed
-from tandem.engine.row_mixture import row_probabilities, weigh_rows
 from tandem.protocol.messages import RetrieveResult
 from tandem.protocol.rows import JOINT, Row, arrange_rows
 from tandem.retrieval.embedding import Embedder

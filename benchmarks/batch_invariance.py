@@ -27,9 +27,8 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache
 
 from benchmarks._common import finish
-from tandem.engine.batch import BatchModel
-from tandem.engine.forward import PreemptibleModel
-from tandem.engine.kv_cache import DocumentCaches
+from tandem.engine.batch import BatchModel, PreemptibleModel
+from tandem.engine.kv import DocumentCaches
 from tandem.engine.model import decoder_layers
 from tandem.engine.prompt import Prompt
 from tandem.engine.self_check import find_fault

@@ -26,7 +26,7 @@ import numpy as np
 
 from benchmarks._common import finish
 from tandem.aggregation.race_lists import RaceList, certify
-from tandem.codecs.lattice_points import quantise
+from tandem.codecs.lattice import quantise
 from tandem.codecs.race_lists import read_vote
 from tandem.errors import ProtocolError
 from tests.unit.aggregation.race_cases import Case, random_case

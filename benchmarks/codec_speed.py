@@ -23,14 +23,13 @@ import torch
 from numpy.typing import NDArray
 
 from benchmarks._common import finish
-from tandem.aggregation.coupling import noise, race
+from tandem.aggregation.coupling import best_scores, lazy_race, noise, race
 from tandem.aggregation.distributions import Distribution
-from tandem.aggregation.lazy_race import best_scores, lazy_race
 from tandem.aggregation.race_lists import race_list
 from tandem.codecs import Codec, CSqs, KSqs, Lattice, TopK, TopP
-from tandem.codecs.lattice_points import point, pop_support, push_support, quantise
+from tandem.codecs.lattice import point, pop_support, push_support, quantise
 from tandem.codecs.race_lists import RaceLists, cut_vote
-from tandem.engine.row_mixture import mix_rows
+from tandem.engine.drafter import mix_rows
 
 VOCAB, LARGE = 50_257, 151_936
 CODECS: tuple[Codec, ...] = (

@@ -1,7 +1,7 @@
 """How often do the bundled drafter's proposals stand before the bundled reader with the cloud's documents?
 
 The target is the reader over the cloud's documents of 200 held-out questions, weighed as in a session and not
-compressed. A drafter has the device's documents or none; its drafts are coupled (`tandem.aggregation.proposals`).
+compressed. A drafter has the device's documents or none; its drafts are coupled (`tandem.aggregation.rules`).
 Prediction: an answer has about 14 tokens. The 4 of the title stand in a public page only, and the kind in a private
 note only, so that the reader itself picks one of 8 at random. Without the page, 9 to 10 of 14 tokens can be foretold:
 at temperature 0 acceptance is 0.64 to 0.71, whatever the drafter; what the reader reaches without documents ("reader,
@@ -36,11 +36,11 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from benchmarks._common import finish
 from tandem.aggregation.distributions import Distribution
 from tandem.aggregation.document_weights import DocumentWeights, Evidence, log_evidence
-from tandem.aggregation.proposals import proposal_rule
+from tandem.aggregation.rules import proposal_rule
 from tandem.config.schema import Config, WeightsConfig
 from tandem.corpora import TOYS, WEIGHTS, model_path
+from tandem.engine.drafter import mix_rows, row_probabilities
 from tandem.engine.engine import Engine
-from tandem.engine.row_mixture import mix_rows, row_probabilities
 from tandem.retrieval.embedding import Embedder
 from tandem.retrieval.retriever import Retriever
 from tandem.topology import Party

@@ -32,10 +32,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks._common import finish, summary
-from tandem.retrieval import Document, Retriever, TextEmbedder, kinds
-from tandem.retrieval.kinds import calm, parts, vectors_to_train
-from tandem.retrieval.vectors import ADD_AT_ONCE, aligned, blocks, training_sample
-from tandem.retrieval.writer import write_index
+from tandem.retrieval import Document, Retriever, TextEmbedder
+from tandem.retrieval import index as kinds
+from tandem.retrieval.build import write_index
+from tandem.retrieval.index import (
+    ADD_AT_ONCE,
+    aligned,
+    blocks,
+    calm,
+    parts,
+    training_sample,
+    vectors_to_train,
+)
 
 DIMENSION, LATENT, NEIGHBOURS, WARM_UP = 384, 48, 10, 10
 PAPER_PASSAGES = 21_000_000

@@ -33,7 +33,7 @@ from benchmarks._common import finish
 from tandem import Config, Tandem
 from tandem.protocol.messages import LinkFrame, Proposal, decode
 from tandem.topology import PARTIES, Party
-from tandem.transport.framing import FrameSplitter
+from tandem.transport.port import FrameSplitter
 from tandem_lab.baselines.experiments import Experiments
 from tandem_lab.latency.cluster import DATA_PORT, launch
 from tandem_lab.latency.half import close_to_each_other

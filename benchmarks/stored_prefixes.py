@@ -34,10 +34,8 @@ import torch
 
 from benchmarks._common import finish, summary
 from benchmarks._study import COLOURS, axes, parser, save
-from tandem.engine.batch import BatchModel
-from tandem.engine.forward import PreemptibleModel
-from tandem.engine.kv_cache import DocumentCaches
-from tandem.engine.kv_disk import DiskStore
+from tandem.engine.batch import BatchModel, PreemptibleModel
+from tandem.engine.kv import DiskStore, DocumentCaches
 from tandem.engine.model import decoder_layers
 from tandem.engine.prompt import Prompt
 from tandem.engine.session import Session, compute

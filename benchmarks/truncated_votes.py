@@ -37,11 +37,11 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from benchmarks import _study
 from benchmarks._common import finish
 from tandem import Config
-from tandem.aggregation.acceptance import coupled_acceptance
 from tandem.aggregation.coupling import noise
 from tandem.aggregation.distributions import Distribution
 from tandem.aggregation.race_lists import certify, race_list
-from tandem.codecs import TopK, bits
+from tandem.aggregation.rules import coupled_acceptance
+from tandem.codecs import TopK, sets
 from tandem.codecs.race_lists import encode_race_list
 from tandem.codecs.top_k import RESTS, VALUE_SUM
 from tandem.corpora import BUNDLED
@@ -268,12 +268,12 @@ def table(rows: Sequence[dict[str, Any]], formats: dict[str, str]) -> str:
 
 def paper_bytes() -> dict[str, float]:
     """Of a vote at the paper's vocabulary."""
-    kept = bits.support_bits(PAPER_VOCAB, 320) + bits.counts_bits(321, VALUE_SUM)
+    kept = sets.support_bits(PAPER_VOCAB, 320) + sets.counts_bits(321, VALUE_SUM)
     return {
         "whole, half floats": 2 * PAPER_VOCAB,
-        "top-320 as the paper counts": bits.top_k_bits(PAPER_VOCAB, 320) / 8,
+        "top-320 as the paper counts": sets.top_k_bits(PAPER_VOCAB, 320) / 8,
         "top-320 residual of the codec": ceil(kept / 8),
-        "race list of 8": 1 + ceil((8 * 30 + bits.support_bits(PAPER_VOCAB, 8)) / 8),
+        "race list of 8": 1 + ceil((8 * 30 + sets.support_bits(PAPER_VOCAB, 8)) / 8),
     }
 
 

@@ -27,7 +27,7 @@ from tandem.errors import ProtocolError, TandemError
 from tandem.protocol.messages import decode, decode_link, encode
 from tandem.protocol.outbox import ActorKind, Send
 from tandem.topology import at_start
-from tandem.transport.exchange import Exchange
+from tandem.transport.memory import Exchange
 from tandem.transport.port import DataPlane, Endpoint
 
 T = TypeVar("T")

@@ -171,7 +171,7 @@ class _Logits:
 
     def learn(self, step: int, token: int) -> Evidence:
         """How probable each row finds a token."""
-        from tandem.engine.row_mixture import row_probabilities
+        from tandem.engine.drafter import row_probabilities
 
         rows = self._drafter.rows if step == self._last else None
         if rows is None:

@@ -81,9 +81,8 @@ class DecoderActor(SiteActor):
     async def prepare(self) -> dict[str, Any]:
         """Load the model. The description is compared with the other side's before the first query."""
         from tandem.corpora import model_path
-        from tandem.engine.description import describe
-        from tandem.engine.drafter_card import describe_card
-        from tandem.profiler.cache import cached_line
+        from tandem.engine.description import describe, describe_card
+        from tandem.profiler.offline import cached_line
         from tandem.system.paths import cache_folder
 
         codec, decoding = self.codec.fingerprint(), self.config.decoding

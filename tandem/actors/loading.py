@@ -17,10 +17,9 @@ from tandem.corpora import model_path
 
 if TYPE_CHECKING:
     from tandem.engine.engine import Engine
-    from tandem.engine.kv_cache import MemoryStore
-    from tandem.engine.kv_disk import DiskStore
+    from tandem.engine.kv import DiskStore, MemoryStore
     from tandem.retrieval.embedding import TextEmbedder
-    from tandem.retrieval.scoring import Scorer
+    from tandem.retrieval.retriever import Scorer
 
 
 _ONE_AT_A_TIME = Lock()
@@ -114,7 +113,7 @@ def load_pupil(party: PartyConfig) -> Any:
 
 def open_memory_store(party: PartyConfig) -> MemoryStore | None:
     """An empty store in memory for the engine of a party; None if the setting is "off"."""
-    from tandem.engine.kv_cache import MemoryStore
+    from tandem.engine.kv import MemoryStore
 
     return None if party.kv_store == "off" else MemoryStore(party.kv_max_bytes)
 
@@ -123,7 +122,7 @@ def open_disk_store(
     party: PartyConfig, engine: Engine, kv_folder: Path, warn: Callable[[str], object]
 ) -> DiskStore:
     """The store on disk for the engine of a party."""
-    from tandem.engine.kv_disk import DiskStore
+    from tandem.engine.kv import DiskStore
 
     return DiskStore(kv_folder, engine.cache_fingerprint, party.kv_max_bytes, warn)
 
@@ -135,7 +134,7 @@ def drop_stale_caches(config: Config, party: str, index: Path) -> None:
 
     folder = kv_folder(party, config)
     if folder.exists() and folder.stat().st_mtime_ns < modified_ns(index):
-        from tandem.engine.kv_disk import remove_store
+        from tandem.engine.kv import remove_store
 
         remove_store(folder)
 
@@ -154,6 +153,6 @@ def load_embedder_and_scorer(
     """What finds documents and what scores them; no scorer where the embedder does both. Raises RetrievalError."""
     embedder = load_embedder(config, num_threads=num_threads)
     with _loading():
-        from tandem.retrieval.scoring import load_scorer
+        from tandem.retrieval.retriever import load_scorer
 
         return embedder, load_scorer(config.weights.scorer, num_threads=num_threads)

@@ -65,7 +65,7 @@ def own_address() -> str:
 
 def _cluster_tls() -> tuple[ssl.SSLContext | None, ssl.SSLContext | None]:
     """The cluster's certificates, if Ray uses TLS."""
-    from tandem.transport.tls import tls_contexts, uses_tls
+    from tandem.transport.sockets import tls_contexts, uses_tls
 
     if not uses_tls():
         return None, None

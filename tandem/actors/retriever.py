@@ -151,7 +151,7 @@ class RetrieverActor(SiteActor):
             return None, {"num_documents": 0, "factory": NO_INDEX}
         from tandem.actors.loading import load_embedder_and_scorer
         from tandem.retrieval.factory import corpus_of, open_retriever
-        from tandem.retrieval.scoring import EMBEDDER
+        from tandem.retrieval.retriever import EMBEDDER
 
         embedder, scorer = load_embedder_and_scorer(self.config, num_threads=1)
         self._embedder = embedder

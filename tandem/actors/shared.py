@@ -11,7 +11,7 @@ from typing import Any
 
 from tandem.actors.base import Runtime, SiteActor
 from tandem.protocol.outbox import ActorKind
-from tandem.transport.exchange import Exchange
+from tandem.transport.memory import Exchange
 
 
 class SharedProcess:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from tandem.config.sampling import SamplingParams
 
 TOLERANCE = 1e-9
 """How far the sum of a distribution may lie from one; rounding stays below n * 2**-53."""
@@ -155,3 +158,85 @@ def _read_only(array: NDArray[Any]) -> NDArray[Any]:
     view = array.view()
     view.flags.writeable = False
     return view
+
+
+# ---- The largest of many numbers, of equals those of the lowest places -------------------------------------
+
+
+_GROUP, _FEW = 32, 256
+
+
+def most_probable(dense: NDArray[np.floating], ids: NDArray[np.int64], limit: int) -> NDArray[np.int64]:
+    """The `limit` most probable tokens of ascending `ids`, ascending; of equals the lowest ids."""
+    if ids.size <= limit:
+        return ids
+    values = dense[ids]
+    if ids.size <= _FEW:  # then sorting takes less than several passes
+        return ids[np.sort(np.argsort(-values, kind="stable")[:limit])]
+    least = float(np.partition(values, ids.size - limit)[ids.size - limit])
+    is_kept = values > least
+    ties = np.flatnonzero(values == least)
+    is_kept[ties[: limit - int(is_kept.sum())]] = True
+    return ids[is_kept]
+
+
+def largest(values: NDArray[np.floating], limit: int) -> NDArray[np.int64]:
+    """Places of the `limit` largest values [n], ascending; of equals the lowest places. 1 <= limit <= n.
+
+    As fast as two comparisons per value unless most values are nearly equal.
+    """
+    size = min(_GROUP, values.size // (4 * limit))  # of a group, whose values lie num_groups apart
+    if size < 2 or values.size <= _FEW:
+        return most_probable(values, np.arange(values.size), limit)
+    num_groups = values.size // size
+    maxima = np.maximum.reduce(values[: size * num_groups].reshape(size, num_groups))
+    least = np.partition(maxima, num_groups - limit)[
+        num_groups - limit
+    ]  # so many values are as large, or more
+    return most_probable(values, np.flatnonzero(values >= least), limit)
+
+
+# ---- What the sampling options leave of a distribution -----------------------------------------------------
+
+
+def restrict(probabilities: NDArray[np.float64], sampling: SamplingParams) -> NDArray[np.float64]:
+    """The distribution [vocab] without the tokens that `sampling` drops, renormalised; the same array if it drops none.
+
+    top_k keeps the k most probable tokens, ties to the lowest id. min_p then drops tokens below that share of the
+    largest probability (Nguyen et al., arXiv 2407.01082).
+    """
+    kept = np.ones(probabilities.size, dtype=bool)
+    if 0 < sampling.top_k < probabilities.size:
+        kept[:] = False
+        kept[largest(probabilities, sampling.top_k)] = True
+    if sampling.min_p:
+        kept &= probabilities >= sampling.min_p * probabilities.max()
+    if kept.all():
+        return probabilities
+    rest = np.where(kept, probabilities, 0.0)
+    return np.asarray(rest / rest.sum())
+
+
+# ---- How probable a committed token was, and its likeliest alternatives ------------------------------------
+
+
+class TargetLogprobs(NamedTuple):
+    """Natural logarithms of target probabilities."""
+
+    token: float  # of the committed token
+    top: tuple[tuple[int, float], ...]  # (id, logarithm) of the likeliest tokens, the likeliest first
+
+
+def log_probabilities(target: Distribution, token: int, num_top: int) -> TargetLogprobs:
+    """Of a token of the target and of its `num_top` likeliest ones, of equals those of the lowest ids.
+
+    There are fewer if fewer have a probability above zero: sampling options and codecs exclude tokens.
+    """
+    target = target.spread()
+    places = largest(target.probabilities, min(num_top, len(target))) if num_top > 0 else ()
+    rows = [(int(target.ids[place]), float(target.probabilities[place])) for place in places]
+    rows.sort(key=lambda row: -row[1])  # stable, and places ascend
+    return TargetLogprobs(
+        math.log(target.probability(token)),
+        tuple((index, math.log(probability)) for index, probability in rows if probability > 0.0),
+    )

@@ -18,9 +18,8 @@ from typing import TypeAlias, TypedDict
 import numpy as np
 from numpy.typing import NDArray
 
-from tandem.aggregation.coupling import noise
-from tandem.aggregation.lazy_race import best_scores
-from tandem.aggregation.selection import largest
+from tandem.aggregation.coupling import best_scores, noise
+from tandem.aggregation.distributions import largest
 
 ESCALATION = 4
 """How many times as many tokens a voter adds to its list where the present ones leave the winner open."""

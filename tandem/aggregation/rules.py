@@ -7,17 +7,164 @@ shares, seed, step), never of order or time.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, NamedTuple, Protocol
 
-from tandem.aggregation.acceptance import coupled_acceptance, speculative_acceptance
-from tandem.aggregation.coupling import coupled_draw, noise, race
-from tandem.aggregation.distributions import Distribution
-from tandem.aggregation.mixture import target_distribution
-from tandem.aggregation.randomness import Purpose, uniform
-from tandem.aggregation.rejection import draw, target_given_drafts
-from tandem.errors import ConfigError, did_you_mean
+import numpy as np
+
+from tandem.aggregation.coupling import Purpose, coupled_draw, exp_scalar, noise, race, uniform
+from tandem.aggregation.distributions import Distribution, mix, union
+from tandem.errors import ConfigError, ProtocolError, did_you_mean
 from tandem.topology import Party
+
+# ---- Speculative aggregation of independent drafts ---------------------------------------------------------
+
+
+def keep_probability(token: int, own: Distribution, other: Distribution, other_share: float) -> float:
+    """Probability that a draft survives Algorithm 1.
+
+    It is 1 - eta^o (1 - q^o(x) / q^s(x)) if q^s(x) > q^o(x), else 1.
+    token: the draft x, drawn from `own` = q^s. other: q^o. other_share: eta^o in [0, 1].
+    """
+    q_own, q_other = own.probability(token), other.probability(token)
+    if q_own <= q_other:
+        return 1.0
+    return 1.0 - other_share * (1.0 - q_other / q_own)
+
+
+def residual(own: Distribution, other: Distribution) -> Distribution | None:
+    """norm(max(0, q^o - q^s)): where a replaced draft is drawn from; None if it has no mass."""
+    own, other = own.spread(), other.spread()
+    ids = union(own, other)
+    excess = np.maximum(0.0, other.on(ids) - own.on(ids))
+    has_mass = excess > 0.0
+    if not has_mass.any():
+        return None
+    excess = excess[has_mass]
+    return Distribution(ids[has_mass], excess / np.cumsum(excess)[-1])  # cumsum adds in one order everywhere
+
+
+def result_distribution(
+    token: int, own: Distribution, other: Distribution, other_share: float
+) -> Distribution:
+    """Distribution of one party's result (x tilde) given its draft: the draft if it is kept, else the residual.
+
+    NOT in the paper: a residual without mass (distributions equal up to rounding) keeps the draft.
+    """
+    draft = Distribution(np.array([token]), np.ones(1))
+    rest = residual(own, other)
+    if rest is None:
+        return draft
+    return mix(draft, rest, keep_probability(token, own, other, other_share))
+
+
+def target_given_drafts(
+    device_token: int, cloud_token: int, device: Distribution, cloud: Distribution, eta_device: float
+) -> Distribution:
+    """Distribution of the target given both drafts: each party's result with probability 1/2 (Algorithm 1)."""
+    device_result = result_distribution(device_token, device, cloud, 1.0 - eta_device)
+    cloud_result = result_distribution(cloud_token, cloud, device, eta_device)
+    return mix(device_result, cloud_result, 0.5)
+
+
+def draw(distribution: Distribution, u: float) -> int:
+    """The token at quantile u of the distribution. u: strictly inside (0, 1), at most 1 - 2**-53.
+
+    Such a u times the total rounds to less than the total, so the index stays inside; `right` skips
+    tokens of probability zero.
+    """
+    distribution = distribution.spread()
+    cumulative = np.cumsum(distribution.probabilities)
+    return int(distribution.ids[np.searchsorted(cumulative, u * cumulative[-1], side="right")])
+
+
+# ---- The target distribution: how much each party counts ---------------------------------------------------
+
+
+def shares(*log_weights: float) -> tuple[float, ...]:
+    """The share eta of each party from the parties' log-sum-exp weights, one or more (Appendix A.1).
+
+    A party without documents has -inf and share 0; if nobody has any, all count the same. Of two parties the smaller
+    share is one minus the larger, both exact, so the pair sums to 1 exactly and swapping the parties swaps the pair. Of
+    more the sum runs in the given order. Raises ProtocolError on NaN or +inf, which no party may send.
+
+    NOT in the paper (DRAGON): more than two parties.
+    """
+    for log_weight in log_weights:
+        if math.isnan(log_weight) or log_weight == math.inf:
+            raise ProtocolError(
+                f"A log weight must be finite or -inf, got {log_weight}; restart the party that sent it."
+            )
+    largest = max(log_weights)
+    if min(log_weights) == largest:  # all -inf included
+        return (1.0 / len(log_weights),) * len(log_weights)
+    if len(log_weights) == 2:
+        larger = 1.0 / (1.0 + exp_scalar(min(log_weights) - largest))
+        return (larger, 1.0 - larger) if log_weights[0] == largest else (1.0 - larger, larger)
+    weights = [exp_scalar(log_weight - largest) for log_weight in log_weights]
+    total = sum(weights)
+    return tuple(weight / total for weight in weights)
+
+
+def target_distribution(device: Distribution, cloud: Distribution, eta_device: float) -> Distribution:
+    """p = eta^device q^device + eta^cloud q^cloud (Eq. 4), on the union of both supports.
+
+    eta_device: share of the device in [0, 1]; the cloud has the rest. The device's term is added first.
+    """
+    return mix(device, cloud, eta_device)
+
+
+def mix_by_weights(distributions: Sequence[Distribution], weights: Sequence[float]) -> Distribution:
+    """The target of voters with fixed weights of sum 1: their distributions' mixture, summed in the given order."""
+    spread = [distribution.spread() for distribution in distributions]
+    ids = np.unique(np.concatenate([distribution.ids for distribution in spread]))
+    target = weights[0] * spread[0].on(ids)
+    for weight, distribution in zip(weights[1:], spread[1:], strict=True):
+        target = target + weight * distribution.on(ids)
+    return Distribution(ids, target)
+
+
+# ---- Acceptance rates: how probably a draft equals the committed token -------------------------------------
+
+
+def speculative_acceptance(own: Distribution, other: Distribution, own_share: float) -> float:
+    """Acceptance rate of `own` under Algorithm 1 (Eq. 5 with gamma = 1/2).
+
+    alpha = 1/2 (1 - eta^o delta) + 1/2 sum_x q^s(x) p(x), delta = 1 - sum_x min(q^s, q^o). own_share: eta^s.
+    """
+    own, other = own.spread(), other.spread()
+    ids = union(own, other)
+    q, q_other = own.on(ids), other.on(ids)
+    p = own_share * q + (1.0 - own_share) * q_other
+    delta = 1.0 - float(np.minimum(q, q_other).sum())
+    return 0.5 * (1.0 - (1.0 - own_share) * delta) + 0.5 * float((q * p).sum())
+
+
+def coupled_acceptance(draft: Distribution, target: Distribution) -> float:
+    """Probability that two distributions raced with shared clocks have the same winner.
+
+    alpha = sum_i 1 / sum_j max(q_j / q_i, p_j / p_i) over i with q_i, p_i > 0 (Moulton and Jiang, "Maximally consistent
+    sampling and the Jaccard index of probability distributions", arXiv 1809.04052; NOT in the paper): token i wins both
+    races iff its clock rings before every other one scaled by that maximum. Sorted by q/p the inner sum splits into a
+    tail of q and a head of p: n log n operations, not n^2. With delta = TV(q, p), alpha is between
+    (1 - delta) / (1 + delta) and 1 - delta (Daliri, Musco and Suresh, arXiv 2408.07978).
+    """
+    draft, target = draft.spread(), target.spread()
+    ids = union(draft, target)
+    q, p = draft.on(ids), target.on(ids)
+    # Ascending angle p -> q instead of q/p, which would divide by zero.
+    total = q + p
+    alive = total > 0.0
+    q, p, total = q[alive], p[alive], total[alive]
+    order = np.argsort(q / total)
+    q, p = q[order], p[order]
+    head_p = np.cumsum(p) - p  # tokens before i: p_j / p_i is the larger
+    tail_q = np.cumsum(q[::-1])[::-1]  # i and the tokens after: q_j / q_i is
+    both = (q > 0.0) & (p > 0.0)
+    q, p, head_p, tail_q = q[both], p[both], head_p[both], tail_q[both]
+    return min(1.0, float((1.0 / (tail_q / q + head_p / p)).sum()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,3 +298,197 @@ def draft_rule(name: str, temperature: float) -> DraftRule:
     if temperature == 0.0:
         return Greedy(name)
     return Coupled() if name == Coupled.name else Algorithm1()
+
+
+# ---- How proposed tokens are verified where the drafter has no vote ----------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """The outcome of one proposal."""
+
+    num_accepted: int  # proposed tokens that stand, from the first on
+    token: int  # the correction behind them, or the bonus if all stand
+
+    def tokens(self, proposed: Sequence[int]) -> tuple[int, ...]:
+        """What is committed, num_accepted + 1 tokens."""
+        return (*proposed[: self.num_accepted], self.token)
+
+
+class Proposed(NamedTuple):
+    """A token that another party proposes."""
+
+    token: int
+    payload: bytes | None  # the encoded distribution that it was drawn from, where that travels
+
+
+class ProposalRule(ABC):
+    """How a drafter draws and a verifier verifies."""
+
+    name: str
+    """In configuration and handshake."""
+    needs_drafts: ClassVar[bool]
+    """Whether the distributions that tokens were drawn from must travel with them."""
+
+    @abstractmethod
+    def draft(self, distribution: Distribution, *, seed: int, step: int) -> int:
+        """A token drawn from the drafter's distribution. step: output position, 0-based, whatever the proposal."""
+
+    @abstractmethod
+    def choose(
+        self,
+        target: Distribution,
+        proposed: int | None,
+        draft: Distribution | None = None,
+        *,
+        seed: int,
+        step: int,
+    ) -> int:
+        """The token at one place, an exact draw from the target p; `proposed` stands if it is that one.
+
+        proposed: None behind the last proposed token. draft: what it was drawn from, where `needs_drafts`. Raises
+        ProtocolError.
+        """
+
+    def verify(
+        self,
+        tokens: Sequence[int],
+        targets: Sequence[Distribution],
+        drafts: Sequence[Distribution] = (),
+        *,
+        seed: int,
+        step: int,
+    ) -> Verified:
+        """How many of the tokens stand, and which one follows.
+
+        tokens: [k]. targets: p at each one's place and behind the last, [k + 1]. drafts: [k] where `needs_drafts`.
+        step: output position of the first token. Raises ProtocolError.
+        """
+        if self.needs_drafts and (len(targets) != len(tokens) + 1 or len(drafts) != len(tokens)):
+            raise _too_few(tokens, targets, drafts)
+        for position, target in enumerate(targets):
+            is_bonus = position == len(tokens)
+            proposed = None if is_bonus else tokens[position]
+            draft = drafts[position] if self.needs_drafts and not is_bonus else None
+            token = self.choose(target, proposed, draft, seed=seed, step=step + position)
+            if token != proposed:
+                return Verified(position, token)
+        raise _too_few(tokens, targets)
+
+
+class CoupledProposals(ProposalRule):
+    """Ids alone: a token stands if it is the one that the target's race picks."""
+
+    name = "coupled"
+    needs_drafts = False
+
+    def draft(self, distribution: Distribution, *, seed: int, step: int) -> int:
+        """The winner of the drafter's race."""
+        return coupled_draw(distribution, seed=seed, step=step)
+
+    def choose(
+        self,
+        target: Distribution,
+        proposed: int | None,
+        draft: Distribution | None = None,
+        *,
+        seed: int,
+        step: int,
+    ) -> int:
+        """The winner of the target's race, whatever was proposed."""
+        return coupled_draw(target, seed=seed, step=step)
+
+
+class GreedyProposals(ProposalRule):
+    """Temperature 0: a token stands if it is the target's most probable one, of equals that of the lowest id."""
+
+    needs_drafts = False
+
+    def __init__(self, name: str) -> None:
+        """name: the rule that was requested."""
+        self.name = name
+
+    def draft(self, distribution: Distribution, *, seed: int, step: int) -> int:
+        """The most probable token."""
+        return distribution.argmax()
+
+    def choose(
+        self,
+        target: Distribution,
+        proposed: int | None,
+        draft: Distribution | None = None,
+        *,
+        seed: int,
+        step: int,
+    ) -> int:
+        """The most probable token of the target, whatever was proposed."""
+        return target.argmax()
+
+
+class RejectionProposals(ProposalRule):
+    """Acceptance with probability min(1, p/q), correction from norm(max(0, p - q)), bonus from p.
+
+    Draft, acceptance and correction of a step have independent uniform numbers. The number of a step's draft is the
+    same again after a rollback; the tokens thrown away with the first draft influenced nothing that was committed.
+    """
+
+    name = "rejection"
+    needs_drafts = True
+
+    def draft(self, distribution: Distribution, *, seed: int, step: int) -> int:
+        """The quantile of the distribution at the step's uniform number."""
+        return draw(distribution, uniform(seed, Purpose.DRAFT_DEVICE, step))
+
+    def choose(
+        self,
+        target: Distribution,
+        proposed: int | None,
+        draft: Distribution | None = None,
+        *,
+        seed: int,
+        step: int,
+    ) -> int:
+        """The proposed token if it is accepted, else one that it never is; without a proposal a draw from p."""
+        left: Distribution | None = target
+        if proposed is not None and draft is not None:
+            if uniform(seed, Purpose.ACCEPTANCE, step) < acceptance(proposed, draft, target):
+                return proposed
+            left = residual(draft, target)
+        if left is None:  # p and q are equal up to rounding, and the token stands
+            assert proposed is not None
+            return proposed
+        return draw(left, uniform(seed, Purpose.CORRECTION, step))
+
+
+def acceptance(token: int, draft: Distribution, target: Distribution) -> float:
+    """min(1, p(x) / q(x)) (QS Eq. 1). ProtocolError if q(x) = 0: x cannot have been drawn from q."""
+    if draft.probability(token) <= 0.0:
+        raise ProtocolError(
+            f"A proposed token must have a probability above zero in its own draft distribution, but token {token} has "
+            "none; drop the proposal and ask the drafter again."
+        )
+    return keep_probability(token, draft, target, 1.0)
+
+
+PROPOSAL_RULES = (CoupledProposals.name, RejectionProposals.name)
+"""Names of the rules; the first is the default."""
+
+
+def proposal_rule(name: str, temperature: float) -> ProposalRule:
+    """The rule of that name; at temperature 0 its greedy form. ConfigError on a bad name."""
+    if name not in PROPOSAL_RULES:
+        raise ConfigError(f"The proposal rule {name!r} is unknown; {did_you_mean(name, PROPOSAL_RULES)}")
+    if temperature == 0.0:
+        return GreedyProposals(name)
+    return CoupledProposals() if name == CoupledProposals.name else RejectionProposals()
+
+
+def _too_few(
+    tokens: Sequence[int], targets: Sequence[Distribution], drafts: Sequence[Distribution] | None = None
+) -> ProtocolError:
+    sent = "" if drafts is None else f" and {len(drafts)} draft distributions"
+    return ProtocolError(
+        f"A proposal of {len(tokens)} tokens needs {len(tokens) + 1} target distributions"
+        f"{'' if drafts is None else f' and {len(tokens)} draft distributions'}, got {len(targets)}{sent}; "
+        "verify the whole proposal in one pass."
+    )

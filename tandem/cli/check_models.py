@@ -52,10 +52,10 @@ def load_facts(party: PartyConfig) -> ModelFacts:
     """Read what a party's settings name. Raises GenerationError."""
     from tandem.engine import model as models
     from tandem.engine.adapters import base_of
-    from tandem.engine.chat_template import find_template
     from tandem.engine.places import expand_home
     from tandem.engine.prompt import PromptBuilder
-    from tandem.engine.tokenizer_difference import describe_tokenizer
+    from tandem.engine.template import find_template
+    from tandem.engine.tokenizer import describe_tokenizer
 
     path = expand_home(model_path(party.model))
     tokenizer, wrapper = models.load_tokenizer(path, is_local=True)
@@ -67,7 +67,7 @@ def load_facts(party: PartyConfig) -> ModelFacts:
 
 def compare(device: ModelFacts, cloud: ModelFacts) -> list[Check]:
     """Whether models can work together, and what differs although they can."""
-    from tandem.engine.tokenizer_difference import find_difference, find_extra
+    from tandem.engine.tokenizer import find_difference, find_extra
 
     difference = find_difference(device.tokenizer, cloud.tokenizer, ("device", "cloud"))
     if difference:

@@ -23,7 +23,7 @@ from tandem.topology import Party
 
 if TYPE_CHECKING:
     from tandem.config.schema import Config
-    from tandem.engine.precompute import PrecomputeReport
+    from tandem.engine.engine import PrecomputeReport
     from tandem.retrieval import BuildReport
     from tandem.retrieval.embedding import TextEmbedder
 
@@ -217,7 +217,7 @@ def _print_hints(config: Config, party: Party, deleted: list[str]) -> None:
         print("What a folder still holds comes back when it is indexed next; move it out of the folder.")
 
 
-# ---- caches of chunks ----------------------------------------------------------------------------------------
+# ---- Caches of chunks --------------------------------------------------------------------------------------
 
 
 def _check_store(config: Config, party: Party) -> None:
@@ -233,7 +233,7 @@ def _check_store(config: Config, party: Party) -> None:
 def _compute_caches(config: Config, party: Party, log: StageLog, *, is_quiet: bool) -> PrecomputeReport:
     """Of all chunks in the party's index. Raises TandemError."""
     from tandem.actors.loading import load_engine, open_disk_store
-    from tandem.engine.precompute import precompute
+    from tandem.engine.engine import precompute
     from tandem.retrieval import Index
     from tandem.retrieval.factory import kv_folder
 

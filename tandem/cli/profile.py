@@ -18,7 +18,7 @@ from tandem.topology import PARTIES, Party
 if TYPE_CHECKING:
     from tandem.config.schema import Config
     from tandem.engine.engine import Engine
-    from tandem.profiler.cache import StoredProfile
+    from tandem.profiler.offline import StoredProfile
 
 DEFAULT_RUNS = 3
 MAX_TEXTS = 500
@@ -106,14 +106,14 @@ def _find_cached(
     party: Party, config: Config, log: StageLog, runs: int | None, limit: int | None
 ) -> Result | None:
     """The cached profile, unless the command line asks for a longer one or for more runs."""
-    from tandem.profiler import cache
+    from tandem.profiler import offline
     from tandem.system.paths import cache_folder
 
-    key, folder = cache.profile_key(config.party(party)), cache_folder()
-    stored = cache.load(key, folder, lambda sentence: log(f"cache: {sentence}"))
+    key, folder = offline.profile_key(config.party(party)), cache_folder()
+    stored = offline.load(key, folder, lambda sentence: log(f"cache: {sentence}"))
     if stored is None or stored.profile.lengths[-1] < (limit or 0) or stored.profile.runs < (runs or 0):
         return None
-    return Result(stored=stored, path=cache.profile_path(key, folder), is_cached=True)
+    return Result(stored=stored, path=offline.profile_path(key, folder), is_cached=True)
 
 
 def _measure(
@@ -129,7 +129,7 @@ def _measure(
     from tandem.client.request import spec_of
     from tandem.codecs import codec_of
     from tandem.engine.drafter import Drafter
-    from tandem.profiler import cache, offline
+    from tandem.profiler import offline
     from tandem.system.paths import cache_folder
 
     own, sampling = config.party(party), config.sampling
@@ -151,8 +151,8 @@ def _measure(
             progress=advance,
         )
     # A hub model that was downloaded just now has another fingerprint than before.
-    stored = cache.stored(cache.profile_key(own), own.model, measured)
-    return Result(stored=stored, path=cache.save(stored, cache_folder()), is_cached=False)
+    stored = offline.stored(offline.profile_key(own), own.model, measured)
+    return Result(stored=stored, path=offline.save(stored, cache_folder()), is_cached=False)
 
 
 def _load_engine(party: Party, config: Config, log: StageLog) -> Engine:

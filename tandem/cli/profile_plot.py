@@ -13,7 +13,7 @@ from tandem.errors import TandemError, install_line
 from tandem.topology import Party
 
 if TYPE_CHECKING:
-    from tandem.profiler.cache import StoredProfile
+    from tandem.profiler.offline import StoredProfile
 
 KINDS = (".png", ".pdf", ".svg")
 """Endings of the files that can be written."""

@@ -26,10 +26,10 @@ from tandem.protocol.spec import SessionSpec
 from tandem.topology import PARTIES, SERVER, Party, as_party, at_start, in_words
 
 if TYPE_CHECKING:
-    from tandem.retrieval.tables import Filter
+    from tandem.retrieval.store import Filter
 
 
-# ---- What a question may only use if its parties have loaded it when they started: codecs and poli -----
+# ---- What a question may only use if its parties have loaded it --------------------------------------------
 
 
 def check_policies(spec: SessionSpec, described: Mapping[Any, Mapping[str, Any]]) -> None:
@@ -310,7 +310,7 @@ def _filter(name: str, metadata: Filter | None) -> str:
     """A filter as it travels: a JSON object, or empty. Raises QueryError."""
     if metadata is None:
         return ""
-    from tandem.retrieval.tables import values_of
+    from tandem.retrieval.store import values_of
 
     scalar = (str, int, float, bool)
     is_filter = isinstance(metadata, Mapping) and all(

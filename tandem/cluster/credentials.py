@@ -17,7 +17,7 @@ from tandem.cluster import registry
 from tandem.config.schema import Config
 from tandem.errors import ClusterError
 from tandem.system.addresses import is_loopback
-from tandem.transport.tls import uses_tls
+from tandem.transport.sockets import uses_tls
 
 MODE, TOKEN, TOKEN_PATH = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"
 TOKEN_BYTES = 32

@@ -13,10 +13,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tandem.aggregation.distributions import Distribution
-from tandem.codecs import bits, sets
-from tandem.codecs.base import MAX_VOCAB, check_dense, malformed, register
-from tandem.codecs.lattice import DEFAULT_RESOLUTION
-from tandem.codecs.lattice_points import (
+from tandem.codecs import sets
+from tandem.codecs.base import (
+    MAX_KEPT,
+    MAX_RESOLUTION,
+    MAX_VOCAB,
+    check_dense,
+    check_share,
+    check_whole,
+    check_word,
+    malformed,
+    register,
+)
+from tandem.codecs.lattice import (
+    DEFAULT_RESOLUTION,
     INDEXES,
     NON_ZERO,
     Index,
@@ -29,7 +39,6 @@ from tandem.codecs.lattice_points import (
     push_support,
     push_whole,
 )
-from tandem.codecs.parameters import MAX_KEPT, MAX_RESOLUTION, check_share, check_whole, check_word
 
 
 @register
@@ -72,8 +81,8 @@ class CSqs:
     @property
     def max_bytes(self) -> int:
         """Size of the largest payload."""
-        whole = bits.lattice_bits(MAX_VOCAB, self.resolution) + self.resolution.bit_length()
-        support = bits.c_sqs_bits(MAX_VOCAB, MAX_KEPT, self.resolution)
+        whole = sets.lattice_bits(MAX_VOCAB, self.resolution) + self.resolution.bit_length()
+        support = sets.c_sqs_bits(MAX_VOCAB, MAX_KEPT, self.resolution)
         return sets.max_bytes(
             whole if self.index == NON_ZERO else max(whole + MAX_VOCAB.bit_length(), support)
         )

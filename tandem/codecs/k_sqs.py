@@ -12,12 +12,21 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from tandem.aggregation.distributions import Distribution
-from tandem.aggregation.selection import largest
-from tandem.codecs import bits, sets
-from tandem.codecs.base import MAX_VOCAB, StatelessCodec, check_dense, register
-from tandem.codecs.lattice import DEFAULT_RESOLUTION
-from tandem.codecs.lattice_points import (
+from tandem.aggregation.distributions import Distribution, largest
+from tandem.codecs import sets
+from tandem.codecs.base import (
+    MAX_KEPT,
+    MAX_RESOLUTION,
+    MAX_VOCAB,
+    StatelessCodec,
+    check_dense,
+    check_fits,
+    check_whole,
+    check_word,
+    register,
+)
+from tandem.codecs.lattice import (
+    DEFAULT_RESOLUTION,
     INDEXES,
     NON_ZERO,
     Index,
@@ -27,7 +36,6 @@ from tandem.codecs.lattice_points import (
     push_non_zero,
     push_support,
 )
-from tandem.codecs.parameters import MAX_KEPT, MAX_RESOLUTION, check_fits, check_whole, check_word
 
 DEFAULT_K = 16
 
@@ -56,7 +64,7 @@ class KSqs(StatelessCodec):
     @property
     def max_bytes(self) -> int:
         """Size of the largest payload."""
-        return sets.max_bytes(bits.k_sqs_bits(MAX_VOCAB, self.k, self.resolution) + self.k.bit_length())
+        return sets.max_bytes(sets.k_sqs_bits(MAX_VOCAB, self.k, self.resolution) + self.k.bit_length())
 
     def encode(self, dense: NDArray[np.floating]) -> bytes:
         """Bytes of a distribution [vocab], k <= vocab <= 2**18; GenerationError if it is none or too short."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 
-from tandem.aggregation.log_probabilities import TargetLogprobs
+from tandem.aggregation.distributions import TargetLogprobs
 from tandem.codecs.base import malformed
 from tandem.codecs.varints import decode_number, encode_number
 

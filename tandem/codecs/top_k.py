@@ -12,12 +12,19 @@ from typing import ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from tandem.aggregation.distributions import Distribution
-from tandem.aggregation.selection import largest
-from tandem.codecs import bits, sets
-from tandem.codecs.base import MAX_VOCAB, StatelessCodec, check_dense, register
-from tandem.codecs.lattice_points import quantise
-from tandem.codecs.parameters import MAX_KEPT, check_fits, check_whole, check_word
+from tandem.aggregation.distributions import Distribution, largest
+from tandem.codecs import sets
+from tandem.codecs.base import (
+    MAX_KEPT,
+    MAX_VOCAB,
+    StatelessCodec,
+    check_dense,
+    check_fits,
+    check_whole,
+    check_word,
+    register,
+)
+from tandem.codecs.lattice import quantise
 
 Rest = Literal["renormalise", "residual"]
 RESTS: tuple[Rest, ...] = ("renormalise", "residual")
@@ -49,7 +56,7 @@ class TopK(StatelessCodec):
     @property
     def max_bytes(self) -> int:
         """Size of the largest payload."""
-        return sets.max_bytes(bits.k_sqs_bits(MAX_VOCAB, self.k, VALUE_SUM + 1))
+        return sets.max_bytes(sets.k_sqs_bits(MAX_VOCAB, self.k, VALUE_SUM + 1))
 
     def encode(self, dense: NDArray[np.floating]) -> bytes:
         """Bytes of a distribution [vocab], k <= vocab <= 2**18; GenerationError if it is none or too short."""

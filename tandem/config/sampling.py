@@ -2,7 +2,7 @@
 
 The `[sampling]` section of the settings, the options of `Tandem.query` and of the command line, what travels in the
 spec of a session, and the documentation all follow from the fields below. Whatever changes a distribution is applied
-by `tandem.aggregation.restriction`.
+by `tandem.aggregation.distributions`.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from tandem.errors import GenerationError
 if TYPE_CHECKING:
     from tandem.distillation.examples import Row
     from tandem.distillation.training import Loss
-    from tandem.engine.drafter_card import DrafterCard
+    from tandem.engine.description import DrafterCard
     from tandem.engine.engine import Engine
 
 TEMPLATE = "template.json"
@@ -60,7 +60,7 @@ def train_drafter(
 
     from tandem.distillation import training
     from tandem.distillation.trunk import make_drafter, trunk_blocks
-    from tandem.engine.drafter_card import DrafterCard
+    from tandem.engine.description import DrafterCard
     from tandem.engine.engine import Engine
     from tandem.engine.model import decoder_layers
     from tandem.engine.places import expand_home
@@ -129,7 +129,7 @@ def save(drafter: Any, target: str, out: Path, card: DrafterCard) -> None:
 def check_out(out: Path, target: str) -> None:
     """Create the folder. GenerationError if it cannot be, is the target's, or holds a model that is no drafter."""
     from tandem.engine.adapters import is_adapter
-    from tandem.engine.drafter_card import CARD
+    from tandem.engine.description import CARD
 
     if out.resolve() == Path(target).resolve():
         raise GenerationError(

@@ -10,7 +10,7 @@ import torch
 from tokenizers import Tokenizer
 
 from tandem.distillation.training import Example
-from tandem.engine.feed import Feed
+from tandem.engine.session import Feed
 from tandem.errors import GenerationError
 
 if TYPE_CHECKING:

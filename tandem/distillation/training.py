@@ -17,8 +17,8 @@ import torch
 from numpy.typing import NDArray
 from torch.nn import functional as F
 
-from tandem.aggregation.acceptance import coupled_acceptance
 from tandem.aggregation.distributions import Distribution
+from tandem.aggregation.rules import coupled_acceptance
 
 Loss = Literal["kl", "tv"]
 LOSSES: tuple[Loss, ...] = ("kl", "tv")

@@ -18,17 +18,154 @@ model is loaded.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any
 
 import torch
-from transformers import AttentionInterface
+from transformers import AttentionInterface, DynamicCache
 
-from tandem.engine.forward import IsStale, PreemptibleModel
-from tandem.engine.row_cache import RowCache, round_up
+from tandem.engine.kv import DocumentCache
+
+# ---- Keys and values of some rows, in tensors of a fixed capacity ------------------------------------------
+
+
+BLOCK = 64
+"""Capacities and the widths that attention sees are multiples of this."""
+
+
+def round_up(num_columns: int) -> int:
+    """The next multiple of BLOCK."""
+    return -(-num_columns // BLOCK) * BLOCK
+
+
+class RowCache:
+    """Keys are stored transposed: [rows, heads, size, capacity], values as [rows, heads, capacity, size].
+
+    So both products of attention are of the kind whose sums do not depend on the number of query columns (`batch`).
+    """
+
+    def __init__(self, num_rows: int, num_columns: int) -> None:
+        """num_columns: that are expected; it grows if more come."""
+        self.num_rows = num_rows
+        self.capacity = round_up(num_columns)
+        self.keys: dict[int, torch.Tensor] = {}  # by layer, from its first pass on
+        self.values: dict[int, torch.Tensor] = {}
+
+    @property
+    def num_bytes(self) -> int:
+        """Size of the tensors."""
+        return sum(tensor.nbytes for layers in (self.keys, self.values) for tensor in layers.values())
+
+    def reserve(self, num_columns: int) -> None:
+        """Make room for so many columns."""
+        if num_columns <= self.capacity:
+            return
+        self.capacity = round_up(num_columns)
+        for layer, keys in self.keys.items():
+            missing = self.capacity - keys.shape[3]
+            self.keys[layer] = torch.nn.functional.pad(keys, (0, missing))
+            self.values[layer] = torch.nn.functional.pad(self.values[layer], (0, 0, 0, missing))
+
+    def add_layer(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> None:
+        """Make room for a layer whose keys and values look like these, [..., heads, tokens, size]."""
+        heads, key_size, value_size = keys.shape[-3], keys.shape[-1], values.shape[-1]
+        # Zeros, because a masked column weighs 0, and 0 times uninitialised memory may be NaN.
+        self.keys[layer] = keys.new_zeros((self.num_rows, heads, key_size, self.capacity))
+        self.values[layer] = values.new_zeros((self.num_rows, heads, self.capacity, value_size))
+
+    def load(self, row: int, cache: DocumentCache, device: torch.device) -> None:
+        """Let a row begin with a document."""
+        self.reserve(cache.num_tokens)
+        for layer, (keys, values) in enumerate(zip(cache.keys, cache.values, strict=True)):
+            if layer not in self.keys:
+                self.add_layer(layer, keys.to(device), values.to(device))
+            self.keys[layer][row, :, :, : cache.num_tokens] = keys.to(device).transpose(1, 2)
+            self.values[layer][row, :, : cache.num_tokens] = values.to(device)
+
+    def copy(self, row: int, source: RowCache, source_row: int, num_tokens: int) -> None:
+        """Let a row begin with the first tokens of another cache's row."""
+        self.reserve(num_tokens)
+        for layer, keys in source.keys.items():
+            values = source.values[layer]
+            if layer not in self.keys:
+                self.add_layer(layer, keys.transpose(2, 3), values)
+            self.keys[layer][row, :, :, :num_tokens] = keys[source_row, :, :, :num_tokens]
+            self.values[layer][row, :, :num_tokens] = values[source_row, :, :num_tokens]
+
+    def save(self, row: int, num_tokens: int) -> DocumentCache:
+        """The first tokens of a row, on the CPU."""
+        layers = sorted(self.keys)
+        keys = (self.keys[layer][row, :, :, :num_tokens].transpose(1, 2) for layer in layers)
+        values = (self.values[layer][row, :, :num_tokens] for layer in layers)
+        return DocumentCache(tuple(map(_on_cpu, keys)), tuple(map(_on_cpu, values)))
+
+
+def _on_cpu(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy that shares no memory with the cache."""
+    return tensor.to("cpu", copy=True, memory_format=torch.contiguous_format)
+
+
+# ---- A causal model whose forward pass can be abandoned between two layers ---------------------------------
+
+
+IsStale = Callable[[], bool]
+"""Asked before every layer; once it says True, the pass raises Preempted."""
+
+
+class Preempted(Exception):
+    """A forward pass was abandoned because its result is no longer wanted. The cache is consistent again."""
+
+
+class PreemptibleModel:
+    """A causal model whose forward pass asks before every decoder layer whether it is still wanted."""
+
+    def __init__(self, model: Any, layers: Sequence[torch.nn.Module]) -> None:
+        self.model = model
+        self.device: torch.device = model.device
+        self._is_stale: IsStale | None = None
+        for layer in layers:
+            layer.register_forward_pre_hook(self._check)
+
+    def __call__(
+        self,
+        ids: torch.Tensor,
+        mask: torch.Tensor,
+        positions: torch.Tensor,
+        cache: DynamicCache,
+        is_stale: IsStale | None,
+        num_logits: int = 1,
+    ) -> torch.Tensor:
+        """Logits [rows, num_logits, vocab of the model] after the last of `ids`, extending `cache`; may be Preempted.
+
+        ids, positions: [rows, new]. mask: [rows, cached + new], 0 for padding. An abandoned pass leaves some
+        layers of `cache` longer than others.
+        """
+        return self.run(
+            is_stale,
+            input_ids=ids,
+            attention_mask=mask,
+            position_ids=positions,
+            past_key_values=cache,
+            use_cache=True,
+            logits_to_keep=num_logits,
+        )
+
+    def run(self, is_stale: IsStale | None, **inputs: Any) -> torch.Tensor:
+        """The logits of one pass over `inputs`; may raise Preempted."""
+        self._is_stale = is_stale
+        try:
+            with torch.inference_mode():
+                return torch.as_tensor(self.model(**inputs).logits)
+        finally:
+            self._is_stale = None
+
+    def _check(self, _layer: torch.nn.Module, _inputs: Any) -> None:
+        if self._is_stale is not None and self._is_stale():
+            raise Preempted
+
 
 MAX_TOKENS = 128
 """Tokens of one pass; more are computed in several."""

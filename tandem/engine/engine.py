@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
 from typing import Any
@@ -19,19 +20,15 @@ from tandem.conversation import SYSTEM_PROMPT, Message
 from tandem.engine import model as models
 from tandem.engine import tokenizer as tokenizers
 from tandem.engine.adapters import base_of
-from tandem.engine.batch import ARITHMETIC, BatchModel
-from tandem.engine.chat_template import find_template
-from tandem.engine.feed import Feed, OpenResult
-from tandem.engine.forward import IsStale, Preempted, PreemptibleModel
+from tandem.engine.batch import ARITHMETIC, BatchModel, IsStale, Preempted, PreemptibleModel
 from tandem.engine.growing import GrowingSession, compute_document
-from tandem.engine.kv_cache import DocumentCache, DocumentCaches
+from tandem.engine.kv import DiskStore, DocumentCache, DocumentCaches
 from tandem.engine.places import expand_home
 from tandem.engine.prompt import Prompt, PromptBuilder
 from tandem.engine.self_check import describe_fallback, find_fault
-from tandem.engine.session import Session, compute, compute_row
-from tandem.engine.template import Template
-from tandem.engine.tokenizer_difference import describe_tokenizer
-from tandem.engine.turns import TurnCaches
+from tandem.engine.session import Feed, OpenResult, Session, TurnCaches, compute, compute_row
+from tandem.engine.template import Template, find_template
+from tandem.engine.tokenizer import describe_tokenizer
 from tandem.errors import GenerationError
 
 __all__ = ["Engine", "Feed", "OpenResult", "Preempted"]
@@ -370,3 +367,63 @@ class Engine:
                     f"Token {token} is outside the vocabulary of {self.name!r}, [0, {self.vocab_size}); "
                     "check that both parties use one vocabulary."
                 )
+
+
+# ---- Caches of all documents of an index before the first question -----------------------------------------
+
+
+@dataclass(slots=True)
+class PrecomputeReport:
+    """What became of each document, in numbers of documents, and of the store."""
+
+    num_computed: int = 0
+    num_present: int = 0  # stored before, and intact
+    num_too_long: int = 0  # longer than the context: cut, and computed, for each question
+    num_left_out: int = 0  # beyond the store's budget, or refused by the disk: computed when used
+    num_bytes: int = 0  # of the store
+
+
+def precompute(
+    engine: Engine,
+    store: DiskStore,
+    num_documents: int,
+    document: Callable[[int], str],
+    progress: Callable[[int, int], None] | None = None,
+) -> PrecomputeReport:
+    """Store the caches of all documents, each as soon as it is computed, and remove everything else from `store`.
+
+    document(i): text of the i-th. progress(done, total) counts documents.
+    """
+    engine.caches.store = store
+    report = PrecomputeReport()
+    names = (store.name(_tokens(engine, document(number))) for number in range(num_documents))
+    store.prune(set(names))
+    bytes_per_token = 0.0
+    for number in range(num_documents):
+        if progress:
+            progress(number, num_documents)
+        tokens = _tokens(engine, document(number))
+        if not tokens:
+            report.num_too_long += 1
+        elif store.get(tokens) is not None:
+            report.num_present += 1
+        elif not store.can_write or store.num_bytes + bytes_per_token * len(tokens) > store.max_bytes:
+            report.num_left_out += 1  # storing it would evict what was stored just before
+        else:
+            bytes_per_token = engine.document_cache(document(number)).num_bytes / len(tokens)
+            if store.get(tokens) is not None:
+                report.num_computed += 1
+            else:
+                report.num_left_out += 1
+    if progress:
+        progress(num_documents, num_documents)
+    report.num_bytes = store.num_bytes
+    return report
+
+
+def _tokens(engine: Engine, document: str) -> tuple[int, ...]:
+    """The tokens of a document, none where it is too long."""
+    try:
+        return engine.document_tokens(document)
+    except GenerationError:
+        return ()

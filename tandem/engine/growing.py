@@ -19,11 +19,10 @@ from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
 from tandem.aggregation.document_weights import log_evidence, question_likelihood
-from tandem.engine.feed import common_length
-from tandem.engine.forward import IsStale, PreemptibleModel
-from tandem.engine.kv_cache import DocumentCache, DocumentCaches, split_prompt
+from tandem.engine.batch import IsStale, PreemptibleModel
+from tandem.engine.kv import DocumentCache, DocumentCaches, split_prompt
 from tandem.engine.prompt import Prompt
-from tandem.engine.session import choose_stored
+from tandem.engine.session import choose_stored, common_length
 
 
 class GrowingSession:

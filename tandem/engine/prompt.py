@@ -16,8 +16,7 @@ from itertools import product, takewhile
 from tokenizers import Tokenizer
 
 from tandem.conversation import Message
-from tandem.engine.template import DOCUMENT, Template, turn_mark
-from tandem.engine.template_tokens import Place, TemplateTokenizer
+from tandem.engine.template import DOCUMENT, Place, Template, TemplateTokenizer, turn_mark
 from tandem.errors import GenerationError
 
 _ENDS = ("Mira likes puzzle games.", "Mira likes puzzle games", "Mira likes (puzzle) games (2)", "日本語")

@@ -13,8 +13,17 @@ from typing import Any
 import torch
 from transformers import DynamicCache
 
-from tandem.engine.batch import MAX_COLUMNS, MAX_TOKENS, VALUE_BLOCK, BatchModel, Piece, Unsupported, weigh
-from tandem.engine.row_cache import BLOCK, RowCache
+from tandem.engine.batch import (
+    BLOCK,
+    MAX_COLUMNS,
+    MAX_TOKENS,
+    VALUE_BLOCK,
+    BatchModel,
+    Piece,
+    RowCache,
+    Unsupported,
+    weigh,
+)
 
 NUM_ROWS, LENGTH = 4, 24
 SIZES = ((4, 2), (16, 2), (4, 4), (16, 4), (16, 8))

@@ -8,18 +8,123 @@ blocks, alone or with other sessions, and again after a rollback, with the same 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import groupby
 
 import torch
 
 from tandem.aggregation.document_weights import log_evidence, question_likelihood
-from tandem.engine.batch import MAX_TOKENS, BatchModel, Piece
-from tandem.engine.feed import common_length
-from tandem.engine.forward import IsStale
-from tandem.engine.kv_cache import DocumentCaches, split_prompt
+from tandem.engine.batch import MAX_TOKENS, BatchModel, IsStale, Piece, RowCache
+from tandem.engine.kv import DocumentCaches, split_prompt
 from tandem.engine.prompt import Prompt
-from tandem.engine.row_cache import RowCache
-from tandem.engine.turns import Rows, TurnCaches
+
+# ---- What an engine is given in one pass, and what a session was opened with -------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class OpenResult:
+    """What a session was opened with."""
+
+    num_rows: int  # at least 1: without documents there is one bare row
+    num_prompt_tokens: tuple[int, ...]  # [rows]
+    documents: tuple[int, ...]  # [rows]: index of each row's document; empty for a bare row
+    truncated: tuple[int, ...]  # indices of documents whose end was cut off to fit the context
+    dropped: tuple[int, ...]  # indices of documents that found no room and have no row
+
+    @property
+    def notes(self) -> list[str]:
+        """Sentences for the user about documents of which not everything is read."""
+        what = (
+            (self.truncated, "documents were cut at their end to fit the model's context."),
+            (self.dropped, "documents were left out: they do not fit the model's context."),
+        )
+        return [f"{len(which)} {happened}" for which, happened in what if which]
+
+
+@dataclass(frozen=True, slots=True)
+class Feed:
+    """One session's part of a pass."""
+
+    session: str
+    tokens: Sequence[int]  # the whole answer so far; what of it was computed before is not computed again
+    num_logits: int = 1
+    """How many are wanted: after all tokens, and after so many shorter prefixes that there are this many."""
+
+
+def common_length(first: Sequence[int], second: Sequence[int]) -> int:
+    """How many leading tokens two sequences share."""
+    pairs = enumerate(zip(first, second, strict=False))
+    return next((position for position, (a, b) in pairs if a != b), min(len(first), len(second)))
+
+
+# ---- Keys and values of queries that have ended ------------------------------------------------------------
+
+
+Rows = tuple[tuple[int, ...], ...]
+"""The tokens of each row."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeptPrefix:
+    """The beginning of a kept row."""
+
+    cache: RowCache
+    row: int
+    num_tokens: int
+
+
+class TurnCaches:
+    """The rows of ended queries, in memory; those that were used least recently are evicted first.
+
+    Invariants: they take at most `max_bytes`, and none is there whose rows all begin rows of a later one.
+    """
+
+    def __init__(self) -> None:
+        self.max_bytes = 0  # to be set; 0 keeps nothing
+        self.num_bytes = 0
+        self.num_reused = 0  # tokens behind the documents, of all rows, that were not computed again
+        self._kept: dict[Rows, RowCache] = {}  # least recently used first
+
+    def keep(self, rows: Rows, cache: RowCache) -> None:
+        """A query has ended. cache: its rows, of which these tokens are computed; it is not changed afterwards."""
+        if cache.num_bytes > self.max_bytes:
+            return
+        for other in [other for other in self._kept if _is_continued(other, rows)]:
+            self._drop(other)
+        self._kept[rows] = cache
+        self.num_bytes += cache.num_bytes
+        while self.num_bytes > self.max_bytes:
+            self._drop(next(iter(self._kept)))
+
+    def find(self, tokens: Sequence[int], num_document: int) -> KeptPrefix | None:
+        """The longest beginning of these tokens that a kept row has; None if it has not their document.
+
+        num_document: tokens of the document, with which they begin; it may be 0.
+        """
+        tokens, least = tuple(tokens), num_document
+        best: tuple[Rows, KeptPrefix] | None = None
+        for rows, cache in self._kept.items():
+            for number, row in enumerate(rows):
+                if row[:least] == tokens[:least] and (length := common_length(row, tokens)) >= max(1, least):
+                    best = rows, KeptPrefix(cache, number, length)
+                    least = length + 1
+        if best is None:
+            return None
+        rows, prefix = best
+        self._kept[rows] = self._kept.pop(rows)  # now the last to be evicted
+        self.num_reused += prefix.num_tokens - num_document
+        return prefix
+
+    def statistics(self) -> dict[str, float]:
+        """Tokens behind the documents that were not computed again, counted in each row, and the bytes held."""
+        return {"turn_tokens": self.num_reused, "turn_bytes": self.num_bytes}
+
+    def _drop(self, rows: Rows) -> None:
+        self.num_bytes -= self._kept.pop(rows).num_bytes
+
+
+def _is_continued(rows: Rows, later: Rows) -> bool:
+    return all(any(longer[: len(row)] == row for longer in later) for row in rows)
 
 
 class Session:

@@ -8,12 +8,18 @@ which none of them is.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from datetime import date
+from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
+from tokenizers import AddedToken, Encoding, Tokenizer
+
+from tandem.conversation import ROLES, SYSTEM_PROMPT
 from tandem.errors import GenerationError, nearest
 from tandem.system.paths import suggest_path
 
@@ -195,3 +201,375 @@ def check_files(setting: str, model: str) -> None:
         PlainTemplate.read(path)
     elif not path.is_file():
         raise no_file(path)
+
+
+# ---- The chat template of a tokenizer as a `Template` ------------------------------------------------------
+
+
+_GAP = "\n\n"  # between document and question, within one message
+_NO_DAY = "2024-07-26"  # where no day is named: what Llama 3 writes where it cannot know
+_OTHER_DAY = "2019-11-03"  # with another name of everything
+_WRITE_DAY = (  # in the place of the clock that transformers offers to templates
+    "{% macro strftime_now(form) %}{% set ns = namespace(text=form) %}{% for code, part in parts_of_day.items() %}"
+    "{% set ns.text = ns.text.replace(code, part) %}{% endfor %}{{ ns.text }}{% endmacro %}\n"
+)
+
+
+class ChatTemplate:
+    """Renders messages. GenerationError where the template cannot be rendered, or not be split."""
+
+    is_complete = True
+
+    def __init__(
+        self,
+        wrapper: Any,
+        system_prompt: str = SYSTEM_PROMPT,
+        jinja: str | None = None,
+        source: Path | str = "",
+        day: str = "",
+    ) -> None:
+        """wrapper: transformers' tokenizer. system_prompt: empty: none. jinja: a template instead of its own, from the
+        file or model `source`. day: that it may write, as 2026-11-25; empty: always the same.
+        """
+        self._wrapper, self._jinja, self._source = wrapper, jinja, str(source)
+        self._system_prompt = system_prompt.strip()
+        self._day = day
+        self._has_system_role = True
+        try:
+            self._find_parts()
+        except GenerationError:
+            if not self._system_prompt:
+                raise
+            self._has_system_role = False
+            self._find_parts()
+
+    @property
+    def texts(self) -> Mapping[str, str]:
+        """The system prompt, where it has a mark."""
+        return {SYSTEM: self._system_prompt} if self._system == SYSTEM else {}
+
+    @property
+    def fingerprint(self) -> str:
+        """Of the template as it is written, and the system prompt."""
+        return fingerprint_texts(self._source_text(), self._system_prompt)
+
+    @cached_property
+    def writes_day(self) -> bool:
+        """Whether what stands before or after the document is another text on another day."""
+        other = self._on(_OTHER_DAY)
+        return (self.document, self.question(2)) != (other.document, other.question(2))
+
+    def on(self, day: str) -> ChatTemplate:
+        """Itself where it writes no day; else the same template on that day."""
+        return self if day == self._day or not self.writes_day else self._on(day)
+
+    def _on(self, day: str) -> ChatTemplate:
+        return ChatTemplate(self._wrapper, self._system_prompt, self._jinja, self._source, day)
+
+    def question(self, num_turns: int) -> str:
+        """What follows the document, rendered with as many earlier messages."""
+        return self._split(num_turns)[1]
+
+    def answer(self, text: str) -> str:
+        """What stands in the place of an earlier answer; the answer itself where the template cannot write it."""
+        before, _, after = self._conversation.partition(turn_mark(1))
+        try:
+            written = self._render(self._messages(2, answer=text))
+        except GenerationError:
+            return text
+        is_framed = written.startswith(before) and written.removeprefix(before).endswith(after)
+        return written.removeprefix(before).removesuffix(after) if is_framed else text
+
+    def describe(self) -> str:
+        """With where the system prompt goes."""
+        if not self._system_prompt:
+            return "chat"
+        return "chat" if self._has_system_role else "chat, the system prompt in the first message"
+
+    def _find_parts(self) -> None:
+        self._system = SYSTEM if self._system_prompt else ""
+        before, _ = self._split(0)
+        if self._system not in before:
+            raise self._error("the system prompt does not come before the document")
+        # The template sees the prompt itself, unless that holds what the tokenizer would take for one of its tokens.
+        if not any(token in self._system_prompt for token in self._wrapper.get_added_vocab()):
+            self._system = self._system_prompt
+        before, question = self._split(0)
+        alone = self._render(self._messages(0, ""))
+        if not alone.endswith(question):
+            raise self._error("a question without a document ends differently from one with a document")
+        if self._split(2)[0] != before:
+            raise self._error("what comes before the document depends on the messages after it")
+        self.document = before
+        self.bare = alone.removesuffix(question)
+        self._conversation = self._render(self._messages(2))
+        self.after_answer = self._conversation.partition(turn_mark(1))[2].partition(turn_mark(2))[0]
+
+    def _split(self, num_turns: int) -> tuple[str, str]:
+        """The document's part, with its mark and the gap after it, and what follows."""
+        text = self._render(self._messages(num_turns, DOCUMENT + _GAP))
+        marks = [DOCUMENT, *(turn_mark(number) for number in range(num_turns + 1))]
+        places = [text.find(mark) for mark in marks]
+        if any(text.count(mark) != 1 for mark in marks) or places != sorted(places):
+            raise self._error("it does not write every message once and in order")
+        return text[: places[1]], text[places[1] :]
+
+    def _messages(
+        self, num_turns: int, document: str = "", answer: str | None = None
+    ) -> list[dict[str, str]]:
+        """A conversation of marks. answer: the text of the first answer instead of its mark."""
+        messages = [
+            {"role": ROLES[number % 2], "content": turn_mark(number)} for number in range(num_turns + 1)
+        ]
+        messages[0]["content"] = document + messages[0]["content"]
+        if answer is not None:
+            messages[1]["content"] = answer
+        if not self._system:
+            return messages
+        if self._has_system_role:
+            return [{"role": "system", "content": self._system}, *messages]
+        messages[0]["content"] = self._system + _GAP + messages[0]["content"]
+        return messages
+
+    def _render(self, messages: list[dict[str, str]]) -> str:
+        try:
+            return str(
+                self._wrapper.apply_chat_template(
+                    messages,
+                    chat_template=_WRITE_DAY + self._source_text(),
+                    tokenize=False,
+                    add_generation_prompt=True,
+                    parts_of_day=_parts_of(self._day),
+                )
+            )
+        except Exception as error:  # the template's own, or whatever its code runs into
+            reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".:")
+            raise self._error(f"{reason:.200}") from None
+
+    def _source_text(self) -> str:
+        return self._jinja or str(self._wrapper.get_chat_template())
+
+    def _error(self, reason: str) -> GenerationError:
+        return GenerationError(
+            f"The chat template{self._source and f' of {self._source}'} cannot be used: {reason}; "
+            'set template to "plain", or to a file with a template of your own.'
+        )
+
+
+def _parts_of(day: str) -> dict[str, str]:
+    """Code of strftime -> its text at the beginning of a day."""
+    codes = [f"%{sign}{letter}" for letter in "aAbBcdeFHIjmMpSuUwWxXyYZ" for sign in ("", "-")]
+    return {code: date.fromisoformat(day or _NO_DAY).strftime(code) for code in codes} | {"%%": "%"}
+
+
+def find_template(setting: str, model: str, wrapper: Any, system_prompt: str) -> Template:
+    """The template that a setting names for a model. Raises GenerationError.
+
+    setting: "auto" (template.json beside the model, else the tokenizer's chat template, else plain), "chat", "plain",
+    or the path of a template.json or of a chat template in Jinja. model: a directory or hub id.
+    """
+    beside = Path(model) / TEMPLATE_FILE
+    has_chat = bool(getattr(wrapper, "chat_template", None))
+    if setting == "auto":
+        if beside.is_file():
+            return PlainTemplate.read(beside)
+        return ChatTemplate(wrapper, system_prompt, source=model) if has_chat else PlainTemplate()
+    if setting == "plain":
+        return PlainTemplate()
+    if setting == "chat":
+        if not has_chat:
+            raise GenerationError(
+                f'The tokenizer of {model!r} has no chat template; set template to "plain", or to a file with one.'
+            )
+        return ChatTemplate(wrapper, system_prompt, source=model)
+    return _read(Path(setting).expanduser(), wrapper, system_prompt)
+
+
+def _read(path: Path, wrapper: Any, system_prompt: str) -> Template:
+    if path.suffix == ".json":
+        return PlainTemplate.read(path)
+    if not path.is_file():
+        raise no_file(path)
+    try:
+        return ChatTemplate(wrapper, system_prompt, path.read_text(encoding="utf-8"), path)
+    except (OSError, UnicodeDecodeError) as error:
+        raise GenerationError(f"The template {path} cannot be read: {error}; correct the file.") from None
+
+
+# ---- Tokens of a template's text with other texts at its marks ---------------------------------------------
+
+
+Place = Literal["start", "marker", "text"]
+"""Where a text begins: at the start of a row, after a marker, or within a text, which it continues without a gap."""
+
+
+class Gap(NamedTuple):
+    """A part of a row around one mark, tokenised as far as it does not depend on the text there."""
+
+    lead: list[int]  # up to the last marker before the mark
+    head: str  # text from there to the mark
+    tail: str  # text from the mark to the next marker
+    trail: list[int]
+    tokenizer: Tokenizer  # for head, text and tail as one
+
+    @property
+    def num_fixed(self) -> int:
+        """Tokens outside of head, text and tail."""
+        return len(self.lead) + len(self.trail)
+
+    def encode(self, text: str) -> Encoding:
+        """Of head, text and tail; its offsets count from the beginning of head."""
+        return self.tokenizer.encode(self.head + text + self.tail, add_special_tokens=False)
+
+    def tokens(self, text: str) -> list[int]:
+        """The whole part."""
+        return [*self.lead, *self.encode(text).ids, *self.trail]
+
+
+class TemplateTokenizer:
+    """Tokenises as a tokenizer does a whole text, and puts other texts in without any marker of theirs.
+
+    Markers are the tokenizer's special tokens, and every other added token that is not white space and that the
+    template writes: many models have turn markers that are not called special.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, template: str = "") -> None:
+        """tokenizer: from now on it takes special tokens for text. template: all that the template writes."""
+        tokenizer.encode_special_tokens = True
+        self._whole = tokenizer
+        added = {
+            token.content: (index, token) for index, token in tokenizer.get_added_tokens_decoder().items()
+        }
+        written = set(_any_of(name for name in added if not name.isspace()).findall(template))
+        self._markers = {
+            name: (index, token)
+            for name, (index, token) in added.items()
+            if token.special or (name in written and not name.isspace())
+        }
+        self._pattern = _any_of(self._markers)
+        self._at_start = _hide(tokenizer, self._markers)
+        self._after_special = _change_prefix(self._at_start, is_within_text=False)
+        self._within_text = _change_prefix(self._at_start, is_within_text=True)
+
+    def markers(self, text: str) -> tuple[int, ...]:
+        """The ids of the markers in a template's text."""
+        return tuple(self._markers[name][0] for name in self._pattern.findall(text))
+
+    def encode_whole(self, text: str, fill: Mapping[str, str]) -> list[int]:
+        """Tokens of a template's filled text, as the tokenizer itself takes it."""
+        self._whole.encode_special_tokens = False
+        ids = self._encode_piece(text, self._whole, fill)
+        self._whole.encode_special_tokens = True
+        return ids
+
+    def encode(self, text: str, fill: Mapping[str, str], place: Place = "start") -> list[int]:
+        """Tokens of a template's text. fill: mark -> text. place: where the text begins."""
+        ids: list[int] = []
+        for piece in self._split(text, place):
+            ids += [piece] if isinstance(piece, int) else self._encode_piece(*piece, fill)
+        return ids
+
+    def gap(self, text: str, mark: str, fill: Mapping[str, str]) -> Gap:
+        """The same for a text with one more mark, which is filled later."""
+        lead: list[int] = []
+        gap: Gap | None = None
+        for piece in self._split(text, "start"):
+            if not isinstance(piece, int) and mark in piece[0]:
+                head, tail = (_fill(part, fill) for part in piece[0].split(mark))
+                gap = Gap(lead, head, tail, [], piece[1])
+            else:
+                target = lead if gap is None else gap.trail
+                target += [piece] if isinstance(piece, int) else self._encode_piece(*piece, fill)
+        assert gap is not None  # the mark is in the text
+        return gap
+
+    def _encode_piece(self, text: str, tokenizer: Tokenizer, fill: Mapping[str, str]) -> list[int]:
+        return list(tokenizer.encode(_fill(text, fill), add_special_tokens=False).ids)
+
+    def _split(self, text: str, place: Place) -> list[int | tuple[str, Tokenizer]]:
+        """Markers as their ids, and the texts between them with the tokenizer for each."""
+        pieces: list[int | tuple[str, Tokenizer]] = []
+        tokenizer = {"start": self._at_start, "marker": self._after_special, "text": self._within_text}[place]
+        start = 0
+        strips = False  # the marker before swallows white space
+        for match in self._pattern.finditer(text):
+            index, token = self._markers[match.group()]
+            between = text[start : match.start()]
+            between = between.lstrip() if strips else between
+            between = between.rstrip() if token.lstrip else between
+            pieces += [(between, tokenizer)] if between else []
+            pieces.append(index)
+            tokenizer, start, strips = self._after_special, match.end(), token.rstrip
+        rest = text[start:].lstrip() if strips else text[start:]
+        return [*pieces, (rest, tokenizer)] if rest else pieces
+
+
+def _any_of(names: Iterable[str]) -> re.Pattern[str]:
+    """Matches the longest of some texts; nothing if there are none."""
+    return re.compile("|".join(map(re.escape, sorted(names, key=len, reverse=True))) or r"(?!)")
+
+
+def _fill(text: str, fill: Mapping[str, str]) -> str:
+    return _any_of(fill).sub(lambda match: fill[match.group()], text)
+
+
+def _hide(tokenizer: Tokenizer, markers: Mapping[str, tuple[int, AddedToken]]) -> Tokenizer:
+    """The tokenizer for texts that others wrote: it makes none of these tokens.
+
+    BPE makes tokens by its merges, which never lead to an added token. Other models know whole pieces, among them the
+    markers, which therefore get names that no text holds.
+    """
+    state = json.loads(tokenizer.to_str())
+    is_bpe = state["model"]["type"] == "BPE"
+    if is_bpe and all(token.special for _, token in markers.values()):
+        return tokenizer
+    if is_bpe:
+        for token in state["added_tokens"]:
+            token["special"] |= token["content"] in markers
+    else:
+        state["added_tokens"] = [token for token in state["added_tokens"] if token["content"] not in markers]
+        pieces = state["model"]["vocab"]
+        if isinstance(pieces, dict):
+            kept = {name: index for name, index in pieces.items() if name not in markers}
+            hidden = {f"\ufdd4{index}": index for name, index in pieces.items() if name in markers}
+            state["model"]["vocab"] = kept | hidden
+        else:
+            unknown = state["model"].get("unk_id")
+            for index, (name, score) in enumerate(pieces):
+                if name in markers and index != unknown:
+                    pieces[index] = [f"\ufdd4{index}", score]
+    copy: Tokenizer = Tokenizer.from_str(json.dumps(state))
+    copy.encode_special_tokens = True
+    return copy
+
+
+def _change_prefix(tokenizer: Tokenizer, *, is_within_text: bool) -> Tokenizer:
+    """The tokenizer for a text that does not begin a sequence: without the space that it puts before the first word.
+
+    is_within_text: nor before the first word of each text between special tokens.
+    """
+    state = json.loads(tokenizer.to_str())
+    parts = {name: state[name] for name in ("normalizer", "pre_tokenizer")}
+    changed = {name: _without_prefix(part, is_within_text) for name, part in parts.items()}
+    if changed == parts:
+        return tokenizer
+    copy: Tokenizer = Tokenizer.from_str(json.dumps({**state, **changed}))
+    copy.encode_special_tokens = True
+    return copy
+
+
+def _without_prefix(part: Any, is_within_text: bool) -> Any:
+    """A normaliser or pre-tokenizer, as JSON."""
+    if isinstance(part, list):
+        kept = [each for each in part if not (is_within_text and each.get("type") == "Prepend")]
+        return [_without_prefix(each, is_within_text) for each in kept]
+    if not isinstance(part, dict):
+        return part
+    if part.get("type") == "Prepend":
+        return None if is_within_text else part
+    changed = {key: _without_prefix(value, is_within_text) for key, value in part.items()}
+    if part.get("prepend_scheme") == "first" or (is_within_text and "prepend_scheme" in part):
+        changed["prepend_scheme"] = "never"
+    if is_within_text and "add_prefix_space" in part:
+        changed["add_prefix_space"] = False
+    return changed

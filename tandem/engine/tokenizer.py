@@ -12,16 +12,68 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from tokenizers import Tokenizer
 
 from tandem.config.sampling import SamplingParams
-from tandem.engine.token_spelling import BYTE_TOKEN, Speller, Spelling
 from tandem.errors import GenerationError
+
+# ---- What one token spells by itself -----------------------------------------------------------------------
+
+
+BYTE_TOKEN = re.compile("<0x([0-9A-F]{2})>")
+"""A byte, in a vocabulary of pieces of text with byte fallback."""
+_WORD_BEGIN = "\u2581"  # a space, in a vocabulary of pieces of text
+
+
+class Spelling(NamedTuple):
+    """A token as people and programs read it."""
+
+    text: str  # bytes that are no whole character as \xe2; of a special token its name
+    utf8: tuple[int, ...] | None  # None: a special token, which spells nothing
+
+
+class Speller:
+    """Spells the tokens of one tokenizer."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        added = tokenizer.get_added_tokens_decoder()
+        self._added = {index: token.content for index, token in added.items()}
+        self._special = frozenset(index for index, token in added.items() if token.special)
+        is_byte_level = '"ByteLevel"' in json.dumps(json.loads(tokenizer.to_str())["decoder"])
+        self._bytes = _byte_level_alphabet() if is_byte_level else None
+
+    def spell(self, token: int) -> Spelling:
+        """Name and bytes; those of all tokens of an answer are its text."""
+        piece = self._tokenizer.id_to_token(token)
+        if piece is None or token in self._special:
+            return Spelling(piece or "", None)
+        raw = self._encode(token, piece)
+        return Spelling(raw.decode(errors="backslashreplace"), tuple(raw))
+
+    def _encode(self, token: int, piece: str) -> bytes:
+        if token in self._added:
+            return self._added[token].encode()
+        if self._bytes is not None and self._bytes.keys() >= set(piece):
+            return bytes(self._bytes[character] for character in piece)
+        if match := BYTE_TOKEN.fullmatch(piece):
+            return bytes.fromhex(match.group(1))
+        return piece.replace(_WORD_BEGIN, " ").encode()
+
+
+def _byte_level_alphabet() -> dict[str, int]:
+    """Character -> byte: of GPT-2, which shows printable bytes as themselves and the others from U+0100 on."""
+    printable = {*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    alphabet = {chr(byte): byte for byte in printable}
+    others = (byte for byte in range(256) if byte not in printable)
+    return alphabet | {chr(256 + number): byte for number, byte in enumerate(others)}
+
 
 StopReason = Literal["eos", "stop", "loop", "length"]
 LOOP_REPEATS, LOOP_TOKENS = 4, 24
@@ -323,3 +375,82 @@ def _drop_encoding_options(decoder: Any) -> Any:
 
 def _as_set(ids: int | list[int] | None) -> set[int]:
     return set() if ids is None else {ids} if isinstance(ids, int) else set(ids)
+
+
+# ---- What two tokenizers have and have not in common, in words ---------------------------------------------
+
+
+def describe_tokenizer(tokenizer: Tokenizer, wrapper: Any) -> str:
+    """Its family and size, as in "Qwen2 tokenizer, 151,665 tokens". wrapper: transformers' view of it."""
+    family = re.sub(r"Tokenizer|sBackend|Fast$|^PreTrained", "", type(wrapper).__name__)
+    kind = family or type(tokenizer.model).__name__
+    return f"{kind} tokenizer, {tokenizer.get_vocab_size(with_added_tokens=True):,} tokens"
+
+
+def find_difference(first: Tokenizer, second: Tokenizer, names: tuple[str, str]) -> str | None:
+    """Why two models with these tokenizers cannot work together, in part of a sentence; None if they can."""
+    if common_size(_describe(first), _describe(second)) is not None:
+        return None
+    return (
+        _in_tokens(first, second)
+        or _in_length(first, second, names)
+        or _in_special_tokens(first, second, names)
+        or f"they turn tokens into text differently ({_decoder(first)} and {_decoder(second)})"
+    )
+
+
+def _describe(tokenizer: Tokenizer) -> dict[str, Any]:
+    prefixes = fingerprint_prefixes(tokenizer)
+    return {"vocab_size": max(_by_id(tokenizer)) + 1, "vocabulary_prefixes": prefixes}
+
+
+def find_extra(first: Tokenizer, second: Tokenizer, names: tuple[str, str]) -> str | None:
+    """Which tokens of two models that can work together only one has, in part of a sentence; None if there is none."""
+    return _in_length(first, second, names)
+
+
+def _in_tokens(first: Tokenizer, second: Tokenizer) -> str | None:
+    tokens, others = _by_id(first), _by_id(second)
+    shared = sorted(set(tokens) & set(others))
+    differing = [index for index in shared if tokens[index] != others[index]]
+    if not differing:
+        return None
+    index = differing[0]
+    return (
+        f"they differ at id {index} ({tokens[index]!r} and {others[index]!r})"
+        + f" and at {len(differing) - 1:,} other ids" * (len(differing) > 1)
+    )
+
+
+def _in_length(first: Tokenizer, second: Tokenizer, names: tuple[str, str]) -> str | None:
+    tokens, others = _by_id(first), _by_id(second)
+    for one, other, name in ((tokens, others, names[0]), (others, tokens, names[1])):
+        if extra := sorted(set(one) - set(other)):
+            return f"only the {name}'s has id {extra[0]} ({one[extra[0]]!r})" + (
+                f" and {len(extra) - 1:,} more" * (len(extra) > 1)
+            )
+    return None
+
+
+def _in_special_tokens(first: Tokenizer, second: Tokenizer, names: tuple[str, str]) -> str | None:
+    special, others = _special(first), _special(second)
+    for one, other, name in ((special, others, names[0]), (others, special, names[1])):
+        if extra := sorted(set(one) - set(other)):
+            return f"id {extra[0]} ({one[extra[0]]!r}) is a special token for the {name} alone"
+    return None
+
+
+def _by_id(tokenizer: Tokenizer) -> dict[int, str]:
+    return {index: token for token, index in tokenizer.get_vocab(with_added_tokens=True).items()}
+
+
+def _special(tokenizer: Tokenizer) -> dict[int, str]:
+    added = tokenizer.get_added_tokens_decoder()
+    return {index: token.content for index, token in added.items() if token.special}
+
+
+def _decoder(tokenizer: Tokenizer) -> str:
+    """Names of its steps."""
+    decoder = json.loads(tokenizer.to_str())["decoder"] or {"type": "none"}
+    steps = decoder.get("decoders", [decoder])
+    return ", ".join(str(step["type"]) for step in steps)

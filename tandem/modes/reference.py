@@ -20,7 +20,7 @@ import numpy as np
 
 from tandem.aggregation.coupling import noise
 from tandem.aggregation.document_weights import MIN_PROBABILITY
-from tandem.aggregation.mixture import shares
+from tandem.aggregation.rules import shares
 
 Probabilities = list[float]
 """Of every token of the vocabulary, of sum 1."""

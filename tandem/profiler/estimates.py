@@ -5,15 +5,249 @@ Only round trips are used, never one-way times, so the clocks of the two hosts n
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
-from math import ceil, isfinite, isnan, nan
+from dataclasses import dataclass, replace
+from math import ceil, fsum, isfinite, isnan, nan
 
-from tandem.profiler.decoding import DecodeTime
-from tandem.profiler.line import DecodeLine
-from tandem.profiler.moving import MovingAverage
+from tandem.errors import TandemError
 from tandem.topology import PARTIES, Party
+
+# ---- Moving averages, and lines ----------------------------------------------------------------------------
+
+
+class MovingAverage:
+    """Exponential moving average; nan until the first finite value."""
+
+    __slots__ = ("num_values", "share", "value")
+
+    def __init__(self, share: float = 0.2) -> None:
+        """share: weight of a new value, in (0, 1]."""
+        self.share = share
+        self.value = nan
+        self.num_values = 0
+
+    def add(self, value: float) -> None:
+        """Take in `value`; nan and infinities are ignored."""
+        if not isfinite(value):
+            return
+        self.value = value if self.num_values == 0 else self.value + self.share * (value - self.value)
+        self.num_values += 1
+
+
+class MovingLine:
+    """A line through points, fitted by least squares with exponentially decreasing weights; it never falls.
+
+    Where the points hardly differ in x the slope is near 0: `ridge` is added to their variance. What is known of the
+    slope is not forgotten while new points hardly differ, or a length that is kept would seem to cost nothing.
+    """
+
+    __slots__ = ("_covariance", "_variance", "mean_x", "mean_y", "ridge", "share")
+
+    def __init__(self, share: float = 0.1, ridge: float = 0.25) -> None:
+        """share: weight of a new point, in (0, 1]; ridge: in units of x squared, above 0."""
+        self.share, self.ridge = share, ridge
+        self.mean_x = self.mean_y = nan
+        self._variance = self._covariance = 0.0
+
+    def add(self, x: float, y: float) -> None:
+        """Take in a point; one that is not finite is ignored."""
+        if not (isfinite(x) and isfinite(y)):
+            return
+        if isnan(self.mean_x):
+            self.mean_x, self.mean_y = x, y
+            return
+        far_x, far_y = x - self.mean_x, y - self.mean_y
+        kept = 1.0 - self.share if self._variance > self.ridge else 1.0
+        self.mean_x += self.share * far_x
+        self.mean_y += self.share * far_y
+        self._variance = kept * (self._variance + self.share * far_x * far_x)
+        self._covariance = kept * (self._covariance + self.share * far_x * far_y)
+
+    @property
+    def slope(self) -> float:
+        """At least 0; 0 before there are two points."""
+        return max(0.0, self._covariance / (self._variance + self.ridge))
+
+    @property
+    def intercept(self) -> float:
+        """The value at x = 0, at least 0; nan before the first point."""
+        return nan if isnan(self.mean_x) else max(0.0, self.mean_y - self.slope * self.mean_x)
+
+
+# ---- The line of decode time over context length -----------------------------------------------------------
+
+
+ZETA = 0.2
+"""Weight of one new decode time against everything before it (DRAGON 5.2 leaves the value open)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodeLine:
+    """c(t) = (k_a / k_b) t + k_c: seconds for one decoded token at a context of t tokens (DRAGON 5.2).
+
+    k_a and k_b are means over the points of the profile, of (c - k_c) t and of t^2. Their quotient is the least-squares
+    slope (its residuals are orthogonal to t), and with the intercept frozen they are exactly the moments into which
+    `update` mixes a new point's (c - k_c) t and t^2. So zeta is the share of one new point against the whole past. With
+    sums over N points it would be N times less, and with moments about the mean of t many times more, since t^2 is far
+    above the variance of t.
+    """
+
+    k_a: float  # mean of (c - k_c) t, second tokens
+    k_b: float  # mean of t^2, tokens^2; above 0
+    k_c: float  # intercept, seconds
+    start: float  # context length at which decoding began in the profile: the prompt, in tokens
+
+    @property
+    def slope(self) -> float:
+        """Additional seconds per token of context."""
+        return self.k_a / self.k_b
+
+    def predict(self, t: float) -> float:
+        """Seconds for a token decoded at a context of t tokens; never below 0."""
+        return max(0.0, self.slope * t + self.k_c)
+
+    def update(self, t: float, seconds: float, zeta: float = ZETA) -> DecodeLine:
+        """The line after a token that took `seconds` at a context of t tokens; the intercept stays (DRAGON 5.2).
+
+        zeta: weight of this observation, from 0 to 1; TandemError otherwise. A value that is not finite or below 0 was
+        not measured and changes nothing, as in `MovingAverage`.
+        """
+        if not 0 <= zeta <= 1:
+            raise TandemError(
+                f"The weight of a new decode time must lie in [0, 1], got {zeta}; the default is {ZETA}."
+            )
+        if not (_is_amount(t) and t > 0 and _is_amount(seconds)):
+            return self
+        return replace(
+            self,
+            k_a=(1 - zeta) * self.k_a + zeta * (seconds - self.k_c) * t,
+            k_b=(1 - zeta) * self.k_b + zeta * t * t,
+        )
+
+    @classmethod
+    def fit(
+        cls, lengths: Sequence[float], seconds: Sequence[float], *, start: float | None = None
+    ) -> DecodeLine:
+        """The least-squares line through (lengths[i] tokens, seconds[i]). start: default the smallest length.
+
+        Raises TandemError unless there are two different lengths, and every value is finite and at least 0.
+        """
+        _check_points(lengths, seconds)
+        count = len(lengths)
+        mean_t, mean_c = fsum(lengths) / count, fsum(seconds) / count
+        pairs = list(zip(lengths, seconds, strict=True))
+        slope = fsum((t - mean_t) * (c - mean_c) for t, c in pairs) / fsum((t - mean_t) ** 2 for t in lengths)
+        k_b = fsum(t * t for t in lengths) / count
+        return cls(
+            k_a=slope * k_b,
+            k_b=k_b,
+            k_c=mean_c - slope * mean_t,
+            start=float(min(lengths) if start is None else start),
+        )
+
+    def to_tuple(self) -> tuple[float, float, float, float]:
+        """(k_a, k_b, k_c, start), for the control plane."""
+        return (self.k_a, self.k_b, self.k_c, self.start)
+
+    @classmethod
+    def from_tuple(cls, values: Sequence[float]) -> DecodeLine:
+        """Inverse of `to_tuple`. Raises TandemError unless these are four finite numbers with k_b above 0."""
+        is_line = len(values) == 4 and all(isfinite(value) for value in values) and values[1] > 0
+        if not is_line:
+            raise TandemError(
+                f"A decode line must be four finite numbers with the second above 0, got {list(values)}; "
+                "run the same version of Tandem everywhere."
+            )
+        k_a, k_b, k_c, start = map(float, values)
+        return cls(k_a=k_a, k_b=k_b, k_c=k_c, start=start)
+
+
+def _check_points(lengths: Sequence[float], seconds: Sequence[float]) -> None:
+    if len(lengths) != len(seconds):
+        raise TandemError(
+            f"Each context length needs one decode time, got {len(lengths)} lengths and {len(seconds)} times; "
+            "measure again."
+        )
+    wrong = [value for value in (*lengths, *seconds) if not _is_amount(value)]
+    if wrong:
+        raise TandemError(
+            f"Context lengths and decode times must be finite and at least 0, got {wrong[0]}; measure again."
+        )
+    if len(set(lengths)) < 2:
+        raise TandemError(
+            f"A line needs two different context lengths, got {len(set(lengths))}; decode more tokens."
+        )
+
+
+def _is_amount(value: float) -> bool:
+    return isfinite(value) and value >= 0
+
+
+# ---- How long one party takes per draft --------------------------------------------------------------------
+
+
+OUTLIER = 3.0
+"""Decode times above this multiple of the average are clamped to it: a page fault is not a new decode time. If a party
+really becomes slower, the average follows within a few drafts."""
+MIN_VALUES = 3
+"""Times after which the average is reliable enough to clamp others."""
+SHARE = 0.2
+"""Weight of a new decode time in the moving average."""
+
+
+class DecodeTime:
+    """Decode time of one party, in seconds per draft.
+
+    The paper's line models how decode time grows with the context, but adapts slowly if the machine's speed has changed
+    since it was profiled. NOT in the paper: we also keep a moving average and predict with whichever had the smaller
+    recent error.
+    """
+
+    def __init__(self, line: DecodeLine | None = None) -> None:
+        """line: of the offline stage, for this model, machine and number of rows; None: only measured times count."""
+        self.line = line
+        self._average = MovingAverage(SHARE)
+        self._line_error = MovingAverage(SHARE)  # mean absolute error of each prediction, in seconds
+        self._average_error = MovingAverage(SHARE)
+
+    def predict(self, step: int) -> float:
+        """Seconds that the draft of `step` will take; nan if nothing is known."""
+        if self.line is None:
+            return self._average.value
+        is_average_better = self._average_error.value < self._line_error.value  # false if either is nan
+        return self._average.value if is_average_better else self._on_line(step)
+
+    def add(self, step: int, seconds: float) -> str | None:
+        """Take in a measured time; one sentence if it was ignored or clamped. nan (not measured) is skipped."""
+        if seconds != seconds:
+            return None
+        if not isfinite(seconds) or seconds <= 0:
+            return (
+                f"A decode time of {seconds:g} s at step {step} was ignored: it must be finite and above 0."
+            )
+        expected_s = self._average.value
+        is_outlier = self._average.num_values >= MIN_VALUES and seconds > OUTLIER * expected_s
+        clamped_s = OUTLIER * expected_s if is_outlier else seconds
+        self._take(step, clamped_s)
+        if not is_outlier:
+            return None
+        return (
+            f"A decode time of {seconds:g} s at step {step} was clamped to {clamped_s:g} s: "
+            f"{expected_s:g} s was expected."
+        )
+
+    def _take(self, step: int, seconds: float) -> None:
+        self._average_error.add(abs(self._average.value - seconds))
+        self._average.add(seconds)
+        if self.line is not None:
+            self._line_error.add(abs(self._on_line(step) - seconds))
+            self.line = self.line.update(self.line.start + step, seconds)
+
+    def _on_line(self, step: int) -> float:
+        assert self.line is not None
+        return self.line.predict(self.line.start + step)
+
 
 ACCEPTANCE_SHARE = 0.1
 """Weight of a new step in the moving average of acceptance: about 20 steps count."""

@@ -7,14 +7,95 @@ round trips are used, never one-way times, so the clocks of the two hosts need n
 
 from __future__ import annotations
 
+from collections import deque
 from copy import deepcopy
 from dataclasses import dataclass
-from math import isfinite, isnan, nan
+from math import isfinite, isnan, nan, sqrt
+from typing import NamedTuple
 
-from tandem.profiler.acceptance import ProposalAcceptance
-from tandem.profiler.estimates import RTT_SHARE
-from tandem.profiler.moving import MovingAverage, MovingLine
+from tandem.profiler.estimates import RTT_SHARE, MovingAverage, MovingLine
 from tandem.scheduler.proposal_length import RoundCosts
+
+# ---- How often a proposed token is accepted ----------------------------------------------------------------
+
+
+LONG_SHARE, SHORT_SHARE = 0.995, 0.9
+"""What remains of earlier evidence per judged token: the long memory counts about 200 of them, the short one 10."""
+PRIOR_RATE, PRIOR_WEIGHT = 0.7, 2.0
+"""Before any verdict, as if so many tokens had been judged with that rate."""
+NUM_SIGMAS = 3.5
+"""Standard errors between the two memories beyond which the rate is taken to have changed."""
+MIN_JUDGED = 30.0
+"""Judged tokens at a position from which its own rate counts."""
+
+
+class Evidence:
+    """Tokens accepted of tokens judged; older ones count less."""
+
+    __slots__ = ("accepted", "judged", "share")
+
+    def __init__(self, share: float, accepted: float = 0.0, judged: float = 0.0) -> None:
+        """share: what remains of earlier evidence when one more token is judged."""
+        self.share, self.accepted, self.judged = share, accepted, judged
+
+    @property
+    def rate(self) -> float:
+        """In [0, 1], the prior included."""
+        return (self.accepted + PRIOR_RATE * PRIOR_WEIGHT) / (self.judged + PRIOR_WEIGHT)
+
+    def add(self, *, is_accepted: bool) -> None:
+        """One more judged token."""
+        self.accepted = self.share * self.accepted + is_accepted
+        self.judged = self.share * self.judged + 1.0
+
+
+class ProposalAcceptance:
+    """The acceptance rate of one drafter's proposals, by the position of a token in its proposal.
+
+    It has a long memory, whose noise is small, and a short one. Where they differ by more than chance explains, the
+    rate has changed: the long memory then starts again from the short one.
+    """
+
+    def __init__(self, max_length: int) -> None:
+        """max_length: tokens of the longest proposal, at least 1."""
+        self._long, self._short = Evidence(LONG_SHARE), Evidence(SHORT_SHARE)
+        self._by_position = [Evidence(LONG_SHARE) for _ in range(max_length)]
+
+    @property
+    def rate(self) -> float:
+        """Probability that a token is accepted if those before it in its proposal are, in [0, 1]."""
+        return self._long.rate
+
+    @property
+    def rates(self) -> tuple[float, ...]:
+        """The same by position, [max_length]: its own rate where it is known well enough, else the common one."""
+        return tuple(
+            each.accepted / each.judged if each.judged >= MIN_JUDGED else self.rate
+            for each in self._by_position
+        )
+
+    @property
+    def error(self) -> float:
+        """Standard error of the rate: how much of it may be chance."""
+        return sqrt(0.25 / (self._long.judged + PRIOR_WEIGHT))
+
+    def observe(self, length: int, num_accepted: int) -> None:
+        """A verdict. length: tokens of the proposal; num_accepted: those before the first rejected one."""
+        for position in range(min(num_accepted + 1, length)):
+            is_accepted = position < num_accepted
+            for evidence in (self._long, self._short, self._by_position[position]):
+                evidence.add(is_accepted=is_accepted)
+        if self._has_changed():
+            self._long = Evidence(LONG_SHARE, self._short.accepted, self._short.judged)
+            self._by_position = [Evidence(LONG_SHARE) for _ in self._by_position]
+
+    def _has_changed(self) -> bool:
+        long, short = self._long, self._short
+        variance = max(long.rate * (1.0 - long.rate), 0.01)
+        # Of exponentially weighted evidence about half counts as independent.
+        sigma = sqrt(variance * (0.5 / short.judged + 0.5 / long.judged)) if short.judged else 1.0
+        return abs(long.rate - short.rate) > NUM_SIGMAS * sigma
+
 
 MIN_TOKEN_S = 1e-6
 """A proposed token costs at least this, or the ratio of both costs would have no bound."""
@@ -100,3 +181,66 @@ class RoundEstimator:
         if not acceptance:
             estimator.acceptance = ProposalAcceptance(len(self.acceptance.rates))
         return estimator
+
+
+# ---- The alarm for a drafter whose tokens are accepted much less than before -------------------------------
+
+
+WINDOW = 48
+"""The last judged tokens, which are compared with those before them: at least so many."""
+MIN_REMEMBERED = 48
+"""Judged tokens before the window from which on they count as usual."""
+ALARM_SIGMAS = 4.5
+"""Standard errors that the fall must exceed, so that a rate that was low before does not raise the alarm by chance."""
+LOW_SHARE = 0.5
+"""Of the usual rate; below it acceptance is low."""
+
+
+class Fall(NamedTuple):
+    """Acceptance of the last tokens, and of those before them, each in [0, 1]."""
+
+    rate: float
+    usual_rate: float
+
+
+class AcceptanceAlarm:
+    """What is remembered of one drafter's acceptance, from query to query.
+
+    Invariant: one fall is reported once; what it fell to is the new normal.
+    """
+
+    def __init__(self) -> None:
+        self._recent: deque[bool] = deque()
+        self._accepted = self._judged = 0  # of the tokens before the recent ones
+
+    def observe(self, length: int, num_accepted: int) -> Fall | None:
+        """A verdict; returns a fall once. length: proposed tokens; num_accepted: before the first rejected one."""
+        fall = None
+        for position in range(min(num_accepted + 1, length)):
+            fall = self._add(position < num_accepted) or fall
+        return fall
+
+    def _add(self, is_accepted: bool) -> Fall | None:
+        """A judged token. The window grows while acceptance is low, until that is certain or over."""
+        self._recent.append(is_accepted)
+        while len(self._recent) > WINDOW and not self._is_low():
+            self._accepted += self._recent.popleft()
+            self._judged += 1
+        if len(self._recent) < WINDOW or not self._is_low():
+            return None
+        size, fall = len(self._recent), self._fall()
+        variance = fall.usual_rate * (1 - fall.usual_rate) * (1 / size + 1 / self._judged)
+        if fall.usual_rate - fall.rate <= ALARM_SIGMAS * variance**0.5:
+            return None
+        self._accepted = self._judged = 0
+        self._recent.clear()
+        return fall
+
+    def _fall(self) -> Fall:
+        return Fall(sum(self._recent) / len(self._recent), self._accepted / self._judged)
+
+    def _is_low(self) -> bool:
+        if self._judged < MIN_REMEMBERED:
+            return False
+        fall = self._fall()
+        return fall.rate < LOW_SHARE * fall.usual_rate

@@ -11,9 +11,7 @@ from dataclasses import replace
 from math import nan
 from typing import TypeVar
 
-from tandem.aggregation.distributions import Distribution
-from tandem.aggregation.log_probabilities import TargetLogprobs, log_probabilities
-from tandem.aggregation.mixture import mix_by_weights, shares
+from tandem.aggregation.distributions import Distribution, TargetLogprobs, log_probabilities
 from tandem.aggregation.race_lists import (
     Certificate,
     Race,
@@ -23,7 +21,7 @@ from tandem.aggregation.race_lists import (
     leader,
     settle,
 )
-from tandem.aggregation.rules import DRAFT_RULES, draft_rule
+from tandem.aggregation.rules import DRAFT_RULES, draft_rule, mix_by_weights, shares
 from tandem.codecs import Codec
 from tandem.codecs.race_lists import read_vote
 from tandem.codecs.token import read_named_token, read_token

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 from tandem.aggregation.document_weights import DocumentWeights, Evidence, Weights, log_weight
-from tandem.aggregation.proposals import Proposed
+from tandem.aggregation.rules import Proposed
 from tandem.conversation import Message
 from tandem.protocol.line import DraftLine
 from tandem.protocol.messages import (

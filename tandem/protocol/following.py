@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import accumulate, takewhile
 from typing import Any
 
-from tandem.aggregation.proposals import Proposed
+from tandem.aggregation.rules import Proposed
 from tandem.modes.roles import MAX_PROPOSAL
 from tandem.protocol.decoding import Computed, DecodingSession, Forward
 from tandem.protocol.messages import Follow, Proposal, Votes, VotesReady

@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import isfinite
 
-from tandem.profiler.estimates import Estimator, Measurement
-from tandem.profiler.line import DecodeLine
+from tandem.profiler.estimates import DecodeLine, Estimator, Measurement
 from tandem.protocol.messages import Observation, Profile, Window
 from tandem.protocol.outbox import Send
 from tandem.protocol.spec import SessionSpec

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from math import isnan, nan
 
 from tandem.events import AcceptanceLowEvent, RoundEvent
-from tandem.profiler.acceptance_alarm import AcceptanceAlarm
+from tandem.profiler.rounds import AcceptanceAlarm
 from tandem.protocol.messages import Proposal, Round, Rounds
 from tandem.protocol.outbox import Send
 from tandem.protocol.prefix import Prefix

@@ -9,7 +9,7 @@ from __future__ import annotations
 from tandem.protocol.messages import Estimate, Placement, Profile
 from tandem.protocol.outbox import Send
 from tandem.protocol.spec import SessionSpec
-from tandem.scheduler.assume import fill_gaps
+from tandem.scheduler.greedy import fill_gaps
 from tandem.scheduler.policies import Policy, make_policy
 from tandem.topology import PARTIES, Party
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from tandem.codecs import Codec
 from tandem.errors import ConfigError, ProtocolError
-from tandem.profiler.acceptance_alarm import AcceptanceAlarm
+from tandem.profiler.rounds import AcceptanceAlarm
 from tandem.protocol.aggregating import AggregatorSession
 from tandem.protocol.coordinator import SessionCoordinator
 from tandem.protocol.lifecycle import LISTENERS, StopCheck

@@ -11,7 +11,7 @@ from typing import Literal
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from tandem.aggregation.proposals import proposal_rule
+from tandem.aggregation.rules import proposal_rule
 from tandem.codecs.base import MAX_VOCAB, Codec
 from tandem.codecs.race_lists import RaceLists
 from tandem.config.sampling import SamplingParams

@@ -3,14 +3,13 @@
 Importing the package loads neither torch nor FAISS; they are imported where they are used.
 """
 
-from tandem.retrieval.build import build_index, update_index
+from tandem.retrieval.build import BuildReport, build_index, update_index
 from tandem.retrieval.documents import Document, split
 from tandem.retrieval.embedding import Embedder, TextEmbedder
 from tandem.retrieval.index import Index
 from tandem.retrieval.loaders import load_path
-from tandem.retrieval.manifest import Manifest
-from tandem.retrieval.report import BuildReport
 from tandem.retrieval.retriever import Hit, Retriever
+from tandem.retrieval.store import Manifest
 
 __all__ = [
     "BuildReport",

@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from tandem.retrieval.embedding import TextEmbedder
     from tandem.retrieval.index import Index
     from tandem.retrieval.langchain import StoreRetriever
-    from tandem.retrieval.retriever import Retriever
-    from tandem.retrieval.scoring import Scorer
+    from tandem.retrieval.retriever import Retriever, Scorer
 
 KV = "kv"
 """Name of the folder of caches in that of an index."""

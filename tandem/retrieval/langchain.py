@@ -25,10 +25,9 @@ from tandem.config.schema import LANGCHAIN
 from tandem.errors import RetrievalError
 from tandem.retrieval.documents import Document, chunk_id, writable
 from tandem.retrieval.embedding import TextEmbedder, reason_of
-from tandem.retrieval.retriever import Hit, Retriever, score_texts
-from tandem.retrieval.scoring import Scorer
-from tandem.retrieval.tables import Filter
-from tandem.retrieval.vectors import cosines
+from tandem.retrieval.index import cosines
+from tandem.retrieval.retriever import Hit, Retriever, Scorer, score_texts
+from tandem.retrieval.store import Filter
 
 Answer = TypeVar("Answer")
 

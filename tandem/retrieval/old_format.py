@@ -25,10 +25,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tandem.errors import RetrievalError
-from tandem.retrieval.database import KEY_BYTES
 from tandem.retrieval.documents import Document
-from tandem.retrieval.manifest import Manifest, checksum, damaged, parse_manifest, verify_file
-from tandem.retrieval.store import writing
+from tandem.retrieval.store import (
+    KEY_BYTES,
+    Manifest,
+    checksum,
+    damaged,
+    parse_manifest,
+    verify_file,
+    writing,
+)
 
 NAME = "manifest.json"
 JOURNAL = ".embedded"

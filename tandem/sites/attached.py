@@ -27,7 +27,7 @@ from tandem.sites.local_calls import (
 from tandem.sites.offering import SOCKET
 from tandem.system.loop_thread import LoopThread
 from tandem.topology import Party
-from tandem.transport.unix_paths import shorten
+from tandem.transport.sockets import shorten
 
 CONNECT_LIMIT_S = 5.0
 

@@ -26,7 +26,7 @@ from tandem.protocol.messages import (
 from tandem.protocol.outbox import Send
 from tandem.protocol.spec import SessionSpec
 from tandem.protocol.wire import varint_bytes
-from tandem.transport.framing import join_frames
+from tandem.transport.port import join_frames
 
 KINDS = {
     "handshake": "the token of the join link, versions and a random number, once per connection",

@@ -23,7 +23,7 @@ from tandem.sites.deployment import Deployment
 from tandem.sites.local_calls import CALLS, MAX_LINE_BYTES, encode_error, encode_result, read_line, write_line
 from tandem.system.files import make_folder, open_lock
 from tandem.topology import Party
-from tandem.transport.unix_paths import bind
+from tandem.transport.sockets import bind
 
 SOCKET, LOCK = "socket", "lock"
 

@@ -8,19 +8,507 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
+import socket
 import ssl
 from collections import defaultdict
+from collections.abc import Callable, Coroutine, Iterator
+from functools import partial
+from math import inf
+from typing import Any, Protocol, cast
 
-from tandem.transport.accepting import Door
-from tandem.transport.connection import Connection
-from tandem.transport.dialling import Dialling
-from tandem.transport.framing import join_frames
-from tandem.transport.handshake import NewHandshake
-from tandem.transport.history import DialHistory
-from tandem.transport.port import Endpoint, LinkCounters, OnConnected, OnFrames, OnLost
-from tandem.transport.rate import RateLimits
-from tandem.transport.unix_paths import bind, shorten
+from tandem.errors import ProtocolError, TandemError
+from tandem.protocol.wire import MAX_FRAME_BYTES
+from tandem.transport.handshake import Handshake, NewHandshake, Refusal, Refused
+from tandem.transport.port import (
+    Endpoint,
+    FrameSplitter,
+    LinkCounters,
+    OnConnected,
+    OnFrames,
+    OnLost,
+    join_frames,
+)
+
+# ---- One connection of the socket data plane, accepted or dialled ------------------------------------------
+
+
+KEEPALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
+"""After 10 s without a packet TCP asks every 5 s; a host that vanished is noticed after 25 s."""
+VANISHED_MS = 25_000
+"""Where bytes are under way to it TCP does not ask, but repeats them for a quarter of an hour. The end that accepts
+gives up after the same time, so that a device's link is free again; the end that dials tries again by itself."""
+
+
+class ConnectionOwner(Protocol):
+    """What a connection needs of its data plane."""
+
+    def opened(self, connection: Connection) -> None:
+        """There is a connection; the other end is still unknown."""
+
+    def proven(self, connection: Connection, name: str) -> None:
+        """The other end has proven that it is the actor `name`."""
+
+    def received(self, connection: Connection, frames: list[bytes], num_bytes: int) -> None:
+        """Bytes of a proven connection arrived, and completed these frames, perhaps none."""
+
+    def disconnected(self, connection: Connection) -> None:
+        """The connection broke."""
+
+
+class Connection(asyncio.Protocol):
+    """A handshake, then frames. Until the other end is known only the small frames of the handshake are accepted."""
+
+    def __init__(self, owner: ConnectionOwner, handshake: Handshake, *, dials: bool, limit_s: float) -> None:
+        """dials: whether this end opened it; limit_s: for the handshake."""
+        self.dials = dials
+        self.name: str | None = None  # of the other end, once proven
+        self.proven: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self.transport: asyncio.Transport | None = None
+        self._owner = owner
+        self._handshake = handshake
+        self._limit_s = limit_s
+        self._splitter = FrameSplitter(handshake.max_frame_bytes)
+        self._deadline: asyncio.TimerHandle | None = None
+        self._resuming: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin the handshake; it has to end within the limit."""
+        # uvloop's own classes are not derived from asyncio's
+        self.transport = transport = cast(asyncio.Transport, transport)
+        handle = transport.get_extra_info("socket")
+        if handle is not None and handle.family in (socket.AF_INET, socket.AF_INET6):
+            _set_options(handle, dials=self.dials)
+        self._deadline = asyncio.get_running_loop().call_later(self._limit_s, self.abort)
+        self._owner.opened(self)
+        try:
+            self._write(self._handshake.begin(_certificate_of(transport)))
+        except ProtocolError as error:
+            self.refuse(error)
+
+    def data_received(self, data: bytes) -> None:
+        """Handshake first, then frames."""
+        num_bytes = len(data)
+        try:
+            self._splitter.append(data)
+            while self.name is None and (frame := self._splitter.take()) is not None:
+                frames, name = self._handshake.receive(frame)
+                self._write(frames)
+                if name is not None:
+                    self._prove(name)
+                    num_bytes = self._splitter.num_buffered
+            frames = self._splitter.take_all() if self.name is not None else []
+        except ProtocolError as error:
+            self.refuse(error)
+            return
+        if num_bytes and self.name is not None:
+            self._owner.received(self, frames, num_bytes)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The end, whoever closed."""
+        self._stop_deadline()
+        if self._resuming is not None:
+            self._resuming.cancel()
+        self._fail_proof(ConnectionError("the connection was closed before the proof"))
+        self._owner.disconnected(self)
+
+    def refuse(self, error: ProtocolError) -> None:
+        """Close; nothing more is read from this end. It is told why where the handshake has words for it."""
+        self._fail_proof(error)
+        if isinstance(error, Refusal) and self.transport is not None:
+            self._write([error.frame])
+            self.transport.close()  # the deadline still aborts it if the words do not leave
+        else:
+            self.abort()
+
+    def pause(self, duration_s: float) -> None:
+        """Read nothing for a while, so that the other end has to wait: what it sends stays in TCP's buffers."""
+        if self.transport is None or self.transport.is_closing():
+            return
+        if self._resuming is not None:
+            self._resuming.cancel()
+        self.transport.pause_reading()
+        self._resuming = asyncio.get_running_loop().call_later(duration_s, self._resume)
+
+    def abort(self) -> None:
+        """Drop the connection and what it still had to send."""
+        if self.transport is not None:
+            self.transport.abort()
+
+    def _resume(self) -> None:
+        self._resuming = None
+        if self.transport is not None and not self.transport.is_closing():
+            self.transport.resume_reading()
+
+    def _fail_proof(self, error: Exception) -> None:
+        if not self.proven.done():
+            self.proven.set_exception(error)
+            self.proven.exception()  # mark as retrieved: an accepted connection has no waiter
+
+    def _stop_deadline(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+
+    def _write(self, frames: list[bytes]) -> None:
+        if frames and self.transport is not None:
+            self.transport.write(join_frames(frames))
+
+    def _prove(self, name: str) -> None:
+        self._stop_deadline()
+        self._splitter.max_frame_bytes = MAX_FRAME_BYTES
+        self.name = name
+        self._owner.proven(self, name)
+        if not self.proven.done():
+            self.proven.set_result(name)
+
+
+def _certificate_of(transport: asyncio.Transport) -> bytes | None:
+    """What the other end showed in TLS, as DER."""
+    tls = transport.get_extra_info("ssl_object")
+    return None if tls is None else tls.getpeercert(binary_form=True)
+
+
+def _set_options(handle: socket.socket, *, dials: bool) -> None:
+    """Send small frames at once, and notice a host that vanished without a word."""
+    handle.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    handle.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    limits = KEEPALIVE if dials else {**KEEPALIVE, "TCP_USER_TIMEOUT": VANISHED_MS}
+    for name, value in limits.items():
+        with contextlib.suppress(AttributeError):  # other systems lack some of them
+            handle.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+# ---- Accepting connections over TCP ------------------------------------------------------------------------
+
+
+_log = logging.getLogger("tandem")
+ACCEPT_RETRY_S = 0.1
+"""Pause where the system has no file descriptor left."""
+BACKLOG = 128
+
+
+class Door:
+    """A listening port; its connections get a protocol, with TLS once that has been agreed on."""
+
+    def __init__(
+        self,
+        new_protocol: Callable[[], asyncio.Protocol],
+        context: ssl.SSLContext | None,
+        limit_s: float,
+        max_shaking: int,
+    ) -> None:
+        """context: None for no TLS; limit_s: for its handshake; max_shaking: connections in it, at most: the oldest
+        makes room for the next.
+        """
+        self.num_failed = 0  # connections that did not get through TLS
+        self._new_protocol = new_protocol
+        self._context = context
+        self._limit_s = limit_s
+        self._max_shaking = max_shaking
+        self._shaking: dict[asyncio.Task[None], None] = {}  # oldest first
+        self._listeners: list[socket.socket] = []
+        self._accepting: list[asyncio.Task[None]] = []
+
+    @property
+    def num_shaking(self) -> int:
+        """Connections in the handshake of TLS."""
+        return len(self._shaking)
+
+    async def start(self, host: str, port: int) -> int:
+        """Listen; the port. Raises OSError."""
+        loop = asyncio.get_running_loop()
+        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        try:
+            for family, _, _, _, address in dict.fromkeys(found):
+                self._listeners.append(_listen(family, (address[0], port, *address[2:])))
+                port = self._listeners[-1].getsockname()[1]  # all addresses of a name share one
+        except OSError:
+            await self.close()
+            raise
+        self._accepting = [loop.create_task(self._accept(listener)) for listener in self._listeners]
+        return port
+
+    async def close(self) -> None:
+        """Stop listening, and drop the connections that are in their handshake."""
+        tasks = [*self._accepting, *self._shaking]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for listener in self._listeners:
+            listener.close()
+
+    async def _accept(self, listener: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                connection, _ = await loop.sock_accept(listener)
+            except OSError as error:
+                _log.warning("No connection can be accepted now (%s).", error.strerror)
+                await asyncio.sleep(ACCEPT_RETRY_S)
+                continue
+            task = loop.create_task(self._shake(connection))
+            self._shaking[task] = None
+            task.add_done_callback(partial(self._finish, connection))
+            if len(self._shaking) > self._max_shaking:
+                next(iter(self._shaking)).cancel()
+
+    async def _shake(self, connection: socket.socket) -> None:
+        """TLS, and then it is up to the protocol."""
+        await asyncio.get_running_loop().connect_accepted_socket(
+            self._new_protocol,
+            connection,
+            ssl=self._context,
+            ssl_handshake_timeout=self._limit_s if self._context else None,
+        )
+
+    def _finish(self, connection: socket.socket, task: asyncio.Task[None]) -> None:
+        """Whoever did not get through is dropped and counted; a task may be cancelled before it has begun."""
+        del self._shaking[task]
+        error = None if task.cancelled() else task.exception()
+        if task.cancelled() or error is not None:
+            self.num_failed += 1
+            connection.close()
+        if error is not None and not isinstance(error, OSError):
+            _log.error("A connection could not be accepted.", exc_info=error)
+
+
+def _listen(family: int, address: tuple[object, ...]) -> socket.socket:
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            with contextlib.suppress(AttributeError, OSError):
+                listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        listener.bind(address)
+        listener.listen(BACKLOG)
+        listener.setblocking(False)
+    except BaseException:
+        listener.close()
+        raise
+    return listener
+
+
+# ---- Opening a connection to an actor that may be away for a while -----------------------------------------
+
+
+RETRY_S = 0.5
+"""Between the beginnings of two attempts where the first has failed and somebody waits for the connection."""
+MAX_RETRY_S = 8.0
+"""Longest time between the beginnings of two attempts, which doubles while nobody waits."""
+MAX_HANGING_S = 1.5
+"""Longest time between the beginnings of two attempts while somebody waits and earlier ones hang, which doubles with
+each of these. TCP repeats each by itself, with newer kernels every second at first, so that together they ask three or
+four times a second. Ten at once asked ten times: with the answers to those that were given up that filled a link of 10
+kbit/s, and none came through any more. Below the 2 s after which the parties are together again once a link is back."""
+MAX_ATTEMPTS = 4
+"""That are under way at once: as many as begin within the time that one may take, so that there is always a new one."""
+
+Attempt = Callable[[], Coroutine[Any, Any, Connection]]
+"""One attempt at a proven connection; raises OSError, TimeoutError or ProtocolError."""
+
+
+class Dialling:
+    """Attempts at one connection until one of them succeeds.
+
+    An attempt does not wait for the end of the one before: what was sent into a link that was cut is repeated by TCP
+    after ever longer pauses, while the link may be back. An end that says when to come back is not asked before.
+    """
+
+    def __init__(
+        self, attempt: Attempt, on_refusal: Callable[[ProtocolError], None], num_failed: int = 0
+    ) -> None:
+        """on_refusal is told of refusals, and may raise to give up; num_failed: attempts that failed just before."""
+        self._attempt = attempt
+        self._on_refusal = on_refusal
+        self._num_unawaited = num_failed  # attempts since somebody waited
+        self._begun_s = -inf  # of the event loop's clock
+        self._not_before_s = -inf  # of that clock, too: as the other end said
+        self._attempts: set[asyncio.Task[Connection]] = set()
+
+    def hurry(self) -> None:
+        """Somebody waits: try again soon, and often."""
+        self._num_unawaited = min(self._num_unawaited, 1)
+
+    async def run(self) -> Connection:
+        """The first connection that an attempt opens."""
+        if self._num_unawaited:
+            self._begun_s = asyncio.get_running_loop().time()
+        try:
+            while (connection := await self._round()) is None:
+                pass
+            return connection
+        finally:
+            for task in self._attempts:
+                task.cancel()
+            for late in await asyncio.gather(*self._attempts, return_exceptions=True):
+                if isinstance(late, Connection):
+                    late.abort()
+
+    def _pause_s(self) -> float:
+        """From the beginning of the latest attempt to that of the next one."""
+        unawaited_s = RETRY_S * 2.0 ** min(self._num_unawaited - 1, 10)
+        hanging_s = RETRY_S * 2.0 ** len(self._attempts)
+        return max(min(unawaited_s, MAX_RETRY_S), min(hanging_s, MAX_HANGING_S))
+
+    async def _round(self) -> Connection | None:
+        """Begin an attempt where one is due; wait for a result, but no longer than RETRY_S."""
+        loop = asyncio.get_running_loop()
+        due_s = max(self._begun_s + self._pause_s(), self._not_before_s)
+        if (now_s := loop.time()) >= due_s and len(self._attempts) < MAX_ATTEMPTS:
+            self._attempts.add(loop.create_task(self._attempt()))
+            self._begun_s = now_s
+            self._num_unawaited += 1
+        end_s = now_s + RETRY_S
+        while self._attempts and (left_s := end_s - loop.time()) > 0:
+            done, self._attempts = await asyncio.wait(
+                self._attempts, timeout=left_s, return_when=asyncio.FIRST_COMPLETED
+            )
+            opened = [connection for task in done if (connection := self._result(task)) is not None]
+            if opened:
+                return opened[-1]
+        await asyncio.sleep(max(0.0, end_s - loop.time()))
+        return None
+
+    def _result(self, task: asyncio.Task[Connection]) -> Connection | None:
+        try:
+            return task.result()
+        except ProtocolError as error:
+            self._on_refusal(error)
+            if isinstance(error, Refused) and error.retry_after_s is not None:
+                self._not_before_s = asyncio.get_running_loop().time() + error.retry_after_s
+        except (OSError, TimeoutError):
+            pass
+        return None
+
+
+# ---- How dialling one actor has gone -----------------------------------------------------------------------
+
+
+MAX_REFUSALS = 3
+"""Attempts in a row that may be refused for good before an actor that was never reached is given up."""
+BRIEF_S = 10.0
+"""A connection that lived for less counts as a failed attempt, except for the first in a row: a link may break twice.
+Longer than MAX_RETRY_S of dialling: two ends that replace each other would otherwise start over at every turn."""
+
+
+class DialHistory:
+    """Connections to one actor that this end opened, and refusals since the last one."""
+
+    def __init__(self, own: str, name: str) -> None:
+        """own, name: of this actor and of the other one."""
+        self.refusal: ProtocolError | None = None  # the latest
+        self._own, self._name = own, name
+        self._has_met = False
+        self._num_refusals = 0  # for good, since dialling began
+        self._num_brief = 0  # connections in a row
+        self._opened_s = -inf
+
+    def begin(self) -> int:
+        """Dialling begins; the number of attempts that count as failed already."""
+        self._num_refusals = 0
+        return max(0, self._num_brief - 1)
+
+    def opened(self, now_s: float) -> None:
+        """There is a connection."""
+        self.refusal, self._has_met, self._opened_s = None, True, now_s
+
+    def lost(self, now_s: float) -> None:
+        """The connection broke, and no other one had replaced it."""
+        self._num_brief = self._num_brief + 1 if now_s - self._opened_s < BRIEF_S else 0
+
+    def refused(self, error: ProtocolError) -> None:
+        """The other actor refused this one, or was not what it should be; raises `error` to give up."""
+        if self.refusal is None:
+            _log.error("%s cannot connect to %s: %s", self._own, self._name, error)
+        self.refusal = error
+        self._num_refusals += not (isinstance(error, Refused) and error.retry_after_s is not None)
+        if self._num_refusals == MAX_REFUSALS and not self._has_met:
+            raise error
+
+
+# ---- A token bucket: how many bytes per second one end of a link may send ----------------------------------
+
+
+class TokenBucket:
+    """Fills at a rate, up to what it holds in a second; what is taken beyond that has to be waited for."""
+
+    __slots__ = ("_at_s", "_bytes_per_s", "_level")
+
+    def __init__(self, bytes_per_s: float) -> None:
+        self._bytes_per_s = bytes_per_s
+        self._level = bytes_per_s  # bytes; below 0: taken in advance
+        self._at_s: float | None = None
+
+    def take(self, num_bytes: int, now_s: float) -> float:
+        """Take bytes that have come; for how long nothing more may be read then, in seconds (0: not at all)."""
+        since_s = 0.0 if self._at_s is None else max(0.0, now_s - self._at_s)
+        self._at_s = now_s
+        filled = min(self._bytes_per_s, self._level + since_s * self._bytes_per_s)
+        self._level = filled - num_bytes
+        return max(0.0, -self._level / self._bytes_per_s)
+
+
+class RateLimits:
+    """A bucket for everyone who sends, however many connections they use."""
+
+    def __init__(self, max_bytes_per_s: int | None) -> None:
+        """max_bytes_per_s: of each sender; None: no limit."""
+        self._max_bytes_per_s = max_bytes_per_s
+        self._buckets: dict[str, TokenBucket] = {}
+
+    def take(self, name: str, num_bytes: int, now_s: float) -> float:
+        """As of the sender's bucket."""
+        if self._max_bytes_per_s is None:
+            return 0.0
+        return self._buckets.setdefault(name, TokenBucket(self._max_bytes_per_s)).take(num_bytes, now_s)
+
+
+# ---- Unix-domain sockets in folders with long paths --------------------------------------------------------
+
+
+MAX_PATH_BYTES = 107
+"""Longest path of a Unix-domain socket on Linux."""
+
+
+@contextlib.contextmanager
+def shorten(path: str) -> Iterator[str]:
+    """An address for the socket at `path` that is short enough, valid within the context.
+
+    TandemError where the system offers none.
+    """
+    if len(os.fsencode(path)) <= MAX_PATH_BYTES:
+        yield path
+        return
+    folder, name = os.path.split(path)
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        short = f"/proc/self/fd/{descriptor}/{name}"
+        if not os.path.isdir(os.path.dirname(short)) or len(os.fsencode(short)) > MAX_PATH_BYTES:
+            raise TandemError(
+                f"The path of a socket has at most {MAX_PATH_BYTES} bytes (got {len(os.fsencode(path))}: {path!r}); "
+                "set TMPDIR to a shorter folder."
+            )
+        yield short
+    finally:
+        os.close(descriptor)
+
+
+def bind(unix_path: str) -> socket.socket:
+    """A socket at a path of the Unix domain, for this user alone; a stale one is replaced."""
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(unix_path)
+    listener = socket.socket(socket.AF_UNIX)
+    try:
+        with shorten(unix_path) as path:
+            listener.bind(path)
+        os.chmod(unix_path, 0o600)
+    except BaseException:
+        listener.close()
+        raise
+    listener.setblocking(False)
+    return listener
+
 
 DIAL_LIMIT_S = 5.0
 """For one attempt: connection, TLS and proof. An end that connects has as long for each of its steps."""
@@ -286,3 +774,23 @@ class SocketPlane:
                 lambda: self._new_connection(dials=True, crosses_sites=False), path
             )
         return connection
+
+
+# ---- TLS of a Ray cluster whose owner has given it certificates --------------------------------------------
+
+
+def uses_tls() -> bool:
+    """Whether Ray encrypts what crosses between processes (RAY_USE_TLS); then the data plane does, too."""
+    return os.environ.get("RAY_USE_TLS", "0").lower() in ("1", "true")
+
+
+def tls_contexts(certificate: str, key: str, authority: str) -> tuple[ssl.SSLContext, ssl.SSLContext]:
+    """(server, client) contexts for mutual TLS from PEM files; names are not checked, as in Ray's own TLS."""
+    contexts = []
+    for purpose in (ssl.Purpose.CLIENT_AUTH, ssl.Purpose.SERVER_AUTH):
+        context = ssl.create_default_context(purpose, cafile=authority)
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_REQUIRED
+        context.load_cert_chain(certificate, key)
+        contexts.append(context)
+    return contexts[0], contexts[1]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tandem.aggregation.document_weights import log_weight
-from tandem.engine.kv_cache import CacheStore, DocumentCache, MemoryStore
+from tandem.engine.kv import CacheStore, DocumentCache, MemoryStore
 from tandem.protocol.rows import JOINT as JOINT
 from tandem.retrieval.documents import Document
 from tandem.retrieval.retriever import Hit

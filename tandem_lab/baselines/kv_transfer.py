@@ -15,8 +15,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 
 from tandem.engine.engine import Engine
-from tandem.engine.kv_cache import CacheStore, DocumentCache
-from tandem.engine.kv_disk import build_cache, name_tensors
+from tandem.engine.kv import CacheStore, DocumentCache, build_cache, name_tensors
 from tandem.errors import GenerationError
 
 FORMAT = "tandem-lent-1"

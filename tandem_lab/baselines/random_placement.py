@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tandem.aggregation.randomness import Purpose, uniform
+from tandem.aggregation.coupling import Purpose, uniform
 from tandem.protocol.aggregating import AggregatorSession
 from tandem.protocol.session_tables import AggregatingTable
 from tandem.protocol.spec import SessionSpec

@@ -16,13 +16,13 @@ from tokenizers import Tokenizer
 from tandem.codecs import Codec, CodecStates, RaceLists
 from tandem.codecs.base import ROOT
 from tandem.codecs.race_lists import cut_vote
+from tandem.engine.drafter import mix_rows
 from tandem.engine.engine import Engine
-from tandem.engine.feed import Feed
-from tandem.engine.row_mixture import mix_rows
+from tandem.engine.session import Feed
 from tandem.protocol.spec import SessionSpec
 from tandem.protocol.wire import varint_bytes
 from tandem.retrieval.embedding import TextEmbedder
-from tandem.retrieval.vectors import cosines
+from tandem.retrieval.index import cosines
 from tandem_lab.training.phrases import NOTES
 from tandem_lab.training.synthetic import Question, make_answer
 

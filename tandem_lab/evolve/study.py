@@ -19,9 +19,9 @@ from tandem.distillation import training
 from tandem.distillation.examples import AT_ONCE, answer_example, write_answers
 from tandem.distillation.training import Example, collate, logits_of
 from tandem.distillation.trunk import make_drafter
-from tandem.engine.chat_template import find_template
 from tandem.engine.engine import Engine
 from tandem.engine.model import load_model, load_tokenizer
+from tandem.engine.template import find_template
 from tandem_lab.evolve import updates
 from tandem_lab.evolve.targets import (
     VERSIONS,

@@ -10,7 +10,7 @@ import math
 
 import numpy as np
 
-from tandem.aggregation.mixture import shares
+from tandem.aggregation.rules import shares
 from tandem.codecs import Codec
 from tandem.topology import PARTIES, Party
 from tandem_lab.baselines.sequences import SequenceResult

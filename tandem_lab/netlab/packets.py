@@ -16,8 +16,8 @@ from tandem.errors import NetLabError
 from tandem.protocol.log import logprobs_of
 from tandem.protocol.messages import LinkFrame, Proposal, Resync, Verdict, decode
 from tandem.protocol.wire import write_varint
-from tandem.transport.framing import FrameSplitter
 from tandem.transport.handshake import MAGIC
+from tandem.transport.port import FrameSplitter
 from tandem_lab.netlab.pcap import reading
 
 _WRAP = 1 << 32

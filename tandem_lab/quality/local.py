@@ -19,9 +19,8 @@ from numpy.typing import NDArray
 from tandem.actors.batching import score_question
 from tandem.aggregation.document_weights import Evidence, Weights, log_evidence
 from tandem.codecs import Codec
-from tandem.engine.drafter import Drafter
+from tandem.engine.drafter import Drafter, row_probabilities
 from tandem.engine.engine import Engine
-from tandem.engine.row_mixture import row_probabilities
 from tandem.engine.tokenizer import Detokenizer, StopRule
 from tandem.protocol.decoding import Prefill
 from tandem.protocol.estimating_tables import ProfilingTable

@@ -17,15 +17,13 @@ from tandem.actors.loading import load_embedder_and_scorer, load_engine
 from tandem.codecs import Codec, codec_of
 from tandem.config.schema import Config, PartyConfig
 from tandem.engine.engine import Engine
-from tandem.engine.kv_cache import MemoryStore
+from tandem.engine.kv import MemoryStore
 from tandem.errors import EvaluationError
-from tandem.retrieval.build import build_index
+from tandem.retrieval.build import Progress, build_index
 from tandem.retrieval.embedding import TextEmbedder
 from tandem.retrieval.factory import open_retriever
 from tandem.retrieval.index import Index
-from tandem.retrieval.retriever import Retriever
-from tandem.retrieval.scoring import Scorer
-from tandem.retrieval.writer import Progress
+from tandem.retrieval.retriever import Retriever, Scorer
 from tandem.system.paths import cache_folder
 from tandem.topology import PARTIES, Party
 

@@ -24,10 +24,8 @@ from tandem.errors import ProtocolError
 from tandem.joining.handshakes import CLOUD_QUEUE, DeviceHandshake, hello_of, new_instance
 from tandem.joining.identity import client_context, load_identity
 from tandem.joining.join_link import JoinLink
-from tandem.transport.framing import join_frames
-from tandem.transport.history import MAX_REFUSALS
-from tandem.transport.port import Endpoint
-from tandem.transport.sockets import SocketPlane
+from tandem.transport.port import Endpoint, join_frames
+from tandem.transport.sockets import MAX_REFUSALS, SocketPlane
 from tandem_lab.reliability.bench import Bench
 
 HELD_S = 2.0

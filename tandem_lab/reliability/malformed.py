@@ -18,8 +18,7 @@ from tandem.joining.identity import client_context
 from tandem.joining.join_link import JoinLink
 from tandem.protocol.messages import LinkFrame, decode_link
 from tandem.sites.audit import listening_queue
-from tandem.transport.framing import FrameSplitter, join_frames
-from tandem.transport.port import Endpoint
+from tandem.transport.port import Endpoint, FrameSplitter, join_frames
 from tandem.transport.sockets import SocketPlane
 from tandem_lab.reliability.bench import Bench
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from tandem.aggregation.log_probabilities import TargetLogprobs
+from tandem.aggregation.distributions import TargetLogprobs
 from tandem.codecs import KSqs, Lattice, RaceLists, StatelessCodec, TopK, TopP
 from tandem.codecs.race_lists import read_vote
 from tandem.codecs.token import read_token, write_token
@@ -24,7 +24,7 @@ from tandem.joining.join_link import JoinLink
 from tandem.protocol.limits import check_spec
 from tandem.protocol.messages import PROTOCOL_VERSION, Open, decode, decode_link
 from tandem.protocol.spec import SessionSpec
-from tandem.transport.framing import FrameSplitter, join_frames
+from tandem.transport.port import FrameSplitter, join_frames
 
 VOCAB_SIZE = 32_000
 CODECS: Sequence[StatelessCodec] = (TopP(), TopK(), Lattice(), KSqs())

@@ -12,7 +12,7 @@ from typing import Literal
 import numpy as np
 
 from tandem.aggregation.coupling import noise
-from tandem.aggregation.log_probabilities import TargetLogprobs, log_probabilities
+from tandem.aggregation.distributions import TargetLogprobs, log_probabilities
 from tandem.events import PeerEvent
 from tandem.modes import reference
 from tandem.modes.roles import MAX_PROPOSAL

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from math import inf
 
-from tandem.profiler.acceptance import ProposalAcceptance
+from tandem.profiler.rounds import ProposalAcceptance
 from tandem.protocol.backlog import RECEIPT_S
 from tandem.protocol.send_window import MAX_WAITING_TOKENS, SendWindow
 from tandem.scheduler.proposal_length import MAX_LENGTH, FixedLength, LengthPolicy

@@ -10,7 +10,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tandem.profiler.acceptance import ProposalAcceptance
+from tandem.profiler.rounds import ProposalAcceptance
 from tandem.scheduler.proposal_length import MAX_LENGTH, LengthPolicy, RoundCosts
 
 DRAFT_S, PASS_S, VERIFY_S = 0.015, 0.025, 0.002

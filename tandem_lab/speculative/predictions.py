@@ -19,11 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tandem.aggregation.coupling import coupled_draw
-from tandem.aggregation.distributions import Distribution
-from tandem.aggregation.restriction import restrict
+from tandem.aggregation.distributions import Distribution, restrict
 from tandem.codecs import Codec, codec_of
 from tandem.config.schema import Config
-from tandem.engine.row_mixture import mix_rows
+from tandem.engine.drafter import mix_rows
 from tandem.engine.tokenizer import StopRule
 from tandem.modes.reference import Vote, solo
 from tandem.scheduler.length_policies import make_length_policy

@@ -25,7 +25,7 @@ from transformers import LlamaForCausalLM
 from tandem.corpora import DRAFTER, WEIGHTS
 from tandem.distillation import training as distillation
 from tandem.distillation.build import fingerprints
-from tandem.engine.drafter_card import DrafterCard
+from tandem.engine.description import DrafterCard
 from tandem_lab.training.batches import NOT_COUNTED, Batch, Row, collate, encode_row
 from tandem_lab.training.samples import Case, Lesson, Sample, draw_sample
 from tandem_lab.training.synthetic import Split

@@ -19,7 +19,7 @@ from scipy.stats import chi2
 from tandem import Tandem
 from tandem.aggregation.distributions import Distribution
 from tandem.aggregation.document_weights import DocumentWeights, log_weight
-from tandem.aggregation.mixture import shares, target_distribution
+from tandem.aggregation.rules import shares, target_distribution
 from tandem.codecs import RaceLists, StatelessCodec, TopP
 from tandem.config.sampling import SamplingParams
 from tandem.config.schema import Config

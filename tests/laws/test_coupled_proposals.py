@@ -11,18 +11,18 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 
-from tandem.aggregation import coupling, proposals
-from tandem.aggregation.acceptance import coupled_acceptance
-from tandem.aggregation.coupling import coupled_draw
+from tandem.aggregation import coupling
+from tandem.aggregation import rules as proposals
+from tandem.aggregation.coupling import Purpose, coupled_draw, exponentials
 from tandem.aggregation.distributions import Distribution
-from tandem.aggregation.proposals import (
+from tandem.aggregation.rules import (
     CoupledProposals,
     GreedyProposals,
     ProposalRule,
     Verified,
+    coupled_acceptance,
     proposal_rule,
 )
-from tandem.aggregation.randomness import Purpose, exponentials
 from tandem.errors import ConfigError, ProtocolError
 from tests.distributions import from_dense
 from tests.laws.test_law_coupled import probability

@@ -12,12 +12,11 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pytest
 
-from tandem.aggregation import rejection as speculative
 from tandem.aggregation import rules
-from tandem.aggregation.acceptance import speculative_acceptance
+from tandem.aggregation import rules as speculative
+from tandem.aggregation.coupling import Purpose
 from tandem.aggregation.distributions import Distribution
-from tandem.aggregation.mixture import target_distribution
-from tandem.aggregation.randomness import Purpose
+from tandem.aggregation.rules import speculative_acceptance, target_distribution
 from tandem.codecs.top_p import TopP
 from tandem.topology import Party
 from tests.distributions import from_dense

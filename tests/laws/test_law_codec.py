@@ -14,8 +14,7 @@ import pytest
 from tandem.codecs import top_p as module
 from tandem.codecs import varints
 from tandem.codecs.base import Codec
-from tandem.codecs.nucleus import nucleus
-from tandem.codecs.top_p import TopP
+from tandem.codecs.top_p import TopP, nucleus
 
 
 def check_the_crossing_token_stays(codec: Codec) -> None:

@@ -13,9 +13,8 @@ import pytest
 
 from tandem.aggregation import coupling as coupled
 from tandem.aggregation import rules
-from tandem.aggregation.acceptance import coupled_acceptance
 from tandem.aggregation.distributions import Distribution
-from tandem.aggregation.mixture import target_distribution
+from tandem.aggregation.rules import coupled_acceptance, target_distribution
 from tandem.codecs.top_p import TopP
 from tests.distributions import from_dense
 

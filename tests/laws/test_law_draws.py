@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 from tandem.aggregation import rules
+from tandem.aggregation.coupling import Purpose, uniform
 from tandem.aggregation.distributions import Distribution
-from tandem.aggregation.mixture import target_distribution
-from tandem.aggregation.randomness import Purpose, uniform
+from tandem.aggregation.rules import target_distribution
 from tandem.codecs.top_p import TopP
 from tandem.topology import PARTIES, Party
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from tandem.aggregation.randomness import Purpose, uniforms
+from tandem.aggregation.coupling import Purpose, uniforms
 
 NUM_STEPS, NUM_IDS, CELLS = 128, 1024, 16
 IDS = np.arange(NUM_IDS)

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tandem.aggregation import rejection as speculative
 from tandem.aggregation import rules
+from tandem.aggregation import rules as speculative
+from tandem.aggregation.coupling import Purpose
 from tandem.aggregation.distributions import Distribution, union
-from tandem.aggregation.mixture import shares, target_distribution
-from tandem.aggregation.randomness import Purpose
+from tandem.aggregation.rules import shares, target_distribution
 from tests.distributions import from_dense
 
 VOCAB = 9

@@ -13,11 +13,10 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 
-from tandem.aggregation import proposals
+from tandem.aggregation import rules as proposals
+from tandem.aggregation.coupling import Purpose, exponentials, uniforms
 from tandem.aggregation.distributions import Distribution
-from tandem.aggregation.proposals import ProposalRule, RejectionProposals, Verified, acceptance
-from tandem.aggregation.randomness import Purpose, exponentials, uniforms
-from tandem.aggregation.rejection import draw, residual
+from tandem.aggregation.rules import ProposalRule, RejectionProposals, Verified, acceptance, draw, residual
 from tandem.codecs import Lattice
 from tandem.errors import ProtocolError
 from tests.distributions import from_dense

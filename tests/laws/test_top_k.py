@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tandem.aggregation.acceptance import coupled_acceptance
 from tandem.aggregation.coupling import noise
 from tandem.aggregation.distributions import Distribution
+from tandem.aggregation.rules import coupled_acceptance
 from tandem.codecs import TopK
 from tandem.codecs.top_k import VALUE_SUM
 

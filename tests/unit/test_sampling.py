@@ -94,8 +94,8 @@ load(
     ("    stop: str | list", "    banned: int | None\n"),
 )
 restriction = load(
-    "tandem.aggregation.restriction",
-    "tandem/aggregation/restriction.py",
+    "tandem.aggregation.distributions",
+    "tandem/aggregation/distributions.py",
     ("    if sampling.min_p:", "    if sampling.banned >= 0:\n        kept[sampling.banned] = False\n"),
 )
 generate = load("generate", "docs/generate.py")

@@ -26,10 +26,10 @@ def test_packages_import_what_their_layer_allows() -> None:
     assert structure.layer_breaks() == []
 
 
-def test_files_of_the_product_stay_short() -> None:
-    assert [
-        path for path in structure.product_files() if structure.num_lines(path) > structure.MAX_LINES
-    ] == []
+def test_every_folder_keeps_to_its_budget() -> None:
+    lines = structure.folder_lines()
+    assert lines.keys() == structure.BUDGETS.keys()
+    assert {folder: number for folder, number in lines.items() if number > structure.BUDGETS[folder]} == {}
 
 
 def test_no_experiment_reaches_into_the_product() -> None:

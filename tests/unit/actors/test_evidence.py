@@ -13,9 +13,8 @@ import pytest
 from tandem.actors import batching
 from tandem.actors.batching import Opened
 from tandem.codecs import RaceLists
-from tandem.engine.drafter import Drafter
+from tandem.engine.drafter import Drafter, row_probabilities
 from tandem.engine.engine import Engine
-from tandem.engine.row_mixture import row_probabilities
 from tandem.modes import reference
 from tandem.protocol.decoding import Forward, Prefill, Result
 from tandem.protocol.drafting import DraftingSession

@@ -8,9 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import integrate
 
-from tandem.aggregation.acceptance import coupled_acceptance, speculative_acceptance
 from tandem.aggregation.distributions import Distribution
-from tandem.aggregation.mixture import target_distribution
+from tandem.aggregation.rules import coupled_acceptance, speculative_acceptance, target_distribution
 from tests.distributions import from_dense
 
 VOCAB = 8

@@ -7,8 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from tandem.aggregation.distributions import Distribution
-from tandem.aggregation.log_probabilities import log_probabilities
+from tandem.aggregation.distributions import Distribution, log_probabilities
 
 TARGET = Distribution(np.array([2, 5, 7, 9]), np.array([0.25, 0.5, 0.25, 0.0]))
 

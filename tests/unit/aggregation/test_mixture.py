@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tandem.aggregation.distributions import Distribution
-from tandem.aggregation.mixture import shares, target_distribution
+from tandem.aggregation.rules import shares, target_distribution
 from tandem.errors import ProtocolError
 
 log_weights = st.floats(allow_nan=False, allow_infinity=False, width=64) | st.just(-math.inf)

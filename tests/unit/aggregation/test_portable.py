@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from tandem.aggregation import portable
+from tandem.aggregation import coupling as portable
 
 LN2_HIGH = float.fromhex("0x1.62e42fee00000p-1")
 LN2_LOW = float.fromhex("0x1.a39ef35793c76p-33")

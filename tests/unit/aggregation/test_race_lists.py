@@ -12,9 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tandem.aggregation.coupling import noise, race
+from tandem.aggregation.coupling import best_scores, lazy_race, noise, race
 from tandem.aggregation.distributions import Distribution
-from tandem.aggregation.lazy_race import best_scores, lazy_race
 from tandem.aggregation.race_lists import (
     Certificate,
     RaceList,

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from tandem.aggregation import randomness
-from tandem.aggregation.randomness import FEW, MANY, Purpose, coarse_uniforms, exponentials, uniform, uniforms
+from tandem.aggregation import coupling as randomness
+from tandem.aggregation.coupling import FEW, MANY, Purpose, coarse_uniforms, exponentials, uniform, uniforms
 from tandem.topology import Party
 
 IDS = np.array([0, 1, 2, 151_935, 262_143])

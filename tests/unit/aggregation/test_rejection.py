@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tandem.aggregation.distributions import Distribution
-from tandem.aggregation.rejection import (
+from tandem.aggregation.rules import (
     draw,
     keep_probability,
     residual,

@@ -10,13 +10,20 @@ from itertools import product
 import numpy as np
 import pytest
 
-from tandem.aggregation.acceptance import coupled_acceptance, speculative_acceptance
-from tandem.aggregation.coupling import coupled_draw, noise
+from tandem.aggregation.coupling import Purpose, coupled_draw, noise, uniform
 from tandem.aggregation.distributions import Distribution, mix
-from tandem.aggregation.mixture import target_distribution
-from tandem.aggregation.randomness import Purpose, uniform
-from tandem.aggregation.rejection import draw, keep_probability, residual, target_given_drafts
-from tandem.aggregation.rules import Algorithm1, Coupled, Greedy
+from tandem.aggregation.rules import (
+    Algorithm1,
+    Coupled,
+    Greedy,
+    coupled_acceptance,
+    draw,
+    keep_probability,
+    residual,
+    speculative_acceptance,
+    target_distribution,
+    target_given_drafts,
+)
 from tandem.topology import Party
 
 VOCAB = 6

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from tandem.aggregation.restriction import restrict
+from tandem.aggregation.distributions import restrict
 from tandem.config.sampling import SamplingParams
 
 Floats = NDArray[np.float64]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tandem.aggregation.selection import largest, most_probable
+from tandem.aggregation.distributions import largest, most_probable
 
 
 def slow_largest(values: NDArray[np.float64], limit: int) -> list[int]:

@@ -14,7 +14,7 @@ from tandem.cli import main
 from tandem.cli.check_models import SAME_VOCABULARY, ModelFacts, check_models, compare, load_facts
 from tandem.cli.checks import Check
 from tandem.config.schema import Config
-from tandem.engine.tokenizer_difference import find_difference
+from tandem.engine.tokenizer import find_difference
 from tests import chat_model
 
 NAMES = ("device", "cloud")

@@ -9,7 +9,7 @@ import pytest
 
 from tandem.cli import main
 from tandem.distillation import build
-from tandem.engine.drafter_card import DrafterCard
+from tandem.engine.description import DrafterCard
 
 Calls = list[tuple[str, Path, dict[str, Any]]]
 

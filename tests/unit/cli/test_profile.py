@@ -14,7 +14,7 @@ from tandem.cli import main, profile_plot
 from tandem.config.schema import Config
 from tandem.engine.engine import Engine
 from tandem.errors import install_line
-from tandem.profiler.line import DecodeLine
+from tandem.profiler.estimates import DecodeLine
 from tandem.topology import Party
 
 SHORT = ["--limit", "48", "--runs", "1", "--set", "device.num_documents=2"]

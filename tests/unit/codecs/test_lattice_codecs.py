@@ -11,10 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tandem.aggregation.distributions import Distribution
-from tandem.codecs import Codec, CSqs, KSqs, Lattice, TopK, bits, codec_of, make_codec, sets
-from tandem.codecs.base import MAX_VOCAB
-from tandem.codecs.lattice_points import quantise
-from tandem.codecs.parameters import MAX_KEPT
+from tandem.codecs import Codec, CSqs, KSqs, Lattice, TopK, codec_of, make_codec, sets
+from tandem.codecs.base import MAX_KEPT, MAX_VOCAB
+from tandem.codecs.lattice import quantise
 from tandem.config.extensions import CodecConfig
 from tandem.errors import ConfigError, GenerationError, ProtocolError
 from tests.unit.codecs.random_bytes import CODECS, VOCAB, count_decoded
@@ -92,17 +91,17 @@ def test_bytes_are_those_of_the_formulas(vocab: int) -> None:
     """Within two bytes; a flat distribution gives every kept token a count."""
     dense = np.random.default_rng(1).random(vocab) + 10.0
     for k in (1, 2, 16, 64):
-        limit = (bits.joint_bits(vocab, k, 100) + 7) // 8
+        limit = (sets.joint_bits(vocab, k, 100) + 7) // 8
         assert limit <= len(KSqs(k, 100, "paper").encode(dense)) <= limit + 1
-        assert len(KSqs(k, 100).encode(dense)) <= (bits.non_zero_bits(vocab, k, 100) + 7) // 8 + 1
+        assert len(KSqs(k, 100).encode(dense)) <= (sets.non_zero_bits(vocab, k, 100) + 7) // 8 + 1
     for resolution in (4, 24, 100, 720):
-        limit = (bits.lattice_bits(vocab, resolution) + 7) // 8
+        limit = (sets.lattice_bits(vocab, resolution) + 7) // 8
         assert abs(len(Lattice(resolution, "paper").encode(dense)) - limit) <= 1
-        limit = (bits.non_zero_bits(vocab, resolution, resolution) + 7) // 8
+        limit = (sets.non_zero_bits(vocab, resolution, resolution) + 7) // 8
         assert abs(len(Lattice(resolution).encode(dense)) - limit) <= 1
     for k in (1, 8, 64, 320):
         for rest in ("renormalise", "residual"):
-            assert len(TopK(k, rest).encode(dense)) <= (bits.top_k_bits(vocab, k) + 7) // 8 + 2  # type: ignore[arg-type]
+            assert len(TopK(k, rest).encode(dense)) <= (sets.top_k_bits(vocab, k) + 7) // 8 + 2  # type: ignore[arg-type]
 
 
 def test_a_lone_token_takes_few_bytes() -> None:

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tandem.codecs import nucleus as module
-from tandem.codecs.nucleus import SORT_LIMIT, nucleus
+from tandem.codecs import top_p as module
+from tandem.codecs.top_p import SORT_LIMIT, nucleus
 
 
 def oracle(dense: np.ndarray, top_p: float) -> list[int]:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tandem.aggregation.log_probabilities import TargetLogprobs
+from tandem.aggregation.distributions import TargetLogprobs
 from tandem.codecs.token import read_named_token, read_token, write_token
 from tandem.errors import ProtocolError
 

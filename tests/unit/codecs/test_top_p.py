@@ -11,10 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tandem.aggregation.distributions import Distribution
-from tandem.aggregation.mixture import target_distribution
+from tandem.aggregation.rules import target_distribution
 from tandem.codecs import make_codec, top_p, varints
-from tandem.codecs.nucleus import nucleus
-from tandem.codecs.top_p import COMPRESSED, MAX_VOCAB, PLAIN, WIDE, TopP
+from tandem.codecs.top_p import COMPRESSED, MAX_VOCAB, PLAIN, WIDE, TopP, nucleus
 from tandem.errors import ConfigError, GenerationError, ProtocolError
 
 CODEC = TopP(0.8)

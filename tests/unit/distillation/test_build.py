@@ -11,7 +11,7 @@ import pytest
 from tandem.actors.loading import load_engine
 from tandem.config.schema import Config
 from tandem.distillation.build import Recipe, check_out, train_drafter
-from tandem.engine.drafter_card import CARD, describe_card, find_mismatch, read_card
+from tandem.engine.description import CARD, describe_card, find_mismatch, read_card
 from tandem.engine.engine import Engine
 from tandem.errors import GenerationError
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from tandem.aggregation.acceptance import coupled_acceptance
+from tandem.aggregation.rules import coupled_acceptance
 from tandem.distillation.training import (
     Acceptance,
     Example,

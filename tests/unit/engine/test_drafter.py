@@ -10,15 +10,13 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from tandem.aggregation.proposals import Proposed
-from tandem.aggregation.restriction import restrict
-from tandem.aggregation.rules import draft_rule
+from tandem.aggregation.distributions import restrict
+from tandem.aggregation.rules import Proposed, draft_rule
 from tandem.codecs import make_codec
 from tandem.codecs.token import read_named_token
 from tandem.config.sampling import SamplingParams
 from tandem.engine import drafter as module
-from tandem.engine.drafter import Drafter, TokenDrafter, TokenVoter
-from tandem.engine.row_mixture import mix_rows
+from tandem.engine.drafter import Drafter, TokenDrafter, TokenVoter, mix_rows
 from tandem.topology import PARTIES, Party
 
 CODEC = make_codec("top_p", p=0.95)

@@ -36,13 +36,19 @@ from tandem.codecs.race_lists import RaceLists
 from tandem.config.sampling import SamplingParams
 from tandem.conversation import Message
 from tandem.corpora import BUNDLED
-from tandem.engine.chat_template import ChatTemplate, find_template
 from tandem.engine.drafter import Drafter
 from tandem.engine.engine import Engine
 from tandem.engine.prompt import PromptBuilder
-from tandem.engine.template import PlainTemplate
-from tandem.engine.tokenizer import Detokenizer, StopRule, TextStream, common_size, fingerprint_prefixes
-from tandem.engine.tokenizer_difference import find_difference, find_extra
+from tandem.engine.template import ChatTemplate, PlainTemplate, find_template
+from tandem.engine.tokenizer import (
+    Detokenizer,
+    StopRule,
+    TextStream,
+    common_size,
+    find_difference,
+    find_extra,
+    fingerprint_prefixes,
+)
 
 LLAMA_3 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)"

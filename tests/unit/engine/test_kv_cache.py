@@ -15,7 +15,7 @@ from tokenizers import Tokenizer
 
 from tandem.engine import growing
 from tandem.engine.engine import Engine, Preempted
-from tandem.engine.kv_cache import DocumentCache, MemoryStore
+from tandem.engine.kv import DocumentCache, MemoryStore
 from tandem.engine.prompt import Prompt
 from tandem.errors import GenerationError
 

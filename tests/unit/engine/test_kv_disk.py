@@ -19,11 +19,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from tandem.engine import kv_disk
-from tandem.engine.engine import Engine
-from tandem.engine.kv_cache import DocumentCache
-from tandem.engine.kv_disk import DiskStore, remove_store
-from tandem.engine.precompute import precompute
+from tandem.engine import kv as kv_disk
+from tandem.engine.engine import Engine, precompute
+from tandem.engine.kv import DiskStore, DocumentCache, remove_store
 
 ROOT = Path(__file__).parents[3]
 TOKENS = (0, 5, 6, 7)
@@ -335,8 +333,8 @@ sys.path.insert(0, {str(ROOT)!r})
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 import torch
 from pathlib import Path
-from tandem.engine.kv_disk import DiskStore
-from tandem.engine.kv_cache import DocumentCache
+from tandem.engine.kv import DiskStore
+from tandem.engine.kv import DocumentCache
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
 files = DiskStore(Path({str(store.folder)!r}), "m", 1 << 20, print)
 cache = DocumentCache(keys=(torch.zeros(2, 40, 8),), values=(torch.zeros(2, 40, 8),))
@@ -377,8 +375,8 @@ import sys
 sys.path.insert(0, {root!r})
 import torch
 from pathlib import Path
-from tandem.engine.kv_disk import DiskStore
-from tandem.engine.kv_cache import DocumentCache
+from tandem.engine.kv import DiskStore
+from tandem.engine.kv import DocumentCache
 
 torch.set_num_threads(1)
 warnings = []
@@ -418,8 +416,8 @@ import sys
 sys.path.insert(0, {root!r})
 from pathlib import Path
 from tandem.engine.engine import Engine
-from tandem.engine.kv_disk import DiskStore
-from tandem.engine.precompute import precompute
+from tandem.engine.kv import DiskStore
+from tandem.engine.engine import precompute
 
 engine = Engine.load({model!r}, num_threads=1)
 files = DiskStore(Path({folder!r}), engine.computing_fingerprint, 1 << 30, print)

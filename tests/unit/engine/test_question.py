@@ -13,8 +13,8 @@ from tokenizers import Tokenizer
 from tandem.aggregation.document_weights import MAX_QUESTION, MIN_PROBABILITY
 from tandem.conversation import Message
 from tandem.engine.engine import Engine, Feed, Preempted
-from tandem.engine.kv_cache import MemoryStore
-from tandem.engine.turns import TurnCaches
+from tandem.engine.kv import MemoryStore
+from tandem.engine.session import TurnCaches
 
 NAMES = ["qwen2-sliding", "llama-grouped", "opt", "gpt-neox"]
 DOCUMENTS = [

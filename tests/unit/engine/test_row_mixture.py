@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from tandem.engine.row_mixture import mix_rows, weigh_rows
+from tandem.engine.drafter import mix_rows, weigh_rows
 from tandem.errors import GenerationError
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-from tandem.engine.token_spelling import Speller
+from tandem.engine.tokenizer import Speller
 
 
 def byte_level() -> Tokenizer:

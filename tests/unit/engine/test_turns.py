@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from tandem.conversation import Message
+from tandem.engine.batch import RowCache
 from tandem.engine.engine import Engine
-from tandem.engine.row_cache import RowCache
-from tandem.engine.turns import TurnCaches
+from tandem.engine.session import TurnCaches
 
 DOCUMENTS = ["Mira likes puzzle games.", "The best rated puzzle game is Vantelu Cor."]
 FIRST, SECOND = "Which game?", "And for Question Answer?"

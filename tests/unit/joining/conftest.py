@@ -19,7 +19,8 @@ from tandem.joining.handshakes import (
 )
 from tandem.joining.identity import Identity, client_context, load_identity
 from tandem.joining.join_link import JoinLink
-from tandem.transport import dialling, sockets
+from tandem.transport import sockets
+from tandem.transport import sockets as dialling
 from tandem.transport.port import Endpoint
 from tandem.transport.sockets import SocketPlane
 

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from tandem.aggregation.distributions import Distribution
-from tandem.aggregation.mixture import shares
-from tandem.aggregation.rules import draft_rule
+from tandem.aggregation.rules import draft_rule, shares
 from tandem.modes import reference
 from tandem.modes.reference import Vote, Voter
 

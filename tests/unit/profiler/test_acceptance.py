@@ -8,7 +8,7 @@ from statistics import mean
 
 import pytest
 
-from tandem.profiler.acceptance import MIN_JUDGED, ProposalAcceptance
+from tandem.profiler.rounds import MIN_JUDGED, ProposalAcceptance
 
 NUM_ROUNDS, NUM_RUNS = 200, 60
 LENGTHS: dict[str, Callable[[random.Random], int]] = {

@@ -6,8 +6,8 @@ from random import Random
 
 import pytest
 
-from tandem.profiler import acceptance_alarm
-from tandem.profiler.acceptance_alarm import WINDOW, AcceptanceAlarm, Fall
+from tandem.profiler import rounds as acceptance_alarm
+from tandem.profiler.rounds import WINDOW, AcceptanceAlarm, Fall
 
 
 def judge(
@@ -56,7 +56,7 @@ def test_chance_tells_none(rate: float) -> None:
 
 
 def test_without_the_standard_error_chance_would(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(acceptance_alarm, "NUM_SIGMAS", 0.0)
+    monkeypatch.setattr(acceptance_alarm, "ALARM_SIGMAS", 0.0)
     assert judge(AcceptanceAlarm(), Random(1), 0.1, 20_000)
 
 

@@ -14,7 +14,7 @@ import pytest
 from tandem.config.schema import PartyConfig
 from tandem.corpora import WEIGHTS
 from tandem.errors import TandemError
-from tandem.profiler import cache
+from tandem.profiler import offline as cache
 from tandem.profiler.offline import OfflineProfile
 
 PARTY = PartyConfig().with_names()

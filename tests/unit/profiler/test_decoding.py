@@ -6,8 +6,7 @@ from math import inf, isnan, nan
 
 import pytest
 
-from tandem.profiler.decoding import MIN_VALUES, OUTLIER, DecodeTime
-from tandem.profiler.line import DecodeLine
+from tandem.profiler.estimates import MIN_VALUES, OUTLIER, DecodeLine, DecodeTime
 
 LINE = DecodeLine.fit([100, 200, 300], [0.010, 0.012, 0.014])
 

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from tandem.profiler.estimates import Estimator, Measurement, draft_window
-from tandem.profiler.line import DecodeLine
+from tandem.profiler.estimates import DecodeLine, Estimator, Measurement, draft_window
 from tandem.topology import PARTIES, Party
 
 DEVICE, CLOUD = PARTIES

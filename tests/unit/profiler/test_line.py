@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tandem.errors import TandemError
-from tandem.profiler.line import DecodeLine
+from tandem.profiler.estimates import DecodeLine
 
 LINE = DecodeLine(k_a=2.0, k_b=1000.0, k_c=0.01, start=30.0)
 

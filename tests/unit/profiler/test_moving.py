@@ -6,7 +6,7 @@ from math import inf, isnan, nan
 
 import pytest
 
-from tandem.profiler.moving import MovingAverage, MovingLine
+from tandem.profiler.estimates import MovingAverage, MovingLine
 
 
 def test_it_starts_with_the_first_value_and_moves_towards_new_ones() -> None:

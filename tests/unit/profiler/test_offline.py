@@ -150,7 +150,7 @@ def test_a_batch_is_as_long_as_its_longest_row(engine: Engine) -> None:
 
 
 def test_a_draft_is_what_the_decoder_draws(engine: Engine) -> None:
-    from tandem.engine.row_mixture import mix_rows
+    from tandem.engine.drafter import mix_rows
 
     codec, rule = make_codec("top_p", p=0.8), draft_rule("coupled", 0.7)
     engine.open("one", "Which game?", ["Mira likes games.", "Tom likes chess."], 4)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tandem.profiler.moving import MovingLine
+from tandem.profiler.estimates import MovingLine
 from tandem.profiler.rounds import MeasuredRound, RoundEstimator
 
 PASS_S, VERIFY_S, DRAFT_S = 0.025, 0.002, 0.015

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tandem.profiler.line import DecodeLine
+from tandem.profiler.estimates import DecodeLine
 from tandem.protocol.messages import Observation, Window
 from tandem.protocol.outbox import Send
 from tandem.protocol.profiling import ProfilingSession

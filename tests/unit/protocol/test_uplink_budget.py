@@ -15,8 +15,7 @@ import numpy as np
 import pytest
 
 from tandem.aggregation.distributions import Distribution
-from tandem.aggregation.proposals import acceptance
-from tandem.aggregation.rejection import residual
+from tandem.aggregation.rules import acceptance, residual
 from tandem.protocol.decoding import Forward, Result
 from tandem.protocol.drafting import DraftingSession
 from tandem.protocol.messages import Alone, Commit, LinkFrame, Proposal, ProposalReady, encode

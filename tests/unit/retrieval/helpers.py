@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from tandem.retrieval.build import write_index
 from tandem.retrieval.documents import Document
 from tandem.retrieval.embedding import TextEmbedder
 from tandem.retrieval.index import Index
 from tandem.retrieval.store import NAME
-from tandem.retrieval.writer import write_index
 
 CHUNK_CHARS, OVERLAP = 800, 100
 

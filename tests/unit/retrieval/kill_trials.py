@@ -29,12 +29,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tandem.errors import RetrievalError
-from tandem.retrieval import store, tables, writer
+from tandem.retrieval import build as writer
+from tandem.retrieval import store
+from tandem.retrieval import store as tables
 from tandem.retrieval.build import BuildReport, build_index
 from tandem.retrieval.documents import Document
 from tandem.retrieval.index import Index
-from tandem.retrieval.manifest import Manifest
-from tandem.retrieval.store import NAME
+from tandem.retrieval.store import NAME, Manifest
 
 AT_ONCE = 16
 FACTORY = "IVF4,PQ4"  # a kind that has every file

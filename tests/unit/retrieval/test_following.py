@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tandem.errors import RetrievalError
-from tandem.retrieval import following
+from tandem.retrieval import retriever as following
 from tandem.retrieval.build import build_index, update_index
 from tandem.retrieval.documents import Document
 from tandem.retrieval.index import Index

@@ -14,8 +14,7 @@ import pytest
 from tandem.errors import RetrievalError
 from tandem.retrieval.documents import Document, split
 from tandem.retrieval.index import Index
-from tandem.retrieval.manifest import checksum
-from tandem.retrieval.store import NAME
+from tandem.retrieval.store import NAME, checksum
 from tests.unit.retrieval.helpers import CHUNK_CHARS, OVERLAP, edit, make_index
 
 
@@ -54,7 +53,7 @@ def test_an_index_can_be_moved(directory: Path, tmp_path: Path) -> None:
 
 
 def test_progress_counts_to_the_end(tmp_path: Path, embedder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tandem.retrieval.writer.EMBED_AT_ONCE", 2)
+    monkeypatch.setattr("tandem.retrieval.build.EMBED_AT_ONCE", 2)
     documents = [Document(page_content=f"page {n}", metadata={"source": f"{n}"}) for n in range(5)]
     chunks = split(documents, CHUNK_CHARS, OVERLAP)
     seen: list[tuple[int, int]] = []

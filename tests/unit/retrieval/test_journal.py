@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tandem.retrieval.database import Journal, text_key
+from tandem.retrieval.store import Journal, text_key
 
 KEYS = [text_key(text) for text in ("one", "two", "three")]
 VECTORS = np.arange(12, dtype=np.float32).reshape(3, 4)

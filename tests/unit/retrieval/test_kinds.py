@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tandem.retrieval import kinds
+from tandem.retrieval import index as kinds
+from tandem.retrieval.build import write_index
 from tandem.retrieval.documents import Document
 from tandem.retrieval.index import Index
 from tandem.retrieval.retriever import Retriever
-from tandem.retrieval.writer import write_index
 from tests.unit.retrieval.helpers import make_index
 
 

@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 
 from tandem.errors import RetrievalError
-from tandem.retrieval import store, tables, writer
+from tandem.retrieval import build as writer
+from tandem.retrieval import store
+from tandem.retrieval import store as tables
 from tandem.retrieval.build import build_index, update_index
 from tandem.retrieval.documents import Document
 from tandem.retrieval.index import Index, read_manifest, verify_index

@@ -9,9 +9,9 @@ import pytest
 
 from tandem.errors import RetrievalError
 from tandem.retrieval.documents import Document, split
+from tandem.retrieval.index import cosines
 from tandem.retrieval.loaders import load_path
 from tandem.retrieval.retriever import Retriever
-from tandem.retrieval.vectors import cosines
 from tests.unit.retrieval.helpers import CHUNK_CHARS, OVERLAP, make_index
 
 WORDS = [

@@ -10,7 +10,7 @@ import pytest
 
 from tandem.errors import RetrievalError
 from tandem.retrieval import Retriever
-from tandem.retrieval.scoring import CrossEncoderScorer, load_scorer
+from tandem.retrieval.retriever import CrossEncoderScorer, load_scorer
 
 WORDS = "[PAD] [UNK] [CLS] [SEP] [MASK] mira likes puzzle games the best rated game is of"
 TEXTS = ["Mira likes puzzle games.", "The best rated game is of the best.", "games"]

@@ -84,13 +84,13 @@ class Stop(BaseException):
 @pytest.mark.parametrize(
     "target",
     [
-        "tandem.retrieval.tables.write_chunks",
-        "tandem.retrieval.tables.hash_tables",
-        "tandem.retrieval.writer.Journal.append",
-        "tandem.retrieval.writer.Journal.vectors",
-        "tandem.retrieval.writer.VectorIndex.build",
-        "tandem.retrieval.writer.VectorIndex.write",
-        "tandem.retrieval.writer.checksum",
+        "tandem.retrieval.store.write_chunks",
+        "tandem.retrieval.store.hash_tables",
+        "tandem.retrieval.build.Journal.append",
+        "tandem.retrieval.build.Journal.vectors",
+        "tandem.retrieval.build.VectorIndex.build",
+        "tandem.retrieval.build.VectorIndex.write",
+        "tandem.retrieval.build.checksum",
         "tandem.retrieval.store.Writer.make_file",
         "tandem.retrieval.store.Writer.commit",
     ],
@@ -139,7 +139,7 @@ def test_a_full_disk(
     def full(*args: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("tandem.retrieval.writer.VectorIndex.write", full)
+    monkeypatch.setattr("tandem.retrieval.build.VectorIndex.write", full)
     with pytest.raises(RetrievalError) as caught:
         make_index(directory, chunks, embedder)
     assert str(caught.value) == (

@@ -13,7 +13,7 @@ import pytest
 from tandem.errors import RetrievalError
 from tandem.retrieval.documents import Document
 from tandem.retrieval.retriever import Retriever
-from tandem.retrieval.tables import Filter, canonical, values_of
+from tandem.retrieval.store import Filter, canonical, values_of
 from tests.unit.retrieval.helpers import make_index
 
 WORDS = ["ant", "bee", "cat", "dog", "eel", "fox", "gnu", "hen", "ibis", "jay"]

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from tandem.errors import RetrievalError
-from tandem.retrieval import loaders, reader_process, store, writer
+from tandem.retrieval import build as writer
+from tandem.retrieval import loaders, reader_process, store
 from tandem.retrieval.build import BuildReport, build_index, update_index
 from tandem.retrieval.documents import Document
 from tandem.retrieval.index import Index
@@ -197,7 +198,8 @@ def test_a_journal_that_outlived_its_build_goes(corpus: Path, tmp_path: Path, em
 KILLED_AFTER_ITS_COMMIT = """
 import os, sys
 from pathlib import Path
-from tandem.retrieval import store, writer
+from tandem.retrieval import build as writer
+from tandem.retrieval import store
 from tandem.retrieval.build import build_index
 sys.path.insert(0, sys.argv[3])
 from tests.unit.retrieval.conftest import WordEmbedder

@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from tandem.errors import RetrievalError
-from tandem.retrieval.vectors import VectorIndex
+from tandem.retrieval.index import VectorIndex
 
 EXACT = ["Flat", "IVF8,Flat", "HNSW16", "HNSW16,Flat"]
 QUANTISED = [
@@ -134,8 +134,8 @@ def test_exact_means_that_the_very_vectors_come_back(factory: str) -> None:
 
 
 def test_training_takes_rows_from_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tandem.retrieval.vectors.MIN_TRAIN", 100)
-    monkeypatch.setattr("tandem.retrieval.vectors.ADD_AT_ONCE", 70)
+    monkeypatch.setattr("tandem.retrieval.index.MIN_TRAIN", 100)
+    monkeypatch.setattr("tandem.retrieval.index.ADD_AT_ONCE", 70)
     halves = np.concatenate([VECTORS[:150] * 0 + VECTORS[0], VECTORS[150:]])
     index = VectorIndex.build(halves, "IVF2,Flat")
     assert np.array_equal(index.vectors(np.arange(300)), halves)

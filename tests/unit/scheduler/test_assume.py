@@ -7,8 +7,7 @@ from math import inf, isfinite, nan
 
 import pytest
 
-from tandem.scheduler.assume import MAX_S, UNKNOWN_DECODE_S, fill_gaps
-from tandem.scheduler.greedy import Situation, choose
+from tandem.scheduler.greedy import MAX_S, UNKNOWN_DECODE_S, Situation, choose, fill_gaps
 from tandem.topology import PARTIES, Party
 
 BAD = (nan, 0.0, inf, -inf, -1.0, 1e-9, 0.05, 5.0, 1e300)

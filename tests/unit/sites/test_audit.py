@@ -14,7 +14,7 @@ from tandem.joining.handshakes import hello_of, new_instance
 from tandem.protocol.messages import LinkFrame, Logprobs, Open, Proposal, VerdictWithLogprobs, Votes, encode
 from tandem.sites.audit import KINDS, Tally, listening_queue
 from tandem.sites.serving import Address, served
-from tandem.transport.framing import join_frames
+from tandem.transport.port import join_frames
 
 QUESTION = "Which game should Mira try?"
 WAIT = ["link.on_peer_loss=wait"]

@@ -11,13 +11,12 @@ import pytest
 
 from tandem import Config, Tandem
 from tandem.actors.loading import load_engine
-from tandem.aggregation.distributions import Distribution
-from tandem.aggregation.proposals import RejectionProposals
-from tandem.aggregation.restriction import restrict
+from tandem.aggregation.distributions import Distribution, restrict
+from tandem.aggregation.rules import RejectionProposals
 from tandem.codecs import codec_of
 from tandem.codecs.base import CodecSession, CodecStates
 from tandem.config.sampling import SamplingParams
-from tandem.engine.row_mixture import mix_rows
+from tandem.engine.drafter import mix_rows
 from tandem.protocol import leading
 from tandem.protocol.messages import LinkFrame, Proposal
 from tandem.sites.audit import listening_queue

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from tandem.transport import dialling, sockets
+from tandem.transport import sockets
+from tandem.transport import sockets as dialling
 from tandem.transport.handshake import with_secret
 from tandem.transport.sockets import SocketPlane
 

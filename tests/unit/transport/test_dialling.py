@@ -8,10 +8,10 @@ from typing import Any, cast
 import pytest
 
 from tandem.errors import ProtocolError
-from tandem.transport import dialling, sockets
-from tandem.transport.connection import Connection
-from tandem.transport.dialling import MAX_ATTEMPTS, Dialling
+from tandem.transport import sockets
+from tandem.transport import sockets as dialling
 from tandem.transport.handshake import Refused
+from tandem.transport.sockets import MAX_ATTEMPTS, Connection, Dialling
 from tests.unit.transport.conftest import run
 
 RETRY_S = 0.05  # of the conftest

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tandem.transport.exchange import Exchange
+from tandem.transport.memory import Exchange
 
 
 class Plane:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tandem.errors import ProtocolError
 from tandem.protocol.wire import MAX_FRAME_BYTES, write_varint
-from tandem.transport.framing import FrameSplitter, join_frames
+from tandem.transport.port import FrameSplitter, join_frames
 
 UNHURRIED = settings(deadline=None, derandomize=True)
 

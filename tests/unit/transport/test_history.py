@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tandem.errors import ProtocolError
-from tandem.transport.dialling import MAX_RETRY_S
 from tandem.transport.handshake import Refused
-from tandem.transport.history import BRIEF_S, MAX_REFUSALS, DialHistory
+from tandem.transport.sockets import BRIEF_S, MAX_REFUSALS, MAX_RETRY_S, DialHistory
 
 
 def make_history() -> DialHistory:

@@ -7,9 +7,8 @@ import asyncio
 import pytest
 
 from tandem.errors import ProtocolError
-from tandem.transport.framing import join_frames
 from tandem.transport.memory import MemoryNetwork
-from tandem.transport.port import Endpoint
+from tandem.transport.port import Endpoint, join_frames
 
 
 class Owner:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tandem.transport.rate import TokenBucket
+from tandem.transport.sockets import TokenBucket
 from tests.unit.transport.conftest import run, until
 from tests.unit.transport.test_sockets import PEER, QUEUE, close, pair
 

@@ -16,10 +16,9 @@ import pytest
 
 from tandem.errors import ProtocolError
 from tandem.transport import sockets
-from tandem.transport.framing import FrameSplitter, join_frames
 from tandem.transport.handshake import MAX_HANDSHAKE_BYTES, Greeting, proof
-from tandem.transport.port import Endpoint
-from tandem.transport.tls import tls_contexts
+from tandem.transport.port import Endpoint, FrameSplitter, join_frames
+from tandem.transport.sockets import tls_contexts
 from tests.unit.transport.conftest import SECRET, Recorder, run, until
 
 QUEUE = "cloud/draft_queue"

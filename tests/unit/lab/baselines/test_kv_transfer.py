@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tandem.engine.engine import Engine
-from tandem.engine.kv_cache import MemoryStore
+from tandem.engine.kv import MemoryStore
 from tandem.engine.template import PlainTemplate
 from tandem.errors import GenerationError
 from tandem_lab.baselines.documents import LentFirst

@@ -13,7 +13,7 @@ import pytest
 from tandem.actors.loading import load_engine
 from tandem.codecs import codec_of
 from tandem.config.schema import Config
-from tandem.engine.row_mixture import mix_rows
+from tandem.engine.drafter import mix_rows
 from tandem.topology import PARTIES, Party
 from tandem_lab.latency.half import (
     EOS,

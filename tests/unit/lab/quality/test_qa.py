@@ -14,7 +14,7 @@ from tandem.codecs import make_codec
 from tandem.config.schema import Config
 from tandem.corpora import HOUSEHOLD
 from tandem.engine.engine import Engine
-from tandem.engine.kv_cache import MemoryStore
+from tandem.engine.kv import MemoryStore
 from tandem.errors import EvaluationError
 from tandem.retrieval.documents import Document
 from tandem.retrieval.factory import build_given_index

@@ -8,7 +8,8 @@ import pytest
 
 from tandem.config.schema import Config
 from tandem.engine.engine import Engine
-from tandem.retrieval import factory, scoring
+from tandem.retrieval import factory
+from tandem.retrieval import retriever as scoring
 from tandem.topology import PARTIES, Party
 from tandem_lab.latency import memoized
 from tandem_lab.quality import local, setup

@@ -15,11 +15,11 @@ import pytest
 from tokenizers import Tokenizer
 
 from tandem.aggregation.document_weights import DocumentWeights, log_evidence, log_weight
-from tandem.aggregation.mixture import shares, target_distribution
+from tandem.aggregation.rules import shares, target_distribution
 from tandem.config.schema import WeightsConfig
+from tandem.engine.drafter import mix_rows, row_probabilities
 from tandem.engine.engine import Engine
 from tandem.engine.prompt import Prompt
-from tandem.engine.row_mixture import mix_rows, row_probabilities
 from tandem.protocol.messages import RetrieveResult
 from tandem.protocol.rows import arrange_rows
 from tandem.protocol.wire import to_float32

@@ -19,14 +19,14 @@ from tokenizers import Tokenizer
 import tandem
 from tandem.actors.loading import load_engine
 from tandem.aggregation.distributions import Distribution
-from tandem.aggregation.proposals import proposal_rule
+from tandem.aggregation.rules import proposal_rule
 from tandem.config.schema import Config
 from tandem.corpora import DRAFTER, WEIGHTS
 from tandem.distillation.build import fingerprints
 from tandem.distillation.training import distillation_loss, logits_of
-from tandem.engine.drafter_card import read_card
+from tandem.engine.description import read_card
+from tandem.engine.drafter import mix_rows
 from tandem.engine.engine import Engine
-from tandem.engine.row_mixture import mix_rows
 from tandem.errors import ConfigError
 from tandem_lab.training import drafter as training
 from tandem_lab.training.batches import NOT_COUNTED
