@@ -21,8 +21,8 @@ os.environ.setdefault(
 os.environ["TANDEM_MODEL"] = "bundled"  # golden answers and most tests are of the toy, whatever is installed
 COMMANDS = ("bad_input", "connect", "extensions", "ten_minutes")
 """Modules of tests/cluster each of whose tests starts a cluster of its own, mostly by a command of Tandem."""
-SHARES = ("tests/cluster", "tests/cluster commands", "tests/network", "tests/server")
-"""Each is run by one process."""
+SHARES = ("tests/cluster", "tests/cluster commands", "tests/network", "tests/server", "tests/unit/sites")
+"""Each is run by one process, since its modules share what takes seconds to start."""
 
 
 def share_of(nodeid: str) -> str:

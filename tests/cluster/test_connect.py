@@ -26,6 +26,7 @@ from tandem_lab.training.bundle import read_bundled_questions
 
 from .conftest import TOKEN_NAMES, alive, ask_all, descendants, process_of, run
 
+pytestmark = pytest.mark.nightly("a cluster of its own, started, killed and replaced by commands")
 QUESTION = "Which game should Mira try?"
 ANSWER = read_bundled_questions()[0].answer
 PATIENT = Config.load(None, ("link.on_peer_loss=wait",))
@@ -145,15 +146,7 @@ def test_a_side_whose_actors_live_is_not_started_again(address: str) -> None:
     assert "tandem: The device node is already running at" in again.stderr
 
 
-@pytest.mark.parametrize(
-    "victim",
-    [
-        "device/draft_queue",
-        pytest.param(
-            "cloud/decoder", marks=pytest.mark.nightly("one more actor, and its supervisor, to start")
-        ),
-    ],
-)
+@pytest.mark.parametrize("victim", ["device/draft_queue", "cloud/decoder"])
 def test_a_killed_actor_is_started_again_without_a_user(address: str, victim: str) -> None:
     """For a client that was there before and for one that comes now, whether or not the supervisor is killed, too."""
     party = victim.partition("/")[0]
@@ -184,7 +177,6 @@ def without_supervisor(address: str, party: Party) -> None:
         stop_supervisor(party, PATIENT)
 
 
-@pytest.mark.nightly("starts a party's actors again by a command")
 def test_a_dead_actor_is_named_everywhere_and_replaced(address: str) -> None:
     without_supervisor(address, Party.DEVICE)
     with Tandem.connect() as tandem:
@@ -215,7 +207,6 @@ def test_a_dead_actor_is_named_everywhere_and_replaced(address: str) -> None:
         assert tandem.query(QUESTION, seed=7).text == ANSWER
 
 
-@pytest.mark.nightly("starts a party's actors again by a command, twice")
 def test_a_cloud_whose_draft_queue_died_is_reached_at_its_new_address(address: str) -> None:
     """With its light actors in one process, and apart again: neither device nor client needs to know."""
     shared = "cloud/draft_queue+aggregator+profiler+scheduler"
@@ -264,7 +255,6 @@ def counted(tandem: Tandem, name: str, what: str) -> float:
     return float(actor["extra"][what])
 
 
-@pytest.mark.nightly("starts a third node, and a party's actors again")
 def test_decoders_on_two_nodes_answer_as_one_and_one_of_them_may_die(address: str, second_node: None) -> None:
     questions = [(asked.question, DRAWN) for asked in read_bundled_questions()[:4]]
     without_supervisor(address, Party.CLOUD)

@@ -14,6 +14,10 @@ from tandem.topology import SERVER
 from tandem_lab.training.bundle import read_bundled_questions
 from tests.cluster.federation import Loop, Stopped, settings_of, write_untrained
 
+pytestmark = pytest.mark.nightly(
+    "clusters of their own: a server that drafts well or garbage, and two owners"
+)
+
 NUM_QUESTIONS = 3
 MAX_NEW_TOKENS = 24
 SILENCE_S = 2.5
@@ -27,12 +31,7 @@ PACINGS: dict[str, dict[str, Any]] = {
 }
 
 
-UNTRAINED = pytest.param(
-    "untrained", marks=pytest.mark.nightly("one more cluster: a server that drafts garbage")
-)
-
-
-@pytest.fixture(scope="module", params=["bundled-drafter", UNTRAINED])
+@pytest.fixture(scope="module", params=["bundled-drafter", "untrained"])
 def overrides(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
     """Two owners and a server that drafts well, or nothing but garbage. In the first cluster documents say how much a
     worker counts, re-estimated every few tokens; in the other one the second worker counts less."""

@@ -58,6 +58,7 @@ def test_answers_are_those_of_the_cloud_alone(
             assert together.statistics.num_device_accepted > 0
 
 
+@pytest.mark.nightly("ninety answers more; `tests/unit/sites` asks the same without Ray")
 @pytest.mark.parametrize("pacing", ["stop_and_wait", "pipelined"])
 @pytest.mark.parametrize("policy", ["best", "last_accepted", "double_dqn"])
 def test_lengths_adapt_and_answers_stay_those_of_the_cloud(

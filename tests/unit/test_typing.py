@@ -42,6 +42,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 
+@pytest.mark.nightly("50 s of processor time for mypy; `make lint` checks the examples")
 def test_examples_pass_and_wrong_uses_do_not(tmp_path: Path) -> None:
     """One run of mypy for both, with the settings of the project."""
     uses = tmp_path / "uses.py"

@@ -74,6 +74,7 @@ def test_a_soak_leaves_nothing_behind(bench: Bench) -> None:
     assert result["left"]["device"]["files"] <= files
 
 
+@pytest.mark.nightly("starts a cloud and a device as processes")
 def test_strangers_are_counted_and_disturb_nobody(bench: Bench, tmp_path: Path) -> None:
     link = bench.new_link("impersonated")
     strangers = hostile.Strangers(link, bench.revoked_link(), Random(5))
@@ -83,6 +84,7 @@ def test_strangers_are_counted_and_disturb_nobody(bench: Bench, tmp_path: Path) 
     assert result["files"][2] <= result["files"][0] + 1
 
 
+@pytest.mark.nightly("starts a cloud and a device as processes")
 def test_a_false_cloud_hears_nothing(bench: Bench, tmp_path: Path) -> None:
     for result in hostile.false_clouds(bench.join_link, 6, tmp_path).values():
         assert result["refused"] == 3
@@ -103,6 +105,7 @@ def test_any_bytes_are_read_or_refused(frame: bytes) -> None:
         decode_link(frame)
 
 
+@pytest.mark.nightly("starts a cloud and a device as processes")
 def test_a_device_that_sends_nonsense_disturbs_nobody(bench: Bench, frames: list[bytes]) -> None:
     link = replace(bench.new_link("mad"), port=bench.cloud.hello["port"])
     result = malformed.send(bench, link, frames, 2000, Random(7))

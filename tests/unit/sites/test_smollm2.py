@@ -17,6 +17,7 @@ pytestmark = pytest.mark.skipif(
 NOTE = "The key of the shed hangs behind the kitchen door."
 
 
+@pytest.mark.slow("a real chat model of 135 million parameters answers")
 def test_both_parties_share_its_weights_and_end_at_one_token(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

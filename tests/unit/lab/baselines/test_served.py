@@ -22,6 +22,8 @@ from tandem_lab.baselines.client import Baselines
 from tandem_lab.baselines.experiments import Experiments, Treatment
 from tandem_lab.baselines.served import CloudProcess, cloud_process
 
+pytestmark = pytest.mark.nightly("starts a cloud as a process for each test")
+
 CONFIG = Config.load(None, ["link.on_peer_loss=wait"])
 LOOPBACK = Host("127.0.0.1")
 QUESTION = "Which game should Mira try?"
@@ -85,7 +87,6 @@ def test_it_is_another_process(served: tuple[CloudProcess, str]) -> None:
     assert pid in processes()
 
 
-@pytest.mark.nightly("starts a cloud as a process")
 def test_a_cloud_that_cannot_start_says_why() -> None:
     before = processes()
     with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -98,7 +99,6 @@ def test_a_cloud_that_cannot_start_says_why() -> None:
     assert processes() <= before
 
 
-@pytest.mark.nightly("starts a cloud as a process")
 def test_a_cloud_that_was_killed_is_one_sentence() -> None:
     with cloud_process(CONFIG, LOOPBACK, 0) as (cloud, link):
         assert JoinLink.parse(link).host == "127.0.0.1"

@@ -92,6 +92,7 @@ def test_they_differ_in_the_head_alone_and_are_the_same_every_time(tmp_path: Pat
         assert (folders[party] / path).read_bytes() == (again[party] / path).read_bytes()
 
 
+@pytest.mark.nightly("measures acceptance over many answers")
 def test_about_half_of_the_drafts_are_accepted(config: Config) -> None:
     """With the bundled documents and their weights, as the benchmark runs it; a function of the seed."""
     pytest.importorskip(

@@ -33,6 +33,7 @@ def pair() -> LocalPair:
     return LocalPair(dict.fromkeys(PARTIES, engine), retrievers, codec_of(config.codec))
 
 
+@pytest.mark.nightly("asks all bundled questions")
 def test_the_bundled_questions_are_answered(pair: LocalPair) -> None:
     questions = read_bundled_questions()
     exact = sum(

@@ -16,6 +16,7 @@ from tandem_lab.speculative.systems import SYSTEMS
 from tests.unit.lab.speculative.cells import SETTING
 
 
+@pytest.mark.nightly("measures acceptance over many answers")
 def test_most_of_the_devices_tokens_are_the_clouds() -> None:
     config = config_for(Config.load(None, ["retrieval.embedder=offline"]))
     with close_to_each_other(config) as close:

@@ -18,6 +18,7 @@ def tokenizer() -> Tokenizer:
     return Tokenizer.from_file(str(WEIGHTS / "tokenizer.json"))
 
 
+@pytest.mark.nightly("trains the tokenizer again")
 def test_files_are_what_the_script_writes(tokenizer):
     assert train_tokenizer(Random(Plan().seed)).to_str() == tokenizer.to_str()
 

@@ -64,6 +64,7 @@ def test_rate_warms_up_and_falls_to_a_twentieth():
     assert rates[-1] == pytest.approx(stage.peak_rate / 20, rel=0.01)
 
 
+@pytest.mark.nightly("trains a model")
 def test_a_tiny_run_leaves_what_loads_and_a_log_and_a_checksum(tmp_path, monkeypatch):
     monkeypatch.setattr(training, "measure", lambda model, tokenizer: Reading(*[0.0] * 7, 0))
     training.train(TINY, tmp_path, Stage(CORPUS, 4, 2, 1e-3, 1, 1))
