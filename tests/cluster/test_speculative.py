@@ -13,7 +13,7 @@ from tandem.errors import ConfigError
 from tandem.events import Answer
 from tandem_lab.training.bundle import read_bundled_questions
 
-NUM_QUESTIONS = 6
+NUM_QUESTIONS = 4
 AskAlone = Callable[[str, int, float], Answer]
 OPTIONS: dict[str, dict[str, Any]] = {
     "stop-and-wait": {"pacing": "stop_and_wait", "max_proposal": 4},

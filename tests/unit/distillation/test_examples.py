@@ -59,6 +59,7 @@ def p_value(counts: np.ndarray, law: np.ndarray) -> float:
     return float(stats.chisquare(found, wanted).pvalue)
 
 
+@pytest.mark.nightly("samples many answers")
 def test_answers_follow_the_target_at_temperature_1(engine: Engine) -> None:
     """First tokens of 2,000 answers; false alarm 1e-9. The law at temperature 0.8 must be told apart."""
     engine.open("law", QUESTION, [DOCUMENT], 1)

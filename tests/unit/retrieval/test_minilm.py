@@ -126,6 +126,7 @@ def test_a_folder_without_a_model(tmp_path: Path) -> None:
     assert "\n" not in sentence
 
 
+@pytest.mark.nightly("interpreters that import all libraries")
 def test_nothing_is_imported_that_only_training_needs() -> None:
     """The library would bring scikit-learn and peft, with a second of a processor and 110 MB."""
     script = (

@@ -48,6 +48,7 @@ def num_accepted(tandem: Tandem) -> int:
     return answer.statistics.num_device_accepted
 
 
+@pytest.mark.nightly("trains over many answers")
 def test_more_drafts_stand_and_no_answer_changes(tandem: Tandem, state: Path) -> None:
     accepted = [num_accepted(tandem) for _ in range(LESSONS)]
     assert accepted[-1] > accepted[0], accepted

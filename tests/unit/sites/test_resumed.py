@@ -109,6 +109,7 @@ def test_drafts_are_shown_behind_the_tokens_of_before(rag: Tandem) -> None:
     assert text.strip() == whole.text
 
 
+@pytest.mark.nightly("two processes that load models")
 def test_a_killed_process_is_resumed_by_a_command(rag: Tandem, state: Path) -> None:
     sampling = ("--seed", "11", "--temperature", "1", "--max-new-tokens", "24")
     asking = command("ask", QUESTION, *sampling, "--runtime", "inline", "--set", "link.on_peer_loss=wait")

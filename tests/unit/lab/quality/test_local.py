@@ -42,6 +42,7 @@ def test_the_bundled_questions_are_answered(pair: LocalPair) -> None:
     assert exact >= 0.8 * len(questions)
 
 
+@pytest.mark.nightly("`tests/unit/sites` asks the same of whole sites")
 @pytest.mark.parametrize("number", range(6))
 def test_speculative_equals_synchronous(pair: LocalPair, number: int) -> None:
     rng = random.Random(number)

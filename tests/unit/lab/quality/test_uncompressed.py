@@ -38,6 +38,7 @@ def tokens(pair: LocalPair, config: Config, number: int, temperature: float) -> 
     return spec, list(outcome.tokens[PARTIES[0]])
 
 
+@pytest.mark.nightly("answers of whole distributions, at both temperatures")
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_race_lists_answer_as_the_models_by_themselves(pair: LocalPair, temperature: float) -> None:
     for number in range(NUM_QUESTIONS):

@@ -56,7 +56,7 @@ from tests.unit.lab.simulation.test_race_list_mutants import (
     without_certificate,
 )
 
-NUM_SEEDS = {0: 30, 2: 30, 3: 24, 5: 24, 8: 12}
+NUM_SEEDS = {0: 40, 2: 36, 3: 24, 5: 12, 8: 8}
 """Runs by the number of workers (0: speculative), 120 in all."""
 MANY = {"speculative": 2000, "federated-2": 500, "federated-3": 500, "federated-5": 300, "federated-8": 200}
 """Runs of each role at night."""
