@@ -17,7 +17,7 @@ from tandem.actors.loading import drop_stale_caches
 from tandem.cli.options import AsJson, ConfigFile, Overrides, PartyArgument, load_settings
 from tandem.cli.output import StageLog, plural, print_json, progress_bar, warn
 from tandem.errors import ConfigError, RetrievalError
-from tandem.retrieval.file_kinds import COMMON, as_text
+from tandem.system.file_kinds import COMMON, as_text
 from tandem.system.paths import index_folder
 from tandem.topology import Party
 

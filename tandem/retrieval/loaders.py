@@ -18,11 +18,11 @@ from typing import NamedTuple
 from tandem.errors import RetrievalError
 from tandem.retrieval import reader_process
 from tandem.retrieval.documents import MAX_DEPTH, Document, is_too_deep, make_writable, readable_name
-from tandem.retrieval.file_kinds import endings
 from tandem.retrieval.old_format import is_old
 from tandem.retrieval.reader_process import ReaderFailed
 from tandem.retrieval.readers import READERS, Unreadable
 from tandem.retrieval.store import has_index
+from tandem.system.file_kinds import endings
 
 _ATTEMPTS = 2
 """Readings of a file that changes meanwhile."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from tandem.retrieval.documents import MAX_DEPTH, Document, is_too_deep, with_metadata
 from tandem.retrieval.fields import describe_ignored, plain_fields, split_front_matter, without_quotes
-from tandem.retrieval.file_kinds import FILE_KINDS
+from tandem.system.file_kinds import FILE_KINDS
 
 if TYPE_CHECKING:
     from bs4 import BeautifulSoup

@@ -21,7 +21,7 @@ from tandem.config.overrides import replace_settings
 from tandem.config.schema import Config
 from tandem.corpora import CORPORA
 from tandem.errors import RetrievalError
-from tandem.retrieval.file_kinds import FILE_KINDS, endings
+from tandem.system.file_kinds import FILE_KINDS, endings
 from tandem.system.paths import data_folder
 from tandem.topology import Party
 

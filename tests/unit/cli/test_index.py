@@ -12,7 +12,7 @@ import pytest
 from tandem.cli import main
 from tandem.errors import GenerationError, RetrievalError
 from tandem.retrieval import Embedder, Index
-from tandem.retrieval.file_kinds import as_text
+from tandem.system.file_kinds import as_text
 from tandem.system.paths import index_folder
 from tandem.topology import Party
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tandem.retrieval.documents import Document
-from tandem.retrieval.file_kinds import FILE_KINDS, as_markdown, as_text
 from tandem.retrieval.readers import READERS
+from tandem.system.file_kinds import FILE_KINDS, as_markdown, as_text
 
 
 def read(path: Path, data: str) -> tuple[list[Document], list[str]]:

@@ -142,8 +142,22 @@ def test_two_decoders_share_the_queries_and_answer_as_one(cloud: Cloud, alone: l
 
 @pytest.mark.parametrize("role", ["decoder", "decoder-1"])
 def test_a_lost_decoder_changes_no_token_and_comes_back(cloud: Cloud, alone: list[Answer], role: str) -> None:
-    """All queries are in the middle of their answers when it dies."""
+    """Two queries of its own are in the middle of their answers when it dies."""
     tandem = Tandem(Config(), cloud)
+    num_moved = before = 0
+    while (
+        num_moved - before < 2
+    ):  # on a busy machine some have ended before this process sees that all have begun
+        before = num_moved
+        ask_until_killed(tandem, cloud, role, tokens(alone))
+        num_moved = cloud.statistics("draft_queue").extra["num_moved"]
+        cloud.replace(role)
+    assert tokens(ask_all(tandem)) == tokens(alone)
+    assert cloud.served()[role] > 0, "it has sessions again"
+
+
+def ask_until_killed(tandem: Tandem, cloud: Cloud, role: str, wanted: list[tuple[int, ...]]) -> None:
+    """Ask all questions, and kill that decoder once all answers have begun; no token is another for it."""
     ended: list[DoneEvent] = []
     seen: dict[str, list[int]] = {question: [] for question in QUESTIONS}
 
@@ -161,12 +175,8 @@ def test_a_lost_decoder_changes_no_token_and_comes_back(cloud: Cloud, alone: lis
         await asyncio.gather(*map(ask, QUESTIONS))
 
     asyncio.run(ask_them())
-    assert [tuple(known) for known in seen.values()] == tokens(alone)
+    assert [tuple(known) for known in seen.values()] == wanted
     assert {event.statistics.degraded_from for event in ended} == {None}
-    assert cloud.statistics("draft_queue").extra["num_moved"] == 2
-    cloud.replace(role)
-    assert tokens(ask_all(tandem)) == tokens(alone)
-    assert cloud.served()[role] > 0, "it has sessions again"
 
 
 @pytest.mark.parametrize("lost", [["retriever"], ["decoder"], LIGHT, ["retriever", *LIGHT]])

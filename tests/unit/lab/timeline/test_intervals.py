@@ -10,7 +10,15 @@ from typing import Any
 
 import pytest
 
-from tandem.events import Answer, DoneEvent, EstimateEvent, PlacementEvent, SessionStatistics, TokenEvent
+from tandem.events import (
+    Answer,
+    DoneEvent,
+    EstimateEvent,
+    PlacementEvent,
+    SessionStatistics,
+    TokenEvent,
+    collect,
+)
 from tandem.topology import PARTIES, Party
 from tandem_lab.simulation.link import Link
 from tandem_lab.timeline.intervals import Span, timeline
@@ -198,7 +206,6 @@ def test_a_run_that_lost_its_cloud() -> None:
 
 
 def test_an_answer_holds_estimates_and_handovers() -> None:
-    collect = pytest.importorskip("tandem.client").collect
     answer = collect([*by_hand(), DoneEvent(reason="eos", statistics=SessionStatistics())], seed=1)
     assert [each.step for each in answer.estimates] == [0, 2]
     assert answer.placements == (PlacementEvent(step=2, aggregator=Party.CLOUD),)
