@@ -8,6 +8,7 @@ import json
 import random
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -109,10 +110,7 @@ class BaselineDecoder(DecoderActor):
 
     def open_prompt(self, job: Prefill) -> OpenResult:
         """Caches of joined documents are hardly used again, and extra documents are the caller's: neither is stored."""
-        num_stored = 0 if self._treatment.is_static else None
-        return self.engine.open(
-            str(job.session), job.query, job.documents, job.max_new_tokens, num_stored=num_stored, day=job.day
-        )
+        return super().open_prompt(replace(job, num_stored=0) if self._treatment.is_static else job)
 
     async def draft(
         self, sessions: Sequence[DecodingSession], jobs: Sequence[Forward]
