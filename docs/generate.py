@@ -33,7 +33,7 @@ from tandem.config.schema import Config
 from tandem.config.validation import Setting
 from tandem.protocol import messages
 from tandem.protocol.prefix import Prefix
-from tandem.retrieval import file_kinds
+from tandem.system import file_kinds
 
 DOCS = Path(__file__).parent
 EXAMPLE = DOCS.parent / "tandem.example.toml"
