@@ -25,14 +25,15 @@ OWN_CLUSTER = "one more cluster to kill"
     scope="module", params=["dual", pytest.param("speculative", marks=pytest.mark.nightly(OWN_CLUSTER))]
 )
 def mode(request: pytest.FixtureRequest) -> dict[str, Any]:
-    """Options of a query."""
-    return {"mode": request.param, "pacing": "stop_and_wait"}
+    """Options of a query each of whose tokens, or proposals, crosses the link before the next."""
+    return {"mode": request.param, "pacing": "stop_and_wait", "synchronous": request.param == "dual"}
 
 
 @pytest.fixture(scope="module")
 def experiments(mode: dict[str, Any]) -> Experiments:
-    """A slow link, so that the answer is still growing when the cloud dies; each mode has a cluster to kill."""
-    return Experiments(extra_delay_s=0.1)
+    """A slow link, so that the answer grows for seconds after the token at which the cloud dies; each mode has a
+    cluster to kill."""
+    return Experiments(extra_delay_s=0.25)
 
 
 @pytest.fixture(scope="module")
