@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -134,6 +134,37 @@ LAYERS = {
     "adapters": {"client", "errors", "events"},
 }
 """Packages and modules of tandem that a package may import besides itself."""
+MAX_CLASS_LINES, MAX_ATTRIBUTES, MAX_PARTS = 700, 12, 2
+"""Of one class; parts are the objects of its own package that its constructor takes. What takes three others of its
+package has its border in the wrong place."""
+KNOWN_LARGE = {
+    "actors.DecoderActor",
+    "transport.SocketPlane",
+    "cli.Transcript",
+    "engine.Engine",
+    "engine.GrowingSession",
+    "engine.Session",
+    "protocol.Committer",
+    "protocol.Convergence",
+    "protocol.CoordinatorTable",
+    "protocol.Leading",
+    "protocol.Lifecycle",
+    "protocol.Messenger",
+    "protocol.RaceVotes",
+    "server.Metrics",
+}
+"""Classes, by package, that exceed a limit until they are cut along their things."""
+KNOWN_CIRCLES = [
+    [
+        "tandem.actors.base",
+        "tandem.actors.handles",
+        "tandem.actors.planes",
+        "tandem.actors.ray_handles",
+        "tandem.actors.ray_plane",
+    ],
+    ["tandem", "tandem.client.tandem", "tandem.sites.attached", "tandem.sites.offering"],
+]
+"""Modules that import each other for annotations until they are one, or have a port between them."""
 BASELINE_METHODS = ("sequence", "written", "cloud_texts", "cloud_caches", "lend_caches")
 """Methods that `Tandem` had in version 0.1 for the laboratory's baselines."""
 
@@ -222,10 +253,10 @@ def circles(edges: Mapping[str, set[str]]) -> list[list[str]]:
 
 
 def module_circles() -> list[list[str]]:
-    """Modules that import each other, in a round of any length, type annotations apart."""
+    """Modules that import each other, in a round of any length, also for type annotations alone."""
     edges: dict[str, set[str]] = {}
     for each in imports():
-        if each.target in modules() and not each.is_typing and each.target != each.source:
+        if each.target in modules() and each.target != each.source:
             edges.setdefault(each.source, set()).add(each.target)
     return circles(edges)
 
@@ -239,6 +270,91 @@ def package_circles() -> list[list[str]]:
         if is_own and source and source != target and not each.is_typing:
             edges.setdefault(source, set()).add(target)
     return circles(edges)
+
+
+class ClassFigures(NamedTuple):
+    """How large one class of the product is."""
+
+    name: str
+    num_lines: int
+    num_attributes: int  # that its methods assign; a record's fields are its value, and do not count
+    num_parts: (
+        int  # objects of its own package that its constructor takes; records are values, and do not count
+    )
+
+    @property
+    def problems(self) -> list[str]:
+        """The limits that it exceeds."""
+        figures = (
+            ("lines", self.num_lines, MAX_CLASS_LINES),
+            ("attributes", self.num_attributes, MAX_ATTRIBUTES),
+            ("objects of its package in its constructor", self.num_parts, MAX_PARTS),
+        )
+        return [f"{self.name}: {number} {what}" for what, number, most in figures if number > most]
+
+
+def class_figures(source: str, parts: Collection[str]) -> list[ClassFigures]:
+    """Of every class of a module. parts: the names of the classes with state of its package."""
+    return [
+        ClassFigures(
+            node.name,
+            (node.end_lineno or 0) - node.lineno + 1,
+            len(_attributes(node)),
+            _num_parts(node, parts),
+        )
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.ClassDef)
+    ]
+
+
+def large_classes() -> list[str]:
+    """Classes of the product that are several things in one, as sentences."""
+    stateful: dict[str, set[str]] = {}
+    for path in product_files():
+        stateful.setdefault(path.parent.name, set()).update(_stateful_classes(path.read_text("utf-8")))
+    return [
+        problem
+        for path in product_files()
+        for figures in class_figures(path.read_text("utf-8"), stateful[path.parent.name])
+        if f"{path.parent.name}.{figures.name}" not in KNOWN_LARGE
+        for problem in figures.problems
+    ]
+
+
+def _stateful_classes(source: str) -> set[str]:
+    """Classes that are neither records, nor protocols, nor errors."""
+    values = {"NamedTuple", "Protocol", "TypedDict", "Enum", "IntEnum", "StrEnum"}
+    return {
+        node.name
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.ClassDef)
+        and not _names_in(*node.decorator_list) & {"dataclass"}
+        and not _names_in(*node.bases) & values
+        and not node.name.endswith("Error")
+    }
+
+
+def _attributes(node: ast.ClassDef) -> set[str]:
+    """Attributes that methods of a class assign to `self`."""
+    return {
+        each.attr
+        for each in ast.walk(node)
+        if isinstance(each, ast.Attribute) and isinstance(each.ctx, ast.Store) and _is_self(each.value)
+    }
+
+
+def _num_parts(node: ast.ClassDef, parts: Collection[str]) -> int:
+    """Arguments of a constructor that are, or hold, such parts."""
+    made = [each for each in node.body if isinstance(each, ast.FunctionDef) and each.name == "__init__"]
+    arguments = [
+        each for init in made for each in (*init.args.args, *init.args.kwonlyargs) if each.annotation
+    ]
+    return sum(bool(_names_in(each.annotation) & set(parts)) for each in arguments if each.annotation)
+
+
+def _names_in(*nodes: ast.expr) -> set[str]:
+    names = {each.id for node in nodes for each in ast.walk(node) if isinstance(each, ast.Name)}
+    return names | {each.attr for node in nodes for each in ast.walk(node) if isinstance(each, ast.Attribute)}
 
 
 def lab_imports() -> list[Import]:
@@ -356,6 +472,7 @@ def main() -> None:
             for folder, lines in sorted(folder_lines().items())
         ],
         "circles of modules": module_circles(),
+        "classes that exceed a limit": large_classes(),
         "circles of packages": package_circles(),
         "imports of the laboratory by the product": [f"{e.source} -> {e.target}" for e in lab_imports()],
         "imports against the layering": layer_breaks(),
