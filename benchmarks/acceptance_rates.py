@@ -26,7 +26,7 @@ from benchmarks._common import bundled_pair, finish
 from tandem import Config
 from tandem.client.request import spec_of
 from tandem.events import TokenEvent
-from tandem.protocol.spec import SessionSpec
+from tandem.modes.spec import SessionSpec
 from tandem.topology import PARTIES
 from tandem_lab.quality.local import LocalPair
 from tandem_lab.simulation.specs import change_spec

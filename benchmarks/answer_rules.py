@@ -37,7 +37,7 @@ from tandem.config.schema import PartyConfig
 from tandem.corpora import HOUSEHOLD
 from tandem.engine.drafter import row_probabilities, weigh_rows
 from tandem.engine.engine import Engine, Feed
-from tandem.protocol.messages import RetrieveResult
+from tandem.messages import RetrieveResult
 from tandem.protocol.rows import JOINT, Row, arrange_rows
 from tandem.retrieval.embedding import Embedder
 from tandem.retrieval.factory import build_given_index

@@ -91,7 +91,7 @@ def answers(num_questions: int) -> dict[str, Any]:
 def answer_counted(pair: Any, config: Any, spec: Any, seed: int) -> tuple[list[int], Counter[str]]:
     """The tokens of one answer, and what crossed the link."""
     from tandem.codecs import codec_of
-    from tandem.protocol.messages import ListRequest, Open, Probe, Proposal, Sources, decode
+    from tandem.messages import ListRequest, Open, Probe, Proposal, Sources, decode
     from tandem.topology import PARTIES
     from tandem_lab.quality.local import LocalPair
     from tandem_lab.simulation import virtual

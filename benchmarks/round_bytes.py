@@ -31,7 +31,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from benchmarks._common import finish
 from tandem import Config, Tandem
-from tandem.protocol.messages import LinkFrame, Proposal, decode
+from tandem.messages import LinkFrame, Proposal, decode
 from tandem.topology import PARTIES, Party
 from tandem.transport.port import FrameSplitter
 from tandem_lab.baselines.experiments import Experiments

@@ -1,6 +1,6 @@
 """Writes the generated parts of the documentation: `python docs/generate.py`, or `--check` to compare only.
 
-Tables of messages come from `tandem.protocol.messages`, of settings from `tandem.config`, command-line pages from the
+Tables of messages come from `tandem.messages`, of settings from `tandem.config`, command-line pages from the
 command line itself. A generated part is between two comment lines that name it; what is around it is written by hand.
 Imports neither ray nor torch.
 """
@@ -23,6 +23,7 @@ from unittest import mock
 
 import numpy as np
 
+from tandem import messages
 from tandem.cli import main
 from tandem.cli.config import HEADER
 from tandem.client.request import QueryOptions
@@ -31,7 +32,6 @@ from tandem.config import presets, toml
 from tandem.config.overrides import walk
 from tandem.config.schema import Config
 from tandem.config.validation import Setting
-from tandem.protocol import messages
 from tandem.protocol.prefix import Prefix
 from tandem.system import file_kinds
 
@@ -63,7 +63,7 @@ WIRE_BYTES = {
     "message": "tag + its fields",
     "messages": "count (Varint) + tag and fields each",
 }
-"""Size of each wire type in bytes, by the names that `tandem.protocol.messages` uses."""
+"""Size of each wire type in bytes, by the names that `tandem.messages` uses."""
 
 
 # ---- messages ------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from tandem.actors.decoder import DecoderActor
 from tandem.actors.draft_queue import DraftQueueActor
 from tandem.actors.retriever import RetrieverActor
 from tandem.actors.stateless import AggregatorActor
-from tandem.protocol.messages import (
+from tandem.messages import (
     Adopt,
     Ballot,
     Commit,

@@ -24,7 +24,7 @@ from tandem.actors.planes import Runtime as Runtime
 from tandem.actors.planes import make_plane, own_address
 from tandem.actors.statistics import ActorStatistics, resident_bytes
 from tandem.errors import ProtocolError, TandemError
-from tandem.protocol.messages import decode, decode_link, encode
+from tandem.messages import decode, decode_link, encode
 from tandem.protocol.outbox import ActorKind, Send
 from tandem.topology import at_start
 from tandem.transport.memory import Exchange

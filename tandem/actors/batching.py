@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from tandem.aggregation.document_weights import Evidence, Weights, log_evidence
 from tandem.codecs import Codec
 from tandem.codecs.base import ROOT
+from tandem.modes.spec import SessionSpec
 from tandem.protocol.decoding import DecodingSession, Forward, Prefill, Result, compute_steps
 from tandem.protocol.outbox import Send
-from tandem.protocol.spec import SessionSpec
 from tandem.topology import PARTIES, Party
 
 if TYPE_CHECKING:

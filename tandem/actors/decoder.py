@@ -23,11 +23,11 @@ from tandem.actors.lessons import Lessons
 from tandem.actors.sentences import remedy_for, sendable
 from tandem.codecs import Codec, codec_of
 from tandem.errors import TandemError
+from tandem.messages import PROTOCOL_VERSION, Begin, DecoderFailed, End
+from tandem.modes.spec import SessionSpec
 from tandem.protocol.decoding import DecodingSession, Forward, Job, Prefill, Result
 from tandem.protocol.drafting_table import DraftingTable
-from tandem.protocol.messages import PROTOCOL_VERSION, Begin, DecoderFailed, End
 from tandem.protocol.outbox import ActorKind, Send
-from tandem.protocol.spec import SessionSpec
 from tandem.scheduler.length_policies import own_length_policy
 from tandem.scheduler.policies import load_policy
 from tandem.topology import at_start

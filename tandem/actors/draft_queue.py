@@ -25,11 +25,11 @@ from tandem.actors.sentences import remedy_for, sendable
 from tandem.engine.tokenizer import Detokenizer, StopRule
 from tandem.errors import TandemError
 from tandem.events import ClientEvent, DoneEvent, Event, PeerEvent, SessionStatistics, SourcesEvent
+from tandem.messages import DecoderFailed, End, ProposalLength, Window
+from tandem.modes.spec import SessionSpec
 from tandem.protocol.admission import CLOUD_REMEDY, OWN_REMEDY, AdmittingTable
-from tandem.protocol.messages import DecoderFailed, End, ProposalLength, Window
 from tandem.protocol.outbox import ActorKind, Send
 from tandem.protocol.replicas import Replicas, decoder_roles
-from tandem.protocol.spec import SessionSpec
 from tandem.topology import as_party, at_start
 from tandem.transport.port import LinkCounters, add_counters
 

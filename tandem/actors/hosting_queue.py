@@ -17,12 +17,12 @@ from typing import Any
 from tandem.actors.draft_queue import DraftQueueActor
 from tandem.actors.planes import Runtime
 from tandem.errors import ProtocolError
+from tandem.messages import Cancel, LinkFrame, Open, encode
+from tandem.modes.spec import SessionSpec
 from tandem.protocol.limits import check_spec
 from tandem.protocol.link import PeerLink
-from tandem.protocol.messages import Cancel, LinkFrame, Open, encode
 from tandem.protocol.outbox import Send
 from tandem.protocol.prefix import Prefix
-from tandem.protocol.spec import SessionSpec
 from tandem.topology import Party
 
 _log = logging.getLogger("tandem")

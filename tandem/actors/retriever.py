@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from tandem.actors.base import Runtime, SiteActor
 from tandem.actors.sentences import sendable
 from tandem.errors import TandemError
-from tandem.protocol.messages import RetrieveFailed, RetrieveRequest, RetrieveResult
+from tandem.messages import RetrieveFailed, RetrieveRequest, RetrieveResult
 from tandem.protocol.outbox import ActorKind, Send
 from tandem.protocol.retrieval_requests import find_documents, refuse_request, to_result
 

@@ -14,8 +14,8 @@ from tandem.actors.base import Runtime, SiteActor
 from tandem.actors.sentences import sendable
 from tandem.codecs import codec_of
 from tandem.errors import TandemError
+from tandem.messages import Ballot, DecoderFailed
 from tandem.protocol.estimating_tables import ProfilingTable, SchedulingTable
-from tandem.protocol.messages import Ballot, DecoderFailed
 from tandem.protocol.outbox import ActorKind, Send
 from tandem.protocol.session_tables import AggregatingTable
 from tandem.scheduler.length_policies import load_length_policy

@@ -17,8 +17,8 @@ from tandem.config.sampling import SamplingParams
 from tandem.conversation import ask_to_condense
 from tandem.errors import CallError, QueryError, TandemError
 from tandem.events import DoneEvent, Event, SourcesEvent, TokenEvent
+from tandem.modes.spec import SessionSpec
 from tandem.protocol.replicas import is_decoder
-from tandem.protocol.spec import SessionSpec
 
 # ---- A question that stands for itself, written from a conversation: what documents are found by -----------
 

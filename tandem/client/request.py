@@ -20,9 +20,9 @@ from tandem.config.schema import Config, DecodingConfig, DecodingOptions, LinkCo
 from tandem.config.validation import Settings, change
 from tandem.conversation import Message, MessageDict, read_history
 from tandem.errors import ConfigError, QueryError, nearest
+from tandem.modes.spec import SessionSpec
 from tandem.protocol.logprobs import MAX_TOP_LOGPROBS as MAX_TOP_LOGPROBS
 from tandem.protocol.logprobs import check_logprobs
-from tandem.protocol.spec import SessionSpec
 from tandem.topology import PARTIES, SERVER, Party, as_party, at_start, in_words
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from typing import BinaryIO
 
 from tandem.errors import ProtocolError, QueryError
 from tandem.events import DoneEvent, Event, TokenEvent
-from tandem.protocol.spec import SessionSpec
+from tandem.modes.spec import SessionSpec
 from tandem.system.paths import state_folder
 
 MAX_FILES = 8

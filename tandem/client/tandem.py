@@ -24,7 +24,7 @@ from tandem.topology import Party
 
 if TYPE_CHECKING:
     from tandem.cluster.nodes import Host, NodeInfo
-    from tandem.protocol.spec import SessionSpec
+    from tandem.modes.spec import SessionSpec
 
 
 # ---- Finds the device that `tandem device` runs on this machine --------------------------------------------

@@ -1,7 +1,7 @@
 """Ascending token ids as variable-length gaps (LEB128): seven bits per byte, lowest first; a set high bit means more.
 
 The first number is the first id, each further one the gap to the next id minus one, so every byte string decodes to
-strictly ascending ids. Works on whole arrays: a frame's single integers are written by `tandem.protocol.wire`.
+strictly ascending ids. Works on whole arrays: a frame's single integers are written by `tandem.messages.wire`.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from tandem.errors import ProtocolError
 from tandem.joining.devices import Device
 from tandem.joining.identity import check_certificate
 from tandem.joining.join_link import JoinLink
-from tandem.protocol.messages import PROTOCOL_VERSION
+from tandem.messages import PROTOCOL_VERSION
 from tandem.transport.handshake import Refusal, Refused
 
 JOINING_VERSION = 1

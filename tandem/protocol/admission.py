@@ -14,13 +14,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tandem.events import ClientEvent, DoneEvent, Event, SessionStatistics, WaitEvent
+from tandem.messages import Cancel, Done, Heartbeat, LinkBody, LinkFrame, Open
+from tandem.modes.spec import SessionSpec
 from tandem.protocol.lifecycle import ABANDONED_S, StopCheck
 from tandem.protocol.link import PeerLink
-from tandem.protocol.messages import Cancel, Done, Heartbeat, LinkBody, LinkFrame, Open
 from tandem.protocol.outbox import Send
 from tandem.protocol.prefix import Prefix
 from tandem.protocol.session_tables import CoordinatorTable
-from tandem.protocol.spec import SessionSpec
 from tandem.topology import at_start
 
 MAX_WAITING = 256

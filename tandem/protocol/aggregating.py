@@ -26,9 +26,9 @@ from tandem.codecs import Codec
 from tandem.codecs.race_lists import read_vote
 from tandem.codecs.token import read_named_token, read_token
 from tandem.errors import ProtocolError
-from tandem.protocol.messages import Ballot, Logprobs, Undecided, VerifyResult
+from tandem.messages import Ballot, Logprobs, Undecided, VerifyResult
+from tandem.modes.spec import SessionSpec
 from tandem.protocol.scheduling import policy_of
-from tandem.protocol.spec import SessionSpec
 from tandem.scheduler.policies import Policy
 from tandem.topology import PARTIES, Party, in_words
 

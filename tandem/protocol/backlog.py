@@ -6,7 +6,7 @@ from collections.abc import Container, Iterable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from tandem.protocol.messages import ListRequest, Proposal, Sources, Verdict, Votes
+from tandem.messages import ListRequest, Proposal, Sources, Verdict, Votes
 from tandem.protocol.round_trips import MAX_TIMEOUT_S
 
 RECEIPT_S = 0.1

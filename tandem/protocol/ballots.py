@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import nan
 
+from tandem.messages import Ballot, Proposal, Undecided, VerifyResult, Votes
+from tandem.messages.wire import MAX_FRAME_BYTES
 from tandem.modes.roles import MAX_PROPOSAL, Roles, find_mode
 from tandem.protocol.lineage import Lineage
 from tandem.protocol.log import MAX_AHEAD
-from tandem.protocol.messages import Ballot, Proposal, Undecided, VerifyResult, Votes
 from tandem.protocol.prefix import Prefix, extend_digest
-from tandem.protocol.wire import MAX_FRAME_BYTES
 
 MAX_ENTRIES = 512
 """Entries of a peer beyond which only what is next is taken in; the sender keeps the rest and sends it again."""

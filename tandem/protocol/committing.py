@@ -8,16 +8,16 @@ from itertools import zip_longest
 from math import nan
 
 from tandem.events import TokenEvent
+from tandem.messages import Proposal, Verdict, VerifyResult
+from tandem.modes.spec import SessionSpec
 from tandem.protocol.ballots import BallotBox
 from tandem.protocol.lifecycle import Lifecycle, StopCheck
 from tandem.protocol.link import PeerLink
 from tandem.protocol.log import CommittedLog, DecidedToken, logprobs_of
-from tandem.protocol.messages import Proposal, Verdict, VerifyResult
 from tandem.protocol.outbox import Send
 from tandem.protocol.report import CommitRecord, Reporter, expected_acceptance
 from tandem.protocol.rounds import ProposalRounds
 from tandem.protocol.routes import Routes
-from tandem.protocol.spec import SessionSpec
 from tandem.protocol.to_home import Messenger
 
 

@@ -10,12 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Protocol, TypeVar
 
-from tandem.protocol.backlog import Numbered
-from tandem.protocol.ballots import BallotBox, Entry
-from tandem.protocol.lifecycle import Lifecycle, StopCheck
-from tandem.protocol.link import PeerLink
-from tandem.protocol.log import MAX_AHEAD, CommittedLog
-from tandem.protocol.messages import (
+from tandem.messages import (
     Done,
     Heartbeat,
     LinkBody,
@@ -27,11 +22,16 @@ from tandem.protocol.messages import (
     Resync,
     Votes,
 )
+from tandem.modes.spec import SessionSpec
+from tandem.protocol.backlog import Numbered
+from tandem.protocol.ballots import BallotBox, Entry
+from tandem.protocol.lifecycle import Lifecycle, StopCheck
+from tandem.protocol.link import PeerLink
+from tandem.protocol.log import MAX_AHEAD, CommittedLog
 from tandem.protocol.outbox import Send
 from tandem.protocol.prefix import Prefix
 from tandem.protocol.report import Reporter
 from tandem.protocol.routes import Routes
-from tandem.protocol.spec import SessionSpec
 from tandem.topology import at_start
 
 B = TypeVar("B", Proposal, Votes)

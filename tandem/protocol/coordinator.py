@@ -12,14 +12,7 @@ from typing import assert_never
 
 from tandem.codecs.race_lists import vote_depth
 from tandem.errors import ProtocolError
-from tandem.protocol.ballots import BallotBox
-from tandem.protocol.committing import Committer
-from tandem.protocol.convergence import Convergence
-from tandem.protocol.leading import Leading
-from tandem.protocol.lifecycle import Lifecycle, StopCheck
-from tandem.protocol.link import PeerLink
-from tandem.protocol.log import CommittedLog
-from tandem.protocol.messages import (
+from tandem.messages import (
     Begin,
     Cancel,
     DecoderFailed,
@@ -40,13 +33,20 @@ from tandem.protocol.messages import (
     Votes,
     VotesReady,
 )
+from tandem.modes.spec import SessionSpec
+from tandem.protocol.ballots import BallotBox
+from tandem.protocol.committing import Committer
+from tandem.protocol.convergence import Convergence
+from tandem.protocol.leading import Leading
+from tandem.protocol.lifecycle import Lifecycle, StopCheck
+from tandem.protocol.link import PeerLink
+from tandem.protocol.log import CommittedLog
 from tandem.protocol.outbox import ActorKind, Send
 from tandem.protocol.prefix import Prefix
 from tandem.protocol.race_votes import RaceVotes
 from tandem.protocol.reminders import Debt, Reminders
 from tandem.protocol.report import Reporter, make_estimate_event
 from tandem.protocol.routes import Routes
-from tandem.protocol.spec import SessionSpec
 from tandem.topology import in_words
 
 LocalMessage = ProposalReady | VotesReady | VerifyResult | Undecided | DecoderReady | DecoderFailed | Estimate

@@ -14,8 +14,7 @@ from typing import Any, NamedTuple, Protocol
 from tandem.aggregation.document_weights import DocumentWeights, Evidence, Weights, log_weight
 from tandem.aggregation.rules import Proposed
 from tandem.conversation import Message
-from tandem.protocol.line import DraftLine
-from tandem.protocol.messages import (
+from tandem.messages import (
     Adopt,
     Commit,
     DecoderFailed,
@@ -24,11 +23,12 @@ from tandem.protocol.messages import (
     RetrieveRequest,
     RetrieveResult,
 )
+from tandem.messages.wire import to_float32
+from tandem.modes.spec import SessionSpec
+from tandem.protocol.line import DraftLine
 from tandem.protocol.outbox import Send
 from tandem.protocol.prefix import Prefix, extend_digest
 from tandem.protocol.rows import Row, arrange_rows
-from tandem.protocol.spec import SessionSpec
-from tandem.protocol.wire import to_float32
 from tandem.topology import at_start
 
 MAX_BLOCK = 16

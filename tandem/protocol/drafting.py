@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tandem.messages import Adopt, Alone, Proposal, ProposalLength, ProposalReady, Window
+from tandem.modes.spec import SessionSpec
 from tandem.protocol.decoding import Computed, DecodingSession, Forward
-from tandem.protocol.messages import Adopt, Alone, Proposal, ProposalLength, ProposalReady, Window
 from tandem.protocol.outbox import Send
-from tandem.protocol.spec import SessionSpec
 
 KEPT_DRAFTS = 8
 """Drafts of committed steps that are kept: a Resync may take some tokens back."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from tandem.modes.spec import SessionSpec
 from tandem.protocol.decoding import DecodingSession, Job
 from tandem.protocol.drafting import DraftingSession
 from tandem.protocol.following import FollowingSession
 from tandem.protocol.outbox import Send
 from tandem.protocol.sessions import SessionTable
-from tandem.protocol.spec import SessionSpec
 
 
 class DraftingTable(SessionTable[DecodingSession]):

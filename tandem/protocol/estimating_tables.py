@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from tandem.messages import Observations, Profile, RoundProfile, Rounds
+from tandem.modes.spec import SessionSpec
 from tandem.protocol.lengths import LengthSession, RoundProfilingSession
-from tandem.protocol.messages import Observations, Profile, RoundProfile, Rounds
 from tandem.protocol.outbox import Send
 from tandem.protocol.profiling import ProfilingSession
 from tandem.protocol.scheduling import SchedulingSession
 from tandem.protocol.sessions import SessionTable, misdirected
-from tandem.protocol.spec import SessionSpec
 from tandem.topology import Party
 
 

@@ -13,13 +13,13 @@ from itertools import accumulate, takewhile
 from typing import Any
 
 from tandem.aggregation.rules import Proposed
+from tandem.messages import Follow, Proposal, Votes, VotesReady
+from tandem.messages.wire import MAX_FRAME_BYTES
 from tandem.modes.roles import MAX_PROPOSAL
+from tandem.modes.spec import SessionSpec
 from tandem.protocol.decoding import Computed, DecodingSession, Forward
-from tandem.protocol.messages import Follow, Proposal, Votes, VotesReady
 from tandem.protocol.outbox import Send
 from tandem.protocol.prefix import extend_digest
-from tandem.protocol.spec import SessionSpec
-from tandem.protocol.wire import MAX_FRAME_BYTES
 
 MAX_VOTES_BYTES = MAX_FRAME_BYTES // 2
 """Of the votes of one message, if there are several."""

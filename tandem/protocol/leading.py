@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from tandem.messages import Follow, LinkBody, Proposal
+from tandem.modes.spec import SessionSpec
 from tandem.protocol.ballots import BallotBox
 from tandem.protocol.convergence import make_proposals
 from tandem.protocol.lifecycle import Lifecycle
 from tandem.protocol.log import CommittedLog
-from tandem.protocol.messages import Follow, LinkBody, Proposal
 from tandem.protocol.outbox import Send
 from tandem.protocol.prefix import extend_digest
 from tandem.protocol.routes import Routes
-from tandem.protocol.spec import SessionSpec
 
 PATIENCE_S = 0.5
 """A voter without a proposal votes on the committed prefix after this long: no drafter can stop the answer."""

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from math import isnan
 
+from tandem.messages import ProposalLength, Round, RoundProfile
+from tandem.modes.spec import SessionSpec
 from tandem.profiler.rounds import MeasuredRound, RoundEstimator
-from tandem.protocol.messages import ProposalLength, Round, RoundProfile
 from tandem.protocol.outbox import Send
-from tandem.protocol.spec import SessionSpec
 from tandem.scheduler.length_policies import make_length_policy
 from tandem.scheduler.proposal_length import BestLength, LengthPolicy, RoundCosts
 

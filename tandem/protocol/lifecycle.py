@@ -6,15 +6,15 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from math import nan
 
 from tandem.events import DoneEvent, PeerEvent, SessionStatistics, StopReason
+from tandem.messages import Alone, Cancel, Done, End, LinkBody, LinkFrame, Proposal, Verdict
+from tandem.modes.spec import SessionSpec
 from tandem.protocol.backlog import Numbered
 from tandem.protocol.ballots import BallotBox
 from tandem.protocol.link import PeerLink
 from tandem.protocol.log import CommittedLog
-from tandem.protocol.messages import Alone, Cancel, Done, End, LinkBody, LinkFrame, Proposal, Verdict
 from tandem.protocol.outbox import ActorKind, Send
 from tandem.protocol.report import Reporter
 from tandem.protocol.routes import Routes
-from tandem.protocol.spec import SessionSpec
 from tandem.topology import at_start
 
 StopCheck = Callable[[Sequence[int]], StopReason | None]

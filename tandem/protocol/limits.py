@@ -6,8 +6,8 @@ from typing import Protocol
 
 from tandem.errors import ConfigError, ProtocolError
 from tandem.modes.roles import MAX_PROPOSAL
+from tandem.modes.spec import SessionSpec
 from tandem.protocol.logprobs import MAX_TOP_LOGPROBS
-from tandem.protocol.spec import SessionSpec
 from tandem.topology import Party
 
 MAX_WINDOW = 1024

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tandem.protocol.messages import Adopt, Commit
+from tandem.messages import Adopt, Commit
 from tandem.protocol.prefix import Prefix
 
 

@@ -5,8 +5,8 @@ It wraps bodies, keeps what the peer has not committed, and says what is due. Ti
 
 from __future__ import annotations
 
+from tandem.messages import Heartbeat, LinkBody, LinkFrame, Open, Probe, Proposal, Verdict
 from tandem.protocol.backlog import Backlog, Numbered, Receipts
-from tandem.protocol.messages import Heartbeat, LinkBody, LinkFrame, Open, Probe, Proposal, Verdict
 from tandem.protocol.outbox import Send
 from tandem.protocol.prefix import Prefix
 from tandem.protocol.repeats import Repeats

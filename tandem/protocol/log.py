@@ -6,8 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from tandem.modes.roles import Roles
-from tandem.protocol.messages import (
+from tandem.messages import (
     Adopt,
     Commit,
     Logprobs,
@@ -17,8 +16,9 @@ from tandem.protocol.messages import (
     VerifyResult,
     in_127ths,
 )
+from tandem.messages.wire import MAX_VARINT_BITS
+from tandem.modes.roles import Roles
 from tandem.protocol.prefix import Prefix
-from tandem.protocol.wire import MAX_VARINT_BITS
 
 MAX_VERDICT_TOKENS = MAX_VARINT_BITS
 """Of one verdict, which says of each by a bit whether it was proposed."""

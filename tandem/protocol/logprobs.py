@@ -13,9 +13,9 @@ from typing import Any
 from tandem.aggregation.distributions import TOLERANCE
 from tandem.errors import ConfigError
 from tandem.events import TokenLogprob
-from tandem.protocol.messages import Logprobs
-from tandem.protocol.spec import SessionSpec
-from tandem.protocol.wire import MAX_FRAME_BYTES
+from tandem.messages import Logprobs
+from tandem.messages.wire import MAX_FRAME_BYTES
+from tandem.modes.spec import SessionSpec
 from tandem.topology import Party
 
 MAX_TOP_LOGPROBS = 20

@@ -19,5 +19,5 @@ class Send:
     """Deliver `message` to `to`."""
 
     to: ActorKind
-    message: Any  # a tandem.protocol.messages.Message, or a tandem.events.ClientEvent where `to` is "client"
+    message: Any  # a tandem.messages.Message, or a tandem.events.ClientEvent where `to` is "client"
     peer: str = ""  # where `to` is "peer": which one

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import isfinite
 
+from tandem.messages import Observation, Profile, Window
+from tandem.modes.spec import SessionSpec
 from tandem.profiler.estimates import DecodeLine, Estimator, Measurement
-from tandem.protocol.messages import Observation, Profile, Window
 from tandem.protocol.outbox import Send
-from tandem.protocol.spec import SessionSpec
 from tandem.topology import PARTIES, Party
 
 

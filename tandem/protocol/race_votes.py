@@ -13,14 +13,14 @@ from dataclasses import replace
 from typing import TypeVar
 
 from tandem.codecs.race_lists import MAX_LISTED, WHOLE, cut_vote, vote_depth
+from tandem.messages import ListRequest, Proposal, Undecided, VerifyResult, Votes
+from tandem.modes.spec import SessionSpec
 from tandem.protocol.ballots import BallotBox
 from tandem.protocol.link import PeerLink
 from tandem.protocol.log import CommittedLog
-from tandem.protocol.messages import ListRequest, Proposal, Undecided, VerifyResult, Votes
 from tandem.protocol.outbox import Send
 from tandem.protocol.report import Reporter
 from tandem.protocol.routes import Routes
-from tandem.protocol.spec import SessionSpec
 
 B = TypeVar("B", Proposal, Votes)
 

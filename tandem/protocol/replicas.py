@@ -10,7 +10,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable
 from typing import Any
 
-from tandem.protocol.messages import End, ProposalLength, Window
+from tandem.messages import End, ProposalLength, Window
 from tandem.protocol.outbox import Send
 
 MAX_ENDED = 1024

@@ -20,10 +20,7 @@ from tandem.events import (
     SourcesEvent,
     TokenEvent,
 )
-from tandem.protocol.ballots import Entry
-from tandem.protocol.log import DecidedToken
-from tandem.protocol.logprobs import name_logprobs
-from tandem.protocol.messages import (
+from tandem.messages import (
     DecoderReady,
     Estimate,
     Logprobs,
@@ -33,9 +30,12 @@ from tandem.protocol.messages import (
     Verdict,
     VerifyResult,
 )
+from tandem.modes.spec import SessionSpec
+from tandem.protocol.ballots import Entry
+from tandem.protocol.log import DecidedToken
+from tandem.protocol.logprobs import name_logprobs
 from tandem.protocol.outbox import Send
 from tandem.protocol.provisional import Provisional
-from tandem.protocol.spec import SessionSpec
 from tandem.topology import PARTIES, Party
 
 T = TypeVar("T")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from tandem.errors import FilterError, TandemError
-from tandem.protocol.messages import RetrieveFailed, RetrieveRequest, RetrieveResult
+from tandem.messages import RetrieveFailed, RetrieveRequest, RetrieveResult
 
 
 class DocumentSource(Protocol):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import inf, isnan, nan
 
-from tandem.protocol.messages import LinkFrame
+from tandem.messages import LinkFrame
 
 MIN_TIMEOUT_S = 0.5
 FIRST_TIMEOUT_S = 1.0

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from math import isnan, nan
 
 from tandem.events import AcceptanceLowEvent, RoundEvent
+from tandem.messages import Proposal, Round, Rounds
+from tandem.modes.spec import SessionSpec
 from tandem.profiler.rounds import AcceptanceAlarm
-from tandem.protocol.messages import Proposal, Round, Rounds
 from tandem.protocol.outbox import Send
 from tandem.protocol.prefix import Prefix
 from tandem.protocol.report import REPORT_STEPS, Reporter
-from tandem.protocol.spec import SessionSpec
 
 
 @dataclass(frozen=True, slots=True)

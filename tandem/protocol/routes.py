@@ -12,10 +12,7 @@ from functools import cached_property
 from math import inf
 
 from tandem.errors import ProtocolError
-from tandem.modes.roles import MAX_PROPOSAL, find_mode
-from tandem.protocol.log import MAX_VERDICT_TOKENS
-from tandem.protocol.logprobs import LogprobLimits
-from tandem.protocol.messages import (
+from tandem.messages import (
     Cancel,
     Done,
     Heartbeat,
@@ -33,7 +30,10 @@ from tandem.protocol.messages import (
     VerdictWithLogprobs,
     Votes,
 )
-from tandem.protocol.spec import SessionSpec
+from tandem.modes.roles import MAX_PROPOSAL, find_mode
+from tandem.modes.spec import SessionSpec
+from tandem.protocol.log import MAX_VERDICT_TOKENS
+from tandem.protocol.logprobs import LogprobLimits
 from tandem.topology import Topology, in_words
 
 NAMES: dict[type[LinkBody], str] = {

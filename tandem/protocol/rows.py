@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tandem.protocol.messages import RetrieveResult
+from tandem.messages import RetrieveResult
 
 JOINT = "\n\n"
 """Between the documents of one row."""

@@ -6,9 +6,9 @@ until the next one, also while the other party aggregates. No token ever waits f
 
 from __future__ import annotations
 
-from tandem.protocol.messages import Estimate, Placement, Profile
+from tandem.messages import Estimate, Placement, Profile
+from tandem.modes.spec import SessionSpec
 from tandem.protocol.outbox import Send
-from tandem.protocol.spec import SessionSpec
 from tandem.scheduler.greedy import fill_gaps
 from tandem.scheduler.policies import Policy, make_policy
 from tandem.topology import PARTIES, Party

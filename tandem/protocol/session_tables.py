@@ -14,12 +14,7 @@ from typing import Any
 
 from tandem.codecs import Codec
 from tandem.errors import ConfigError, ProtocolError
-from tandem.profiler.rounds import AcceptanceAlarm
-from tandem.protocol.aggregating import AggregatorSession
-from tandem.protocol.coordinator import SessionCoordinator
-from tandem.protocol.lifecycle import LISTENERS, StopCheck
-from tandem.protocol.link import PeerLink
-from tandem.protocol.messages import (
+from tandem.messages import (
     Ballot,
     Cancel,
     Done,
@@ -29,14 +24,19 @@ from tandem.protocol.messages import (
     Placement,
     encode,
 )
+from tandem.messages.wire import MAX_FRAME_BYTES
+from tandem.modes.spec import SessionSpec
+from tandem.profiler.rounds import AcceptanceAlarm
+from tandem.protocol.aggregating import AggregatorSession
+from tandem.protocol.coordinator import SessionCoordinator
+from tandem.protocol.lifecycle import LISTENERS, StopCheck
+from tandem.protocol.link import PeerLink
 from tandem.protocol.outbox import ActorKind, Send
 from tandem.protocol.prefix import Prefix
 from tandem.protocol.race_votes import ListLength
 from tandem.protocol.reminders import Farewells
 from tandem.protocol.send_window import LinkRoom
 from tandem.protocol.sessions import SessionTable, misdirected
-from tandem.protocol.spec import SessionSpec
-from tandem.protocol.wire import MAX_FRAME_BYTES
 from tandem.topology import PARTIES, at_start
 
 _log = logging.getLogger("tandem")

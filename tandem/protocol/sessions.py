@@ -10,9 +10,9 @@ from collections import deque
 from typing import Any, Generic, TypeVar
 
 from tandem.errors import TandemError
-from tandem.protocol.messages import Begin, End, Message
+from tandem.messages import Begin, End, Message
+from tandem.modes.spec import SessionSpec
 from tandem.protocol.outbox import Send
-from tandem.protocol.spec import SessionSpec
 
 S = TypeVar("S")
 

@@ -10,10 +10,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from tandem.events import PeerEvent
-from tandem.protocol.ballots import BallotBox, Entry
-from tandem.protocol.lifecycle import Lifecycle
-from tandem.protocol.log import CommittedLog, plain, to_home
-from tandem.protocol.messages import (
+from tandem.messages import (
     Cancel,
     DecoderReady,
     Done,
@@ -23,6 +20,9 @@ from tandem.protocol.messages import (
     Verdict,
     VerdictToHome,
 )
+from tandem.protocol.ballots import BallotBox, Entry
+from tandem.protocol.lifecycle import Lifecycle
+from tandem.protocol.log import CommittedLog, plain, to_home
 from tandem.protocol.outbox import Send
 from tandem.protocol.prefix import extend_digest
 from tandem.protocol.report import Reporter

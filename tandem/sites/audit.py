@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tandem.actors.draft_queue import DraftQueueActor
-from tandem.protocol.messages import (
+from tandem.messages import (
     LinkFrame,
     ListRequest,
     Logprobs,
@@ -23,9 +23,9 @@ from tandem.protocol.messages import (
     VerdictWithLogprobs,
     Votes,
 )
+from tandem.messages.wire import varint_bytes
+from tandem.modes.spec import SessionSpec
 from tandem.protocol.outbox import Send
-from tandem.protocol.spec import SessionSpec
-from tandem.protocol.wire import varint_bytes
 from tandem.transport.port import join_frames
 
 KINDS = {

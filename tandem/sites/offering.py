@@ -18,7 +18,7 @@ from typing import Any
 from tandem import __version__
 from tandem.config.schema import Config
 from tandem.errors import CallError, ClusterError, TandemError
-from tandem.protocol.spec import SessionSpec
+from tandem.modes.spec import SessionSpec
 from tandem.sites.deployment import Deployment
 from tandem.sites.local_calls import CALLS, MAX_LINE_BYTES, encode_error, encode_result, read_line, write_line
 from tandem.system.files import make_folder, open_lock

@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 from typing import Protocol
 
 from tandem.errors import ProtocolError
-from tandem.protocol.wire import MAX_FRAME_BYTES, read_varint, write_varint
+from tandem.messages.wire import MAX_FRAME_BYTES, read_varint, write_varint
 
 OnFrames = Callable[[str, list[bytes]], None]
 """Called with the sender's name and the frames that arrived together, in order."""

@@ -19,7 +19,7 @@ from math import inf
 from typing import Any, Protocol, cast
 
 from tandem.errors import ProtocolError, TandemError
-from tandem.protocol.wire import MAX_FRAME_BYTES
+from tandem.messages.wire import MAX_FRAME_BYTES
 from tandem.transport.handshake import Handshake, NewHandshake, Refusal, Refused
 from tandem.transport.port import (
     Endpoint,

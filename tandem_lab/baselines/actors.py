@@ -19,10 +19,10 @@ from tandem.actors.retriever import RetrieverActor
 from tandem.actors.stateless import AggregatorActor
 from tandem.codecs import codec_of
 from tandem.errors import TandemError
+from tandem.messages import Begin, End, RetrieveRequest
+from tandem.modes.spec import SessionSpec
 from tandem.protocol.decoding import DecodingSession, Forward, Prefill, Result
-from tandem.protocol.messages import Begin, End, RetrieveRequest
 from tandem.protocol.outbox import Send
-from tandem.protocol.spec import SessionSpec
 from tandem.sites.deployment import ActorClasses
 from tandem.topology import Party
 from tandem_lab.baselines.documents import LentFirst, concatenate

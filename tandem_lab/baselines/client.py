@@ -16,8 +16,8 @@ from tandem.cluster.nodes import Host
 from tandem.config.schema import Config
 from tandem.errors import QueryError, TandemError
 from tandem.events import Answer, DoneEvent, collect
+from tandem.modes.spec import SessionSpec
 from tandem.protocol.outbox import ActorKind
-from tandem.protocol.spec import SessionSpec
 from tandem.topology import Party
 from tandem_lab.baselines.actors import BASELINE_ACTORS
 from tandem_lab.baselines.experiments import Experiments, Treatment

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from tandem.protocol.spec import SessionSpec
+from tandem.modes.spec import SessionSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

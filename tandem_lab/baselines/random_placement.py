@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tandem.aggregation.coupling import Purpose, uniform
+from tandem.modes.spec import SessionSpec
 from tandem.protocol.aggregating import AggregatorSession
 from tandem.protocol.session_tables import AggregatingTable
-from tandem.protocol.spec import SessionSpec
 from tandem.scheduler.greedy import Situation
 from tandem.topology import Party
 

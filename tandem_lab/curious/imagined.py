@@ -19,8 +19,8 @@ from tandem.codecs.race_lists import cut_vote
 from tandem.engine.drafter import mix_rows
 from tandem.engine.engine import Engine
 from tandem.engine.session import Feed
-from tandem.protocol.spec import SessionSpec
-from tandem.protocol.wire import varint_bytes
+from tandem.messages.wire import varint_bytes
+from tandem.modes.spec import SessionSpec
 from tandem.retrieval.embedding import TextEmbedder
 from tandem.retrieval.index import cosines
 from tandem_lab.training.phrases import NOTES

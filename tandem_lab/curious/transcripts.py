@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from tandem.aggregation.race_lists import RaceList
 from tandem.codecs import Codec
 from tandem.codecs.race_lists import read_vote
-from tandem.protocol.messages import LinkFrame, Open, Proposal, decode_link
+from tandem.messages import LinkFrame, Open, Proposal, decode_link
+from tandem.messages.wire import varint_bytes
+from tandem.modes.spec import SessionSpec
 from tandem.protocol.prefix import Prefix
-from tandem.protocol.spec import SessionSpec
-from tandem.protocol.wire import varint_bytes
 
 Vote: TypeAlias = tuple[NDArray[np.int64], NDArray[np.float64]]
 """Ids and probabilities, [n] each: as much of a distribution as was received."""

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from tandem.aggregation.coupling import noise
 from tandem.aggregation.race_lists import certify, race_list
 from tandem.codecs.race_lists import encode_race_list
-from tandem.protocol.spec import SessionSpec
+from tandem.modes.spec import SessionSpec
 from tandem.topology import SERVER
 from tandem_lab.federated.calibration import Calibration, calibrate, describe, floors_s, token_s
 from tandem_lab.federated.systems import STOP_AND_WAIT

@@ -20,7 +20,7 @@ from tandem.codecs.race_lists import read_vote
 from tandem.config.schema import Config
 from tandem.engine.tokenizer import Detokenizer, StopRule
 from tandem.modes import reference
-from tandem.protocol.spec import SessionSpec
+from tandem.modes.spec import SessionSpec
 from tandem_lab.latency.memoized import MemoizedEngine, MemoizedRetriever
 from tandem_lab.quality.local import LocalParty, LocalVoter
 from tandem_lab.simulation.specs import change_spec

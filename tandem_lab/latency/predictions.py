@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 from tandem.client.request import spec_of
 from tandem.config.schema import Config
 from tandem.events import TokenEvent
-from tandem.protocol.spec import SessionSpec
+from tandem.modes.spec import SessionSpec
 from tandem.scheduler.greedy import speedup
 from tandem.topology import PARTIES, Party
 from tandem_lab.latency.records import Setting

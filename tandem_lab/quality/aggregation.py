@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from tandem.aggregation.document_weights import DocumentWeights, check_weights, log_evidence
 from tandem.aggregation.rules import shares
-from tandem.protocol.wire import to_float32
+from tandem.messages.wire import to_float32
 from tandem_lab.quality.dynamic_weights import DynamicWeights, blend, checkpoints, weight_anchor
 
 Floats = NDArray[np.float64]

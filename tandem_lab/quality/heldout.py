@@ -18,7 +18,7 @@ from tandem.client.request import spec_of
 from tandem.codecs import Codec
 from tandem.config.schema import Config
 from tandem.engine.engine import Engine
-from tandem.protocol.spec import SessionSpec
+from tandem.modes.spec import SessionSpec
 from tandem.retrieval.build import build_index
 from tandem.retrieval.embedding import TextEmbedder
 from tandem.retrieval.retriever import Retriever

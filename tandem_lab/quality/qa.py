@@ -23,8 +23,8 @@ from tandem.engine.drafter import Drafter
 from tandem.engine.engine import Engine
 from tandem.engine.tokenizer import Detokenizer, StopRule
 from tandem.errors import EvaluationError
+from tandem.modes.spec import SessionSpec
 from tandem.protocol.prefix import Prefix
-from tandem.protocol.spec import SessionSpec
 from tandem.topology import PARTIES, Party
 from tandem_lab.numbers import mean
 from tandem_lab.quality import statistics

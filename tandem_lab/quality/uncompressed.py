@@ -15,7 +15,7 @@ from tandem.engine.drafter import Drafter
 from tandem.engine.engine import Engine
 from tandem.engine.tokenizer import Detokenizer, StopRule
 from tandem.modes import reference
-from tandem.protocol.spec import SessionSpec
+from tandem.modes.spec import SessionSpec
 from tandem.retrieval.retriever import Retriever
 from tandem.topology import PARTIES, Party
 from tandem_lab.quality.local import LocalParty, LocalVoter

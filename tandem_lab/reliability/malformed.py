@@ -16,7 +16,7 @@ from tandem.errors import ProtocolError
 from tandem.joining.handshakes import CLOUD_QUEUE, DeviceHandshake, new_instance
 from tandem.joining.identity import client_context
 from tandem.joining.join_link import JoinLink
-from tandem.protocol.messages import LinkFrame, decode_link
+from tandem.messages import LinkFrame, decode_link
 from tandem.sites.audit import listening_queue
 from tandem.transport.port import Endpoint, FrameSplitter, join_frames
 from tandem.transport.sockets import SocketPlane

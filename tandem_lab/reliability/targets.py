@@ -21,9 +21,9 @@ from tandem.joining.about import read_about
 from tandem.joining.devices import Device
 from tandem.joining.handshakes import CloudHandshake, DeviceHandshake
 from tandem.joining.join_link import JoinLink
+from tandem.messages import PROTOCOL_VERSION, Open, decode, decode_link
+from tandem.modes.spec import SessionSpec
 from tandem.protocol.limits import check_spec
-from tandem.protocol.messages import PROTOCOL_VERSION, Open, decode, decode_link
-from tandem.protocol.spec import SessionSpec
 from tandem.transport.port import FrameSplitter, join_frames
 
 VOCAB_SIZE = 32_000

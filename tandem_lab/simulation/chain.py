@@ -19,13 +19,13 @@ from typing import Any, NamedTuple
 from tandem.aggregation.document_weights import Evidence, Weights
 from tandem.codecs.token import read_token, write_token
 from tandem.events import DoneEvent, PeerEvent, RoundEvent, TokenEvent
+from tandem.messages import Ballot, Proposal, decode_link, encode
 from tandem.modes.roles import MAX_PROPOSAL
 from tandem.protocol.ballots import MAX_ENTRIES
 from tandem.protocol.coordinator import SessionCoordinator
 from tandem.protocol.decoding import Forward, Job, Prefill, Result, compute_steps
 from tandem.protocol.drafting_table import DraftingTable
 from tandem.protocol.estimating_tables import ProfilingTable, SchedulingTable
-from tandem.protocol.messages import Ballot, Proposal, decode_link, encode
 from tandem.protocol.outbox import ActorKind, Send
 from tandem.protocol.session_tables import AggregatingTable, CoordinatorTable
 from tandem_lab.simulation.chain_scenario import (

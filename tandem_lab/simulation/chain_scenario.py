@@ -16,8 +16,8 @@ from tandem.aggregation.distributions import TargetLogprobs, log_probabilities
 from tandem.events import PeerEvent
 from tandem.modes import reference
 from tandem.modes.roles import MAX_PROPOSAL
+from tandem.modes.spec import SessionSpec
 from tandem.protocol.lifecycle import StopCheck
-from tandem.protocol.spec import SessionSpec
 from tandem.scheduler.length_policies import LOADED
 from tandem_lab.simulation.oracle import WorldVoter
 from tandem_lab.simulation.specs import make_spec, vary_layouts

@@ -17,7 +17,7 @@ from itertools import islice
 from typing import Any
 
 from tandem.events import TokenEvent
-from tandem.protocol.spec import SessionSpec
+from tandem.modes.spec import SessionSpec
 from tandem.topology import PARTIES, Party
 from tandem_lab.simulation.chain import play_chain
 from tandem_lab.simulation.event_log import EventLog

@@ -23,10 +23,7 @@ import numpy as np
 from tandem.aggregation.race_lists import RaceList
 from tandem.codecs.race_lists import MAX_LISTED, WHOLE, cut_vote, read_vote
 from tandem.errors import ProtocolError
-from tandem.modes import reference
-from tandem.modes.roles import MAX_PROPOSAL
-from tandem.protocol.coordinator import SessionCoordinator
-from tandem.protocol.messages import (
+from tandem.messages import (
     Ballot,
     Cancel,
     Done,
@@ -50,9 +47,12 @@ from tandem.protocol.messages import (
     decode_link,
     encode,
 )
+from tandem.modes import reference
+from tandem.modes.roles import MAX_PROPOSAL
+from tandem.modes.spec import SessionSpec
+from tandem.protocol.coordinator import SessionCoordinator
 from tandem.protocol.outbox import ActorKind
 from tandem.protocol.prefix import Prefix, extend_digest
-from tandem.protocol.spec import SessionSpec
 from tandem.topology import PARTIES, Party
 from tandem_lab.simulation.chain import ChainRun
 from tandem_lab.simulation.chain_scenario import ChainScenario, make_chain_scenario

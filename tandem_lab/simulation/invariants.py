@@ -14,8 +14,8 @@ from functools import partial
 from typing import Any
 
 from tandem.events import Event, PeerEvent, TokenEvent
+from tandem.messages import Adopt, Ballot, Begin, ProposalReady, VerifyResult
 from tandem.protocol.coordinator import SessionCoordinator
-from tandem.protocol.messages import Adopt, Ballot, Begin, ProposalReady, VerifyResult
 from tandem.protocol.outbox import ActorKind, Send
 from tandem.protocol.prefix import Prefix, common_length
 from tandem.topology import PARTIES, Party

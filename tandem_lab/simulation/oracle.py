@@ -12,12 +12,12 @@ from tandem.aggregation.document_weights import log_weight
 from tandem.aggregation.race_lists import RaceList
 from tandem.codecs import StatelessCodec
 from tandem.codecs.race_lists import read_vote
+from tandem.messages import RetrieveRequest
+from tandem.messages.wire import to_float32
 from tandem.modes import reference
+from tandem.modes.spec import SessionSpec
 from tandem.protocol.lifecycle import StopCheck
-from tandem.protocol.messages import RetrieveRequest
 from tandem.protocol.rows import Row, arrange_rows
-from tandem.protocol.spec import SessionSpec
-from tandem.protocol.wire import to_float32
 from tandem.topology import Party
 from tandem_lab.simulation.world import CODEC, VOCAB, World, codec_for, distribution
 

@@ -7,7 +7,7 @@ import numpy as np
 from tandem.aggregation.coupling import noise
 from tandem.aggregation.race_lists import RaceList
 from tandem.codecs.race_lists import read_vote
-from tandem.protocol.spec import SessionSpec
+from tandem.modes.spec import SessionSpec
 
 
 def is_list_of(payload: bytes, vote: bytes, spec: SessionSpec, step: int) -> bool:

@@ -18,9 +18,9 @@ import numpy as np
 from tandem.aggregation.document_weights import Evidence, Weights
 from tandem.codecs import TopP
 from tandem.events import StopReason
+from tandem.messages import RetrieveRequest, RetrieveResult
+from tandem.modes.spec import SessionSpec
 from tandem.protocol.decoding import Prefill
-from tandem.protocol.messages import RetrieveRequest, RetrieveResult
-from tandem.protocol.spec import SessionSpec
 from tandem.topology import PARTIES, Party
 from tandem_lab.simulation.specs import make_spec
 from tandem_lab.simulation.world import Prefilled

@@ -9,7 +9,7 @@ from typing import Any
 from tandem.client.request import spec_of
 from tandem.config.sampling import SamplingParams
 from tandem.config.schema import Config
-from tandem.protocol.spec import SessionSpec
+from tandem.modes.spec import SessionSpec
 from tandem.topology import PARTIES
 from tandem_lab.simulation.world import number
 

@@ -15,8 +15,8 @@ from functools import partial
 from math import inf
 from typing import Any
 
+from tandem.messages import encode
 from tandem.protocol.decoding import Forward, Job, Prefill, Result
-from tandem.protocol.messages import encode
 from tandem.protocol.outbox import Send
 from tandem.topology import SERVER
 from tandem_lab.simulation.chain import ChainRun

@@ -19,18 +19,18 @@ from tandem.aggregation.document_weights import Evidence, Weights
 from tandem.codecs import Codec
 from tandem.engine.drafter import Drafter
 from tandem.events import DoneEvent, Event, TokenEvent
+from tandem.messages import RetrieveRequest, RetrieveResult, decode, encode
+from tandem.modes.spec import SessionSpec
 from tandem.protocol.decoding import Forward, Job, Prefill, compute_steps
 from tandem.protocol.drafting_table import DraftingTable
 from tandem.protocol.estimating_tables import ProfilingTable, SchedulingTable
 from tandem.protocol.lifecycle import StopCheck
-from tandem.protocol.messages import RetrieveRequest, RetrieveResult, decode, encode
 from tandem.protocol.outbox import ActorKind, Send
 from tandem.protocol.session_tables import (
     AggregatingTable,
     CoordinatorTable,
     sessions_of,
 )
-from tandem.protocol.spec import SessionSpec
 from tandem.topology import PARTIES, Party
 from tandem_lab.baselines.random_placement import RandomAggregatingTable
 from tandem_lab.simulation.link import Link, Wire

@@ -20,10 +20,10 @@ from tandem.aggregation.document_weights import Evidence, Weights, log_evidence
 from tandem.codecs import RaceLists, StatelessCodec, TopP
 from tandem.codecs.base import MAX_VOCAB
 from tandem.events import StopReason
+from tandem.messages import RetrieveRequest, RetrieveResult
+from tandem.modes.spec import SessionSpec
 from tandem.protocol.decoding import Prefill
-from tandem.protocol.messages import RetrieveRequest, RetrieveResult
 from tandem.protocol.prefix import common_length
-from tandem.protocol.spec import SessionSpec
 
 VOCAB = 16
 EOS = 3

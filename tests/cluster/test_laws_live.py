@@ -26,9 +26,9 @@ from tandem.config.schema import Config
 from tandem.corpora import WEIGHTS
 from tandem.engine.drafter import Drafter
 from tandem.engine.engine import Engine
+from tandem.messages import RetrieveRequest
+from tandem.messages.wire import to_float32
 from tandem.protocol.decoding import Prefill
-from tandem.protocol.messages import RetrieveRequest
-from tandem.protocol.wire import to_float32
 from tandem.retrieval.embedding import Embedder
 from tandem.retrieval.factory import open_index
 from tandem.retrieval.retriever import Retriever

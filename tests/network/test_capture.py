@@ -21,7 +21,7 @@ pytest.importorskip("dpkt", reason="dpkt is not installed (extra [lab])")
 from tokenizers import Tokenizer
 
 from tandem.codecs.race_lists import decode_race_list
-from tandem.protocol.messages import Proposal, Resync
+from tandem.messages import Proposal, Resync
 from tandem.topology import PARTIES
 from tandem_lab.latency.cluster import DATA_PORT
 from tandem_lab.netlab import NetLab, tools

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tandem.client.ask import Asker
-from tandem.protocol.spec import SessionSpec
+from tandem.modes.spec import SessionSpec
 from tandem_lab.simulation.specs import make_spec
 
 

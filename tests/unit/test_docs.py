@@ -17,9 +17,9 @@ import pytest
 import yaml
 
 import tandem
+from tandem import messages
 from tandem.config.overrides import walk
 from tandem.config.schema import Config
-from tandem.protocol import messages
 
 ROOT = Path(tandem.__file__).parent.parent
 DOCS = ROOT / "docs"

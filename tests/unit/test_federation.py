@@ -23,9 +23,9 @@ from tandem.config.overrides import replace_settings
 from tandem.config.schema import Config
 from tandem.engine.drafter import Drafter, TokenDrafter
 from tandem.errors import ClusterError, ConfigError, QueryError, TandemError
-from tandem.protocol.messages import Heartbeat, LinkFrame, Open
+from tandem.messages import Heartbeat, LinkFrame, Open
+from tandem.modes.spec import SessionSpec
 from tandem.protocol.outbox import Send
-from tandem.protocol.spec import SessionSpec
 from tandem.sites.agreement import HANDSHAKE_FIELDS, compare
 from tandem.system.paths import state_folder
 from tandem.topology import PARTIES, SERVER, star

@@ -23,7 +23,7 @@ from tandem.config.schema import (
 from tandem.config.validation import settings_of
 from tandem.conversation import Message
 from tandem.errors import ConfigError, ProtocolError, QueryError
-from tandem.protocol.spec import SessionSpec
+from tandem.modes.spec import SessionSpec
 from tandem.topology import PARTIES, Party
 from tandem_lab.quality.heldout import heldout_spec
 from tandem_lab.simulation.specs import change_spec

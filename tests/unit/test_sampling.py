@@ -103,7 +103,7 @@ generate = load("generate", "docs/generate.py")
 import numpy as np
 from tandem.config.schema import Config
 from tandem.errors import ConfigError
-from tandem.protocol.spec import SessionSpec
+from tandem.modes.spec import SessionSpec
 from tandem.client.request import build_spec
 from tandem.topology import PARTIES
 

@@ -14,9 +14,9 @@ from tandem.actors.decoder import DecoderActor
 from tandem.config.schema import Config
 from tandem.engine.engine import Engine
 from tandem.errors import GenerationError
+from tandem.messages import Begin, Commit, DecoderFailed, End, ProposalReady
 from tandem.protocol.decoding import Forward, Prefill
 from tandem.protocol.drafting_table import DraftingTable
-from tandem.protocol.messages import Begin, Commit, DecoderFailed, End, ProposalReady
 from tandem.protocol.outbox import Send
 from tandem.protocol.prefix import Prefix
 from tandem.topology import Party

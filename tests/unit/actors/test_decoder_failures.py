@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from tandem.errors import TandemError
+from tandem.messages import DecoderFailed, DecoderReady
 from tandem.protocol.decoding import Job, Prefill
-from tandem.protocol.messages import DecoderFailed, DecoderReady
 from tandem.protocol.outbox import Send
 from tests.unit.actors.test_worker_loop import _Decoder, begin
 

@@ -15,11 +15,11 @@ from tandem.actors.batching import Opened
 from tandem.codecs import RaceLists
 from tandem.engine.drafter import Drafter, row_probabilities
 from tandem.engine.engine import Engine
+from tandem.messages import Adopt, Commit, RetrieveResult
+from tandem.messages.wire import to_float32
 from tandem.modes import reference
 from tandem.protocol.decoding import Forward, Prefill, Result
 from tandem.protocol.drafting import DraftingSession
-from tandem.protocol.messages import Adopt, Commit, RetrieveResult
-from tandem.protocol.wire import to_float32
 from tandem.topology import Party
 from tandem_lab.simulation.specs import make_spec
 from tests.unit.engine.conftest import save_model, tokenizers

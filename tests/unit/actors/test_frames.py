@@ -10,7 +10,7 @@ from tandem.actors.base import Runtime
 from tandem.actors.draft_queue import DraftQueueActor
 from tandem.actors.retriever import RetrieverActor
 from tandem.config.schema import Config
-from tandem.protocol.messages import (
+from tandem.messages import (
     Begin,
     DecoderReady,
     Heartbeat,

@@ -14,10 +14,10 @@ from tandem.actors.hosting_queue import HostingQueue
 from tandem.config.sampling import SamplingParams
 from tandem.config.schema import Config
 from tandem.joining.handshakes import queue_of
+from tandem.messages import Begin, Cancel, End, Heartbeat, LinkFrame, Open, decode, encode
+from tandem.modes.spec import SessionSpec
 from tandem.protocol import limits
-from tandem.protocol.messages import Begin, Cancel, End, Heartbeat, LinkFrame, Open, decode, encode
 from tandem.protocol.prefix import Prefix
-from tandem.protocol.spec import SessionSpec
 from tandem.topology import Party
 from tandem_lab.simulation.specs import make_spec
 

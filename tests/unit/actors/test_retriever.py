@@ -15,7 +15,7 @@ from tandem.actors.base import Runtime
 from tandem.actors.retriever import RetrieverActor
 from tandem.config.schema import Config
 from tandem.errors import FilterError, TandemError
-from tandem.protocol.messages import (
+from tandem.messages import (
     RetrieveFailed,
     RetrieveRequest,
     RetrieveResult,

@@ -21,7 +21,7 @@ from tandem.config.schema import Config
 from tandem.corpora import WEIGHTS
 from tandem.errors import TandemError
 from tandem.events import DoneEvent, EstimateEvent, Event, TokenEvent
-from tandem.protocol.messages import Proposal, ProposalReady, decode, encode
+from tandem.messages import Proposal, ProposalReady, decode, encode
 from tandem.protocol.outbox import ActorKind, Send
 from tandem.protocol.prefix import Prefix
 from tandem.topology import Party

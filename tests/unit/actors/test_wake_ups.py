@@ -12,7 +12,7 @@ import random
 
 import pytest
 
-from tandem.protocol.messages import Commit, End
+from tandem.messages import Commit, End
 from tests.unit.actors.test_worker_loop import _Decoder, begin, has_drafted
 
 NUM_SEEDS = 1000

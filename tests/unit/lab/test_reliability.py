@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tandem.errors import ProtocolError
-from tandem.protocol.messages import decode_link
+from tandem.messages import decode_link
 from tandem_lab.reliability import hostile, malformed, outages, soak, targets
 from tandem_lab.reliability.bench import Bench, Watched, running
 

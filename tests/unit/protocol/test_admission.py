@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from tandem.events import DoneEvent, WaitEvent
+from tandem.messages import Begin, Cancel, Heartbeat, LinkFrame, Open, Verdict
+from tandem.modes.spec import SessionSpec
 from tandem.protocol import admission
 from tandem.protocol.admission import AdmittingTable
 from tandem.protocol.lifecycle import ABANDONED_S, StopCheck
-from tandem.protocol.messages import Begin, Cancel, Heartbeat, LinkFrame, Open, Verdict
 from tandem.protocol.outbox import Send
-from tandem.protocol.spec import SessionSpec
 from tandem.topology import Party
 from tandem_lab.simulation.specs import make_spec
 from tests.unit.protocol.test_opening import begun, crossing, frame

@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 
 from tandem.codecs import RaceLists
+from tandem.messages import LinkFrame, ListRequest, Proposal, ProposalReady, Rejoin, Sources
 from tandem.modes.roles import MAX_PROPOSAL, dual, speculative
 from tandem.protocol import ballots
 from tandem.protocol.backlog import MAX_RECEIPTS, Receipts
 from tandem.protocol.ballots import MAX_ENTRIES, BallotBox
 from tandem.protocol.lineage import MAX_PREFIXES, Lineage
-from tandem.protocol.messages import LinkFrame, ListRequest, Proposal, ProposalReady, Rejoin, Sources
 from tandem.protocol.prefix import Prefix, extend_digest
 from tandem.protocol.session_tables import CoordinatorTable
 from tandem.protocol.to_home import MAX_SOURCES

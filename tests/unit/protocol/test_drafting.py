@@ -9,10 +9,7 @@ import pytest
 
 from tandem.aggregation.document_weights import DocumentWeights, log_weight
 from tandem.conversation import Message
-from tandem.protocol.decoding import DecodingSession, Forward, Prefill, Result
-from tandem.protocol.drafting import DraftingSession
-from tandem.protocol.drafting_table import DraftingTable
-from tandem.protocol.messages import (
+from tandem.messages import (
     Adopt,
     Begin,
     Commit,
@@ -27,10 +24,13 @@ from tandem.protocol.messages import (
     RetrieveResult,
     Window,
 )
+from tandem.messages.wire import to_float32
+from tandem.modes.spec import SessionSpec
+from tandem.protocol.decoding import DecodingSession, Forward, Prefill, Result
+from tandem.protocol.drafting import DraftingSession
+from tandem.protocol.drafting_table import DraftingTable
 from tandem.protocol.outbox import Send
 from tandem.protocol.prefix import Prefix
-from tandem.protocol.spec import SessionSpec
-from tandem.protocol.wire import to_float32
 from tandem.topology import Party
 from tandem_lab.simulation.specs import make_spec
 

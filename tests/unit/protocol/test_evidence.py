@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 
 from tandem.aggregation.document_weights import Evidence, Weights, log_evidence, log_weight
+from tandem.messages import Adopt, Commit, Follow, Proposal, RetrieveResult, Window
+from tandem.messages.wire import to_float32
 from tandem.modes import reference
+from tandem.modes.spec import SessionSpec
 from tandem.protocol.decoding import MAX_BLOCK, DecodingSession, Forward, Prefill, compute_steps
 from tandem.protocol.drafting import DraftingSession
 from tandem.protocol.following import FollowingSession
-from tandem.protocol.messages import Adopt, Commit, Follow, Proposal, RetrieveResult, Window
 from tandem.protocol.outbox import Send
-from tandem.protocol.spec import SessionSpec
-from tandem.protocol.wire import to_float32
 from tandem.topology import Party
 from tandem_lab.simulation.specs import make_spec
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from tandem.aggregation.document_weights import DocumentWeights
+from tandem.messages import RetrieveResult
 from tandem.protocol import following
 from tandem.protocol.decoding import Forward, Result
 from tandem.protocol.following import FollowingSession
-from tandem.protocol.messages import RetrieveResult
 from tandem.protocol.prefix import Prefix
 from tandem_lab.simulation.specs import make_spec
 

@@ -9,9 +9,7 @@ from typing import Any
 import pytest
 
 from tandem.errors import TandemError
-from tandem.protocol.estimating_tables import ProfilingTable, SchedulingTable
-from tandem.protocol.lengths import LengthSession, RoundProfilingSession
-from tandem.protocol.messages import (
+from tandem.messages import (
     Begin,
     End,
     Observations,
@@ -20,8 +18,10 @@ from tandem.protocol.messages import (
     RoundProfile,
     Rounds,
 )
+from tandem.modes.spec import SessionSpec
+from tandem.protocol.estimating_tables import ProfilingTable, SchedulingTable
+from tandem.protocol.lengths import LengthSession, RoundProfilingSession
 from tandem.protocol.outbox import Send
-from tandem.protocol.spec import SessionSpec
 from tandem.scheduler.proposal_length import RoundCosts, best_length
 from tandem.topology import Party
 from tandem_lab.simulation.specs import change_spec, make_spec

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tandem.messages import Done, Heartbeat, LinkFrame, Open, Probe, Proposal, Verdict
 from tandem.protocol.backlog import RECEIPT_S
 from tandem.protocol.link import HEARTBEAT_RTTS, HEARTBEAT_S, PeerLink
 from tandem.protocol.log import MAX_VERDICT_TOKENS
-from tandem.protocol.messages import Done, Heartbeat, LinkFrame, Open, Probe, Proposal, Verdict
 from tandem.protocol.outbox import Send
 from tandem.protocol.prefix import Prefix
 from tandem.protocol.round_trips import FIRST_TIMEOUT_S, MAX_TIMEOUT_S, MIN_TIMEOUT_S, NUM_STAMPS

@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tandem.messages import LinkFrame, Logprobs, Verdict, VerifyResult, decode_link, encode
 from tandem.modes.roles import speculative
 from tandem.protocol.log import MAX_VERDICT_TOKENS, CommittedLog, join_verdicts, logprobs_of
-from tandem.protocol.messages import LinkFrame, Logprobs, Verdict, VerifyResult, decode_link, encode
 
 COUNTS = st.lists(st.tuples(st.integers(1, 9), st.integers(0, 9)), min_size=1, max_size=7)
 """Tokens of each verdict, and how many of them were proposed."""

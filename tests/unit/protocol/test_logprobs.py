@@ -13,12 +13,12 @@ import pytest
 from tandem.codecs import TopP
 from tandem.errors import ConfigError
 from tandem.events import TokenEvent
+from tandem.messages import Ballot, VerifyResult
 from tandem.modes import reference
+from tandem.modes.spec import SessionSpec
 from tandem.protocol.aggregating import AggregatorSession
 from tandem.protocol.logprobs import check_logprobs
-from tandem.protocol.messages import Ballot, VerifyResult
 from tandem.protocol.prefix import Prefix
-from tandem.protocol.spec import SessionSpec
 from tandem.topology import PARTIES, Party
 from tandem_lab.simulation import specs
 from tandem_lab.simulation.link import Link

@@ -10,14 +10,14 @@ import pytest
 from tandem.config.schema import DevicesConfig
 from tandem.errors import ProtocolError
 from tandem.events import SourcesEvent
+from tandem.messages import Begin, Cancel, DecoderReady, End, Heartbeat, LinkFrame, Open, Sources
+from tandem.modes.spec import SessionSpec
 from tandem.protocol.lifecycle import StopCheck
 from tandem.protocol.limits import check_spec
 from tandem.protocol.logprobs import MAX_TOP_LOGPROBS
-from tandem.protocol.messages import Begin, Cancel, DecoderReady, End, Heartbeat, LinkFrame, Open, Sources
 from tandem.protocol.outbox import Send
 from tandem.protocol.prefix import Prefix
 from tandem.protocol.session_tables import CoordinatorTable
-from tandem.protocol.spec import SessionSpec
 from tandem.topology import Party
 from tandem_lab.simulation.specs import make_spec
 

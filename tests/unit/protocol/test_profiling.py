@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from tandem.messages import Observation, Window
 from tandem.profiler.estimates import DecodeLine
-from tandem.protocol.messages import Observation, Window
 from tandem.protocol.outbox import Send
 from tandem.protocol.profiling import ProfilingSession
 from tandem.topology import Party

@@ -13,9 +13,7 @@ from tandem.aggregation.race_lists import RaceList
 from tandem.codecs import RaceLists, TopP
 from tandem.codecs.race_lists import MAX_LISTED, WHOLE, cut_vote, read_vote, vote_depth
 from tandem.errors import ProtocolError
-from tandem.protocol.aggregating import AggregatorSession
-from tandem.protocol.coordinator import SessionCoordinator
-from tandem.protocol.messages import (
+from tandem.messages import (
     Ballot,
     Heartbeat,
     LinkFrame,
@@ -25,6 +23,8 @@ from tandem.protocol.messages import (
     Undecided,
     VerifyResult,
 )
+from tandem.protocol.aggregating import AggregatorSession
+from tandem.protocol.coordinator import SessionCoordinator
 from tandem.protocol.outbox import Send
 from tandem.protocol.prefix import Prefix
 from tandem.protocol.race_votes import PATIENCE, ListLength

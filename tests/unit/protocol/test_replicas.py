@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tandem.protocol.messages import Commit, End, ProposalLength, Window
+from tandem.messages import Commit, End, ProposalLength, Window
 from tandem.protocol.outbox import Send
 from tandem.protocol.replicas import MAX_ENDED, Replicas, decoder_roles, is_decoder
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tandem.protocol.messages import (
+from tandem.messages import (
     Cancel,
     Done,
     Heartbeat,
@@ -33,10 +33,10 @@ from tandem.protocol.messages import (
     VerdictWithLogprobs,
     Votes,
 )
+from tandem.modes.spec import SessionSpec
 from tandem.protocol.prefix import Prefix
 from tandem.protocol.routes import NAMES, Routes
 from tandem.protocol.session_tables import CoordinatorTable
-from tandem.protocol.spec import SessionSpec
 from tandem_lab.simulation.specs import make_spec
 
 START = Prefix(1)

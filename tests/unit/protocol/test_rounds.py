@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tandem.events import AcceptanceLowEvent, ClientEvent, RoundEvent
-from tandem.protocol.messages import Proposal, Round, Rounds
+from tandem.messages import Proposal, Round, Rounds
 from tandem.protocol.outbox import Send
 from tandem.protocol.prefix import Prefix
 from tandem.protocol.report import REPORT_STEPS, Reporter

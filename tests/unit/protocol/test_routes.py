@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from tandem.protocol.messages import (
+from tandem.messages import (
     Cancel,
     LinkBody,
     LinkFrame,
@@ -22,9 +22,9 @@ from tandem.protocol.messages import (
     VerdictWithLogprobs,
     Votes,
 )
+from tandem.modes.spec import SessionSpec
 from tandem.protocol.prefix import Prefix
 from tandem.protocol.session_tables import CoordinatorTable
-from tandem.protocol.spec import SessionSpec
 from tandem_lab.simulation.specs import make_spec
 
 DIGEST = Prefix(1).digest

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from tandem.messages import DecoderReady, RetrieveResult
 from tandem.protocol.decoding import Prefill
 from tandem.protocol.drafting import DraftingSession
-from tandem.protocol.messages import DecoderReady, RetrieveResult
 from tandem.protocol.rows import Row, arrange_rows
 from tandem.topology import Party
 from tandem_lab.simulation.specs import make_spec

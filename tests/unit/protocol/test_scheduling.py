@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tandem.protocol.messages import Estimate, Placement, Profile
+from tandem.messages import Estimate, Placement, Profile
 from tandem.protocol.outbox import Send
 from tandem.protocol.scheduling import SchedulingSession, policy_of
 from tandem.scheduler.policies import Fixed, Greedy

@@ -14,11 +14,7 @@ import pytest
 
 from tandem.errors import ProtocolError, TandemError
 from tandem.events import ClientEvent, DoneEvent, PlacementEvent, StopReason
-from tandem.protocol.estimating_tables import ProfilingTable, SchedulingTable
-from tandem.protocol.lifecycle import ABANDONED_S, LINGER_S
-from tandem.protocol.link import PROBE_BYTES
-from tandem.protocol.log import MAX_AHEAD
-from tandem.protocol.messages import (
+from tandem.messages import (
     Ballot,
     Begin,
     Cancel,
@@ -46,6 +42,11 @@ from tandem.protocol.messages import (
     VotesReady,
     Window,
 )
+from tandem.modes.spec import SessionSpec
+from tandem.protocol.estimating_tables import ProfilingTable, SchedulingTable
+from tandem.protocol.lifecycle import ABANDONED_S, LINGER_S
+from tandem.protocol.link import PROBE_BYTES
+from tandem.protocol.log import MAX_AHEAD
 from tandem.protocol.outbox import Send
 from tandem.protocol.prefix import Prefix
 from tandem.protocol.session_tables import (
@@ -56,7 +57,6 @@ from tandem.protocol.session_tables import (
     CoordinatorTable,
     sessions_of,
 )
-from tandem.protocol.spec import SessionSpec
 from tandem.topology import PARTIES, Party
 from tandem_lab.simulation.specs import make_spec
 from tests.unit.lab.simulation.world import CODEC, VOCAB, distribution

@@ -8,10 +8,7 @@ from typing import Any
 import pytest
 
 from tandem.events import DoneEvent, PeerEvent, ProvisionalEvent, RetractEvent, SourcesEvent, TokenEvent
-from tandem.protocol.admission import AdmittingTable
-from tandem.protocol.lifecycle import ABANDONED_S
-from tandem.protocol.log import join_verdicts, plain, to_home
-from tandem.protocol.messages import (
+from tandem.messages import (
     Cancel,
     DecoderReady,
     Done,
@@ -31,10 +28,13 @@ from tandem.protocol.messages import (
     Votes,
     VotesReady,
 )
+from tandem.modes.spec import SessionSpec
+from tandem.protocol.admission import AdmittingTable
+from tandem.protocol.lifecycle import ABANDONED_S
+from tandem.protocol.log import join_verdicts, plain, to_home
 from tandem.protocol.outbox import Send
 from tandem.protocol.prefix import Prefix
 from tandem.protocol.session_tables import CoordinatorTable
-from tandem.protocol.spec import SessionSpec
 from tandem.topology import PAIR, SERVER, star
 from tandem_lab.simulation.specs import make_spec
 

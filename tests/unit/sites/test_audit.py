@@ -11,7 +11,7 @@ import pytest
 from tandem import Config, Tandem
 from tandem.cli import main
 from tandem.joining.handshakes import hello_of, new_instance
-from tandem.protocol.messages import LinkFrame, Logprobs, Open, Proposal, VerdictWithLogprobs, Votes, encode
+from tandem.messages import LinkFrame, Logprobs, Open, Proposal, VerdictWithLogprobs, Votes, encode
 from tandem.sites.audit import KINDS, Tally, listening_queue
 from tandem.sites.serving import Address, served
 from tandem.transport.port import join_frames

@@ -11,8 +11,8 @@ import pytest
 from tandem import Config, Tandem
 from tandem.client import ask as condensing
 from tandem.conversation import CONDENSED_CHARS, Message, ask_to_condense
-from tandem.protocol.messages import LinkFrame, Open
-from tandem.protocol.spec import SessionSpec
+from tandem.messages import LinkFrame, Open
+from tandem.modes.spec import SessionSpec
 from tandem.sites.audit import listening_queue
 from tandem_lab.simulation.specs import make_spec
 

@@ -21,8 +21,8 @@ from tandem.engine.model import load_model
 from tandem.errors import ClusterError, ConfigError, ProtocolError, QueryError
 from tandem.events import DoneEvent, PeerEvent, TokenEvent
 from tandem.joining.join_link import JoinLink
-from tandem.protocol.messages import LinkFrame, Open, decode_link
-from tandem.protocol.spec import SessionSpec
+from tandem.messages import LinkFrame, Open, decode_link
+from tandem.modes.spec import SessionSpec
 from tandem.sites import joined, serving
 from tandem.sites.serving import Address, ServedCloud, served
 from tandem_lab.training.bundle import read_bundled_questions

@@ -17,8 +17,8 @@ from tandem.codecs import codec_of
 from tandem.codecs.base import CodecSession, CodecStates
 from tandem.config.sampling import SamplingParams
 from tandem.engine.drafter import mix_rows
+from tandem.messages import LinkFrame, Proposal
 from tandem.protocol import leading
-from tandem.protocol.messages import LinkFrame, Proposal
 from tandem.sites.audit import listening_queue
 from tandem.topology import PARTIES, Party
 from tandem_lab.training.bundle import read_bundled_questions

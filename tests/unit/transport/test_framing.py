@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tandem.errors import ProtocolError
-from tandem.protocol.wire import MAX_FRAME_BYTES, write_varint
+from tandem.messages.wire import MAX_FRAME_BYTES, write_varint
 from tandem.transport.port import FrameSplitter, join_frames
 
 UNHURRIED = settings(deadline=None, derandomize=True)

@@ -13,8 +13,8 @@ import pytest
 from tandem.actors.base import Runtime
 from tandem.config.schema import Config
 from tandem.errors import TandemError
+from tandem.messages import Begin, Commit, DecoderFailed, End, ProposalReady
 from tandem.protocol.decoding import Forward, Prefill
-from tandem.protocol.messages import Begin, Commit, DecoderFailed, End, ProposalReady
 from tandem.protocol.outbox import Send
 from tandem.retrieval.factory import kv_folder
 from tandem.topology import Party

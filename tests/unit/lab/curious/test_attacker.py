@@ -10,7 +10,7 @@ import pytest
 
 from tandem.codecs import RaceLists, TopP
 from tandem.codecs.race_lists import cut_vote
-from tandem.protocol.messages import LinkFrame, Open, Proposal, encode
+from tandem.messages import LinkFrame, Open, Proposal, encode
 from tandem.protocol.prefix import Prefix
 from tandem_lab.curious.attacker import Attacker, guess
 from tandem_lab.curious.facts import deal

@@ -12,7 +12,7 @@ import pytest
 
 from tandem.codecs.top_p import TopP
 from tandem.errors import NetLabError
-from tandem.protocol.messages import LinkFrame, Proposal, Resync, encode
+from tandem.messages import LinkFrame, Proposal, Resync, encode
 from tandem.transport.handshake import Greeting
 from tandem.transport.port import join_frames
 from tandem_lab.netlab.packets import Flow, as_varints, has_common_run, pieces_of, read_capture, token_runs

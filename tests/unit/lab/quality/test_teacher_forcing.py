@@ -20,9 +20,9 @@ from tandem.config.schema import WeightsConfig
 from tandem.engine.drafter import mix_rows, row_probabilities
 from tandem.engine.engine import Engine
 from tandem.engine.prompt import Prompt
-from tandem.protocol.messages import RetrieveResult
+from tandem.messages import RetrieveResult
+from tandem.messages.wire import to_float32
 from tandem.protocol.rows import arrange_rows
-from tandem.protocol.wire import to_float32
 from tandem.topology import PARTIES, Party
 from tandem_lab.baselines.documents import JOINT
 from tandem_lab.quality import aggregation, teacher_forcing

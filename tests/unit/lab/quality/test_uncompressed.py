@@ -10,7 +10,7 @@ from benchmarks._common import bundled_pair
 from tandem.client.request import spec_of
 from tandem.codecs import codec_of
 from tandem.config.schema import Config
-from tandem.protocol.spec import SessionSpec
+from tandem.modes.spec import SessionSpec
 from tandem.topology import PARTIES
 from tandem_lab.quality.local import LocalPair
 from tandem_lab.quality.uncompressed import answer_uncompressed

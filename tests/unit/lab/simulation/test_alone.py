@@ -9,13 +9,13 @@ import pytest
 from tandem.aggregation.rules import draft_rule
 from tandem.errors import ProtocolError
 from tandem.events import DoneEvent, EstimateEvent, PeerEvent, PlacementEvent, TokenEvent
+from tandem.messages import Heartbeat
+from tandem.modes.spec import SessionSpec
 from tandem.protocol.coordinator import SessionCoordinator
 from tandem.protocol.lifecycle import Lifecycle
 from tandem.protocol.link import PeerLink
-from tandem.protocol.messages import Heartbeat
 from tandem.protocol.outbox import Send
 from tandem.protocol.prefix import Prefix
-from tandem.protocol.spec import SessionSpec
 from tandem.topology import PARTIES, Party
 from tandem_lab.simulation.link import Link
 from tandem_lab.simulation.specs import make_spec as fixed_spec

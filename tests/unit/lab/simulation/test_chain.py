@@ -14,7 +14,9 @@ import pytest
 
 from tandem.cli import main
 from tandem.events import DoneEvent, PeerEvent
+from tandem.messages import Ballot, LinkBody, Proposal, Verdict, VerifyResult, Votes
 from tandem.modes.roles import Roles
+from tandem.modes.uplink_budget import UplinkBudget
 from tandem.protocol import aggregating, coordinator, decoding, drafting_table, session_tables
 from tandem.protocol.aggregating import AggregatorSession
 from tandem.protocol.ballots import BallotBox
@@ -23,10 +25,8 @@ from tandem.protocol.following import FollowingSession
 from tandem.protocol.leading import Leading
 from tandem.protocol.lifecycle import Lifecycle
 from tandem.protocol.log import CommittedLog
-from tandem.protocol.messages import Ballot, LinkBody, Proposal, Verdict, VerifyResult, Votes
 from tandem.protocol.outbox import Send
 from tandem.protocol.prefix import Prefix
-from tandem.protocol.uplink_budget import UplinkBudget
 from tandem_lab.simulation import chain as simulated
 from tandem_lab.simulation.chain import ChainRun, play_chain
 from tandem_lab.simulation.chain_scenario import (

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from tandem.events import RoundEvent
+from tandem.messages import LinkBody, Verdict
+from tandem.modes.spec import SessionSpec
 from tandem.protocol import committing, coordinator
 from tandem.protocol.lifecycle import Lifecycle
-from tandem.protocol.messages import LinkBody, Verdict
 from tandem.protocol.outbox import Send
 from tandem.protocol.report import Reporter
-from tandem.protocol.spec import SessionSpec
 from tandem.protocol.to_home import Messenger
 from tandem.topology import SERVER
 from tandem_lab.simulation.chain import ChainRun, play_chain

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from tandem.events import TokenEvent
+from tandem.messages import LinkBody, Verdict, VerdictWithLogprobs
 from tandem.modes import reference
 from tandem.protocol import log, send_window
 from tandem.protocol.logprobs import check_logprobs
-from tandem.protocol.messages import LinkBody, Verdict, VerdictWithLogprobs
 from tandem.protocol.outbox import Send
 from tandem_lab.simulation import chain
 from tandem_lab.simulation.chain import ChainRun

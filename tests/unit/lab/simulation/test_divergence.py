@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tandem.events import TokenEvent
+from tandem.messages import VerifyResult
 from tandem.protocol.coordinator import SessionCoordinator
-from tandem.protocol.messages import VerifyResult
 from tandem.protocol.outbox import Send
 from tandem.topology import PARTIES, Party
 from tandem_lab.simulation.link import Link

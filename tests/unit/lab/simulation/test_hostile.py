@@ -14,10 +14,10 @@ import pytest
 
 from tandem.cli import main
 from tandem.errors import ProtocolError
+from tandem.messages import Ballot, LinkBody, Proposal, Resync, Undecided, Verdict
 from tandem.protocol import coordinator
 from tandem.protocol.aggregating import AggregatorSession
 from tandem.protocol.ballots import BallotBox
-from tandem.protocol.messages import Ballot, LinkBody, Proposal, Resync, Undecided, Verdict
 from tandem.protocol.routes import Routes
 from tandem_lab.cli.fuzz import HOSTILE
 from tandem_lab.simulation.event_log import EventLog

@@ -45,6 +45,17 @@ import pytest
 
 from tandem.aggregation.document_weights import DocumentWeights, Evidence, Weights
 from tandem.events import TokenEvent
+from tandem.messages import (
+    Adopt,
+    Ballot,
+    Commit,
+    Heartbeat,
+    LinkFrame,
+    Proposal,
+    Resync,
+    Verdict,
+)
+from tandem.messages.wire import to_float32
 from tandem.protocol import coordinator, decoding, drafting_table
 from tandem.protocol.ballots import BallotBox, Entry
 from tandem.protocol.convergence import Convergence
@@ -55,20 +66,9 @@ from tandem.protocol.following import FollowingSession
 from tandem.protocol.line import DraftLine
 from tandem.protocol.link import PeerLink
 from tandem.protocol.log import CommittedLog
-from tandem.protocol.messages import (
-    Adopt,
-    Ballot,
-    Commit,
-    Heartbeat,
-    LinkFrame,
-    Proposal,
-    Resync,
-    Verdict,
-)
 from tandem.protocol.outbox import Send
 from tandem.protocol.prefix import Prefix, extend_digest
 from tandem.protocol.sessions import ReorderBuffer
-from tandem.protocol.wire import to_float32
 from tandem.topology import PAIR, PARTIES
 from tandem_lab.simulation.faults import Fault
 from tandem_lab.simulation.fuzz import FuzzFailure, Scenario, expected, make_scenario, play

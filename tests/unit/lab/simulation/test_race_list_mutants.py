@@ -26,10 +26,10 @@ import pytest
 from tandem.aggregation import race_lists
 from tandem.aggregation.race_lists import Certificate, RaceList, RaceVote
 from tandem.codecs.race_lists import WHOLE, vote_depth
+from tandem.messages import LinkFrame, ListRequest, Proposal, encode
 from tandem.protocol import aggregating, coordinator, link, race_votes
 from tandem.protocol.backlog import Backlog
 from tandem.protocol.ballots import BallotBox, Entry
-from tandem.protocol.messages import LinkFrame, ListRequest, Proposal, encode
 from tandem.protocol.outbox import Send
 from tandem.protocol.prefix import Prefix
 from tandem.protocol.race_votes import RaceVotes

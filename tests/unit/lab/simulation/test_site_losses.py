@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tandem.protocol.messages import (
+from tandem.messages import (
     Adopt,
     Ballot,
     Begin,

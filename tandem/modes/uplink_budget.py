@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import accumulate
 
-from tandem.protocol.wire import varint_bytes
+from tandem.messages.wire import varint_bytes
 
 BITS_PER_BYTE = 8
 

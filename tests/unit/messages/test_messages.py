@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tandem import messages
 from tandem.errors import ProtocolError
-from tandem.protocol import messages
-from tandem.protocol.messages import (
+from tandem.messages import (
     PROTOCOL_VERSION,
     Begin,
     Cancel,
@@ -51,8 +51,8 @@ from tandem.protocol.messages import (
     encode,
     registry,
 )
-from tandem.protocol.messages.link import Version
-from tandem.protocol.wire import (
+from tandem.messages.link import Version
+from tandem.messages.wire import (
     Blob,
     Blobs,
     Digest,

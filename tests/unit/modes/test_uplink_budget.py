@@ -16,14 +16,14 @@ import pytest
 
 from tandem.aggregation.distributions import Distribution
 from tandem.aggregation.rules import acceptance, residual
+from tandem.messages import Alone, Commit, LinkFrame, Proposal, ProposalReady, encode
+from tandem.modes.spec import SessionSpec
+from tandem.modes.uplink_budget import UplinkBudget
 from tandem.protocol.decoding import Forward, Result
 from tandem.protocol.drafting import DraftingSession
-from tandem.protocol.messages import Alone, Commit, LinkFrame, Proposal, ProposalReady, encode
 from tandem.protocol.outbox import Send
 from tandem.protocol.prefix import Prefix
 from tandem.protocol.routes import Routes
-from tandem.protocol.spec import SessionSpec
-from tandem.protocol.uplink_budget import UplinkBudget
 from tandem.topology import Party
 from tandem_lab.simulation.specs import make_spec
 

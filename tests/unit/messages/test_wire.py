@@ -11,14 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tandem.errors import ProtocolError
-from tandem.protocol.registry import Registry
-from tandem.protocol.wire import (
+from tandem.messages.wire import (
     MAX_FRAME_BYTES,
     VARINT,
     VARINTS,
     Digest,
     FrameCursor,
     PartyIndex,
+    Registry,
     Text,
     Texts,
     Varint,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from tandem.protocol.messages.link import registry
-from tandem.protocol.wire import Float64, Float64s, PartyIndex, Texts, UInt32, Varint, sequence
+from tandem.messages.link import registry
+from tandem.messages.wire import Float64, Float64s, PartyIndex, Texts, UInt32, Varint, sequence
 
 
 @registry.message(80)

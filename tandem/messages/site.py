@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from tandem.protocol.messages.link import Logprobs, Proposal, Votes, registry
-from tandem.protocol.wire import (
+from tandem.messages.link import Logprobs, Proposal, Votes, registry
+from tandem.messages.wire import (
     Blobs,
     Digest,
     Flag,

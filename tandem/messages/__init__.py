@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, TypeAlias, get_args
 
-from tandem.protocol.messages.estimates import (
+from tandem.messages.estimates import (
     Estimate,
     Observation,
     Observations,
@@ -16,7 +16,7 @@ from tandem.protocol.messages.estimates import (
     RoundProfile,
     Rounds,
 )
-from tandem.protocol.messages.link import (
+from tandem.messages.link import (
     PROTOCOL_VERSION,
     Cancel,
     Done,
@@ -39,7 +39,7 @@ from tandem.protocol.messages.link import (
     in_127ths,
     registry,
 )
-from tandem.protocol.messages.site import (
+from tandem.messages.site import (
     Adopt,
     Alone,
     Ballot,

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, TypeAlias
 
 from tandem.errors import ProtocolError
-from tandem.protocol.registry import Registry
-from tandem.protocol.wire import (
+from tandem.messages.wire import (
     Blob,
     Blobs,
     Digest,
@@ -21,6 +20,7 @@ from tandem.protocol.wire import (
     Line,
     Lines,
     PartyIndex,
+    Registry,
     Text,
     UInt32,
     Varint,

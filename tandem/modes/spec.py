@@ -18,7 +18,7 @@ from tandem.config.sampling import SamplingParams
 from tandem.conversation import Message, join_questions
 from tandem.errors import ConfigError, GenerationError, ProtocolError
 from tandem.modes.roles import Roles, dual, federated, find_mode, solo, speculative
-from tandem.protocol.uplink_budget import UplinkBudget
+from tandem.modes.uplink_budget import UplinkBudget
 from tandem.topology import PARTIES, Party, as_party, at_start
 
 PeerLoss = Literal["continue", "wait", "fail"]
