@@ -133,7 +133,6 @@ LAYERS = {
         "corpora",
         "errors",
         "events",
-        "figures",
         "joining",
         "retrieval",
         "system",

@@ -7,7 +7,6 @@
 The others keep what they have loaded; sessions end by the rules for a lost actor or peer. Where that fails, or a
 supervisor that was restarted finds it half done, all six are replaced, as `tandem up` does it. The supervisor itself is
 restarted by Ray, with what it was created with; it has no other state. It runs on the party's node and goes with it.
-Every ten seconds it records what the actors count in Ray's metrics.
 """
 
 from __future__ import annotations
@@ -33,10 +32,8 @@ from tandem.cluster import nodes
 from tandem.cluster.actor_table import SUPERVISOR, explain_party, read_actors
 from tandem.cluster.attach import wait_for_roles
 from tandem.cluster.launch import are_prepared, create_party, find_party, runtime_for
-from tandem.cluster.metrics import RayMetrics
 from tandem.cluster.placement import at_home, party_nodes
 from tandem.cluster.replicas import Replacements, Run, in_thread, replace_decoder, stop_strays
-from tandem.cluster.status import read_reports
 from tandem.config.schema import Config
 from tandem.errors import ClusterError, TandemError
 from tandem.protocol.outbox import ROLES
@@ -49,8 +46,6 @@ WATCH_S = 1.0
 """Between two looks at Ray's table."""
 MAX_PAUSE_S = 60.0
 """The same after failures to start, each of which doubles it."""
-RECORD_S = 10.0
-"""Between two records of the party's figures."""
 MEET_S = 10.0
 """For the draft queues of the parties to connect; then they are tried again."""
 _log = logging.getLogger("tandem")
@@ -62,7 +57,6 @@ class Supervisor:
     def __init__(self, party: str, runtime: Runtime) -> None:
         """It begins when `watch` is called, or at once where Ray has restarted it."""
         self._secret = runtime.secret
-        self._metrics = RayMetrics()
         self._watch = Watch(party, runtime)
         self._thread = threading.Thread(target=self._look_forever, name="watch", daemon=True)
         if ray.get_runtime_context().was_current_actor_reconstructed:
@@ -91,13 +85,8 @@ class Supervisor:
         }
 
     def _look_forever(self) -> None:
-        recorded_s = -RECORD_S
         while True:
-            pause_s = self._watch.look()
-            if time.monotonic() - recorded_s >= RECORD_S:
-                recorded_s = time.monotonic()
-                self._watch.record(self._metrics)
-            time.sleep(pause_s)
+            time.sleep(self._watch.look())
 
 
 class Watch:
@@ -137,14 +126,6 @@ class Watch:
             _log.exception("The actors of the %s could not be replaced", self._party)
             self.problem, self._pause_s = str(error), min(2 * self._pause_s, MAX_PAUSE_S)
         return self._pause_s
-
-    def record(self, metrics: RayMetrics) -> None:
-        """What the party's actors count, in Ray's metrics."""
-        try:
-            reports = asyncio.run(read_reports(self._read_actors(), self._runtime.config))
-            metrics.record(reports)
-        except Exception:  # figures are not worth the watch
-            _log.exception("The figures of the %s could not be recorded", self._party)
 
     @property
     def _decoders(self) -> set[str]:

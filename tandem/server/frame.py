@@ -15,7 +15,7 @@ from tandem.server.errors import ApiError
 from tandem.server.logs import log_event, log_failure
 from tandem.server.metrics import Metrics
 from tandem.server.streams import ClientLeftError
-from tandem.server.tracing import within_caller
+from tandem.server.tracing import join_trace
 
 CLIENT_LEFT = 499
 """Status in log and metrics of a request whose client left; nobody receives it."""
@@ -50,8 +50,8 @@ class Frame:
         try:
             try:
                 self._guard.check(scope["path"], headers := Headers(scope=scope))
-                with within_caller(headers):
-                    await self._app(scope, receive, send_and_note)
+                join_trace(headers)
+                await self._app(scope, receive, send_and_note)
             except ApiError as error:
                 await error_response(error)(scope, receive, send_and_note)
         except ClientLeftError:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -16,7 +16,6 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from tandem import __version__
 from tandem.events import DoneEvent, Event, PeerEvent, TokenEvent, WaitEvent
-from tandem.figures import FIGURES, Figure, read_figures
 from tandem.topology import Party
 
 TOKEN_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
@@ -163,17 +162,53 @@ class _PartyCollector:
 
     def collect(self) -> Iterable[Metric]:
         """The metrics."""
-        families = {figure: _family(figure) for figure in FIGURES}
-        for figure, labels, value in read_figures(self._state["actors"]):
-            families[figure].add_metric(labels, value)
-        connected = GaugeMetricFamily(
-            "tandem_peer_connected", "Whether a peer of the home party is connected", labels=["party"]
+        party, by_actor = ["party"], ["party", "actor"]
+        link = CounterMetricFamily(
+            "tandem_link_bytes",
+            "Bytes on the link between draft queues",
+            labels=["party", "peer", "direction"],
         )
-        for party, is_connected in self._peers.items():
-            connected.add_metric([party], is_connected)
-        return [*families.values(), connected]
+        sessions = GaugeMetricFamily("tandem_sessions_open", "Sessions of a party", labels=party)
+        waiting = GaugeMetricFamily("tandem_sessions_waiting", "Queries that wait at a party", labels=party)
+        moved = CounterMetricFamily(
+            "tandem_sessions_moved", "Sessions given to another decoder when theirs was lost", labels=party
+        )
+        alive = GaugeMetricFamily("tandem_actor_up", "Whether an actor is alive", labels=by_actor)
+        decoding = GaugeMetricFamily(
+            "tandem_decoder_sessions_open", "Sessions that a decoder has", labels=by_actor
+        )
+        hits = CounterMetricFamily(
+            "tandem_document_cache_hits", "Documents whose model state was stored", labels=by_actor
+        )
+        misses = CounterMetricFamily(
+            "tandem_document_cache_misses", "Documents that a model had to read", labels=by_actor
+        )
+        for actor in self._state["actors"]:
+            name, kind = actor["party"], actor["name"].partition("/")[2]
+            extra = actor.get("extra", {})
+            alive.add_metric([name, kind], actor["state"] == "alive")
+            if "num_waiting" in extra:  # a draft queue
+                sessions.add_metric([name], actor["num_sessions"])
+                waiting.add_metric([name], extra["num_waiting"])
+                moved.add_metric([name], extra["num_moved"])
+                for labels, value in _link_bytes(actor["links"]):
+                    link.add_metric([name, *labels], value)
+            if "num_forwards" in extra:  # a decoder
+                decoding.add_metric([name, kind], actor["num_sessions"])
+            if "kv_hits" in extra:
+                hits.add_metric([name, kind], extra["kv_hits"])
+                misses.add_metric([name, kind], extra["kv_misses"])
+        connected = GaugeMetricFamily(
+            "tandem_peer_connected", "Whether a peer of the home party is connected", labels=party
+        )
+        for peer, is_connected in self._peers.items():
+            connected.add_metric([peer], is_connected)
+        return [link, sessions, waiting, alive, hits, misses, decoding, moved, connected]
 
 
-def _family(figure: Figure) -> CounterMetricFamily | GaugeMetricFamily:
-    kind = CounterMetricFamily if figure.is_count else GaugeMetricFamily
-    return kind(figure.name, figure.help, labels=figure.labels)
+def _link_bytes(links: dict[str, dict[str, int]]) -> Iterator[tuple[tuple[str, str], int]]:
+    for name, counters in links.items():
+        peer, _, kind = name.partition("/")
+        if kind == "draft_queue":
+            for direction in ("sent", "received"):
+                yield (peer, direction), counters[f"{direction}_bytes"]

@@ -274,7 +274,6 @@ def test_it_looks_after_the_party_in_one_thread(monkeypatch: pytest.MonkeyPatch,
 
     context = SimpleNamespace(was_current_actor_reconstructed=is_restarted)
     monkeypatch.setattr(supervisor, "ray", SimpleNamespace(get_runtime_context=lambda: context))
-    monkeypatch.setattr(supervisor, "RayMetrics", SimpleNamespace)
     monkeypatch.setattr(supervisor, "Watch", FakeWatch)
     watched = Supervisor("device", RUNTIME)
     watched.watch()
