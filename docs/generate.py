@@ -28,10 +28,10 @@ from tandem.cli import main
 from tandem.cli.config import HEADER
 from tandem.client.request import QueryOptions
 from tandem.codecs.top_p import TopP
-from tandem.config import presets, toml
-from tandem.config.overrides import walk
+from tandem.config import presets
+from tandem.config.checks import Setting, as_toml
+from tandem.config.files import walk
 from tandem.config.schema import Config
-from tandem.config.validation import Setting
 from tandem.protocol.prefix import Prefix
 from tandem.system import file_kinds
 
@@ -203,7 +203,7 @@ def settings_tables() -> str:
     for section, setting, default in walk(Config()):
         if f"### [{section}]" not in lines:
             lines += ["", f"### [{section}]", "", "| key | type | default | meaning |", "|---|---|---|---|"]
-        kind, value, meaning = _cell(_type_name(setting)), toml.dump(default), _cell(setting.meaning)
+        kind, value, meaning = _cell(_type_name(setting)), as_toml(default), _cell(setting.meaning)
         lines.append(f"| `{section}.{setting.name}` | {kind} | `{value}` | {meaning} |")
     return "\n".join(lines).strip()
 
@@ -216,7 +216,7 @@ def preset_table() -> str:
     lines = ["| preset | what it is | settings |", "|---|---|---|"]
     for name, meaning in found:
         settings = [
-            f"`{section}.{key} = {toml.dump(value)}`"
+            f"`{section}.{key} = {as_toml(value)}`"
             for section, group in presets.PRESETS[name].items()
             for key, value in group.items()
         ]

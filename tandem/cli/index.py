@@ -82,7 +82,7 @@ def index(
     The index remembers its PATH: building it from another one is refused where a document would be lost. If it fails,
     the index that was there is kept.
     """
-    from tandem.config.overrides import replace_settings
+    from tandem.config.files import replace_settings
 
     if path is not None and (add or delete):
         raise typer.BadParameter("PATH must be left out with --add and --delete")

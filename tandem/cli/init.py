@@ -197,7 +197,7 @@ def _index_line(party: Party, path: Path) -> str:
 
 
 def _settings(folders: dict[Party, Path], pair: Pair | None) -> Config:
-    from tandem.config.overrides import replace_settings
+    from tandem.config.files import replace_settings
     from tandem.config.schema import Config
 
     values: dict[str, dict[str, Any]] = {

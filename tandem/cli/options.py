@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from tandem.config import toml
+from tandem.config.checks import as_toml
 from tandem.topology import PARTIES, Party
 
 if TYPE_CHECKING:
+    from tandem.config.checks import Setting
     from tandem.config.schema import Config
-    from tandem.config.validation import Setting
 
 CONFIG_NAME = "tandem.toml"
 LOOPBACK = "127.0.0.1"
@@ -247,7 +247,7 @@ def with_settings(*keys: str) -> Callable[[Function], Function]:
 
     keys: "section.name", or "section" for all of a section. Adding a field to a section adds its option.
     """
-    from tandem.config.overrides import walk
+    from tandem.config.files import walk
     from tandem.config.schema import Config
 
     wanted = [
@@ -291,6 +291,6 @@ def setting_overrides(options: Mapping[str, Any], num_documents: Sequence[Any] |
     given = {name: value for name, value in options.items() if value is not None}
     counts = [f"{party}.num_documents={count}" for parties, count in num_documents or () for party in parties]
     return counts + [
-        f"{name.replace(IN_SECTION, '.')}={toml.dump(tuple(value)) if isinstance(value, list) else value}"
+        f"{name.replace(IN_SECTION, '.')}={as_toml(tuple(value)) if isinstance(value, list) else value}"
         for name, value in given.items()
     ]

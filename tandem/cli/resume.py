@@ -17,8 +17,8 @@ from tandem.cli.options import (
 )
 from tandem.cli.output import StageLog
 from tandem.cli.transcript import Transcript
+from tandem.config.checks import change
 from tandem.config.schema import placement_of
-from tandem.config.validation import change
 from tandem.topology import Party
 
 

@@ -1,4 +1,4 @@
-"""Wrong command lines: one sentence each, with the nearest option or command, or the new name of an old one."""
+"""Wrong command lines: one sentence each, with the nearest option or command."""
 
 from __future__ import annotations
 
@@ -19,19 +19,6 @@ from typer.exceptions import TyperException
 
 from tandem import __version__
 from tandem.errors import TandemError, did_you_mean
-
-MOVED_COMMANDS = {name: f"lab {name}" for name in ("bench", "eval", "fuzz", "netlab", "replay")}
-RENAMED_OPTIONS = {
-    ("ask", "--alone"): "--only",
-    ("ask", "--plot"): "`tandem lab timeline QUESTION --plot FILE`",
-    ("ask", "--timeline"): "`tandem lab timeline QUESTION --trace FILE`",
-    ("index", "--kv"): "--precompute-kv",
-    ("latency", "--floors"): "--min-decode-time",
-    ("profile", "--again"): "--force",
-    ("ttft", "--floors"): "--min-decode-time",
-}
-"""(command, option of earlier versions) -> what to write instead."""
-
 
 HELP_COLUMNS = 100
 
@@ -74,8 +61,6 @@ class CommandGroup(TyperGroup):
         name = args[0]
         if name.startswith("-") or self.get_command(ctx, name) is not None:
             return super().resolve_command(ctx, args)
-        if ctx.parent is None and name in MOVED_COMMANDS:
-            ctx.fail(f"`tandem {name}` is now `tandem {MOVED_COMMANDS[name]}`.")
         ctx.fail(
             f"`{ctx.command_path}` has no command {name!r}; {did_you_mean(name, self.list_commands(ctx))}"
         )
@@ -134,8 +119,6 @@ def _from_here(path: Path) -> str:
 def _explain_option(context: Any, option: str) -> str:
     """What to write instead of an option that the command does not have."""
     command = context.command_path
-    if replacement := RENAMED_OPTIONS.get((context.info_name, option)):
-        return f"{option} of `{command}` is now {replacement}."
     names = [name for parameter in context.command.get_params(context) for name in parameter.opts]
     options = [name for name in names if name.startswith("--")]
     return f"`{command}` has no option {option}; {did_you_mean(option, options)}"

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, Unpack
 from pydantic_core import PydanticSerializationError
 
 from tandem.client.questions import check_question
+from tandem.config.checks import Settings, change
 from tandem.config.extensions import CodecConfig, is_extension
 from tandem.config.parties import shares_of
 from tandem.config.presets import KEY, settings_of_preset
 from tandem.config.sampling import SamplingOptions, SamplingParams
 from tandem.config.schema import Config, DecodingConfig, DecodingOptions, LinkConfig, OnPeerLoss
-from tandem.config.validation import Settings, change
 from tandem.conversation import Message, MessageDict, read_history
 from tandem.errors import ConfigError, QueryError, nearest
 from tandem.modes.spec import SessionSpec
@@ -115,8 +115,6 @@ class QueryOptions(SamplingOptions, DecodingOptions, total=False):
     """0 to 20: each TokenEvent has its log probability in the target, and those of so many likeliest tokens."""
 
 
-RENAMED_OPTIONS = {"alone": "only", "provisional": "show_drafts"}
-"""Options of version 0.1 and what they are called today."""
 OPTION_CHECKS: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
     ("sampling", "a SamplingParams", lambda value: isinstance(value, SamplingParams)),
     ("seed", "a whole number from 0 to 2^64 - 1", lambda value: type(value) is int and 0 <= value < 1 << 64),
@@ -211,22 +209,16 @@ def build_spec(
 
 def _check_options(options: Mapping[str, Any]) -> None:
     """Names of all, and values of those that are no settings. Raises ConfigError."""
-    _check_names(options)
+    for name in options:
+        if name not in QueryOptions.__annotations__:
+            near = nearest(name, QueryOptions.__annotations__)
+            raise ConfigError(f"A query has no option {name!r}; the nearest is {near!r}.")
     for name, expected, is_right in OPTION_CHECKS:
         value = options.get(name)
         if value is not None and not is_right(value):
             raise ConfigError(
                 f"The option {name} must be {expected}, but it is {value!r:.100}; correct it or omit it."
             )
-
-
-def _check_names(options: Mapping[str, Any]) -> None:
-    for name in options:
-        if name in RENAMED_OPTIONS:
-            raise ConfigError(f"The option {name} is now {RENAMED_OPTIONS[name]}; rename it.")
-        if name not in QueryOptions.__annotations__:
-            near = nearest(name, QueryOptions.__annotations__)
-            raise ConfigError(f"A query has no option {name!r}; the nearest is {near!r}.")
 
 
 def _configure(config: Config, options: Mapping[str, Any]) -> Config:

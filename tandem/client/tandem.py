@@ -15,8 +15,8 @@ from tandem.client.ask import Asker
 from tandem.client.batch import BatchItem, BatchProgress, answer_all, bounded, list_questions
 from tandem.client.request import QueryOptions, build_spec
 from tandem.client.resume import Unfinished, keep
+from tandem.config.checks import change
 from tandem.config.schema import Config, checked_config
-from tandem.config.validation import change
 from tandem.errors import QueryError
 from tandem.events import Answer, Event, collect
 from tandem.sites.deployment import ActorClasses, Deployment, Progress, ignore

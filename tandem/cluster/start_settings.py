@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from tandem.config import toml
-from tandem.config.overrides import walk
+from tandem.config.checks import as_toml, settings_of
+from tandem.config.files import walk
 from tandem.config.parties import WorkerConfig
 from tandem.config.schema import Config
-from tandem.config.validation import settings_of
 
 SHARED = ("cluster.light_actors", "codec.", "retrieval.embedder", "weights.scorer")
 """Beginnings of keys that count when either party starts."""
 ASKED = ("num_documents", "weight")
 """Settings of a party that travel with each question."""
-ALSO_LOADED = {("codec.name", toml.dump("auto")): toml.dump("top_p")}
+ALSO_LOADED = {("codec.name", as_toml("auto")): as_toml("top_p")}
 """What a question can have although something else is running: a party with "auto" has loaded top_p too."""
 
 
@@ -47,7 +46,7 @@ def _defaults(config: Config, party: str) -> dict[str, str]:
     if party in config.workers:
         own = WorkerConfig()
         defaults |= {
-            f"workers.{party}.{setting.name}": toml.dump(getattr(own, setting.name))
+            f"workers.{party}.{setting.name}": as_toml(getattr(own, setting.name))
             for setting in settings_of(WorkerConfig)
         }
     return defaults
@@ -55,7 +54,7 @@ def _defaults(config: Config, party: str) -> dict[str, str]:
 
 def _values(config: Config, party: str) -> dict[str, str]:
     section = f"workers.{party}" if party in config.workers else party
-    every = {f"{name}.{setting.name}": toml.dump(value) for name, setting, value in walk(config)}
+    every = {f"{name}.{setting.name}": as_toml(value) for name, setting, value in walk(config)}
     asked = {f"{section}.{name}" for name in ASKED}
     return {
         key: value

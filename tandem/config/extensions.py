@@ -14,7 +14,7 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 from pydantic.dataclasses import dataclass
 
-from tandem.config.validation import STRICT, Extension, Settings
+from tandem.config.checks import STRICT, Extension, Settings
 from tandem.errors import ConfigError, did_you_mean
 
 Parameters = dict[str, bool | int | float | str]

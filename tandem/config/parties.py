@@ -11,7 +11,7 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, Field
 from pydantic.dataclasses import dataclass
 
-from tandem.config.validation import STRICT, Settings, WordOrPath
+from tandem.config.checks import STRICT, Settings, WordOrPath
 from tandem.conversation import SYSTEM_PROMPT
 from tandem.corpora import AUTO, CORPORA, TOYS, default_index, default_model
 from tandem.errors import ConfigError, did_you_mean

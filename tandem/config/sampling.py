@@ -13,7 +13,7 @@ from typing import TypedDict
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from tandem.config.validation import STRICT, Settings, Texts
+from tandem.config.checks import STRICT, Settings, Texts
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)

@@ -15,15 +15,14 @@ from pydantic import Field, TypeAdapter, ValidationError, model_validator
 from pydantic.dataclasses import dataclass
 from pydantic_core import ArgsKwargs
 
-from tandem.config import toml
+from tandem.config.checks import STRICT, Extension, Settings
 from tandem.config.extensions import CodecConfig, SchedulerConfig
-from tandem.config.overrides import parse, replace_settings, to_toml, unknown
+from tandem.config.files import parse_overrides, read_toml, replace_settings, unknown, write_toml
 from tandem.config.parties import LANGCHAIN as LANGCHAIN
 from tandem.config.parties import PartyConfig as PartyConfig
 from tandem.config.parties import WorkerConfig, check_federation, check_no_workers, check_parties
 from tandem.config.presets import expand, take_preset
 from tandem.config.sampling import SamplingParams
-from tandem.config.validation import STRICT, Extension, Settings
 from tandem.corpora import TOYS, default_model
 from tandem.errors import ConfigError, did_you_mean
 from tandem.system.paths import resolve
@@ -401,9 +400,9 @@ class Config(Settings):
         """
         preset, others = take_preset(overrides)
         file = None if path is None else Path(path).expanduser().absolute()
-        values = expand({} if file is None else toml.read(file), preset)
+        values = expand({} if file is None else read_toml(file), preset)
         config = replace_settings(cls(), values).with_paths(file.parent if file else Path.cwd())
-        return replace_settings(config, parse(others, config)).resolve(Path.cwd())
+        return replace_settings(config, parse_overrides(others, config)).resolve(Path.cwd())
 
     def resolve(self, folder: Path) -> Config:
         """The same settings as they are used: `with_names`, then `with_paths`."""
@@ -460,12 +459,12 @@ class Config(Settings):
 
     def to_toml(self, *, only_changed: bool = False) -> str:
         """A file that `load` reads, each setting with its meaning; only_changed: defaults as comments."""
-        return to_toml(self, only_changed=only_changed)
+        return write_toml(self, only_changed=only_changed)
 
     @model_validator(mode="before")
     @classmethod
     def _check_sections(cls, values: Any) -> Any:
-        """Unknown sections are named here, with their new names if they were split or renamed."""
+        """Unknown sections are named here."""
         names = values.kwargs if isinstance(values, ArgsKwargs) else values
         for name in names if isinstance(names, dict) else ():
             if name not in {field.name for field in fields(cls)}:

@@ -17,7 +17,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from tandem.actors.loading import drop_stale_caches
-from tandem.config.overrides import replace_settings
+from tandem.config.files import replace_settings
 from tandem.config.schema import Config
 from tandem.corpora import CORPORA
 from tandem.errors import RetrievalError

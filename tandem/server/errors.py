@@ -8,7 +8,6 @@ from http import HTTPStatus
 from types import MappingProxyType
 from typing import Any
 
-from tandem.client.request import RENAMED_OPTIONS
 from tandem.errors import TandemError, did_you_mean
 
 INVALID, SERVER = "invalid_request_error", "server_error"
@@ -85,11 +84,9 @@ def unsupported(param: str, message: str) -> ApiError:
 
 def unknown(name: str, known: Iterable[str]) -> ApiError:
     """An option that there is none of. known: those that there are."""
-    if name in RENAMED_OPTIONS:
-        message = f"The option {name} is now {RENAMED_OPTIONS[name]}; rename it."
-    else:
-        message = f"There is no option {name!r:.60}; {did_you_mean(name, sorted(known))}"
-    return bad_request(message, name, "unknown_parameter")
+    return bad_request(
+        f"There is no option {name!r:.60}; {did_you_mean(name, sorted(known))}", name, "unknown_parameter"
+    )
 
 
 def busy(message: str, retry_after_s: int) -> ApiError:

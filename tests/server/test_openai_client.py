@@ -223,7 +223,7 @@ def test_bad_requests_are_errors_that_name_the_option(
             "The option max_completion_tokens must be a whole number of at least 1, but it is 0",
         ),
         ({"temperature": -1}, "The option temperature must be a number of at least 0, but it is -1"),
-        ({"extra_body": {"provisional": True}}, "The option provisional is now show_drafts; rename it"),
+        ({"extra_body": {"placment": "cloud"}}, "There is no option 'placment'; did you mean placement?"),
         ({"extra_body": {"placement": "moon"}}, "The option placement must be one of device, cloud"),
     ],
 )

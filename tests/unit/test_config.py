@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tandem.client.request import spec_of
-from tandem.config.overrides import replace_settings, walk
+from tandem.config.files import replace_settings, walk
 from tandem.config.sampling import SamplingParams
 from tandem.config.schema import Config, PartyConfig
 from tandem.errors import ConfigError
@@ -155,11 +155,6 @@ WRONG = [
     ("codec.p=0", RANGE.format("codec.p", "a number above 0 and of at most 1", "0", "0.8")),
     ("codec.p=1.5", RANGE.format("codec.p", "a number above 0 and of at most 1", "1.5", "0.8")),
     (
-        "weights.interval=3",
-        "weights.interval is gone, since documents are weighed by how well they predict the answer; remove it, the "
-        "nearest setting is weights.evidence.",
-    ),
-    (
         "weights.memory=2",
         RANGE.format("weights.memory", "a number of at least 0 and of at most 1", "2", "0.8"),
     ),
@@ -298,44 +293,6 @@ def test_each_party_is_told_its_own_paths_alone() -> None:
     assert config.seen_by(Party.DEVICE).device == config.device
 
 
-MOVED = {
-    "generation.temperature": "sampling.temperature",
-    "generation.max_new_tokens": "sampling.max_new_tokens",
-    "generation.stop": "sampling.stop",
-    "generation.draft_rule": "decoding.draft_rule",
-    "generation.placement": "decoding.placement",
-    "generation.synchronous": "decoding.synchronous",
-    "generation.max_window": "decoding.max_window",
-}
-
-
-@pytest.mark.parametrize(("old", "new"), MOVED.items())
-def test_a_setting_of_version_0_1_is_named(old: str, new: str, tmp_path: Path) -> None:
-    sentence = f"^{re.escape(f'{old} is now {new}; rename it.')}$"
-    with pytest.raises(ConfigError, match=sentence):
-        Config.load(None, [f"{old}=1"])
-    with pytest.raises(ConfigError, match=sentence):
-        Config.load(write(tmp_path, f"[generation]\n{old.partition('.')[2]} = 1\n"))
-
-
-@pytest.mark.parametrize("key", ["device.decode_floor_s", "link.extra_delay_s", "link.extra_jitter_s"])
-def test_a_setting_that_went_to_the_laboratory_is_named(key: str) -> None:
-    with pytest.raises(ConfigError, match=rf"^{re.escape(key)} was for experiments .*; remove it"):
-        Config.load(None, [f"{key}=0.1"])
-
-
-def test_the_section_of_version_0_1_is_named(tmp_path: Path) -> None:
-    for make in (
-        lambda: Config(generation=None),  # type: ignore[call-arg]
-        lambda: Config.load(write(tmp_path, "[generation]\n")),
-        lambda: Config.from_json('{"generation": {}}'),
-    ):
-        with pytest.raises(
-            ConfigError, match=r"^generation\.temperature is now sampling\.temperature, .*; rename th"
-        ):
-            make()
-
-
 def test_no_message_shows_pydantic() -> None:
     def from_code(**values: object) -> Config:
         return Config(**values)  # type: ignore[arg-type]
@@ -343,6 +300,7 @@ def test_no_message_shows_pydantic() -> None:
     for make in (
         lambda: from_code(device=3),
         lambda: from_code(devise=PartyConfig()),
+        lambda: Config.from_json('{"generation": {}}'),
         lambda: from_code(device=SamplingParams()),
         lambda: Config.from_json('{"device": {"port": 3}}'),
     ):

@@ -18,7 +18,7 @@ import yaml
 
 import tandem
 from tandem import messages
-from tandem.config.overrides import walk
+from tandem.config.files import walk
 from tandem.config.schema import Config
 
 ROOT = Path(tandem.__file__).parent.parent

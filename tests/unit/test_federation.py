@@ -19,7 +19,7 @@ from tandem.cluster.discovery import find_local
 from tandem.cluster.launch import plan_processes
 from tandem.cluster.start_settings import explain_ignored, start_settings
 from tandem.codecs import RaceLists, codec_of
-from tandem.config.overrides import replace_settings
+from tandem.config.files import replace_settings
 from tandem.config.schema import Config
 from tandem.engine.drafter import Drafter, TokenDrafter
 from tandem.errors import ClusterError, ConfigError, QueryError, TandemError

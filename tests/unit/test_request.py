@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tandem.client.request import QueryOptions, build_spec, spec_of
+from tandem.config.checks import settings_of
 from tandem.config.sampling import SamplingOptions, SamplingParams
 from tandem.config.schema import (
     Config,
@@ -20,7 +21,6 @@ from tandem.config.schema import (
     PartyConfig,
     WeightsConfig,
 )
-from tandem.config.validation import settings_of
 from tandem.conversation import Message
 from tandem.errors import ConfigError, ProtocolError, QueryError
 from tandem.modes.spec import SessionSpec
@@ -222,8 +222,6 @@ def test_options_are_the_settings_and_a_few_more() -> None:
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"alone": "device"}, "The option alone is now only; rename it."),
-        ({"provisional": True}, "The option provisional is now show_drafts; rename it."),
         ({"temprature": 1}, "A query has no option 'temprature'; the nearest is 'temperature'."),
         ({"only": "moon"}, "A party is device or cloud, not 'moon'; name one of the two."),
         (

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 import tandem
+from tandem.config.checks import settings_of
 from tandem.config.sampling import SamplingOptions, SamplingParams
-from tandem.config.validation import settings_of
 from tandem.errors import ConfigError
 
 

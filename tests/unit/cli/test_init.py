@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tandem.cli import init, main
-from tandem.config.overrides import walk
+from tandem.config.files import walk
 from tandem.config.schema import Config, PartyConfig
 from tandem.topology import Party
 

@@ -117,30 +117,6 @@ def test_a_wrong_command_line_is_one_sentence_and_exit_code_2(
     assert capsys.readouterr() == ("", f"tandem: {sentence}\n")
 
 
-@pytest.mark.parametrize(
-    ("line", "sentence"),
-    [
-        *(
-            (f"{name} x", f"`tandem {name}` is now `tandem lab {name}`.")
-            for name in LAB_COMMANDS
-            if name not in ("evolve", "timeline")
-        ),
-        ("ask x --alone device", "--alone of `tandem ask` is now --only."),
-        ("ask x --plot p", "--plot of `tandem ask` is now `tandem lab timeline QUESTION --plot FILE`."),
-        (
-            "ask x --timeline=t",
-            "--timeline of `tandem ask` is now `tandem lab timeline QUESTION --trace FILE`.",
-        ),
-        ("index device x --kv", "--kv of `tandem index` is now --precompute-kv."),
-        ("profile --again", "--again of `tandem profile` is now --force."),
-        ("lab bench ttft --floors none", "--floors of `tandem lab bench ttft` is now --min-decode-time."),
-    ],
-)
-def test_an_old_name_says_the_new_one(line: str, sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(line.split()) == 2
-    assert capsys.readouterr() == ("", f"tandem: {sentence}\n")
-
-
 def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--version"]) == 0
     assert capsys.readouterr().out == f"tandem {tandem.__version__}\n"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from types import UnionType
@@ -22,7 +24,6 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ArgsKwargs, CoreSchema
 from pydantic_core.core_schema import no_info_after_validator_function
 
-from tandem.config import toml
 from tandem.errors import ConfigError, nearest
 
 STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
@@ -173,6 +174,21 @@ class Setting(NamedTuple):
         ]
 
 
+def as_toml(value: Any) -> str:
+    """A text, number, truth value, or a tuple or table of them, as TOML writes it."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        # TOML's basic strings have JSON's escapes, but want DEL escaped too.
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    if isinstance(value, tuple):
+        return f"[{', '.join(map(as_toml, value))}]"
+    if isinstance(value, Mapping):
+        keys = {key: key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else as_toml(key) for key in value}
+        return f"{{{', '.join(f'{keys[key]} = {as_toml(item)}' for key, item in value.items())}}}"
+    return repr(value)
+
+
 def settings_of(group: type[Settings]) -> tuple[Setting, ...]:
     """The fields of a group, in order of declaration."""
     fields: dict[str, FieldInfo] = group.__pydantic_fields__  # type: ignore[attr-defined]
@@ -193,11 +209,11 @@ def change(group: S, changes: Mapping[str, Any], section: str, defaults: Setting
 
 def wrong_value(setting: Setting, value: Any, section: str, default: Any) -> SettingError:
     """The error for a value that a setting cannot have. section: "" where it is not known."""
-    remedy = f"the default is {toml.dump(default)}"
+    remedy = f"the default is {as_toml(default)}"
     words = setting.words.words if setting.words else setting.choices
     if words and isinstance(value, str):
         names = [name for name in words if name != EXTENSION]
-        remedy = f"the nearest is {toml.dump(nearest(value, names))}"
+        remedy = f"the nearest is {as_toml(nearest(value, names))}"
         if EXTENSION in setting.choices and ":" in value:
             remedy = 'name a function of a module, such as "my_package.my_module:make"'
     key = f"{section}.{setting.name}" if section else setting.name

@@ -1,0 +1,163 @@
+"""A tree of settings as text: TOML files, `section.name=value`, and the error for a key that does not exist."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from tandem.config.checks import Setting, Settings, as_toml, change, settings_of, wrong_value
+from tandem.config.parties import WorkerConfig
+from tandem.errors import ConfigError, nearest
+
+S = TypeVar("S", bound=Settings)
+
+TABLES: Mapping[str, type[Settings]] = {"workers": WorkerConfig}
+"""Fields of a tree that hold groups by a name that the user chooses: sections such as [workers.alice]."""
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The content of a file of settings. Raises ConfigError."""
+    try:
+        return tomllib.loads(path.read_text("utf-8"))
+    except FileNotFoundError:
+        problem, remedy = "does not exist", "check the path"
+    except UnicodeDecodeError:
+        problem, remedy = "is not UTF-8 text", "save it as UTF-8"
+    except OSError as error:
+        problem, remedy = f"cannot be read ({error.strerror})", "check its permissions"
+    except tomllib.TOMLDecodeError as error:
+        problem, remedy = f"is not valid TOML ({error})", "correct that line"
+    raise ConfigError(f"The settings file {path} {problem}; {remedy}.")
+
+
+def write_toml(tree: Settings, *, only_changed: bool = False) -> str:
+    """The tree as a TOML file, each setting with its meaning. only_changed: those with their default are comments."""
+    lines: list[str] = []
+    for section, setting, value in walk(tree):
+        if f"[{section}]" not in lines:
+            lines += ["", f"[{section}]"]
+        choices = f": {' | '.join(setting.choices)}" if len(setting.choices) > 1 else ""
+        mark = "# " if only_changed and value == getattr(_defaults(section, tree), setting.name) else ""
+        lines.append(f"{mark}{setting.name} = {as_toml(value)}  # {setting.meaning}{choices}")
+    return "\n".join(lines[1:]) + "\n"
+
+
+def sections_of(tree: Settings) -> dict[str, Settings]:
+    """The groups of a tree of settings, by section."""
+    sections: dict[str, Settings] = {}
+    for field in fields(tree):
+        group = getattr(tree, field.name)
+        if field.name in TABLES:
+            sections |= {f"{field.name}.{name}": member for name, member in group.items()}
+        else:
+            sections[field.name] = group
+    return sections
+
+
+def walk(tree: Settings) -> Iterable[tuple[str, Setting, Any]]:
+    """Section, declaration and value of every setting of a tree, in order of declaration."""
+    for section, group in sections_of(tree).items():
+        for setting in settings_of(type(group)):
+            yield section, setting, getattr(group, setting.name)
+
+
+def replace_settings(tree: S, changes: Mapping[str, Any]) -> S:
+    """The tree with some settings replaced. changes: section -> name -> value, as in TOML. Raises ConfigError."""
+    groups: dict[str, Any] = {name: dict(getattr(tree, name)) for name in TABLES if hasattr(tree, name)}
+    present = sections_of(tree)
+    for section, values in _by_section(changes).items():
+        if not isinstance(values, Mapping):
+            raise unknown(section, tree, f"is no section but has the value {values!r}")
+        for name in values:
+            find(f"{section}.{name}", tree)
+        default = _defaults(section, tree)
+        group = change(present.get(section, default), values, section, default)
+        table, _, name = section.partition(".")
+        if table in TABLES:
+            groups[table][name] = group
+        else:
+            groups[section] = group
+    return replace(tree, **groups)
+
+
+def parse_overrides(assignments: Iterable[str], tree: Settings) -> dict[str, dict[str, Any]]:
+    """Values of "section.name=value", by section and name. Texts need no quotes; one text stands for a list of one.
+
+    Raises ConfigError.
+    """
+    changes: dict[str, dict[str, Any]] = {}
+    for text in assignments:
+        key, equals, raw = (part.strip() for part in text.partition("="))
+        if not equals:
+            raise ConfigError(
+                f"Settings have the form section.name=value, but {text!r} has no equals sign; add it."
+            )
+        section, setting, default = find(key, tree)
+        try:
+            changes.setdefault(section, {})[setting.name] = _value(raw, setting)
+        except ValueError:
+            raise wrong_value(setting, raw, section, default) from None
+    return changes
+
+
+def find(key: str, tree: Settings) -> tuple[str, Setting, Any]:
+    """Section, declaration and default of a key. Raises ConfigError where there is none."""
+    section, _, name = key.rpartition(".")
+    if section:
+        group = _defaults(section, tree, key)
+        for setting in settings_of(type(group)):
+            if setting.name == name:
+                return section, setting, getattr(group, name)
+    raise unknown(key, tree)
+
+
+def unknown(key: str, tree: Settings, problem: str = "is not a setting") -> ConfigError:
+    """The error for a key that does not exist: it names the nearest one."""
+    keys = [f"{section}.{setting.name}" for section, setting, _ in walk(tree)]
+    section = key.rpartition(".")[0]
+    if member := _new_member(section):
+        keys += [f"{section}.{setting.name}" for setting in settings_of(type(member))]
+    return ConfigError(f"{key!r} {problem}; the nearest is {nearest(key, keys)!r}.")
+
+
+def _by_section(changes: Mapping[str, Any]) -> dict[str, Any]:
+    """The same with tables of groups taken apart: "workers" -> "alice" -> ... becomes "workers.alice" -> ..."""
+    sections: dict[str, Any] = {}
+    for section, values in changes.items():
+        if section not in TABLES:
+            sections[section] = values
+        elif not isinstance(values, Mapping):
+            example = f"[{section}.alice]"
+            raise ConfigError(
+                f"{section!r} holds a section for each member, such as {example}, not {values!r:.80}; write that."
+            )
+        else:
+            sections |= {f"{section}.{name}": group for name, group in values.items()}
+    return sections
+
+
+def _defaults(section: str, tree: Settings, key: str = "") -> Settings:
+    """A section's group with all defaults. key: what an error names, if not the section. Raises ConfigError."""
+    group = _new_member(section) or sections_of(type(tree)()).get(section)
+    if group is None:
+        raise unknown(key or section, tree)
+    return group
+
+
+def _new_member(section: str) -> Settings | None:
+    """A group with all defaults, where the section belongs to a table of groups."""
+    table, _, name = section.partition(".")
+    return TABLES[table]() if table in TABLES and name else None
+
+
+def _value(raw: str, setting: Setting) -> Any:
+    """The value of a setting from a command line. ValueError if it cannot be read."""
+    if setting.type is str and not raw.startswith('"'):
+        return raw
+    if setting.type is tuple and not raw.startswith(("[", '"')):
+        return (raw,)
+    value = tomllib.loads(f"value = {raw}")["value"]
+    return (value,) if setting.type is tuple and isinstance(value, str) else value
