@@ -93,7 +93,7 @@ def answers(
                 draft_rule=rule,
                 placement=placement,
             )
-            if codec_name == "auto" and not spec.has_race_lists:
+            if codec_name == "auto" and not spec.rules.has_race_lists:
                 continue  # top_p answers
             pair = LocalPair(dict.fromkeys(PARTIES, engine), retrievers, codec)
             _, outcome = pair.answer(

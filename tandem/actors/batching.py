@@ -120,16 +120,16 @@ def make_drafter(codec: Codec, spec: SessionSpec, party: str) -> Drafter:
     from tandem.engine.drafter import Drafter, TokenDrafter, TokenVoter
 
     role = spec.roles.role(party)
-    if role.votes and not spec.votes_are_tokens:
-        return Drafter(spec.codec_of_votes(codec), spec.sampling, spec.draft_rule, spec.vocab_size)
+    if role.votes and not spec.rules.votes_are_tokens:
+        return Drafter(spec.rules.codec_of_votes(codec), spec.sampling, spec.draft_rule, spec.vocab_size)
     make = TokenDrafter if role.drafts else TokenVoter
     return make(
         codec,
         spec.sampling,
         spec.draft_rule,
         spec.vocab_size,
-        sends_drafts=spec.sends_drafts,
-        num_logprobs=spec.num_logprobs if spec.names_logprobs(party) else None,
+        sends_drafts=spec.rules.needs_drafts,
+        num_logprobs=spec.num_logprobs if spec.rules.names_logprobs(party) else None,
     )
 
 

@@ -52,7 +52,7 @@ class Lessons:
         if session.spec.roles.role(session.party).votes:
             raise TandemError(
                 f"{at_start(session.party)}'s model learns from answers ({session.party}.learns = true), so it may "
-                f'draft, but not vote in mode "{session.spec.roles.mode}"; ask in mode "speculative", or set '
+                f'draft, but not vote in mode "{session.spec.rules.name}"; ask in mode "speculative", or set '
                 f"{session.party}.learns to false."
             )
 

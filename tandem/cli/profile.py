@@ -136,7 +136,7 @@ def _measure(
     engine = _load_engine(party, config, log)
     chunk_tokens = offline.row_tokens(engine, _texts(party, config), own.num_documents)
     log(f"{party}: {plural(own.num_documents, 'dummy document')} of {chunk_tokens} tokens")
-    codec = spec_of(config).codec_of_votes(codec_of(config.codec))
+    codec = spec_of(config).rules.codec_of_votes(codec_of(config.codec))
     drafter = Drafter(codec, sampling, config.decoding.draft_rule, engine.vocab_size)
     with progress_bar(party, is_quiet=is_quiet) as advance:
         measured = offline.measure(

@@ -22,7 +22,6 @@ from tandem.conversation import Message, MessageDict, read_history
 from tandem.errors import ConfigError, QueryError, nearest
 from tandem.modes.spec import SessionSpec
 from tandem.protocol.logprobs import MAX_TOP_LOGPROBS as MAX_TOP_LOGPROBS
-from tandem.protocol.logprobs import check_logprobs
 from tandem.topology import PARTIES, SERVER, Party, as_party, at_start, in_words
 
 if TYPE_CHECKING:
@@ -67,7 +66,7 @@ def _check_placement(spec: SessionSpec, described: Mapping[Any, Mapping[str, Any
 def _check_length_policy(spec: SessionSpec, described: Mapping[Any, Mapping[str, Any]]) -> None:
     """A length policy of one's own is the one that the drafter has loaded."""
     drafter = spec.roles.drafters[0]
-    is_needed = spec.adapts_lengths(drafter) and is_extension(spec.length_policy)
+    is_needed = spec.rules.adapts_lengths(drafter) and is_extension(spec.length_policy)
     loaded = described[drafter].get("length_policy", "") if is_needed else ""
     if is_needed and loaded != spec.length_policy:
         raise ConfigError(
@@ -203,7 +202,7 @@ def build_spec(
         has_several_models=_have_several_models(described, spec),
         race_depth=home.get("race_depth", 0) if spec.race_depth else 0,  # of the codec that is loaded there
     )
-    check_logprobs(spec)
+    spec.rules.check_logprobs()
     return spec
 
 

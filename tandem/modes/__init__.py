@@ -1,1 +1,24 @@
-"""The ways of working together: what each party does in a session, and the loop that every mode must agree with."""
+"""The ways of working together. `reference` says what an answer is; then one file explains one mode completely."""
+
+from __future__ import annotations
+
+from tandem.errors import ConfigError, did_you_mean
+from tandem.modes.dual import Dual
+from tandem.modes.federated import Federated
+from tandem.modes.mode import Mode
+from tandem.modes.query import Query
+from tandem.modes.solo import Solo
+from tandem.modes.speculative import Speculative
+
+MODES: dict[str, type[Mode]] = {mode.name: mode for mode in (Dual, Speculative, Federated)}
+"""Modes of several parties, by name. One party by itself is `Solo`, whatever the mode."""
+
+
+def rules_of(spec: Query) -> Mode:
+    """The rules of a query. Raises ConfigError if there is no such mode, or it does not allow these parties."""
+    if spec.mode not in MODES:
+        raise ConfigError(f"There is no mode {spec.mode!r}; {did_you_mean(spec.mode, [*MODES])}")
+    mode = MODES[spec.mode]
+    if spec.only is not None:
+        return Solo(spec, votes_are_tokens=mode.votes_are_tokens)
+    return mode(spec)

@@ -8,7 +8,8 @@ from math import nan
 
 from tandem.messages import Ballot, Proposal, Undecided, VerifyResult, Votes
 from tandem.messages.wire import MAX_FRAME_BYTES
-from tandem.modes.roles import MAX_PROPOSAL, Roles, find_mode
+from tandem.modes.mode import Mode
+from tandem.modes.proposing import MAX_PROPOSAL
 from tandem.protocol.lineage import Lineage
 from tandem.protocol.log import MAX_AHEAD
 from tandem.protocol.prefix import Prefix, extend_digest
@@ -46,20 +47,20 @@ class BallotBox:
     """
 
     def __init__(
-        self, session: int, roles: Roles, party: str, measure: Callable[[bytes], int] | None = None
+        self, session: int, rules: Mode, party: str, measure: Callable[[bytes], int] | None = None
     ) -> None:
         """measure: how much of a vote a payload holds; None: votes are not cut, and the first payload stays."""
         self.session = session
         self.party = party
         self.entries: dict[str, dict[bytes, Entry]] = {
-            name: {} for name in roles.topology.parties
+            name: {} for name in rules.roles.topology.parties
         }  # by party and digest
-        self.lineages = {name: Lineage() for name in roles.drafters}
+        self.lineages = {name: Lineage() for name in rules.roles.drafters}
         self.pending: BallotKey | None = None  # the ballot at the aggregator
-        self._roles = roles
+        self._roles = rules.roles
         self._measure = measure
-        self._drafters = roles.drafters
-        self._follows_proposal = find_mode(roles.mode).has_bonus
+        self._drafters = rules.roles.drafters
+        self._follows_proposal = rules.follows_proposals
 
     @property
     def own(self) -> Mapping[bytes, Entry]:

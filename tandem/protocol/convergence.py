@@ -124,8 +124,8 @@ class Convergence:
         """Authority: a new view starts from what is committed here."""
         sends = self._lifecycle.rejoin_peer(self._link.peer)
         self._forget_old_view()
-        if self._log.decider != self._spec.first_decider:
-            self._log.decider = self._spec.first_decider
+        if self._log.decider != self._spec.rules.first_decider:
+            self._log.decider = self._spec.rules.first_decider
             sends += self._reporter.emit_placement(len(self._log.prefix), self._log.decider)
         self._log.view += 1
         self._link.start_view(self._log.view, 0, now_s)
@@ -182,7 +182,7 @@ class Convergence:
         """
         if self._link.peer != self._routes.toward_home:
             return self._make_open()
-        goes_on = self._spec.goes_on_at(self._routes.party)
+        goes_on = self._spec.rules.goes_on_at(self._routes.party)
         return Probe(is_reply=False, padding=b"") if goes_on else Heartbeat()
 
     def _make_open(self) -> Open:

@@ -60,8 +60,10 @@ class SessionCoordinator:
     ) -> None:
         """measures: probe round trip and bandwidth when the first frame of a peer arrives."""
         self.routes = Routes(spec, party)
-        self.log = CommittedLog(spec.session, spec.roles, spec.first_decider, spec.committed)
-        self.ballots = BallotBox(spec.session, spec.roles, party, vote_depth if spec.has_race_lists else None)
+        self.log = CommittedLog(spec.session, spec.roles, spec.rules.first_decider, spec.committed)
+        self.ballots = BallotBox(
+            spec.session, spec.rules, party, vote_depth if spec.rules.has_race_lists else None
+        )
         peers = spec.roles.topology.peers(party)
         self.links = {peer: PeerLink(spec.session, now_s, peer, measures=measures) for peer in peers}
         self.reporter = Reporter(spec, party)

@@ -39,9 +39,8 @@ class DraftingSession(DecodingSession):
         super().__init__(spec, party)
         role = spec.roles.role(party)
         self.has_vote = role.votes  # then each token is a proposal of its own, with its distribution
-        self.length = 1 if self.has_vote else spec.first_length
-        self._max_length = 1 if self.has_vote else max(1, spec.longest_proposal)
-        self._budget = spec.uplink_budget
+        self.length = 1 if self.has_vote else spec.rules.first_length
+        self._max_length = 1 if self.has_vote else max(1, spec.rules.longest_proposal)
         self.window = 1 if spec.synchronous else spec.max_window
         if self.has_vote and not spec.synchronous:
             self.window = min(4, spec.max_window)
@@ -121,9 +120,8 @@ class DraftingSession(DecodingSession):
 
     def _count_fitting(self, drafts: Sequence[Draft]) -> int:
         """How many of them one proposal may hold; nothing of what this party commits alone crosses the link."""
-        return (
-            len(drafts) if self._is_alone else self._budget.count_fitting([each.payload for each in drafts])
-        )
+        payloads = [draft.payload for draft in drafts]
+        return len(drafts) if self._is_alone else self.spec.rules.count_fitting(payloads)
 
     def _propose(self) -> list[Send]:
         """Proposals of the drafts that are in none yet, as soon as they are enough or nothing can be added to them."""
@@ -196,7 +194,7 @@ class DraftingSession(DecodingSession):
                 self._is_alone = message.is_alone
                 self.was_alone = self.was_alone or message.is_alone
             case ProposalLength():
-                self.length = min(message.length, self.spec.longest_proposal)
+                self.length = min(message.length, self.spec.rules.longest_proposal)
         return self._extend()  # what was drafted before under a wider window
 
     def _on_adopt(self, adopt: Adopt) -> list[Send]:

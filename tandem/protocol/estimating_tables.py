@@ -23,7 +23,7 @@ class ProfilingTable(SessionTable[ProfilingSession | RoundProfilingSession]):
         self._latest_rounds: RoundProfilingSession | None = None
 
     def _open(self, spec: SessionSpec) -> ProfilingSession | RoundProfilingSession:
-        if spec.adapts_lengths(self.party):
+        if spec.rules.adapts_lengths(self.party):
             self._latest_rounds = RoundProfilingSession(spec, self._latest_rounds)
             return self._latest_rounds
         self._latest = ProfilingSession(spec, Party(self.party), self._latest)
@@ -50,7 +50,7 @@ class SchedulingTable(SessionTable[SchedulingSession | LengthSession]):
         self._latest_lengths: LengthSession | None = None
 
     def _open(self, spec: SessionSpec) -> SchedulingSession | LengthSession:
-        if spec.adapts_lengths(self.party):
+        if spec.rules.adapts_lengths(self.party):
             self._latest_lengths = LengthSession(spec, before=self._latest_lengths)
             return self._latest_lengths
         return SchedulingSession(spec, Party(self.party))

@@ -15,7 +15,7 @@ from typing import Any
 from tandem.aggregation.rules import Proposed
 from tandem.messages import Follow, Proposal, Votes, VotesReady
 from tandem.messages.wire import MAX_FRAME_BYTES
-from tandem.modes.roles import MAX_PROPOSAL
+from tandem.modes.proposing import MAX_PROPOSAL
 from tandem.modes.spec import SessionSpec
 from tandem.protocol.decoding import Computed, DecodingSession, Forward
 from tandem.protocol.outbox import Send

@@ -28,7 +28,7 @@ class RoundProfilingSession:
         """This query's estimates for another one: times if both deciders go on or neither does, rates if drafts are
         alike."""
         goes_on = [each.pacing == "cloud_goes_on" for each in (spec, self.spec)]
-        if goes_on[0] != goes_on[1] or spec.longest_proposal != self.spec.longest_proposal:
+        if goes_on[0] != goes_on[1] or spec.rules.longest_proposal != self.spec.rules.longest_proposal:
             return _new_estimator(spec)
         is_alike = _drafts_of(spec) == _drafts_of(self.spec)
         return self._estimator.carry_over(acceptance=is_alike, is_pipelined=spec.pacing == "pipelined")
@@ -79,7 +79,7 @@ class LengthSession:
         """policy: default the one that the query asks for. before: an earlier query; proposals that did not pay are
         tried again only after many tokens, and an answer may be short."""
         self.spec = spec
-        self._policy = policy or make_length_policy(spec.length_policy, spec.longest_proposal)
+        self._policy = policy or make_length_policy(spec.length_policy, spec.rules.longest_proposal)
         if policy is None and before is not None and before.spec.pacing == spec.pacing:
             earlier = before._policy
             if isinstance(self._policy, BestLength) and isinstance(earlier, BestLength):
@@ -102,13 +102,13 @@ class LengthSession:
             pass_s=profile.pass_s,
         )
         chosen = self._policy.choose(profile.rates, costs, profile.error)
-        length = max(0, min(int(chosen), self.spec.longest_proposal))
+        length = max(0, min(int(chosen), self.spec.rules.longest_proposal))
         return [Send("decoder", ProposalLength(session=self.spec.session, length=length))]
 
 
 def _new_estimator(spec: SessionSpec) -> RoundEstimator:
     return RoundEstimator(
-        spec.longest_proposal,
+        spec.rules.longest_proposal,
         goes_on=spec.pacing == "cloud_goes_on",
         is_pipelined=spec.pacing == "pipelined",
     )

@@ -66,7 +66,7 @@ class Lifecycle:
     @property
     def listeners(self) -> tuple[ActorKind, ...]:
         """The actors of this party that hear of the session."""
-        return LISTENERS if self._spec.is_estimated(self._routes.party) else _UNPLACED_LISTENERS
+        return LISTENERS if self._spec.rules.is_estimated(self._routes.party) else _UNPLACED_LISTENERS
 
     @property
     def decides_alone(self) -> bool:
@@ -76,7 +76,7 @@ class Lifecycle:
     @property
     def decides_here(self) -> bool:
         """Whether this party decides the next step."""
-        return self.decides_alone or self._spec.is_mirrored or self._log.decider == self._routes.party
+        return self.decides_alone or self._spec.rules.all_decide or self._log.decider == self._routes.party
 
     @property
     def voters(self) -> tuple[str, ...]:
@@ -168,7 +168,7 @@ class Lifecycle:
 
     def post_verdict(self, peers: Sequence[str], verdict: Verdict, now_s: float) -> list[Send]:
         """As `post`; where this party goes on by itself a verdict waits while the link is full, but for the last."""
-        may_wait = self._spec.goes_on_at(self._routes.party) and self.reason is None
+        may_wait = self._spec.rules.goes_on_at(self._routes.party) and self.reason is None
         prefix, there = self._log.prefix, [peer for peer in peers if peer not in self.lost]
         return [
             send
@@ -180,7 +180,7 @@ class Lifecycle:
         """An own proposal to those that vote or decide on it; beside peers that go on it waits for a full link."""
         if not self.may_propose(proposal):
             return []
-        prefix, may_wait = self._log.prefix, self._spec.goes_on_at
+        prefix, may_wait = self._log.prefix, self._spec.rules.goes_on_at
         there = [peer for peer in self._routes.proposals_go_to if peer not in self.lost]
         return [
             send
@@ -191,7 +191,8 @@ class Lifecycle:
     def may_propose(self, proposal: Proposal) -> bool:
         """Whether it keeps to the uplink budget. What was drafted while all voters were lost need not; they decide that
         step without it if they are back."""
-        return self._spec.uplink_budget.holds(len(proposal.tokens), proposal.payloads)
+        num_tokens = len(proposal.tokens)
+        return self._spec.rules.count_fitting(proposal.payloads or [b""] * num_tokens) == num_tokens
 
     def _give_up(self, reason: StopReason, error: str | None, body: Cancel, now_s: float) -> list[Send]:
         """End the query early, and tell all peers that have not done so themselves."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from tandem.errors import ConfigError, ProtocolError
-from tandem.modes.roles import MAX_PROPOSAL
+from tandem.modes.proposing import MAX_PROPOSAL
 from tandem.modes.spec import SessionSpec
 from tandem.protocol.logprobs import MAX_TOP_LOGPROBS
 from tandem.topology import Party

@@ -11,35 +11,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from tandem.aggregation.distributions import TOLERANCE
-from tandem.errors import ConfigError
 from tandem.events import TokenLogprob
 from tandem.messages import Logprobs
-from tandem.messages.wire import MAX_FRAME_BYTES
 from tandem.modes.spec import SessionSpec
-from tandem.topology import Party
 
 MAX_TOP_LOGPROBS = 20
 """As OpenAI has it."""
-BYTES_PER_TOKEN = 4
-"""Of the vocabulary, in a vote in full."""
-
-
-def check_logprobs(spec: SessionSpec) -> None:
-    """Raises ConfigError if `num_logprobs` is wanted where the home does not know the target distribution."""
-    if spec.num_logprobs is None:
-        return
-    if spec.roles.mode == "dual" and not (spec.is_mirrored or spec.placement == Party.DEVICE):
-        raise ConfigError(
-            f'num_logprobs needs every token to be decided at home, but with placement "{spec.placement}" the cloud '
-            'may decide and sends tokens alone; set placement to "mirror" or "device".'
-        )
-    num_votes = len(spec.roles.voters) * (1 + spec.longest_proposal) if spec.roles.mode == "federated" else 0
-    if spec.has_race_lists and num_votes * BYTES_PER_TOKEN * spec.vocab_size > MAX_FRAME_BYTES // 2:
-        raise ConfigError(
-            f"num_logprobs has {len(spec.roles.voters)} workers send whole distributions over {spec.vocab_size} tokens "
-            f"for {1 + spec.longest_proposal} tokens at a time, which exceeds a message of {MAX_FRAME_BYTES} bytes; "
-            "lower max_proposal, or set codec.name to top_p."
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +29,7 @@ class LogprobLimits:
     @classmethod
     def of(cls, spec: SessionSpec) -> LogprobLimits | None:
         """Of a query; None: no peer sends any."""
-        if spec.num_logprobs is None or not spec.tells_logprobs:
+        if spec.num_logprobs is None or not spec.rules.tells_logprobs:
             return None
         return cls(spec.num_logprobs, spec.vocab_size)
 

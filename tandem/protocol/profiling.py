@@ -25,7 +25,7 @@ class ProfilingSession:
         self.window = 0
         self._estimator = Estimator(_lines(spec)) if before is None else before.carry_over(spec)
         self._step = 0
-        self._aggregator = PARTIES.index(spec.first_aggregator)
+        self._aggregator = PARTIES.index(spec.rules.first_decider)
 
     def carry_over(self, spec: SessionSpec) -> Estimator:
         """This query's estimates for another query: the link's in any case, others where the settings are equal."""

@@ -87,14 +87,16 @@ class RaceVotes:
         """An own proposal, or own votes, as the peers need them. The payloads of a voter are its votes in full."""
         is_proposal = isinstance(body, Proposal)
         peers = self._routes.proposals_go_to if is_proposal else self._routes.votes_go_to
-        is_cut = self._spec.has_race_lists and self._votes and any(peer not in self._lost for peer in peers)
+        is_cut = (
+            self._spec.rules.has_race_lists and self._votes and any(peer not in self._lost for peer in peers)
+        )
         if not is_cut:
             return self._routes.make_public(body) if isinstance(body, Proposal) else body
         self._forget()
         payloads = []
         for digest, vote in _split(body):
             self._kept[digest] = vote
-            depth = WHOLE if self._spec.sends_whole_votes(self._routes.party) else self.length.take()
+            depth = WHOLE if self._spec.rules.sends_whole_votes(self._routes.party) else self.length.take()
             if digest in self._wanted:
                 depth = max(depth, self._wanted[digest][1].depth)
             payloads.append(self._cut(vote, depth))
@@ -140,7 +142,7 @@ class RaceVotes:
 
         A later one that needs a longer list ends the result before it, and begins the next.
         """
-        if not self._spec.has_race_lists or len(result.voters) < 2:
+        if not self._spec.rules.has_race_lists or len(result.voters) < 2:
             return
         is_escalated = any(digest == result.digest for _, digest, _ in self._asked.values())
         self._reporter.count("num_escalated", int(is_escalated))

@@ -72,7 +72,7 @@ class Reporter:
         self.own_sources: Sources | None = None  # once they are known
         self._spec, self._party = spec, party
         self._is_home = party == spec.roles.topology.home
-        self._has_profiler = spec.mode == "dual" and spec.only is None  # else there is nobody to place
+        self._has_profiler = spec.rules.is_placed  # else there is nobody to place
         num_resumed = len(spec.committed)
         self._counts = SessionStatistics(num_tokens=num_resumed, num_resumed=num_resumed)
         self._rtt_s = nan  # measured since the last commit

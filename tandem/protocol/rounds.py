@@ -35,7 +35,7 @@ class ProposalRounds:
     def __init__(self, spec: SessionSpec, party: str, reporter: Reporter) -> None:
         self._session, self._reporter = spec.session, reporter
         self.alarm = AcceptanceAlarm()  # a table gives all queries of a mode the same
-        self._is_wanted, self._adapts = spec.proposes(party), spec.adapts_lengths(party)
+        self._is_wanted, self._adapts = spec.rules.proposes(party), spec.rules.adapts_lengths(party)
         self._goes_on, self._is_pipelined = spec.pacing == "cloud_goes_on", spec.pacing == "pipelined"
         self._waiting: list[_Waiting] = []
         self._unreported: list[Round] = []

@@ -30,7 +30,7 @@ from tandem.messages import (
     VerdictWithLogprobs,
     Votes,
 )
-from tandem.modes.roles import MAX_PROPOSAL, find_mode
+from tandem.modes.proposing import MAX_PROPOSAL
 from tandem.modes.spec import SessionSpec
 from tandem.protocol.log import MAX_VERDICT_TOKENS
 from tandem.protocol.logprobs import LogprobLimits
@@ -66,19 +66,12 @@ class Routes:
     """
 
     def __init__(self, spec: SessionSpec, party: str) -> None:
-        roles = spec.roles
-        self.spec, self.roles, self.party = spec, roles, party
-        self._mode = find_mode(roles.mode)
+        self.spec, self.rules, self.roles, self.party = spec, spec.rules, spec.roles, party
         self._logprob_limits = LogprobLimits.of(spec)
-        peers = roles.topology.peers(party)
-        own = roles.role(party)
-        voters = tuple(peer for peer in peers if roles.role(peer).votes)
-        deciders = tuple(peer for peer in peers if roles.role(peer).decides)
-        follows = self._mode.has_bonus
-        self.proposals_go_to = (voters if follows else deciders) if own.drafts else ()
-        self.votes_go_to = deciders if own.votes and follows else ()
-        self.toward_home = roles.topology.toward_home(party)  # the peer through which the home is reached
-        self.verdicts_go_to = peers if own.decides and not spec.is_mirrored else ()
+        self.proposals_go_to = self.rules.audience(Proposal, party)
+        self.votes_go_to = self.rules.audience(Votes, party)
+        self.verdicts_go_to = self.rules.audience(Verdict, party)
+        self.toward_home = self.topology.toward_home(party)  # the peer through which the home is reached
 
     @cached_property
     def rights(self) -> Mapping[type[LinkBody], tuple[str, ...]]:
@@ -87,8 +80,7 @@ class Routes:
         A verdict has three forms: for a home behind whose decider there are others, for a home that asked for log
         probabilities, and for everybody else.
         """
-        topology, peers, own = self.topology, self.topology.peers(self.party), self.roles.role(self.party)
-        voters = tuple(peer for peer in peers if self.roles.role(peer).votes)
+        topology, peers = self.topology, self.topology.peers(self.party)
         nearer = () if self.toward_home is None else (self.toward_home,)
         told = nearer if self.has_others_behind else ()
         named = nearer if self._logprob_limits is not None and not told else ()
@@ -103,7 +95,7 @@ class Routes:
             RelayedSources: told,
             Proposal: self.proposals_go_to,
             Votes: self.votes_go_to,
-            ListRequest: voters if own.decides and self.spec.has_race_lists else (),
+            ListRequest: self.rules.audience(ListRequest, self.party),
             Verdict: _without(self.verdicts_go_to, told),
             VerdictToHome: told if self.verdicts_go_to else (),
             VerdictWithLogprobs: named if self.verdicts_go_to else (),
@@ -123,12 +115,12 @@ class Routes:
     @property
     def follows_proposals(self) -> bool:
         """Whether this party votes on what another one proposes."""
-        return self._mode.has_bonus and self.roles.role(self.party).votes
+        return self.rules.follows_proposals and self.roles.role(self.party).votes
 
     @property
     def leads(self) -> bool:
         """Whether this party proposes, and does not vote."""
-        return self._mode.has_bonus and self.roles.role(self.party).drafts
+        return self.rules.follows_proposals and self.roles.role(self.party).drafts
 
     @property
     def is_authority(self) -> bool:
@@ -147,7 +139,7 @@ class Routes:
 
     def make_public(self, proposal: Proposal) -> Proposal:
         """A proposal as the peers need it: of a drafter without a vote ids are enough."""
-        if self._mode.drafters_vote or self.spec.sends_drafts:
+        if self.rules.drafters_vote or self.rules.needs_drafts:
             return proposal
         return replace(proposal, payloads=(), log_weights=())
 
@@ -159,10 +151,9 @@ class Routes:
                 "check its settings."
             )
         if self.party not in self._rights_of[source].get(type(body), ()):
-            placement = f" with placement {self.spec.placement}" if self.roles.mode == "dual" else ""
             raise ProtocolError(
-                f"{source} sent {NAMES[type(body)]}, which it may not send {in_words(self.party)} in mode "
-                f"{self.roles.mode}{placement}; check its settings."
+                f"{source} sent {NAMES[type(body)]}, which it may not send {in_words(self.party)} in "
+                f"{self.rules.title}; check its settings."
             )
         self._check_tokens(source, body)
         match body:
@@ -187,7 +178,7 @@ class Routes:
         num_committed: tokens so far. decider: of the next step. Under `mirror` it is everybody's turn. Of a later step
         nobody can say yet whose turn it will be: a verdict waits, and is checked again when its step comes.
         """
-        if not isinstance(body, IN_TURN) or self.spec.is_mirrored or decider == source:
+        if not isinstance(body, IN_TURN) or self.rules.all_decide or decider == source:
             return
         num_steps = len(body.tokens) if isinstance(body, Verdict) else 1
         if body.step <= num_committed < body.step + num_steps:
@@ -207,24 +198,24 @@ class Routes:
 
     def _check_proposal(self, source: str, proposal: Proposal) -> None:
         self._check_sender(source, proposal.party, "a proposal")
-        least, most = int(self._mode.drafters_vote), self._mode.max_proposal
+        least, most = int(self.rules.drafters_vote), self.rules.max_proposal
         if not least <= len(proposal.tokens) <= most:
             raise ProtocolError(
-                f"A proposal in mode {self.roles.mode} has {f'0 to {most} tokens' if most > 1 else '1 token'} "
+                f"A proposal in mode {self.rules.name} has {f'0 to {most} tokens' if most > 1 else '1 token'} "
                 f"(got {len(proposal.tokens)} from {source}); check its settings."
             )
         count = len(proposal.tokens)
-        self._check_values(source, "distributions", proposal.payloads, count, is_due=self.spec.sends_drafts)
+        self._check_values(source, "distributions", proposal.payloads, count, is_due=self.rules.needs_drafts)
         self._check_values(source, "log weights", proposal.log_weights, count)
         _check_weights(source, proposal.log_weights)
 
     def _check_values(
         self, source: str, what: str, values: Sequence[object], count: int, *, is_due: bool = False
     ) -> None:
-        due = count if self._mode.drafters_vote or is_due else 0
+        due = count if self.rules.drafters_vote or is_due else 0
         if len(values) != due:
             raise ProtocolError(
-                f"A proposal of {count} token{'s' * (count != 1)} in mode {self.roles.mode} comes with {due} {what} "
+                f"A proposal of {count} token{'s' * (count != 1)} in mode {self.rules.name} comes with {due} {what} "
                 f"(got {len(values)} from {source}); check its version."
             )
 
@@ -251,15 +242,15 @@ class Routes:
         num_drafters = len(self.roles.drafters)
         if len(verdict.accepted) != num_drafters or len(verdict.acceptance) not in (0, num_drafters):
             raise ProtocolError(
-                f"A verdict in mode {self.roles.mode} counts for {num_drafters} drafters "
+                f"A verdict in mode {self.rules.name} counts for {num_drafters} drafters "
                 f"(got {len(verdict.accepted)} from {source}); check its version."
             )
         if not verdict.tokens:
             raise ProtocolError(f"{source} sent a verdict without a token; check its version.")
-        most = MAX_VERDICT_TOKENS if self._mode.has_bonus else 1
+        most = MAX_VERDICT_TOKENS if self.rules.follows_proposals else 1
         if len(verdict.tokens) > most:
             raise ProtocolError(
-                f"A verdict in mode {self.roles.mode} has at most {most} token{'s' * (most > 1)} "
+                f"A verdict in mode {self.rules.name} has at most {most} token{'s' * (most > 1)} "
                 f"(got {len(verdict.tokens)} from {source}); check its version."
             )
         if max(verdict.acceptance, default=0) > 127:
@@ -334,7 +325,7 @@ class Routes:
         parties = self.roles.topology.parties
         if party >= len(parties) or not self.roles.roles[party].decides:
             raise ProtocolError(
-                f"{source} hands over to party {party}, which does not decide in mode {self.roles.mode}; "
+                f"{source} hands over to party {party}, which does not decide in mode {self.rules.name}; "
                 "check its settings."
             )
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from math import inf, isnan
 
 from tandem.messages import Proposal, Verdict
-from tandem.modes.roles import MAX_PROPOSAL
+from tandem.modes.proposing import MAX_PROPOSAL
 from tandem.protocol.log import MAX_VERDICT_TOKENS, join_verdicts
 from tandem.protocol.prefix import Prefix
 from tandem.protocol.rounds import is_open

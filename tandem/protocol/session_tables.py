@@ -93,7 +93,7 @@ class CoordinatorTable:
     def open(self, spec: SessionSpec, now_s: float) -> list[Send]:
         """A query starts; frames of the peer that arrived before it are taken in."""
         obstacle = self._find_obstacle()
-        measures = spec.is_estimated(self.party) and now_s - self._measured_s > MEASURE_AGAIN_S
+        measures = spec.rules.is_estimated(self.party) and now_s - self._measured_s > MEASURE_AGAIN_S
         if measures:
             self._measured_s = now_s
         session = SessionCoordinator(spec, self.party, self._make_stop_check(spec), now_s, measures=measures)
@@ -113,7 +113,7 @@ class CoordinatorTable:
 
     def _share_list_length(self, session: SessionCoordinator) -> None:
         """Race lists go on as long as those of the query before, where they begin alike."""
-        if not session.spec.has_race_lists:
+        if not session.spec.rules.has_race_lists:
             return
         if self._list_length is None or self._list_length.first != session.spec.race_depth:
             self._list_length = session.race_votes.length

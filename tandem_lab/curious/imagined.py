@@ -80,7 +80,7 @@ class Imagination:
     def _payload_bytes(self, spec: SessionSpec, codec: Codec, logits: torch.Tensor, step: int) -> int:
         """logits: [vocab]."""
         law = mix_rows(logits[None], (0.0,), spec.sampling.temperature)
-        if not spec.has_race_lists:
+        if not spec.rules.has_race_lists:
             return len(CodecStates(codec).encode(law, ROOT))
         vote = RaceLists().encode(law)
         size, temperature = self.engine.vocab_size, spec.sampling.temperature

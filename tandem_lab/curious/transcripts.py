@@ -80,7 +80,7 @@ class Transcript:
 
     def vote(self, draft: Drafted, codec: Codec, vocab_size: int) -> Vote:
         """The distribution that came with a draft, or the best tokens of it."""
-        if self.spec is None or not self.spec.has_race_lists:
+        if self.spec is None or not self.spec.rules.has_race_lists:
             decoded = codec.decode(draft.payload, vocab_size)
             return decoded.ids, decoded.probabilities
         vote = read_vote(draft.payload, vocab_size)

@@ -130,7 +130,7 @@ def follow(local: LocalWorkers, spec: SessionSpec) -> Path:
         target = mix(votes, spec.weights)
         token = int(np.argmax(target / clocks))
         accepted.append(int(np.argmax(drafter.distribution(tokens) / clocks)) == token)
-        if spec.has_race_lists:
+        if spec.rules.has_race_lists:
             options: Any = {"seed": spec.seed, "step": step, "temperature": spec.sampling.temperature}
             lists = [race_list(vote, spec.race_depth, **options) for vote in votes]
             sizes += [len(encode_race_list(each, spec.vocab_size)) for each in lists]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tandem.modes.roles import MAX_PROPOSAL
+from tandem.modes.proposing import MAX_PROPOSAL
 from tandem_lab.latency.systems import System
 from tandem_lab.speculative.systems import FIXED_PROPOSAL, make_options
 

@@ -41,7 +41,7 @@ class WorkerVoter(LocalVoter):
     def distribution(self, tokens: Sequence[int]) -> NDArray[np.float64]:
         """What the decider reads from the vote in full, [vocab]."""
         spec, payload = self.spec, self.vote(tokens)
-        if not spec.has_race_lists:
+        if not spec.rules.has_race_lists:
             return self._codec.decode(payload, spec.vocab_size).dense(spec.vocab_size)
         vote = read_vote(payload, spec.vocab_size)
         assert not isinstance(vote, RaceList)
@@ -84,7 +84,9 @@ class LocalWorkers:
         from tandem.engine.drafter import Drafter
 
         engine = self.engine(party)
-        drafter = Drafter(spec.codec_of_votes(self._codec), spec.sampling, spec.draft_rule, spec.vocab_size)
+        drafter = Drafter(
+            spec.rules.codec_of_votes(self._codec), spec.sampling, spec.draft_rule, spec.vocab_size
+        )
         retriever = self._open_retriever(party) if spec.num_documents(party) else None
         key = f"{party} {spec.query} {spec.sampling.max_new_tokens}"
         local = LocalParty(cast(Any, engine), cast(Any, retriever), drafter, key)

@@ -174,7 +174,9 @@ class LocalPair:
             party: LocalParty(
                 self.engines[party],
                 self.retrievers[party],
-                Drafter(spec.codec_of_votes(self.codec), spec.sampling, spec.draft_rule, spec.vocab_size),
+                Drafter(
+                    spec.rules.codec_of_votes(self.codec), spec.sampling, spec.draft_rule, spec.vocab_size
+                ),
                 f"{spec.session}/{party}",
             )
             for party in PARTIES

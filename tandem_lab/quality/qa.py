@@ -286,7 +286,7 @@ def answer_alone(engine: Engine, codec: Codec, spec: SessionSpec, document: str,
     """
     started_s = time.process_time()
     rule = StopRule.of(spec.eos_token_ids, spec.sampling, Detokenizer(engine.tokenizer_json))
-    drafter = Drafter(spec.codec_of_votes(codec), spec.sampling, spec.draft_rule, spec.vocab_size)
+    drafter = Drafter(spec.rules.codec_of_votes(codec), spec.sampling, spec.draft_rule, spec.vocab_size)
     key, prefix = "alone", Prefix(0)
     tokens = prefix.tokens
     opened = engine.open(
@@ -364,6 +364,6 @@ def _what(parties: Parties, questions: Sequence[Question], config: Config) -> di
         "questions": len(questions),
         "temperature": config.sampling.temperature,
         "max_new_tokens": config.sampling.max_new_tokens,
-        "codec": spec_of(config).codec_of_votes(parties.codec).fingerprint(),
+        "codec": spec_of(config).rules.codec_of_votes(parties.codec).fingerprint(),
         "weights": asdict(config.weights),
     }

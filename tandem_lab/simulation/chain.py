@@ -20,7 +20,7 @@ from tandem.aggregation.document_weights import Evidence, Weights
 from tandem.codecs.token import read_token, write_token
 from tandem.events import DoneEvent, PeerEvent, RoundEvent, TokenEvent
 from tandem.messages import Ballot, Proposal, decode_link, encode
-from tandem.modes.roles import MAX_PROPOSAL
+from tandem.modes.proposing import MAX_PROPOSAL
 from tandem.protocol.ballots import MAX_ENTRIES
 from tandem.protocol.coordinator import SessionCoordinator
 from tandem.protocol.decoding import Forward, Job, Prefill, Result, compute_steps
@@ -328,14 +328,14 @@ class ChainRun:
     def _is_vote(self, payload: bytes, party: str, tokens: tuple[int, ...]) -> bool:
         """Whether it is what a party says after these tokens, or lists the best tokens of that."""
         spec, vote = self.scenario.spec, self._payload(party, tokens)
-        is_listed = spec.has_race_lists and party in spec.roles.voters
+        is_listed = spec.rules.has_race_lists and party in spec.roles.voters
         return payload == vote or (is_listed and is_list_of(payload, vote, spec, len(tokens)))
 
     def _payload(self, party: str, tokens: tuple[int, ...], redone: int = 0) -> bytes:
         """What a party says after these tokens. redone: above 0, with other rounding errors."""
         is_vote = party in self.scenario.spec.roles.voters
         dense = voter_of(self.scenario, party).payload(tokens, redone) if is_vote else self._drafter(tokens)
-        if is_vote and not self.scenario.spec.votes_are_tokens:
+        if is_vote and not self.scenario.spec.rules.votes_are_tokens:
             return dense
         token = draft_from(self.scenario, dense, len(tokens))
         return write_token(token, logprobs_of(self.scenario.spec, party, dense, token))
@@ -395,7 +395,7 @@ class ChainRun:
         if weights and weights != voter_of(self.scenario, party).weights(tokens):
             raise InvariantError(f"{party} weighs its documents by other tokens than it votes on")
         payload = self._payload(party, tokens, self._is_known(party, job.lineage[step : step + 1]))
-        is_token = party not in self.scenario.spec.roles.voters or self.scenario.spec.votes_are_tokens
+        is_token = party not in self.scenario.spec.roles.voters or self.scenario.spec.rules.votes_are_tokens
         token = read_token(payload, VOCAB) if is_token else 0
         if party not in self.scenario.spec.roles.voters:
             self.proposed.add((*tokens, token))
@@ -411,7 +411,7 @@ class ChainRun:
     def _check_followed(self, party: str, job: Forward) -> None:
         """What several voters vote on was proposed."""
         session, spec = self._session(party), self.scenario.spec
-        if session is None or party not in spec.roles.voters or spec.votes_are_tokens:
+        if session is None or party not in spec.roles.voters or spec.rules.votes_are_tokens:
             return
         committed = session.prefix.tokens
         for length in range(job.wanted, job.step + 1):

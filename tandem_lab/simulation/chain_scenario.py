@@ -15,7 +15,7 @@ from tandem.aggregation.coupling import noise
 from tandem.aggregation.distributions import TargetLogprobs, log_probabilities
 from tandem.events import PeerEvent
 from tandem.modes import reference
-from tandem.modes.roles import MAX_PROPOSAL
+from tandem.modes.proposing import MAX_PROPOSAL
 from tandem.modes.spec import SessionSpec
 from tandem.protocol.lifecycle import StopCheck
 from tandem.scheduler.length_policies import LOADED
@@ -192,7 +192,7 @@ def draft_from(scenario: ChainScenario, payload: bytes, step: int) -> int:
 
 def logprobs_of(spec: SessionSpec, party: str, payload: bytes, token: int) -> TargetLogprobs | None:
     """What `party` says beside a token of an encoded distribution."""
-    if spec.num_logprobs is None or not spec.names_logprobs(party):
+    if spec.num_logprobs is None or not spec.rules.names_logprobs(party):
         return None
     return log_probabilities(CODEC.decode(payload), token, spec.num_logprobs)
 

@@ -256,7 +256,7 @@ def _report(run: WatchedRun, statistics: Any) -> Report:
         counts.update(wire.counts)
     counts["divergences healed"] += statistics.num_divergences
     counts["Resyncs"] += statistics.num_resyncs
-    counts["queries with race lists"] += run.spec.has_race_lists
+    counts["queries with race lists"] += run.spec.rules.has_race_lists
     counts["longer lists"] += statistics.num_list_requests
     counts["frames resent"] += statistics.num_resent_frames
     counts["degraded answers"] += statistics.degraded_from is not None

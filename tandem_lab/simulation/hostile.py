@@ -48,7 +48,7 @@ from tandem.messages import (
     encode,
 )
 from tandem.modes import reference
-from tandem.modes.roles import MAX_PROPOSAL
+from tandem.modes.proposing import MAX_PROPOSAL
 from tandem.modes.spec import SessionSpec
 from tandem.protocol.coordinator import SessionCoordinator
 from tandem.protocol.outbox import ActorKind
@@ -198,7 +198,7 @@ class Forger:
         rng = self.rng
         dense = np.random.default_rng(rng.getrandbits(32)).dirichlet(np.full(VOCAB, rng.choice([0.05, 1.0])))
         payload = self._codec.encode(dense)
-        if not self.spec.has_race_lists:
+        if not self.spec.rules.has_race_lists:
             self.distributions[payload, step] = [
                 float(p) for p in self._codec.decode(payload, VOCAB).dense(VOCAB)
             ]
@@ -217,7 +217,7 @@ class Forger:
     def _proposal(self, session: SessionCoordinator) -> LinkBody:
         rng, step = self.rng, self._step(session)
         tokens = self._tokens(MAX_PROPOSAL)
-        votes = self.spec.roles.mode == "dual" or rng.random() < 0.1
+        votes = self.spec.rules.name == "dual" or rng.random() < 0.1
         count = len(tokens) if votes else 0
         return Proposal(
             party=self._party(),
@@ -313,9 +313,9 @@ class Witness:
         self.num_own = self.num_by_verdict = self.num_adopted = self.num_wild = 0
         roles = spec.roles
         self._check_own = check_own
-        self._may_decide = roles.role(self.hostile).decides and not spec.is_mirrored
+        self._may_decide = roles.role(self.hostile).decides and not spec.rules.all_decide
         self._may_rewrite = self.hostile == roles.topology.authority and victim != roles.topology.home
-        self._turns = {spec.first_decider}
+        self._turns = {spec.rules.first_decider}
         self._views = (0, 0)
         self._votes: set[tuple[bytes, bytes, float | None]] = set()  # digest, payload, log weight
         self._verdicts: dict[
@@ -430,7 +430,7 @@ class Witness:
         if (payload, len(tokens)) in self.forger.distributions:
             return self.forger.distributions[payload, len(tokens)]
         vote = voter.payload(tokens)
-        is_list = self.spec.has_race_lists and _is_list(payload, vote, self.spec, len(tokens))
+        is_list = self.spec.rules.has_race_lists and _is_list(payload, vote, self.spec, len(tokens))
         return list(voter(tokens).probabilities) if payload == vote or is_list else None
 
     # ---- what the victim commits -----------------------------------------------------------------------------------
@@ -443,7 +443,7 @@ class Witness:
         if views[1] != self._views[1]:
             self._adopt(tuple(tokens))
         elif views[0] != self._views[0]:
-            self._turns = {self.spec.first_decider}
+            self._turns = {self.spec.rules.first_decider}
         self._views = views
         if tokens[: len(self.tokens)] != self.tokens:
             raise InvariantError(f"{self.victim} takes back tokens: {self.tokens} became {tokens}")
@@ -463,7 +463,7 @@ class Witness:
 
     def _explain(self, tokens: list[int], session: SessionCoordinator) -> None:
         step = len(self.tokens)
-        is_own = self.spec.is_mirrored or session.lifecycle.decides_alone or self.victim in self._turns
+        is_own = self.spec.rules.all_decide or session.lifecycle.decides_alone or self.victim in self._turns
         digest = session.prefix.digests[step]
         for decision in self._decisions.get(digest, ()) if is_own else ():
             some = decision.tokens[: len(tokens) - step]
@@ -612,7 +612,7 @@ class HostilePair(VirtualRun):
         voter = self.attack.witness.voters[name]
         vote, payload = voter.payload(tokens), ballot.payloads[position]
         if payload != vote and not (
-            self.spec.has_race_lists and _is_list(payload, vote, self.spec, len(tokens))
+            self.spec.rules.has_race_lists and _is_list(payload, vote, self.spec, len(tokens))
         ):
             raise InvariantError(f"a vote of the {name} on step {len(tokens)} is none that it cast")
         if ballot.log_weights and ballot.log_weights[position] != voter.log_weight(tokens):

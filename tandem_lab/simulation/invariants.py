@@ -135,7 +135,7 @@ class WatchedRun(VirtualRun):
         """The vote that was computed from these tokens and is this payload, or of which it holds the best tokens."""
         if committed in world.conditioned_on.get(payload, ()):
             return payload
-        if not self.spec.has_race_lists:
+        if not self.spec.rules.has_race_lists:
             return None
         votes = (vote for vote, bases in world.conditioned_on.items() if committed in bases)
         return next((vote for vote in votes if is_list_of(payload, vote, self.spec, len(committed))), None)

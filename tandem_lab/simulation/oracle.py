@@ -80,7 +80,7 @@ class WorldVoter(Documents):
     def __call__(self, tokens: Sequence[int]) -> reference.Vote:
         """The party's distribution, and how much its documents weigh."""
         payload, own_weight = self.payload(tokens), self.log_weight(tokens)
-        if self.spec.has_race_lists:  # nothing was compressed: the model's own float32 numbers
+        if self.spec.rules.has_race_lists:  # nothing was compressed: the model's own float32 numbers
             vote = read_vote(payload, VOCAB)
             assert not isinstance(vote, RaceList)
             return reference.Vote([float(mass) for mass in vote], own_weight)

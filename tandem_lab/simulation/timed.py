@@ -217,7 +217,7 @@ def play_timed(
         is_recomputing=False,
     )
     run = TimedRun(scenario, times, accepted)
-    if spec.adapts_lengths(spec.home):  # what an answer before this one has shown, as in a benchmark
+    if spec.rules.adapts_lengths(spec.home):  # what an answer before this one has shown, as in a benchmark
         before = TimedRun(scenario, times, accepted)
         before.run()
         run.learn_from(before)

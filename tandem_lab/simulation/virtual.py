@@ -106,7 +106,9 @@ class VirtualRun:
         self.now_s = 0.0
         self._rng = random.Random(seed)
         self._codec = codec
-        self._drafter = Drafter(spec.codec_of_votes(codec), spec.sampling, spec.draft_rule, spec.vocab_size)
+        self._drafter = Drafter(
+            spec.rules.codec_of_votes(codec), spec.sampling, spec.draft_rule, spec.vocab_size
+        )
         self._finished = finished
         self._wires = {party: Wire(link or Link()) for party in PARTIES}  # by sender
         self.decode_s = decode_s

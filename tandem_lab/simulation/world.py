@@ -187,7 +187,7 @@ class World:
 
 def codec_for(spec: SessionSpec) -> StatelessCodec:
     """What the scripted voters of a query encode with."""
-    return WHOLE_VOTES if spec.has_race_lists else CODEC
+    return WHOLE_VOTES if spec.rules.has_race_lists else CODEC
 
 
 def stop_rule(max_new_tokens: int, first_end: int = 0) -> Callable[[Sequence[int]], StopReason | None]:

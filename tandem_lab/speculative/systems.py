@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tandem.config.presets import PRESETS
-from tandem.modes.roles import MAX_PROPOSAL
+from tandem.modes.proposing import MAX_PROPOSAL
 from tandem.topology import Party
 from tandem_lab.latency.systems import System
 from tandem_lab.simulation.conditions import PACINGS, Pacing

@@ -223,7 +223,7 @@ def test_mirror_needs_coupled_drafts() -> None:
 
 def test_votes_are_race_lists_where_coupled_drafts_of_both_parties_race() -> None:
     def has_lists(*settings: str) -> bool:
-        return spec_of(Config.load(None, ["decoding.placement=device", *settings])).has_race_lists
+        return spec_of(Config.load(None, ["decoding.placement=device", *settings])).rules.has_race_lists
 
     assert spec_of(Config.load(None, ["codec.depth=5"])).race_depth == 5
     assert has_lists()

@@ -180,10 +180,10 @@ def test_documents_may_say_how_much_a_worker_counts() -> None:
 def test_votes_are_race_lists_unless_a_codec_is_named(config: Config) -> None:
     loaded = {party: {**values, "race_depth": 8} for party, values in described(config).items()}
     spec = build_spec(config, loaded, "Why?")
-    assert spec.has_race_lists
-    assert type(spec.codec_of_votes(codec_of(config.codec))) is RaceLists
+    assert spec.rules.has_race_lists
+    assert type(spec.rules.codec_of_votes(codec_of(config.codec))) is RaceLists
     whole = Config.load(None, [*FEDERATED, "codec.name=top_k"])
-    assert not build_spec(whole, loaded, "Why?").has_race_lists
+    assert not build_spec(whole, loaded, "Why?").rules.has_race_lists
 
 
 def test_one_number_of_documents_is_for_those_that_have_some(config: Config) -> None:
@@ -205,7 +205,7 @@ def test_a_worker_can_be_asked_alone(config: Config) -> None:
 def test_a_worker_can_be_where_all_are_asked(config: Config) -> None:
     spec = build_spec(config, described(config), "Why?", home="alice")
     assert (spec.home, spec.parties) == ("alice", (SERVER, "alice", "bob"))
-    assert (spec.roles.topology.authority, spec.roles.deciders, spec.first_decider) == (
+    assert (spec.roles.topology.authority, spec.roles.deciders, spec.rules.first_decider) == (
         SERVER,
         (SERVER,),
         SERVER,
@@ -232,8 +232,8 @@ def test_log_probabilities_at_a_worker_come_from_the_server(config: Config) -> N
     known = {"race_depth": 8, "vocab_size": 100}
     loaded = {party: values | known for party, values in described(config).items()}
     spec = build_spec(config, loaded, "Why?", home="alice", num_logprobs=2)
-    assert [party for party in spec.parties if spec.names_logprobs(party)] == [SERVER, "alice"]
-    assert all(spec.sends_whole_votes(worker) for worker in ("alice", "bob"))
+    assert [party for party in spec.parties if spec.rules.names_logprobs(party)] == [SERVER, "alice"]
+    assert all(spec.rules.sends_whole_votes(worker) for worker in ("alice", "bob"))
 
 
 @pytest.mark.parametrize(

@@ -79,9 +79,9 @@ def test_a_question_with_the_codec_of_a_preset_votes_with_it_under_any_rule() ->
     """Parties that have loaded "auto" have top_p too."""
     config = Config()
     loaded = described(config)
-    assert build_spec(config, loaded, "?").has_race_lists
+    assert build_spec(config, loaded, "?").rules.has_race_lists
     spec = build_spec(config, loaded, "?", preset="dragon", draft_rule="coupled", placement="mirror")
-    assert (spec.draft_rule, spec.has_race_lists) == ("coupled", False)
+    assert (spec.draft_rule, spec.rules.has_race_lists) == ("coupled", False)
 
 
 def test_a_question_cannot_change_the_codec() -> None:
@@ -140,5 +140,5 @@ def test_papers_wait_for_each_verdict(name: str, rule: str, policy: str, longest
     spec = build_spec(config, described(config), "?", preset=name)
     assert (spec.mode, spec.pacing) == ("speculative", "stop_and_wait")
     assert (spec.draft_rule, spec.length_policy, spec.max_proposal) == (rule, policy, longest)
-    assert spec.adapts_lengths(Party.DEVICE) == (policy != "fixed")
-    assert not spec.adapts_lengths(Party.CLOUD)
+    assert spec.rules.adapts_lengths(Party.DEVICE) == (policy != "fixed")
+    assert not spec.rules.adapts_lengths(Party.CLOUD)

@@ -143,7 +143,7 @@ def test_votes_are_race_lists_if_the_parties_and_the_question_have_them() -> Non
     nuclei = Config.load(None, ["codec.name=top_p"])
     assert build_spec(nuclei, loaded, "Why?").race_depth == 0
     spec = build_spec(Config(), loaded, "Why?", draft_rule="algorithm1", placement="device")
-    assert not spec.has_race_lists
+    assert not spec.rules.has_race_lists
 
 
 def test_filters_travel_as_json_and_the_device_s_stays_on_the_device() -> None:

@@ -96,7 +96,7 @@ class Site:
 
 def make_proposal(prefix: Prefix, token: int, payload: bytes | None = None) -> ProposalReady:
     dense = np.full(VOCAB, 0.01) + np.eye(VOCAB)[token]
-    codec = spec_of(Config()).codec_of_votes(codec_of(Config().codec, "the test")).open()
+    codec = spec_of(Config()).rules.codec_of_votes(codec_of(Config().codec, "the test")).open()
     proposal = Proposal(
         party=0,
         step=len(prefix),

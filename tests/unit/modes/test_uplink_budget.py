@@ -18,7 +18,7 @@ from tandem.aggregation.distributions import Distribution
 from tandem.aggregation.rules import acceptance, residual
 from tandem.messages import Alone, Commit, LinkFrame, Proposal, ProposalReady, encode
 from tandem.modes.spec import SessionSpec
-from tandem.modes.uplink_budget import UplinkBudget
+from tandem.modes.speculative import UplinkBudget
 from tandem.protocol.decoding import Forward, Result
 from tandem.protocol.drafting import DraftingSession
 from tandem.protocol.outbox import Send
@@ -229,9 +229,9 @@ def test_a_drafter_that_answers_alone_has_no_budget() -> None:
 
 
 def test_the_budget_is_for_speculative_mode() -> None:
-    assert spec(uplink_budget_bits=1).longest_proposal == 0
-    assert spec(uplink_budget_bits=1, only=Party.DEVICE).longest_proposal == 4
-    assert spec(uplink_budget_bits=1, mode="federated", weights=(0.5, 0.5)).longest_proposal == 4
+    assert spec(uplink_budget_bits=1).rules.longest_proposal == 0
+    assert spec(uplink_budget_bits=1, only=Party.DEVICE).rules.longest_proposal == 4
+    assert spec(uplink_budget_bits=1, mode="federated", weights=(0.5, 0.5)).rules.longest_proposal == 4
 
 
 # ---- exactness ---------------------------------------------------------------------------------------------------

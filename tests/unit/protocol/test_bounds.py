@@ -8,7 +8,7 @@ import pytest
 
 from tandem.codecs import RaceLists
 from tandem.messages import LinkFrame, ListRequest, Proposal, ProposalReady, Rejoin, Sources
-from tandem.modes.roles import MAX_PROPOSAL, dual, speculative
+from tandem.modes.proposing import MAX_PROPOSAL
 from tandem.protocol import ballots
 from tandem.protocol.backlog import MAX_RECEIPTS, Receipts
 from tandem.protocol.ballots import MAX_ENTRIES, BallotBox
@@ -53,7 +53,7 @@ def test_receipts_that_wait_are_bounded() -> None:
 
 def test_proposals_from_the_next_step_on_are_bounded_too() -> None:
     """The first token of each is for the next step, which always has room; those behind it have not."""
-    box, prefix = BallotBox(1, speculative(), Party.CLOUD), Prefix(1)
+    box, prefix = BallotBox(1, make_spec(mode="speculative").rules, Party.CLOUD), Prefix(1)
     empty = replace(DRAFT, party=0, payloads=(), log_weights=())
     kept = [
         box.hold_proposal(Party.DEVICE, replace(empty, tokens=(0, token, *range(14))), prefix, 0.0)
@@ -66,7 +66,7 @@ def test_proposals_from_the_next_step_on_are_bounded_too() -> None:
 
 def test_payloads_of_a_peer_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ballots, "MAX_HELD_BYTES", 1000)
-    box, prefix = BallotBox(1, dual(decides="both"), Party.DEVICE), Prefix(1)
+    box, prefix = BallotBox(1, make_spec().rules, Party.DEVICE), Prefix(1)
     for step in range(1, 20):
         late = replace(DRAFT, step=step, digest=bytes([step] * 8), payloads=(bytes(300),))
         assert box.hold_proposal(Party.CLOUD, late, prefix, 0.0) is (step <= 4)
@@ -77,7 +77,7 @@ def test_payloads_of_a_peer_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_a_peer_cannot_void_own_proposals_by_a_false_length() -> None:
     """It says of the prefix after two own drafts that it has no token, and so differs from the committed one."""
-    box, prefix = BallotBox(1, dual(decides="both"), Party.DEVICE), Prefix(1)
+    box, prefix = BallotBox(1, make_spec().rules, Party.DEVICE), Prefix(1)
     digest = prefix.digest
     for step in range(3):
         own = replace(DRAFT, party=0, step=step, digest=digest, tokens=(5,))
@@ -93,7 +93,7 @@ def test_a_peer_cannot_void_own_proposals_by_a_false_length() -> None:
 
 
 def test_a_longer_list_of_another_weight_is_another_vote() -> None:
-    box, prefix = BallotBox(1, dual(decides="both"), Party.DEVICE, len), Prefix(1)
+    box, prefix = BallotBox(1, make_spec().rules, Party.DEVICE, len), Prefix(1)
     box.hold_proposal(Party.CLOUD, DRAFT, prefix, 0.0)
     box.hold_proposal(Party.CLOUD, replace(DRAFT, payloads=(b"longer",), log_weights=(3e38,)), prefix, 0.0)
     (entry,) = box.entries[Party.CLOUD].values()

@@ -17,7 +17,6 @@ from tandem.messages import Ballot, VerifyResult
 from tandem.modes import reference
 from tandem.modes.spec import SessionSpec
 from tandem.protocol.aggregating import AggregatorSession
-from tandem.protocol.logprobs import check_logprobs
 from tandem.protocol.prefix import Prefix
 from tandem.topology import PARTIES, Party
 from tandem_lab.simulation import specs
@@ -112,9 +111,9 @@ def test_one_party_alone_names_its_own_distribution() -> None:
 def test_only_the_cloud_sends_more() -> None:
     """The device's votes stay lists: what its documents say of other words does not cross."""
     spec = make_spec(0, **LISTS)
-    assert spec.sends_whole_votes(Party.CLOUD)
-    assert not spec.sends_whole_votes(Party.DEVICE)
-    assert not make_spec(0, num_logprobs=None, **LISTS).sends_whole_votes(Party.CLOUD)
+    assert spec.rules.sends_whole_votes(Party.CLOUD)
+    assert not spec.rules.sends_whole_votes(Party.DEVICE)
+    assert not make_spec(0, num_logprobs=None, **LISTS).rules.sends_whole_votes(Party.CLOUD)
 
 
 def test_fewer_alternatives_are_the_first_of_all() -> None:
@@ -146,30 +145,30 @@ def test_where_the_home_knows_no_target_they_are_refused(
     changes: dict[str, Any], cause: str, remedy: str
 ) -> None:
     with pytest.raises(ConfigError, match="num_logprobs") as raised:
-        check_logprobs(make_spec(0, **changes))
+        make_spec(0, **changes).rules.check_logprobs()
     assert cause in str(raised.value)
     assert remedy in str(raised.value)
-    check_logprobs(make_spec(0, **{**changes, "num_logprobs": None}))
+    make_spec(0, **{**changes, "num_logprobs": None}).rules.check_logprobs()
 
 
 def test_one_party_alone_decides_at_home_whatever_the_placement() -> None:
-    check_logprobs(make_spec(0, placement="cloud", only="cloud"))
+    make_spec(0, placement="cloud", only="cloud").rules.check_logprobs()
 
 
 def test_an_only_voter_names_them_whatever_the_placement() -> None:
     """And the home, which goes on by itself where that voter is lost."""
     for only, names in {None: (True, True), "device": (True, False), "cloud": (False, True)}.items():
         spec = make_spec(0, mode="speculative", placement="cloud", only=only)
-        check_logprobs(spec)
-        assert tuple(party in spec.parties and spec.names_logprobs(party) for party in PARTIES) == names
+        spec.rules.check_logprobs()
+        assert tuple(party in spec.parties and spec.rules.names_logprobs(party) for party in PARTIES) == names
     federated = make_spec(0, mode="federated", workers=("alice", "bob"), weights=(0.5, 0.5))
-    assert [party for party in federated.parties if federated.names_logprobs(party)] == [federated.home]
+    assert [party for party in federated.parties if federated.rules.names_logprobs(party)] == [federated.home]
 
 
 def test_a_device_whose_distributions_travel_names_what_it_drew_from_without_the_cloud() -> None:
     """Under rejection a draft is drawn from the decoded distribution, so that is the one that is named."""
     spec = make_spec(0, mode="speculative", draft_rule="rejection", vocab_size=VOCAB)
-    assert spec.sends_drafts
+    assert spec.rules.needs_drafts
     dense = np.arange(1, VOCAB + 1) / (VOCAB * (VOCAB + 1) / 2)
     codec = TopP(0.6)
     drawn_from = codec.decode(codec.encode(dense))

@@ -254,7 +254,7 @@ def test_lists_of_the_next_query_are_as_long_as_the_last_one() -> None:
     table.open(replace(SPEC, session=8, race_depth=16), 0.0)
     assert table.sessions[8].race_votes.length.depth == 16
     table.open(replace(SPEC, session=9, race_depth=0), 0.0)
-    assert not table.sessions[9].spec.has_race_lists
+    assert not table.sessions[9].spec.rules.has_race_lists
 
 
 def test_how_much_a_vote_holds_is_read_from_its_head() -> None:

@@ -132,7 +132,7 @@ def make_bodies(spec: SessionSpec, source: str) -> dict[Any, LinkBody]:
     """One well-formed body of each kind, as far as the sender's place allows."""
     roles = spec.roles
     party = roles.topology.parties.index(source) if source in roles.topology.parties else 0
-    is_dual, num_drafters = roles.mode == "dual", len(roles.drafters)
+    is_dual, num_drafters = spec.rules.name == "dual", len(roles.drafters)
     verdict = {
         "step": 0, "tokens": (1,), "accepted": (1,) * num_drafters, "acceptance": (),
         "next_decider": roles.topology.parties.index(roles.deciders[0]),

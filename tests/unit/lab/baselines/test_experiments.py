@@ -34,7 +34,7 @@ def test_a_treatment_changes_the_spec(treatment: Treatment, is_static: bool, pla
     spec = treatment.apply_to(SPEC)
     weights = (spec.question_weight, spec.evidence_weight)
     assert (weights, spec.placement) == ((0.0, 0.0) if is_static else (0.5, 2.0), placement)
-    assert spec.has_race_lists != treatment.keeps_distributions, "what is kept was encoded by the codec"
+    assert spec.rules.has_race_lists != treatment.keeps_distributions, "what is kept was encoded by the codec"
 
 
 def test_one_row_holds_all_documents_and_weighs_as_they_do() -> None:

@@ -16,8 +16,8 @@ from tandem.cli import main
 from tandem.events import DoneEvent, PeerEvent
 from tandem.messages import Ballot, LinkBody, Proposal, Verdict, VerifyResult, Votes
 from tandem.modes.roles import Roles
-from tandem.modes.uplink_budget import UplinkBudget
-from tandem.protocol import aggregating, coordinator, decoding, drafting_table, session_tables
+from tandem.modes.tally import Tally
+from tandem.protocol import coordinator, decoding, drafting_table, session_tables
 from tandem.protocol.aggregating import AggregatorSession
 from tandem.protocol.ballots import BallotBox
 from tandem.protocol.decoding import Computed, Forward, Result
@@ -76,7 +76,7 @@ def test_every_run_gives_the_tokens_of_the_draft_free_loop(num_workers: int) -> 
         lengths.add(scenario.spec.max_proposal)
         policies.add(scenario.spec.length_policy)
         weighed.add(scenario.spec.roles.weighs_by_documents)
-        listed.add(scenario.spec.has_race_lists)
+        listed.add(scenario.spec.rules.has_race_lists)
         counts += of_run
     assert len(drafters) > 1
     assert max(lengths) > 1
@@ -172,7 +172,7 @@ def test_each_step_of_a_block_counts_as_settled_by_lists_or_not() -> None:
         run.run()
         assert run.done is not None
         seen = run.done.statistics
-        if scenario.spec.has_race_lists:
+        if scenario.spec.rules.has_race_lists:
             assert seen.num_certified + seen.num_escalated == seen.num_tokens
             counts.update(certified=seen.num_certified, escalated=seen.num_escalated)
     assert min(counts["certified"], counts["escalated"]) > 5, counts
@@ -525,13 +525,14 @@ class WeightOfTheLastStep(FollowingSession):
 
 def alike_after_a_loss(patch: pytest.MonkeyPatch) -> None:
     """After a loss documents no longer decide how much the others count."""
-    shares = aggregating.shares
+    shares = Tally.shares
 
-    def forget(*log_weights: float) -> tuple[float, ...]:
-        count = len(log_weights)
-        return shares(*log_weights) if count == 3 else (1 / count,) * count
+    def forget(tally: Tally, position: int = 0) -> tuple[float, ...]:
+        count = len(tally.voters)
+        is_weighed = tally.roles.weighs_by_documents and count != 3
+        return (1 / count,) * count if is_weighed else shares(tally, position)
 
-    patch.setattr(aggregating, "shares", forget)
+    patch.setattr(Tally, "shares", forget)
 
 
 def not_renormalized(patch: pytest.MonkeyPatch) -> None:
@@ -551,7 +552,7 @@ def weights_shifted(patch: pytest.MonkeyPatch) -> None:
 
 def without_budget_after_a_loss(patch: pytest.MonkeyPatch) -> None:
     """What was drafted while the cloud was lost is proposed to it when it is back."""
-    patch.setattr(UplinkBudget, "holds", lambda *arguments: True)
+    patch.setattr(Lifecycle, "may_propose", lambda *arguments: True)
 
 
 MUTANTS: dict[str, tuple[Plant | type[ChainRun], int, range, int]] = {

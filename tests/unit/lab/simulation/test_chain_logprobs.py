@@ -13,7 +13,6 @@ from tandem.events import TokenEvent
 from tandem.messages import LinkBody, Verdict, VerdictWithLogprobs
 from tandem.modes import reference
 from tandem.protocol import log, send_window
-from tandem.protocol.logprobs import check_logprobs
 from tandem.protocol.outbox import Send
 from tandem_lab.simulation import chain
 from tandem_lab.simulation.chain import ChainRun
@@ -44,7 +43,7 @@ class Watched(ChainRun):
 
 def named(scenario: ChainScenario, **changes: Any) -> ChainScenario:
     spec = change_spec(scenario.spec, **{"num_logprobs": VOCAB, **changes})
-    check_logprobs(spec)
+    spec.rules.check_logprobs()
     return replace(scenario, spec=spec, cancel_s=None)
 
 

@@ -24,10 +24,11 @@ from typing import Any
 import pytest
 
 from tandem.aggregation import race_lists
-from tandem.aggregation.race_lists import Certificate, RaceList, RaceVote
+from tandem.aggregation.race_lists import Certificate, RaceList
 from tandem.codecs.race_lists import WHOLE, vote_depth
 from tandem.messages import LinkFrame, ListRequest, Proposal, encode
-from tandem.protocol import aggregating, coordinator, link, race_votes
+from tandem.modes.tally import Tally
+from tandem.protocol import coordinator, link, race_votes
 from tandem.protocol.backlog import Backlog
 from tandem.protocol.ballots import BallotBox, Entry
 from tandem.protocol.outbox import Send
@@ -37,17 +38,17 @@ from tandem_lab.simulation import virtual
 from tandem_lab.simulation.fuzz import make_scenario, play
 from tests.unit.lab.simulation.test_mutants import Mutate, found_by, put
 
-SEEDS = [seed for seed in range(400) if make_scenario(seed).spec.has_race_lists]
+SEEDS = [seed for seed in range(400) if make_scenario(seed).spec.rules.has_race_lists]
 
 
 def without_certificate(patch: pytest.MonkeyPatch) -> None:
     """The token that is ahead in the lists is committed, certain or not."""
-    settle = race_lists.settle
+    settle = Tally.settle
 
-    def accept(votes: Sequence[RaceVote], *args: Any, **options: Any) -> Certificate:
-        return Certificate(settle(votes, *args, **options).winner, True)
+    def accept(*args: Any, **options: Any) -> Certificate:
+        return Certificate(settle(*args, **options).winner, True)
 
-    patch.setattr(aggregating, "settle", accept)
+    patch.setattr(Tally, "settle", accept)
 
 
 def bound_left_out(patch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,113 @@
+"""Mode dual (DRAGON): device and cloud both draft and both vote, weighed by their documents.
+
+device --Proposal--> who decides <--Proposal-- cloud: a draft with its distribution, which is the vote
+who decides --Verdict--> the other, with who decides the next step; under `mirror` both decide, and nothing is sent
+"""
+
+from __future__ import annotations
+
+from tandem.aggregation.race_lists import first_look, leader
+from tandem.errors import ConfigError
+from tandem.messages import Undecided, VerifyResult
+from tandem.modes.mode import Mode
+from tandem.modes.query import Query
+from tandem.modes.roles import Role, Roles
+from tandem.modes.tally import Tally
+from tandem.topology import PAIR, PARTIES, Party
+
+
+class Dual(Mode):
+    """Both draft, both vote, one or both decide."""
+
+    name = "dual"
+    is_placed = True
+
+    def __init__(self, spec: Query) -> None:
+        super().__init__(spec)
+        self.all_decide = spec.placement == "mirror"
+
+    def assign_roles(self, spec: Query) -> Roles:
+        """A placement that is not a party's name lets both decide, in turns or each by itself."""
+        fixed = spec.placement if spec.placement in PARTIES else None
+        return Roles(
+            topology=PAIR,
+            roles=tuple(
+                Role(drafts=True, votes=True, decides=fixed in (None, party)) for party in PAIR.parties
+            ),
+        )
+
+    @property
+    def first_decider(self) -> Party:
+        """Under `mirror` both do, and the device takes precedence after a loss. `greedy` begins on the device."""
+        return Party.CLOUD if self.spec.placement == "cloud" else Party.DEVICE
+
+    @property
+    def title(self) -> str:
+        """With the placement, by which one of them may not decide."""
+        return f"mode {self.name} with placement {self.spec.placement}"
+
+    # ---- deciding ----------------------------------------------------------------------------------------------
+
+    def decide(self, tally: Tally) -> VerifyResult | Undecided:
+        """One token, by both votes; without the other party by the vote that is there."""
+        if len(tally.voters) < 2:
+            return super().decide(tally)
+        return self._decide_race(tally) if self.has_race_lists else self._decide_pair(tally)
+
+    def _decide_pair(self, tally: Tally) -> VerifyResult:
+        """Algorithm 1 or the coupled race on the two decoded distributions (Eq. 4)."""
+        eta_device, _ = tally.shares()
+        device, cloud = tally.decode_votes()
+        decision = self.rule.verify(
+            device, cloud, eta_device=eta_device, seed=self.spec.seed, step=tally.ballot.step
+        )
+        return self._make_result(
+            tally,
+            decision.target,
+            accepted=(decision.device_accepted, decision.cloud_accepted),
+            acceptance=(decision.acceptance_device, decision.acceptance_cloud),
+        )
+
+    def _decide_race(self, tally: Tally) -> VerifyResult | Undecided:
+        """The winner of the race of the full mixture (Eq. 4), if what is known of the votes makes it certain.
+
+        The expected acceptance takes whole distributions, so it is the outcome, 0 or 1, whose mean is the same.
+        """
+        votes, race = tally.read_votes(), tally.race()
+        looks = [first_look(vote, **race) for vote in votes]
+        certificate = tally.settle(votes, looks=looks)
+        if not certificate.is_certain:
+            return tally.make_undecided(votes)
+        device, cloud = (leader(look, **race) == certificate.winner for look in looks)
+        return self._make_result(
+            tally, certificate.winner, accepted=(device, cloud), acceptance=(float(device), float(cloud))
+        )
+
+    def _make_result(
+        self, tally: Tally, target: int, *, accepted: tuple[bool, bool], acceptance: tuple[float, float]
+    ) -> VerifyResult:
+        own = Party(tally.party)
+        assert tally.policy is not None
+        next_decider = tally.policy.choose_next(
+            tally.ballot.step + 1,
+            own,
+            remote_accepted=accepted[PARTIES.index(own.other)],
+            advice=tally.advice,
+        )
+        return tally.make_result(
+            tokens=(target,),
+            accepted=tuple(map(int, accepted)),
+            acceptance=acceptance,
+            next_decider=PARTIES.index(next_decider),
+        )
+
+    def check_logprobs(self) -> None:
+        """The home knows the target of the steps that it decides."""
+        if self.spec.num_logprobs is not None and not (
+            self.all_decide or self.spec.placement == Party.DEVICE
+        ):
+            raise ConfigError(
+                "num_logprobs needs every token to be decided at home, but with placement "
+                f'"{self.spec.placement}" the cloud may decide and sends tokens alone; set placement to "mirror" or '
+                '"device".'
+            )

@@ -1,0 +1,81 @@
+"""Mode federated: a server drafts with a small model and decides; workers vote, each with its own documents.
+
+server --Proposal: ids--> workers --Votes: distributions, or race lists of them--> server --Verdict--> workers
+
+Votes are mixed by fixed weights, or by the log weights of the workers' documents. A lost worker's weight is shared out;
+without any the server goes on with its drafts. The home may be a worker: then the server relays to it what it alone
+knows, the others' sources and losses.
+"""
+
+from __future__ import annotations
+
+from math import isfinite
+
+from tandem.errors import ConfigError
+from tandem.messages.wire import MAX_FRAME_BYTES
+from tandem.modes.proposing import Proposing
+from tandem.modes.query import Query
+from tandem.modes.roles import Role, Roles
+from tandem.modes.tally import Tally
+from tandem.topology import SERVER, star
+
+BYTES_PER_TOKEN = 4
+"""Of the vocabulary, in a vote in full."""
+
+
+class Federated(Proposing):
+    """The server has no vote."""
+
+    name = "federated"
+
+    def assign_roles(self, spec: Query) -> Roles:
+        """Workers have the spec's weights, or weigh by their documents."""
+        workers = spec.workers or tuple(f"worker-{number}" for number in range(1, len(spec.weights) + 1))
+        weights = spec.weights or (None,) * len(workers)
+        _check_workers(workers, spec.weights)
+        return Roles(
+            topology=star(SERVER, workers, spec.asked),
+            roles=(
+                Role(drafts=True, decides=True),
+                *(Role(votes=True, weight=weight) for weight in weights),
+            ),
+        )
+
+    def choose(self, tally: Tally, position: int) -> int | None:
+        """With race lists the winner of the race of the full mixture (Eq. 4), if they make it certain."""
+        if not self.has_race_lists:
+            return super().choose(tally, position)
+        certificate = tally.settle(tally.read_votes(position), position)
+        return certificate.winner if certificate.is_certain else None
+
+    def sends_whole_votes(self, party: str) -> bool:
+        """The home, too: the server decides."""
+        return self.spec.num_logprobs is not None
+
+    def check_logprobs(self) -> None:
+        """All whole votes on one proposal fit a message."""
+        num_voters, num_votes, size = len(self.roles.voters), 1 + self.longest_proposal, self.spec.vocab_size
+        is_whole = self.spec.num_logprobs is not None and self.has_race_lists
+        if is_whole and num_voters * num_votes * BYTES_PER_TOKEN * size > MAX_FRAME_BYTES // 2:
+            raise ConfigError(
+                f"num_logprobs has {num_voters} workers send whole distributions over {size} tokens for {num_votes} "
+                f"tokens at a time, which exceeds a message of {MAX_FRAME_BYTES} bytes; lower max_proposal, or set "
+                "codec.name to top_p."
+            )
+
+
+def _check_workers(workers: tuple[str, ...], weights: tuple[float, ...]) -> None:
+    """Raises ConfigError, one sentence, if there are too few, or their weights are no shares."""
+    shown = ", ".join(f"{weight:g}" for weight in weights)
+    if len(workers) < 2:
+        raise ConfigError(
+            f"Mode federated has 2 or more voters (got {', '.join(workers) or 'none'}); name more workers."
+        )
+    if weights and len(weights) != len(workers):
+        raise ConfigError(
+            f"Each of {len(workers)} workers needs a weight (got {len(weights)}); give that many, or none."
+        )
+    if not all(isfinite(weight) and weight >= 0.0 for weight in weights):
+        raise ConfigError(f"In mode federated each voter has a weight of at least 0 (got {shown}); give it.")
+    if weights and abs(sum(weights) - 1.0) > 1e-9:
+        raise ConfigError(f"The weights of the voters have sum 1 (got {shown}); scale them.")

@@ -1,0 +1,194 @@
+"""What a mode decides for one query: every rule in which the modes differ. One file beside this one is one mode."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from functools import cached_property
+from math import nan
+from typing import Any, ClassVar
+
+from tandem.aggregation.rules import DRAFT_RULES, DraftRule, draft_rule
+from tandem.codecs.base import Codec
+from tandem.codecs.race_lists import RaceLists
+from tandem.messages import ListRequest, Proposal, Undecided, Verdict, VerifyResult
+from tandem.modes.query import Query
+from tandem.modes.roles import Roles
+from tandem.modes.tally import Tally, UnreadableVoteError
+from tandem.topology import PARTIES, Party
+
+
+class Mode(ABC):
+    """The rules of one mode for one query. The defaults are those of parties whose drafts are their votes."""
+
+    name: ClassVar[str]
+    drafters_vote: ClassVar[bool] = True
+    """Whether a draft is a vote, too, and comes with its distribution; else the answer does not depend on it."""
+    follows_proposals: ClassVar[bool] = False
+    """Whether one pass over k proposed tokens gives k + 1 votes, one more than there are tokens."""
+    votes_are_tokens: bool = False
+    """Whether a vote is the token that it gives: the only voter need not say how probable the others are."""
+    max_proposal: ClassVar[int] = 1
+    """Tokens of one proposal that the link takes, at most."""
+    all_decide: bool = False
+    """Whether each party decides every step by itself, and sends no verdicts."""
+    is_placed: bool = False
+    """Whether there is a choice of who decides, for which profiler and scheduler estimate."""
+
+    def __init__(self, spec: Query) -> None:
+        """Raises ConfigError where the mode does not allow these parties."""
+        self.spec = spec
+        self.roles = self.assign_roles(spec)
+
+    # ---- who does what -----------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def assign_roles(self, spec: Query) -> Roles:
+        """Who drafts, votes and decides."""
+
+    @property
+    def first_decider(self) -> str:
+        """Who decides step 0."""
+        return self.roles.deciders[0]
+
+    @property
+    def title(self) -> str:
+        """The mode within a sentence, with what matters for who may send what."""
+        return f"mode {self.name}"
+
+    def is_estimated(self, party: str) -> bool:
+        """Whether profiler and scheduler of `party` take part: there is a decider to place or a length to choose."""
+        return self.is_placed or self.adapts_lengths(party)
+
+    def goes_on_at(self, party: str) -> bool:
+        """Whether `party` commits tokens without being asked, one after the other."""
+        return False
+
+    def audience(self, kind: type[Any], party: str) -> tuple[str, ...]:
+        """The peers to which `party` sends what an answer is made of: `Proposal`, `Votes`, `Verdict`, `ListRequest`."""
+        own = self.roles.role(party)
+        if kind is Proposal and own.drafts:
+            return self.deciding_peers(party)
+        if kind is Verdict and own.decides and not self.all_decide:
+            return self.roles.topology.peers(party)
+        return self.voting_peers(party) if kind is ListRequest and own.decides and self.has_race_lists else ()
+
+    def voting_peers(self, party: str) -> tuple[str, ...]:
+        """The peers of `party` that vote."""
+        return tuple(peer for peer in self.roles.topology.peers(party) if self.roles.role(peer).votes)
+
+    def deciding_peers(self, party: str) -> tuple[str, ...]:
+        """The peers of `party` that decide."""
+        return tuple(peer for peer in self.roles.topology.peers(party) if self.roles.role(peer).decides)
+
+    # ---- proposals of a drafter without a vote -----------------------------------------------------------------
+
+    @property
+    def needs_drafts(self) -> bool:
+        """Whether a drafter without a vote sends the distributions that its tokens were drawn from."""
+        return False
+
+    def proposes(self, party: str) -> bool:
+        """Whether `party` drafts for others, who decide what stands."""
+        return False
+
+    def adapts_lengths(self, party: str) -> bool:
+        """Whether `party` chooses the length of its proposals again after each."""
+        return False
+
+    @property
+    def longest_proposal(self) -> int:
+        """Tokens of a proposal, at most; distributions that travel with them may leave room for fewer."""
+        return self.spec.max_proposal
+
+    @property
+    def first_length(self) -> int:
+        """Tokens of a proposal before anything is known."""
+        return self.longest_proposal
+
+    def count_fitting(self, payloads: Sequence[bytes]) -> int:
+        """How many of these drafts, in order, one proposal may hold. payloads: their encoded distributions."""
+        return len(payloads)
+
+    # ---- votes and verdicts ------------------------------------------------------------------------------------
+
+    @property
+    def has_race_lists(self) -> bool:
+        """Whether a vote crosses the link as the tokens that score best in the race, and as more of them if need be."""
+        is_coupled = self.spec.draft_rule == DRAFT_RULES[0]
+        return self.spec.race_depth > 0 and is_coupled and not self.votes_are_tokens
+
+    def codec_of_votes(self, configured: Codec) -> Codec:
+        """What a drafter encodes with: votes in full where lists are cut from them. configured: by `codec.name`."""
+        return RaceLists() if self.has_race_lists else configured
+
+    @cached_property
+    def rule(self) -> DraftRule:
+        """How a token is drawn from a distribution that decides. Raises ConfigError if there is no such rule."""
+        name = DRAFT_RULES[0] if self.votes_are_tokens else self.spec.draft_rule
+        return draft_rule(name, self.spec.sampling.temperature)
+
+    def decide(self, tally: Tally) -> VerifyResult | Undecided:
+        """The target of each prefix that was voted on, as long as the proposal gives it, and then the first other one.
+
+        That one is the correction of a rejected token, or the bonus behind the last. A voter without company is drawn
+        from as it drafts. Race lists may leave a target open: what stands before it is decided.
+        """
+        tokens: list[int] = []
+        num_accepted, drafters, first = 0, self.roles.drafters, tally.voters[0]
+        is_single = len(tally.voters) == 1 and first in drafters  # its draft is the target
+        for position in range(tally.num_positions):
+            proposed = tally.proposed(position)
+            is_draft = is_single and proposed is not None
+            try:
+                token = proposed if is_draft else self.choose(tally, position)
+            except UnreadableVoteError:
+                if not tokens:
+                    raise
+                break  # what stands before it is decided
+            if token is None:
+                break
+            tokens.append(token)
+            if token != proposed:
+                break
+            num_accepted += 1
+        if not tokens:
+            return tally.make_undecided(tally.read_votes())
+        return tally.make_result(
+            tokens=tuple(tokens),
+            accepted=tuple(
+                int(drafter == first) * len(tokens) if is_single else num_accepted for drafter in drafters
+            ),
+            acceptance=(nan,) * len(drafters),
+            next_decider=self.roles.topology.index(tally.party),
+        )
+
+    def choose(self, tally: Tally, position: int) -> int | None:
+        """The target behind so many proposed tokens; None: race lists leave it open."""
+        if self.votes_are_tokens:
+            return tally.read_token(position)
+        name = tally.voters[0]
+        party = Party(name) if name in PARTIES else Party.CLOUD
+        return self.rule.draft(
+            tally.mix(position), seed=self.spec.seed, step=tally.ballot.step + position, party=party
+        )
+
+    # ---- log probabilities -------------------------------------------------------------------------------------
+
+    @property
+    def tells_logprobs(self) -> bool:
+        """Whether the home hears how probable tokens are from another party, which decides."""
+        return self.votes_are_tokens or self.roles.topology.home not in self.roles.deciders
+
+    def names_logprobs(self, party: str) -> bool:
+        """Whether `party` says how probable the tokens are that it decides: the home, or who alone knows the target."""
+        is_target = self.tells_logprobs and self.roles.role(party).decides
+        return self.spec.num_logprobs is not None and (party == self.roles.topology.home or is_target)
+
+    def sends_whole_votes(self, party: str) -> bool:
+        """Whether `party` sends its votes in full where lists of them would do: who decides names probabilities."""
+        return self.spec.num_logprobs is not None and party != self.roles.topology.home
+
+    def check_logprobs(self) -> None:
+        """Raises ConfigError if `num_logprobs` is wanted where the home cannot have them."""
+        return

@@ -1,0 +1,52 @@
+"""What modes speculative and federated share: a drafter without a vote proposes, and votes follow its proposals.
+
+drafter --Proposal--> voters --Votes--> who decides --Verdict--> all others
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tandem.messages import ListRequest, Proposal, Verdict, Votes
+from tandem.modes.mode import Mode
+
+MAX_PROPOSAL = 16
+"""Most tokens of one proposal."""
+FIRST_LENGTH = 4
+"""Tokens of the first proposals of a query, where lengths adapt."""
+
+
+class Proposing(Mode):
+    """Proposals of up to `max_proposal` tokens; a party that is both voter and decider sends itself nothing."""
+
+    drafters_vote = False
+    follows_proposals = True
+    max_proposal = MAX_PROPOSAL
+
+    def audience(self, kind: type[Any], party: str) -> tuple[str, ...]:
+        """Proposals go to voters, votes to who decides, and verdicts to everybody else."""
+        own = self.roles.role(party)
+        if kind is Proposal and own.drafts:
+            return self.voting_peers(party)
+        if kind is Votes and own.votes:
+            return self.deciding_peers(party)
+        if kind is Verdict and own.decides:
+            return self.roles.topology.peers(party)
+        return self.voting_peers(party) if kind is ListRequest and own.decides and self.has_race_lists else ()
+
+    def proposes(self, party: str) -> bool:
+        """The drafter, unless no token fits a proposal."""
+        return self.longest_proposal > 0 and self.roles.role(party).drafts
+
+    def adapts_lengths(self, party: str) -> bool:
+        """The drafter, where a policy chooses."""
+        return self._has_policy and self.proposes(party)
+
+    @property
+    def first_length(self) -> int:
+        """A few, where a policy chooses; else the most."""
+        return min(FIRST_LENGTH, self.longest_proposal) if self._has_policy else self.longest_proposal
+
+    @property
+    def _has_policy(self) -> bool:
+        return self.spec.length_policy != "fixed"

@@ -1,0 +1,24 @@
+"""One party by itself (`only`): the only voter, whose draft is the token. Nothing crosses a link."""
+
+from __future__ import annotations
+
+from tandem.modes.mode import Mode
+from tandem.modes.query import Query
+from tandem.modes.roles import Role, Roles
+from tandem.topology import alone, as_party
+
+
+class Solo(Mode):
+    """A mode of one voter."""
+
+    name = "solo"
+
+    def __init__(self, spec: Query, *, votes_are_tokens: bool) -> None:
+        """votes_are_tokens: as in the mode that the query would have with the others, so that answers compare."""
+        super().__init__(spec)
+        self.votes_are_tokens = votes_are_tokens
+
+    def assign_roles(self, spec: Query) -> Roles:
+        """All are its own."""
+        role = Role(drafts=True, votes=True, weight=1.0, decides=True)
+        return Roles(topology=alone(as_party(spec.only or "")), roles=(role,))

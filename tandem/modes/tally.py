@@ -1,0 +1,161 @@
+"""One ballot as its decider reads it: the votes, how much each of them counts, and the result made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from tandem.aggregation.distributions import Distribution
+from tandem.aggregation.race_lists import Certificate, Race, RaceList, RaceVote, settle
+from tandem.aggregation.rules import mix_by_weights, shares
+from tandem.codecs.base import Codec
+from tandem.codecs.race_lists import read_vote
+from tandem.codecs.token import read_token
+from tandem.errors import ProtocolError
+from tandem.messages import Ballot, Undecided, VerifyResult
+from tandem.modes.query import Query
+from tandem.modes.roles import Roles
+from tandem.scheduler.policies import Policy
+from tandem.topology import Party, in_words
+
+T = TypeVar("T")
+
+
+class UnreadableVoteError(ProtocolError):
+    """A vote cannot be decoded."""
+
+    def __init__(self, voter: int, problem: str) -> None:
+        """voter: its index in the topology. problem: one sentence that names it."""
+        super().__init__(problem)
+        self.voter = voter
+
+
+class Tally:
+    """A ballot with what is needed to read it. position: so many proposed tokens behind the ballot's prefix."""
+
+    def __init__(
+        self,
+        spec: Query,
+        roles: Roles,
+        party: str,
+        codec: Codec,
+        ballot: Ballot,
+        policy: Policy | None = None,
+        advice: Party | None = None,
+    ) -> None:
+        """party: who decides. codec: of the votes. policy, advice: who is to decide next, where that is a choice."""
+        self.spec, self.roles, self.party, self.ballot = spec, roles, party, ballot
+        self.policy, self.advice = policy, advice
+        self.voters = [roles.topology.name(voter) for voter in ballot.voters]
+        self._codec = codec
+
+    @property
+    def num_positions(self) -> int:
+        """Prefixes that all voters have voted on, one after the other."""
+        return len(self.ballot.payloads) // len(self.voters)
+
+    def proposed(self, position: int) -> int | None:
+        """The token that was proposed there."""
+        return self.ballot.tokens[position] if position < len(self.ballot.tokens) else None
+
+    def payloads(self, position: int = 0) -> Sequence[bytes]:
+        """The votes of all voters there, as they were sent."""
+        return self._row(self.ballot.payloads, position)
+
+    # ---- reading the votes -------------------------------------------------------------------------------------
+
+    def read_votes(self, position: int = 0) -> list[RaceVote]:
+        """The votes there as far as they are known: race lists, or distributions. Raises UnreadableVoteError."""
+        return self._read(position, lambda payload: read_vote(payload, self.spec.vocab_size))
+
+    def decode_votes(self, position: int = 0) -> list[Distribution]:
+        """The votes there as distributions. Raises UnreadableVoteError."""
+        return self._read(position, lambda payload: self._codec.decode(payload, self.spec.vocab_size))
+
+    def read_token(self, position: int = 0) -> int:
+        """The token there that the only voter gives. Raises ProtocolError."""
+        return read_token(self.payloads(position)[0], self.spec.vocab_size)
+
+    def mix(self, position: int = 0) -> Distribution:
+        """The votes there as one distribution (Eq. 4)."""
+        votes = self.decode_votes(position)
+        return votes[0] if len(votes) == 1 else mix_by_weights(votes, self.shares(position))
+
+    def shares(self, position: int = 0) -> tuple[float, ...]:
+        """How much each voter counts there: by its documents, or by the weights of the roles.
+
+        What is left of the voters is scaled to sum 1 either way.
+        """
+        if self.roles.weighs_by_documents:
+            return shares(*self._row(self.ballot.log_weights, position))
+        return self.roles.shares(self.ballot.voters)
+
+    def settle(
+        self, votes: Sequence[RaceVote], position: int = 0, looks: Sequence[RaceList] | None = None
+    ) -> Certificate:
+        """What these votes say of the race of their mixture (Eq. 4). looks: of each, where they were taken."""
+        return settle(votes, self.shares(position), looks=looks, **self.race(position))
+
+    def race(self, position: int = 0) -> Race:
+        """Whose noise the race there has."""
+        spec = self.spec
+        return Race(seed=spec.seed, step=self.ballot.step + position, temperature=spec.sampling.temperature)
+
+    def _row(self, values: Sequence[T], position: int) -> Sequence[T]:
+        size = len(self.voters)
+        return values[position * size : (position + 1) * size]
+
+    def _read(self, position: int, read: Callable[[bytes], T]) -> list[T]:
+        votes = []
+        for name, voter, payload in zip(
+            self.voters, self.ballot.voters, self.payloads(position), strict=True
+        ):
+            try:
+                votes.append(read(payload))
+            except ProtocolError as error:
+                problem = str(error).partition(";")[0]
+                raise UnreadableVoteError(
+                    voter,
+                    f"The vote of {in_words(name)} cannot be read ({problem}); install the same version of Tandem "
+                    "there.",
+                ) from None
+        return votes
+
+    # ---- the result --------------------------------------------------------------------------------------------
+
+    def make_result(
+        self,
+        *,
+        tokens: tuple[int, ...],
+        accepted: tuple[int, ...],
+        acceptance: tuple[float, ...],
+        next_decider: int,
+    ) -> VerifyResult:
+        """These tokens are decided."""
+        ballot = self.ballot
+        return VerifyResult(
+            session=ballot.session,
+            view=ballot.view,
+            digest=ballot.digest,
+            step=ballot.step,
+            voters=ballot.voters,
+            tokens=tokens,
+            accepted=accepted,
+            acceptance=acceptance,
+            next_decider=next_decider,
+        )
+
+    def make_undecided(self, votes: Sequence[RaceVote]) -> Undecided:
+        """These votes leave the winner open: lists of what length may settle it."""
+        ballot = self.ballot
+        return Undecided(
+            session=ballot.session,
+            view=ballot.view,
+            digest=ballot.digest,
+            step=ballot.step,
+            voters=ballot.voters,
+            depths=tuple(
+                vote.next_depth if isinstance(vote, RaceList) and not vote.is_complete else 0
+                for vote in votes
+            ),
+        )

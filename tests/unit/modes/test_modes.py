@@ -1,0 +1,114 @@
+"""Who drafts, votes and decides in each mode, and parties that no mode allows."""
+
+from __future__ import annotations
+
+import ast
+from typing import Any
+
+import pytest
+
+from tandem.errors import ConfigError
+from tandem.modes import MODES
+from tandem.modes.roles import Role, Roles
+from tandem_lab.simulation.specs import make_spec
+from tests.structure import PACKAGE
+
+
+def roles(**changes: Any) -> Roles:
+    return make_spec(**changes).roles
+
+
+def federated(workers: tuple[str, ...], weights: tuple[float, ...] = ()) -> Roles:
+    return roles(mode="federated", workers=workers, weights=weights)
+
+
+def test_who_does_what() -> None:
+    dual = roles(placement="device")
+    assert dual.drafters == dual.voters == ("device", "cloud")
+    assert (dual.deciders, dual.weighs_by_documents) == (("device",), True)
+    assert roles(placement="mirror").deciders == roles(placement="greedy").deciders == ("device", "cloud")
+    solo = roles(only="cloud")
+    assert (solo.voters, solo.topology.home, solo.weighs_by_documents) == (("cloud",), "cloud", False)
+    speculative = roles(mode="speculative")
+    assert (speculative.drafters, speculative.voters, speculative.deciders) == (
+        ("device",),
+        ("cloud",),
+        ("cloud",),
+    )
+    weighed = federated(("ada", "ben", "cy"), (0.5, 0.25, 0.25))
+    assert (weighed.drafters, weighed.deciders) == (("server",), ("server",))
+    assert (weighed.voters, weighed.weights) == (("ada", "ben", "cy"), (0.5, 0.25, 0.25))
+    assert weighed.role("server") == Role(drafts=True, decides=True)
+    assert not weighed.weighs_by_documents
+    by_documents = federated(("ada", "ben"))
+    assert (by_documents.weights, by_documents.weighs_by_documents) == ((None, None), True)
+
+
+def test_one_voter_alone_is_a_mode_of_its_own_whatever_the_query_names() -> None:
+    for mode in MODES:
+        rules = make_spec(mode=mode, only="device").rules
+        assert (rules.name, rules.first_decider, rules.roles.topology.peers("device")) == (
+            "solo",
+            "device",
+            (),
+        )
+        assert rules.votes_are_tokens is MODES[mode].votes_are_tokens
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"mode": "duel"}, "There is no mode 'duel'; did you mean dual?"),
+        (
+            {"mode": "federated", "workers": ("ada",), "weights": (1.0,)},
+            "Mode federated has 2 or more voters (got ada); name more workers.",
+        ),
+        ({"mode": "federated"}, "Mode federated has 2 or more voters (got none); name more workers."),
+        (
+            {"mode": "federated", "workers": ("ada", "ben", "cy"), "weights": (0.5, 0.5)},
+            "Each of 3 workers needs a weight (got 2); give that many, or none.",
+        ),
+        (
+            {"mode": "federated", "workers": ("ada", "ben"), "weights": (1.5, -0.5)},
+            "In mode federated each voter has a weight of at least 0 (got 1.5, -0.5); give it.",
+        ),
+        (
+            {"mode": "federated", "workers": ("ada", "ben"), "weights": (float("nan"), 0.5)},
+            "In mode federated each voter has a weight of at least 0 (got nan, 0.5); give it.",
+        ),
+        (
+            {"mode": "federated", "workers": ("ada", "ben"), "weights": (0.5, 0.4)},
+            "The weights of the voters have sum 1 (got 0.5, 0.4); scale them.",
+        ),
+    ],
+)
+def test_parties_that_no_mode_allows_are_refused(changes: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        _ = make_spec(**changes).roles
+    assert str(refused.value) == sentence
+
+
+def named_modes(source: str) -> list[int]:
+    """Lines of a module that name a mode, or compare one."""
+    return [
+        node.lineno
+        for node in ast.walk(ast.parse(source))
+        if (isinstance(node, ast.Constant) and node.value in MODES)
+        or (
+            isinstance(node, ast.Compare)
+            and any(
+                isinstance(each, ast.Attribute)
+                and each.attr in ("mode", "name")
+                and "rules" in ast.dump(each)
+                for each in ast.walk(node)
+            )
+        )
+    ]
+
+
+def test_the_protocol_names_no_mode() -> None:
+    """What differs between modes is in the mode's file."""
+    found = {path.name: named_modes(path.read_text()) for path in sorted((PACKAGE / "protocol").glob("*.py"))}
+    assert {name: lines for name, lines in found.items() if lines} == {}
+    assert named_modes('if spec.mode == "dual": pass') == [1]
+    assert named_modes("if spec.rules.name == other: pass") == [1]
