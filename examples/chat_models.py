@@ -6,7 +6,7 @@ LlamaIndex needs the extra [llamaindex].
 
 from tandem import Tandem
 
-QUESTION = "Which game should Mira try?"
+QUESTION = "When was the lighthouse on Vey built?"
 
 
 # --8<-- [start:langchain]
@@ -18,8 +18,8 @@ def ask_langchain(tandem: Tandem) -> None:
     from tandem.adapters.langchain import ChatTandem
 
     chat = ChatTandem(tandem=tandem, seed=7, options={"num_documents": {"device": 2}})
-    prompt = ChatPromptTemplate.from_messages([("user", "Which game should {name} try?")])
-    print("LangChain:", (prompt | chat | StrOutputParser()).invoke({"name": "Mira"}))
+    prompt = ChatPromptTemplate.from_messages([("user", "When was {place} built?")])
+    print("LangChain:", (prompt | chat | StrOutputParser()).invoke({"place": "the lighthouse on Vey"}))
     for source in chat.invoke(QUESTION).response_metadata["tandem"]["sources"][:1]:
         print("  read:", source["party"], source["title"])
 

@@ -1,7 +1,7 @@
 r"""A codec of your own: the k most probable tokens, each with a probability in 8 bits.
 
 Run it:   python examples/custom_codec.py
-Use it:   cd examples; tandem ask "Which game should Mira try?" \
+Use it:   cd examples; tandem ask "When was the lighthouse on Vey built?" \
               --set codec.name=custom_codec:TopK8 --set "codec.parameters={k = 8}"
 """
 

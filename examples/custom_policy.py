@@ -1,6 +1,6 @@
 r"""A placement policy of your own: the parties take turns.
 
-Use it:   cd examples; tandem ask "Which game should Mira try?" \
+Use it:   cd examples; tandem ask "When was the lighthouse on Vey built?" \
               --set decoding.placement=custom_policy:Alternate --set "scheduler.parameters={period = 4}"
 """
 

@@ -3,7 +3,7 @@
 Run it: python examples/federated.py [QUESTION]
 A server drafts with a small model and has no documents. Each person's model votes on every token from that person's
 notes, and only votes cross the links. It starts four local Ray nodes, downloads nothing, and takes about a minute on
-two CPU cores. The bundled models know made-up names only; for your own notes choose models of your own.
+two CPU cores. Server and people run SmolLM2 where the extra [offline] is installed.
 """
 
 import sys
@@ -13,15 +13,12 @@ from pathlib import Path
 from tandem import Answer, Config, Tandem
 from tandem.retrieval import Embedder, build_index
 
-QUESTION = "Which game should Nido try?"
+QUESTION = "What time does the Sunday ferry to Vey leave?"
 NOTES = {
-    "ada": {"nido.md": "We talked about presents. What Nido wants most is a good puzzle game."},
-    "ben": {
-        "games.md": "A guide to games: which puzzle game to try. The prize for puzzle games went to Pukan Vakun."
-    },
-    "cleo": {"walks.txt": "Of all walks, Mura prefers island walks."},
+    "ada": {"ferry.md": "The ferry to Vey leaves at 9:40 on Sundays. We take the bicycles along."},
+    "ben": {"vey.md": "On Vey we stay at the blue house by the harbour. The key is under the third pot."},
+    "cleo": {"dentist.txt": "The dentist has moved to Mill Street 14. He is closed on Sundays."},
 }
-WEIGHTS = {"ada": 1.0, "ben": 1.0, "cleo": 0.2}
 
 
 def write_notes(folder: Path) -> dict[str, Path]:
@@ -41,7 +38,7 @@ def settings(notes: dict[str, Path], scratch: Path) -> Config:
     for name, folder in notes.items():
         index = scratch / f"index-{name}"
         build_index(folder, index, embedder)
-        lines += [f"[workers.{name}]", f'index = "{index}"', f"weight = {WEIGHTS.get(name, 1.0)}"]
+        lines += [f"[workers.{name}]", f'index = "{index}"']
     file = scratch / "federated.toml"
     file.write_text("\n".join(lines) + "\n")
     return Config.load(file)

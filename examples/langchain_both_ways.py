@@ -16,8 +16,8 @@ from tandem.retrieval import Embedder, Retriever, build_index
 from tandem.retrieval.langchain import StoreRetriever, TandemEmbeddings, TandemRetriever
 
 DOCUMENTS = [
-    Document(page_content="What Mira wants most is a good puzzle game.", metadata={"source": "mira.txt"}),
-    Document(page_content="Of all walks, Drezi prefers island walks.", metadata={"source": "drezi.txt"}),
+    Document(page_content="The code of the garden shed is 2085.", metadata={"source": "shed.txt"}),
+    Document(page_content="The boat lies at the small pier.", metadata={"source": "boat.txt"}),
 ]
 
 
@@ -55,7 +55,7 @@ def langchain_in_tandem() -> StoreRetriever:
 
 def main() -> None:
     """The same question in both directions."""
-    question = "Which game should Mira try?"
+    question = "What is the code of the shed?"
     with tempfile.TemporaryDirectory() as folder:
         for document in tandem_in_langchain(Path(folder)).invoke(question):
             print(f"LangChain asks Tandem: {document.page_content}")

@@ -1,7 +1,7 @@
 """Ask many questions side by side; answers come as they finish, and one that fails does not lose the others.
 
 Run it: python examples/many_questions.py [FILE]
-FILE holds a question per line; without it three questions about the bundled documents are asked.
+FILE holds a question per line; without it three questions about the documents that come with Tandem are asked.
 """
 
 import sys
@@ -9,7 +9,11 @@ from pathlib import Path
 
 from tandem import SamplingParams, Tandem
 
-QUESTIONS = ["Which game should Mira try?", "Which walk is right for Drezi?", "Which soup should Drezi cook?"]
+QUESTIONS = [
+    "What is Ole's telephone number?",
+    "What is the goat at the farm called?",
+    "When was the lighthouse on Vey built?",
+]
 
 
 # --8<-- [start:ask]

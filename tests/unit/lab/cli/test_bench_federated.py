@@ -9,7 +9,6 @@ import pytest
 
 from tandem.cli import main
 from tandem.config.schema import Config
-from tandem.errors import ConfigError
 from tandem_lab.cli import bench_federated as bench
 from tandem_lab.federated.systems import SYSTEMS
 from tandem_lab.latency.plan import Plan
@@ -79,6 +78,6 @@ def test_mistakes_are_one_sentence(
     assert sentence in capsys.readouterr().err
 
 
-def test_weights_by_documents_are_not_predicted() -> None:
-    with pytest.raises(ConfigError, match=r'fixed weights only \(got weights.workers = "documents"\)'):
-        bench.config_for(Config.load(None, ["weights.workers=documents"]))
+def test_clusters_have_weights_that_stay() -> None:
+    weights = bench.config_for(Config.load(None, ["weights.workers=documents"])).weights
+    assert (weights.workers, weights.question, weights.evidence) == ("fixed", 0, 0)
