@@ -146,7 +146,7 @@ def index(party: Party, config: PartyConfig) -> Check:
         return _given_documents(name, config.index, CORPORA[config.index] / party)
     if config.index.startswith(LANGCHAIN):
         return _langchain(name, config.index)
-    from tandem.retrieval.index import verify_index
+    from tandem.retrieval.store import verify_index
 
     try:
         manifest = verify_index(Path(config.index))

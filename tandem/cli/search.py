@@ -87,7 +87,7 @@ def _find(
     """The hits, best first. Raises TandemError, for a missing index before the embedder takes its time."""
     from tandem.actors.loading import load_embedder_and_scorer
     from tandem.retrieval.factory import open_retriever
-    from tandem.retrieval.index import read_manifest
+    from tandem.retrieval.store import read_manifest
 
     own = config.party(party)
     if own.index_folder is not None:

@@ -1,17 +1,20 @@
 """From files or documents to an index: load, split, embed what is new, write.
 
-The whole job behind `tandem index`, as one function, and its twin for a few files of many.
+The whole job behind `tandem index`, as one function, and its twin for a few files of many. An index remembers what it
+was built from, its roots, so that no build empties it by mistake. The first root is the folder or file of the first
+build; its sources are paths within it. Each further one (`tandem index PARTY --add PATH`) has a name of its own, which
+stands before its paths. Documents that Python hands over have no path: their root is `GIVEN`.
 """
 
 from __future__ import annotations
 
+import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import IO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,37 +22,391 @@ from numpy.typing import NDArray
 from tandem.config.schema import RetrievalConfig
 from tandem.errors import RetrievalError, nearest
 from tandem.retrieval import index as kinds
-from tandem.retrieval import old_format, roots
-from tandem.retrieval.documents import RESERVED, Document, split
+from tandem.retrieval.documents import RESERVED, Document, readable_name, split
 from tandem.retrieval.embedding import TextEmbedder
-from tandem.retrieval.index import Index, VectorIndex, read_manifest
-from tandem.retrieval.loaders import Loaded
+from tandem.retrieval.index import Index, VectorIndex
+from tandem.retrieval.loaders import Loaded, load_documents, load_path
 from tandem.retrieval.store import (
     PRIVATE_FILE,
     Checksum,
     Journal,
     Manifest,
-    Snapshot,
     Writer,
     canonical,
     checksum,
     hash_chunks,
+    read_manifest,
     remove_database,
     text_key,
     vector_files,
     writing,
 )
 
-# ---- Writes an index in place of what its folder held ------------------------------------------------------
-
-
+DEFAULTS = RetrievalConfig()
+"""The settings, whose lengths of chunks are the default."""
+GIVEN = "documents given in Python"
+"""The root of documents that are not files."""
 JOURNAL = "embedded.sqlite"
 EMBED_AT_ONCE = 256
 """Chunks handed to the embedder, and kept on disk, between two calls of `progress`."""
-
+MAX_KEY_BYTES = 64
 _WRITE_AT_ONCE = 4096
 
 Progress = Callable[[int, int], None]
+Source = Path | Sequence[Document]
+"""A file, a folder, or documents from elsewhere."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuildReport:
+    """What a build did."""
+
+    num_files: int  # files, or other sources, that the index holds something of
+    num_chunks: int
+    num_added: int  # chunks that are new
+    num_replaced: int  # chunks in place of others from the same source
+    num_deleted: int  # chunks that are gone
+    num_changed: int  # chunks whose text stayed and whose metadata are others
+    num_unchanged: int  # chunks that stayed
+    num_embedded: int  # texts that had to be embedded
+    problems: list[str]  # one sentence for each thing left out
+    manifest: Manifest
+    is_unchanged: bool  # the index there was already of these chunks and this embedder: nothing was written
+
+
+def build_index(
+    source: Source | None,
+    directory: Path,
+    embedder: TextEmbedder,
+    *,
+    replace: bool = False,
+    factory: str = kinds.AUTO,
+    chunk_chars: int = DEFAULTS.chunk_chars,
+    overlap: int = DEFAULTS.chunk_overlap,
+    id_key: bytes = b"",
+    num_threads: int = 1,
+    progress: Progress | None = None,
+) -> BuildReport:
+    """Makes `directory` the index of a file, a folder or documents, and of nothing else.
+
+    An index that is there is brought up to date: what is new is added, what changed is replaced, what is gone
+    is deleted, and only texts that it does not know are embedded. It remembers what it was built from: None brings all
+    of that up to date, as any path of it does; another source is refused where a document would be lost, unless
+    `replace`. id_key: up to 64 secret bytes that make chunk ids say nothing to who does not hold them (`chunk_id`); an
+    index that is there keeps its own. progress(done, total) counts the texts to embed. Raises RetrievalError; whatever
+    fails, the previous index is kept.
+    """
+    if len(id_key) > MAX_KEY_BYTES:
+        raise RetrievalError(
+            f"An id key has at most {MAX_KEY_BYTES} bytes, but this one {len(id_key)}; shorten it."
+        )
+    known: Manifest | None = None
+    previous: Index | None = None
+    with suppress(RetrievalError):  # none, or a damaged one, which is replaced
+        known = read_manifest(directory)
+        previous = Index.open(directory)
+    before = known.roots if known else []
+    roots, is_known = _choose_roots(source, directory, before, replace)
+    loaded = _load(source) if source is not None and roots == [GIVEN] else _load_roots(roots)
+    key = bytes.fromhex(known.id_key) if known else id_key
+    chunks = split(loaded.documents, chunk_chars, overlap, key)
+    problems = list(loaded.problems)
+    if previous is not None and before == roots:
+        kept = [chunk for chunk in previous.chunks() if source_of(chunk) in loaded.failed]
+        chunks += kept
+        problems += _describe_kept(kept)
+    if previous is not None and not is_known:
+        _check_nothing_is_lost(previous, roots[0], chunks)
+    write = partial(write_index, id_key=key, num_threads=num_threads, progress=progress, roots=roots)
+    return _bring_up_to_date(directory, previous, chunks, embedder, factory, problems, roots, write)
+
+
+def update_index(
+    directory: Path,
+    embedder: TextEmbedder,
+    *,
+    add: Source = (),
+    delete: Sequence[str] = (),
+    factory: str = kinds.AUTO,
+    chunk_chars: int = DEFAULTS.chunk_chars,
+    overlap: int = DEFAULTS.chunk_overlap,
+    num_threads: int = 1,
+    progress: Progress | None = None,
+) -> BuildReport:
+    """Adds a file, a folder or documents to the index in `directory`, in place of what it holds of the same
+    sources, and deletes other sources (or folders of them); the rest stays without being read again.
+
+    A path within what the index was built from keeps its place there; another one is remembered as a further root,
+    which later builds cover too, until its name is deleted. Documents without source or id take the place of none.
+    Raises RetrievalError, also if another process changed the index meanwhile; the previous index is then kept.
+    """
+    previous = Index.open(directory, embedder.fingerprint)
+    held = list(previous.chunks())
+    sources = {source_of(chunk) for chunk in held}
+    roots, name = list(previous.manifest.roots), ""
+    if add and isinstance(add, Path | str) and GIVEN not in roots:
+        roots, name = place_root(roots, root_of(add))
+    loaded = _load(add, name) if add else Loaded([], [], set())
+    roots, wanted = _without(roots, delete, sources)
+    gone, problems = _match_sources(wanted, sources)
+    inside, _ = _match_sources([name] if name else [], sources)
+    found = {source_of(document) for document in loaded.documents} - {""}
+    replaced = gone | ((inside | found) - loaded.failed)
+    key = bytes.fromhex(previous.manifest.id_key)
+    chunks = [chunk for chunk in held if source_of(chunk) not in replaced]
+    kept = [chunk for chunk in chunks if source_of(chunk) in loaded.failed]
+    known = {chunk.id for chunk in chunks}
+    added = split(loaded.documents, chunk_chars, overlap, key)
+    chunks += [chunk for chunk in added if chunk.id not in known]
+    write = partial(
+        write_index,
+        id_key=key,
+        num_threads=num_threads,
+        progress=progress,
+        replaces=previous.manifest,
+        roots=roots,
+    )
+    problems = loaded.problems + _describe_kept(kept) + problems
+    return _bring_up_to_date(directory, previous, chunks, embedder, factory, problems, roots, write)
+
+
+def source_of(chunk: Document) -> str:
+    """The source of a chunk; "" where it has none."""
+    return str(chunk.metadata.get("source", ""))
+
+
+def _bring_up_to_date(
+    directory: Path,
+    previous: Index | None,
+    chunks: Sequence[Document],
+    embedder: TextEmbedder,
+    factory: str,
+    problems: list[str],
+    roots: list[str],
+    write: Callable[..., int],
+) -> BuildReport:
+    """Has the index of `chunks` written, by `write_index` with its settings, unless it is there already.
+
+    One that is there goes on as "Flat" where its kind could not be trained any more: a deletion always goes through.
+    """
+    kind = kinds.resolve(factory, len(chunks), embedder.dimension)
+    if previous is not None and chunks and not kinds.can_train(kind, len(chunks), embedder.dimension):
+        problems = [*problems, _describe_flat(kind, len(chunks))]
+        kind = "Flat"
+    wanted = (embedder.fingerprint, kind)
+    if (
+        previous is not None
+        and (previous.manifest.embedder_fingerprint, previous.manifest.factory) == wanted
+        and previous.manifest.chunks_hash == hash_chunks(chunks)
+    ):
+        if previous.manifest.roots != roots:
+            _write_roots(directory, roots)
+        tidy(directory)
+        return _make_report(directory, previous, chunks, problems, 0, is_unchanged=True)
+    num_embedded = write(directory, chunks, embedder, kind, previous=previous)
+    return _make_report(directory, previous, chunks, problems, num_embedded, is_unchanged=False)
+
+
+def _make_report(
+    directory: Path,
+    previous: Index | None,
+    chunks: Sequence[Document],
+    problems: list[str],
+    num_embedded: int,
+    *,
+    is_unchanged: bool,
+) -> BuildReport:
+    """Counts the changes: a chunk that came and one that went from the same source make one replacement."""
+    chunks_before = () if previous is None else previous.chunks()
+    before = {str(chunk.id): (source_of(chunk), _fields(chunk)) for chunk in chunks_before}
+    after = {str(chunk.id) for chunk in chunks}
+    come = Counter(source_of(chunk) for chunk in chunks if chunk.id not in before)
+    went = Counter(source for name, (source, _) in before.items() if name not in after)
+    num_stayed = len(chunks) - come.total()
+    num_changed = sum(_fields(chunk) != before[str(chunk.id)][1] for chunk in chunks if chunk.id in before)
+    num_replaced = (come & went).total()
+    return BuildReport(
+        num_files=len({source_of(chunk) for chunk in chunks}),
+        num_chunks=len(chunks),
+        num_added=come.total() - num_replaced,
+        num_replaced=num_replaced,
+        num_deleted=went.total() - num_replaced,
+        num_changed=num_changed,
+        num_unchanged=num_stayed - num_changed,
+        num_embedded=num_embedded,
+        problems=problems,
+        manifest=read_manifest(directory),
+        is_unchanged=is_unchanged,
+    )
+
+
+def _fields(chunk: Document) -> str:
+    """A chunk's metadata as they are stored, without its place, which moves with what stands before it."""
+    return canonical({key: value for key, value in chunk.metadata.items() if key not in RESERVED})
+
+
+def _match_sources(names: Sequence[str], sources: set[str]) -> tuple[set[str], list[str]]:
+    """The sources that are named, or lie in a folder that is; and a sentence for each name that fits none."""
+    matches: set[str] = set()
+    problems: list[str] = []
+    for name in names:
+        fits = {source for source in sources if source == name or source.startswith(f"{name.rstrip('/')}/")}
+        matches |= fits
+        if not fits:
+            hint = f"did you mean {nearest(name, sorted(sources))}?" if sources else "check the name."
+            problems.append(f"{name} was not deleted: the index holds nothing of it; {hint}")
+    return matches, problems
+
+
+def _describe_flat(kind: str, count: int) -> str:
+    few = "1 chunk" if count == 1 else f"{count} chunks"
+    return (
+        f'The index kind "{kind}" cannot be trained with {few}, so the index is "Flat" until there are more.'
+    )
+
+
+def _describe_kept(chunks: Sequence[Document]) -> list[str]:
+    """A sentence for each file that could not be read now, but earlier."""
+    sources = dict.fromkeys(source_of(chunk) for chunk in chunks)
+    return [f"{source}: what the index held of it stays, since it was read before." for source in sources]
+
+
+# ---- roots: what an index was built from ---------------------------------------------------------------------
+
+
+def root_of(source: Source) -> str:
+    """What an index remembers of a source: its absolute path."""
+    return os.path.abspath(source) if isinstance(source, Path | str) else GIVEN
+
+
+def place_root(roots: Sequence[str], path: str) -> tuple[list[str], str]:
+    """The roots of an index that `path` is added to, and what its sources are called.
+
+    Within a root the path keeps its place there; elsewhere it is a further root. RetrievalError where it holds one.
+    """
+    for root, name in zip(roots, _names_of(roots), strict=True):
+        if (inside := _name_inside(root, name, path)) is not None:
+            return list(roots), inside
+        if _name_inside(path, "", root) is not None:
+            raise RetrievalError(
+                f"A path must not hold what the index was built from already, but {path} holds {root}; "
+                "give one that does not, or build the index from it with --replace."
+            )
+    further = [*roots, path]
+    return further, _names_of(further)[-1]
+
+
+def _choose_roots(
+    source: Source | None, directory: Path, before: list[str], replace: bool
+) -> tuple[list[str], bool]:
+    """The roots of a build, and whether they are those that the index remembers, or may be any."""
+    if source is not None:
+        root = root_of(source)
+        if before and not replace and any(_is_same(root, known) for known in before):
+            return before, True
+        return [root], replace
+    if not before or GIVEN in before:
+        what = f"{directory} was built from {GIVEN}" if before else f"{directory} remembers none"
+        raise RetrievalError(
+            f"An index is brought up to date from what it was built from, but {what}; name a file or folder."
+        )
+    return before, True
+
+
+def _load(source: Source, name: str = "") -> Loaded:
+    return load_path(source, name) if isinstance(source, Path | str) else load_documents(source)
+
+
+def _load_roots(roots: Sequence[str]) -> Loaded:
+    """All documents of some roots. RetrievalError if one is missing or holds nothing."""
+    everything = Loaded([], [], set())
+    for root, name in zip(roots, _names_of(roots), strict=True):
+        if not os.path.exists(root) and len(roots) > 1:
+            raise RetrievalError(
+                f"The index was built from {' and '.join(roots)}, but {root} does not exist any more; bring it back, "
+                "remove its documents with --delete, or build it from another folder with --replace."
+            )
+        loaded = load_path(root, name, may_fail=bool(everything.documents) or root != roots[-1])
+        everything.documents.extend(loaded.documents)
+        everything.problems.extend(loaded.problems)
+        everything.failed.update(loaded.failed)
+    return everything
+
+
+def _names_of(roots: Sequence[str]) -> list[str]:
+    """What stands before the paths of each root: nothing for the first, for the others a name of their own, the last
+    part of their path, with a number where that is taken.
+    """
+    names: list[str] = []
+    for root in roots:
+        stem, ending = os.path.splitext(os.path.basename(root))
+        number, name, first = 1, f"{stem}{ending}", roots[0]
+        while name in names or name == os.path.basename(first) or os.path.exists(os.path.join(first, name)):
+            number += 1
+            name = f"{stem}-{number}{ending}"
+        names.append(readable_name(name) if names else "")
+    return names
+
+
+def _name_inside(root: str, name: str, path: str) -> str | None:
+    """What a path within a root of that name is called; None for one elsewhere."""
+    relative = os.path.relpath(path, root)
+    if relative.split(os.sep, 1)[0] == os.pardir:
+        return None
+    return readable_name(name if relative == os.curdir else f"{name}/{relative}".lstrip("/"))
+
+
+def _without(
+    roots: list[str], deleted: Sequence[str], sources: Collection[str]
+) -> tuple[list[str], list[str]]:
+    """The roots that are left after a deletion, and the names of what is deleted.
+
+    deleted: sources, folders of them, further roots by name, or any of these by path. sources: what the index holds.
+    """
+    named = list(zip(roots, _names_of(roots), strict=True))
+    names: list[str] = []
+    for text in deleted:
+        name = text.rstrip("/")
+        if text not in sources:
+            path = os.path.abspath(os.path.expanduser(text))
+            inside = (_name_inside(root, known, path) for root, known in named)
+            name = next((known for known in inside if known is not None), "") or name
+        names.append(name)
+    return [root for root, known in named if not known or known not in names], names
+
+
+def _check_nothing_is_lost(previous: Index, root: str, chunks: Sequence[Document]) -> None:
+    """Refuses to make an index that of another root if it would lose a document. Raises RetrievalError.
+
+    chunks: those of the other root.
+    """
+    known = {chunk.id for chunk in chunks}
+    lost = {
+        (source_of(chunk) or chunk.id, chunk.metadata.get("line"))  # a file, or a line of one
+        for chunk in previous.chunks()
+        if chunk.id not in known
+    }
+    if not lost:
+        return
+    what = f"{len(lost)} document{'' if len(lost) == 1 else 's'}"
+    add = f"--add {root} (adds it to what is there)" if root != GIVEN else "update_index (adds them)"
+    raise RetrievalError(
+        f"The index {previous.directory} was built from {' and '.join(previous.manifest.roots)}, and building it from "
+        f"{root} would delete {what}; use --replace (in Python replace=True: the index becomes this alone), {add}, or "
+        "--delete NAME (removes a document)."
+    )
+
+
+def _is_same(path: str, other: str) -> bool:
+    if GIVEN in (path, other):
+        return path == other
+    try:
+        return path == other or os.path.samefile(path, other)
+    except OSError:
+        return False
+
+
+# ---- writes an index in place of what its folder held --------------------------------------------------------
 
 
 def write_index(
@@ -77,7 +434,6 @@ def write_index(
         raise RetrievalError(
             f"An index needs at least one chunk, but {directory} would get none; add documents."
         )
-    old_format.check_folder(directory)
     kind = kinds.resolve(factory, len(documents), embedder.dimension)
     with writing(directory) as writer:
         if replaces is not None and writer.manifest != replaces:
@@ -89,7 +445,6 @@ def write_index(
         vectors = writer.make_file("npy")
         previous = _reusable(writer, embedder, previous)
         with Journal(directory / JOURNAL, embedder.fingerprint, embedder.dimension) as journal:
-            journal.add(old_format.read_journal(directory, embedder.fingerprint, embedder.dimension))
             num_embedded = _write_vectors(vectors, documents, embedder, previous, journal, progress)
         files = _write_index_files(writer, vectors, kind, num_threads)
         writer.commit(
@@ -108,37 +463,33 @@ def write_index(
     return num_embedded
 
 
-def write_roots(directory: Path, roots: Sequence[str]) -> None:
+def _write_roots(directory: Path, roots: list[str]) -> None:
     """Notes what the chunks of an index come from, unless it was changed meanwhile or cannot be written."""
     with suppress(RetrievalError), writing(directory) as writer:
         if writer.manifest is not None:
-            writer.write_manifest(replace(writer.manifest, roots=list(roots)))
+            writer.write_manifest(replace(writer.manifest, roots=roots))
 
 
 def tidy(directory: Path) -> None:
-    """Removes what builds left over, unless another one is under way: those that ended, were killed or superseded."""
-    _make_private(directory)
-    if _leftovers(directory) or old_format.leftovers(directory):
+    """Removes what builds left over, unless another one is under way: those that ended, were killed or superseded.
+
+    Lets only their owner read the files of an index whose rights were widened.
+    """
+    for path in (*vector_files(directory), *directory.glob("*.sqlite*")):
+        with suppress(OSError):  # another user's, who alone may change them
+            path.chmod(PRIVATE_FILE)
+    if _leftovers(directory):
         with suppress(RetrievalError), writing(directory):
             for path in _leftovers(directory):
                 path.unlink(missing_ok=True)
             remove_database(directory / JOURNAL)
-            old_format.remove(old_format.leftovers(directory))
 
 
 def _leftovers(directory: Path) -> list[Path]:
     """Files of other indexes than the current one, and the journal."""
-    with Snapshot(directory) as snapshot:
-        current = snapshot.manifest.files
+    current = read_manifest(directory).files
     others = [path for path in vector_files(directory) if path.name not in current]
     return others + list(directory.glob(f"{JOURNAL}*"))
-
-
-def _make_private(directory: Path) -> None:
-    """Lets only their owner read the files of an index whose rights were widened."""
-    for path in (*vector_files(directory), *directory.glob("*.sqlite*")):
-        with suppress(OSError):  # another user's, who alone may change them
-            path.chmod(PRIVATE_FILE)
 
 
 def _reusable(writer: Writer, embedder: TextEmbedder, opened: Index | None) -> Index | None:
@@ -163,23 +514,17 @@ def _write_vectors(
     """Writes the unit vectors [len(documents), d] in NumPy's format; returns how many texts were embedded for it."""
     keys = [text_key(document.page_content) for document in documents]
     texts = {key: document.page_content for key, document in zip(keys, documents, strict=True)}
-    rows = _rows(previous, texts)
+    held = enumerate(previous.chunks()) if previous is not None else ()
+    rows = {key: row for row, chunk in held if (key := text_key(chunk.page_content)) in texts}
     missing = [(key, text) for key, text in texts.items() if key not in rows and key not in journal]
     _embed(missing, embedder, journal, progress)
     with path.open("wb") as file:
-        _write_header(file, len(keys), embedder.dimension)
+        header = {"descr": "<f4", "fortran_order": False, "shape": (len(keys), embedder.dimension)}
+        np.lib.format.write_array_header_1_0(file, header)
         for start in range(0, len(keys), _WRITE_AT_ONCE):
             block = _block(keys[start : start + _WRITE_AT_ONCE], embedder.dimension, rows, previous, journal)
             file.write(block.tobytes())
     return len(missing)
-
-
-def _rows(previous: Index | None, wanted: dict[bytes, str]) -> dict[bytes, int]:
-    """Row of the previous index for each wanted text that it holds."""
-    if previous is None:
-        return {}
-    keys = ((text_key(chunk.page_content), row) for row, chunk in enumerate(previous.chunks()))
-    return {key: row for key, row in keys if key in wanted}
 
 
 def _embed(
@@ -216,11 +561,6 @@ def _block(
     return block
 
 
-def _write_header(file: IO[bytes], count: int, dimension: int) -> None:
-    header = {"descr": "<f4", "fortran_order": False, "shape": (count, dimension)}
-    np.lib.format.write_array_header_1_0(file, header)
-
-
 def _write_index_files(writer: Writer, vectors: Path, factory: str, num_threads: int) -> dict[str, Checksum]:
     """Writes the FAISS index of the vectors, which stay as a file where the kind does not keep them."""
     index = VectorIndex.build(np.load(vectors, mmap_mode="r"), factory, num_threads)
@@ -230,268 +570,3 @@ def _write_index_files(writer: Writer, vectors: Path, factory: str, num_threads:
         vectors.unlink()
         return {path.name: checksum(path)}
     return {path.name: checksum(path), vectors.name: checksum(vectors)}
-
-
-# ---- What a build did, counted from the chunks before and after --------------------------------------------
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BuildReport:
-    """What a build did."""
-
-    num_files: int  # files, or other sources, that the index holds something of
-    num_chunks: int
-    num_added: int  # chunks that are new
-    num_replaced: int  # chunks in place of others from the same source
-    num_deleted: int  # chunks that are gone
-    num_changed: int  # chunks whose text stayed and whose metadata are others
-    num_unchanged: int  # chunks that stayed
-    num_embedded: int  # texts that had to be embedded
-    problems: list[str]  # one sentence for each thing left out
-    manifest: Manifest
-    is_unchanged: bool  # the index there was already of these chunks and this embedder: nothing was written
-
-
-def make_report(
-    directory: Path,
-    previous: Index | None,
-    chunks: Sequence[Document],
-    problems: list[str],
-    num_embedded: int,
-    *,
-    is_unchanged: bool,
-) -> BuildReport:
-    """Counts the changes: a chunk that came and one that went from the same source make one replacement."""
-    chunks_before = () if previous is None else previous.chunks()
-    before = {str(chunk.id): (source_of(chunk), _fields(chunk)) for chunk in chunks_before}
-    after = {str(chunk.id) for chunk in chunks}
-    come = _count(chunk for chunk in chunks if chunk.id not in before)
-    went = Counter(source for name, (source, _) in before.items() if name not in after)
-    num_stayed = len(chunks) - come.total()
-    num_changed = sum(_fields(chunk) != before[str(chunk.id)][1] for chunk in chunks if chunk.id in before)
-    num_replaced = (come & went).total()
-    return BuildReport(
-        num_files=len({source_of(chunk) for chunk in chunks}),
-        num_chunks=len(chunks),
-        num_added=come.total() - num_replaced,
-        num_replaced=num_replaced,
-        num_deleted=went.total() - num_replaced,
-        num_changed=num_changed,
-        num_unchanged=num_stayed - num_changed,
-        num_embedded=num_embedded,
-        problems=problems,
-        manifest=read_manifest(directory),
-        is_unchanged=is_unchanged,
-    )
-
-
-def _count(chunks: Iterable[Document]) -> Counter[str]:
-    """Number of chunks by source."""
-    return Counter(source_of(chunk) for chunk in chunks)
-
-
-def source_of(chunk: Document) -> str:
-    """The source of a chunk; "" where it has none."""
-    return str(chunk.metadata.get("source", ""))
-
-
-def _fields(chunk: Document) -> str:
-    """A chunk's metadata as they are stored, without its place, which moves with what stands before it."""
-    return canonical({key: value for key, value in chunk.metadata.items() if key not in RESERVED})
-
-
-DEFAULTS = RetrievalConfig()
-"""The settings, whose lengths of chunks are the default."""
-
-MAX_KEY_BYTES = 64
-
-
-def build_index(
-    source: Path | Sequence[Document] | None,
-    directory: Path,
-    embedder: TextEmbedder,
-    *,
-    replace: bool = False,
-    factory: str = kinds.AUTO,
-    chunk_chars: int = DEFAULTS.chunk_chars,
-    overlap: int = DEFAULTS.chunk_overlap,
-    id_key: bytes = b"",
-    num_threads: int = 1,
-    progress: Progress | None = None,
-) -> BuildReport:
-    """Makes `directory` the index of a file, a folder or documents, and of nothing else.
-
-    An index that is there is brought up to date: what is new is added, what changed is replaced, what is gone
-    is deleted, and only texts that it does not know are embedded. It remembers what it was built from: None brings all
-    of that up to date, as any path of it does; another source is refused where a document would be lost, unless
-    `replace`. id_key: up to 64 secret bytes that make chunk ids say nothing to who does not hold them (`chunk_id`); an
-    index that is there keeps its own. progress(done, total) counts the texts to embed. Raises RetrievalError; whatever
-    fails, the previous index is kept.
-    """
-    if len(id_key) > MAX_KEY_BYTES:
-        raise RetrievalError(
-            f"An id key has at most {MAX_KEY_BYTES} bytes, but this one {len(id_key)}; shorten it."
-        )
-    names, is_known = _choose_roots(source, directory, replace)
-    loaded = roots.load(source) if source is not None and names == [roots.GIVEN] else roots.load_roots(names)
-    previous = _try_open(directory)
-    key = _choose_key(directory, id_key)
-    chunks = split(loaded.documents, chunk_chars, overlap, key)
-    problems = list(loaded.problems)
-    if previous is not None and previous.manifest.roots == names:
-        kept = [chunk for chunk in previous.chunks() if source_of(chunk) in loaded.failed]
-        chunks += kept
-        problems += _describe_kept(kept)
-    if previous is not None and not is_known:
-        before = previous.manifest.roots
-        roots.check_nothing_is_lost(directory, before, names[0], previous.chunks(), chunks)
-    write = partial(write_index, id_key=key, num_threads=num_threads, progress=progress, roots=names)
-    return _bring_up_to_date(directory, previous, chunks, embedder, factory, problems, names, write)
-
-
-def update_index(
-    directory: Path,
-    embedder: TextEmbedder,
-    *,
-    add: Path | Sequence[Document] = (),
-    delete: Sequence[str] = (),
-    factory: str = kinds.AUTO,
-    chunk_chars: int = DEFAULTS.chunk_chars,
-    overlap: int = DEFAULTS.chunk_overlap,
-    num_threads: int = 1,
-    progress: Progress | None = None,
-) -> BuildReport:
-    """Adds a file, a folder or documents to the index in `directory`, in place of what it holds of the same
-    sources, and deletes other sources (or folders of them); the rest stays without being read again.
-
-    A path within what the index was built from keeps its place there; another one is remembered as a further root,
-    which later builds cover too, until its name is deleted. Documents without source or id take the place of none.
-    Raises RetrievalError, also if another process changed the index meanwhile; the previous index is then kept.
-    """
-    previous = Index.open(directory, embedder.fingerprint)
-    held = list(previous.chunks())
-    sources = {source_of(chunk) for chunk in held}
-    names, name = _place(directory, previous.manifest.roots, add)
-    loaded = roots.load(add, name) if add else Loaded([], [], set())
-    names, wanted = roots.without(names, delete, sources)
-    gone, problems = _match_sources(wanted, sources)
-    inside, _ = _match_sources([name] if name else [], sources)
-    found = {source_of(document) for document in loaded.documents} - {""}
-    replaced = gone | ((inside | found) - loaded.failed)
-    key = bytes.fromhex(previous.manifest.id_key)
-    chunks = [chunk for chunk in held if source_of(chunk) not in replaced]
-    kept = [chunk for chunk in chunks if source_of(chunk) in loaded.failed]
-    known = {chunk.id for chunk in chunks}
-    added = split(loaded.documents, chunk_chars, overlap, key)
-    chunks += [chunk for chunk in added if chunk.id not in known]
-    write = partial(
-        write_index,
-        id_key=key,
-        num_threads=num_threads,
-        progress=progress,
-        replaces=previous.manifest,
-        roots=names,
-    )
-    problems = loaded.problems + _describe_kept(kept) + problems
-    return _bring_up_to_date(directory, previous, chunks, embedder, factory, problems, names, write)
-
-
-def _choose_roots(
-    source: Path | Sequence[Document] | None, directory: Path, replace: bool
-) -> tuple[list[str], bool]:
-    """The roots of a build, and whether they are those that the index remembers, or may be any."""
-    before = _roots_of(directory)
-    if source is not None:
-        root = roots.root_of(source)
-        if before and not replace and roots.includes(before, root):
-            return before, True
-        return [root], replace
-    if not before or roots.GIVEN in before:
-        what = f"{directory} was built from {roots.GIVEN}" if before else f"{directory} remembers none"
-        raise RetrievalError(
-            f"An index is brought up to date from what it was built from, but {what}; name a file or folder."
-        )
-    return before, True
-
-
-def _place(directory: Path, before: Sequence[str], add: Path | Sequence[Document]) -> tuple[list[str], str]:
-    """The roots after an update, and what the sources of the path that is added are called."""
-    if not add or not isinstance(add, Path | str) or roots.GIVEN in before:
-        return list(before), ""
-    if not before:
-        raise RetrievalError(
-            f"The index {directory} was built by an earlier version of Tandem, which did not note its folder; "
-            f"build it from that folder once, then add {add}."
-        )
-    return roots.place(before, roots.root_of(add))
-
-
-def _bring_up_to_date(
-    directory: Path,
-    previous: Index | None,
-    chunks: Sequence[Document],
-    embedder: TextEmbedder,
-    factory: str,
-    problems: list[str],
-    names: Sequence[str],
-    write: Callable[..., int],
-) -> BuildReport:
-    """Has the index of `chunks` written, by `write_index` with its settings, unless it is there already."""
-    if previous is not None and _is_current(previous, chunks, embedder, factory):
-        if previous.manifest.roots != list(names):
-            write_roots(directory, names)
-        tidy(directory)
-        return make_report(directory, previous, chunks, problems, 0, is_unchanged=True)
-    num_embedded = write(directory, chunks, embedder, factory, previous=previous)
-    return make_report(directory, previous, chunks, problems, num_embedded, is_unchanged=False)
-
-
-def _roots_of(directory: Path) -> list[str]:
-    """What the index that is there remembers; nothing where there is none."""
-    try:
-        return read_manifest(directory).roots
-    except RetrievalError:
-        return []
-
-
-def _try_open(directory: Path) -> Index | None:
-    """The index that is there, if it is sound, whatever its embedder."""
-    try:
-        return Index.open(directory)
-    except RetrievalError:
-        return None
-
-
-def _choose_key(directory: Path, id_key: bytes) -> bytes:
-    """The id key of the index that is there, so that ids stay the same; `id_key` where there is none."""
-    try:
-        return bytes.fromhex(read_manifest(directory).id_key)
-    except RetrievalError:
-        return id_key
-
-
-def _match_sources(names: Sequence[str], sources: set[str]) -> tuple[set[str], list[str]]:
-    """The sources that are named, or lie in a folder that is; and a sentence for each name that fits none."""
-    matches: set[str] = set()
-    problems: list[str] = []
-    for name in names:
-        fits = {source for source in sources if source == name or source.startswith(f"{name.rstrip('/')}/")}
-        matches |= fits
-        if not fits:
-            hint = f"did you mean {nearest(name, sorted(sources))}?" if sources else "check the name."
-            problems.append(f"{name} was not deleted: the index holds nothing of it; {hint}")
-    return matches, problems
-
-
-def _describe_kept(chunks: Sequence[Document]) -> list[str]:
-    """A sentence for each file that could not be read now, but earlier."""
-    sources = dict.fromkeys(source_of(chunk) for chunk in chunks)
-    return [f"{source}: what the index held of it stays, since it was read before." for source in sources]
-
-
-def _is_current(index: Index, chunks: Sequence[Document], embedder: TextEmbedder, factory: str) -> bool:
-    """Whether an index is of exactly these chunks, this embedder and this kind."""
-    kind = kinds.resolve(factory, len(chunks), embedder.dimension)
-    if (index.manifest.embedder_fingerprint, index.manifest.factory) != (embedder.fingerprint, kind):
-        return False
-    return index.manifest.chunks_hash == hash_chunks(chunks)

@@ -1,7 +1,7 @@
 """Turns texts into normalised vectors with a sentence-transformers model.
 
-PyTorch and transformers (seconds) are imported by `Embedder.load` only, `sentence_transformers` where the pipeline is
-an unusual one; call it in a thread to overlap the wait with other work.
+PyTorch and transformers (seconds) are imported by `Embedder.load` only, `sentence_transformers` for any model but the
+one of the offline package; call it in a thread to overlap the wait with other work.
 """
 
 from __future__ import annotations
@@ -51,11 +51,8 @@ class Pipeline(Protocol):
 
     tokenizer: Any
     dimension: int
+    max_tokens: int | None  # of a text that count
     stages: list[tuple[str, str]]  # name of each module and, for pooling, its mode
-
-    @property
-    def max_tokens(self) -> int | None:
-        """Tokens of a text that count."""
 
     def parameters(self) -> Iterator[Any]:
         """The weights, in the model's order."""
@@ -73,8 +70,6 @@ class LibraryPipeline:
         self.max_tokens = model.max_seq_length
         self.stages = [(type(module).__name__, str(getattr(module, "pooling_mode", ""))) for module in model]
         self._model: Any = model.eval()
-        # Only then does `encode` add nothing to a text and take nothing from its vector.
-        self._is_plain = model.default_prompt_name is None and model.truncate_dim is None
 
     def parameters(self) -> Iterator[Any]:
         """The weights, in the model's order."""
@@ -83,23 +78,59 @@ class LibraryPipeline:
 
     def encode(self, texts: Sequence[str], batch_size: int) -> NDArray[np.float32]:
         """Unit vectors [len(texts), dimension]."""
-        if len(texts) == 1 and self._is_plain:
-            return self._encode_one(texts[0])
         vectors = self._model.encode(
             list(texts), batch_size=batch_size, normalize_embeddings=True, show_progress_bar=False
         )
         return np.ascontiguousarray(vectors, np.float32)
 
-    def _encode_one(self, text: str) -> NDArray[np.float32]:
-        """What `encode` gives, to the bit, without what it does for batches, which takes a sixth of its time."""
+
+class OfflinePipeline:
+    """That of the offline package, all-MiniLM-L6-v2, run by transformers: encoder, mean of the tokens, unit length.
+
+    sentence-transformers would bring its trainers, scikit-learn, SciPy and peft: 110 MB and a second of a processor in
+    every process that embeds. Vectors and fingerprint are the library's to the bit.
+    """
+
+    def __init__(self, folder: Path, device: str) -> None:
+        """Raises whatever transformers raises for damaged files."""
+        from transformers import AutoModel, AutoTokenizer
+
+        settings = json.loads((folder / "sentence_bert_config.json").read_text("utf-8"))
+        self.stages = [("Transformer", ""), ("Pooling", "mean"), ("Normalize", "")]
+        self.max_tokens: int | None = settings["max_seq_length"]
+        local: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
+        self.tokenizer: Any = AutoTokenizer.from_pretrained(folder, model_max_length=self.max_tokens, **local)
+        self._model: Any = AutoModel.from_pretrained(folder, **local).eval().to(device)
+        self.dimension = int(self._model.config.hidden_size)
+
+    def parameters(self) -> Iterator[Any]:
+        """The weights, in the model's order."""
+        parameters: Iterator[Any] = self._model.parameters()
+        return parameters
+
+    def encode(self, texts: Sequence[str], batch_size: int) -> NDArray[np.float32]:
+        """Unit vectors [len(texts), dimension]. The longest texts come first, in the library's batches: a text's last
+        bits may depend on its neighbours.
+        """
+        vectors = np.empty((len(texts), self.dimension), np.float32)
+        order = np.argsort([-len(text) for text in texts])
+        for start in range(0, len(texts), batch_size):
+            rows = order[start : start + batch_size]
+            vectors[rows] = self._encode_batch([texts[row] for row in rows])
+        return vectors
+
+    def _encode_batch(self, texts: list[str]) -> NDArray[np.float32]:
         import torch
-        from sentence_transformers.util import batch_to_device
+        from torch.nn.functional import normalize
 
         with torch.inference_mode():
-            features = batch_to_device(self._model.preprocess([text]), self._model.device)
-            vectors = self._model(features)["sentence_embedding"]
-            vectors = torch.nn.functional.normalize(vectors, p=2, dim=1)
-        return np.ascontiguousarray(vectors.float().cpu(), np.float32)
+            tokens = self.tokenizer(texts, padding=True, truncation="longest_first", return_tensors="pt")
+            tokens = tokens.to(self._model.device)
+            hidden = self._model(**tokens).last_hidden_state  # [n, tokens, dimension]
+            mask = tokens["attention_mask"].unsqueeze(-1).to(hidden.dtype)  # [n, tokens, 1]
+            mean = (hidden * mask).sum(dim=1) / mask.sum(dim=1).clamp(min=1e-9)  # [n, dimension]
+            vectors: NDArray[np.float32] = normalize(normalize(mean, dim=-1), dim=1).float().cpu().numpy()
+        return vectors
 
 
 class Embedder:
@@ -108,9 +139,10 @@ class Embedder:
     def __init__(self, name: str, pipeline: Pipeline, *, batch_size: int = 32) -> None:
         """Wraps a loaded pipeline; `load` is the usual way."""
         self.name = name
-        self.fingerprint = _fingerprint(pipeline)
+        rest = [sorted(pipeline.tokenizer.get_vocab().items()), pipeline.max_tokens, pipeline.stages]
+        self.fingerprint = fingerprint(pipeline, rest)
         self.dimension = pipeline.dimension
-        self.pipeline = pipeline  # read only
+        self._pipeline = pipeline
         self._batch_size = batch_size
         self._lock = Lock()
 
@@ -145,20 +177,17 @@ class Embedder:
         if not texts:
             return np.zeros((0, self.dimension), np.float32)
         with self._lock:
-            self.pipeline.tokenizer.truncation_side = "left" if keep_end else "right"
-            return self.pipeline.encode(texts, self._batch_size)
+            self._pipeline.tokenizer.truncation_side = "left" if keep_end else "right"
+            return self._pipeline.encode(texts, self._batch_size)
 
 
 def _load_pipeline(where: str, device: str) -> Pipeline:
     """That of a folder or hub name; the library's only where it is needed, since it imports much more than it runs."""
-    from tandem.retrieval.plain_pipeline import PlainPipeline, read_recipe
-
-    folder = Path(where)
-    if recipe := read_recipe(folder):
-        return PlainPipeline(recipe, device)
+    if where == offline_folder():
+        return OfflinePipeline(Path(where), device)
     from sentence_transformers import SentenceTransformer
 
-    return LibraryPipeline(SentenceTransformer(where, device=device, local_files_only=folder.is_dir()))
+    return LibraryPipeline(SentenceTransformer(where, device=device, local_files_only=Path(where).is_dir()))
 
 
 def resolve(name: str) -> str:
@@ -189,21 +218,15 @@ def offline_folder() -> str | None:
     return str(Path(spec.origin).parent / "model")
 
 
-def _fingerprint(pipeline: Pipeline) -> str:
-    """Hash of weights, vocabulary, length limit and pipeline: one model from two places is the same."""
+def fingerprint(model: Any, rest: Any) -> str:
+    """Hash of a model's weights and whatever else (as JSON) makes its results: from two places it is the same."""
     digest = blake2b(digest_size=16)
-    rest = [sorted(pipeline.tokenizer.get_vocab().items()), pipeline.max_tokens, pipeline.stages]
-    model_digest(digest, pipeline, rest)
-    return digest.hexdigest()
-
-
-def model_digest(digest: blake2b, model: Any, rest: Any) -> None:
-    """Feed a model's weights, and whatever else (as JSON) makes its results, into a hash."""
     for parameter in model.parameters():
         array = parameter.detach().cpu().float().contiguous().numpy()
         digest.update(repr(array.shape).encode())
         digest.update(array.data)
     digest.update(json.dumps(rest, sort_keys=True).encode())
+    return digest.hexdigest()
 
 
 @contextmanager

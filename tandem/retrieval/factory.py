@@ -81,7 +81,7 @@ def corpus_of(party: str, config: Config) -> str:
 
     Raises RetrievalError where the index is missing or damaged.
     """
-    from tandem.retrieval.index import read_manifest
+    from tandem.retrieval.store import read_manifest
 
     settings = config.party(party).with_names()
     if settings.index in CORPORA:

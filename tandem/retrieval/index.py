@@ -14,9 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tandem.errors import RetrievalError
-from tandem.retrieval import old_format
 from tandem.retrieval.documents import Document
-from tandem.retrieval.store import Filter, Manifest, NoIndexError, Snapshot, damaged
+from tandem.retrieval.store import Filter, Manifest, Snapshot, damaged, read_manifest
 
 # ---- Which kind of FAISS index suits how many vectors, what it consists of ---------------------------------
 
@@ -64,6 +63,16 @@ def vectors_to_train(index: Any) -> int:
     lists = (int(getattr(part, "nlist", 1)) for part in parts(index))
     codes = (int(getattr(getattr(part, "pq", None), "ksub", 1)) for part in parts(index))
     return max(1, *lists, *codes)
+
+
+def can_train(factory: str, count: int, dimension: int) -> bool:
+    """Whether so many vectors suffice to train an index of a kind; of a kind that FAISS refuses, `build` says more."""
+    import faiss
+
+    try:
+        return count >= vectors_to_train(faiss.index_factory(dimension, factory, faiss.METRIC_INNER_PRODUCT))
+    except RuntimeError:
+        return True
 
 
 def keeping_to(index: Any, rows: NDArray[np.int64]) -> Any:
@@ -345,11 +354,10 @@ class Index(Snapshot):
     def open(cls, directory: Path, embedder_fingerprint: str | None = None, *, num_threads: int = 1) -> Index:
         """Opens an index after checking its manifest, the checksums of all it holds, and the embedder if one is given.
 
-        An index of Tandem 0.1 is converted. Raises RetrievalError, one sentence with the remedy, if anything does not
-        fit.
+        Raises RetrievalError, one sentence with the remedy, if anything does not fit.
         """
         for _ in range(_ATTEMPTS):
-            index = cls._open_or_convert(directory)
+            index = cls(directory)
             try:
                 _check_embedder(directory, index.manifest, embedder_fingerprint)
                 index.verify()
@@ -364,15 +372,6 @@ class Index(Snapshot):
                 index.close()
                 raise
         raise RetrievalError(f"The index {directory} is being rebuilt again and again; wait, then open it.")
-
-    @classmethod
-    def _open_or_convert(cls, directory: Path) -> Index:
-        try:
-            return cls(directory)
-        except NoIndexError:
-            if old_format.convert(directory):
-                return cls(directory)
-            raise
 
     def _load_vectors(self, num_threads: int) -> None:
         """Opens the files of vectors. FileNotFoundError if one is missing, RetrievalError if one does not fit."""
@@ -467,31 +466,6 @@ class Index(Snapshot):
                 f"{vector.shape}; "
                 "use the embedder that built it."
             )
-
-
-def read_manifest(directory: Path) -> Manifest:
-    """The manifest of an index, also of one of Tandem 0.1, which stays as it is. RetrievalError if there is none."""
-    return _inspect(directory, is_verified=False)
-
-
-def verify_index(directory: Path) -> Manifest:
-    """The manifest of an index whose content fits its checksums; it is not opened or converted.
-
-    RetrievalError, or OSError where something cannot be read.
-    """
-    return _inspect(directory, is_verified=True)
-
-
-def _inspect(directory: Path, *, is_verified: bool) -> Manifest:
-    try:
-        with Snapshot(directory) as snapshot:
-            if is_verified:
-                snapshot.verify()
-            return snapshot.manifest
-    except NoIndexError:
-        if not old_format.is_old(directory):
-            raise
-        return old_format.verify(directory) if is_verified else old_format.read_manifest(directory)[0]
 
 
 def _map_embeddings(path: Path, manifest: Manifest) -> NDArray[np.float32]:

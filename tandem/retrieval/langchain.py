@@ -26,7 +26,7 @@ from tandem.errors import RetrievalError
 from tandem.retrieval.documents import Document, chunk_id, writable
 from tandem.retrieval.embedding import TextEmbedder, reason_of
 from tandem.retrieval.index import cosines
-from tandem.retrieval.retriever import Hit, Retriever, Scorer, score_texts
+from tandem.retrieval.retriever import Hit, Retriever, Scorer, embed_query
 from tandem.retrieval.store import Filter
 
 Answer = TypeVar("Answer")
@@ -116,30 +116,21 @@ class StoreRetriever:
     ) -> None:
         """id_key: secret bytes for the ids, as for `chunk_id`. scorer: None is the embedder's cosine."""
         self._store = store
-        self._embedder = embedder
+        self.embedder = embedder
         self._id_key = id_key
-        self._scorer = scorer
+        self.scorer = scorer
         self._seen: OrderedDict[str, tuple[str, NDArray[np.float32]]] = OrderedDict()  # text and vector by id
         self.num_documents = None  # a store need not know
         self.ranks_again = True  # it finds by its own measure
         self.kind = f"LangChain {type(store).__name__}"
 
-    def search(
-        self, query: str, k: int, given_texts: Sequence[str] = (), *, filter: Filter | None = None
-    ) -> list[Hit]:
+    def search(self, query: str, k: int, *, filter: Filter | None = None) -> list[Hit]:
         """The k documents that the store finds, by cosine, best first (fewer if it finds fewer).
 
-        given_texts: documents of no store; they follow in their order, scored alike. filter: handed to the store,
-        whose own rules hold. RetrievalError for a query without text, k < 1 without given_texts, or when the store
-        fails.
+        filter: handed to the store, whose own rules hold. RetrievalError for a query without text, k < 1, or when the
+        store fails.
         """
-        if not query.strip():
-            raise RetrievalError(f"The query is empty (got {query!r}); ask something.")
-        vector = self._embedder.embed([query], keep_end=True)[0]
-        hits = [] if k == 0 and given_texts else self._nearest(query, vector, k, filter)
-        return hits + score_texts(given_texts, query, vector, self._embedder, self._scorer)
-
-    def _nearest(self, query: str, vector: NDArray[np.float32], k: int, filter: Filter | None) -> list[Hit]:
+        vector = embed_query(query, self.embedder)
         if k < 1:
             raise RetrievalError(f"A search must ask for at least 1 document, but k is {k}; raise it.")
         documents = {self._id(document): document for document in self._query_store(query, k, filter)}
@@ -150,7 +141,7 @@ class StoreRetriever:
 
     def relevance(self, ids: Sequence[str], text: str) -> list[float]:
         """R(d, text) of documents that a search found. RetrievalError if an id is unknown."""
-        return self._scores(ids, text, lambda: self._embedder.embed([text], keep_end=True)[0])
+        return self._scores(ids, text, lambda: self.embedder.embed([text], keep_end=True)[0])
 
     def _scores(
         self, ids: Sequence[str], text: str, vector: Callable[[], NDArray[np.float32]]
@@ -165,8 +156,8 @@ class StoreRetriever:
                 )
             self._seen.move_to_end(name)
         texts, vectors = zip(*(self._seen[name] for name in ids), strict=True)
-        if self._scorer is not None:
-            return self._scorer.scores(text, texts)
+        if self.scorer is not None:
+            return self.scorer.scores(text, texts)
         return [float(score) for score in cosines(np.stack(vectors), vector())]
 
     def _query_store(self, query: str, k: int, filter: Filter | None) -> list[Document]:
@@ -188,7 +179,7 @@ class StoreRetriever:
         """Embeds new documents, unless another model scores, and forgets the least recently used ones."""
         new = [name for name in documents if name not in self._seen]
         texts = [documents[name].page_content for name in new]
-        vectors = self._embedder.embed(texts) if new and self._scorer is None else np.zeros((len(new), 0))
+        vectors = self.embedder.embed(texts) if new and self.scorer is None else np.zeros((len(new), 0))
         self._seen.update(zip(new, zip(texts, vectors, strict=True), strict=True))
         while len(self._seen) > max(MAX_REMEMBERED, len(documents)):
             self._seen.popitem(last=False)

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tandem.retrieval.documents import MAX_DEPTH, Document, is_too_deep, with_metadata
-from tandem.retrieval.fields import describe_ignored, plain_fields, split_front_matter, without_quotes
 from tandem.system.file_kinds import FILE_KINDS
 
 if TYPE_CHECKING:
@@ -29,6 +30,13 @@ _BLOCKS = (
 _BLOCKS += "li main nav ol p pre section table tr ul"
 _BREAKS = frozenset(("br", *_BLOCKS.split()))
 """Elements that begin and end a line."""
+
+_FRONT_MATTER = re.compile(r"\A---[ \t]*\n(.*?)^(?:---|\.\.\.)[ \t]*(?:\n|\Z)", re.DOTALL | re.MULTILINE)
+_QUOTES = re.compile(r"""(['"]).{1,2}\1|b?(['"]).*""", re.DOTALL)
+MAX_NAMED = 10
+"""Ignored fields that one sentence names."""
+MAX_NAME_CHARS = 40
+"""So much of the name of an ignored field is shown."""
 
 _INVISIBLE = frozenset(("script", "style", "noscript", "template", "head"))
 
@@ -50,13 +58,13 @@ def read_text(path: Path, source: str, problems: list[str]) -> Iterator[Document
 
 def read_markdown(path: Path, source: str, problems: list[str]) -> Iterator[Document]:
     """An md file: one document; the fields of its front matter become metadata."""
-    fields, text, flaw = split_front_matter(_decode(path.read_bytes()))
+    fields, text, flaw = _split_front_matter(_decode(path.read_bytes()))
     if flaw:
         problems.append(f"{source}: its front matter was read as text: {flaw}.")
     if not text.strip():
         raise Unreadable("it holds no text; fill it or remove it")
-    metadata, ignored = plain_fields(fields)
-    problems += describe_ignored(source, ignored)
+    metadata, ignored = _plain_fields(fields)
+    problems += _describe_ignored(source, ignored)
     yield with_metadata(text, metadata, source=source)
 
 
@@ -70,7 +78,7 @@ def read_html(path: Path, source: str, problems: list[str]) -> Iterator[Document
     except ParserRejectedMarkup as error:
         why = str(error).strip().splitlines()[-1].partition(": ")[2]
         raise Unreadable(
-            f"it is not sound html ({without_quotes(why)}); repair it or save it as text"
+            f"it is not sound html ({_without_quotes(why)}); repair it or save it as text"
         ) from None
     if page.contains_replacement_characters:
         raise Unreadable("its bytes do not fit its declared encoding; save it as UTF-8")
@@ -116,11 +124,11 @@ def read_jsonl(path: Path, source: str, problems: list[str]) -> Iterator[Documen
             bad.append(f"{source} line {number} was left out: {error}.")
             continue
         num_read += 1
-        plain, names = plain_fields(others)
+        plain, names = _plain_fields(others)
         ignored.update(dict.fromkeys(names))
         yield with_metadata(text, plain | metadata, source=source, line=number)
     problems.extend(bad[:MAX_LINE_PROBLEMS])
-    problems.extend(describe_ignored(source, list(ignored)))
+    problems.extend(_describe_ignored(source, list(ignored)))
     if len(bad) > MAX_LINE_PROBLEMS:
         more = len(bad) - MAX_LINE_PROBLEMS
         problems.append(f"{source}: {more} more malformed lines were left out; repair them in the same way.")
@@ -226,4 +234,98 @@ def _record(line: str) -> tuple[str, dict[str, object], dict[str, object]]:
 def _brief(error: BaseException) -> str:
     """First line of an error's text, without what it quotes of the file and without a final full stop."""
     lines = str(error).strip().splitlines()
-    return without_quotes(lines[0] if lines else type(error).__name__).rstrip(" .")
+    return _without_quotes(lines[0] if lines else type(error).__name__).rstrip(" .")
+
+
+# ---- metadata that a file brings along -----------------------------------------------------------------------
+
+
+def _plain_fields(fields: Mapping[Any, Any]) -> tuple[dict[str, Any], list[str]]:
+    """The fields whose values can be metadata (dates as texts), and the names of the others; empty ones are neither."""
+    plain: dict[str, Any] = {}
+    ignored: list[str] = []
+    for key, value in fields.items():
+        if value is None:
+            continue
+        if _is_plain(value) or (isinstance(value, list) and all(map(_is_plain, value))):
+            plain[str(key)] = (
+                [_as_text(item) for item in value] if isinstance(value, list) else _as_text(value)
+            )
+        else:
+            ignored.append(str(key))
+    return plain, ignored
+
+
+def _describe_ignored(source: str, names: list[str]) -> list[str]:
+    """One sentence about the ignored fields of a file; none if there are none."""
+    if not names:
+        return []
+    shown = ", ".join(name[:MAX_NAME_CHARS] for name in names[:MAX_NAMED]) + (
+        ", ..." if len(names) > MAX_NAMED else ""
+    )
+    were, values = (
+        ("field {} was", "its value is") if len(names) == 1 else ("fields {} were", "their values are")
+    )
+    return [
+        f"{source}: the {were.format(shown)} ignored: {values} no text, number, truth value, date or list of these; "
+        "flatten what should be metadata."
+    ]
+
+
+def _split_front_matter(text: str) -> tuple[dict[str, Any], str, str]:
+    """The fields of a text's YAML front matter, the text behind it, and why it is none although it looks like it, with
+    the remedy.
+
+    Without front matter: no fields, the whole text.
+    """
+    match = _FRONT_MATTER.match(text)
+    if match is None:
+        return {}, text, ""
+    import yaml
+
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    try:
+        if _is_yaml_too_deep(yaml.parse(match[1], loader)):
+            return {}, text, f"it is nested more than {MAX_DEPTH} levels deep; flatten it"
+        fields = yaml.load(match[1], loader)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        return {}, text, f"it is not valid YAML ({_brief_yaml(error)}); repair it"
+    if not isinstance(fields, dict):  # a line across the page
+        return {}, text, ""
+    return fields, text[match.end() :], ""
+
+
+def _without_quotes(text: str) -> str:
+    """At most 100 characters of an error's text, in which "..." stands for what it quotes of a file; a sign or two, as
+    in "expected ','", stay.
+    """
+    return _QUOTES.sub(lambda quoted: quoted[0] if quoted[1] else "...", text)[:100]
+
+
+def _is_yaml_too_deep(events: Iterable[Any]) -> bool:
+    """Whether YAML is nested too deeply to be loaded: what loads it recurses in C, what parses it into events does
+    not.
+    """
+    import yaml
+
+    depth = 0
+    for event in events:
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > MAX_DEPTH:
+            return True
+    return False
+
+
+def _is_plain(value: Any) -> bool:
+    return isinstance(value, str | int | float | date)  # a truth value is an int, a time of day a date
+
+
+def _as_text(value: Any) -> Any:
+    return value.isoformat() if isinstance(value, date) else value
+
+
+def _brief_yaml(error: Exception) -> str:
+    """What is wrong and where, in a few words."""
+    problem, mark = getattr(error, "problem", None), getattr(error, "problem_mark", None)
+    where = f" in line {mark.line + 2}" if mark is not None else ""
+    return _without_quotes(f"{problem or error}") + where

@@ -6,12 +6,8 @@ Joins an index, an embedder and, where there is one, a scoring model; what the s
 from __future__ import annotations
 
 import logging
-import sqlite3
-import weakref
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from hashlib import blake2b
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Protocol
@@ -21,151 +17,15 @@ from numpy.typing import NDArray
 
 from tandem.errors import RetrievalError
 from tandem.retrieval.documents import Document
-from tandem.retrieval.embedding import TextEmbedder, model_digest, reason_of, without_progress_bar
-from tandem.retrieval.index import Index, cosines, read_manifest
-from tandem.retrieval.store import NAME, Filter, connect
+from tandem.retrieval.embedding import TextEmbedder, fingerprint, reason_of, without_progress_bar
+from tandem.retrieval.index import Index, cosines
+from tandem.retrieval.store import Filter, Watch, read_manifest
 
 if TYPE_CHECKING:
     from sentence_transformers import CrossEncoder
 
 
-# ---- A retriever's index, opened again when it changed on disk ---------------------------------------------
-
-
-MAX_REMEMBERED = 4096
-"""Documents that stay known after their index was replaced, at most: the found ones of hundreds of queries."""
-
-_TIMEOUT_S = 1.0
-
 _log = logging.getLogger("tandem")
-
-State = tuple[int, int]
-"""Number of the connection, and of what SQLite counted since it was opened."""
-
-
-class Watch:
-    """Says cheaply whether a database may have been written or replaced. Safe for several threads.
-
-    The time and size of the files would not do: a commit writes its log first and shows itself later.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._inode = self._number = 0
-        self._database: sqlite3.Connection | None = None
-        self._lock = Lock()
-        self.close = weakref.finalize(self, lambda: None)
-
-    def state(self) -> State:
-        """Differs from the last one if something was committed, or if the file is another one."""
-        with self._lock:
-            try:
-                self._connect()
-                assert self._database is not None
-                return self._number, self._database.execute("PRAGMA data_version").fetchone()[0]
-            except (OSError, sqlite3.Error):
-                return self._number, -1
-
-    def _connect(self) -> None:
-        """Opens the file that is there now, unless it is open. An open file's inode is not used again."""
-        inode = self._path.stat().st_ino
-        if inode == self._inode and self._database is not None:
-            return
-        self.close()
-        self._number += 1
-        self._database = database = connect(self._path, _TIMEOUT_S)
-        self.close = weakref.finalize(self, database.close)
-        self._inode = inode
-
-
-class FollowedIndex:
-    """An index and what became of it on disk. Safe for several threads."""
-
-    def __init__(self, index: Index, embedder_fingerprint: str, num_threads: int = 1) -> None:
-        """index: as it was opened. num_threads: for searches in those that are opened later."""
-        self.current = index
-        self._fingerprint = embedder_fingerprint
-        self._num_threads = num_threads
-        self._watch = Watch(index.directory / NAME)
-        self._state: State | None = None  # of the database when it was last looked at
-        self._found: OrderedDict[str, None] = OrderedDict()  # ids, the most recent one last
-        self._kept: dict[
-            str, tuple[str, NDArray[np.float32]]
-        ] = {}  # text and vector of what an earlier one held
-        self._refreshing, self._noting = Lock(), Lock()
-
-    def refresh(self) -> Index:
-        """The index that is on disk now. What was open before is kept, with a warning, if that cannot be opened."""
-        state = self._watch.state()
-        if state != self._state and self._refreshing.acquire(blocking=False):
-            try:
-                self._state = state
-                self._reopen()
-            except (RetrievalError, OSError) as error:
-                _log.warning(
-                    "The index %s changed and cannot be opened again, so searches use it as it was: %s",
-                    self.current.directory,
-                    error,
-                )
-            finally:
-                self._refreshing.release()
-        return self.current
-
-    def close(self) -> None:
-        """Frees the files."""
-        self._watch.close()
-        self.current.close()
-
-    def note(self, ids: Sequence[str]) -> None:
-        """These documents were found: their scores will be asked for, whatever becomes of the index."""
-        with self._noting:
-            for name in ids:
-                self._found[name] = None
-                self._found.move_to_end(name)
-            while len(self._found) > MAX_REMEMBERED:
-                self._found.popitem(last=False)
-
-    def texts(self, ids: Sequence[str]) -> list[str]:
-        """The text of each document. RetrievalError if an id is of no index that was open here."""
-        index, kept = self.current, self._kept
-        fresh = index.documents(index.rows([name for name in ids if name not in kept]))
-        texts = iter([document.page_content for document in fresh])
-        return [kept[name][0] if name in kept else next(texts) for name in ids]
-
-    def vectors(self, ids: Sequence[str]) -> NDArray[np.float32]:
-        """The vectors [len(ids), d], as they were when the documents were found. Errors: as `texts`."""
-        index, kept = self.current, self._kept
-        fresh = index.vectors(index.rows([name for name in ids if name not in kept]))
-        if len(fresh) == len(ids):
-            return fresh
-        vectors = iter(fresh)
-        return np.stack([kept[name][1] if name in kept else next(vectors) for name in ids])
-
-    def _reopen(self) -> None:
-        """Opens the index again if it is another one now. Raises RetrievalError or OSError."""
-        previous = self.current
-        if read_manifest(previous.directory) == previous.manifest:
-            return
-        index = Index.open(previous.directory, self._fingerprint, num_threads=self._num_threads)
-        if index.dimension != previous.dimension:
-            raise RetrievalError(
-                f"its vectors have the length {index.dimension} instead of {previous.dimension}."
-            )
-        self._kept = self._remembered(previous)  # before anybody sees the new one
-        self.current = index
-        _log.info("The index %s changed and was opened again: %d chunks.", index.directory, len(index))
-
-    def _remembered(self, previous: Index) -> dict[str, tuple[str, NDArray[np.float32]]]:
-        """What was found lately, in the index that is left or in one before it."""
-        with self._noting:
-            ids = list(self._found)
-        return (
-            dict(zip(ids, zip(self.texts(ids), self.vectors(ids), strict=True), strict=True)) if ids else {}
-        )
-
-
-# ---- How relevant a document is to a text, read together ---------------------------------------------------
-
 
 EMBEDDER = "embedder"
 """The name in the settings that stands for no scoring model of its own: the embedder's cosine."""
@@ -194,7 +54,9 @@ class CrossEncoderScorer:
         import torch
 
         self.name = name
-        self.fingerprint = _fingerprint(model)
+        self.fingerprint = fingerprint(
+            model, [sorted(model.tokenizer.get_vocab().items()), model.max_seq_length]
+        )
         self._model: Any = model
         self._identity = torch.nn.Identity()
         self._lock = Lock()
@@ -265,13 +127,6 @@ def load_scorer(name: str, *, num_threads: int | None = None) -> Scorer | None:
     return None if name == EMBEDDER else CrossEncoderScorer.load(name, num_threads=num_threads)
 
 
-def _fingerprint(model: Any) -> str:
-    """Hash of weights, vocabulary and length limit."""
-    digest = blake2b(digest_size=16)
-    model_digest(digest, model, [sorted(model.tokenizer.get_vocab().items()), model.max_seq_length])
-    return digest.hexdigest()
-
-
 @dataclass(frozen=True, slots=True)
 class Hit:
     """A document that a search found."""
@@ -282,7 +137,9 @@ class Hit:
 
 
 class Retriever:
-    """Search and relevance over one index, which each search opens again if it changed on disk."""
+    """Search and relevance over one index, which each search opens again if it changed on disk. Safe for threads."""
+
+    ranks_again: bool  # a scoring model ranks the nearest again, so that the k best are not the first of more
 
     def __init__(
         self, index: Index, embedder: TextEmbedder, scorer: Scorer | None = None, *, num_threads: int = 1
@@ -293,14 +150,16 @@ class Retriever:
         """
         if embedder.dimension != index.dimension:
             raise RetrievalError(
-                f"The index holds vectors of dimension {index.dimension}, but the embedder {embedder.name} "
-                "gives "
-                f"{embedder.dimension}; use {index.manifest.embedder}, or build the index again with "
-                "`tandem index`."
+                f"The index holds vectors of dimension {index.dimension}, but the embedder {embedder.name} gives "
+                f"{embedder.dimension}; use {index.manifest.embedder}, or build the index again with `tandem index`."
             )
-        self._followed = FollowedIndex(index, embedder.fingerprint, num_threads)
-        self._embedder = embedder
-        self._scorer = scorer
+        self.index = index  # that the last search used
+        self.embedder, self.scorer = embedder, scorer
+        self.ranks_again = scorer is not None
+        self._num_threads = num_threads
+        self._watch = Watch(index.directory)
+        self._state: object = ()  # of the database when it was last looked at
+        self._refreshing = Lock()
 
     @classmethod
     def open(cls, directory: Path, embedder: TextEmbedder, *, num_threads: int = 1) -> Retriever:
@@ -308,19 +167,10 @@ class Retriever:
         index = Index.open(directory, embedder.fingerprint, num_threads=num_threads)
         return cls(index, embedder, num_threads=num_threads)
 
-    @property
-    def index(self) -> Index:
-        """The index that the last search used."""
-        return self._followed.current
-
     def close(self) -> None:
         """Frees the files; nothing can be searched afterwards."""
-        self._followed.close()
-
-    @property
-    def ranks_again(self) -> bool:
-        """Whether a scoring model ranks the nearest again, so that the k best are not the first of more."""
-        return self._scorer is not None
+        self._watch.close()
+        self.index.close()
 
     @property
     def num_documents(self) -> int:
@@ -332,30 +182,21 @@ class Retriever:
         """What searches them: a FAISS factory string."""
         return self.index.manifest.factory
 
-    def search(
-        self, query: str, k: int, given_texts: Sequence[str] = (), *, filter: Filter | None = None
-    ) -> list[Hit]:
+    def search(self, query: str, k: int, *, filter: Filter | None = None) -> list[Hit]:
         """The k documents nearest to the query, best first (fewer if the index holds or finds fewer).
 
-        given_texts: documents of no index; they follow in their order, scored alike, as given-1, given-2, ...
         filter: metadata that each hit must have, as {"source": "a.txt", "page": [1, 2]}; k hits are returned if
         that many have it. Scores are those that `relevance` gives for the query: with a scoring model of its own the k
-        nearest are ranked again by it. RetrievalError for a query without text, k < 1 without given_texts, or a
-        metadata key that no document has.
+        nearest are ranked again by it. RetrievalError for a query without text, k < 1, or a metadata key that no
+        document has.
         """
-        if not query.strip():
-            raise RetrievalError(f"The query is empty (got {query!r}); ask something.")
-        vector = self._embed(query)
-        hits = [] if k == 0 and given_texts else self._nearest(query, vector, k, filter)
-        return hits + score_texts(given_texts, query, vector, self._embedder, self._scorer)
-
-    def _nearest(self, query: str, vector: NDArray[np.float32], k: int, filter: Filter | None) -> list[Hit]:
-        index = self._followed.refresh()
+        vector = embed_query(query, self.embedder)
+        self._refresh()
+        index = self.index
         rows, scores = index.search(vector, k, filter)
         documents = index.documents(rows)
-        self._followed.note([str(document.id) for document in documents])
-        if self._scorer is not None:
-            scores = np.asarray(self._scorer.scores(query, [document.page_content for document in documents]))
+        if self.scorer is not None:
+            scores = np.asarray(self.scorer.scores(query, [document.page_content for document in documents]))
             order = np.lexsort((rows, -scores))
             documents, scores = [documents[place] for place in order], scores[order]
         return [
@@ -367,37 +208,47 @@ class Retriever:
         """R(d, text): the score of each document for a text, say question plus answer so far (DRAGON 4.1).
 
         A function of the documents, the text and the scoring model alone: no other id changes a score's bits. Of
-        a text beyond the model's length the end counts. What a search found stays known when the index changes.
-        RetrievalError if an id is not of this index.
+        a text beyond the model's length the end counts. RetrievalError if an id is not of this index.
         """
         if not ids:
             return []
-        if self._scorer is not None:
-            return self._scorer.scores(text, self._followed.texts(ids))
-        return [float(score) for score in cosines(self._followed.vectors(ids), self._embed(text))]
+        rows = self.index.rows(ids)
+        if self.scorer is not None:
+            return self.scorer.scores(text, [each.page_content for each in self.index.documents(rows)])
+        vector = self.embedder.embed([text], keep_end=True)[0]
+        return [float(score) for score in cosines(self.index.vectors(rows), vector)]
 
-    def _embed(self, text: str) -> NDArray[np.float32]:
-        """The unit vector [d] of one text, embedded alone, so that its bits do not depend on others."""
-        vector: NDArray[np.float32] = self._embedder.embed([text], keep_end=True)[0]
-        return vector
+    def _refresh(self) -> None:
+        """Opens the index that is on disk now. What was open before is kept, with a warning, if that cannot be."""
+        if not self._refreshing.acquire(blocking=False):
+            return  # another thread is at it
+        directory = self.index.directory
+        try:
+            if (state := self._watch.state()) == self._state:
+                return
+            self._state = state
+            if read_manifest(directory) == self.index.manifest:
+                return
+            index = Index.open(directory, self.embedder.fingerprint, num_threads=self._num_threads)
+            if index.dimension != self.index.dimension:
+                raise RetrievalError(
+                    f"its vectors have the length {index.dimension} instead of {self.index.dimension}."
+                )
+            self.index = index
+            _log.info("The index %s changed and was opened again: %d chunks.", directory, len(index))
+        except (RetrievalError, OSError) as error:
+            _log.warning(
+                "The index %s changed and cannot be opened again, so searches use it as it was: %s",
+                directory,
+                error,
+            )
+        finally:
+            self._refreshing.release()
 
 
-def score_texts(
-    texts: Sequence[str],
-    query: str,
-    vector: NDArray[np.float32],
-    embedder: TextEmbedder,
-    scorer: Scorer | None,
-) -> list[Hit]:
-    """Texts of no index as documents, in their order, scored as those of an index are; vector [d]: the query's."""
-    if not texts:
-        return []
-    if scorer is not None:
-        scores = np.asarray(scorer.scores(query, texts), np.float64)
-    else:
-        scores = cosines(embedder.embed(list(texts)), vector)
-    documents = [Document(page_content=text, id=f"given-{n}") for n, text in enumerate(texts, 1)]
-    return [
-        Hit(str(document.id), document, float(score))
-        for document, score in zip(documents, scores, strict=True)
-    ]
+def embed_query(query: str, embedder: TextEmbedder) -> NDArray[np.float32]:
+    """The unit vector [d] of a query. RetrievalError if it has no text."""
+    if not query.strip():
+        raise RetrievalError(f"The query is empty (got {query!r}); ask something.")
+    vector: NDArray[np.float32] = embedder.embed([query], keep_end=True)[0]
+    return vector

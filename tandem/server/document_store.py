@@ -151,17 +151,17 @@ class DocumentStore:
             previous.unlink(missing_ok=True)
 
     def _roots(self) -> list[str]:
-        from tandem.retrieval.index import read_manifest
+        from tandem.retrieval.store import read_manifest
 
         return read_manifest(self.index).roots
 
     def _place(self, roots: list[str]) -> tuple[bool, str]:
         """Whether the index remembers the folder of what was added, and what stands before the names of its files."""
-        from tandem.retrieval.roots import GIVEN, place
+        from tandem.retrieval.build import GIVEN, place_root
 
         if not roots or GIVEN in roots:
             return True, ""
-        further, name = place(roots, str(self.folder))
+        further, name = place_root(roots, str(self.folder))
         return further == roots, f"{name}/"
 
     @property

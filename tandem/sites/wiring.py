@@ -31,7 +31,7 @@ def check_files(
         check_model(settings)
         notes[describe_conversion(settings)] = None
         if settings.index_folder is not None and settings.num_documents:
-            from tandem.retrieval.index import read_manifest
+            from tandem.retrieval.store import read_manifest
 
             read_manifest(settings.index_folder)
     for note in filter(None, notes):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import random
 import time
 from collections.abc import Sequence
@@ -25,7 +24,7 @@ from tandem.protocol.decoding import DecodingSession, Forward, Prefill, Result
 from tandem.protocol.outbox import Send
 from tandem.sites.deployment import ActorClasses
 from tandem.topology import Party
-from tandem_lab.baselines.documents import LentFirst, concatenate
+from tandem_lab.baselines.documents import LentFirst, concatenate, score_texts
 from tandem_lab.baselines.experiments import Treatment
 from tandem_lab.baselines.random_placement import RandomAggregatingTable
 from tandem_lab.baselines.sequences import SequenceResult, SequenceStore, Step
@@ -169,12 +168,9 @@ class BaselineRetriever(RetrieverActor):
 
     def search(self, request: RetrieveRequest) -> list[Hit]:
         """The documents found, the extra ones after them; joined in one if so treated."""
-        treatment = self._treatment
-        filter = json.loads(request.filter) if request.filter else None
-        hits = self.retriever.search(
-            request.query, request.num_documents, treatment.extra_documents, filter=filter
-        )
-        return concatenate(hits, self.config.weights.scale) if treatment.concat_documents else hits
+        extra = score_texts(self._treatment.extra_documents, request.query, self.retriever)
+        hits = [*super().search(request), *extra]
+        return concatenate(hits, self.config.weights.scale) if self._treatment.concat_documents else hits
 
 
 class BaselineDraftQueue(DraftQueueActor):

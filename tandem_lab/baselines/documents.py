@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from tandem.aggregation.document_weights import log_weight
 from tandem.engine.kv import CacheStore, DocumentCache, MemoryStore
 from tandem.protocol.rows import JOINT as JOINT
 from tandem.retrieval.documents import Document
-from tandem.retrieval.retriever import Hit
+from tandem.retrieval.index import cosines
+from tandem.retrieval.retriever import Hit, Retriever
+
+if TYPE_CHECKING:
+    from tandem.retrieval.langchain import StoreRetriever
 
 
 def concatenate(hits: Sequence[Hit], scale: float) -> list[Hit]:
@@ -20,6 +25,19 @@ def concatenate(hits: Sequence[Hit], scale: float) -> list[Hit]:
     score = log_weight(tuple(scale * hit.score for hit in hits)) / scale
     document = Document(page_content=text, id="joined", metadata={"source": sources})
     return [Hit("joined", document, score)]
+
+
+def score_texts(texts: Sequence[str], query: str, retriever: Retriever | StoreRetriever) -> list[Hit]:
+    """Texts of no index as documents, in their order, scored for the query as those that the retriever finds."""
+    if not texts:
+        return []
+    if retriever.scorer is not None:
+        scores = retriever.scorer.scores(query, texts)
+    else:
+        vector = retriever.embedder.embed([query], keep_end=True)[0]
+        scores = cosines(retriever.embedder.embed(texts), vector).tolist()
+    documents = [Document(page_content=text, id=f"given-{number}") for number, text in enumerate(texts, 1)]
+    return [Hit(str(each.id), each, float(score)) for each, score in zip(documents, scores, strict=True)]
 
 
 class LentFirst:

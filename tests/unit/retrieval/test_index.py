@@ -14,7 +14,7 @@ import pytest
 from tandem.errors import RetrievalError
 from tandem.retrieval.documents import Document, split
 from tandem.retrieval.index import Index
-from tandem.retrieval.store import NAME, checksum
+from tandem.retrieval.store import NAME, Snapshot, checksum
 from tests.unit.retrieval.helpers import CHUNK_CHARS, OVERLAP, edit, make_index
 
 
@@ -144,6 +144,29 @@ def test_a_flipped_bit_anywhere_in_the_database_changes_no_answer(directory: Pat
     assert num_refused > 20
     path.write_bytes(whole)
     assert state(directory) == before
+
+
+@pytest.mark.parametrize("column", ["text", "metadata", "id"])
+def test_the_text_of_a_damaged_row_is_in_no_sentence(directory: Path, column: str) -> None:
+    """SQLite's module quotes a text that is not UTF-8."""
+    opened = Index.open(directory)
+    opened.close()
+    edit(directory, f"UPDATE chunks SET {column} = CAST(? AS TEXT) WHERE row = 1", b"private \xff words")
+    sentence = f"row 1 of {NAME} cannot be read (a text in it is not UTF-8)"
+    assert refusal(directory) == damaged(directory, sentence)
+    with Snapshot(directory) as snapshot, pytest.raises(RetrievalError) as caught:
+        snapshot.documents([0, 1])
+    assert str(caught.value) == damaged(directory, sentence)
+    assert caught.value.__cause__ is None
+
+
+def test_a_row_that_is_not_what_was_written(directory: Path) -> None:
+    edit(directory, "UPDATE chunks SET metadata = '{private' WHERE row = 2")
+    with Snapshot(directory) as snapshot, pytest.raises(RetrievalError) as caught:
+        list(snapshot.chunks())
+    assert str(caught.value) == damaged(
+        directory, f"row 2 of {NAME} cannot be read (it is not what was written)"
+    )
 
 
 @pytest.mark.parametrize("length", [100, 5000, -5000])

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tandem.retrieval import index as kinds
-from tandem.retrieval.build import write_index
+from tandem.retrieval.build import build_index, update_index, write_index
 from tandem.retrieval.documents import Document
 from tandem.retrieval.index import Index
 from tandem.retrieval.retriever import Retriever
@@ -50,6 +50,26 @@ def test_the_kind_is_chosen_when_the_index_grows_and_is_written_in_its_manifest(
         num_embedded = write_index(tmp_path / "i", documents[:count], embedder)
         found.append((Index.open(tmp_path / "i").manifest.factory, num_embedded))
     assert found == [("Flat", 299), ("IVF32,Flat", 1), ("IVF64,PQ4", 300)]
+
+
+@pytest.mark.parametrize("way", ["update", "build"])
+def test_a_deletion_goes_through_where_the_kind_cannot_be_trained_any_more(
+    tmp_path: Path, embedder, way: str
+) -> None:
+    texts = [Document(page_content=f"text {n}", metadata={"source": str(n)}) for n in range(70)]
+    directory, kind = tmp_path / "i", "IVF64,Flat"
+    build_index(texts, directory, embedder, factory=kind)
+    if way == "update":
+        report = update_index(directory, embedder, delete=[str(n) for n in range(10)], factory=kind)
+    else:
+        report = build_index(texts[10:], directory, embedder, factory=kind)
+    assert (report.num_deleted, report.num_embedded, report.manifest.factory) == (10, 0, "Flat")
+    assert report.problems == [
+        'The index kind "IVF64,Flat" cannot be trained with 60 chunks, so the index is "Flat" until there are more.'
+    ]
+    assert len(Index.open(directory)) == 60
+    assert build_index(texts[10:], directory, embedder, factory=kind).is_unchanged
+    assert build_index(texts, directory, embedder, factory=kind).manifest.factory == kind
 
 
 def test_codes_find_and_vectors_decide(tmp_path: Path) -> None:

@@ -9,12 +9,11 @@ from pathlib import Path
 import pytest
 
 from tandem.errors import RetrievalError
-from tandem.retrieval import reader_process
+from tandem.retrieval import loaders
 from tandem.retrieval.build import build_index, update_index
 from tandem.retrieval.documents import Document
 from tandem.retrieval.index import Index
-from tandem.retrieval.loaders import Loaded, load_path
-from tandem.retrieval.reader_process import ReaderProcess
+from tandem.retrieval.loaders import Loaded, ReaderProcess, load_path
 
 
 def test_a_folder_is_read_in_a_fixed_order_with_relative_sources(corpus: Path) -> None:
@@ -57,8 +56,8 @@ def test_a_file_that_cannot_be_read(corpus: Path, monkeypatch: pytest.MonkeyPatc
                 raise PermissionError(13, "Permission denied")
             return reader.read(path, source)
 
-    reader = reader_process.SHARED
-    monkeypatch.setattr(reader_process, "SHARED", Denied())
+    reader = loaders.SHARED
+    monkeypatch.setattr(loaders, "SHARED", Denied())
     loaded = load_path(corpus)
     assert len(loaded.documents) == 2
     assert loaded.problems == [

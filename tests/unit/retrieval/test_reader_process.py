@@ -15,12 +15,11 @@ import psutil
 import pytest
 
 from tandem.errors import RetrievalError
-from tandem.retrieval import reader_process
+from tandem.retrieval import loaders
 from tandem.retrieval.build import build_index, update_index
 from tandem.retrieval.documents import Document
 from tandem.retrieval.index import Index
-from tandem.retrieval.loaders import load_documents, load_path
-from tandem.retrieval.reader_process import Limits, ReaderFailed, ReaderProcess
+from tandem.retrieval.loaders import Limits, ReaderFailed, ReaderProcess, load_documents, load_path
 from tandem.retrieval.readers import READERS, Unreadable
 
 DEPTH = 50_000
@@ -38,7 +37,7 @@ def make_reader(monkeypatch: pytest.MonkeyPatch) -> Iterator[MakeReader]:
 
     def make(limits: Limits) -> ReaderProcess:
         made.append(ReaderProcess(limits))
-        monkeypatch.setattr(reader_process, "SHARED", made[-1])
+        monkeypatch.setattr(loaders, "SHARED", made[-1])
         return made[-1]
 
     yield make
@@ -138,8 +137,8 @@ def test_a_file_that_needs_too_much_memory(tmp_path: Path, make_reader: MakeRead
 
 
 def test_a_file_that_unpacks_without_end(tmp_path: Path, make_pdf, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reader_process, "MIN_CHARS", 10)
-    monkeypatch.setattr(reader_process, "CHARS_PER_BYTE", 0)
+    monkeypatch.setattr(loaders, "MIN_CHARS", 10)
+    monkeypatch.setattr(loaders, "CHARS_PER_BYTE", 0)
     (tmp_path / "a.pdf").write_bytes(make_pdf("One page.", "Another page."))
     (tmp_path / "z.txt").write_text("Chess.")
     (problem,) = load_path(tmp_path).problems
@@ -150,7 +149,7 @@ def test_a_file_that_unpacks_without_end(tmp_path: Path, make_pdf, monkeypatch: 
 def test_a_reader_that_dies_is_replaced(
     tmp_path: Path, make_reader: MakeReader, number: signal.Signals
 ) -> None:
-    reader = make_reader(reader_process.LIMITS)
+    reader = make_reader(loaders.LIMITS)
     (tmp_path / "a.txt").write_text("Chess.")
     (tmp_path / "b.html").write_text(SLOW)
     (tmp_path / "c.txt").write_text("Soup.")
@@ -175,7 +174,7 @@ def test_a_reader_that_dies_is_replaced(
 def test_one_process_reads_many_files_and_one_that_ended_between_them_costs_none(
     corpus: Path, make_reader: MakeReader
 ) -> None:
-    reader = make_reader(reader_process.LIMITS)
+    reader = make_reader(loaders.LIMITS)
     assert reader.pid() is None
     paths = [path for path in sorted(corpus.rglob("*")) if path.suffix in (".md", ".txt")]
     assert paths
@@ -203,18 +202,18 @@ def test_what_a_reader_gives_is_what_its_parser_gave(tmp_path: Path, make_pdf) -
     for path in sorted(tmp_path.iterdir()):
         problems: list[str] = []
         documents = list(READERS[path.suffix](path, path.name, problems))
-        assert reader_process.SHARED.read(path, path.name) == (documents, problems)
+        assert loaders.SHARED.read(path, path.name) == (documents, problems)
 
 
 def test_the_errors_of_a_reader(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
-        reader_process.SHARED.read(tmp_path / "a.txt", "a.txt")
+        loaders.SHARED.read(tmp_path / "a.txt", "a.txt")
     (tmp_path / "a.txt").mkdir()
     with pytest.raises(IsADirectoryError):
-        reader_process.SHARED.read(tmp_path / "a.txt", "a.txt")
+        loaders.SHARED.read(tmp_path / "a.txt", "a.txt")
     (tmp_path / "b.txt").write_bytes(b"\xff")
     with pytest.raises(Unreadable, match="not UTF-8"):
-        reader_process.SHARED.read(tmp_path / "b.txt", "b.txt")
+        loaders.SHARED.read(tmp_path / "b.txt", "b.txt")
 
 
 def test_a_reader_that_cannot_be_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -232,7 +231,7 @@ def test_no_reader_outlives_a_process_that_is_killed(tmp_path: Path, is_busy: bo
     script = f"""
 import time
 from pathlib import Path
-from tandem.retrieval.reader_process import SHARED
+from tandem.retrieval.loaders import SHARED
 SHARED.read(Path({str(tmp_path)!r}) / "a.txt", "a.txt")
 print(SHARED.pid(), flush=True)
 {"SHARED.read(Path(" + repr(str(tmp_path)) + ') / "b.html", "b.html")' if is_busy else "time.sleep(60)"}
@@ -316,7 +315,7 @@ def test_no_sentence_quotes_a_file(tmp_path: Path, name: str, content: str) -> N
 
 
 def test_a_reader_holds_no_models_and_prints_nothing(corpus: Path, make_reader: MakeReader) -> None:
-    reader = make_reader(reader_process.LIMITS)
+    reader = make_reader(loaders.LIMITS)
     reader.read(next(path for path in corpus.rglob("*") if path.suffix in (".md", ".txt")), "a")
     maps = Path(f"/proc/{reader.pid()}/maps").read_text()
     assert not [name for name in ("torch", "faiss", "tokenizers") if f"/{name}" in maps]

@@ -8,21 +8,14 @@ from pathlib import Path
 import pytest
 
 from tandem.errors import RetrievalError
-from tandem.retrieval.build import build_index, update_index
+from tandem.retrieval.build import GIVEN, build_index, update_index
 from tandem.retrieval.documents import Document
-from tandem.retrieval.index import Index, read_manifest
-from tandem.retrieval.roots import GIVEN
-from tests.unit.retrieval.helpers import edit
+from tandem.retrieval.index import Index
+from tandem.retrieval.store import read_manifest
 
 
 def sources(directory: Path) -> list[str]:
     return sorted(str(chunk.metadata["source"]) for chunk in Index.open(directory).chunks())
-
-
-def forget_roots(directory: Path) -> None:
-    """Makes the manifest one of an earlier version."""
-    edit(directory, "UPDATE manifest SET body = json_remove(body, '$.roots')")
-    assert read_manifest(directory).roots == []
 
 
 @pytest.fixture
@@ -66,23 +59,6 @@ def test_a_folder_that_was_moved_is_the_new_root(index: Path, corpus: Path, embe
     moved = corpus.rename(corpus.with_name("moved"))
     assert build_index(moved, index, embedder).is_unchanged
     assert read_manifest(index).roots == [str(moved)]
-
-
-def test_an_index_of_an_earlier_version_takes_its_folder(index: Path, corpus: Path, embedder) -> None:
-    forget_roots(index)
-    with pytest.raises(RetrievalError, match="by an earlier version, which did not note its folder, and"):
-        build_index(corpus / "soup.txt", index, embedder)
-    with pytest.raises(RetrievalError, match="build it from that folder once, then add"):
-        update_index(index, embedder, add=corpus / "soup.txt")
-    (corpus / "soup.txt").write_text("Another soup.")  # since then
-    assert build_index(corpus, index, embedder).num_replaced == 1
-    assert read_manifest(index).roots == [str(corpus)]
-
-
-def test_an_index_that_is_up_to_date_takes_its_folder_too(index: Path, corpus: Path, embedder) -> None:
-    forget_roots(index)
-    assert build_index(corpus, index, embedder).is_unchanged
-    assert read_manifest(index).roots == [str(corpus)]
 
 
 def test_documents_from_python_are_a_root(index: Path, corpus: Path, tmp_path: Path, embedder) -> None:

@@ -84,7 +84,7 @@ class Stop(BaseException):
 @pytest.mark.parametrize(
     "target",
     [
-        "tandem.retrieval.store.write_chunks",
+        "tandem.retrieval.store.Writer.replace_chunks",
         "tandem.retrieval.store.hash_tables",
         "tandem.retrieval.build.Journal.append",
         "tandem.retrieval.build.Journal.vectors",
@@ -209,8 +209,8 @@ def test_foreign_folders_are_not_overwritten(tmp_path: Path, chunks: list[Docume
     with pytest.raises(RetrievalError) as caught:
         make_index(tmp_path, chunks, embedder)
     assert str(caught.value) == (
-        f"An index needs a folder of its own, but {tmp_path} holds a manifest.json that is not Tandem's; "
-        "choose another folder."
+        f"An index needs a folder of its own, but {tmp_path} holds a manifest.json, which no index of this version "
+        "has; choose another folder."
     )
     (tmp_path / "file").write_text("")
     with pytest.raises(RetrievalError) as caught:

@@ -12,11 +12,11 @@ import pytest
 
 from tandem.errors import RetrievalError
 from tandem.retrieval import build as writer
-from tandem.retrieval import loaders, reader_process, store
+from tandem.retrieval import loaders, store
 from tandem.retrieval.build import BuildReport, build_index, update_index
 from tandem.retrieval.documents import Document
 from tandem.retrieval.index import Index
-from tandem.retrieval.reader_process import ReaderProcess
+from tandem.retrieval.loaders import ReaderProcess
 from tandem.retrieval.store import NAME
 from tests.unit.retrieval.helpers import content
 
@@ -298,7 +298,7 @@ def test_a_disk_that_takes_no_more(tmp_path: Path, num_bytes: int) -> None:
 
 def write_while_read(path: Path, monkeypatch: pytest.MonkeyPatch, times: int) -> None:
     """Somebody writes to the file during its first `times` readings."""
-    reader, left = reader_process.SHARED, iter(range(times))
+    reader, left = loaders.SHARED, iter(range(times))
 
     class Overtaken(ReaderProcess):
         def read(self, name: Path, source: str) -> tuple[list[Document], list[str]]:
@@ -308,7 +308,7 @@ def write_while_read(path: Path, monkeypatch: pytest.MonkeyPatch, times: int) ->
                     file.write(" More.")
             return answer
 
-    monkeypatch.setattr(reader_process, "SHARED", Overtaken())
+    monkeypatch.setattr(loaders, "SHARED", Overtaken())
 
 
 def test_a_file_that_changed_while_it_was_read_is_read_again(

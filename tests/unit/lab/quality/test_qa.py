@@ -36,7 +36,7 @@ class Shelf:
     def __init__(self, text: str) -> None:
         self._hit = Hit("only", Document(id="only", page_content=text), 1.0)
 
-    def search(self, query: str, k: int, given_texts: Sequence[str] = (), *, filter: Any = None) -> list[Hit]:
+    def search(self, query: str, k: int, *, filter: Any = None) -> list[Hit]:
         return [self._hit]
 
     def relevance(self, ids: Sequence[str], text: str) -> list[float]:
