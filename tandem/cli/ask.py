@@ -5,52 +5,48 @@ The answer goes to stdout; stages, notes and errors go to stderr.
 
 from __future__ import annotations
 
+import json
 import sys
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Argument, BadParameter, Option
 
-from tandem.cli.checks import bundled_model_note
-from tandem.cli.follow import follow, make_printer
-from tandem.cli.many import print_items, progress_of
 from tandem.cli.options import (
     QUESTION_SETTINGS,
     AsJson,
     ConfigFile,
-    Filters,
-    Join,
-    NumDocuments,
     Overrides,
-    Seed,
+    Place,
+    Query,
+    Quiet,
+    ShowSources,
     load_settings,
-    merge_filters,
-    new_seed,
     parse_count,
-    parse_party,
-    setting_overrides,
-    with_models,
-    with_settings,
+    with_options,
 )
-from tandem.cli.output import StageLog, print_json, warn
+from tandem.cli.output import StageLog, json_safe, plural, print_json, warn
+from tandem.cli.stream import follow
 from tandem.cli.transcript import Transcript
+from tandem.client.answers import new_seed
 from tandem.client.questions import STDIN, check_question, read_texts
-from tandem.config.schema import placement_of
-from tandem.errors import ConfigError, QueryError
+from tandem.corpora import AUTO, TOYS
+from tandem.errors import QueryError
 from tandem.events import DoneEvent
-from tandem.topology import Party
+from tandem.topology import PARTIES, in_words
 
 if TYPE_CHECKING:
-    from tandem.client.tandem import Tandem
+    from tandem.client.batch import BatchItem, BatchProgress
     from tandem.config.schema import Config
-
+    from tandem.events import Source
 
 QuestionArgument = Annotated[
-    str, typer.Argument(metavar="QUESTION", help="what to ask, in quotes", show_default=False)
+    str, Argument(metavar="QUESTION", help="what to ask, in quotes", show_default=False)
 ]
 QuestionOrStdin = Annotated[
     str | None,
-    typer.Argument(
+    Argument(
         metavar="QUESTION",
         help="what to ask, in quotes; - reads questions from standard input, one per line",
         show_default=False,
@@ -58,179 +54,101 @@ QuestionOrStdin = Annotated[
 ]
 QuestionFile = Annotated[
     str | None,
-    typer.Option(
+    Option(
         "--file",
         metavar="FILE",
         help="ask the questions of this file instead, one per line, or JSON lines with the field question",
     ),
 ]
-Concurrency = Annotated[
-    int | None,
-    typer.Option(
-        metavar="N", parser=parse_count, help="of many questions, how many are answered at once (default: 8)"
-    ),
-]
-Only = Annotated[
-    Party | None,
-    typer.Option(
-        metavar="PARTY",
-        parser=parse_party,
-        help="let the device or the cloud answer by itself; nothing crosses the link",
-    ),
-]
 Provisional = Annotated[
     bool,
-    typer.Option(
+    Option(
         "--provisional",
         help="show drafts at once, dimmed, until they are committed or replaced (on a terminal and with --json; "
         "elsewhere only committed text is printed)",
     ),
 ]
-Address = Annotated[
-    str | None,
-    typer.Option(
-        metavar="HOST:PORT",
-        help="ask this running cluster (default: the one that `tandem up` started here; without any, one is started "
-        "and stopped afterwards)",
+Concurrency = Annotated[
+    int | None,
+    Option(
+        metavar="N", parser=parse_count, help="of many questions, how many are answered at once (default: 8)"
     ),
 ]
-ShowSources = Annotated[
-    bool, typer.Option("--show-sources", help="print the passages that this side's model read")
-]
-Fresh = Annotated[
-    bool, typer.Option("--fresh", help="start a new cluster for this question, even where one runs")
-]
-Quiet = Annotated[bool, typer.Option("--quiet", help="print only the answer")]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
-    """What is asked of whom, apart from the settings."""
-
-    text: str
-    seed: int
-    only: Party | None = None  # the party that answers by itself
-    address: str = ""  # of a running cluster; empty: that of the settings, or the one that runs here
-    join: str = ""  # a join link, or a file that holds it; empty: there is a cluster, or one is started
-    is_fresh: bool = False  # start a cluster, whatever runs
-    filters: dict[str, Any] = field(default_factory=dict)  # device_filter and cloud_filter
-    provisional: bool = False  # whether drafts are shown
-
-    @classmethod
-    def create(cls, text: str, seed: int | None, only: Party | None = None, **options: Any) -> Question:
-        """With a new seed unless one is given. Raises QueryError for an empty text, a usage error for both clusters."""
-        if options.get("join") and (options.get("address") or options.get("is_fresh")):
-            raise typer.BadParameter("--join runs the device here; leave out --address and --fresh.")
-        if options.get("address") and options.get("is_fresh"):
-            raise typer.BadParameter("--fresh starts a cluster for this question; leave out --address.")
-        check_question(text)
-        return cls(text=text, seed=new_seed() if seed is None else seed, only=only, **options)
-
-
-@with_models
-@with_settings(*QUESTION_SETTINGS)
+@with_options(*QUESTION_SETTINGS, models=True, documents=True)
 def ask(
     question: QuestionOrStdin = None,
     file: QuestionFile = None,
-    seed: Seed = None,
-    only: Only = None,
+    *,
+    query: Query,
     provisional: Provisional = False,
-    num_documents: NumDocuments = None,
-    filters: Filters = None,
     concurrency: Concurrency = None,
-    address: Address = None,
-    join: Join = None,
-    fresh: Fresh = False,
+    place: Place,
     show_sources: ShowSources = False,
     quiet: Quiet = False,
     as_json: AsJson = False,
     config_file: ConfigFile = None,
     overrides: Overrides = None,
-    **settings: Any,
 ) -> int:
     """Ask a question and stream the answer with its sources; or ask many, and print answers in their order.
 
     With --json many answers are JSON lines, one object each.
     """
-    is_many = _is_many(question, file, provisional=provisional)
+    texts = _read_questions(question, file, provisional=provisional)
     log = StageLog(is_quiet=quiet)
-    asked: dict[str, Any] = {
-        "only": only,
-        "filters": merge_filters(filters or ()),
-        "address": address or "",
-        "join": join or "",
-        "is_fresh": fresh,
-    }
-    texts = read_texts(file or STDIN) if is_many else []
-    query = Question.create(
-        texts[0] if is_many or question is None else question, seed, provisional=provisional, **asked
-    )
-    config = load_settings(config_file, overrides, setting_overrides(settings, num_documents), log)
-    if (note := bundled_model_note(config)) and not quiet:
-        warn(note)
-    if is_many:
-        with open_tandem(query, config, log) as tandem:
-            options = {"seed": seed, "only": only, **query.filters}
-            items = tandem.batch(texts, concurrency=concurrency or 8, progress=progress_of(texts), **options)
-            return print_items(items, as_json=as_json, is_quiet=quiet)
-    transcript = stream_answer(query, config, log, is_silent=as_json, is_quiet=quiet)
+    config = load_settings(config_file, overrides, log)
+    if not quiet:
+        note_toy(config)
+    if texts is not None:
+        options = {"seed": query.seed, **query.options()}
+        with place.open(config, log) as tandem:
+            items = tandem.batch(texts, concurrency=concurrency or 8, progress=_progress_of(texts), **options)
+            return _print_items(items, as_json=as_json, is_quiet=quiet)
+    assert question is not None
+    shown = {"provisional": provisional, "is_silent": as_json}
+    transcript = stream_answer(question, query, place, config, log, **shown)
     return print_rest(transcript, show_sources=show_sources, quiet=quiet, as_json=as_json)
 
 
-def _is_many(question: str | None, file: str | None, *, provisional: bool) -> bool:
-    """Whether a list of questions is read. Raises a usage error where it is unclear what to ask."""
+def _read_questions(question: str | None, file: str | None, *, provisional: bool) -> list[str] | None:
+    """The list of questions that is to be read; None: it is one. Raises a usage error where it is unclear what to ask,
+    and QueryError."""
     if question is not None and file is not None:
-        raise typer.BadParameter(
+        raise BadParameter(
             f"`tandem ask` takes a question or --file (got {question!r:.60} and {file}); leave out one."
         )
     if question is None and file is None:
-        raise typer.BadParameter("`tandem ask` needs a QUESTION, - or --file FILE.")
-    is_many = file is not None or question == STDIN
-    if is_many and provisional:
-        raise typer.BadParameter(
-            "`tandem ask --provisional` shows the drafts of one answer; ask one question."
-        )
-    return is_many
+        raise BadParameter("`tandem ask` needs a QUESTION, - or --file FILE.")
+    if file is None and question != STDIN:
+        check_question(question)
+        return None
+    if provisional:
+        raise BadParameter("`tandem ask --provisional` shows the drafts of one answer; ask one question.")
+    return read_texts(file or STDIN)
 
 
 def stream_answer(
-    question: Question, config: Config, log: StageLog, *, is_silent: bool = False, is_quiet: bool = False
+    question: str,
+    query: Query,
+    place: Place,
+    config: Config,
+    log: StageLog,
+    *,
+    provisional: bool = False,
+    is_silent: bool = False,
 ) -> Transcript:
     """Ask and follow the answer to its end, printing its text as it comes; a cluster that was started is stopped.
 
-    is_silent: print no text; is_quiet: no notes amid it either. Raises TandemError.
+    is_silent: print no text. Raises TandemError.
     """
-    decoding = config.decoding
-    transcript = Transcript(
-        question.text, question.seed, placement_of(decoding), question.only, mode=decoding.mode
-    )
-    with open_tandem(question, config, log) as tandem:
-        shown: dict[str, Any] = {"is_silent": is_silent, "is_quiet": is_quiet}
-        stream_on(tandem, question, transcript, log, **shown, resumable=config.cluster.keep_unfinished)
+    seed = new_seed() if query.seed is None else query.seed
+    transcript = Transcript.create(question, seed, query.only, config.decoding)
+    options = {"show_drafts": provisional, "resumable": config.cluster.keep_unfinished, **query.options()}
+    with place.open(config, log) as tandem:
+        events = tandem.stream(question, seed=seed, **options)
+        follow(events, transcript, log, provisional=provisional, is_silent=is_silent)
     return transcript
-
-
-def stream_on(
-    tandem: Tandem,
-    question: Question,
-    transcript: Transcript,
-    log: StageLog,
-    *,
-    is_silent: bool = False,
-    is_quiet: bool = False,
-    **options: Any,
-) -> None:
-    """The same on a cluster that is open, into a transcript. options: further ones of `Tandem.stream`."""
-    events = tandem.stream(
-        question.text,
-        seed=question.seed,
-        only=question.only,
-        show_drafts=question.provisional,
-        **question.filters,
-        **options,
-    )
-    printer = make_printer(question.provisional, is_silent=is_silent)
-    follow(events, transcript, printer, log, is_quiet=is_quiet)
 
 
 def exit_code(transcript: Transcript) -> int:
@@ -239,52 +157,12 @@ def exit_code(transcript: Transcript) -> int:
         case DoneEvent(reason="failed", error=error):
             raise QueryError(error or "The answer could not be completed; try again.")
         case DoneEvent(reason="cancelled"):
-            print("tandem: the question was cancelled", file=sys.stderr)
+            warn("the question was cancelled")
             return 1
         case None:
             raise QueryError("The answer ended without a result; see `tandem status`, then ask again.")
         case _:
             return 0
-
-
-def open_tandem(question: Question, config: Config, log: StageLog) -> Tandem:
-    """What is named, in the settings, or running here: a device, or a cluster; one of our own if there is none.
-
-    With --join, --fresh or the runtime "inline" it is always one of our own. Raises TandemError.
-    """
-    address = ""
-    if question.join:
-        from tandem.client.tandem import Tandem
-
-        return Tandem.join(question.join, config, progress=log)
-    if config.cluster.runtime == "inline":
-        _refuse_address(question)
-    elif not question.is_fresh:
-        address = question.address or config.cluster.address
-        if not address:
-            from tandem.sites.attached import is_device_running
-
-            if not config.is_federated and is_device_running():
-                from tandem.client.tandem import Tandem
-
-                return Tandem.connect(None, config, progress=log)
-            from tandem.cluster.discovery import find_local
-
-            address = find_local(config, log) or ""
-    from tandem.client.tandem import Tandem
-
-    if address:
-        return Tandem.connect(address, config, progress=log)
-    return Tandem.launch(config, progress=log)
-
-
-def _refuse_address(question: Question) -> None:
-    """Raise ConfigError for the address of a cluster."""
-    if question.address:
-        raise ConfigError(
-            f'--address names a running Ray cluster (got {question.address!r}), but the runtime is "inline"; leave out '
-            "one of them."
-        )
 
 
 def print_rest(transcript: Transcript, *, show_sources: bool, quiet: bool, as_json: bool) -> int:
@@ -297,3 +175,113 @@ def print_rest(transcript: Transcript, *, show_sources: bool, quiet: bool, as_js
     if not as_json and not quiet:
         print("\nStatistics", *transcript.statistics_lines(), sep="\n")
     return code
+
+
+def note_toy(config: Config) -> None:
+    """Say on stderr where the bundled model is given documents that are not the bundled ones."""
+    if note := toy_problem(config):
+        warn(f"{'; '.join(note)}.")
+
+
+def toy_problem(config: Config) -> tuple[str, str] | None:
+    """The problem and the remedy where the bundled model is given documents that are not the bundled ones."""
+    sections = {
+        f"workers.{party}" if party in config.workers else str(party): config.party(party)
+        for party in config.parties
+    }
+    others = [
+        f"{section}.index"
+        for section, own in sections.items()
+        if own.index not in (AUTO, "bundled") and own.num_documents
+    ]
+    if not others or all(own.model not in TOYS for own in sections.values()):
+        return None
+    verb = "names" if len(others) == 1 else "name"
+    return (
+        "The bundled model is a demonstration that can read the bundled documents only, but "
+        f"{' and '.join(others)} {verb} others",
+        f"set {' and '.join(f'{section}.model' for section in sections)} to a model of your own",
+    )
+
+
+# ---- many questions: answers in their order, each as soon as those before it are there --------------------------
+
+
+def _progress_of(questions: Sequence[str]) -> BatchProgress | None:
+    """A count on stderr, where it is a terminal that the answers do not go to."""
+    if not sys.stderr.isatty() or sys.stdout.isatty():
+        return None
+    width = len(str(len(questions)))
+
+    def show(done: int, total: int) -> None:
+        end = "\n" if done == total else "\r"
+        print(f"{done:{width}} of {total} answered", end=end, file=sys.stderr, flush=True)
+
+    return show
+
+
+def _print_items(items: Iterable[BatchItem], *, as_json: bool, is_quiet: bool) -> int:
+    """Print every item and return the command's exit code: 1 if a question failed."""
+    num_items, errors = 0, list[Exception]()
+    for item in _in_order(items):
+        num_items += 1
+        errors += [item.error] if item.error else []
+        if as_json:
+            print(json.dumps(json_safe(_as_dict(item)), ensure_ascii=False), flush=True)
+        else:
+            print("\n".join(_item_lines(item, is_quiet=is_quiet)), flush=True)
+    if errors:
+        warn(f"{len(errors)} of {plural(num_items, 'question')} failed; the first: {errors[0]}")
+    return 1 if errors else 0
+
+
+def _in_order(items: Iterable[BatchItem]) -> Iterator[BatchItem]:
+    """Items by their index, each as soon as all before it are there."""
+    waiting: dict[int, BatchItem] = {}
+    position = 0
+    for item in items:
+        waiting[item.index] = item
+        while position in waiting:
+            yield waiting.pop(position)
+            position += 1
+
+
+def _as_dict(item: BatchItem) -> dict[str, Any]:
+    """For --json; what only an answer has is null where there is none."""
+    answer = item.answer
+    return {
+        "index": item.index,
+        "question": item.question,
+        "answer": answer.text if answer else None,
+        "error": str(item.error) if item.error else None,
+        "reason": answer.reason if answer else None,
+        "seed": answer.seed if answer else None,
+        "degraded": answer.degraded_reason if answer else None,
+        "sources": [asdict(source) for source in answer.sources] if answer else [],
+        "notes": list(answer.notes) if answer else [],
+        "statistics": asdict(answer.statistics) if answer else None,
+    }
+
+
+def _item_lines(item: BatchItem, *, is_quiet: bool) -> Iterator[str]:
+    """The question, its answer, why that is degraded, and where it came from."""
+    answer = item.answer
+    text = f"(failed: {item.error})" if answer is None else answer.text
+    if is_quiet:
+        yield text
+        return
+    yield from [""] if item.index else []
+    yield f"{item.index + 1}. {item.question}"
+    yield text
+    if answer is not None:
+        yield from [f"   {answer.degraded_reason}"] if answer.degraded_reason else []
+        yield f"   from {_origin(answer.sources)}"
+
+
+def _origin(sources: Sequence[Source]) -> str:
+    """Titles where they are known, and how many documents stay with each party."""
+    titles = [source.title for source in sources if source.title is not None]
+    parties = dict.fromkeys([*PARTIES, *(each.party for each in sources)])
+    opaque = {party: sum(each.party == party and each.title is None for each in sources) for party in parties}
+    counts = [f"{plural(count, 'document')} of {in_words(party)}" for party, count in opaque.items() if count]
+    return ", ".join([*dict.fromkeys(titles), *counts]) or "no document"

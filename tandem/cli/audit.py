@@ -11,17 +11,14 @@ from tandem.cli.options import (
     ConfigFile,
     Filters,
     Join,
-    NumDocuments,
     Overrides,
     Seed,
     load_settings,
     merge_filters,
-    new_seed,
-    setting_overrides,
-    with_models,
-    with_settings,
+    with_options,
 )
 from tandem.cli.output import StageLog, print_json
+from tandem.client.answers import new_seed
 from tandem.client.questions import check_question
 from tandem.errors import ConfigError
 
@@ -32,18 +29,16 @@ if TYPE_CHECKING:
 WIDTH = 22
 
 
-@with_models
-@with_settings(*(key for key in QUESTION_SETTINGS if key != "cluster.runtime"))
+@with_options(*(key for key in QUESTION_SETTINGS if key != "cluster.runtime"), models=True, documents=True)
 def audit(
     question: QuestionArgument,
+    *,
     seed: Seed = None,
-    num_documents: NumDocuments = None,
     filters: Filters = None,
     join: Join = None,
     as_json: AsJson = False,
     config_file: ConfigFile = None,
     overrides: Overrides = None,
-    **settings: Any,
 ) -> int:
     """Ask a question, and list what left the device for it: every kind of bytes, how many items, how many bytes.
 
@@ -52,7 +47,7 @@ def audit(
     """
     check_question(question)
     log = StageLog(is_quiet=as_json)
-    config = load_settings(config_file, overrides, setting_overrides(settings, num_documents), log)
+    config = load_settings(config_file, overrides, log)
     if config.is_federated:
         raise ConfigError(
             '`tandem audit` counts what a device sends, but decoding.mode is "federated"; choose "dual" or '

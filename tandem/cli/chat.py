@@ -8,87 +8,56 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Callable
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from tandem.cli.ask import Address, Fresh, Only, Question, open_tandem, stream_on
-from tandem.cli.checks import bundled_model_note
+from tandem.cli.ask import note_toy
 from tandem.cli.options import (
     QUESTION_SETTINGS,
     ConfigFile,
-    Filters,
-    Join,
-    NumDocuments,
     Overrides,
-    Seed,
+    Place,
+    Query,
     load_settings,
-    merge_filters,
-    new_seed,
-    setting_overrides,
-    with_models,
-    with_settings,
+    with_options,
 )
 from tandem.cli.output import StageLog, warn
+from tandem.cli.stream import follow
 from tandem.cli.transcript import Transcript
-from tandem.config.schema import DecodingConfig, placement_of
+from tandem.client.answers import new_seed
 from tandem.conversation import Message
 from tandem.errors import QueryError, TandemError, did_you_mean
 from tandem.events import collect
 
 if TYPE_CHECKING:
     from tandem.client.tandem import Tandem
+    from tandem.config.schema import DecodingConfig
 
 PROMPT = "> "
 WELCOME = "Ask a question; /help lists the commands, /quit or Ctrl-D leaves."
 
 
-@with_models
-@with_settings(*QUESTION_SETTINGS)
-def chat(
-    seed: Seed = None,
-    only: Only = None,
-    num_documents: NumDocuments = None,
-    filters: Filters = None,
-    address: Address = None,
-    join: Join = None,
-    fresh: Fresh = False,
-    config_file: ConfigFile = None,
-    overrides: Overrides = None,
-    **settings: Any,
-) -> int:
+@with_options(*QUESTION_SETTINGS, models=True, documents=True)
+def chat(*, query: Query, place: Place, config_file: ConfigFile = None, overrides: Overrides = None) -> int:
     """Ask one question after the other; each answer is context for the next question.
 
     Documents are retrieved for every question by itself. Lines that begin with / are commands: /sources and /stats of
     the last answer, /reset for a new conversation, /help, /quit. Ctrl-C cancels an answer, Ctrl-D leaves.
     """
     log = StageLog()
-    config = load_settings(config_file, overrides, setting_overrides(settings, num_documents), log)
-    pattern = Question.create(
-        "-",
-        seed,
-        only,
-        address=address or "",
-        join=join or "",
-        is_fresh=fresh,
-        filters=merge_filters(filters or ()),
-    )
-    if note := bundled_model_note(config):
-        warn(note)
-    with open_tandem(pattern, config, log) as tandem:
-        return Chat(tandem, pattern, config.decoding, is_seeded=seed is not None).run()
+    config = load_settings(config_file, overrides, log)
+    note_toy(config)
+    with place.open(config, log) as tandem:
+        return Chat(tandem, query, config.decoding).run()
 
 
 class Chat:
     """The loop, the conversation so far, and the last answer."""
 
-    def __init__(
-        self, tandem: Tandem, pattern: Question, decoding: DecodingConfig, *, is_seeded: bool
-    ) -> None:
-        """pattern: everything of a question but its text; its seed counts if `is_seeded`."""
+    def __init__(self, tandem: Tandem, query: Query, decoding: DecodingConfig) -> None:
+        """query: how each question is asked."""
         self._tandem = tandem
-        self._pattern = pattern
+        self._query = query
         self._decoding = decoding
-        self._is_seeded = is_seeded
         self._history: list[Message] = []
         self._last: Transcript | None = None
         self._num_failed = 0
@@ -138,16 +107,12 @@ class Chat:
 
     def _ask(self, text: str) -> None:
         """Answer one question; the turn joins the conversation if it was answered."""
-        question = replace(
-            self._pattern, text=text, seed=self._pattern.seed if self._is_seeded else new_seed()
-        )
-        transcript = Transcript(
-            text, question.seed, placement_of(self._decoding), question.only, mode=self._decoding.mode
-        )
+        seed = new_seed() if self._query.seed is None else self._query.seed
+        transcript = Transcript.create(text, seed, self._query.only, self._decoding)
+        options = {"seed": seed, "show_drafts": False, **self._query.options()}
         try:
-            stream_on(
-                self._tandem, question, transcript, StageLog(is_quiet=True), history=self._history or None
-            )
+            events = self._tandem.stream(text, history=self._history or None, **options)
+            follow(events, transcript, StageLog(is_quiet=True))
             self._keep(transcript)
         except KeyboardInterrupt:
             warn("the answer was cancelled")

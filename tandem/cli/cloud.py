@@ -9,7 +9,7 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Argument, Option
 
 from tandem.cli.options import (
     LOOPBACK,
@@ -18,7 +18,7 @@ from tandem.cli.options import (
     Overrides,
     load_settings,
     parse_address,
-    with_models,
+    with_options,
 )
 from tandem.cli.output import StageLog, print_json
 from tandem.cli.usage import new_app
@@ -41,7 +41,7 @@ def _parse_address(text: str) -> tuple[str, int]:
 
 Listen = Annotated[
     Any,
-    typer.Option(
+    Option(
         "--listen",
         metavar="HOST:PORT",
         parser=_parse_address,
@@ -50,7 +50,7 @@ Listen = Annotated[
 ]
 Public = Annotated[
     Any,
-    typer.Option(
+    Option(
         "--public",
         metavar="HOST:PORT",
         parser=_parse_address,
@@ -59,7 +59,7 @@ Public = Annotated[
 ]
 PublicAddress = Annotated[
     Any,
-    typer.Option(
+    Option(
         "--public",
         metavar="HOST:PORT",
         parser=_parse_address,
@@ -68,15 +68,15 @@ PublicAddress = Annotated[
 ]
 Keys = Annotated[
     Path | None,
-    typer.Option(
+    Option(
         "--keys",
         metavar="DIR",
         help="folder of this cloud's key and list of devices (default: the user's own)",
     ),
 ]
-Name = Annotated[str, typer.Argument(metavar="NAME", help="of the device", show_default=False)]
+Name = Annotated[str, Argument(metavar="NAME", help="of the device", show_default=False)]
 DeviceName = Annotated[
-    str | None, typer.Option("--device", metavar="NAME", help="print the join link of a new device, too")
+    str | None, Option("--device", metavar="NAME", help="print the join link of a new device, too")
 ]
 
 
@@ -88,7 +88,7 @@ app = new_app(_cloud)
 
 
 @app.command()
-@with_models
+@with_options(models=True)
 def serve(
     listen: Listen = None,
     public: Public = None,
@@ -102,7 +102,7 @@ def serve(
     For the first device, or with --device, its join link is printed; give it to that device alone.
     """
     log = StageLog()
-    config = load_settings(config_file, overrides, log=log)
+    config = load_settings(config_file, overrides, log)
     folder = keys or _default_folder()
     host, port = listen or (LOOPBACK, DEFAULT_PORT)
     from tandem.sites.serving import Address, served

@@ -8,9 +8,9 @@ from __future__ import annotations
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Argument, BadParameter, Option
 
-from tandem.cli.options import AnyPartyArgument, ConfigFile, Overrides, load_settings, with_models
+from tandem.cli.options import ConfigFile, Overrides, load_settings, with_options
 from tandem.cli.output import StageLog
 from tandem.cli.usage import this_command
 from tandem.corpora import example_question
@@ -22,33 +22,41 @@ if TYPE_CHECKING:
     from tandem.cluster.registry import Entry
     from tandem.config.schema import Config
 
+PartyArgument = Annotated[
+    str,
+    Argument(
+        metavar="PARTY",
+        help='device or cloud; in mode "federated" server, or the name of a worker',
+        show_default=False,
+    ),
+]
 Join = Annotated[
     str | None,
-    typer.Option(
+    Option(
         metavar="ADDRESS",
         help="the running node to join (default: the other party on this machine, else a new cluster)",
     ),
 ]
-Runtime = Annotated[str | None, typer.Option(metavar="NAME", hidden=True)]
+Runtime = Annotated[str | None, Option(metavar="NAME", hidden=True)]
 """Only for the sentence that says what `up` cannot do."""
 TokenFile = Annotated[
     str | None,
-    typer.Option(metavar="FILE", help="with --join: the cluster's token, copied from the other machine"),
+    Option(metavar="FILE", help="with --join: the cluster's token, copied from the other machine"),
 ]
 
 
 NodeOnly = Annotated[
     bool,
-    typer.Option(
+    Option(
         "--node-only",
         help="only the node, without actors: room for decoders of a party that has several (cloud.num_decoders)",
     ),
 ]
 
 
-@with_models
+@with_options(models=True)
 def up(
-    party: AnyPartyArgument,
+    party: PartyArgument,
     join: Join = None,
     token_file: TokenFile = None,
     node_only: NodeOnly = False,
@@ -62,15 +70,15 @@ def up(
     runs already and some of its actors have died, they are replaced.
     """
     if token_file is not None and join is None:
-        raise typer.BadParameter("`tandem up --token-file` needs --join ADDRESS.")
+        raise BadParameter("`tandem up --token-file` needs --join ADDRESS.")
     from tandem.cluster import credentials, registry
 
     log = StageLog()
     settings = [] if runtime is None else [f"cluster.runtime={runtime}"]
-    config = load_settings(config_file, overrides, settings, log)
+    config = load_settings(config_file, [*(overrides or ()), *settings], log)
     config.require_cluster("`tandem up`")
     if party not in config.parties:
-        raise typer.BadParameter(f"PARTY must be {' or '.join(config.parties)} (got {party!r})")
+        raise BadParameter(f"PARTY must be {' or '.join(config.parties)} (got {party!r})")
     party = as_party(party)
     with registry.locked():
         entry = registry.running_node(party)
@@ -116,7 +124,7 @@ def _repair(
             f"The {entry.party} node is already running at {entry.address} (process {entry.pid}); "
             "stop it with `tandem down` first."
         )
-    log(f"found: {loss.partition('; ')[0]}")  # the remedy is what follows
+    log(f"found: {loss}")
     if is_elsewhere or not launch.is_listening(entry.address):
         log(f"node: stopping the old one (process {entry.pid})")
         _stop(entry)

@@ -5,22 +5,22 @@ from __future__ import annotations
 import contextlib
 import threading
 
-import typer
+from typer import BadParameter
 
-from tandem.cli.options import ConfigFile, Join, Overrides, load_settings, with_models
+from tandem.cli.options import ConfigFile, Join, Overrides, load_settings, with_options
 from tandem.cli.output import StageLog
 
 
-@with_models
+@with_options(models=True)
 def device(join: Join = None, config_file: ConfigFile = None, overrides: Overrides = None) -> int:
     """Run the device until it is stopped, joined to a cloud; `tandem ask` and `chat` find it on this machine.
 
     It keeps models, index and link, so that a question costs no start. Only commands of this user reach it.
     """
     if join is None:
-        raise typer.BadParameter("`tandem device` needs --join LINK; `tandem cloud serve` prints one.")
+        raise BadParameter("`tandem device` needs --join LINK; `tandem cloud serve` prints one.")
     log = StageLog()
-    config = load_settings(config_file, overrides, log=log)
+    config = load_settings(config_file, overrides, log)
     from tandem.cluster.start_settings import start_settings
     from tandem.joining.join_link import read_link
     from tandem.sites import joined

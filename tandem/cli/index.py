@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
-import typer
+from typer import Argument, BadParameter, Option
 
 from tandem.actors.loading import drop_stale_caches
 from tandem.cli.options import AsJson, ConfigFile, Overrides, PartyArgument, load_settings
@@ -31,7 +31,7 @@ ID_KEY_BYTES = 32
 
 SourcePath = Annotated[
     str | None,
-    typer.Argument(
+    Argument(
         metavar="PATH",
         help="a file or a folder (default: what the index was built from)",
         show_default=False,
@@ -39,28 +39,28 @@ SourcePath = Annotated[
 ]
 Out = Annotated[
     str | None,
-    typer.Option(
+    Option(
         metavar="DIR",
         help="where the index goes (default: the one in the settings, else one folder per party)",
     ),
 ]
 Replace = Annotated[
-    bool, typer.Option("--replace", help="make PATH what the index is built from, whatever it held before")
+    bool, Option("--replace", help="make PATH what the index is built from, whatever it held before")
 ]
 Add = Annotated[
     str | None,
-    typer.Option(metavar="PATH", help="add a file or a folder to what is there; later builds cover it too"),
+    Option(metavar="PATH", help="add a file or a folder to what is there; later builds cover it too"),
 ]
 Delete = Annotated[
     list[str] | None,
-    typer.Option(metavar="NAME", help="remove a document, a folder or what --add added; may be repeated"),
+    Option(metavar="NAME", help="remove a document, a folder or what --add added; may be repeated"),
 ]
 Factory = Annotated[
     str | None,
-    typer.Option(metavar="F", help="FAISS factory string, such as HNSW32 (default: by size)"),
+    Option(metavar="F", help="FAISS factory string, such as HNSW32 (default: by size)"),
 ]
 PrecomputeKv = Annotated[
-    bool, typer.Option("--precompute-kv", help="compute the caches of all chunks now, not when first used")
+    bool, Option("--precompute-kv", help="compute the caches of all chunks now, not when first used")
 ]
 
 
@@ -85,12 +85,12 @@ def index(
     from tandem.config.files import replace_settings
 
     if path is not None and (add or delete):
-        raise typer.BadParameter("PATH must be left out with --add and --delete")
+        raise BadParameter("PATH must be left out with --add and --delete")
     if replace and path is None:
-        raise typer.BadParameter("--replace needs a PATH")
+        raise BadParameter("--replace needs a PATH")
     log = StageLog(is_quiet=as_json)
     extra = [f"retrieval.factory={factory}"] if factory else []
-    config = load_settings(config_file, overrides, extra, log)
+    config = load_settings(config_file, [*(overrides or ()), *extra], log)
     configured = config.party(party).index_folder
     folder = Path(out).expanduser().absolute() if out else configured or index_folder(party)
     config = replace_settings(config, {party: {"index": str(folder)}})

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Argument, BadParameter, Option
 
 from tandem.cli.options import CONFIG_NAME
 from tandem.corpora import AUTO, NAMED_MODELS, SMOLLM2, can_load_smollm2
@@ -46,14 +47,14 @@ HUB_PAIRS = (
 RESERVED_BYTES = 2_000_000_000
 """Of the memory: for the processes themselves, the embedder and the caches."""
 
-Folder = Annotated[str, typer.Argument(metavar="FOLDER", help="the device's documents", show_default=False)]
+Folder = Annotated[str, Argument(metavar="FOLDER", help="the device's documents", show_default=False)]
 CloudFolder = Annotated[
     str | None,
-    typer.Option("--cloud", metavar="FOLDER", help="the cloud's documents (default: the cloud has none)"),
+    Option("--cloud", metavar="FOLDER", help="the cloud's documents (default: the cloud has none)"),
 ]
 Model = Annotated[
     str | None,
-    typer.Option(
+    Option(
         metavar="MODEL",
         help="a folder, a GGUF file, a hub id or a name, for both parties (default: smollm2 where it is installed; on "
         "a terminal it asks)",
@@ -61,12 +62,10 @@ Model = Annotated[
 ]
 FirstQuestion = Annotated[
     str | None,
-    typer.Option("--ask", metavar="QUESTION", help="the first question (on a terminal it asks for one)"),
+    Option("--ask", metavar="QUESTION", help="the first question (on a terminal it asks for one)"),
 ]
-SettingsOnly = Annotated[
-    bool, typer.Option("--settings-only", help="write the settings; index and ask nothing")
-]
-Force = Annotated[bool, typer.Option("--force", help=f"overwrite a {CONFIG_NAME} that is there")]
+SettingsOnly = Annotated[bool, Option("--settings-only", help="write the settings; index and ask nothing")]
+Force = Annotated[bool, Option("--force", help=f"overwrite a {CONFIG_NAME} that is there")]
 
 
 def init(
@@ -87,7 +86,7 @@ def init(
     if cloud is not None:
         folders[Party.CLOUD] = _existing(cloud)
     if settings_only and question is not None:
-        raise typer.BadParameter("--ask needs an index, so it goes without --settings-only")
+        raise BadParameter("--ask needs an index, so it goes without --settings-only")
     if Path(CONFIG_NAME).exists() and not force:
         raise _is_there()
     pair = _choose_pair() if model is None else Pair(_model(model), _model(model), 0, "float32")
@@ -128,7 +127,7 @@ def propose(available_bytes: int) -> list[Pair]:
 
 def _choose_pair() -> Pair | None:
     """The pair that a person chooses, or the one that needs no download; None: there is none."""
-    from tandem.cli.checks import available_bytes
+    from tandem.cli.doctor import available_bytes
 
     pairs = propose(available_bytes())
     if is_interactive() and pairs and pairs != [SMOLLM2_PAIR]:

@@ -1,4 +1,4 @@
-"""Options that several commands share: their types, how their texts are read, and the settings they add up to."""
+"""Options that several commands share: how their texts are read, groups of them, and those that stand for settings."""
 
 from __future__ import annotations
 
@@ -6,18 +6,20 @@ import contextlib
 import functools
 import inspect
 import json
-import secrets
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, get_type_hints
 
-import typer
+from typer import Argument, BadParameter, Option
 
-from tandem.config.checks import as_toml
+from tandem.config.checks import Setting, as_toml
+from tandem.errors import ConfigError
 from tandem.topology import PARTIES, Party
 
 if TYPE_CHECKING:
-    from tandem.config.checks import Setting
+    from tandem.cli.output import StageLog
+    from tandem.client.tandem import Tandem
     from tandem.config.schema import Config
 
 CONFIG_NAME = "tandem.toml"
@@ -36,7 +38,7 @@ QUESTION_SETTINGS = (
 OR_A_LIST = ", or a list of them"
 """End of a setting's meaning that does not suit an option, which is repeated instead."""
 
-Function = TypeVar("Function", bound=Callable[..., int])
+Command = Callable[..., int]
 
 
 # ---- how texts are read --------------------------------------------------------------------------------------
@@ -45,26 +47,21 @@ Function = TypeVar("Function", bound=Callable[..., int])
 def parse_party(text: str) -> Party:
     """The party of that name. Raises a usage error for any other."""
     if text not in set(PARTIES):
-        raise typer.BadParameter(f"must be device or cloud (got {text!r})")
+        raise BadParameter(f"must be device or cloud (got {text!r})")
     return Party(text)
 
 
 def parse_seed(text: str) -> int:
     """A seed of 64 bits."""
     if not (text.isascii() and text.isdigit() and int(text) < SEED_LIMIT):
-        raise typer.BadParameter(f"must be a whole number from 0 to 2^64 - 1 (got {text!r})")
+        raise BadParameter(f"must be a whole number from 0 to 2^64 - 1 (got {text!r})")
     return int(text)
-
-
-def new_seed() -> int:
-    """For an answer whose seed nobody gave; it fits a signed integer of 64 bits, as JSON readers have."""
-    return secrets.randbits(63)
 
 
 def parse_count(text: str) -> int:
     """A whole number of at least 1."""
     if not (text.isascii() and text.isdigit() and int(text) > 0):
-        raise typer.BadParameter(f"must be a whole number of at least 1 (got {text!r})")
+        raise BadParameter(f"must be a whole number of at least 1 (got {text!r})")
     return int(text)
 
 
@@ -72,7 +69,7 @@ def parse_documents(text: str) -> tuple[tuple[Party, ...], int]:
     """The parties and the number of "8" or "device:4"."""
     party, _, number = text.rpartition(":")
     if party not in {"", *PARTIES} or not (number.isascii() and number.isdigit()):
-        raise typer.BadParameter(f"must be N or PARTY:N, such as device:4 (got {text!r})")
+        raise BadParameter(f"must be N or PARTY:N, such as device:4 (got {text!r})")
     return (Party(party),) if party else PARTIES, int(number)
 
 
@@ -81,7 +78,7 @@ def parse_filter(text: str) -> tuple[str, str, str]:
     party, _, rest = text.partition(":")
     key, equals, value = rest.partition("=")
     if party not in set(PARTIES) or not key or not equals:
-        raise typer.BadParameter(f"must be PARTY:KEY=VALUE, such as device:source=notes.md (got {text!r})")
+        raise BadParameter(f"must be PARTY:KEY=VALUE, such as device:source=notes.md (got {text!r})")
     return party, key, value
 
 
@@ -92,7 +89,7 @@ def parse_address(text: str, default_port: int) -> tuple[str, int]:
         host, port = text, str(default_port)
     host = host.removeprefix("[").removesuffix("]")
     if not host or not (port.isascii() and port.isdigit() and int(port) < 1 << 16):
-        raise typer.BadParameter(f"must be HOST:PORT, such as 192.0.2.1:{default_port} (got {text!r})")
+        raise BadParameter(f"must be HOST:PORT, such as 192.0.2.1:{default_port} (got {text!r})")
     return host, int(port)
 
 
@@ -111,55 +108,27 @@ def merge_filters(filters: Iterable[tuple[str, str, str]]) -> dict[str, dict[str
 # ---- options of several commands -----------------------------------------------------------------------------
 
 PartyArgument = Annotated[
-    Party, typer.Argument(metavar="PARTY", parser=parse_party, help="device or cloud", show_default=False)
-]
-AnyPartyArgument = Annotated[
-    str,
-    typer.Argument(
-        metavar="PARTY",
-        help='device or cloud; in mode "federated" server, or the name of a worker',
-        show_default=False,
-    ),
+    Party, Argument(metavar="PARTY", parser=parse_party, help="device or cloud", show_default=False)
 ]
 ConfigFile = Annotated[
     str | None,
-    typer.Option(
+    Option(
         "--config", metavar="FILE", help="settings (default: tandem.toml in this folder, if there is one)"
     ),
 ]
 Overrides = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="K=V", help="one setting, as section.key=value; may be repeated"),
+    Option("--set", metavar="K=V", help="one setting, as section.key=value; may be repeated"),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="print one JSON object")]
-Join = Annotated[
-    str | None,
-    typer.Option(
-        metavar="LINK",
-        envvar="TANDEM_JOIN_LINK",
-        show_envvar=True,
-        help="run the device here and join the cloud of this link, or of the file that holds it (`tandem cloud serve`)",
-    ),
-]
+AsJson = Annotated[bool, Option("--json", help="print one JSON object")]
+Quiet = Annotated[bool, Option("--quiet", help="print only the answer")]
+ShowSources = Annotated[bool, Option("--show-sources", help="print the passages that this side's model read")]
 Seed = Annotated[
-    int | None,
-    typer.Option(metavar="N", parser=parse_seed, help="repeat an answer exactly (default: a new seed)"),
-]
-
-
-NumDocuments = Annotated[
-    list[Any] | None,
-    typer.Option(
-        "--num-documents",
-        metavar="[PARTY:]N",
-        parser=parse_documents,
-        help="documents retrieved per question, at both parties or at one (default: as in the settings); may "
-        "be repeated",
-    ),
+    int | None, Option(metavar="N", parser=parse_seed, help="repeat an answer exactly (default: a new seed)")
 ]
 Filters = Annotated[
     list[Any] | None,
-    typer.Option(
+    Option(
         "--filter",
         metavar="PARTY:KEY=VALUE",
         parser=parse_filter,
@@ -167,15 +136,98 @@ Filters = Annotated[
         "another value to admit both, with another key to narrow further",
     ),
 ]
+Join = Annotated[
+    str | None,
+    Option(
+        metavar="LINK",
+        envvar="TANDEM_JOIN_LINK",
+        show_envvar=True,
+        help="run the device here and join the cloud of this link, or of the file that holds it (`tandem cloud serve`)",
+    ),
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Query:
+    """A group of options: how each question of a command is asked."""
+
+    seed: Seed = None
+    only: Annotated[
+        Party | None,
+        Option(
+            metavar="PARTY",
+            parser=parse_party,
+            help="let the device or the cloud answer by itself; nothing crosses the link",
+        ),
+    ] = None
+    filters: Filters = None
+
+    def options(self) -> dict[str, Any]:
+        """As options of `Tandem.query`, apart from the seed."""
+        return {"only": self.only, **merge_filters(self.filters or ())}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """A group of options: which device or cluster is asked."""
+
+    address: Annotated[
+        str | None,
+        Option(
+            metavar="HOST:PORT",
+            help="ask this running cluster (default: the one that `tandem up` started here; without any, one is "
+            "started and stopped afterwards)",
+        ),
+    ] = None
+    join: Join = None
+    fresh: Annotated[
+        bool, Option("--fresh", help="start a new cluster for this question, even where one runs")
+    ] = False
+
+    def __post_init__(self) -> None:
+        """Raises a usage error for what excludes each other."""
+        if self.join and (self.address or self.fresh):
+            raise BadParameter("--join runs the device here; leave out --address and --fresh.")
+        if self.address and self.fresh:
+            raise BadParameter("--fresh starts a cluster for this question; leave out --address.")
+
+    def open(self, config: Config, log: StageLog) -> Tandem:
+        """What is named, in the settings, or running here: a device, or a cluster; one of our own if there is none.
+
+        With --join, --fresh or the runtime "inline" it is always one of our own. Raises TandemError.
+        """
+        is_inline = config.cluster.runtime == "inline"
+        if is_inline and self.address:
+            raise ConfigError(
+                f'--address names a running Ray cluster (got {self.address!r}), but the runtime is "inline"; leave out '
+                "one of them."
+            )
+        from tandem.client.tandem import Tandem
+
+        if self.join:
+            return Tandem.join(self.join, config, progress=log)
+        if is_inline or self.fresh:
+            return Tandem.launch(config, progress=log)
+        address = self.address or config.cluster.address
+        if not address:
+            from tandem.sites.attached import is_device_running
+
+            if not config.is_federated and is_device_running():
+                return Tandem.connect(None, config, progress=log)
+            from tandem.cluster.discovery import find_local
+
+            address = find_local(config, log) or ""
+        return (
+            Tandem.connect(address, config, progress=log) if address else Tandem.launch(config, progress=log)
+        )
 
 
 def load_settings(
     file: str | None,
     overrides: Sequence[str] | None,
-    extra: Sequence[str] = (),
     log: Callable[[str], None] | None = None,
 ) -> Config:
-    """The settings of a command line: --config, or tandem.toml in this folder; then --set; then `extra`.
+    """The settings of a command line: --config, or tandem.toml in this folder; then --set.
 
     log: receives the name of the file. Raises ConfigError.
     """
@@ -183,114 +235,141 @@ def load_settings(
 
     if file is None and Path(CONFIG_NAME).is_file():
         file = CONFIG_NAME
-    config = Config.load(file, [*(overrides or ()), *extra])
+    config = Config.load(file, overrides or ())
     if file is not None and log is not None:
         log(f"settings: {file}")
     return config
 
 
-MODEL_OPTIONS = {
-    "model": (PARTIES, "language model of both parties, as the setting device.model"),
-    "device_model": (PARTIES[:1], "language model of the device"),
-    "cloud_model": (PARTIES[1:], "language model of the cloud"),
-}
-"""Options for the settings that are changed most often: the parties that each is for, and its meaning."""
-
-
-def with_models(command: Function) -> Function:
-    """Give a command that has --set the options of MODEL_OPTIONS, each another way to write such a setting."""
-    signature = inspect.signature(command, eval_str=True)
-    own = list(signature.parameters.values())
-    place = next(number for number, each in enumerate(own) if each.name == "overrides")
-    added = [
-        inspect.Parameter(
-            name,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=None,
-            annotation=Annotated[str | None, typer.Option(metavar="NAME", help=meaning, show_default=False)],
-        )
-        for name, (_, meaning) in MODEL_OPTIONS.items()
-    ]
-
-    @functools.wraps(command)
-    def with_overrides(*values: Any, **options: Any) -> int:
-        named = {name: options.pop(name, None) for name in MODEL_OPTIONS}
-        models = [
-            f"{party}.model={named[name]}"
-            for name, (parties, _) in MODEL_OPTIONS.items()
-            if named[name] is not None
-            for party in parties
-        ]
-        if models:
-            options["overrides"] = [*(options.get("overrides") or ()), *models]
-        return command(*values, **options)
-
-    before = [
-        each.replace(kind=each.KEYWORD_ONLY) if each.kind is each.POSITIONAL_OR_KEYWORD else each
-        for each in own
-    ]
-    parameters = [*before[:place], *added, *before[place:]]
-    with_overrides.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-    return with_overrides  # type: ignore[return-value]
-
-
 # ---- settings as options -------------------------------------------------------------------------------------
 
 
-IN_SECTION = "__"
-"""Between the section and the name of a setting, in the name of a command's parameter."""
+class SettingOption(NamedTuple):
+    """An option that is another way to write some settings."""
+
+    parameter: inspect.Parameter
+    write: Callable[[Any], list[str]]
+    """What it stands for, as values of --set."""
 
 
-def with_settings(*keys: str) -> Callable[[Function], Function]:
-    """Give a command one option for each of these settings; they reach it as texts in `**settings`, under names that
-    `setting_overrides` understands.
+def with_options(*keys: str, models: bool = False, documents: bool = False) -> Callable[[Command], Command]:
+    """Give a command one option for each of these settings, which reach it in `overrides` as if they came by --set;
+    and for each parameter whose type is a dataclass, a group of options, one option per field.
 
-    keys: "section.name", or "section" for all of a section. Adding a field to a section adds its option.
+    keys: "section.name", or "section" for all of a section. models: --model and its like. documents: --num-documents.
     """
-    from tandem.config.files import walk
-    from tandem.config.schema import Config
-
-    wanted = [
-        (section, setting)
-        for section, setting, _ in walk(Config())
-        if {section, f"{section}.{setting.name}"} & set(keys)
+    added = [
+        *(_model_options() if models else ()),
+        *([_documents_option()] if documents else ()),
+        *_setting_options(keys),
     ]
 
-    def add(command: Function) -> Function:
+    def add(command: Command) -> Command:
         signature = inspect.signature(command, eval_str=True)
-        own = [each for each in signature.parameters.values() if each.kind is not each.VAR_KEYWORD]
-        added = [_parameter(section, setting) for section, setting in wanted]
-        command.__signature__ = signature.replace(parameters=[*own, *added])  # type: ignore[attr-defined]
-        return command
+        groups = {each.name: each.annotation for each in signature.parameters.values() if _is_group(each)}
+
+        @functools.wraps(command)
+        def run(*values: Any, **options: Any) -> int:
+            written = [
+                text
+                for name, write in {each.parameter.name: each.write for each in added}.items()
+                if (value := options.pop(name, None)) is not None
+                for text in write(value)
+            ]
+            if written:
+                options["overrides"] = [*(options.get("overrides") or ()), *written]
+            for name, group in groups.items():
+                own = {field.name for field in fields(group)} & set(options)
+                options[name] = group(**{field: options.pop(field) for field in own})
+            return command(*values, **options)
+
+        own = [spread for each in signature.parameters.values() for spread in _spread(each)]
+        parameters = [*own, *(option.parameter for option in added)]
+        run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+        return run
 
     return add
 
 
-def _parameter(section: str, setting: Setting) -> inspect.Parameter:
+def _is_group(parameter: inspect.Parameter) -> bool:
+    return is_dataclass(parameter.annotation)
+
+
+def _spread(parameter: inspect.Parameter) -> Iterator[inspect.Parameter]:
+    """The parameters of a group, or the parameter itself."""
+    if not _is_group(parameter):
+        yield parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+        return
+    hints = get_type_hints(parameter.annotation, include_extras=True)
+    for field in fields(parameter.annotation):
+        yield inspect.Parameter(
+            field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=hints[field.name]
+        )
+
+
+def _setting_option(name: str, annotation: Any, write: Callable[[Any], list[str]]) -> SettingOption:
+    parameter = inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+    return SettingOption(parameter, write)
+
+
+def _model_options() -> Iterator[SettingOption]:
+    """For the settings that are changed most often."""
+    meanings: Mapping[str, tuple[tuple[Party, ...], str]] = {
+        "model": (PARTIES, "language model of both parties, as the setting device.model"),
+        "device_model": (PARTIES[:1], "language model of the device"),
+        "cloud_model": (PARTIES[1:], "language model of the cloud"),
+    }
+    for name, (parties, meaning) in meanings.items():
+        kind = Annotated[str | None, Option(metavar="NAME", help=meaning, show_default=False)]
+        yield _setting_option(name, kind, functools.partial(_write_model, parties))
+
+
+def _write_model(parties: Sequence[Party], name: str) -> list[str]:
+    return [f"{party}.model={name}" for party in parties]
+
+
+def _documents_option() -> SettingOption:
+    option = Option(
+        "--num-documents",
+        metavar="[PARTY:]N",
+        parser=parse_documents,
+        help="documents retrieved per question, at both parties or at one (default: as in the settings); may be "
+        "repeated",
+    )
+    return _setting_option(
+        "num_documents",
+        Annotated[list[Any] | None, option],
+        lambda given: [f"{party}.num_documents={count}" for parties, count in given for party in parties],
+    )
+
+
+def _setting_options(keys: Sequence[str]) -> Iterator[SettingOption]:
+    """Of each setting; a field that is added to a section adds its option."""
+    if not keys:
+        return
+    from tandem.config.files import walk
+    from tandem.config.schema import Config
+
+    for section, setting, _ in walk(Config()):
+        if section in keys or f"{section}.{setting.name}" in keys:
+            yield _option_of(section, setting)
+
+
+def _option_of(section: str, setting: Setting) -> SettingOption:
     is_list = setting.type is tuple
     default = f"{setting.default:g}" if isinstance(setting.default, int | float) else setting.default
     more = "; may be repeated" if is_list else f" (default: {default})" if default != "" else ""
     choices = f": {', '.join(setting.choices)}" if setting.choices else ""
-    option = typer.Option(
+    option = Option(
         f"--{setting.name.replace('_', '-')}",
         metavar="TEXT" if is_list else "NAME" if setting.choices or setting.type is str else "N",
         help=f"{setting.meaning.removesuffix(OR_A_LIST)}{choices}{more}",
         show_default=False,
     )
+
+    def write(value: Any) -> list[str]:
+        text = as_toml(tuple(value)) if isinstance(value, list) else value
+        return [f"{section}.{setting.name}={text}"]
+
     kind = list[str] | None if is_list else str | None
-    return inspect.Parameter(
-        f"{section}{IN_SECTION}{setting.name}",
-        inspect.Parameter.KEYWORD_ONLY,
-        default=None,
-        annotation=Annotated[kind, option],
-    )
-
-
-def setting_overrides(options: Mapping[str, Any], num_documents: Sequence[Any] | None = None) -> list[str]:
-    """The options that `with_settings` made and that were given, as settings; likewise --num-documents."""
-    given = {name: value for name, value in options.items() if value is not None}
-    counts = [f"{party}.num_documents={count}" for parties, count in num_documents or () for party in parties]
-    return counts + [
-        f"{name.replace(IN_SECTION, '.')}={as_toml(tuple(value)) if isinstance(value, list) else value}"
-        for name, value in given.items()
-    ]
+    return _setting_option(f"{section}__{setting.name}", Annotated[kind, option], write)

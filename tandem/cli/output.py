@@ -1,21 +1,25 @@
-"""What the commands print: stages and progress on stderr, live text on a terminal, JSON for scripts."""
+"""What the commands print: stages and progress on stderr; passages for people, JSON for scripts."""
 
 from __future__ import annotations
 
 import json
 import math
 import sys
+import textwrap
 import time
 import unicodedata
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 NUM_PROGRESS_LINES = 10
-TAB = "    "
+WIDTH = 100
+INDENT = TAB = "    "
+PLACE_KEYS = ("source", "chunk", "page", "line")
+"""Metadata that say where a passage is; its heading shows them."""
 
 
 def open_console(*, stderr: bool = False) -> Console:
@@ -30,6 +34,7 @@ class StageLog:
     """Lines on stderr that say what happens and when, counted from the first moment of the command."""
 
     def __init__(self, *, is_quiet: bool = False) -> None:
+        self.is_quiet = is_quiet
         self._console = None if is_quiet else open_console(stderr=True)
         self._start_s = time.monotonic()
 
@@ -75,116 +80,6 @@ def _line_printer(label: str) -> Callable[[int, int], None]:
     return advance
 
 
-class PlainText:
-    """Writes committed text to stdout as it comes; provisional text is not shown."""
-
-    def __init__(self, *, is_silent: bool = False) -> None:
-        self._is_silent = is_silent
-        self.has_begun = False
-
-    def propose(self, step: int, text: str) -> None:
-        """A provisional token adds `text`."""
-
-    def retract(self, step: int) -> None:
-        """Provisional text from `step` on is void."""
-
-    def interrupt(self) -> None:
-        """Somebody else is about to write whole lines."""
-
-    def commit(self, step: int, text: str) -> None:
-        """A committed token adds `text`; the space that tokenizers put before the first word is left out."""
-        text = text if self.has_begun else text.lstrip()
-        if text and not self._is_silent:
-            self.has_begun = True
-            print(text, end="", flush=True)
-
-    def end(self) -> None:
-        """Nothing more comes."""
-        if self.has_begun:
-            print(flush=True)
-
-
-class LiveText:
-    """The twin of PlainText on a terminal: provisional text stands dimmed behind the committed text until it is
-    committed or retracted. Lines that are complete scroll up; the last one is redrawn with what follows it."""
-
-    @staticmethod
-    def is_possible() -> bool:
-        """Whether stdout is a terminal that can take text back."""
-        return sys.stdout.isatty() and not open_console().is_dumb_terminal
-
-    def __init__(self) -> None:
-        from rich.live import Live
-
-        self.has_begun = False
-        self._console = open_console()
-        self._live = Live(
-            console=self._console,
-            auto_refresh=False,
-            redirect_stdout=False,
-            redirect_stderr=False,
-            vertical_overflow="crop",
-        )
-        self._line = ""  # committed text of the last line so far
-        self._pieces: dict[int, str] = {}  # provisional, by step
-
-    def propose(self, step: int, text: str) -> None:
-        """A provisional token adds `text`."""
-        self._pieces[step] = printable(text)
-        self._draw()
-
-    def retract(self, step: int) -> None:
-        """Provisional text from `step` on is void."""
-        self._pieces = {known: text for known, text in self._pieces.items() if known < step}
-        self._draw()
-
-    def commit(self, step: int, text: str) -> None:
-        """A committed token adds `text`, in the place of its provisional piece."""
-        self._pieces.pop(step, None)
-        text = printable(text)
-        self._line += text if self.has_begun else text.lstrip()
-        self.has_begun = self.has_begun or bool(self._line)
-        self._draw()
-
-    def interrupt(self) -> None:
-        """Somebody else is about to write whole lines: take the last line away until the next event."""
-        if self._live.is_started:
-            self._live.update("", refresh=True)
-
-    def end(self) -> None:
-        """Nothing more comes: the committed text stays, with an end of line."""
-        self._pieces.clear()
-        self._live.transient = not self.has_begun
-        self._draw()
-        self._live.stop()
-
-    def _draw(self) -> None:
-        """Print the lines that are complete, then the last one and what is provisional."""
-        from rich.text import Text
-
-        self._live.start()
-        *complete, self._line = self._fold(self._line)
-        tail = "".join(self._pieces[step] for step in sorted(self._pieces))
-        lines = self._fold(self._line + (tail if self.has_begun else tail.lstrip()))
-        text = Text("\n".join(lines), no_wrap=True, overflow="ignore")
-        text.stylize("dim", len(self._line))
-        with self._console:  # one write
-            if complete:
-                self._console.print(Text("\n".join(complete), no_wrap=True, overflow="ignore"))
-            self._live.update(text, refresh=True)
-
-    def _fold(self, text: str) -> list[str]:
-        """Lines that fit; the last column stays free, as terminals differ in where the cursor goes behind it."""
-        from rich.cells import chop_cells
-
-        width, folded = max(2, self._console.width - 1), list[str]()
-        for paragraph in text.split("\n"):
-            lines = chop_cells(paragraph, width) or [""]
-            lines[-1] += paragraph[sum(map(len, lines)) :]  # what takes no cell is left out by chop_cells
-            folded += lines
-        return folded
-
-
 def printable(text: str) -> str:
     """Without characters that would move the cursor; a tab becomes spaces."""
     return "".join(
@@ -218,3 +113,43 @@ def warn(sentence: str) -> None:
 def plural(count: int, noun: str) -> str:
     """A count with its noun: 1 chunk, 2 chunks."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+# ---- Passages: where each comes from, how well it fits, and what it says --------------------------------------
+
+
+def describe_place(title: str | None, page: int | None, line: int | None) -> str:
+    """A document's title, and its page or line if it has some."""
+    name = printable(title or "a document without a source")
+    places = (f", {key} {number}" for key, number in (("page", page), ("line", line)) if number is not None)
+    return name + next(places, "")
+
+
+def describe_score(score: float | None) -> str:
+    """A score in four columns; nothing where it is not known."""
+    return f"{score:4.2f}" if is_scored(score) else ""
+
+
+def is_scored(score: float | None) -> TypeGuard[float]:
+    """Whether a score is known: the other party's are not."""
+    return score is not None and not math.isnan(score)
+
+
+def text_lines(text: str, max_lines: int | None = None) -> Iterator[str]:
+    """A text below its heading: indented, folded, without what would move a cursor; the first lines of it."""
+    paragraphs = [" ".join(line.split()) for line in printable(text).splitlines()]
+    lines = [line for paragraph in paragraphs for line in textwrap.wrap(paragraph, WIDTH - len(INDENT))]
+    for line in lines[:max_lines]:
+        yield INDENT + line
+    if max_lines is not None and len(lines) > max_lines:
+        yield f"{INDENT}..."
+
+
+def metadata_line(metadata: Mapping[str, Any]) -> str:
+    """The metadata that a file brought along, as one line; "" if there are none."""
+    values = {
+        key: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+        for key, value in metadata.items()
+        if key not in PLACE_KEYS
+    }
+    return INDENT + printable(", ".join(f"{key}={value}" for key, value in values.items())) if values else ""

@@ -2,30 +2,36 @@
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Argument, BadParameter, Option
 
-from tandem.cli.options import AsJson, ConfigFile, Overrides, load_settings, parse_count, with_models
+from tandem.cli.options import AsJson, ConfigFile, Overrides, load_settings, parse_count, with_options
 from tandem.cli.output import StageLog, plural, print_json, progress_bar
-from tandem.errors import TandemError
+from tandem.errors import TandemError, install_line
 from tandem.topology import PARTIES, Party
 
 if TYPE_CHECKING:
     from tandem.config.schema import Config
-    from tandem.engine.engine import Engine
+    from tandem.profiler.estimates import DecodeLine
     from tandem.profiler.offline import StoredProfile
 
 DEFAULT_RUNS = 3
 MAX_TEXTS = 500
 """Chunks of an index that are looked at for their length."""
+PLOT_KINDS = (".png", ".pdf", ".svg")
+COLOURS = {Party.DEVICE: ("#0072b2", "o"), Party.CLOUD: ("#d55e00", "^")}  # told apart without colours too
+SHOWN = 0.995
+"""Share of the points that the vertical axis of a plot must hold; what lies above is counted in the legend."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Result:
     """One party's profile and where it is kept."""
 
@@ -37,13 +43,13 @@ class Result:
 def parse_parties(text: str) -> str:
     """The name of a party, or "both". Raises a usage error."""
     if text not in {*PARTIES, "both"}:
-        raise typer.BadParameter(f"must be device, cloud or both (got {text!r})")
+        raise BadParameter(f"must be device, cloud or both (got {text!r})")
     return text
 
 
 Parties = Annotated[
     str,
-    typer.Argument(
+    Argument(
         metavar="PARTY",
         parser=parse_parties,
         help="device, cloud or both, one after the other (default: both)",
@@ -51,25 +57,23 @@ Parties = Annotated[
     ),
 ]
 Runs = Annotated[
-    int | None,
-    typer.Option(metavar="N", parser=parse_count, help="take medians over N runs (default: 3)"),
+    int | None, Option(metavar="N", parser=parse_count, help="take medians over N runs (default: 3)")
 ]
 Limit = Annotated[
     int | None,
-    typer.Option(
+    Option(
         metavar="TOKENS",
         parser=parse_count,
         help="context length to stop at (default: the model's, at most 2048)",
     ),
 ]
-Force = Annotated[bool, typer.Option("--force", help="measure even if there is a cached profile")]
+Force = Annotated[bool, Option("--force", help="measure even if there is a cached profile")]
 Plot = Annotated[
-    str | None,
-    typer.Option(metavar="FILE", help="draw points and lines, as png, pdf or svg (needs matplotlib)"),
+    str | None, Option(metavar="FILE", help="draw points and lines, as png, pdf or svg (needs matplotlib)")
 ]
 
 
-@with_models
+@with_options(models=True)
 def profile(
     name: Parties = "both",
     runs: Runs = None,
@@ -82,15 +86,13 @@ def profile(
 ) -> int:
     """Measure how long a party's model takes per token on this machine."""
     log = StageLog(is_quiet=as_json)
-    config = load_settings(config_file, overrides, log=log)
-    target = _plot_target(plot)
+    config = load_settings(config_file, overrides, log)
+    target = None if plot is None else _plot_target(plot)
     results = {}
     for party in PARTIES if name == "both" else (Party(name),):
         cached = None if force else _find_cached(party, config, log, runs, limit)
-        results[party] = cached or _measure(party, config, log, runs, limit, is_quiet=as_json)
+        results[party] = cached or _measure(party, config, log, runs, limit)
     if target is not None:
-        from tandem.cli.profile_plot import draw
-
         draw({party: result.stored for party, result in results.items()}, target)
     if as_json:
         print_json({str(party): _as_dict(result) for party, result in results.items()})
@@ -113,19 +115,12 @@ def _find_cached(
     stored = offline.load(key, folder, lambda sentence: log(f"cache: {sentence}"))
     if stored is None or stored.profile.lengths[-1] < (limit or 0) or stored.profile.runs < (runs or 0):
         return None
-    return Result(stored=stored, path=offline.profile_path(key, folder), is_cached=True)
+    return Result(stored, offline.profile_path(key, folder), is_cached=True)
 
 
-def _measure(
-    party: Party,
-    config: Config,
-    log: StageLog,
-    runs: int | None,
-    limit: int | None,
-    *,
-    is_quiet: bool,
-) -> Result:
+def _measure(party: Party, config: Config, log: StageLog, runs: int | None, limit: int | None) -> Result:
     """Measures and keeps a profile. Raises TandemError."""
+    from tandem.actors.loading import load_engine
     from tandem.client.request import spec_of
     from tandem.codecs import codec_of
     from tandem.engine.drafter import Drafter
@@ -133,12 +128,13 @@ def _measure(
     from tandem.system.paths import cache_folder
 
     own, sampling = config.party(party), config.sampling
-    engine = _load_engine(party, config, log)
+    log(f"{party}: loading {own.model} on {own.torch_device}, {own.dtype}")
+    engine = load_engine(own)
     chunk_tokens = offline.row_tokens(engine, _texts(party, config), own.num_documents)
     log(f"{party}: {plural(own.num_documents, 'dummy document')} of {chunk_tokens} tokens")
     codec = spec_of(config).rules.codec_of_votes(codec_of(config.codec))
     drafter = Drafter(codec, sampling, config.decoding.draft_rule, engine.vocab_size)
-    with progress_bar(party, is_quiet=is_quiet) as advance:
+    with progress_bar(party, is_quiet=log.is_quiet) as advance:
         measured = offline.measure(
             engine,
             num_documents=own.num_documents,
@@ -152,29 +148,19 @@ def _measure(
         )
     # A hub model that was downloaded just now has another fingerprint than before.
     stored = offline.stored(offline.profile_key(own), own.model, measured)
-    return Result(stored=stored, path=offline.save(stored, cache_folder()), is_cached=False)
-
-
-def _load_engine(party: Party, config: Config, log: StageLog) -> Engine:
-    from tandem.actors.loading import load_engine
-
-    own = config.party(party)
-    log(f"{party}: loading {own.model} on {own.torch_device}, {own.dtype}")
-    return load_engine(own)
+    return Result(stored, offline.save(stored, cache_folder()), is_cached=False)
 
 
 def _texts(party: Party, config: Config) -> Sequence[str]:
-    """Chunks of a party's index, for their length."""
+    """Chunks of a party's index, for their length. Raises TandemError."""
     from tandem.config.schema import LANGCHAIN
     from tandem.corpora import CORPORA
     from tandem.retrieval import Index, load_path, split
 
-    where = config.party(party).index
+    where, lengths = config.party(party).index, config.retrieval
     if where in CORPORA:  # its files are its chunks, and need no embedder
-        lengths = config.retrieval
-        chunks = split(
-            load_path(CORPORA[where] / party).documents, lengths.chunk_chars, lengths.chunk_overlap
-        )
+        documents = load_path(CORPORA[where] / party).documents
+        chunks = split(documents, lengths.chunk_chars, lengths.chunk_overlap)
         return [chunk.page_content for chunk in chunks[:MAX_TEXTS]]
     if where.startswith(LANGCHAIN):
         raise TandemError(
@@ -186,34 +172,28 @@ def _texts(party: Party, config: Config) -> Sequence[str]:
     return [index.document(row).page_content for row in range(0, len(index), stride)]
 
 
-def _plot_target(file: str | None) -> Path | None:
-    """Where the plot goes, checked before anything takes its time."""
-    if file is None:
-        return None
-    from tandem.cli.profile_plot import check_target
-
-    path = Path(file).expanduser().absolute()
-    check_target(path)
-    return path
-
-
 def _print(party: Party, result: Result) -> None:
-    stored, profile = result.stored, result.stored.profile
-    line, key = profile.line, result.stored.key
-    print(
-        f"{party:<8} {line.predict(line.start) * 1e3:.2f} ms per token after a prompt of {line.start:.0f} tokens, "
-        f"{line.slope * 1e6:+.2f} ms per 1000 more"
-    )
-    fit = f"residual {profile.residual_s * 1e3:.2f} ms, R\u00b2 {profile.r_squared:.2f}"
-    print(f"         {fit}; {plural(len(profile.lengths), 'token')} x {plural(profile.runs, 'run')}")
+    stored, profile, key = result.stored, result.stored.profile, result.stored.key
     setup = f"{key.torch_device}, {key.dtype}, {plural(key.num_threads, 'thread')}"
-    print(f"         {stored.model}, {plural(profile.rows, 'row')}, {setup}, {key.machine}")
-    if line.slope < 0:
-        print(
-            "         the line falls: this machine was busy or the context too short; measure again with --force"
+    fit = f"residual {profile.residual_s * 1e3:.2f} ms, R\u00b2 {profile.r_squared:.2f}"
+    lines = [
+        _summary(profile.line),
+        f"{fit}; {plural(len(profile.lengths), 'token')} x {plural(profile.runs, 'run')}",
+        f"{stored.model}, {plural(profile.rows, 'row')}, {setup}, {key.machine}",
+    ]
+    if profile.line.slope < 0:
+        lines.append(
+            "the line falls: this machine was busy or the context too short; measure again with --force"
         )
-    origin = f"cached in {result.path}; measure again with --force"
-    print(f"         {origin if result.is_cached else f'kept in {result.path}'}")
+    cached = f"cached in {result.path}; measure again with --force"
+    lines.append(cached if result.is_cached else f"kept in {result.path}")
+    print(f"{party:<8}", "\n         ".join(lines))
+
+
+def _summary(line: DecodeLine) -> str:
+    """The line that was fitted, in words."""
+    start_ms, more_ms = line.predict(line.start) * 1e3, line.slope * 1e6
+    return f"{start_ms:.2f} ms per token after a prompt of {line.start:.0f} tokens, {more_ms:+.2f} ms per 1000 more"
 
 
 def _as_dict(result: Result) -> dict[str, Any]:
@@ -232,3 +212,59 @@ def _as_dict(result: Result) -> dict[str, Any]:
         "path": str(result.path),
         "is_cached": result.is_cached,
     }
+
+
+# ---- --plot: measured decode times over context length, and the line of each party ------------------------------
+
+
+def _plot_target(file: str) -> Path:
+    """Where the plot goes, checked before anything takes its time. Raises TandemError."""
+    path = Path(file).expanduser().absolute()
+    if find_spec("matplotlib") is None:
+        raise TandemError(
+            f"A plot needs matplotlib, which is not installed; run `{install_line('lab')}`, or omit --plot."
+        )
+    if path.suffix.lower() not in PLOT_KINDS:
+        raise TandemError(
+            f"A plot is written as one of {', '.join(PLOT_KINDS)} (got {path.name!r}); rename it."
+        )
+    if not os.access(path.parent, os.W_OK):
+        raise TandemError(f"The plot cannot be written into the folder {path.parent}; choose another.")
+    return path
+
+
+def draw(profiles: Mapping[Party, StoredProfile], path: Path) -> None:
+    """Writes the picture. Raises TandemError if the file cannot be written."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7.2, 4.2), dpi=150, layout="constrained")
+    axes = figure.add_subplot()
+    top_ms = max(
+        1.25e3 * sorted(stored.profile.seconds)[int(SHOWN * (len(stored.profile.seconds) - 1))]
+        for stored in profiles.values()
+    )
+    for party, stored in profiles.items():
+        profile, line = stored.profile, stored.profile.line
+        colour, marker = COLOURS[party]
+        times_ms = [seconds * 1e3 for seconds in profile.seconds]
+        num_above = sum(time_ms > top_ms for time_ms in times_ms)
+        above = f" ({plural(num_above, 'point')} above)" if num_above else ""
+        label = f"{party}, {plural(profile.rows, 'row')}: median of {plural(profile.runs, 'run')}{above}"
+        axes.plot(profile.lengths, times_ms, marker, color=colour, alpha=0.5, ms=3.5, mew=0, label=label)
+        ends = [line.start, profile.lengths[-1]]
+        times_ms = [line.predict(end) * 1e3 for end in ends]
+        axes.plot(ends, times_ms, color=colour, lw=1.8, label=f"line: {_summary(line)}")
+    models = " and ".join(dict.fromkeys(Path(stored.model).name for stored in profiles.values()))
+    machines = " and ".join(dict.fromkeys(stored.key.machine for stored in profiles.values()))
+    axes.set_title(f"Decode time of {models} on {machines}", fontsize=10, loc="left")
+    axes.set(xlabel="context length (tokens)", ylabel="time for one token (ms)", ylim=(0, top_ms))
+    axes.grid(alpha=0.25)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(loc="upper left", frameon=False, fontsize=9, markerscale=1.6)
+    axes.margins(x=0.01)
+    try:
+        figure.savefig(path)
+    except OSError as error:
+        raise TandemError(
+            f"The plot cannot be written to {path} ({error.strerror}); choose another file."
+        ) from None

@@ -2,37 +2,32 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from tandem.cli.ask import Address, Fresh, Question, Quiet, ShowSources, open_tandem, print_rest
-from tandem.cli.follow import follow, make_printer
+from tandem.cli.ask import print_rest
 from tandem.cli.options import (
     AsJson,
     ConfigFile,
-    Join,
     Overrides,
+    Place,
+    Quiet,
+    ShowSources,
     load_settings,
-    setting_overrides,
-    with_settings,
+    with_options,
 )
 from tandem.cli.output import StageLog
+from tandem.cli.stream import follow
 from tandem.cli.transcript import Transcript
 from tandem.config.checks import change
-from tandem.config.schema import placement_of
-from tandem.topology import Party
 
 
-@with_settings("cluster.runtime")
+@with_options("cluster.runtime")
 def resume(
-    address: Address = None,
-    join: Join = None,
-    fresh: Fresh = False,
+    *,
+    place: Place,
     show_sources: ShowSources = False,
     quiet: Quiet = False,
     as_json: AsJson = False,
     config_file: ConfigFile = None,
     overrides: Overrides = None,
-    **settings: Any,
 ) -> int:
     """Go on with the newest answer that `tandem ask` could not finish, from the tokens that were committed.
 
@@ -42,15 +37,12 @@ def resume(
     from tandem.client.resume import Unfinished
 
     log = StageLog(is_quiet=quiet)
-    config = load_settings(config_file, overrides, setting_overrides(settings), log)
+    config = load_settings(config_file, overrides, log)
     unfinished = Unfinished.find()
     spec = unfinished.spec
-    where = {"address": address or "", "join": join or "", "is_fresh": fresh}
-    question = Question.create(spec.query, spec.seed, Party(spec.only) if spec.only else None, **where)
     log(f"answer: going on after {unfinished.num_tokens} tokens")
     decoding = change(config.decoding, {"mode": spec.mode, "placement": spec.placement}, "decoding")
-    transcript = Transcript(spec.query, spec.seed, placement_of(decoding), question.only, mode=spec.mode)
-    with open_tandem(question, config, log) as tandem:
-        events = tandem.stream_resumed(unfinished)
-        follow(events, transcript, make_printer(False, is_silent=as_json), log, is_quiet=quiet)
+    transcript = Transcript.create(spec.query, spec.seed, spec.only, decoding)
+    with place.open(config, log) as tandem:
+        follow(tandem.stream_resumed(unfinished), transcript, log, is_silent=as_json)
     return print_rest(transcript, show_sources=show_sources, quiet=quiet, as_json=as_json)

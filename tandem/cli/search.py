@@ -5,10 +5,26 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Argument, BadParameter, Option
 
-from tandem.cli.options import AsJson, ConfigFile, Overrides, PartyArgument, load_settings, parse_count
-from tandem.cli.output import StageLog, plural, print_json
+from tandem.cli.options import (
+    AsJson,
+    ConfigFile,
+    Overrides,
+    PartyArgument,
+    load_settings,
+    merge_filters,
+    parse_count,
+)
+from tandem.cli.output import (
+    StageLog,
+    describe_place,
+    describe_score,
+    metadata_line,
+    plural,
+    print_json,
+    text_lines,
+)
 from tandem.client.questions import check_question
 from tandem.topology import Party
 
@@ -23,22 +39,20 @@ def parse_condition(text: str) -> tuple[str, str]:
     """Key and value of "source=notes.md". Raises a usage error."""
     key, equals, value = text.partition("=")
     if not key or not equals:
-        raise typer.BadParameter(f"must be KEY=VALUE, such as source=notes.md (got {text!r})")
+        raise BadParameter(f"must be KEY=VALUE, such as source=notes.md (got {text!r})")
     return key, value
 
 
 QuestionArgument = Annotated[
-    str, typer.Argument(metavar="QUESTION", help="what to look for, in quotes", show_default=False)
+    str, Argument(metavar="QUESTION", help="what to look for, in quotes", show_default=False)
 ]
 NumDocuments = Annotated[
     int | None,
-    typer.Option(
-        metavar="N", parser=parse_count, help="passages to find (default: as many as for an answer)"
-    ),
+    Option(metavar="N", parser=parse_count, help="passages to find (default: as many as for an answer)"),
 ]
 Conditions = Annotated[
     list[Any] | None,
-    typer.Option(
+    Option(
         "--filter",
         metavar="KEY=VALUE",
         parser=parse_condition,
@@ -46,7 +60,7 @@ Conditions = Annotated[
         "with another key to narrow further",
     ),
 ]
-Full = Annotated[bool, typer.Option("--full", help="print whole passages, not their first lines")]
+Full = Annotated[bool, Option("--full", help="print whole passages, not their first lines")]
 
 
 def search(
@@ -63,11 +77,9 @@ def search(
 
     Reads the index on this machine; no model is loaded and nothing is started.
     """
-    from tandem.cli.options import merge_filters
-
     check_question(question)
     log = StageLog(is_quiet=as_json)
-    config = load_settings(config_file, overrides, (), log)
+    config = load_settings(config_file, overrides, log)
     filter = merge_filters((party, key, value) for key, value in conditions or ()).get(f"{party}_filter")
     count = num_documents or config.party(party).num_documents or 1
     hits = _find(party, config, question, count, filter, log)
@@ -102,8 +114,6 @@ def _find(
 
 
 def _print_hits(hits: list[Hit], *, full: bool) -> None:
-    from tandem.cli.passages import describe_place, describe_score, metadata_line, text_lines
-
     if not hits:
         print("Nothing was found.")
     for rank, hit in enumerate(hits, 1):

@@ -7,24 +7,20 @@ import importlib.util
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Option
 
-from tandem.cli.ask import Address, Fresh, Question, open_tandem
-from tandem.cli.checks import bundled_model_note
+from tandem.cli.ask import note_toy
 from tandem.cli.options import (
     LOOPBACK,
     QUESTION_SETTINGS,
     ConfigFile,
-    Join,
-    NumDocuments,
     Overrides,
+    Place,
     load_settings,
     parse_address,
-    setting_overrides,
-    with_models,
-    with_settings,
+    with_options,
 )
-from tandem.cli.output import StageLog, warn
+from tandem.cli.output import StageLog
 from tandem.errors import TandemError, install_line
 
 if TYPE_CHECKING:
@@ -34,45 +30,37 @@ DEFAULT_PORT = 8000
 NEEDED = ("fastapi", "uvicorn", "prometheus_client")
 
 
-def _parse_address(text: str) -> tuple[str, int]:
-    return parse_address(text, DEFAULT_PORT)
-
-
 Listen = Annotated[
     Any,
-    typer.Option(
+    Option(
         "--listen",
         metavar="HOST:PORT",
-        parser=_parse_address,
+        parser=lambda text: parse_address(text, DEFAULT_PORT),
         help=f"where clients connect; any address but this machine's own needs an API key (default: "
         f"{LOOPBACK}:{DEFAULT_PORT})",
     ),
 ]
 KeyFile = Annotated[
     Path | None,
-    typer.Option(
+    Option(
         "--api-key-file",
         metavar="FILE",
         help="a file that holds the key which clients must send, readable by this user alone (default: the "
         "environment variable TANDEM_API_KEY, if it is set)",
     ),
 ]
-LogJson = Annotated[bool, typer.Option("--log-json", help="log requests as JSON lines")]
+LogJson = Annotated[bool, Option("--log-json", help="log requests as JSON lines")]
 
 
-@with_models
-@with_settings(*QUESTION_SETTINGS)
+@with_options(*QUESTION_SETTINGS, models=True, documents=True)
 def serve(
+    *,
     listen: Listen = None,
     api_key_file: KeyFile = None,
     log_json: LogJson = False,
-    num_documents: NumDocuments = None,
-    address: Address = None,
-    join: Join = None,
-    fresh: Fresh = False,
+    place: Place,
     config_file: ConfigFile = None,
     overrides: Overrides = None,
-    **settings: Any,
 ) -> int:
     """Serve answers over HTTP until it is stopped: OpenAI's interface, Tandem's typed events, and a page.
 
@@ -85,18 +73,17 @@ def serve(
     host, port = listen or (LOOPBACK, DEFAULT_PORT)
     key = access.load_key(api_key_file)
     access.check_listener(host, key)
-    config = load_settings(config_file, overrides, setting_overrides(settings, num_documents), log)
-    if (note := bundled_model_note(config)) and not log_json:
-        warn(note)
+    config = load_settings(config_file, overrides, log)
+    if not log_json:
+        note_toy(config)
     from tandem.server import app, document_store, logs, runner
 
-    where = Question.create("-", None, address=address or "", join=join or "", is_fresh=fresh)
     with contextlib.closing(runner.bind(host, port)) as listener:
         url = _url(listener)
         log("documents: opening the device's own")
         config, documents = document_store.open_store(config)
-        with open_tandem(where, config, log) as tandem, contextlib.suppress(KeyboardInterrupt):
-            is_home = bool(join or tandem.nodes) or config.cluster.runtime == "inline"
+        with place.open(config, log) as tandem, contextlib.suppress(KeyboardInterrupt):
+            is_home = bool(place.join or tandem.nodes) or config.cluster.runtime == "inline"
             logs.set_up(as_json=log_json)
             own = documents if is_home else None
             application = app.create_app(tandem, key=key, host=host, documents=own)

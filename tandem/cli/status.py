@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Option
 
 from tandem.cli.options import AsJson, ConfigFile, Overrides, load_settings
 from tandem.cli.output import plural, print_json, warn
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 ClusterAddress = Annotated[
     str | None,
-    typer.Option(
+    Option(
         metavar="HOST:PORT", help="the cluster (default: the one that `tandem up` started or joined here)"
     ),
 ]
-All = Annotated[bool, typer.Option("--all", help="show every counter of every actor")]
+All = Annotated[bool, Option("--all", help="show every counter of every actor")]
 DAY_S = 86_400
 
 

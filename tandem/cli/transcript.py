@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict
-from typing import Any
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from tandem.cli.output import plural
-from tandem.cli.passages import describe_place, describe_score, is_scored, text_lines
+from tandem.cli.output import describe_place, describe_score, is_scored, plural, text_lines
 from tandem.events import (
     DoneEvent,
     EstimateEvent,
@@ -23,7 +22,12 @@ from tandem.events import (
     SourcesEvent,
     TokenEvent,
 )
-from tandem.topology import PARTIES, SERVER, Party
+from tandem.topology import PARTIES, SERVER
+
+if TYPE_CHECKING:
+    from tandem.config.schema import DecodingConfig
+
+E = TypeVar("E")
 
 SHOWN_IDS = 3
 """Opaque ids shown to a person; --json holds all."""
@@ -31,52 +35,52 @@ SHOWN_SWITCHES = 3
 """Handovers shown one by one to a person; --json holds all."""
 
 
+@dataclass(slots=True, kw_only=True)
 class Transcript:
     """The events of one answer so far."""
 
-    def __init__(
-        self, question: str, seed: int, placement: str, only: Party | None = None, *, mode: str = "dual"
-    ) -> None:
-        self.question = question
-        self.seed = seed
-        self.placement = placement
-        self.only = only
-        self.mode = mode
-        self.sources: list[Source] = []
-        self.notes: list[str] = []
-        self.tokens: list[TokenEvent] = []
-        self.switches: list[PlacementEvent] = []
-        self.estimates: list[EstimateEvent] = []
-        self.rounds: list[RoundEvent] = []
-        self.provisional: list[dict[str, Any]] = []
-        self.events: list[Event] = []
-        self.done: DoneEvent | None = None
+    question: str
+    seed: int
+    only: str | None = None  # the party that answers by itself
+    mode: str = "dual"
+    placement: str  # who decides, for display
+    events: list[Event] = field(default_factory=list)
 
-    def add(self, event: Event) -> None:
-        """Add an event."""
-        self.events.append(event)
-        match event:
-            case SourcesEvent():
-                self.sources.extend(event.sources)
-                self.notes.extend(f"{event.party}: {note}" for note in event.notes)
-            case TokenEvent():
-                self.tokens.append(event)
-            case PlacementEvent():
-                self.switches.append(event)
-            case EstimateEvent():
-                self.estimates.append(event)
-            case RoundEvent():
-                self.rounds.append(event)
-            case ProvisionalEvent() | RetractEvent():
-                kind = "provisional" if isinstance(event, ProvisionalEvent) else "retract"
-                self.provisional.append({"event": kind, "committed": len(self.tokens), **asdict(event)})
-            case DoneEvent():
-                self.done = event
+    @classmethod
+    def create(cls, question: str, seed: int, only: str | None, decoding: DecodingConfig) -> Transcript:
+        """Of an answer that is decoded like this."""
+        from tandem.config.schema import placement_of
+
+        return cls(
+            question=question,
+            seed=seed,
+            only=only,
+            mode=decoding.mode,
+            placement=placement_of(decoding),
+        )
+
+    @property
+    def tokens(self) -> list[TokenEvent]:
+        """The committed ones."""
+        return self._of(TokenEvent)
+
+    @property
+    def sources(self) -> list[Source]:
+        """Documents of all parties, as far as they are known."""
+        return [source for event in self._of(SourcesEvent) for source in event.sources]
 
     @property
     def text(self) -> str:
         """The answer, without the space that tokenizers put before its first word."""
         return "".join(event.text for event in self.tokens).strip()
+
+    @property
+    def done(self) -> DoneEvent | None:
+        """The last event, once it is there."""
+        return next(iter(self._of(DoneEvent)), None)
+
+    def _of(self, kind: type[E]) -> list[E]:
+        return [event for event in self.events if isinstance(event, kind)]
 
     def as_dict(self) -> dict[str, Any]:
         """For --json."""
@@ -90,14 +94,23 @@ class Transcript:
             "placement": self.placement,
             "alone": self.only,
             "sources": [asdict(source) for source in self.sources],
-            "notes": self.notes,
+            "notes": [f"{event.party}: {note}" for event in self._of(SourcesEvent) for note in event.notes],
             "statistics": asdict(done.statistics) if done else None,
             "tokens": [asdict(event) for event in self.tokens],
-            "placements": [asdict(event) for event in self.switches],
-            "estimates": [_compact(event) for event in self.estimates],
-            "rounds": [asdict(event) for event in self.rounds],
-            "provisional": self.provisional,
+            "placements": [asdict(event) for event in self._of(PlacementEvent)],
+            "estimates": [_compact(event) for event in self._of(EstimateEvent)],
+            "rounds": [asdict(event) for event in self._of(RoundEvent)],
+            "provisional": list(self._provisional()),
         }
+
+    def _provisional(self) -> Iterator[dict[str, Any]]:
+        """What was shown before it was committed, and withdrawn, each with the number of tokens committed by then."""
+        num_committed = 0
+        for event in self.events:
+            num_committed += isinstance(event, TokenEvent)
+            if isinstance(event, ProvisionalEvent | RetractEvent):
+                kind = "provisional" if isinstance(event, ProvisionalEvent) else "retract"
+                yield {"event": kind, "committed": num_committed, **asdict(event)}
 
     def source_lines(self, *, with_passages: bool = False) -> list[str]:
         """One line for each document with a title, best first; one per party for those whose titles stay there.
@@ -131,24 +144,23 @@ class Transcript:
         return [f"  {name:<9}  {value}" for name, value in self._rows()]
 
     def _rows(self) -> Iterable[tuple[str, str]]:
-        assert self.done is not None  # a stream ends with it
-        statistics, count = self.done.statistics, len(self.tokens)
-        ended = f", ended by {_ENDS[self.done.reason]}" if self.done.reason in _ENDS else ""
+        done, tokens = self.done, self.tokens
+        assert done is not None  # a stream ends with it
+        statistics, count = done.statistics, len(tokens)
+        ended = f", ended by {_ENDS[done.reason]}" if done.reason in _ENDS else ""
         yield "tokens", f"{count} in {_seconds(statistics.total_s)}{ended}"
-        yield (
-            "time",
-            f"first token after {_seconds(statistics.first_token_s)}, then {_per_token(self.tokens)}",
-        )
+        yield "time", f"first token after {_seconds(statistics.first_token_s)}, then {_per_token(tokens)}"
         if self.only is not None:
             yield "alone", f"the {self.only} answered by itself, nothing crossed the link"
             yield "seed", str(self.seed)
             return
         yield "accepted", self._accepted(statistics, count)
-        if self.rounds:
-            mean = sum(each.length for each in self.rounds) / len(self.rounds)
-            yield "proposals", f"{len(self.rounds)}, of {mean:.1f} tokens on average"
+        if rounds := self._of(RoundEvent):
+            mean = sum(each.length for each in rounds) / len(rounds)
+            yield "proposals", f"{len(rounds)}, of {mean:.1f} tokens on average"
         sent, received = _per(statistics.sent_bytes, count), _per(statistics.received_bytes, count)
-        yield "link", f"{sent} bytes out and {received} in per token, RTT {_milliseconds(statistics.rtt_s)}"
+        rtt = "unknown" if math.isnan(statistics.rtt_s) else f"{1000 * statistics.rtt_s:.1f} ms"
+        yield "link", f"{sent} bytes out and {received} in per token, RTT {rtt}"
         yield "placement", self._placements()
         yield "verdicts", self._verdicts()
         if statistics.degraded_from is not None:
@@ -174,16 +186,16 @@ class Transcript:
             return f"{device} of the tokens as the device proposed them, the others are the cloud's"
         return f"device {device}, cloud {_share(statistics.num_cloud_accepted, count)}"
 
-    def _placements(self) -> str:
-        shown = [
-            f", {switch.aggregator} from token {switch.step}" for switch in self.switches[:SHOWN_SWITCHES]
-        ]
-        more = len(self._handovers()) - len(shown)
-        return self.placement + "".join(shown) + (f", and {more} more" if more > 0 else "")
-
     def _handovers(self) -> list[PlacementEvent]:
         """Those after which a token was decided; the last verdict may hold one without any."""
-        return [switch for switch in self.switches if switch.step < len(self.tokens)]
+        count = len(self.tokens)
+        return [switch for switch in self._of(PlacementEvent) if switch.step < count]
+
+    def _placements(self) -> str:
+        shown = self._of(PlacementEvent)[:SHOWN_SWITCHES]
+        more = len(self._handovers()) - len(shown)
+        switches = "".join(f", {switch.aggregator} from token {switch.step}" for switch in shown)
+        return self.placement + switches + (f", and {more} more" if more > 0 else "")
 
     def _verdicts(self) -> str:
         """Who decided how often."""
@@ -191,11 +203,11 @@ class Transcript:
             num_solo = sum(event.is_alone for event in self.tokens)
             solo = f", except {num_solo} by the device alone" if num_solo else ""
             return f"each party decided all {len(self.tokens)} itself{solo}"
+        deciders = Counter(event.aggregator for event in self.tokens)
         if self.placement == SERVER:
-            deciders = Counter(event.aggregator for event in self.tokens)
             return ", ".join(f"{party} {deciders[party]}" for party in deciders)
-        counts = [f"{party} {sum(event.aggregator == party for event in self.tokens)}" for party in PARTIES]
-        return f"{', '.join(counts)}; {plural(len(self._handovers()), 'handover')}"
+        counts = ", ".join(f"{party} {deciders[party]}" for party in PARTIES)
+        return f"{counts}; {plural(len(self._handovers()), 'handover')}"
 
 
 _ENDS = {
@@ -226,10 +238,6 @@ def _badness(source: Source) -> float:
 
 def _seconds(duration_s: float) -> str:
     return "?" if math.isnan(duration_s) else f"{duration_s:.2f} s"
-
-
-def _milliseconds(duration_s: float) -> str:
-    return "unknown" if math.isnan(duration_s) else f"{1000 * duration_s:.1f} ms"
 
 
 def _per_token(tokens: list[TokenEvent]) -> str:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, cast
 
 import typer
 
-from tandem.cli.options import ConfigFile, Overrides, load_settings, with_models
+from tandem.cli.options import ConfigFile, Overrides, load_settings, with_options
 from tandem.cli.output import StageLog
 from tandem.cli.usage import new_app
 from tandem.config.schema import Config
@@ -100,7 +100,7 @@ app = new_app(_bench)
 
 
 @app.command(cls=ListCommand)
-@with_models
+@with_options(models=True)
 def latency(
     context: typer.Context,
     rtts: Rtts = None,
@@ -136,7 +136,7 @@ def latency(
 
 
 @app.command(cls=ListCommand)
-@with_models
+@with_options(models=True)
 def ttft(
     context: typer.Context,
     rtts: Rtts = None,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from tandem.cli.options import ConfigFile, Overrides, load_settings, parse_count, with_models
+from tandem.cli.options import ConfigFile, Overrides, load_settings, parse_count, with_options
 from tandem.cli.output import StageLog
 from tandem.config.extensions import CodecConfig
 from tandem.config.schema import Config
@@ -106,7 +106,7 @@ class Grid:
     is_smoke: bool = False
 
 
-@with_models
+@with_options(models=True)
 def speculative(
     context: typer.Context,
     rtts: Rtts = None,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tandem.cli.options import AsJson, ConfigFile, Overrides, load_settings, parse_count, with_models
+from tandem.cli.options import AsJson, ConfigFile, Overrides, load_settings, parse_count, with_options
 from tandem.cli.output import StageLog, print_json, progress_bar
 from tandem.cli.usage import new_app
 from tandem.errors import ConfigError, EvaluationError, install_line
@@ -144,7 +144,7 @@ app = new_app(_eval)
 
 
 @app.command()
-@with_models
+@with_options(models=True)
 def lm(
     text: Text,
     documents: Documents = None,
@@ -197,7 +197,7 @@ def lm(
 
 
 @app.command()
-@with_models
+@with_options(models=True)
 def qa(
     questions: Questions = None,
     split: Split = None,

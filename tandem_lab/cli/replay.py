@@ -10,7 +10,7 @@ import contextlib
 import json
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -19,9 +19,7 @@ from tandem.cli.options import (
     ConfigFile,
     Overrides,
     load_settings,
-    setting_overrides,
-    with_models,
-    with_settings,
+    with_options,
 )
 from tandem.cli.output import StageLog, json_safe, plural, print_json
 from tandem.config.schema import Config, placement_of
@@ -52,8 +50,7 @@ Out = Annotated[str, typer.Option(metavar="DIR", help="where the files go")]
 Within = Annotated[str | None, typer.Option(hidden=True)]  # the network, up already
 
 
-@with_models
-@with_settings("sampling")
+@with_options("sampling", models=True)
 def replay(
     context: typer.Context,
     trace_name: TraceName,
@@ -63,11 +60,10 @@ def replay(
     as_json: AsJson = False,
     config_file: ConfigFile = None,
     overrides: Overrides = None,
-    **settings: Any,
 ) -> int:
     """Ask questions over a link that follows a trace; record every token (as root)."""
     log = StageLog(is_quiet=as_json)
-    config = load_settings(config_file, overrides, setting_overrides(settings), log)
+    config = load_settings(config_file, overrides, log)
     trace, questions = _load_trace(trace_name), _read_questions(question_file, config)
     tools.require()
     for program in ("ping", "taskset"):

@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from tandem.cli.ask import Address, Fresh, Only, Question, QuestionArgument, Quiet, exit_code, stream_answer
-from tandem.cli.options import (
-    ConfigFile,
-    Overrides,
-    Seed,
-    load_settings,
-    setting_overrides,
-    with_models,
-    with_settings,
-)
+from tandem.cli.ask import QuestionArgument, exit_code, stream_answer
+from tandem.cli.options import ConfigFile, Overrides, Place, Query, Quiet, load_settings, with_options
 from tandem.cli.output import StageLog, plural
 from tandem.cli.transcript import Transcript
+from tandem.client.questions import check_question
 from tandem_lab.cli import outputs
 
 TraceFile = Annotated[
@@ -30,20 +23,17 @@ PlotFile = Annotated[
 ]
 
 
-@with_models
-@with_settings("sampling")
+@with_options("sampling", models=True)
 def timeline(
     question: QuestionArgument,
+    *,
     trace: TraceFile = None,
     plot: PlotFile = None,
-    seed: Seed = None,
-    only: Only = None,
-    address: Address = None,
-    fresh: Fresh = False,
+    query: Query,
+    place: Place,
     quiet: Quiet = False,
     config_file: ConfigFile = None,
     overrides: Overrides = None,
-    **settings: Any,
 ) -> int:
     """Ask a question and write when each token was drafted, sent, awaited and decided.
 
@@ -55,10 +45,10 @@ def timeline(
         )
     trace_path = None if trace is None else outputs.check_file("--trace", trace)
     plot_path = None if plot is None else outputs.check_plot("--plot", plot)
-    query = Question.create(question, seed, only, address=address or "", is_fresh=fresh)
+    check_question(question)
     log = StageLog(is_quiet=quiet)
-    config = load_settings(config_file, overrides, setting_overrides(settings), log)
-    transcript = stream_answer(query, config, log, is_quiet=quiet)
+    config = load_settings(config_file, overrides, log)
+    transcript = stream_answer(question, query, place, config, log)
     _write(transcript, trace_path, plot_path, log)
     return exit_code(transcript)
 

@@ -11,8 +11,7 @@ import pytest
 from tokenizers import AddedToken, Tokenizer, decoders
 
 from tandem.cli import main
-from tandem.cli.check_models import SAME_VOCABULARY, ModelFacts, check_models, compare, load_facts
-from tandem.cli.checks import Check
+from tandem.cli.doctor import SAME_VOCABULARY, Check, ModelFacts, compare, load_facts, prompts
 from tandem.config.schema import Config
 from tandem.engine.tokenizer import find_difference
 from tests import chat_model
@@ -32,7 +31,7 @@ def copied(folder: Path, tmp_path: Path) -> Path:
 
 def checks(device: Path | str, cloud: Path | str, *settings: str) -> dict[str, Check]:
     config = Config.load(None, [f"device.model={device}", f"cloud.model={cloud}", *settings])
-    return {check.name: check for check in check_models(config)}
+    return {check.name: check for check in prompts(config)}
 
 
 def edit(file: Path, change: Callable[[dict[str, object]], object]) -> None:
@@ -87,9 +86,11 @@ def test_a_template_that_cannot_be_used(folder: Path, copied: Path) -> None:
     assert found["cloud prompt"].found.startswith(
         f"The chat template of {copied} cannot be used: Unexpected end of template"
     )
-    assert found["cloud prompt"].remedy == 'set template to "plain", or to a file with a template of your own'
+    assert found["cloud prompt"].found.endswith(
+        'set template to "plain", or to a file with a template of your own.'
+    )
     (copied / "template.json").write_text("{")
-    assert checks(folder, copied)["cloud prompt"].remedy == "correct or delete it"
+    assert checks(folder, copied)["cloud prompt"].found.endswith("; correct or delete it.")
 
 
 def test_a_tokenizer_that_is_damaged(folder: Path, copied: Path) -> None:
@@ -133,7 +134,7 @@ def test_more_tokens(tokenizer: Tokenizer) -> None:
         assert find_difference(*pair, NAMES) is None
     assert find_difference(many, tokenizer, NAMES) == "only the device's has id 1024 ('<new 0>') and 63 more"
     facts = [ModelFacts(each, "", "chat", None) for each in (tokenizer, few)]
-    assert compare(*facts)[0].found == (
+    assert next(compare(*facts)).found == (
         "only the cloud's has id 1024 ('<new>') and 1 more; answers are of the tokens that both have"
     )
 

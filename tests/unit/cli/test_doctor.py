@@ -14,53 +14,54 @@ from types import ModuleType
 import pytest
 
 from tandem import corpora
-from tandem.cli import check_engine, checks, doctor, main
-from tandem.cli.checks import Check, missing, ok
+from tandem.cli import doctor, main
+from tandem.cli.doctor import Check
 from tandem.config.schema import Config, PartyConfig
 from tandem.retrieval import embedding
 from tandem.topology import PARTIES, Party
 
 
 def status(check: Check) -> str:
-    assert bool(check.remedy) == (check.status != "ok")
+    """What was found says the remedy, or there is one beside it, unless all is well."""
+    assert not check.remedy if check.status == "ok" else check.remedy or check.found.endswith(".")
     return check.status
 
 
 def test_the_machine() -> None:
-    assert status(checks.python((3, 10, 9))) == "missing"
-    assert status(checks.python((3, 11, 0))) == "ok"
-    assert status(checks.cores(1)) == "weak"
-    assert status(checks.cores(2)) == "ok"
-    assert status(checks.memory(2 * checks.GIB)) == "weak"
-    assert status(checks.memory(4 * checks.GIB)) == "ok"
-    assert status(checks.open_files(256)) == "missing"
-    assert status(checks.open_files(1024)) == "weak"
-    assert status(checks.open_files(65536)) == "ok"
-    assert checks.memory().found.endswith("GiB free")
+    assert status(doctor.python((3, 10, 9))) == "missing"
+    assert status(doctor.python((3, 11, 0))) == "ok"
+    assert status(doctor.cores(1)) == "weak"
+    assert status(doctor.cores(2)) == "ok"
+    assert status(doctor.memory(2 * doctor.GIB)) == "weak"
+    assert status(doctor.memory(4 * doctor.GIB)) == "ok"
+    assert status(doctor.open_files(256)) == "missing"
+    assert status(doctor.open_files(1024)) == "weak"
+    assert status(doctor.open_files(65536)) == "ok"
+    assert doctor.memory().found.endswith("GiB free")
 
 
 def test_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert status(checks.shared_memory(tmp_path / "none")) == "weak"
-    assert status(checks.temporary_folder(Path("/") / ("x" * 50))) == "missing"
-    assert status(checks.writable("folder", tmp_path / "not" / "yet")) == "ok"
+    assert status(doctor.shared_memory(tmp_path / "none")) == "weak"
+    assert status(doctor.temporary_folder(Path("/") / ("x" * 50))) == "missing"
+    assert status(doctor.writable("folder", tmp_path / "not" / "yet")) == "ok"
     assert not (tmp_path / "not").exists()
     (tmp_path / "file").touch()
-    assert status(checks.writable("folder", tmp_path / "file" / "below")) == "missing"
-    monkeypatch.setattr(checks, "MIN_SHARED_BYTES", 1 << 60)
-    assert "--shm-size" in checks.shared_memory(tmp_path).remedy
+    assert status(doctor.writable("folder", tmp_path / "file" / "below")) == "missing"
+    monkeypatch.setattr(doctor, "MIN_SHARED_BYTES", 1 << 60)
+    assert "--shm-size" in doctor.shared_memory(tmp_path).remedy
 
 
 def test_ports() -> None:
-    assert status(checks.ports()) == "ok"
-    assert status(checks.ports("203.0.113.1")) == "missing"  # an address that is no machine's
+    assert status(doctor.ports()) == "ok"
+    assert status(doctor.ports("203.0.113.1")) == "missing"  # an address that is no machine's
 
 
 def test_packages(monkeypatch: pytest.MonkeyPatch) -> None:
     requirements = ["numpy>=1", "pytest>=1; extra == 'test'"]
     monkeypatch.setattr(metadata, "requires", lambda name: requirements)
-    assert checks.packages().found.startswith("all 1, such as torch ")
+    assert doctor.packages().found.startswith("all 1, such as torch ")
     requirements += ["no-such-package-of-tandem", "packaging<1"]
-    found = checks.packages()
+    found = doctor.packages()
     assert status(found) == "missing"
     assert found.found.startswith("no-such-package-of-tandem is not installed; packaging is ")
 
@@ -126,8 +127,9 @@ def test_the_bundled_model_with_other_documents() -> None:
         if check.name == "bundled model"
     ]
     assert found == [
-        checks.weak(
+        Check(
             "bundled model",
+            "weak",
             "The bundled model is a demonstration that can read the bundled documents only, but device.index names "
             "others",
             "set device.model and cloud.model to a model of your own",
@@ -179,7 +181,7 @@ def test_what_langchain_brings_is_left_to_the_nodes(monkeypatch: pytest.MonkeyPa
 
 
 def test_exit_code_and_output(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    found = [ok("python", "3.11.7"), missing("ports", "none", "allow them")]
+    found = [Check("python", "ok", "3.11.7"), Check("ports", "missing", "none", "allow them")]
     monkeypatch.setattr("tandem.cli.doctor.all_checks", lambda config: found)
     assert main(["doctor"]) == 1
     lines = capsys.readouterr().out.splitlines()
@@ -211,25 +213,22 @@ def test_the_engine_is_tried_where_its_model_is_small(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     config = Config()
-    device, cloud = check_engine.check_engines(config, (Party.DEVICE, Party.CLOUD))
+    device, cloud = doctor.engines(config, PARTIES)
     assert (device.name, cloud.name) == ("device engine", "cloud engine")
     assert device.found == cloud.found == "computes many queries in one pass (self-check passed)"
     monkeypatch.setattr("tandem.engine.engine.find_fault", lambda *_: "its logits are off by 2")
-    slow = check_engine.check_engine("device engine", config.device)
+    slow = doctor.engine("device engine", config.device)
     assert status(slow) == "weak"
     assert " computes one token of one query at a time, because its logits are off by 2 (on " in slow.found
-    monkeypatch.setattr(check_engine, "MAX_WEIGHT_BYTES", 1)
-    large = check_engine.check_engine("device engine", config.device)
+    monkeypatch.setattr(doctor, "MAX_WEIGHT_BYTES", 1)
+    large = doctor.engine("device engine", config.device)
     assert status(large) == "ok"
     assert large.found.startswith("not tried here, since its weights are 0.0 GiB; `tandem status` shows it")
-    away = check_engine.check_engine("device engine", replace(config.device, model="someone/model"))
+    away = doctor.engine("device engine", replace(config.device, model="someone/model"))
     assert away.found.startswith("not tried here, since its weights are in the hub's cache; ")
     (tmp_path / "config.json").write_text("{}")
-    monkeypatch.setattr(check_engine, "MAX_WEIGHT_BYTES", 1 << 30)
-    assert (
-        status(check_engine.check_engine("device engine", replace(config.device, model=str(tmp_path))))
-        == "missing"
-    )
+    monkeypatch.setattr(doctor, "MAX_WEIGHT_BYTES", 1 << 30)
+    assert status(doctor.engine("device engine", replace(config.device, model=str(tmp_path)))) == "missing"
 
 
 @pytest.mark.parametrize(
@@ -246,7 +245,7 @@ def test_models_of_the_command_line(
 ) -> None:
     seen: list[Config] = []
 
-    def keep(config: Config) -> list[checks.Check]:
+    def keep(config: Config) -> list[Check]:
         seen.append(config)
         return []
 

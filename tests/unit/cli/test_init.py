@@ -114,7 +114,7 @@ def test_a_person_chooses_models_and_asks(
     replies = iter(["3", "Who is Mira?"])
     monkeypatch.setattr("tandem.cli.ask.ask", lambda **options: asked.append(options) or 0)
     monkeypatch.setattr("tandem.cli.init.is_interactive", lambda: True)
-    monkeypatch.setattr("tandem.cli.checks.available_bytes", lambda: 64_000_000_000)
+    monkeypatch.setattr("tandem.cli.doctor.available_bytes", lambda: 64_000_000_000)
     monkeypatch.setattr("tandem.cli.init.can_load_smollm2", lambda: True)
     monkeypatch.setattr("tandem.engine.places.is_offline", lambda: False)
     monkeypatch.setattr("typer.prompt", lambda *_, **__: next(replies))

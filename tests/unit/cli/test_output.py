@@ -10,7 +10,8 @@ from collections.abc import Callable
 
 import pytest
 
-from tandem.cli.output import LiveText, StageLog, progress_bar
+from tandem.cli.output import StageLog, progress_bar
+from tandem.cli.stream import LiveText
 
 from .terminal import Terminal
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tandem.cli import main, profile_plot
+from tandem.cli import main
 from tandem.config.schema import Config
 from tandem.engine.engine import Engine
 from tandem.errors import install_line
@@ -149,7 +149,7 @@ def test_a_plot_that_cannot_be_is_said_at_once(
 def test_a_plot_without_matplotlib(
     loads: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(profile_plot, "find_spec", lambda name: None)
+    monkeypatch.setattr("tandem.cli.profile.find_spec", lambda name: None)
     assert main(["profile", "device", *SHORT, "--plot", "profile.png"]) == 1
     assert capsys.readouterr().err == (
         f"tandem: A plot needs matplotlib, which is not installed; run `{install_line('lab')}`, or omit --plot.\n"
