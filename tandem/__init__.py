@@ -29,7 +29,6 @@ if TYPE_CHECKING:
         TandemError,
     )
     from tandem.events import (
-        AcceptanceLowEvent,
         Answer,
         DoneEvent,
         EstimateEvent,
@@ -50,7 +49,6 @@ if TYPE_CHECKING:
 __version__ = "0.2.0.dev0"
 
 __all__ = [
-    "AcceptanceLowEvent",
     "Answer",
     "BatchItem",
     "CallError",

@@ -140,18 +140,6 @@ class RoundEvent:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AcceptanceLowEvent:
-    """Drafts are accepted less than half as often as before: the model that they are made for may have changed.
-
-    The answer is exact all the same; it takes longer.
-    """
-
-    step: int  # tokens that were committed when it was noticed
-    rate: float  # of the last 48 judged tokens, in [0, 1]
-    usual_rate: float  # of those before them, of this and earlier queries
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PeerEvent:
     """A peer was lost or came back; in between the home party answers without it."""
 
@@ -208,7 +196,6 @@ Event: TypeAlias = (
     | PlacementEvent
     | EstimateEvent
     | RoundEvent
-    | AcceptanceLowEvent
     | PeerEvent
     | DoneEvent
 )

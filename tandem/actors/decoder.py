@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from tandem.actors import batching
 from tandem.actors.base import Runtime, SiteActor
 from tandem.actors.batching import Opened
-from tandem.actors.lessons import Lessons
 from tandem.actors.sentences import remedy_for, sendable
 from tandem.codecs import Codec, codec_of
 from tandem.errors import TandemError
@@ -61,7 +60,6 @@ class DecoderActor(SiteActor):
         self._loaded: Engine | None = None
         self._drafters: dict[int, Drafter] = {}  # by session: the state of the codec
         self._ended: list[int] = []  # sessions to free in the engine
-        self._lessons: Lessons | None = None
         self._kv_notes: list[str] = []  # sentences about the store of caches, for the next answer
 
     @property
@@ -89,8 +87,6 @@ class DecoderActor(SiteActor):
         policy = load_policy(decoding.placement, self.config.scheduler.parameters, self.place)
         self._loaded = engine = await self.on_model_thread(self._load)
         party = self.config.party(self.party)
-        if party.learns:
-            self._lessons = await self.on_model_thread(lambda: Lessons(party, engine))
         line = await self.on_model_thread(lambda: cached_line(party, cache_folder(), _log.warning))
         self.spawn(self.work(), "work")
         self.description = {
@@ -125,22 +121,14 @@ class DecoderActor(SiteActor):
 
     def handle(self, message: Any, source: str) -> list[Send]:
         """Update the plan and wake the worker."""
-        known = self.table.sessions.get(message.session)
         sends = self.table.receive(message)
         if isinstance(message, Begin) and message.session in self.table.sessions:
-            self._check(self.table.sessions[message.session])
+            spec = self.table.sessions[message.session].spec
+            spec.check_weights(self.party, self.description["weights_fingerprint"])
         elif isinstance(message, End):
             self._ended.append(message.session)
-            if self._lessons is not None:
-                self._lessons.end(message.session, known)
         self.wake.set()
         return sends
-
-    def _check(self, session: DecodingSession) -> None:
-        """Raise TandemError if the query that begins is not to be answered with this model."""
-        session.spec.check_weights(self.party, self.description["weights_fingerprint"])
-        if self._lessons is not None:
-            self._lessons.check(session)
 
     def on_error(self, message: Any, error: TandemError) -> None:
         """A message that cannot be handled ends its session, not the actor."""
@@ -180,18 +168,11 @@ class DecoderActor(SiteActor):
             self.free_ended()
             jobs = self.table.next_jobs(MAX_ROWS)
             if not jobs:
-                await self._rest()
+                self.wake.clear()
+                await self.wake.wait()
                 continue
             for job, result in zip(jobs, await self.compute(jobs), strict=True):
                 self._send(job, result)
-
-    async def _rest(self) -> None:
-        """Learn from an answer while nobody asks, or wait for a message."""
-        if self._lessons and self._lessons.is_waiting and not self.table.sessions:
-            await self.on_model_thread(self._lessons.learn)
-            return
-        self.wake.clear()
-        await self.wake.wait()
 
     def _send(self, job: Job, result: list[Send] | Exception) -> None:
         try:
@@ -252,8 +233,6 @@ class DecoderActor(SiteActor):
 
     def open_prompt(self, job: Prefill) -> OpenResult:
         """Open the session in the engine, with the documents of the job as its rows."""
-        if self._lessons is not None:
-            self._lessons.open(job)
         return self.engine.open(
             str(job.session),
             job.query,
@@ -307,6 +286,5 @@ class DecoderActor(SiteActor):
             "num_malformed_proposals": self.num_malformed_proposals
             + sum(map(batching.count_malformed, self._drafters.values())),
             "decode_s": self.decode_s,
-            "num_lessons": 0 if self._lessons is None else self._lessons.num_learned,
             **(self._loaded.caches.statistics() | self._loaded.turns.statistics() if self._loaded else {}),
         }

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tandem.config.schema import Config, PartyConfig
 from tandem.corpora import model_path
@@ -78,7 +78,7 @@ def load_engine(party: PartyConfig, *, num_threads: int | None = None) -> Engine
             num_threads=num_threads or party.num_threads,
             template=party.template,
             system_prompt=party.system_prompt,
-            shares_weights=not party.learns,  # a learner changes its own
+            shares_weights=True,
         )
 
 
@@ -88,8 +88,8 @@ def open_engine(party: PartyConfig, kv_folder: Path, warn: Callable[[str], objec
     warn: receives a sentence about each thing that the store leaves unused.
     """
     engine = load_engine(party)
-    engine.turns.max_bytes = 0 if party.learns else party.turns_max_bytes
-    if party.kv_store == "disk" and not party.learns:
+    engine.turns.max_bytes = party.turns_max_bytes
+    if party.kv_store == "disk":
         store = open_disk_store(party, engine, kv_folder, warn)
         if store.is_of_another_model():
             warn(
@@ -101,14 +101,6 @@ def open_engine(party: PartyConfig, kv_folder: Path, warn: Callable[[str], objec
     else:
         engine.caches.store = open_memory_store(party)
     return engine
-
-
-def load_pupil(party: PartyConfig) -> Any:
-    """The weights of a party's model once more, in float32, to be trained. Raises GenerationError."""
-    with _loading():
-        from tandem.engine.model import load_model
-
-        return load_model(model_path(party.model), device=party.torch_device, dtype="float32")
 
 
 def open_memory_store(party: PartyConfig) -> MemoryStore | None:

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from tandem.cli.output import StageLog, open_console, plural, printable
 from tandem.cli.transcript import Transcript
 from tandem.events import (
-    AcceptanceLowEvent,
     Event,
     PeerEvent,
     ProvisionalEvent,
@@ -73,11 +72,6 @@ def _lines(event: Event) -> Iterator[str]:
             yield from _notes(event)
         case WaitEvent():
             yield f"queue: this query waits until an open one ends ({event.num_ahead} before it)"
-        case AcceptanceLowEvent():
-            yield (
-                f"drafts: of the last {event.rate:.0%} were accepted, of those before {event.usual_rate:.0%}; the "
-                "answer stays exact, but make a drafter for the cloud's present model (tandem draft train --help)"
-            )
         case PeerEvent(is_alone=True):
             reason = f" ({event.reason})" if event.reason else ""
             alone = {

@@ -100,12 +100,6 @@ class PartyConfig(Settings):
         description="memory for the caches of earlier turns of conversations, in bytes; 0 keeps none",
     )
 
-    learns: bool = Field(
-        default=False,
-        description="whether its head learns from committed answers, between queries; of a party that drafts without a "
-        "vote (mode speculative), whose caches are then kept in memory at most, and none of earlier turns",
-    )
-
     @property
     def index_folder(self) -> Path | None:
         """The folder of the index; None for documents that come with Tandem, or a LangChain store."""
@@ -151,30 +145,14 @@ class WorkerConfig(PartyConfig):
 
 def check_parties(parties: Mapping[str, PartyConfig], mode: str, data_plane: str, runtime: str) -> None:
     """Raise ConfigError if one of these parties cannot be run as it is set up."""
-    check_learners(parties, mode)
     check_decoders(parties, data_plane)
     if runtime == "inline":
         check_one_decoder(parties)
 
 
-def check_learners(parties: Mapping[str, PartyConfig], mode: str) -> None:
-    """Raise ConfigError if one of these parties learns that has a vote in this mode."""
-    for name, party in parties.items():
-        if party.learns and name != DRAFTERS.get(mode):
-            raise ConfigError(
-                f'{name}.learns is true, but in mode "{mode}" {name} has a vote, and an answer would depend on those '
-                "before it; set it to false."
-            )
-
-
 def check_decoders(parties: Mapping[str, PartyConfig], data_plane: str) -> None:
     """Raise ConfigError if the decoders of one of these parties cannot be run as it is set up."""
     for name, party in parties.items():
-        if party.num_decoders > 1 and party.learns:
-            raise ConfigError(
-                f"{name}.num_decoders is {party.num_decoders}, but {name}.learns is true, and each decoder would learn "
-                "from its own queries only; set one decoder, or learns to false."
-            )
         if party.num_decoders > 1 and data_plane == "ray":
             raise ConfigError(
                 f'The setting {name}.num_decoders is {party.num_decoders}, but link.data_plane is "ray", which serves '

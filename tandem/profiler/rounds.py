@@ -7,11 +7,9 @@ round trips are used, never one-way times, so the clocks of the two hosts need n
 
 from __future__ import annotations
 
-from collections import deque
 from copy import deepcopy
 from dataclasses import dataclass
 from math import isfinite, isnan, nan, sqrt
-from typing import NamedTuple
 
 from tandem.profiler.estimates import RTT_SHARE, MovingAverage, MovingLine
 from tandem.scheduler.proposal_length import RoundCosts
@@ -181,66 +179,3 @@ class RoundEstimator:
         if not acceptance:
             estimator.acceptance = ProposalAcceptance(len(self.acceptance.rates))
         return estimator
-
-
-# ---- The alarm for a drafter whose tokens are accepted much less than before -------------------------------
-
-
-WINDOW = 48
-"""The last judged tokens, which are compared with those before them: at least so many."""
-MIN_REMEMBERED = 48
-"""Judged tokens before the window from which on they count as usual."""
-ALARM_SIGMAS = 4.5
-"""Standard errors that the fall must exceed, so that a rate that was low before does not raise the alarm by chance."""
-LOW_SHARE = 0.5
-"""Of the usual rate; below it acceptance is low."""
-
-
-class Fall(NamedTuple):
-    """Acceptance of the last tokens, and of those before them, each in [0, 1]."""
-
-    rate: float
-    usual_rate: float
-
-
-class AcceptanceAlarm:
-    """What is remembered of one drafter's acceptance, from query to query.
-
-    Invariant: one fall is reported once; what it fell to is the new normal.
-    """
-
-    def __init__(self) -> None:
-        self._recent: deque[bool] = deque()
-        self._accepted = self._judged = 0  # of the tokens before the recent ones
-
-    def observe(self, length: int, num_accepted: int) -> Fall | None:
-        """A verdict; returns a fall once. length: proposed tokens; num_accepted: before the first rejected one."""
-        fall = None
-        for position in range(min(num_accepted + 1, length)):
-            fall = self._add(position < num_accepted) or fall
-        return fall
-
-    def _add(self, is_accepted: bool) -> Fall | None:
-        """A judged token. The window grows while acceptance is low, until that is certain or over."""
-        self._recent.append(is_accepted)
-        while len(self._recent) > WINDOW and not self._is_low():
-            self._accepted += self._recent.popleft()
-            self._judged += 1
-        if len(self._recent) < WINDOW or not self._is_low():
-            return None
-        size, fall = len(self._recent), self._fall()
-        variance = fall.usual_rate * (1 - fall.usual_rate) * (1 / size + 1 / self._judged)
-        if fall.usual_rate - fall.rate <= ALARM_SIGMAS * variance**0.5:
-            return None
-        self._accepted = self._judged = 0
-        self._recent.clear()
-        return fall
-
-    def _fall(self) -> Fall:
-        return Fall(sum(self._recent) / len(self._recent), self._accepted / self._judged)
-
-    def _is_low(self) -> bool:
-        if self._judged < MIN_REMEMBERED:
-            return False
-        fall = self._fall()
-        return fall.rate < LOW_SHARE * fall.usual_rate

@@ -45,7 +45,6 @@ class DraftingSession(DecodingSession):
         if self.has_vote and not spec.synchronous:
             self.window = min(4, spec.max_window)
         self._is_alone = False  # no voter is there: the answer goes on with what is drafted here
-        self.was_alone = False  # at any time
         self._num_proposed = 0  # tokens of the line that are committed or proposed
         self._asked_step = -1  # for which a proposal without tokens asked
         self._drafts: dict[bytes, Draft] = {}  # by digest of their prefix
@@ -192,7 +191,6 @@ class DraftingSession(DecodingSession):
                     self.window = max(1, min(message.size, self.spec.max_window))
             case Alone():
                 self._is_alone = message.is_alone
-                self.was_alone = self.was_alone or message.is_alone
             case ProposalLength():
                 self.length = min(message.length, self.spec.rules.longest_proposal)
         return self._extend()  # what was drafted before under a wider window

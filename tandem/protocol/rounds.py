@@ -8,10 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import isnan, nan
 
-from tandem.events import AcceptanceLowEvent, RoundEvent
+from tandem.events import RoundEvent
 from tandem.messages import Proposal, Round, Rounds
 from tandem.modes.spec import SessionSpec
-from tandem.profiler.rounds import AcceptanceAlarm
 from tandem.protocol.outbox import Send
 from tandem.protocol.prefix import Prefix
 from tandem.protocol.report import REPORT_STEPS, Reporter
@@ -34,8 +33,7 @@ class ProposalRounds:
 
     def __init__(self, spec: SessionSpec, party: str, reporter: Reporter) -> None:
         self._session, self._reporter = spec.session, reporter
-        self.alarm = AcceptanceAlarm()  # a table gives all queries of a mode the same
-        self._is_wanted, self._adapts = spec.rules.proposes(party), spec.rules.adapts_lengths(party)
+        self._is_wanted = spec.rules.adapts_lengths(party)
         self._goes_on, self._is_pipelined = spec.pacing == "cloud_goes_on", spec.pacing == "pipelined"
         self._waiting: list[_Waiting] = []
         self._unreported: list[Round] = []
@@ -64,10 +62,6 @@ class ProposalRounds:
         ]
         has_proposals = bool(self._waiting)
         self._waiting = [kept for kept in self._waiting if is_open(kept.proposal, prefix)]
-        falls = [self.alarm.observe(len(kept.proposal.tokens), count) for kept, count in judged]
-        lows = [AcceptanceLowEvent(step=len(prefix), **fall._asdict()) for fall in falls if fall is not None]
-        if not self._adapts:
-            return self._reporter.emit(*lows)
         events = [
             RoundEvent(
                 step=kept.proposal.step,
@@ -81,7 +75,7 @@ class ProposalRounds:
         if self._goes_on and not has_proposals:
             rounds.append(self._make(0, 0, 0, 0, (now_s - self._committed_s) / num_new))
         self._committed_s = now_s
-        return [*self._reporter.emit(*events, *lows), *self._report(rounds)]
+        return [*self._reporter.emit(*events), *self._report(rounds)]
 
     def _observe(self, kept: _Waiting, num_accepted: int, now_s: float) -> Round:
         proposal = kept.proposal

@@ -26,7 +26,6 @@ from tandem.messages import (
 )
 from tandem.messages.wire import MAX_FRAME_BYTES
 from tandem.modes.spec import SessionSpec
-from tandem.profiler.rounds import AcceptanceAlarm
 from tandem.protocol.aggregating import AggregatorSession
 from tandem.protocol.coordinator import SessionCoordinator
 from tandem.protocol.lifecycle import LISTENERS, StopCheck
@@ -71,9 +70,6 @@ class CoordinatorTable:
         self._farewells = Farewells()
         self._measured_s = -inf  # when a query last probed the link
         self._list_length: ListLength | None = None  # of the race lists of all queries
-        self._alarms: defaultdict[str, AcceptanceAlarm] = defaultdict(
-            AcceptanceAlarm
-        )  # of all queries, by mode
         self._rooms: defaultdict[tuple[str, str], LinkRoom] = defaultdict(LinkRoom)  # by owner and peer
         self._early: list[tuple[float, str, LinkFrame, int]] = []  # with time of arrival, sender and size
         self._final: OrderedDict[int, dict[str, LinkFrame]] = (
@@ -101,7 +97,6 @@ class CoordinatorTable:
         self._share_list_length(session)
         for peer, link in session.links.items():
             link.window.room = self._rooms[self.owner_of(spec.session), peer]
-        session.committer.rounds.alarm = self._alarms[spec.mode]
         early = [entry for entry in self._early if entry[2].session == spec.session]
         self._early = [entry for entry in self._early if entry[2].session != spec.session]
         sends = session.begin(now_s)

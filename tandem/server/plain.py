@@ -17,7 +17,6 @@ EVENT_NAMES: Mapping[type, str] = {
     events.PlacementEvent: "placement",
     events.EstimateEvent: "estimate",
     events.RoundEvent: "round",
-    events.AcceptanceLowEvent: "acceptance_low",
     events.PeerEvent: "peer",
     events.DoneEvent: "done",
 }

@@ -6,6 +6,7 @@ And what it may do by itself: a self-taught head learns from the answers that th
 from __future__ import annotations
 
 import copy
+from collections import deque
 from collections.abc import Sequence
 from random import Random
 from typing import Any
@@ -13,14 +14,19 @@ from typing import Any
 import torch
 
 from tandem.distillation import training
-from tandem.distillation.self_taught import SelfTaughtHead
-from tandem.distillation.training import Example, Schedule
+from tandem.distillation.training import Example, Schedule, collate
 from tandem.distillation.trunk import freeze_trunk, head_parameters, make_drafter, trunk_parameters
 from tandem_lab.evolve.targets import ROWS, Target
 
 BYTES = 2
 """Of a parameter, in half precision."""
 HEAD_STEPS = 100
+REMEMBERED = 64
+"""Committed answers that a head which teaches itself remembers."""
+STEPS_PER_ANSWER = 2
+ROWS_PER_STEP = 12
+"""Answers of one of these steps, at most."""
+PEAK_RATE = 1e-3
 
 
 def train_head(
@@ -51,11 +57,20 @@ def ship_blocks(drafter: Any, target: Any, blocks: Sequence[int]) -> Any:
 
 
 def teach_itself(drafter: Any, committed: Sequence[Example], rng: Random) -> Any:
-    """A copy whose head took a few steps after each committed answer, on that and some that it remembers."""
-    head = SelfTaughtHead(copy.deepcopy(drafter), rng)
+    """A copy whose head took a few steps after each committed answer, on that and some that it remembers.
+
+    NOT in FlexSpec, whose drafters stay as they are. Which tokens are committed does not depend on the drafter, so only
+    their number per round changes.
+    """
+    made, memory = copy.deepcopy(drafter), deque[Example](maxlen=REMEMBERED)
+    freeze_trunk(made)
+    optimizer = training.make_optimizer(made, Schedule(num_steps=1, peak_rate=PEAK_RATE, weight_decay=0.0))
     for example in committed:
-        head.learn(example)
-    return head.drafter.eval()
+        memory.append(example)
+        for _ in range(STEPS_PER_ANSWER):
+            others = rng.sample(list(memory), min(len(memory), ROWS_PER_STEP - 1))
+            training.learn_tokens(made, [collate([example, *others])], optimizer)
+    return made.eval()
 
 
 def bytes_of(update: str, drafter: Any, target: Target, blocks: Sequence[int]) -> int:

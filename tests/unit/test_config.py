@@ -385,11 +385,6 @@ def test_code_of_ones_own_and_its_parameters_survive_a_round_trip(tmp_path: Path
             'link.data_plane to "socket".',
         ),
         (
-            ["device.num_decoders=2", "device.learns=true", "decoding.mode=speculative"],
-            "device.num_decoders is 2, but device.learns is true, and each decoder would learn from its own queries "
-            "only; set one decoder, or learns to false.",
-        ),
-        (
             ["cloud.gpus_per_decoder=1"],
             'The setting cloud.gpus_per_decoder is 1, but cloud.torch_device is "cpu"; set torch_device to "cuda", or '
             "gpus_per_decoder to 0.",

@@ -128,12 +128,6 @@ def test_parties_with_equal_models_share_their_weights() -> None:
         assert torch.equal(one, another)
 
 
-def test_a_learner_has_its_own_weights() -> None:
-    party = Config.load(None, ["decoding.mode=speculative", "device.learns=true"])
-    learner, voter = load_engine(party.device), load_engine(party.cloud)
-    assert not set(map(id, learner.model.parameters())) & set(map(id, voter.model.parameters()))
-
-
 def test_weights_that_nobody_uses_any_more_are_freed() -> None:
     engine = load_engine(device("device.dtype=float16"))
     weights = weakref.ref(engine.weights)

@@ -1,6 +1,6 @@
 // What one question amounted to so far, gathered from its events. No document, no network: plain values.
 
-import { capitalize, percent } from "./format.js";
+import { capitalize } from "./format.js";
 
 /** Who proposed a token that was decided. The text is shown; the key names its style. */
 export const VERDICTS = {
@@ -34,7 +34,6 @@ export function begin(question, options, mode) {
     provisional: new Map(), // text by step
     numRetracted: 0,
     sources: [],
-    notes: [],
     placements: [],
     peers: [],
     rounds: [],
@@ -59,10 +58,6 @@ const TAKERS = {
   wait: (state, { num_ahead: ahead }) => { state.ahead = ahead; },
   placement: (state, fields) => { state.placements.push(fields); },
   round: (state, fields) => { state.rounds.push(fields); },
-  acceptance_low: (state, { rate, usual_rate: usual }) => {
-    const shares = `${percent(rate)}, usually ${percent(usual)}`;
-    state.notes.push(`Fewer drafts than usual are accepted (${shares}): the answer is exact, but slower.`);
-  },
   peer: (state, fields) => { state.peers.push(fields); },
   done: (state, fields) => {
     state.done = fields;

@@ -125,7 +125,7 @@ function drawNotices(state) {
     class: state.peers[number].is_alone ? `notice ${state.tokens.length ? "lost" : "error"}` : "notice",
   }, text));
   const told = state.sources.flatMap(({ party, notes: texts }) => texts.map((text) => `${party}: ${text}`));
-  const notes = [...told, ...state.notes].map((text) => make("p", { class: "notice" }, text));
+  const notes = told.map((text) => make("p", { class: "notice" }, text));
   const isSaid = lost.some((notice) => notice.textContent.endsWith(state.error));
   const error = state.error && !isSaid ? [make("p", { class: "notice error" }, state.error)] : [];
   const stopped = state.isStopped ? [make("p", { class: "notice" }, "You stopped this answer.")] : [];

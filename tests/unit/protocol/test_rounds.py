@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tandem.events import AcceptanceLowEvent, ClientEvent, RoundEvent
+from tandem.events import ClientEvent, RoundEvent
 from tandem.messages import Proposal, Round, Rounds
 from tandem.protocol.outbox import Send
 from tandem.protocol.prefix import Prefix
@@ -134,24 +134,6 @@ def test_nothing_is_observed_where_lengths_do_not_adapt(changes: dict[str, Any])
     rounds = made(**changes)
     rounds.propose(proposal((5,), 6, 7), 1, nan)
     assert commit(rounds, 5, 6, 9) == []
-
-
-@pytest.mark.parametrize("length_policy", ["fixed", "best"])
-def test_low_acceptance_is_told_whether_or_not_lengths_adapt(length_policy: str) -> None:
-    rounds = made(length_policy=length_policy)
-    told: list[AcceptanceLowEvent] = []
-    tokens: tuple[int, ...] = (5,)
-    for number in range(200):
-        proposed = 7 if number < 120 else 8
-        rounds.propose(proposal(tokens, proposed), len(tokens), 1.0)
-        tokens += (7,)
-        events = [
-            send.message.event for send in commit(rounds, *tokens) if isinstance(send.message, ClientEvent)
-        ]
-        told += [event for event in events if isinstance(event, AcceptanceLowEvent)]
-    (low,) = told
-    assert 120 < low.step <= 120 + 64
-    assert low.rate < 0.5 * low.usual_rate == 0.5
 
 
 def test_a_proposal_does_not_answer_for_the_wait_behind_the_one_before_it() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from random import Random
 from typing import Any
@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from tandem.corpora import WEIGHTS
+from tandem.distillation.training import Example
 from tandem.distillation.trunk import head_parameters, make_drafter
 from tandem.engine.model import load_model
 from tandem.errors import TandemError
@@ -78,9 +79,22 @@ def test_shipped_blocks_are_the_targets_and_the_head_stays(drafter: Any, other: 
     assert all(torch.equal(made[name], own[name]) for name in trunk)
 
 
+def loss_of(model: Any, examples: Sequence[Example]) -> float:
+    """Cross-entropy of their answers, summed."""
+    ids, losses = [torch.tensor([each.ids]) for each in examples], 0.0
+    for row, example in zip(ids, examples, strict=True):
+        labels = row.clone()
+        labels[0, : example.start] = -100
+        with torch.no_grad():
+            losses += float(model(input_ids=row, labels=labels).loss)
+    return losses
+
+
 def test_a_self_taught_head_changes_nothing_else(study: Study, drafter: Any) -> None:
     before = {name: value.clone() for name, value in drafter.named_parameters()}
-    made = updates.teach_itself(drafter, study.examples("strong", 3), Random(1))
+    examples = study.examples("strong", 3)
+    made = updates.teach_itself(drafter, examples, Random(1))
+    assert loss_of(made, examples) < loss_of(drafter, examples)
     assert all(torch.equal(before[name], value) for name, value in drafter.named_parameters())
     changed = {name for name, value in made.named_parameters() if not torch.equal(before[name], value)}
     assert changed
