@@ -26,8 +26,8 @@ import numpy as np
 
 from benchmarks._common import finish
 from tandem.aggregation.race_lists import RaceList, certify
-from tandem.codecs.lattice import quantise
 from tandem.codecs.race_lists import read_vote
+from tandem.codecs.sets import quantise
 from tandem.errors import ProtocolError
 from tests.unit.aggregation.race_cases import Case, random_case
 from tests.unit.codecs.random_bytes import CODECS, count_decoded

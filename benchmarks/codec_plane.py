@@ -41,8 +41,10 @@ from numpy.typing import NDArray
 from benchmarks._common import finish
 from tandem.aggregation.distributions import Distribution
 from tandem.aggregation.rules import coupled_acceptance
-from tandem.codecs import Codec, CodecSession, CSqs, KSqs, Lattice, TopK, TopP, sets
+from tandem.codecs import Codec, CodecSession, TopK, TopP
 from tandem.codecs.base import MAX_VOCAB
+from tandem.papers.lattice import Lattice
+from tandem.papers.sqs import CSqs, KSqs
 from tandem_lab.speculative.plot import plot_plane
 from tandem_lab.speculative.sample_then_quantise import verify
 
@@ -194,7 +196,7 @@ def measure(pairs: list[Pair], temperature: float) -> dict[str, tuple[float, flo
         ids = np.arange(q.size)
         found["not quantised"].append((0.0, float(np.minimum(q, p).sum())))
         agreement = coupled_acceptance(Distribution(ids, q), Distribution(ids, p))
-        found["ids only, coupled"].append((float(sets.id_bits(q.size)), agreement))
+        found["ids only, coupled"].append((float((q.size - 1).bit_length()), agreement))
         for name, codec in CODECS.items():
             payload, sessions[name] = sessions[name].encode(q)
             quantised = codec.decode(payload, q.size).dense(q.size)

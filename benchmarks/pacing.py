@@ -25,7 +25,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from benchmarks._common import finish
-from tandem.scheduler.proposal_length import MAX_LENGTH
+from tandem.scheduler.lengths import MAX_LENGTH
 from tandem_lab.plots import save
 from tandem_lab.simulation.conditions import PACINGS, Conditions, Pacing
 from tandem_lab.simulation.pacing import draw_accepted, play_answer

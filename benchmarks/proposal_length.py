@@ -26,16 +26,15 @@ from statistics import mean
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from benchmarks._common import finish, summary
-from tandem.scheduler.double_dqn import DoubleDqn
-from tandem.scheduler.proposal_length import (
+from tandem.papers.flexspec import printed_length
+from tandem.papers.qs import DoubleDqn, LastAccepted
+from tandem.scheduler.lengths import (
     MAX_LENGTH,
     BestLength,
     FixedLength,
-    LastAccepted,
     LengthPolicy,
     RoundCosts,
     best_length,
-    printed_length,
     throughputs,
 )
 from tandem_lab.simulation.rounds import DISTRIBUTION_BITS, ID_BITS, costs_of, play_rounds, tokens_per_s
@@ -81,9 +80,9 @@ def cell(acceptance: float, costs: RoundCosts) -> dict[str, float]:
     printed = printed_length(acceptance, costs)
     policies: dict[str, Callable[[], LengthPolicy]] = {
         "policy": BestLength,
-        "QS network": DoubleDqn,
+        "QS network": lambda: DoubleDqn(MAX_LENGTH),
         "rule on confidences": BestOfConfidences,
-        "QS heuristic": LastAccepted,
+        "QS heuristic": lambda: LastAccepted(MAX_LENGTH),
         "printed rule": lambda: FixedLength(printed),
         "always 5": lambda: FixedLength(5),
     }
@@ -118,8 +117,8 @@ def jumping(costs: RoundCosts, num_answers: int) -> dict[str, float]:
     best = max(fixed, key=lambda length: fixed[length])
     return {
         f"best fixed ({best})": fixed[best],
-        "QS heuristic": speed(LastAccepted, rate, costs, num_answers),
-        "QS network": speed(DoubleDqn, rate, costs, num_answers),
+        "QS heuristic": speed(lambda: LastAccepted(MAX_LENGTH), rate, costs, num_answers),
+        "QS network": speed(lambda: DoubleDqn(MAX_LENGTH), rate, costs, num_answers),
         "rule on confidences": speed(BestOfConfidences, rate, costs, num_answers),
         "policy": speed(BestLength, rate, costs, num_answers),
     }

@@ -21,13 +21,13 @@ from tandem.actors.base import Runtime, SiteActor
 from tandem.actors.batching import Opened
 from tandem.actors.sentences import remedy_for, sendable
 from tandem.codecs import Codec, codec_of
+from tandem.config.extensions import is_extension
 from tandem.errors import TandemError
 from tandem.messages import PROTOCOL_VERSION, Begin, DecoderFailed, End
 from tandem.modes.spec import SessionSpec
 from tandem.protocol.decoding import DecodingSession, Forward, Job, Prefill, Result
 from tandem.protocol.drafting_table import DraftingTable
 from tandem.protocol.outbox import ActorKind, Send
-from tandem.scheduler.length_policies import own_length_policy
 from tandem.scheduler.policies import load_policy
 from tandem.topology import at_start
 
@@ -96,7 +96,7 @@ class DecoderActor(SiteActor):
             "codec": codec,
             "race_depth": self.config.codec.race_depth,  # 0: votes are whole distributions
             "policy": policy,  # empty: none of one's own
-            "length_policy": own_length_policy(decoding.length_policy),
+            "length_policy": decoding.length_policy if is_extension(decoding.length_policy) else "",
             "protocol_version": PROTOCOL_VERSION,
             "decode_line": line,  # k_a, k_b, k_c, start; [] without a profile of these settings here
         }

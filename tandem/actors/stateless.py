@@ -18,7 +18,7 @@ from tandem.messages import Ballot, DecoderFailed
 from tandem.protocol.estimating_tables import ProfilingTable, SchedulingTable
 from tandem.protocol.outbox import ActorKind, Send
 from tandem.protocol.session_tables import AggregatingTable
-from tandem.scheduler.length_policies import load_length_policy
+from tandem.scheduler.lengths import load_length_policy
 from tandem.scheduler.policies import load_policy
 from tandem.topology import SERVER, Party
 from tandem.transport.port import Endpoint

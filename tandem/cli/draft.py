@@ -13,7 +13,7 @@ from tandem.cli.usage import new_app
 from tandem.errors import TandemError
 
 if TYPE_CHECKING:
-    from tandem.distillation.training import Loss
+    from tandem.papers.flexspec.training import Loss
 
 LOSSES = ("kl", "tv")
 
@@ -99,7 +99,7 @@ def train(
     log = StageLog()
     texts = _read_texts(text or [], log)
     asked = _read_questions(questions)
-    from tandem.distillation.build import Recipe, train_drafter
+    from tandem.papers.flexspec.build import Recipe, train_drafter
 
     recipe = Recipe(
         trunk=trunk,

@@ -1,4 +1,4 @@
-"""What every codec offers, and the registry that finds one by its name in the configuration.
+"""What every codec offers, and the checks that codecs share.
 
 Compress, then sample: whatever is lossy happens before a token is drawn, and the drafter itself decodes the bytes that
 it sends. So a codec may be as coarse as it likes without making an answer wrong.
@@ -6,17 +6,16 @@ it sends. So a codec may be as coarse as it likes without making an answer wrong
 
 from __future__ import annotations
 
-import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tandem.aggregation.distributions import Distribution
-from tandem.errors import ConfigError, GenerationError, ProtocolError, did_you_mean, nearest
+from tandem.errors import ConfigError, GenerationError, ProtocolError, did_you_mean
 
 MAX_VOCAB = 1 << 18
 """Token ids lie below this."""
@@ -130,34 +129,6 @@ class CodecStates:
 MEMBERS = ("max_bytes", "open", "decode", "fingerprint")
 """What every codec has."""
 
-C = TypeVar("C", bound=type[Codec])
-CODECS: dict[str, type[Codec]] = {}
-"""Codec classes by name."""
-
-
-def register(codec: C) -> C:
-    """Class decorator: make a codec of this package available under its attribute `name`."""
-    CODECS[cast(Any, codec).name] = codec
-    return codec
-
-
-def parameters_of(name: str) -> list[str]:
-    """The parameters that the codec of that name takes. Raises ConfigError."""
-    if name not in CODECS:
-        raise ConfigError(f"The codec {name!r} is unknown; {did_you_mean(name, CODECS)}")
-    return list(inspect.signature(CODECS[name]).parameters)
-
-
-def make_codec(name: str, **parameters: Any) -> Codec:
-    """The codec of that name; ConfigError if the name or a parameter is unknown or out of range."""
-    known = parameters_of(name)
-    for key in parameters:
-        if key not in known:
-            raise ConfigError(
-                f"The codec {name} has no parameter {key!r}; did you mean {nearest(key, known)!r}?"
-            )
-    return CODECS[name](**parameters)
-
 
 def check_dense(dense: NDArray[np.floating]) -> float:
     """The largest probability [vocab]; GenerationError unless all are finite, none negative, and some positive."""
@@ -221,5 +192,5 @@ def check_fits(codec: str, kept: int, vocab_size: int) -> None:
     if kept > vocab_size:
         raise GenerationError(
             f"The codec {codec} keeps k = {kept} tokens, but the model's vocabulary has {vocab_size}; "
-            f"set codec.k to at most {vocab_size}."
+            f"set k in codec.parameters to at most {vocab_size}."
         )

@@ -12,6 +12,10 @@ from collections.abc import Sequence
 from functools import cache
 from math import comb
 
+import numpy as np
+from numpy.typing import NDArray
+
+from tandem.aggregation.distributions import largest
 from tandem.codecs.base import malformed
 
 
@@ -112,14 +116,6 @@ def _complement(members: Sequence[int], universe: int) -> list[int]:
     return [value for value in range(universe) if value not in taken]
 
 
-# ---- Exact sizes of coded distributions in bits ------------------------------------------------------------
-
-
-def id_bits(vocab: int) -> int:
-    """ceil(log2 V): one token id."""
-    return (vocab - 1).bit_length()
-
-
 @cache
 def support_bits(vocab: int, kept: int) -> int:
     """ceil(log2 C(V, K)): which tokens are kept (SQS Eq. 5)."""
@@ -132,32 +128,30 @@ def counts_bits(kept: int, resolution: int) -> int:
     return (comb(resolution + kept - 1, resolution) - 1).bit_length()
 
 
-def k_sqs_bits(vocab: int, kept: int, resolution: int) -> int:
-    """Support and counts of K-SQS, each rounded up (SQS Eq. 1)."""
-    return support_bits(vocab, kept) + counts_bits(kept, resolution)
+# ---- Counts from probabilities -----------------------------------------------------------------------------
 
 
-def joint_bits(vocab: int, kept: int, resolution: int) -> int:
-    """Support and counts as one index, at most one bit less."""
-    return (comb(vocab, kept) * comb(resolution + kept - 1, resolution) - 1).bit_length()
+_SMALL = 1e-290
 
 
-def c_sqs_bits(vocab: int, kept: int, resolution: int) -> int:
-    """Support, counts, and how many tokens are kept (SQS Eq. 5)."""
-    return k_sqs_bits(vocab, kept, resolution) + id_bits(vocab)
+def quantise(probabilities: NDArray[np.floating], resolution: int) -> NDArray[np.int64]:
+    """Counts b [n] of sum `resolution` nearest to l q in L1, L2 and largest difference (QS Eq. 5; SQS Alg. 2).
 
-
-def lattice_bits(vocab: int, resolution: int) -> int:
-    """ceil(log2 C(l + V - 1, V - 1)): counts on the whole vocabulary (QS Eq. 6)."""
-    return counts_bits(vocab, resolution)
-
-
-def non_zero_bits(vocab: int, num_tokens: int, resolution: int) -> int:
-    """ceil(log2 (l C(V, n) C(l - 1, n - 1))): n, the n tokens with a count above zero, and these counts."""
-    positive = comb(resolution - 1, num_tokens - 1)
-    return (resolution * comb(vocab, num_tokens) * positive - 1).bit_length()
-
-
-def top_k_bits(vocab: int, kept: int) -> int:
-    """K (ceil(log2 V) + 16): ids and 16-bit values, as SpecFed counts them."""
-    return kept * (id_bits(vocab) + 16)
+    probabilities: [n], >= 0, not all zero. NOT in the papers: they are normalised first, without which the counts of a
+    truncated distribution do not sum to l. b = floor(l q + 1/2), then the |sum b - l| largest errors on one side are
+    taken back, of equal ones that of the lowest id. Total variation <= floor(n/2) ceil(n/2) / (n l).
+    """
+    scaled = probabilities.astype(np.float64)
+    peak = np.maximum.reduce(scaled)
+    if not _SMALL < peak < 1 / _SMALL:
+        scaled /= peak  # else the sum or the factor below may be infinite
+    scaled *= resolution / np.add.reduce(scaled)
+    counts = scaled + 0.5
+    np.floor(counts, out=counts)
+    excess = int(np.add.reduce(counts)) - resolution
+    if excess:
+        sign = 1.0 if excess > 0 else -1.0
+        error = np.subtract(counts, scaled, out=scaled)
+        error *= sign
+        counts[largest(error, abs(excess))] -= sign
+    return counts.astype(np.int64)

@@ -22,9 +22,7 @@ from tandem.codecs.base import (
     check_fits,
     check_whole,
     check_word,
-    register,
 )
-from tandem.codecs.lattice import quantise
 
 Rest = Literal["renormalise", "residual"]
 RESTS: tuple[Rest, ...] = ("renormalise", "residual")
@@ -33,7 +31,6 @@ VALUE_SUM = 65_535
 """Sum of the counts: a probability has 16 bits."""
 
 
-@register
 @dataclass(frozen=True)
 class TopK(StatelessCodec):
     """Renormalised (SpecFed Eq. 5), or with the dropped mass spread evenly over the other tokens (SpecFed Eq. 6).
@@ -56,7 +53,9 @@ class TopK(StatelessCodec):
     @property
     def max_bytes(self) -> int:
         """Size of the largest payload."""
-        return sets.max_bytes(sets.k_sqs_bits(MAX_VOCAB, self.k, VALUE_SUM + 1))
+        # One cell more than tokens may have a count, the rest.
+        num_bits = sets.support_bits(MAX_VOCAB, self.k) + sets.counts_bits(self.k, VALUE_SUM + 1)
+        return sets.max_bytes(num_bits)
 
     def encode(self, dense: NDArray[np.floating]) -> bytes:
         """Bytes of a distribution [vocab], k <= vocab <= 2**18; GenerationError if it is none or too short."""
@@ -67,7 +66,7 @@ class TopK(StatelessCodec):
         if self._has_rest(dense.size):
             dropped = max(0.0, float(dense.sum(dtype=np.float64)) - float(cells.sum()))
             cells = np.append(cells, dropped)
-        number = sets.push_counts(0, quantise(cells, VALUE_SUM).tolist(), VALUE_SUM)
+        number = sets.push_counts(0, sets.quantise(cells, VALUE_SUM).tolist(), VALUE_SUM)
         return sets.to_bytes(sets.push_set(number, ids.tolist(), dense.size))
 
     def decode(self, payload: bytes, vocab_size: int = MAX_VOCAB) -> Distribution:

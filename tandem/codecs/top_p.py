@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from tandem.aggregation.distributions import Distribution, most_probable
 from tandem.codecs import varints
-from tandem.codecs.base import MAX_VOCAB, StatelessCodec, check_dense, malformed, register
+from tandem.codecs.base import MAX_VOCAB, StatelessCodec, check_dense, malformed
 from tandem.errors import ConfigError
 
 # ---- The nucleus of a dense distribution -------------------------------------------------------------------
@@ -101,7 +101,6 @@ ALWAYS_NARROW = 65
 _WORTH_TRYING_BYTES = 32  # LZ4 finds nothing in less
 
 
-@register
 @dataclass(frozen=True)
 class TopP(StatelessCodec):
     """Nucleus of mass p: ids as gaps, integer weights relative to the largest; LZ4 only where it saves bytes.

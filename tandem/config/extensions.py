@@ -11,7 +11,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from tandem.config.checks import STRICT, Extension, Settings
@@ -21,44 +21,25 @@ Parameters = dict[str, bool | int | float | str]
 """What FUNCTION is called with, by name."""
 
 
+CODECS: Mapping[str, str] = {
+    "auto": "tandem.codecs.top_p:TopP",
+    "top_p": "tandem.codecs.top_p:TopP",
+    "top_k": "tandem.codecs.top_k:TopK",
+}
+"""Codecs that need no address: where each is."""
+
+
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class CodecConfig(Settings):
-    """How distributions are compressed before a draft is drawn."""
+    """How distributions are compressed before a draft is drawn.
 
-    name: Literal["auto", "top_p", "top_k", "lattice", "k_sqs", "c_sqs"] | Extension = Field(
+    "auto" decides twice: votes are race lists of `depth` tokens where several vote with coupled drafts, and elsewhere
+    whole distributions go through top_p.
+    """
+
+    name: Literal["auto", "top_p", "top_k"] | Extension = Field(
         default="auto",
         description="auto: race lists where several vote with coupled drafts, else top_p; MODULE:FUNCTION is your own",
-    )
-    p: float = Field(default=0.8, gt=0, le=1, description="top_p: least probability mass of the nucleus")
-    max_tokens: int = Field(
-        default=4096,
-        ge=1,
-        le=262144,
-        description="top_p: tokens of the nucleus, at most; bounds the bytes of a distribution",
-    )
-    k: int = Field(default=16, ge=1, le=4096, description="top_k, k_sqs: tokens kept")
-    rest: Literal["renormalise", "residual"] = Field(
-        default="renormalise",
-        description="top_k: drop the mass of other tokens, or spread it evenly over them",
-    )
-    resolution: int = Field(
-        default=100,
-        ge=1,
-        le=4096,
-        description="lattice, k_sqs, c_sqs: probabilities are multiples of 1/resolution",
-    )
-    index: Literal["non_zero", "paper"] = Field(
-        default="non_zero",
-        description="lattice, k_sqs, c_sqs: number the tokens with a count, or as in the papers; same distribution",
-    )
-    alpha: float = Field(default=0.0005, ge=0, le=1, description="c_sqs: mass to drop on average")
-    eta: float = Field(default=0.001, gt=0, le=1, description="c_sqs: step size of the threshold")
-    beta_1: float = Field(default=0.01, ge=0, le=1, description="c_sqs: first threshold")
-    beta_max: float = Field(
-        default=0.05,
-        ge=0,
-        le=1,
-        description="c_sqs: highest threshold, at least beta_1; 0: none, as in the paper",
     )
     depth: int = Field(
         default=8,
@@ -66,21 +47,20 @@ class CodecConfig(Settings):
         le=1024,
         description="auto: tokens of the first race list of a query; adapted from then on",
     )
-    parameters: Parameters = Field(default_factory=dict, description="parameters of a codec of your own")
-
-    @model_validator(mode="after")
-    def _check_parameters_are_used(self) -> CodecConfig:
-        if self.parameters and not is_extension(self.name):
-            raise ConfigError(
-                f"codec.parameters is for a codec of your own, but codec.name is {self.name!r} and the table holds "
-                f"{', '.join(self.parameters)}; write them into [codec] itself."
-            )
-        return self
+    parameters: Parameters = Field(
+        default_factory=dict,
+        description="parameters of the codec; top_p: p (0.8), max_tokens (4096); top_k: k (16), rest (renormalise)",
+    )
 
     @property
     def race_depth(self) -> int:
         """Tokens of a query's first race list; 0: votes are whole distributions under every rule."""
         return self.depth if self.name == "auto" else 0
+
+    @property
+    def address(self) -> str:
+        """MODULE:FUNCTION of the codec of whole distributions."""
+        return CODECS.get(self.name, self.name)
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -113,6 +93,8 @@ def call(
     _check_parameters(function, parameters, given, table, address)
     try:
         return function(**given, **parameters)
+    except ConfigError:
+        raise  # it says what is wrong
     except Exception as error:  # whatever the user's code raises
         raise ConfigError(
             f"{address} ({setting}) failed with {_reason(error)}; correct it or [{table}]."

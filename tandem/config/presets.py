@@ -11,7 +11,8 @@ A preset stands for its rows of `PRESETS`. Whatever a file, an override or an op
   counted, and 16 tokens are the most (18 in the paper).
 - qs: QS (arXiv 2507.00605). The device sends its whole distribution on a lattice of 1/240, drafts stand by rejection,
   one proposal at a time: a token more after a full acceptance, else as many as were accepted (their heuristic), at most
-  12. NOT in the paper: no lattice of 1/720; their learned policy is `decoding.length_policy = "double_dqn"`.
+  12. NOT in the paper: no lattice of 1/720; their learned policy is `decoding.length_policy =
+  "tandem.papers.qs:DoubleDqn"`.
 - flexspec: FlexSpec. Ids travel, one proposal at a time, with the length of most tokens per second, up to 16.
   NOT in the paper: lengths are chosen by the right count of tokens, may be 0, and drafts are coupled.
 """
@@ -28,7 +29,7 @@ KEY = "preset"
 
 PRESETS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "dragon": {
-        "codec": {"name": "top_p", "p": 0.8},
+        "codec": {"name": "top_p", "parameters": {"p": 0.8}},
         "decoding": {
             "mode": "dual",
             "draft_rule": "algorithm1",
@@ -38,7 +39,10 @@ PRESETS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
         "weights": {"question": 0.0, "evidence": 0.0},
     },
     "sqs": {
-        "codec": {"name": "k_sqs", "k": 16, "resolution": 100, "index": "paper"},
+        "codec": {
+            "name": "tandem.papers.sqs:KSqs",
+            "parameters": {"k": 16, "resolution": 100, "index": "paper"},
+        },
         "decoding": {
             "mode": "speculative",
             "draft_rule": "rejection",
@@ -48,12 +52,15 @@ PRESETS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
         },
     },
     "qs": {
-        "codec": {"name": "lattice", "resolution": 240, "index": "paper"},
+        "codec": {
+            "name": "tandem.papers.qs:Lattice",
+            "parameters": {"resolution": 240, "index": "paper"},
+        },
         "decoding": {
             "mode": "speculative",
             "draft_rule": "rejection",
             "max_proposal": 12,
-            "length_policy": "last_accepted",
+            "length_policy": "tandem.papers.qs:LastAccepted",
             "pacing": "stop_and_wait",
         },
     },
@@ -85,10 +92,9 @@ def expand(values: Mapping[str, Any], preset: str | None = None) -> dict[str, An
     own = {section: group for section, group in values.items() if section != KEY}
     name = preset if preset is not None else values.get(KEY)
     for section, group in {} if name is None else settings_of_preset(name).items():
-        if isinstance(
-            own.setdefault(section, {}), Mapping
-        ):  # else it is no section, which is found out later
-            own[section] = {**group, **own[section]}
+        chosen = own.setdefault(section, {})
+        if isinstance(chosen, Mapping):  # else it is no section, which is found out later
+            own[section] = {**group, **chosen}
     return own
 
 

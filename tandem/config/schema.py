@@ -84,7 +84,7 @@ class HttpConfig(Settings):
 DraftRuleName = Literal["coupled", "algorithm1", "rejection"]
 ModeName = Literal["dual", "speculative", "federated"]
 Pacing = Literal["stop_and_wait", "pipelined", "cloud_goes_on"]
-LengthPolicyName = Literal["fixed", "best", "last_accepted", "double_dqn"]
+LengthPolicyName = Literal["fixed", "best"]
 Placement = Literal["device", "cloud", "greedy", "mirror"]
 
 
@@ -116,8 +116,8 @@ class DecodingConfig(Settings):
     )
     length_policy: LengthPolicyName | Extension = Field(
         default="fixed",
-        description="speculative, federated: proposals of max_proposal tokens (fixed), or as many as pay (best), as "
-        "two rules of QS (last_accepted, double_dqn) or a policy say",
+        description="speculative, federated: proposals of max_proposal tokens (fixed), or as many as pay (best), or as "
+        "a policy says",
     )
     uplink_budget_bits: int = Field(
         default=0,
@@ -145,11 +145,6 @@ class DecodingConfig(Settings):
             raise ConfigError(
                 'The placement "mirror" needs coupled drafts, but decoding.draft_rule is '
                 f'"{self.draft_rule}"; set it to "coupled", or the placement to "device" or "cloud".'
-            )
-        if self.pacing == "cloud_goes_on" and self.length_policy in ("last_accepted", "double_dqn"):
-            raise ConfigError(
-                f'The length policy "{self.length_policy}" always proposes, whatever the cloud does by itself, but '
-                'decoding.pacing is "cloud_goes_on"; set it to "stop_and_wait" or "pipelined", or the policy to "best".'
             )
         return self
 

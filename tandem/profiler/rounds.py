@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from math import isfinite, isnan, nan, sqrt
 
 from tandem.profiler.estimates import RTT_SHARE, MovingAverage, MovingLine
-from tandem.scheduler.proposal_length import RoundCosts
+from tandem.scheduler.lengths import RoundCosts
 
 # ---- How often a proposed token is accepted ----------------------------------------------------------------
 

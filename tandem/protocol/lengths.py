@@ -12,8 +12,7 @@ from tandem.messages import ProposalLength, Round, RoundProfile
 from tandem.modes.spec import SessionSpec
 from tandem.profiler.rounds import MeasuredRound, RoundEstimator
 from tandem.protocol.outbox import Send
-from tandem.scheduler.length_policies import make_length_policy
-from tandem.scheduler.proposal_length import BestLength, LengthPolicy, RoundCosts
+from tandem.scheduler.lengths import BestLength, LengthPolicy, RoundCosts, make_length_policy
 
 
 class RoundProfilingSession:

@@ -1,18 +1,64 @@
-"""Placement policies: who decides the next step. Each is a small object without state, handed to an aggregator."""
+"""Placement policies: who decides the next step, each a small object without state; and how one's own are loaded."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, cast
+from typing import Any, Generic, Protocol, TypeVar, cast
 
 from tandem.config.extensions import Parameters, call, check_has, is_extension
 from tandem.errors import ConfigError
 from tandem.scheduler.greedy import Situation, choose
 from tandem.topology import Party
 
-LOADED: dict[str, Callable[[Party], Policy]] = {}
-"""Policies of one's own in this process, by the name that its settings gave."""
+P = TypeVar("P")
+
+
+class Loader(Generic[P]):
+    """Policies of one's own of one kind in this process, by the name that its settings gave.
+
+    Only settings load code: what a query names may come from another machine.
+    """
+
+    def __init__(self, kind: str, setting: str, table: str, members: tuple[str, ...], owner: str) -> None:
+        """kind: in words. setting, table: keys of the name and its parameters. members: what such a policy has.
+
+        owner: whose settings must name it, in words.
+        """
+        self._kind, self._setting, self._table = kind, setting, table
+        self._members, self._owner = members, owner
+        self._makers: dict[str, Callable[..., P]] = {}
+
+    def load(self, name: str, parameters: Parameters, where: str, **trial: Any) -> None:
+        """Load a policy for `make`; nothing if it is built in. Raises ConfigError.
+
+        where: the loading process, in words. trial: arguments with which one is made at once, to find mistakes.
+        """
+        if not is_extension(name):
+            if parameters:
+                raise ConfigError(
+                    f"{self._table} is for a {self._kind} of your own, but {self._setting} is {name!r} and the table "
+                    f"holds {', '.join(parameters)}; remove it."
+                )
+            return
+
+        def make(**given: Any) -> P:
+            policy = call(self._setting, name, parameters, self._table, where, **given)
+            check_has(policy, self._members, self._setting, name, self._kind)
+            return cast(P, policy)
+
+        make(**trial)
+        self._makers[name] = make
+
+    def make(self, name: str, **given: Any) -> P:
+        """A loaded policy for one query. given: arguments that every policy of this kind takes. Raises ConfigError."""
+        if name not in self._makers:
+            them = "them" if self._owner == "both parties" else "it"
+            raise ConfigError(
+                f"The {self._kind} {name!r} is not loaded here; name it as {self._setting} in the settings of "
+                f"{self._owner} and start {them} again."
+            )
+        return self._makers[name](**given)
 
 
 class Policy(Protocol):
@@ -65,42 +111,30 @@ class Greedy:
         return aggregator if remote_accepted or advice is None else advice
 
 
+PLACEMENTS = Loader[Policy](
+    "placement policy",
+    "decoding.placement",
+    "scheduler.parameters",
+    ("advise", "choose_next"),
+    "both parties",
+)
+
+
 def make_policy(placement: str, first: Party) -> Policy:
     """The policy of that name. first: who decides the first step, and every step if the placement is fixed.
 
     Raises ConfigError for a policy of one's own that this process has not loaded.
     """
-    if not is_extension(placement):
-        return Greedy() if placement == "greedy" else Fixed(first)
-    if placement not in LOADED:
-        raise ConfigError(
-            f"The placement policy {placement!r} is not loaded here; name it as decoding.placement in the settings "
-            "of both parties and start them again."
-        )
-    return LOADED[placement](first)
+    if is_extension(placement):
+        return PLACEMENTS.make(placement, first=first)
+    return Greedy() if placement == "greedy" else Fixed(first)
 
 
 def load_policy(placement: str, parameters: Parameters, where: str) -> str:
-    """Load the policy that a party's own settings name, for `make_policy`; returns what both parties must share.
+    """Load the policy that a party's own settings name (`Loader.load`); returns what both parties must share.
 
-    That is empty unless the policy is one's own. Only settings load code: the placement of a query may come from
-    another machine. where: the loading process, in words. Raises ConfigError.
+    That is empty unless the policy is one's own.
     """
-    if not is_extension(placement):
-        if parameters:
-            raise ConfigError(
-                f"scheduler.parameters is for a placement policy of your own, but decoding.placement is {placement!r} "
-                f"and the table holds {', '.join(parameters)}; remove it."
-            )
-        return ""
-    setting = "decoding.placement"
-
-    def make(first: Party) -> Policy:
-        policy = call(setting, placement, parameters, "scheduler.parameters", where, first=first)
-        check_has(policy, ("advise", "choose_next"), setting, placement, "placement policy")
-        return cast(Policy, policy)
-
-    make(Party.DEVICE)
-    LOADED[placement] = make
+    PLACEMENTS.load(placement, parameters, where, first=Party.DEVICE)
     shown = ", ".join(f"{name}={value!r}" for name, value in sorted(parameters.items()))
-    return f"{placement}({shown})"
+    return f"{placement}({shown})" if is_extension(placement) else ""

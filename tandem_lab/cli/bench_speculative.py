@@ -14,6 +14,7 @@ import typer
 from tandem.cli.options import ConfigFile, Overrides, load_settings, parse_count, with_options
 from tandem.cli.output import StageLog
 from tandem.config.extensions import CodecConfig
+from tandem.config.presets import PRESETS
 from tandem.config.schema import Config
 from tandem_lab.cli import outputs
 from tandem_lab.cli.bench_options import (
@@ -145,12 +146,21 @@ def speculative(
 
 
 def config_for(config: Config) -> Config:
-    """The settings of the clusters: distributions by k_sqs with K = 16 unless another codec is named, document weights
-    that stay as they begin, so that nothing but the mode takes time.
+    """The settings of the clusters: distributions by K-SQS with K = 16 unless another codec is named, QS's heuristic
+    loaded, document weights that stay as they begin, so that nothing but the mode takes time.
     """
     is_default = config.codec == CodecConfig()
-    codec = CodecConfig(name="k_sqs", index="paper") if is_default else config.codec
-    return replace(config, codec=codec, weights=replace(config.weights, question=0.0, evidence=0.0))
+    codec = (
+        CodecConfig(name="tandem.papers.sqs:KSqs", parameters={"index": "paper"})
+        if is_default
+        else config.codec
+    )
+    return replace(
+        config,
+        codec=codec,
+        decoding=replace(config.decoding, length_policy=PRESETS["qs"]["decoding"]["length_policy"]),
+        weights=replace(config.weights, question=0.0, evidence=0.0),
+    )
 
 
 def make_plan(grid: Grid, config: Config) -> Plan:

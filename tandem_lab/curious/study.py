@@ -70,6 +70,12 @@ def _speculative(has_notes: bool, rule: str, codec: str) -> Case:
     return Case(f"speculative, device {drafter}, {what}", options | documents, codec)
 
 
+ADDRESSES = {
+    "lattice": "tandem.papers.qs:Lattice",
+    "k_sqs": "tandem.papers.sqs:KSqs",
+    "c_sqs": "tandem.papers.sqs:CSqs",
+}
+"""Of the codecs of papers."""
 CASES: tuple[Case, ...] = (
     *(_dual(placement, "auto", 0.0) for placement in ("mirror", "device")),
     *(_dual(placement, "auto") for placement in ("mirror", "device", "cloud", "greedy")),
@@ -111,7 +117,8 @@ def run_trials(
         asked = dealt.sample(Random(f"{name} questions"), num_questions)
         for codec in dict.fromkeys(case.codec for case in cases):
             config = Config.load(
-                None, [f"codec.name={codec}", f"device.index={index}", "device.kv_store=off"]
+                None,
+                [f"codec.name={ADDRESSES.get(codec, codec)}", f"device.index={index}", "device.kv_store=off"],
             )
             attacker = Attacker(imagination, codec_of(config.codec))
             with _opened(config) as (tandem, recorder):

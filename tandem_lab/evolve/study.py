@@ -15,13 +15,13 @@ import torch
 
 from tandem.aggregation.coupling import coupled_draw
 from tandem.corpora import WEIGHTS
-from tandem.distillation import training
-from tandem.distillation.examples import AT_ONCE, answer_example, write_answers
-from tandem.distillation.training import Example, collate, logits_of
-from tandem.distillation.trunk import make_drafter
 from tandem.engine.engine import Engine
 from tandem.engine.model import load_model, load_tokenizer
 from tandem.engine.template import find_template
+from tandem.papers.flexspec import training
+from tandem.papers.flexspec.examples import AT_ONCE, answer_example, write_answers
+from tandem.papers.flexspec.training import Example, collate, logits_of
+from tandem.papers.flexspec.trunk import make_drafter
 from tandem_lab.evolve import updates
 from tandem_lab.evolve.targets import (
     VERSIONS,

@@ -13,7 +13,9 @@ from typing import Any, Literal
 import torch
 from tokenizers import Tokenizer
 
-from tandem.distillation.training import (
+from tandem.engine.model import decoder_layers
+from tandem.errors import TandemError, install_line
+from tandem.papers.flexspec.training import (
     Example,
     Schedule,
     collate,
@@ -21,8 +23,6 @@ from tandem.distillation.training import (
     learning_rate,
     make_optimizer,
 )
-from tandem.engine.model import decoder_layers
-from tandem.errors import TandemError, install_line
 from tandem_lab.training.batches import encode_row
 from tandem_lab.training.samples import CORPUS, Case, Sample, draw_sample
 from tandem_lab.training.synthetic import Question, Split

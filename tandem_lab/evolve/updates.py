@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 
-from tandem.distillation import training
-from tandem.distillation.training import Example, Schedule, collate
-from tandem.distillation.trunk import freeze_trunk, head_parameters, make_drafter, trunk_parameters
+from tandem.papers.flexspec import training
+from tandem.papers.flexspec.training import Example, Schedule, collate
+from tandem.papers.flexspec.trunk import freeze_trunk, head_parameters, make_drafter, trunk_parameters
 from tandem_lab.evolve.targets import ROWS, Target
 
 BYTES = 2

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from tandem.aggregation.distributions import TargetLogprobs
-from tandem.codecs import KSqs, Lattice, RaceLists, StatelessCodec, TopK, TopP
+from tandem.codecs import RaceLists, StatelessCodec, TopK, TopP
 from tandem.codecs.race_lists import read_vote
 from tandem.codecs.token import read_token, write_token
 from tandem.config.schema import DevicesConfig
@@ -23,6 +23,8 @@ from tandem.joining.handshakes import CloudHandshake, DeviceHandshake
 from tandem.joining.join_link import JoinLink
 from tandem.messages import PROTOCOL_VERSION, Open, decode, decode_link
 from tandem.modes.spec import SessionSpec
+from tandem.papers.lattice import Lattice
+from tandem.papers.sqs import KSqs
 from tandem.protocol.limits import check_spec
 from tandem.transport.port import FrameSplitter, join_frames
 

@@ -18,10 +18,9 @@ from tandem.modes import reference
 from tandem.modes.proposing import MAX_PROPOSAL
 from tandem.modes.spec import SessionSpec
 from tandem.protocol.lifecycle import StopCheck
-from tandem.scheduler.length_policies import LOADED
+from tandem.scheduler.lengths import load_length_policy
 from tandem_lab.simulation.oracle import WorldVoter
 from tandem_lab.simulation.specs import make_spec, vary_layouts
-from tandem_lab.simulation.wild_lengths import WildLengths
 from tandem_lab.simulation.world import CODEC, NEVER, VOCAB, number, stop_rule
 
 NUM_TOKENS = 24
@@ -30,7 +29,9 @@ DRAFTERS = ("good", "garbage", "n-gram", "replaced")
 Drafter = Callable[[tuple[int, ...]], bytes]
 """The drafter's encoded distribution after some tokens."""
 WILD = "tandem_lab.simulation.wild_lengths:WildLengths"
-LOADED[WILD] = lambda max_length: WildLengths(max_length, max_length)
+QS = ("tandem.papers.qs:LastAccepted", "tandem.papers.qs:DoubleDqn")
+for _policy in (WILD, *QS):
+    load_length_policy(_policy, {}, "The simulator")
 
 ChainFaultKind = Literal["stall", "crash", "models", "aggregator", "cut"]
 
@@ -152,7 +153,7 @@ def _pick_policy(seed: int, pacing: str) -> str:
     """How lengths of proposals are chosen; "wild" may be any each time."""
     policies = ["fixed", "best", "wild"]
     if pacing != "cloud_goes_on":
-        policies += ["last_accepted", "double_dqn"]
+        policies += QS
     policy = random.Random(number("lengths", seed)).choice(policies)
     return WILD if policy == "wild" else policy
 

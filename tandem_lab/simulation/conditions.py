@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import inf, nan
 from typing import Literal
 
-from tandem.scheduler.proposal_length import RoundCosts
+from tandem.scheduler.lengths import RoundCosts
 from tandem_lab.numbers import ratio
 
 Pacing = Literal["stop_and_wait", "pipelined", "cloud_goes_on"]

@@ -22,7 +22,7 @@ from math import inf
 from tandem.profiler.rounds import ProposalAcceptance
 from tandem.protocol.backlog import RECEIPT_S
 from tandem.protocol.send_window import MAX_WAITING_TOKENS, SendWindow
-from tandem.scheduler.proposal_length import MAX_LENGTH, FixedLength, LengthPolicy
+from tandem.scheduler.lengths import MAX_LENGTH, FixedLength, LengthPolicy
 from tandem_lab.simulation.conditions import Conditions, Pacing, Timing
 from tandem_lab.simulation.packets import Clock, Connection
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tandem.profiler.rounds import ProposalAcceptance
-from tandem.scheduler.proposal_length import MAX_LENGTH, LengthPolicy, RoundCosts
+from tandem.scheduler.lengths import MAX_LENGTH, LengthPolicy, RoundCosts
 
 DRAFT_S, PASS_S, VERIFY_S = 0.015, 0.025, 0.002
 """To draft a token, a pass of the decider, and its share for one proposed token more."""

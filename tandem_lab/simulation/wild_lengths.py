@@ -5,14 +5,14 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from tandem.scheduler.proposal_length import RoundCosts
+from tandem.scheduler.lengths import RoundCosts
 
 
 class WildLengths:
     """Lengths from 0 to beyond the limit, in no order. Implements `LengthPolicy`."""
 
-    def __init__(self, seed: int, max_length: int) -> None:
-        self._rng, self._max_length = random.Random(seed), max_length
+    def __init__(self, max_length: int, seed: int | None = None) -> None:
+        self._rng, self._max_length = random.Random(max_length if seed is None else seed), max_length
 
     def choose(self, rates: Sequence[float], costs: RoundCosts, error: float = 0.0) -> int:
         """Each as often as the others."""

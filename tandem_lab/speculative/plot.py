@@ -25,7 +25,6 @@ LOOK: dict[str, dict[str, Any]] = {
     "stop_and_wait/best": {"color": "#56b4e9", "marker": "v", "linestyle": "--"},
     "pipelined/best": {"color": "#009e73", "marker": "o", "linestyle": "--"},
     "cloud_goes_on/best": {"color": "#cc3377", "marker": "D", "linestyle": "--"},
-    "stop_and_wait/double_dqn": {"color": "#56b4e9", "marker": "P", "linestyle": "-."},
     "stop_and_wait/rejection": {"color": "#56b4e9", "marker": "v", "linestyle": ":", "mfc": "white"},
     "pipelined/rejection": {"color": "#009e73", "marker": "o", "linestyle": ":", "mfc": "white"},
     "cloud_goes_on/rejection": {"color": "#cc3377", "marker": "D", "linestyle": ":", "mfc": "white"},
@@ -55,7 +54,7 @@ def plot_throughput(cells: Sequence[Cell], path: Path) -> None:
 
     rates, temperatures = settings_of(cells, "bits_per_s"), settings_of(cells, "temperature")
     width = max(3.8 * len(rates), 8.0)
-    columns = min(5, int(width / 2.6))  # of names such as "stop_and_wait/double_dqn, join link"
+    columns = min(5, int(width / 2.6))  # of names such as "stop_and_wait/rejection, join link"
     num_lines = len({(cell.setting.variant, name) for cell in cells for name in rows_of(cell)})
     height = 3.4 * len(temperatures) + 0.2 + 0.2 * ceil(num_lines / columns)
     figure = Figure(figsize=(width, height), dpi=120, layout="constrained")

@@ -25,8 +25,7 @@ from tandem.config.schema import Config
 from tandem.engine.drafter import mix_rows
 from tandem.engine.tokenizer import StopRule
 from tandem.modes.reference import Vote, solo
-from tandem.scheduler.length_policies import make_length_policy
-from tandem.scheduler.proposal_length import MAX_LENGTH
+from tandem.scheduler.lengths import MAX_LENGTH, make_length_policy
 from tandem.topology import PARTIES, Party
 from tandem_lab.latency.predictions import Prediction
 from tandem_lab.latency.records import Setting
@@ -39,7 +38,7 @@ if TYPE_CHECKING:
 
 PROPOSAL_BYTES, VERDICT_BYTES = 111.0, 107.0
 """Of a frame on the wire without proposed tokens, and with one decided token: 45 and 41 bytes by themselves, and the
-headers of TCP, IP and Ethernet (`benchmarks/round_bytes.py`)."""
+headers of TCP, IP and Ethernet, as captured."""
 FORWARD_S, FRAME_S = 0.0018, 0.0025
 """What Tandem adds to a forward, and to a frame's way from one decoder to the other: on two cores without a delay the
 streamed cloud takes 28.8 ms per token where a pass takes 27, and one that is asked for each takes 34."""

@@ -25,6 +25,7 @@ def make_options(
         "pacing": pacing,
         "max_proposal": max_proposal,
         "draft_rule": draft_rule,
+        "length_policy": "fixed",
     }
 
 
@@ -76,7 +77,6 @@ ADAPTIVE = (
     _adapting("stop_and_wait", "best", "and chooses the length of most tokens per second: preset flexspec"),
     _adapting("pipelined", "best", "and chooses that length while it drafts on"),
     _adapting("cloud_goes_on", "best", "and chooses that length, beside a cloud that goes on"),
-    _adapting("stop_and_wait", "double_dqn", "and asks QS's trained network for the length"),
 )
 """Coupled drafts, whose lengths adapt up to the longest."""
 PAPERS = tuple(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from math import inf
 
-from tandem.scheduler.double_dqn import DoubleDqn
-from tandem.scheduler.proposal_length import BestLength, FixedLength, LastAccepted, LengthPolicy
+from tandem.papers.qs import DoubleDqn, LastAccepted
+from tandem.scheduler.lengths import MAX_LENGTH, BestLength, FixedLength, LengthPolicy
 from tandem_lab.netlab.bundled import bundled
 from tandem_lab.netlab.schedule import LinkSchedule
 from tandem_lab.simulation.conditions import Conditions, Timing
@@ -27,8 +27,8 @@ def play_policies(
 
     policies: dict[str, LengthPolicy] = {
         "computed from estimates": BestLength(),
-        "QS's network, without the drafter's probabilities": DoubleDqn(),
-        "QS's heuristic": LastAccepted(),
+        "QS's network, without the drafter's probabilities": DoubleDqn(MAX_LENGTH),
+        "QS's heuristic": LastAccepted(MAX_LENGTH),
         "always 5": FixedLength(5),
     }
     return {

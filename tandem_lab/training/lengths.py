@@ -23,8 +23,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from tandem.scheduler.double_dqn import LAYERS, NUM_CONFIDENCES, SHAPES, WEIGHTS, pack, values
-from tandem.scheduler.proposal_length import MAX_LENGTH
+from tandem.papers.qs import LAYERS, NUM_CONFIDENCES, SHAPES, WEIGHTS, pack, values
+from tandem.scheduler.lengths import MAX_LENGTH
 from tandem_lab.simulation.rounds import SPREAD
 
 Floats = NDArray[np.float32]

@@ -20,7 +20,7 @@ from tokenizers import Tokenizer
 from torch.nn import functional as F
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from tandem.distillation.training import Schedule, half_products, learning_rate, make_optimizer
+from tandem.papers.flexspec.training import Schedule, half_products, learning_rate, make_optimizer
 from tandem_lab.training.batches import NOT_COUNTED, Batch, draw_batches, even_targets
 from tandem_lab.training.initial import look_up_names
 from tandem_lab.training.measure import measure

@@ -17,8 +17,8 @@ from tandem.aggregation import rules as proposals
 from tandem.aggregation.coupling import Purpose, exponentials, uniforms
 from tandem.aggregation.distributions import Distribution
 from tandem.aggregation.rules import ProposalRule, RejectionProposals, Verified, acceptance, draw, residual
-from tandem.codecs import Lattice
 from tandem.errors import ProtocolError
+from tandem.papers.lattice import Lattice
 from tests.distributions import from_dense
 
 VOCAB, RESOLUTION, GRID = 3, 6, 60

@@ -82,15 +82,6 @@ def test_retrieval() -> None:
     assert found["ivf"]["tandem_recall"] >= 0.95
 
 
-def test_bytes_of_messages_are_without_rays_own() -> None:
-    from benchmarks.link_stall import plane_bytes
-
-    socket = {"device": {"data": 400, "ray": 70, "other": 9}, "cloud": {"data": 500, "ray": 30, "other": 9}}
-    assert plane_bytes(socket, "socket", 0.0) == 900
-    ray = {"device": {"data": 0, "ray": 2000, "other": 9}, "cloud": {"data": 0, "ray": 3000, "other": 9}}
-    assert plane_bytes(ray, "ray", 100.0) == 4900
-
-
 @SMOKE
 def test_truncated_votes(tmp_path: Path) -> None:
     """The bounds of SpecFed hold in every step, the printed one that is wrong does not, and no winner is wrong."""

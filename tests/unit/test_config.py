@@ -152,8 +152,14 @@ WRONG = [
         "cloud.num_documents=-2",
         RANGE.format("cloud.num_documents", "a whole number of at least -1", "-2", "-1"),
     ),
-    ("codec.p=0", RANGE.format("codec.p", "a number above 0 and of at most 1", "0", "0.8")),
-    ("codec.p=1.5", RANGE.format("codec.p", "a number above 0 and of at most 1", "1.5", "0.8")),
+    (
+        "codec.depth=0",
+        RANGE.format("codec.depth", "a whole number of at least 1 and of at most 1024", "0", "8"),
+    ),
+    (
+        "codec.depth=1.5",
+        RANGE.format("codec.depth", "a whole number of at least 1 and of at most 1024", "1.5", "8"),
+    ),
     (
         "weights.memory=2",
         RANGE.format("weights.memory", "a number of at least 0 and of at most 1", "2", "0.8"),
@@ -175,8 +181,8 @@ WRONG = [
     ),
     (
         "codec.name=own_codecs:",
-        "The setting codec.name must be one of auto, top_p, top_k, lattice, k_sqs, c_sqs, MODULE:FUNCTION, but it "
-        "is 'own_codecs:'; name a function of a module, such as \"my_package.my_module:make\".",
+        "The setting codec.name must be one of auto, top_p, top_k, MODULE:FUNCTION, but it is "
+        "'own_codecs:'; name a function of a module, such as \"my_package.my_module:make\".",
     ),
     (
         "codec.parameters={k = [1]}",
@@ -188,11 +194,6 @@ WRONG = [
         "lower the overlap.",
     ),
     (
-        "decoding.length_policy=last_accepted",
-        'The length policy "last_accepted" always proposes, whatever the cloud does by itself, but decoding.pacing is '
-        '"cloud_goes_on"; set it to "stop_and_wait" or "pipelined", or the policy to "best".',
-    ),
-    (
         "decoding.uplink_budget_bits=-1",
         RANGE.format("decoding.uplink_budget_bits", "a whole number of at least 0", "-1", "0"),
     ),
@@ -202,8 +203,8 @@ WRONG = [
     ),
     (
         "decoding.length_policy=bset",
-        "The setting decoding.length_policy must be one of fixed, best, last_accepted, double_dqn, MODULE:FUNCTION, "
-        "but it is 'bset'; the nearest is \"best\".",
+        "The setting decoding.length_policy must be one of fixed, best, MODULE:FUNCTION, but it is "
+        "'bset'; the nearest is \"best\".",
     ),
 ]
 
@@ -247,7 +248,10 @@ def test_votes_are_race_lists_where_coupled_drafts_of_both_parties_race() -> Non
         ("[sampling]\nmax_new_tokens = 2.5", "must be a whole number of at least 1, but it is 2.5"),
         ("[sampling]\nstop = ''", "must be a text or a list of texts, none of them empty, but it is ''"),
         ("[device]\nindex = 3", "device.index must be a text that is not empty, but it is 3"),
-        ("[codec]\np = '0.5'", "codec.p must be a number above 0 and of at most 1, but it is '0.5'"),
+        (
+            "[codec]\ndepth = '5'",
+            "codec.depth must be a whole number of at least 1 and of at most 1024, but it is '5'",
+        ),
     ],
 )
 def test_a_wrong_file_is_one_sentence(tmp_path: Path, text: str, sentence: str) -> None:

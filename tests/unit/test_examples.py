@@ -14,7 +14,7 @@ from tandem.codecs import codec_of
 from tandem.config.extensions import CodecConfig
 from tandem.errors import ProtocolError
 from tandem.events import PlacementEvent
-from tandem.scheduler import policies
+from tandem.scheduler.policies import load_policy
 from tandem.topology import Party
 from tandem_lab.simulation.link import Link
 from tandem_lab.simulation.recoded import simulate_codec
@@ -85,10 +85,9 @@ def test_custom_codec_refuses_what_it_cannot_read() -> None:
 
 
 @pytest.mark.usefixtures("examples")
-def test_custom_policy_hands_over_and_changes_no_token(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_custom_policy_hands_over_and_changes_no_token() -> None:
     """The parties take turns every three tokens: the answer is that of a fixed placement."""
-    monkeypatch.setattr(policies, "LOADED", {})
-    policies.load_policy("custom_policy:Alternate", {"period": 3}, "This process")
+    load_policy("custom_policy:Alternate", {"period": 3}, "This process")
     link = Link(delay_s=0.1, jitter_s=0.1, drop=0.05)
     outcome = simulate_codec(CODEC, 2, link, placement="custom_policy:Alternate", synchronous=False)
     wanted = simulate_codec(CODEC, 2, Link(), placement="device", synchronous=True)

@@ -69,9 +69,8 @@ def test_a_model_is_checked_without_loading_it(tmp_path: Path, monkeypatch: pyte
 
 def test_the_codec_of_the_settings() -> None:
     assert codec_of(Config().codec).fingerprint() == "top_p/2(p=0.8, max_tokens=4096)"
-    assert (
-        codec_of(Config.load(None, ["codec.p=0.9"]).codec).fingerprint() == "top_p/2(p=0.9, max_tokens=4096)"
-    )
+    wider = Config.load(None, ["codec.parameters={p = 0.9}"])
+    assert codec_of(wider.codec).fingerprint() == "top_p/2(p=0.9, max_tokens=4096)"
 
 
 def test_a_damaged_template_is_found_before_anything_starts(tmp_path: Path) -> None:

@@ -28,7 +28,8 @@ def load(tmp_path: Path, text: str, *overrides: str) -> Config:
 
 def described(config: Config) -> dict[Party, dict[str, Any]]:
     codec = codec_of(config.codec).fingerprint()
-    loaded = {"codec": codec, "race_depth": config.codec.race_depth}
+    policy = config.decoding.length_policy
+    loaded = {"codec": codec, "race_depth": config.codec.race_depth, "length_policy": policy}
     return {party: {"decode_line": [], "eos_token_ids": [1], **loaded} for party in PARTIES}
 
 
@@ -55,11 +56,12 @@ def test_a_file_names_a_preset_and_an_override_another(
 
 
 def test_what_is_set_by_hand_counts_instead(tmp_path: Path) -> None:
-    config = load(tmp_path, 'preset = "dragon"\n[codec]\np = 0.9\n', "decoding.placement=device")
-    assert (config.codec.name, config.codec.p) == ("top_p", 0.9)
+    text = "[codec.parameters]\np = 0.9\n"
+    config = load(tmp_path, f'preset = "dragon"\n{text}', "decoding.placement=device")
+    assert (config.codec.name, config.codec.parameters) == ("top_p", {"p": 0.9})
     assert (config.decoding.placement, config.decoding.draft_rule) == ("device", "algorithm1")
-    overridden = load(tmp_path, "[codec]\np = 0.9\n", "preset=dragon")
-    assert (overridden.codec.p, overridden.decoding.draft_rule) == (0.9, "algorithm1")
+    overridden = load(tmp_path, text, "preset=dragon")
+    assert (overridden.codec.parameters, overridden.decoding.draft_rule) == ({"p": 0.9}, "algorithm1")
 
 
 def test_settings_of_one_section_may_be_set_together() -> None:
@@ -85,7 +87,7 @@ def test_a_question_with_the_codec_of_a_preset_votes_with_it_under_any_rule() ->
 
 
 def test_a_question_cannot_change_the_codec() -> None:
-    config = Config.load(None, ["codec.p=0.9"])
+    config = Config.load(None, ["codec.parameters={p = 0.9}"])
     with pytest.raises(ConfigError) as caught:
         build_spec(config, described(config), "?", preset="dragon")
     assert str(caught.value) == (
@@ -130,7 +132,7 @@ def test_a_section_that_is_none_is_still_found_out(tmp_path: Path) -> None:
     ("name", "rule", "policy", "longest"),
     [
         ("sqs", "rejection", "fixed", 16),
-        ("qs", "rejection", "last_accepted", 12),
+        ("qs", "rejection", "tandem.papers.qs:LastAccepted", 12),
         ("flexspec", "coupled", "best", 16),
     ],
 )

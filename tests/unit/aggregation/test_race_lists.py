@@ -190,7 +190,7 @@ def test_eight_tokens_settle_nearly_all_races() -> None:
 
 @pytest.mark.parametrize("vocab", [3, 1000, 70_000])
 def test_the_lazy_race_has_the_winner_of_the_race(vocab: int) -> None:
-    """Scores and winners to the bit; `python benchmarks/codec_speed.py` compares 10,000 over 152,000 tokens."""
+    """Scores and winners to the bit."""
     rng = np.random.default_rng(vocab)
     for step in range(12):
         dense = zipf(rng, [0.0, 1.0, 3.0][step % 3], vocab)

@@ -164,16 +164,14 @@ def test_which_cluster_counts(tandem: FakeTandem, registered: Entry, option: lis
 def test_settings_that_count_for_nothing_there_are_named(
     tandem: FakeTandem, registered: Entry, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    registry.register(replace(registered, settings={"codec.p": "0.5", "device.dtype": '"bfloat16"'}))
-    settings = ["--set", "device.index=./mine", "--set", "codec.p=0.9", "--set", "device.dtype=bfloat16"]
+    registry.register(replace(registered, settings={"codec.depth": "5", "device.dtype": '"bfloat16"'}))
+    settings = ["--set", "device.index=./mine", "--set", "codec.depth=9", "--set", "device.dtype=bfloat16"]
     unknown_there = ["--set", "cloud.index=./pages", "--set", "device.num_documents=2"]
     assert main(["ask", QUESTION, *settings, *unknown_there]) == 0
-    note = (
-        'settings   what runs here was started with device.index = "bundled", codec.p = 0.5; for yours, use '
-    )
+    note = 'settings   what runs here was started with device.index = "bundled", codec.depth = 5; for yours, use '
     assert note in capsys.readouterr().err
-    note = "settings   what runs here was started with codec.p = 0.5; for yours"
-    assert main(["ask", QUESTION, "--set", "codec.name=top_p", "--set", "codec.p=0.9"]) == 0
+    note = "settings   what runs here was started with codec.depth = 5; for yours"
+    assert main(["ask", QUESTION, "--set", "codec.name=top_p", "--set", "codec.depth=9"]) == 0
     assert note in capsys.readouterr().err, "top_p is there with auto, that p is not"
     assert main(["ask", QUESTION]) == 0
     assert "settings" not in capsys.readouterr().err

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from tandem.cli import main
-from tandem.distillation import build
 from tandem.engine.description import DrafterCard
+from tandem.papers.flexspec import build
 
 Calls = list[tuple[str, Path, dict[str, Any]]]
 

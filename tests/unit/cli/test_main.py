@@ -123,8 +123,8 @@ def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_wrong_setting_is_one_sentence_and_exit_code_1(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["config", "--set", "codec.q=1"]) == 1
-    assert capsys.readouterr() == ("", "tandem: 'codec.q' is not a setting; the nearest is 'codec.p'.\n")
+    assert main(["config", "--set", "codec.nam=1"]) == 1
+    assert capsys.readouterr() == ("", "tandem: 'codec.nam' is not a setting; the nearest is 'codec.name'.\n")
 
 
 def test_config_prints_a_file_that_it_reads_back(folders: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -191,9 +191,9 @@ def test_the_package_offers_its_names_lazily() -> None:
     script = (
         "import sys, tandem; assert 'tandem.config' not in sys.modules;"
         "from tandem import Answer, Config, Party, TokenEvent;"
-        "print(Config().codec.p, Party.DEVICE, 'ray' in sys.modules)"
+        "print(Config().codec.depth, Party.DEVICE, 'ray' in sys.modules)"
     )
-    assert python("-c", script).stdout == "0.8 device False\n"
+    assert python("-c", script).stdout == "8 device False\n"
     assert set(tandem.__all__) <= set(dir(tandem))
     with pytest.raises(AttributeError, match="no attribute 'Tandme'"):
         tandem.Tandme  # noqa: B018

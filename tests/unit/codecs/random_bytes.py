@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from tandem.codecs import Codec, CSqs, KSqs, Lattice, TopK, TopP
+from tandem.codecs import Codec, TopK, TopP
 from tandem.errors import ProtocolError
+from tandem.papers.lattice import Lattice
+from tandem.papers.sqs import CSqs, KSqs
 
 VOCAB = 12
 CODECS: tuple[Codec, ...] = (

@@ -1,17 +1,15 @@
-"""The registry of codecs, those of one's own, and the state that a codec keeps for each prefix."""
+"""Codecs by name, those of one's own, and the state that a codec keeps for each prefix."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tandem.aggregation.distributions import Distribution
-from tandem.codecs import CodecStates, StatelessCodec, TopP, base, codec_of
-from tandem.codecs.base import MAX_VOCAB, make_codec, register
+from tandem.codecs import CodecStates, TopK, TopP, codec_of
 from tandem.config.extensions import CodecConfig
 from tandem.errors import ConfigError, ProtocolError
 from tandem.protocol.prefix import Prefix
@@ -35,60 +33,11 @@ def broken():
 """
 
 
-@dataclass(frozen=True)
-class OnlyTheArgmax(StatelessCodec):
-    """A codec of one token."""
-
-    name = "argmax"
-    num_bytes: int = 4
-
-    @property
-    def max_bytes(self) -> int:
-        return self.num_bytes
-
-    def encode(self, dense: NDArray[np.floating]) -> bytes:
-        return int(np.argmax(dense)).to_bytes(self.num_bytes, "little")
-
-    def decode(self, payload: bytes, vocab_size: int = MAX_VOCAB) -> Distribution:
-        return Distribution(np.array([int.from_bytes(payload, "little")]), np.ones(1))
-
-    def fingerprint(self) -> str:
-        return f"argmax(num_bytes={self.num_bytes})"
-
-
-@pytest.fixture(autouse=True)
-def _registry(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(base, "CODECS", dict(base.CODECS))
-
-
-def test_a_registered_codec_is_made_by_its_name() -> None:
-    assert register(OnlyTheArgmax) is OnlyTheArgmax
-    codec = make_codec("argmax", num_bytes=3)
-    payload, after = codec.open().encode(np.array([0.1, 0.7, 0.2]))
-    assert payload == b"\x01\x00\x00"
-    assert codec.decode(payload).argmax() == 1
-    assert after == codec.open(), "it has no state"
-
-
-def test_its_parameters_are_those_of_its_constructor() -> None:
-    register(OnlyTheArgmax)
-    with pytest.raises(
-        ConfigError, match=r"^The codec argmax has no parameter 'p'; did you mean 'num_bytes'\?$"
-    ):
-        make_codec("argmax", p=0.8)
-    with pytest.raises(ConfigError, match=r"^The codec 'argmin' is unknown; did you mean argmax\?$"):
-        make_codec("argmin")
-
-
-def test_the_codec_of_the_settings() -> None:
-    assert codec_of(CodecConfig(p=0.9)).fingerprint() == make_codec("top_p", p=0.9).fingerprint()
-
-
-def test_a_codec_gets_the_settings_that_it_knows() -> None:
-    register(OnlyTheArgmax)
-    config = CodecConfig(p=0.9)
-    object.__setattr__(config, "name", "argmax")
-    assert codec_of(config).fingerprint() == make_codec("argmax").fingerprint()
+@pytest.mark.parametrize("name", ["auto", "top_p"])
+def test_the_codec_of_the_settings(name: Literal["auto", "top_p"]) -> None:
+    assert codec_of(CodecConfig(name=name, parameters={"p": 0.9})) == TopP(0.9)
+    assert codec_of(CodecConfig(name=name)).fingerprint() == "top_p/2(p=0.8, max_tokens=4096)"
+    assert codec_of(CodecConfig(name="top_k", parameters={"k": 8, "rest": "residual"})) == TopK(8, "residual")
 
 
 def test_a_codec_is_frozen() -> None:
@@ -125,6 +74,11 @@ def test_a_codec_of_ones_own_by_its_address() -> None:
 
 REFUSED = [
     (
+        "top_k",
+        {"p": 0.9},
+        "tandem.codecs.top_k:TopK has no parameter 'p' ([codec.parameters]); did you mean k?",
+    ),
+    (
         "own_codec:nucleus",
         {},
         "The device's decoder cannot import own_codec of codec.name = 'own_codec:nucleus' (ModuleNotFoundError: No "
@@ -149,8 +103,7 @@ REFUSED = [
     (
         "own_codecs:nucleus",
         {"share": 2},
-        "own_codecs:nucleus (codec.name) failed with ConfigError: The mass p of codec top_p must lie in (0, 1], got 2; "
-        "the default is 0.8.; correct it or [codec.parameters].",
+        "The mass p of codec top_p must lie in (0, 1], got 2; the default is 0.8.",
     ),
     (
         "own_codecs:broken",
@@ -173,15 +126,6 @@ def test_what_is_no_codec_is_one_sentence(
     with pytest.raises(ConfigError) as caught:
         codec_of(CodecConfig(name=name, parameters=parameters), "The device's decoder")
     assert str(caught.value) == sentence
-
-
-def test_a_built_in_codec_takes_no_table() -> None:
-    with pytest.raises(ConfigError) as caught:
-        CodecConfig(parameters={"k": 4})
-    assert str(caught.value) == (
-        "codec.parameters is for a codec of your own, but codec.name is 'auto' and the table holds k; write them "
-        "into [codec] itself."
-    )
 
 
 # ---- the state of a codec ------------------------------------------------------------------------------------

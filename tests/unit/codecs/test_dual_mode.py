@@ -6,7 +6,9 @@ from functools import partial
 
 import pytest
 
-from tandem.codecs import Codec, CSqs, KSqs, Lattice, RaceLists, TopK
+from tandem.codecs import Codec, RaceLists, TopK
+from tandem.papers.lattice import Lattice
+from tandem.papers.sqs import CSqs, KSqs
 from tandem_lab.simulation.link import Link
 from tandem_lab.simulation.recoded import simulate_codec
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from tandem.codecs.lattice import quantise
+from tandem.codecs.sets import quantise
 from tests.unit.codecs.test_sets import compositions
 
 SETTINGS = [(2, 5), (3, 4), (3, 7), (4, 5), (5, 4), (6, 4)]

@@ -55,19 +55,15 @@ def test_every_number_is_a_set_and_a_rest(number: int, universe: int, size: int)
 @pytest.mark.parametrize("vocab", TABLE)
 def test_bits_are_those_of_the_tables(vocab: int) -> None:
     by_kept, dense = TABLE[vocab]
-    assert {k: sets.k_sqs_bits(vocab, k, 100) for k in by_kept} == by_kept
-    assert {resolution: sets.lattice_bits(vocab, resolution) for resolution in dense} == dense
-    assert sets.c_sqs_bits(vocab, 16, 100) == by_kept[16] + sets.id_bits(vocab)
+    assert {k: sets.support_bits(vocab, k) + sets.counts_bits(k, 100) for k in by_kept} == by_kept
+    assert {resolution: sets.counts_bits(vocab, resolution) for resolution in dense} == dense
 
 
 def test_bits_of_single_pieces() -> None:
-    assert {resolution: sets.lattice_bits(50_257, resolution) for resolution in DENSE} == DENSE
-    assert {resolution: sets.lattice_bits(50_272, resolution) for resolution in DENSE} == DENSE
+    assert {resolution: sets.counts_bits(50_257, resolution) for resolution in DENSE} == DENSE
+    assert {resolution: sets.counts_bits(50_272, resolution) for resolution in DENSE} == DENSE
     assert [sets.support_bits(50_257, k) for k in (1, 16, 64, 256)] == [16, 206, 704, 2314]
     assert [sets.counts_bits(k, 100) for k in (1, 2, 16, 64)] == [0, 7, 62, 153]
-    assert sets.joint_bits(50_257, 16, 100) == 267
-    assert sets.non_zero_bits(50_257, 1, 100) == 23
-    assert sets.top_k_bits(32_000, 320) == 320 * 31
 
 
 def random_point(rng: np.random.Generator, vocab: int, kept: int) -> tuple[list[int], list[int]]:
@@ -79,7 +75,8 @@ def random_point(rng: np.random.Generator, vocab: int, kept: int) -> tuple[list[
 @pytest.mark.parametrize("kept", [1, 2, 16, 64, 256])
 def test_the_size_is_that_of_the_joint_index(vocab: int, kept: int) -> None:
     """At most two bytes more for one distribution, one for a block of eight; on average 0 to 2 bits."""
-    rng, joint = np.random.default_rng(kept), sets.joint_bits(vocab, kept, 100)
+    rng = np.random.default_rng(kept)
+    joint = (comb(vocab, kept) * comb(100 + kept - 1, 100) - 1).bit_length()
     for _ in range(20):
         block = 0
         for _ in range(8):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tandem.aggregation.distributions import Distribution
 from tandem.aggregation.rules import target_distribution
-from tandem.codecs import make_codec, top_p, varints
+from tandem.codecs import top_p, varints
 from tandem.codecs.top_p import COMPRESSED, MAX_VOCAB, PLAIN, WIDE, TopP, nucleus
 from tandem.errors import ConfigError, GenerationError, ProtocolError
 
@@ -213,7 +213,7 @@ def test_bad_max_tokens(max_tokens: object) -> None:
     with pytest.raises(
         ConfigError, match=r"^The size max_tokens of codec top_p must lie in \[1, 262144\], got "
     ):
-        make_codec("top_p", max_tokens=max_tokens)
+        TopP(max_tokens=max_tokens)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("scale", "limit_s"), [(6.0, 1e-3), (1.0, 12e-3)], ids=["peaked", "flat"])
@@ -316,14 +316,9 @@ def test_bad_p(p: object) -> None:
     with pytest.raises(
         ConfigError, match=r"^The mass p of codec top_p must lie in \(0, 1\], got .*; the default is"
     ):
-        make_codec("top_p", p=p)
+        TopP(p)  # type: ignore[arg-type]
 
 
-def test_make_codec_and_fingerprint() -> None:
-    assert make_codec("top_p").fingerprint() == "top_p/2(p=0.8, max_tokens=4096)"
-    assert make_codec("top_p", p=0.9).fingerprint() != CODEC.fingerprint()
-    assert make_codec("top_p", max_tokens=300).fingerprint() != CODEC.fingerprint()
-    with pytest.raises(ConfigError, match=r"^The codec 'topp' is unknown; did you mean top_p"):
-        make_codec("topp")
-    with pytest.raises(ConfigError, match=r"^The codec top_p has no parameter 'q'; did you mean 'p'"):
-        make_codec("top_p", q=1)
+def test_the_fingerprint_holds_every_parameter() -> None:
+    assert TopP().fingerprint() == "top_p/2(p=0.8, max_tokens=4096)"
+    assert len({each.fingerprint() for each in (TopP(), TopP(p=0.9), TopP(max_tokens=300))}) == 3

@@ -12,14 +12,14 @@ from numpy.typing import NDArray
 
 from tandem.aggregation.distributions import restrict
 from tandem.aggregation.rules import Proposed, draft_rule
-from tandem.codecs import make_codec
+from tandem.codecs import TopP
 from tandem.codecs.token import read_named_token
 from tandem.config.sampling import SamplingParams
 from tandem.engine import drafter as module
 from tandem.engine.drafter import Drafter, TokenDrafter, TokenVoter, mix_rows
 from tandem.topology import PARTIES, Party
 
-CODEC = make_codec("top_p", p=0.95)
+CODEC = TopP(0.95)
 WEIGHTS = (0.3, -1.0)
 OPTIONS = [{}, {"top_k": 5}, {"min_p": 0.2}, {"top_k": 4, "min_p": 0.3}]
 Floats = NDArray[np.float64]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tandem.aggregation.rules import draft_rule
-from tandem.codecs import make_codec
+from tandem.codecs import TopP
 from tandem.config.sampling import SamplingParams
 from tandem.corpora import WEIGHTS
 from tandem.engine.drafter import Drafter
@@ -25,7 +25,7 @@ from tandem.profiler.offline import (
 from tandem.topology import Party
 
 SLOPE_S, INTERCEPT_S = 2e-5, 0.003
-GREEDY = Drafter(make_codec("top_p", p=0.8), SamplingParams(temperature=0.0), "coupled")
+GREEDY = Drafter(TopP(0.8), SamplingParams(temperature=0.0), "coupled")
 
 
 @pytest.fixture(scope="module")
@@ -152,7 +152,7 @@ def test_a_batch_is_as_long_as_its_longest_row(engine: Engine) -> None:
 def test_a_draft_is_what_the_decoder_draws(engine: Engine) -> None:
     from tandem.engine.drafter import mix_rows
 
-    codec, rule = make_codec("top_p", p=0.8), draft_rule("coupled", 0.7)
+    codec, rule = TopP(0.8), draft_rule("coupled", 0.7)
     engine.open("one", "Which game?", ["Mira likes games.", "Tom likes chess."], 4)
     logits = engine.next_logits("one", [])
     engine.close("one")

@@ -22,7 +22,7 @@ from tandem.modes.spec import SessionSpec
 from tandem.protocol.estimating_tables import ProfilingTable, SchedulingTable
 from tandem.protocol.lengths import LengthSession, RoundProfilingSession
 from tandem.protocol.outbox import Send
-from tandem.scheduler.proposal_length import RoundCosts, best_length
+from tandem.scheduler.lengths import RoundCosts, best_length, load_length_policy
 from tandem.topology import Party
 from tandem_lab.simulation.specs import change_spec, make_spec
 
@@ -114,12 +114,21 @@ def test_an_asked_cloud_is_tried_again_though_every_answer_is_short() -> None:
     assert probes_in_short_answers(remembers=False) == 0
 
 
+QS = ("tandem.papers.qs:LastAccepted", "tandem.papers.qs:DoubleDqn")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _qs() -> None:
+    for policy in QS:
+        load_length_policy(policy, {}, "This process")
+
+
 def test_the_last_accepted_count_is_the_next_length() -> None:
     rounds = [round_of(4, 4), round_of(5, 2), round_of(2, 2), round_of(3, 0)]
-    assert play(spec(length_policy="last_accepted"), *rounds) == [5, 2, 3, 1]
+    assert play(spec(length_policy=QS[0]), *rounds) == [5, 2, 3, 1]
 
 
-@pytest.mark.parametrize("policy", ["best", "last_accepted", "double_dqn"])
+@pytest.mark.parametrize("policy", ["best", *QS])
 def test_no_policy_exceeds_the_limit(policy: str) -> None:
     lengths = play(spec(length_policy=policy, max_proposal=5), *[round_of(5, 5)] * 40)
     assert 1 <= max(lengths) <= 5

@@ -26,12 +26,15 @@ from tandem_lab.training.bundle import read_bundled_questions
 QUESTIONS = [asked.question for asked in read_bundled_questions()][:2]
 NUM_TOKENS, ID_BYTES = 20, 2
 CODECS: dict[str, tuple[str, ...]] = {
-    "k_sqs": (),
-    "c_sqs": ("codec.alpha=0.2", "codec.eta=0.5", "codec.beta_1=0.02", "codec.beta_max=0.5"),
-    "lattice": (),
-    "top_k": ("codec.k=16",),
+    "k_sqs": ("codec.name=tandem.papers.sqs:KSqs",),
+    "c_sqs": (
+        "codec.name=tandem.papers.sqs:CSqs",
+        "codec.parameters={alpha = 0.2, eta = 0.5, beta_1 = 0.02, beta_max = 0.5}",
+    ),
+    "lattice": ("codec.name=tandem.papers.qs:Lattice",),
+    "top_k": ("codec.name=top_k", "codec.parameters={k = 16}"),
 }
-"""With settings under which the threshold of `c_sqs` moves within an answer."""
+"""With parameters under which the threshold of `c_sqs` moves within an answer."""
 BUDGETS = {"k_sqs": 150, "c_sqs": 150, "lattice": 150, "top_k": 500}
 """Bits that hold some proposals and not all."""
 
@@ -135,7 +138,7 @@ class Live:
 def live(request: pytest.FixtureRequest) -> Iterator[Live]:
     """No party has documents; the cloud never votes on its own because the device is slow."""
     settings = [
-        f"codec.name={request.param}", "device.model=bundled-drafter", "device.num_documents=0",
+        "device.model=bundled-drafter", "device.num_documents=0",
         "cloud.num_documents=0", "cluster.start_timeout_s=300", "link.on_peer_loss=wait", *CODECS[request.param],
     ]  # fmt: skip
     config = Config.load(None, settings)

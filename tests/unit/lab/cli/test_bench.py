@@ -121,7 +121,7 @@ def test_what_was_measured_with_other_settings_is_not_taken() -> None:
     def settings_of(*changes: str) -> str:
         return bench.make_plan(bench.Grid(), Config.load(None, changes), 48).settings
 
-    assert settings_of() == settings_of() != settings_of("codec.p=0.9")
+    assert settings_of() == settings_of() != settings_of("codec.parameters={p = 0.9}")
 
 
 def test_each_benchmark_has_its_own_folder(plan_of: PlanOf) -> None:
@@ -130,7 +130,7 @@ def test_each_benchmark_has_its_own_folder(plan_of: PlanOf) -> None:
 
 
 def test_the_results_hold_the_settings(tmp_path: Path) -> None:
-    config = Config.load(None, ["codec.p=0.9"])
+    config = Config.load(None, ["codec.parameters={p = 0.9}"])
     assert bench.write_report([cell()], config, tmp_path, StageLog(is_quiet=True)) == 0
     assert json.loads((tmp_path / "results.json").read_text("utf-8"))["settings"]["codec"]["p"] == 0.9
 
@@ -145,7 +145,14 @@ def test_the_inner_process_gets_the_same_plan(
     started: list[list[str]], plan_of: PlanOf, tmp_path: Path
 ) -> None:
     words = ["lab", "bench", "ttft", "--rtt", "0", "100ms", "--systems", "DRDG/TW", "--runs", "2"]
-    words += ["--out", str(tmp_path / "out"), "--set", "codec.p=0.9", "--set", "weights.memory=0.5"]
+    words += [
+        "--out",
+        str(tmp_path / "out"),
+        "--set",
+        "codec.parameters={p = 0.9}",
+        "--set",
+        "weights.memory=0.5",
+    ]
     words += ["--min-decode-time", "0.1,0.02", "--deployment", "ray"]
     assert main(words) == 0
     ((*inner, within, name),) = started
@@ -172,7 +179,7 @@ def test_the_inner_process_gets_the_same_plan(
             ["--deployment", "join", "--data-plane", "ray"],
             "Nothing of this can be measured over a join link, whose data plane is sockets",
         ),
-        (["--set", "codec.q=1"], "the nearest is 'codec.p'"),
+        (["--set", "codec.nam=1"], "the nearest is 'codec.name'"),
     ],
 )
 def test_a_mistake_is_one_sentence(

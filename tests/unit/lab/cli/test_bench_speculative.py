@@ -53,7 +53,7 @@ def test_without_options_the_full_grid(plan_of: PlanOf) -> None:
     assert not [s for s in plan.cells[0].systems if s.name.endswith("rejection")], "at temperature 0"
     assert len(plan.clusters()) == 1
     assert {each.models for each in settings} == {"close"}
-    assert (config.codec.name, config.codec.k) == ("k_sqs", 16)
+    assert config.codec.name == "tandem.papers.sqs:KSqs"
     assert (config.weights.question, config.weights.evidence) == (0, 0)
 
 
@@ -80,14 +80,14 @@ def test_options_name_a_part(plan_of: PlanOf) -> None:
         "--questions",
         "1",
     ]
-    plan, config, _ = plan_of(*words, "--set", 'codec.name="lattice"')
+    plan, config, _ = plan_of(*words, "--set", 'codec.name="tandem.papers.qs:Lattice"')
     assert [(each.setting.bits_per_s, each.setting.floors_s) for each in plan.cells] == [
         (1e4, None),
         (None, None),
     ]
     assert [system.name for system in plan.cells[0].systems] == ["streamed", "pipelined"]
     assert (plan.runs, len(plan.questions)) == (2, 1)
-    assert config.codec.name == "lattice"
+    assert config.codec.name == "tandem.papers.qs:Lattice"
     assert {each.setting.models for each in plan.cells} == {"configured"}
 
 
@@ -121,7 +121,7 @@ def test_smoke_is_one_cell(plan_of: PlanOf) -> None:
     [
         (
             ["--systems", "pipelines"],
-            "A system is one of 15 (docs/explanation/speculative.md), but 'pipelines' is none",
+            "A system is one of 14 (docs/explanation/speculative.md), but 'pipelines' is none",
         ),
         (["--rate", "fast"], "A rate is a number with its unit"),
         (["--models", "half"], "must be close or configured (got 'half')"),
@@ -162,5 +162,5 @@ def test_the_report_is_written(tmp_path: Path) -> None:
     folder.mkdir()
     assert bench.write_report([cell()], config, folder, StageLog(is_quiet=True)) == 0
     results = json.loads((folder / "results.json").read_text("utf-8"))
-    assert results["settings"]["codec"]["name"] == "k_sqs"
+    assert results["settings"]["codec"]["name"] == "tandem.papers.sqs:KSqs"
     assert {path.name for path in folder.iterdir()} == {*bench.NAMES} - {"cells.jsonl"}

@@ -13,10 +13,10 @@ import pytest
 import torch
 
 from tandem.corpora import WEIGHTS
-from tandem.distillation.training import Example
-from tandem.distillation.trunk import head_parameters, make_drafter
 from tandem.engine.model import load_model
 from tandem.errors import TandemError
+from tandem.papers.flexspec.training import Example
+from tandem.papers.flexspec.trunk import head_parameters, make_drafter
 from tandem_lab.cli.evolve import evolve as evolve_command
 from tandem_lab.evolve import updates
 from tandem_lab.evolve.plot import plot_updates

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tandem.codecs import make_codec
+from tandem.codecs import TopP
 from tandem.config.schema import Config
 from tandem.errors import QueryError
 from tandem.events import Answer, DoneEvent, SessionStatistics, TokenEvent
@@ -24,7 +24,7 @@ from tandem_lab.latency.records import Setting
 from tandem_lab.latency.systems import BY_NAME, SYSTEMS
 
 SETTING = Setting(data_plane="socket", floors_s=(0.06, 0.025), rtt_s=0.1, temperature=1.0, max_new_tokens=48)
-LAW = make_codec("top_p", p=0.8).encode(np.array([0.1, 0.2, 0.7]))
+LAW = TopP(0.8).encode(np.array([0.1, 0.2, 0.7]))
 TEXTS = ["one text", "zwei Töne"]
 
 

@@ -7,12 +7,12 @@ import math
 import numpy as np
 import pytest
 
-from tandem.codecs import make_codec
+from tandem.codecs import TopP
 from tandem.topology import Party
 from tandem_lab.baselines.sequences import SequenceResult
 from tandem_lab.latency.sequences import log_probability, pick_likelier
 
-CODEC = make_codec("top_p", p=1.0)
+CODEC = TopP(1.0)
 LAW = np.array([0.5, 0.25, 0.125, 0.125])
 
 

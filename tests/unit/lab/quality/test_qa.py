@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tandem.codecs import make_codec
+from tandem.codecs import TopP
 from tandem.config.schema import Config
 from tandem.corpora import HOUSEHOLD
 from tandem.engine.engine import Engine
@@ -51,7 +51,7 @@ def test_documents_are_computed_once_for_all_methods_and_joined_ones_are_not_kep
     parties = Parties(
         dict.fromkeys(PARTIES, engine),
         dict.fromkeys(PARTIES, Shelf("Mira.")),
-        make_codec("top_p", p=0.8),
+        TopP(0.8),
         False,  # type: ignore[arg-type]
     )
     config = Config.load(None, ["sampling.max_new_tokens=2"])
@@ -85,7 +85,7 @@ def test_documents_that_were_cut_are_noted(
     load_engine: Callable[..., Engine], times: int, notes: int
 ) -> None:
     retrievers = dict.fromkeys(PARTIES, Shelf("Mira likes puzzle games. " * times))
-    parties = Parties(dict.fromkeys(PARTIES, load_engine()), retrievers, make_codec("top_p", p=0.8), False)  # type: ignore[arg-type]
+    parties = Parties(dict.fromkeys(PARTIES, load_engine()), retrievers, TopP(0.8), False)  # type: ignore[arg-type]
     config = Config.load(None, ["sampling.max_new_tokens=2"])
     asked = [Question(f"Which game {number}?", ("Vantelu",)) for number in range(2)]
     result = evaluate_questions(parties, asked, select_methods("static"), [Counts(1, 1)], config)
@@ -106,7 +106,7 @@ def test_a_token_that_is_not_more_probable_than_all_others_is_not_told(
 def test_the_oracle_row_has_the_words_of_the_wanted_answer(load_engine: Callable[..., Engine]) -> None:
     """With random weights nothing is told, and the answer is not exact."""
     retrievers = dict.fromkeys(PARTIES, Shelf("Mira likes puzzle games."))
-    parties = Parties(dict.fromkeys(PARTIES, load_engine()), retrievers, make_codec("top_p", p=0.8), False)  # type: ignore[arg-type]
+    parties = Parties(dict.fromkeys(PARTIES, load_engine()), retrievers, TopP(0.8), False)  # type: ignore[arg-type]
     config = Config.load(None, ["sampling.max_new_tokens=2"])
     asked = [Question(f"Which game {number}?", ("Vantelu",)) for number in range(2)]
     result = evaluate_questions(parties, asked, select_methods("evidence,oracle"), [Counts(1, 1)], config)
@@ -142,7 +142,7 @@ def household(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, load_engine: Call
     retrievers = {
         party: Retriever.open(build_given_index(party, embedder, "household"), embedder) for party in PARTIES
     }
-    return Parties(dict.fromkeys(PARTIES, engine), retrievers, make_codec("top_p", p=0.8), False)
+    return Parties(dict.fromkeys(PARTIES, engine), retrievers, TopP(0.8), False)
 
 
 def test_plain_rag_reads_the_passages_of_both_parties_in_one_prompt(household: Parties) -> None:
@@ -226,7 +226,7 @@ def test_no_method_is_charged_for_reading_a_document_first(load_engine: Callable
     asking: Any = dict.fromkeys(PARTIES, Counted(engine))
     try:
         evaluate_questions(
-            Parties(asking, shelf, make_codec("top_p", p=0.8), False),
+            Parties(asking, shelf, TopP(0.8), False),
             [Question("Which game?", ("Vantelu",))],
             select_methods("static,evidence"),
             [Counts(1, 1)],

@@ -146,8 +146,8 @@ def quick(seed: int, policy: str, delay_s: float = 0.05, **changes: Any) -> Chai
     [
         ("best", "stop_and_wait"),
         ("best", "pipelined"),
-        ("last_accepted", "stop_and_wait"),
-        ("double_dqn", "pipelined"),
+        ("tandem.papers.qs:LastAccepted", "stop_and_wait"),
+        ("tandem.papers.qs:DoubleDqn", "pipelined"),
         (WILD, "stop_and_wait"),
         (WILD, "pipelined"),
         (WILD, "cloud_goes_on"),

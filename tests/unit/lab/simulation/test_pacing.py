@@ -7,7 +7,7 @@ from itertools import product
 
 import pytest
 
-from tandem.scheduler.proposal_length import BestLength, expected_tokens
+from tandem.scheduler.lengths import BestLength, expected_tokens
 from tandem_lab.simulation.conditions import PACINGS, Conditions, Pacing, Timing
 from tandem_lab.simulation.pacing import ID_BYTES, device_alone, draw_accepted, play_answer
 from tandem_lab.simulation.packets import ACK_BYTES

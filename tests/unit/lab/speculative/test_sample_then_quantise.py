@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tandem.codecs import Lattice
+from tandem.papers.lattice import Lattice
 from tandem_lab.speculative.sample_then_quantise import verify
 
 

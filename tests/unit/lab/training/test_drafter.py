@@ -22,12 +22,12 @@ from tandem.aggregation.distributions import Distribution
 from tandem.aggregation.rules import proposal_rule
 from tandem.config.schema import Config
 from tandem.corpora import DRAFTER, WEIGHTS
-from tandem.distillation.build import fingerprints
-from tandem.distillation.training import distillation_loss, logits_of
 from tandem.engine.description import read_card
 from tandem.engine.drafter import mix_rows
 from tandem.engine.engine import Engine
 from tandem.errors import ConfigError
+from tandem.papers.flexspec.build import fingerprints
+from tandem.papers.flexspec.training import distillation_loss, logits_of
 from tandem_lab.training import drafter as training
 from tandem_lab.training.batches import NOT_COUNTED
 from tandem_lab.training.drafter import LESSON, SHARED, draw_pairs, measure_agreement

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from tandem.scheduler.double_dqn import LAYERS, NUM_CONFIDENCES, SHAPES, make_state, values
-from tandem.scheduler.proposal_length import MAX_LENGTH, RoundCosts
+from tandem.papers.qs import LAYERS, NUM_CONFIDENCES, SHAPES, make_state, values
+from tandem.scheduler.lengths import MAX_LENGTH, RoundCosts
 from tandem_lab.training import lengths as training
 from tandem_lab.training.lengths import Answers, Plan, double_dqn_loss, make_weights, train
 

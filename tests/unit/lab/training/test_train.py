@@ -9,7 +9,7 @@ from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM
 
 from tandem.corpora import WEIGHTS
-from tandem.distillation.training import learning_rate
+from tandem.papers.flexspec.training import learning_rate
 from tandem_lab.training import train as training
 from tandem_lab.training.batches import NOT_COUNTED, Batch
 from tandem_lab.training.measure import Reading

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from tandem.distillation.trunk import head_parameters, make_drafter, trunk_blocks, trunk_parameters
 from tandem.engine.model import decoder_layers, load_model
 from tandem.errors import GenerationError
+from tandem.papers.flexspec.trunk import head_parameters, make_drafter, trunk_blocks, trunk_parameters
 
 IDS = torch.tensor([[5, 9, 14, 200, 3, 77]])
 FAMILIES = ("llama", "llama-grouped", "qwen2", "qwen2-sliding", "phi", "gpt-neox", "opt")

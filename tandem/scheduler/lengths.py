@@ -1,9 +1,10 @@
-"""How many tokens a drafter without a vote proposes at a time: the best length, and the rules of two papers.
+"""How many tokens a drafter without a vote proposes at a time: always as many, the best length, or by a policy.
 
 A round proposes K tokens and commits those that are accepted and one more, the correction or the bonus. It lasts
 fixed_s + K * token_s (FlexSpec Eq. 7 to 10). NOT in the paper: the tokens that a round is worth. With acceptance rates
 a_1, a_2, ... by position they are 1 + a_1 + a_1 a_2 + ..., for one rate a (1 - a^(K + 1)) / (1 - a); the count
-of FlexSpec Algorithm 2, 1 + a K, makes either 1 or the longest length best in every situation (`printed_length`).
+of FlexSpec Algorithm 2, 1 + a K, makes either 1 or the longest length best in every situation
+(`tandem.papers.flexspec.printed_length`).
 Lengths may be 0: the decider then goes on by itself.
 
 NOT in the paper: a drafter that goes on drafting while its proposals are under way. A whole round follows only a
@@ -20,6 +21,9 @@ from itertools import accumulate
 from math import isnan, nan
 from operator import mul
 from typing import Protocol
+
+from tandem.config.extensions import Parameters
+from tandem.scheduler.policies import Loader
 
 MAX_LENGTH = 16
 """Tokens of a proposal, at most."""
@@ -75,13 +79,6 @@ def best_length(rates: Sequence[float], costs: RoundCosts, least: int = 0) -> in
     """K*: where the throughput is largest, from `least` to len(rates); the shortest of equals."""
     speeds = throughputs(rates, costs)
     return speeds.index(max(speeds[least:]), least)
-
-
-def printed_length(rate: float, costs: RoundCosts, max_length: int = MAX_LENGTH) -> int:
-    """FlexSpec Algorithm 2 as printed, for comparison: 1 + rate * K tokens per round, K from 1."""
-    return max(
-        range(1, max_length + 1), key=lambda length: ((1.0 + rate * length) / costs.round_s(length), -length)
-    )
 
 
 class LengthPolicy(Protocol):
@@ -144,17 +141,28 @@ class BestLength:
         return PROBING_SHARE * self.num_alone * costs.alone_s >= costs.round_s(PROBE_LENGTH)
 
 
-class LastAccepted:
-    """The heuristic that QS compares with: one token more after a full acceptance, else as many as were accepted."""
+LENGTH_POLICIES = Loader[LengthPolicy](
+    "length policy",
+    "decoding.length_policy",
+    "scheduler.length_parameters",
+    ("choose", "observe"),
+    "the device",
+)
 
-    def __init__(self, first: int = 4) -> None:
-        """first: the length of the first proposal."""
-        self._length = first
 
-    def choose(self, rates: Sequence[float], costs: RoundCosts, error: float = 0.0) -> int:
-        """At least 1: from 0 it would never come back."""
-        return max(1, min(self._length, len(rates)))
+def make_length_policy(name: str, max_length: int) -> LengthPolicy:
+    """A policy for one query. max_length: tokens of its longest proposal.
 
-    def observe(self, length: int, num_accepted: int, confidences: Sequence[float] = ()) -> None:
-        """Adapts to the last verdict."""
-        self._length = length + 1 if num_accepted == length else num_accepted
+    Raises ConfigError for a policy of one's own that this process has not loaded.
+    """
+    match name:
+        case "fixed":
+            return FixedLength(max_length)
+        case "best":
+            return BestLength()
+    return LENGTH_POLICIES.make(name, max_length=max_length)
+
+
+def load_length_policy(name: str, parameters: Parameters, where: str) -> None:
+    """Load the policy that a party's own settings name; nothing if it is built in. As `Loader.load`."""
+    LENGTH_POLICIES.load(name, parameters, where, max_length=1)

@@ -1,4 +1,4 @@
-"""The best length of proposals against brute force, the paper's rule, and the best length in hindsight."""
+"""The best length of proposals against brute force and the best length in hindsight."""
 
 from __future__ import annotations
 
@@ -8,16 +8,13 @@ from statistics import median
 import numpy as np
 import pytest
 
-from tandem.scheduler.proposal_length import (
+from tandem.scheduler.lengths import (
     MAX_LENGTH,
     BestLength,
     FixedLength,
-    LastAccepted,
-    LengthPolicy,
     RoundCosts,
     best_length,
     expected_tokens,
-    printed_length,
     throughputs,
 )
 from tandem_lab.simulation.rounds import DISTRIBUTION_BITS, ID_BITS, costs_of, play_rounds, tokens_per_s
@@ -107,17 +104,6 @@ def test_what_need_not_hide_a_round_trip_is_short() -> None:
     )
 
 
-def test_the_printed_rule_knows_two_lengths_only() -> None:
-    """FlexSpec's Algorithm 2 takes 1 or the longest, and loses up to a third of the speed."""
-    worst = 1.0
-    for rate, fixed_s, token_s in product(ALL_RATES, [0.06, 0.1, 0.19, 0.34], [0.0105, 0.027]):
-        costs = RoundCosts(fixed_s=fixed_s, token_s=token_s, alone_s=10.0)
-        printed = printed_length(rate, costs)
-        assert printed == (MAX_LENGTH if rate * fixed_s > token_s else 1)
-        worst = min(worst, throughputs(flat(rate), costs)[printed] / hindsight(rate, costs))
-    assert worst < 0.7
-
-
 def test_no_fixed_length_is_good_everywhere() -> None:
     def share(length: int, rate: float, rtt_s: float) -> float:
         costs = RoundCosts(fixed_s=rtt_s + 0.04, token_s=0.0105, alone_s=10.0)
@@ -176,28 +162,6 @@ def test_it_stops_proposing_where_that_does_not_pay_and_tries_again() -> None:
     assert all(each.length == 0 for each in rounds[10:20])
     assert tokens_per_s(rounds) >= 0.97 / costs.alone_s
     assert any(each.length for each in rounds[20:])
-
-
-def test_it_beats_the_heuristic_of_qs() -> None:
-    def speed(make: type[LengthPolicy]) -> list[float]:
-        return [
-            tokens_per_s(play_rounds(make(), lambda _: rate, lambda _: costs, 2000, 1))  # noqa: B023
-            for rate in ALL_RATES
-            for costs in [costs_of(0.05, 1e6, streamed=False)]
-        ]
-
-    assert all(own > other for own, other in zip(speed(BestLength), speed(LastAccepted), strict=True))
-
-
-def test_the_heuristic_never_gets_stuck() -> None:
-    heuristic = LastAccepted(first=4)
-    heuristic.observe(4, 0)
-    assert heuristic.choose(flat(0.5), costs_of(0.1, 1e6)) == 1
-    heuristic.observe(1, 1)
-    assert heuristic.choose(flat(0.5), costs_of(0.1, 1e6)) == 2
-    for length in range(2, 40):
-        heuristic.observe(length, length)
-    assert heuristic.choose(flat(0.5), costs_of(0.1, 1e6)) == MAX_LENGTH
 
 
 def test_a_fixed_length_is_fixed() -> None:

@@ -11,8 +11,8 @@ from itertools import islice
 import numpy as np
 import pytest
 
-from tandem.codecs import CodecStates, CSqs
-from tandem.codecs.c_sqs import CSqsSession
+from tandem.codecs import CodecStates
+from tandem.papers.sqs import CSqs, CSqsSession
 from tandem.protocol.prefix import Prefix
 
 VOCAB, NUM_STEPS = 40, 2000

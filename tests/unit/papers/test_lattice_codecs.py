@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from math import comb
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,11 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tandem.aggregation.distributions import Distribution
-from tandem.codecs import Codec, CSqs, KSqs, Lattice, TopK, codec_of, make_codec, sets
+from tandem.codecs import Codec, TopK, codec_of, sets
 from tandem.codecs.base import MAX_KEPT, MAX_VOCAB
-from tandem.codecs.lattice import quantise
-from tandem.config.extensions import CodecConfig
+from tandem.codecs.sets import quantise
+from tandem.config.extensions import CodecConfig, Parameters
 from tandem.errors import ConfigError, GenerationError, ProtocolError
+from tandem.papers.lattice import Lattice
+from tandem.papers.sqs import CSqs, KSqs
 from tests.unit.codecs.random_bytes import CODECS, VOCAB, count_decoded
 from tests.unit.codecs.test_sets import compositions
 
@@ -86,22 +89,32 @@ def test_what_was_quantised_once_stays() -> None:
         assert Lattice(100).encode(Lattice(100).decode(once, 1000).dense(1000)) == once
 
 
+def _bits(count: int) -> int:
+    """ceil(log2 count)."""
+    return (count - 1).bit_length()
+
+
+def _non_zero_bits(vocab: int, num_tokens: int, resolution: int) -> int:
+    """How many tokens have a count above zero, which, and these counts."""
+    return _bits(resolution * comb(vocab, num_tokens) * comb(resolution - 1, num_tokens - 1))
+
+
 @pytest.mark.parametrize("vocab", [50_257, MAX_VOCAB])
 def test_bytes_are_those_of_the_formulas(vocab: int) -> None:
     """Within two bytes; a flat distribution gives every kept token a count."""
     dense = np.random.default_rng(1).random(vocab) + 10.0
     for k in (1, 2, 16, 64):
-        limit = (sets.joint_bits(vocab, k, 100) + 7) // 8
+        limit = (_bits(comb(vocab, k) * comb(100 + k - 1, 100)) + 7) // 8
         assert limit <= len(KSqs(k, 100, "paper").encode(dense)) <= limit + 1
-        assert len(KSqs(k, 100).encode(dense)) <= (sets.non_zero_bits(vocab, k, 100) + 7) // 8 + 1
+        assert len(KSqs(k, 100).encode(dense)) <= (_non_zero_bits(vocab, k, 100) + 7) // 8 + 1
     for resolution in (4, 24, 100, 720):
-        limit = (sets.lattice_bits(vocab, resolution) + 7) // 8
+        limit = (sets.counts_bits(vocab, resolution) + 7) // 8
         assert abs(len(Lattice(resolution, "paper").encode(dense)) - limit) <= 1
-        limit = (sets.non_zero_bits(vocab, resolution, resolution) + 7) // 8
+        limit = (_non_zero_bits(vocab, resolution, resolution) + 7) // 8
         assert abs(len(Lattice(resolution).encode(dense)) - limit) <= 1
     for k in (1, 8, 64, 320):
         for rest in ("renormalise", "residual"):
-            assert len(TopK(k, rest).encode(dense)) <= (sets.top_k_bits(vocab, k) + 7) // 8 + 2  # type: ignore[arg-type]
+            assert len(TopK(k, rest).encode(dense)) <= k * (_bits(vocab) + 16) // 8 + 3  # type: ignore[arg-type]
 
 
 def test_a_lone_token_takes_few_bytes() -> None:
@@ -221,7 +234,8 @@ def test_a_vocabulary_smaller_than_k_is_refused() -> None:
         with pytest.raises(GenerationError) as caught:
             encode(codec, np.ones(12))
         assert str(caught.value) == (
-            f"The codec {codec.name} keeps k = 16 tokens, but the model's vocabulary has 12; set codec.k to at most 12."
+            f"The codec {codec.name} keeps k = 16 tokens, but the model's vocabulary has 12; set k in "
+            "codec.parameters to at most 12."
         )
 
 
@@ -234,35 +248,35 @@ def test_what_is_no_distribution_is_refused(codec: Codec, dense: np.ndarray) -> 
         encode(codec, dense)
 
 
-BAD = [
+BAD: list[tuple[Any, dict[str, object], str]] = [
     (
-        "k_sqs",
+        KSqs,
         {"k": 0},
         "The parameter k of codec k_sqs must be a whole number in [1, 4096], got 0; the default is 16.",
     ),
     (
-        "lattice",
+        Lattice,
         {"resolution": 1.5},
         "The parameter resolution of codec lattice must be a whole number in [1, 4096], got 1.5; the default is 100.",
     ),
     (
-        "lattice",
+        Lattice,
         {"index": "papr"},
         "The parameter index of codec lattice must be non_zero or paper, got 'papr'; did you mean paper?",
     ),
     (
-        "top_k",
+        TopK,
         {"rest": "drop"},
         "The parameter rest of codec top_k must be renormalise or residual, got 'drop'; choose one of renormalise, "
         "residual.",
     ),
     (
-        "c_sqs",
+        CSqs,
         {"beta_max": 0.001},
         "The parameter beta_max of codec c_sqs must be a number in [0.01, 1], got 0.001; the default is 0.05.",
     ),
     (
-        "c_sqs",
+        CSqs,
         {"eta": 0},
         "The parameter eta of codec c_sqs must be a number in [1e-12, 1], got 0; the default is 0.001.",
     ),
@@ -270,35 +284,36 @@ BAD = [
 
 
 @pytest.mark.parametrize(
-    ("name", "parameters", "sentence"), BAD, ids=[f"{case[0]}-{case[1]}" for case in BAD]
+    ("codec", "parameters", "sentence"), BAD, ids=[f"{case[0].name}-{case[1]}" for case in BAD]
 )
-def test_bad_parameters(name: str, parameters: dict[str, object], sentence: str) -> None:
+def test_bad_parameters(codec: Any, parameters: dict[str, object], sentence: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        make_codec(name, **parameters)
+        codec(**parameters)
     assert str(caught.value) == sentence
 
 
 FINGERPRINTS = {
-    "lattice": "lattice/1(resolution=100, index=non_zero)",
-    "k_sqs": "k_sqs/1(k=16, resolution=100, index=non_zero)",
+    "tandem.papers.qs:Lattice": "lattice/1(resolution=100, index=non_zero)",
+    "tandem.papers.sqs:KSqs": "k_sqs/1(k=16, resolution=100, index=non_zero)",
     "top_k": "top_k/1(k=16, rest=renormalise)",
-    "c_sqs": "c_sqs/1(alpha=0.0005, eta=0.001, beta_1=0.01, beta_max=0.05, resolution=100, index=non_zero)",
+    "tandem.papers.sqs:CSqs": "c_sqs/1(alpha=0.0005, eta=0.001, beta_1=0.01, beta_max=0.05, resolution=100, "
+    "index=non_zero)",
 }
 
 
 @pytest.mark.parametrize("name", FINGERPRINTS)
 def test_settings_name_a_codec_with_the_defaults_of_its_class(name: str) -> None:
-    codec = codec_of(CodecConfig(name=name))  # type: ignore[arg-type]
-    assert codec == make_codec(name)
+    codec = codec_of(CodecConfig(name=name))
     assert codec.fingerprint() == FINGERPRINTS[name]
 
 
 def test_settings_reach_the_codec() -> None:
-    config = CodecConfig(name="k_sqs", k=8, resolution=24, index="paper")
-    assert codec_of(config) == KSqs(8, 24, "paper")
-    assert codec_of(CodecConfig(name="top_k", k=8, rest="residual")) == TopK(8, "residual")
-    adaptive = CodecConfig(name="c_sqs", alpha=0.02, eta=0.1, beta_1=0.03, beta_max=0.0)
-    assert codec_of(adaptive) == CSqs(0.02, 0.1, 0.03, 0.0)
+    parameters: Parameters = {"k": 8, "resolution": 24, "index": "paper"}
+    assert codec_of(CodecConfig(name="tandem.papers.sqs:KSqs", parameters=parameters)) == KSqs(8, 24, "paper")
+    parameters = {"alpha": 0.02, "eta": 0.1, "beta_1": 0.03, "beta_max": 0.0}
+    assert codec_of(CodecConfig(name="tandem.papers.sqs:CSqs", parameters=parameters)) == CSqs(
+        0.02, 0.1, 0.03, 0.0
+    )
 
 
 @pytest.mark.parametrize("codec", [Lattice(4096), KSqs(MAX_KEPT, 4096), TopK(MAX_KEPT), CSqs(index="paper")])

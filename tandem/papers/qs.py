@@ -1,13 +1,17 @@
-"""QS's learned policy of proposal lengths, for comparison: a double deep Q-network's values in numpy.
+"""QS (arXiv 2507.00605): its lattice, its heuristic for the length of proposals, and its learned policy for it.
 
-State (QS IV-B): the drafter's probabilities of the last 64 accepted tokens, their mean, the newest one, and the link.
+As `codec.name = "tandem.papers.qs:Lattice"` and `decoding.length_policy = "tandem.papers.qs:LastAccepted"` or
+`:DoubleDqn`. Both policies propose at least one token, so they suit the pacings stop_and_wait and pipelined.
+
+The learned policy is a double deep Q-network, here its values in numpy. State (QS IV-B): the drafter's probabilities
+of the last 64 accepted tokens, their mean, the newest one, and the link.
 Action: a length from 1. Trained by `tandem_lab.training.lengths`, which also has the reward (QS Eq. 13).
 
 NOT in the paper: the link is told as log(fixed_s / token_s), on which alone the best length depends, so that one
 network serves every link; the hidden layers have 32 and 16 units, so that the weights take 6 kB; where the drafter's
 probabilities are not known, the estimated acceptance rate stands for them. The codec is not chosen.
-`BestLength` needs no training, may propose nothing, and is better where the acceptance stays as it is
-(`benchmarks/proposal_length.py`).
+`tandem.scheduler.lengths.BestLength` needs no training, may propose nothing, and is better where the acceptance stays
+as it is (`benchmarks/proposal_length.py`).
 """
 
 from __future__ import annotations
@@ -23,8 +27,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tandem.errors import TandemError
-from tandem.scheduler.proposal_length import MAX_LENGTH, RoundCosts
+from tandem.errors import ConfigError
+from tandem.papers.lattice import Lattice as Lattice
+from tandem.scheduler.lengths import MAX_LENGTH, RoundCosts
 
 WEIGHTS = Path(__file__).with_name("double_dqn.npy")
 """The trained weights: float16, all layers in a row."""
@@ -35,20 +40,42 @@ SHAPES = tuple(shape for size, after in pairwise(LAYERS) for shape in ((size, af
 """A matrix and a bias for each layer."""
 
 
+# --8<-- [start:policy]
+class LastAccepted:
+    """The heuristic that QS compares with: one token more after a full acceptance, else as many as were accepted."""
+
+    def __init__(self, max_length: int, first: int = 4) -> None:
+        """max_length: tokens of a proposal, at most. first: the length of the first one."""
+        self._max_length = max_length
+        self._length = first
+
+    def choose(self, rates: Sequence[float], costs: RoundCosts, error: float = 0.0) -> int:
+        """At least 1: from 0 it would never come back."""
+        return max(1, min(self._length, self._max_length))
+
+    def observe(self, length: int, num_accepted: int, confidences: Sequence[float] = ()) -> None:
+        """Adapts to the last verdict."""
+        self._length = length + 1 if num_accepted == length else num_accepted
+
+
+# --8<-- [end:policy]
+
+
 class DoubleDqn:
     """The length with the largest value. Without state of its own but the confidences of one session."""
 
-    def __init__(self, path: Path = WEIGHTS) -> None:
-        """path: weights, as `pack` made them. Raises TandemError if they are not."""
-        self._weights = load_weights(path)
+    def __init__(self, max_length: int, weights: str = str(WEIGHTS)) -> None:
+        """max_length: tokens of a proposal, at most. weights: a file, as `pack` made it. Raises ConfigError if not."""
+        self._max_length = max_length
+        self._weights = load_weights(Path(weights))
         self._confidences = deque[float](maxlen=NUM_CONFIDENCES)
         self._rate = 0.0  # as last estimated
 
     def choose(self, rates: Sequence[float], costs: RoundCosts, error: float = 0.0) -> int:
-        """From 1 to len(rates); the shortest of equals."""
+        """From 1 to max_length; the shortest of equals."""
         self._rate = rates[0]
         found = values(self._weights, make_state(self._confidences, costs))
-        return 1 + int(np.argmax(found[: len(rates)]))
+        return 1 + int(np.argmax(found[: self._max_length]))
 
     def observe(self, length: int, num_accepted: int, confidences: Sequence[float] = ()) -> None:
         """Keeps what the drafter thought of the tokens that were accepted."""
@@ -81,16 +108,16 @@ def pack(weights: Sequence[NDArray[Any]]) -> NDArray[np.float16]:
 
 @cache
 def load_weights(path: Path) -> tuple[NDArray[np.float32], ...]:
-    """Matrix and bias of each layer, by SHAPES. Raises TandemError."""
+    """Matrix and bias of each layer, by SHAPES. Raises ConfigError."""
     sizes = [prod(shape) for shape in SHAPES]
     try:
         flat = np.load(path, allow_pickle=False)
     except (OSError, ValueError) as error:
-        raise TandemError(
+        raise ConfigError(
             f"The weights of the learned policy cannot be read from {path} ({error})."
         ) from error
     if flat.shape != (sum(sizes),):
-        raise TandemError(
+        raise ConfigError(
             f"The weights of the learned policy are {sum(sizes)} numbers, but {path} has shape {flat.shape}; "
             "train them with `python -m tandem_lab.training.lengths`."
         )

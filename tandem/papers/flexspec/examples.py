@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import torch
 from tokenizers import Tokenizer
 
-from tandem.distillation.training import Example
 from tandem.engine.session import Feed
 from tandem.errors import GenerationError
+from tandem.papers.flexspec.training import Example
 
 if TYPE_CHECKING:
     from tandem.engine.engine import Engine

@@ -1,7 +1,8 @@
-"""Codec `c_sqs`: the tokens that reach a threshold which follows the mass it dropped, rounded to multiples of 1 / l.
+"""The codecs of SQS (arXiv 2510.09942): K-SQS and C-SQS, as `codec.name = "tandem.papers.sqs:KSqs"` and `:CSqs`.
 
-Layout: one whole number (`tandem.codecs.sets`), lowest byte first. index `paper`: counts, zeros included, which K
-tokens, K; where K is the whole vocabulary, as in `tandem.codecs.lattice`. index `non_zero`: as there, in either case.
+Layout: one whole number (`tandem.codecs.sets`), lowest byte first. index `non_zero`: as in `tandem.papers.lattice`.
+index `paper`: counts, zeros included, and which K tokens; of C-SQS K too, and where that is the whole vocabulary, as
+there.
 """
 
 from __future__ import annotations
@@ -12,20 +13,21 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from tandem.aggregation.distributions import Distribution
+from tandem.aggregation.distributions import Distribution, largest
 from tandem.codecs import sets
 from tandem.codecs.base import (
     MAX_KEPT,
     MAX_RESOLUTION,
     MAX_VOCAB,
+    StatelessCodec,
     check_dense,
+    check_fits,
     check_share,
     check_whole,
     check_word,
     malformed,
-    register,
 )
-from tandem.codecs.lattice import (
+from tandem.papers.lattice import (
     DEFAULT_RESOLUTION,
     INDEXES,
     NON_ZERO,
@@ -40,11 +42,68 @@ from tandem.codecs.lattice import (
     push_whole,
 )
 
+DEFAULT_K = 16
 
-@register
+
+@dataclass(frozen=True)
+class KSqs(StatelessCodec):
+    """K-SQS (SQS Alg. 2): the top K, renormalised and rounded to multiples of 1 / resolution; then a token is drawn.
+
+    With index `paper` every distribution takes ceil(log2 (C(V, K) C(l + K - 1, K - 1))) bits: 267 for K = 16, l = 100,
+    V = 50,257. NOT in the paper: the top K are renormalised before they are quantised (without which the counts
+    do not sum to l); of equally probable tokens the lowest ids are kept.
+    """
+
+    name: ClassVar[str] = "k_sqs"
+    k: int = DEFAULT_K  # K, tokens of the support, 1 to 4,096
+    resolution: int = DEFAULT_RESOLUTION  # l, the sum of the counts, 1 to 4,096
+    index: Index = NON_ZERO  # how a lattice point is numbered
+
+    def __post_init__(self) -> None:
+        """Raises ConfigError for a parameter out of range."""
+        check_whole(self.name, "k", self.k, 1, MAX_KEPT, DEFAULT_K)
+        check_whole(self.name, "resolution", self.resolution, 1, MAX_RESOLUTION, DEFAULT_RESOLUTION)
+        check_word(self.name, "index", self.index, INDEXES)
+
+    @property
+    def max_bytes(self) -> int:
+        """Size of the largest payload."""
+        return sets.max_bytes(_num_bits(self.k, self.resolution) + self.k.bit_length())
+
+    def encode(self, dense: NDArray[np.floating]) -> bytes:
+        """Bytes of a distribution [vocab], k <= vocab <= 2**18; GenerationError if it is none or too short."""
+        check_dense(dense)
+        check_fits(self.name, self.k, dense.size)
+        ids = largest(dense, self.k)
+        found = point(dense, ids, self.resolution)
+        if self.index == NON_ZERO:
+            return sets.to_bytes(push_non_zero(0, found, dense.size, self._most))
+        return sets.to_bytes(push_support(0, found, dense.size))
+
+    def decode(self, payload: bytes, vocab_size: int = MAX_VOCAB) -> Distribution:
+        """The distribution b / l in the bytes; ProtocolError if they are malformed."""
+        number = sets.from_bytes(payload, self.max_bytes)
+        sets.check_is_subset(self.k, vocab_size)
+        if self.index == NON_ZERO:
+            found, rest = pop_non_zero(number, vocab_size, self._most, self.resolution)
+        else:
+            found, rest = pop_support(number, vocab_size, self.k, self.resolution)
+        sets.check_is_used_up(rest)
+        return found.distribution()
+
+    @property
+    def _most(self) -> int:
+        """Most tokens that can have a count."""
+        return min(self.k, self.resolution)
+
+    def fingerprint(self) -> str:
+        """Name, version of the layout, and the parameters."""
+        return f"{self.name}/1(k={self.k}, resolution={self.resolution}, index={self.index})"
+
+
 @dataclass(frozen=True)
 class CSqs:
-    """C-SQS (SQS Alg. 1, arXiv 2510.09942): keeps q(x) >= beta, then beta <- beta - eta (a - alpha).
+    """C-SQS (SQS Alg. 1): keeps q(x) >= beta, then beta <- beta - eta (a - alpha).
 
     a is the mass that was really dropped, of q before it is quantised. If no token reaches beta, the most probable one
     is kept. Summed up, mean(a) = alpha + (beta_1 - beta_(T+1)) / (eta T) over T distributions, and since beta >= -eta
@@ -81,11 +140,11 @@ class CSqs:
     @property
     def max_bytes(self) -> int:
         """Size of the largest payload."""
-        whole = sets.lattice_bits(MAX_VOCAB, self.resolution) + self.resolution.bit_length()
-        support = sets.c_sqs_bits(MAX_VOCAB, MAX_KEPT, self.resolution)
-        return sets.max_bytes(
-            whole if self.index == NON_ZERO else max(whole + MAX_VOCAB.bit_length(), support)
-        )
+        whole = sets.counts_bits(MAX_VOCAB, self.resolution) + self.resolution.bit_length()
+        if self.index == NON_ZERO:
+            return sets.max_bytes(whole)
+        size_bits = MAX_VOCAB.bit_length()  # how many tokens are kept (SQS Eq. 5)
+        return sets.max_bytes(max(whole, _num_bits(MAX_KEPT, self.resolution)) + size_bits)
 
     def open(self) -> CSqsSession:
         """The threshold beta_1."""
@@ -151,3 +210,8 @@ class CSqsSession:
         """beta - eta (a - alpha), at most beta_max (SQS Eq. 8)."""
         beta = self.beta - self.codec.eta * (dropped - self.codec.alpha)
         return min(beta, self.codec.beta_max) if self.codec.beta_max else beta
+
+
+def _num_bits(kept: int, resolution: int) -> int:
+    """Of a support and its counts, each rounded up (SQS Eq. 1), in the largest vocabulary."""
+    return sets.support_bits(MAX_VOCAB, kept) + sets.counts_bits(kept, resolution)

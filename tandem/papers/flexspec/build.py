@@ -15,10 +15,10 @@ from tandem.corpora import model_path
 from tandem.errors import GenerationError
 
 if TYPE_CHECKING:
-    from tandem.distillation.examples import Row
-    from tandem.distillation.training import Loss
     from tandem.engine.description import DrafterCard
     from tandem.engine.engine import Engine
+    from tandem.papers.flexspec.examples import Row
+    from tandem.papers.flexspec.training import Loss
 
 TEMPLATE = "template.json"
 LOG = "training.jsonl"
@@ -58,12 +58,12 @@ def train_drafter(
     """
     import torch
 
-    from tandem.distillation import training
-    from tandem.distillation.trunk import make_drafter, trunk_blocks
     from tandem.engine.description import DrafterCard
     from tandem.engine.engine import Engine
     from tandem.engine.model import decoder_layers
     from tandem.engine.places import expand_home
+    from tandem.papers.flexspec import training
+    from tandem.papers.flexspec.trunk import make_drafter, trunk_blocks
 
     recipe = recipe or Recipe()
     path = expand_home(model_path(model))
@@ -156,7 +156,7 @@ def _make_rows(
     rng: Random,
     progress: Callable[[str], object],
 ) -> list[Row]:
-    from tandem.distillation import examples
+    from tandem.papers.flexspec import examples
 
     if questions:
         rows = examples.answer_rows(

@@ -1,4 +1,4 @@
-"""Codec `lattice`: the nearest distribution of the whole vocabulary with probabilities in multiples of 1 / l.
+"""QS's codec: the nearest distribution of the whole vocabulary with probabilities in multiples of 1 / l.
 
 Layout: one whole number (`tandem.codecs.sets`), lowest byte first. index `non_zero`: counts of the tokens that have
 one, which tokens, how many; index `paper`: the places of l stars among l + V - 1.
@@ -13,7 +13,7 @@ from typing import ClassVar, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tandem.aggregation.distributions import Distribution, largest
+from tandem.aggregation.distributions import Distribution
 from tandem.codecs import sets
 from tandem.codecs.base import (
     MAX_RESOLUTION,
@@ -22,7 +22,6 @@ from tandem.codecs.base import (
     check_dense,
     check_whole,
     check_word,
-    register,
 )
 
 # ---- Distributions with probabilities b / l ----------------------------------------------------------------
@@ -32,7 +31,6 @@ Index = Literal["non_zero", "paper"]
 NON_ZERO: Index = "non_zero"
 PAPER: Index = "paper"
 INDEXES: tuple[Index, ...] = (NON_ZERO, PAPER)
-_SMALL = 1e-290
 
 
 class Point(NamedTuple):
@@ -54,32 +52,9 @@ class Point(NamedTuple):
         return Distribution(ids, counts / np.add.reduce(counts))
 
 
-def quantise(probabilities: NDArray[np.floating], resolution: int) -> NDArray[np.int64]:
-    """Counts b [n] of sum `resolution` nearest to l q in L1, L2 and largest difference (QS Eq. 5; SQS Alg. 2).
-
-    probabilities: [n], >= 0, not all zero. NOT in the papers: they are normalised first, without which the counts of a
-    truncated distribution do not sum to l. b = floor(l q + 1/2), then the |sum b - l| largest errors on one side are
-    taken back, of equal ones that of the lowest id. Total variation <= floor(n/2) ceil(n/2) / (n l).
-    """
-    scaled = probabilities.astype(np.float64)
-    peak = np.maximum.reduce(scaled)
-    if not _SMALL < peak < 1 / _SMALL:
-        scaled /= peak  # else the sum or the factor below may be infinite
-    scaled *= resolution / np.add.reduce(scaled)
-    counts = scaled + 0.5
-    np.floor(counts, out=counts)
-    excess = int(np.add.reduce(counts)) - resolution
-    if excess:
-        sign = 1.0 if excess > 0 else -1.0
-        error = np.subtract(counts, scaled, out=scaled)
-        error *= sign
-        counts[largest(error, abs(excess))] -= sign
-    return counts.astype(np.int64)
-
-
 def point(dense: NDArray[np.floating], ids: NDArray[np.int64], resolution: int) -> Point:
     """The lattice point nearest to a distribution [vocab] restricted to `ids`, ascending, and renormalised."""
-    return Point(ids, quantise(dense[ids], resolution))
+    return Point(ids, sets.quantise(dense[ids], resolution))
 
 
 def push_non_zero(number: int, found: Point, vocab_size: int, most: int) -> int:
@@ -134,7 +109,6 @@ DEFAULT_RESOLUTION = 100
 """Of SQS's experiments."""
 
 
-@register
 @dataclass(frozen=True)
 class Lattice(StatelessCodec):
     """Quantise-Sample-and-Verify (QS Eq. 5 and 6, arXiv 2507.00605): q rounded to multiples of 1 / resolution.
@@ -156,7 +130,7 @@ class Lattice(StatelessCodec):
     def max_bytes(self) -> int:
         """Size of the largest payload."""
         # Summed over n, C(V, n) C(l - 1, n - 1) is C(l + V - 1, l).
-        return sets.max_bytes(sets.lattice_bits(MAX_VOCAB, self.resolution) + self.resolution.bit_length())
+        return sets.max_bytes(sets.counts_bits(MAX_VOCAB, self.resolution) + self.resolution.bit_length())
 
     def encode(self, dense: NDArray[np.floating]) -> bytes:
         """Bytes of a distribution [vocab], vocab <= 2**18; GenerationError if it is none."""

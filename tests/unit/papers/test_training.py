@@ -12,7 +12,8 @@ import pytest
 import torch
 
 from tandem.aggregation.rules import coupled_acceptance
-from tandem.distillation.training import (
+from tandem.engine.model import load_model
+from tandem.papers.flexspec.training import (
     Acceptance,
     Example,
     Loss,
@@ -28,8 +29,7 @@ from tandem.distillation.training import (
     pair_of,
     whole,
 )
-from tandem.distillation.trunk import head_parameters, make_drafter
-from tandem.engine.model import load_model
+from tandem.papers.flexspec.trunk import head_parameters, make_drafter
 
 EXAMPLES = [Example(tuple(Random(n).choices(range(300), k=4 + n % 5)), 1 + n % 3) for n in range(12)]
 ROWS = [(example, example) for example in EXAMPLES]

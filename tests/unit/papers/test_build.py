@@ -10,10 +10,10 @@ import pytest
 
 from tandem.actors.loading import load_engine
 from tandem.config.schema import Config
-from tandem.distillation.build import Recipe, check_out, train_drafter
 from tandem.engine.description import CARD, describe_card, find_mismatch, read_card
 from tandem.engine.engine import Engine
 from tandem.errors import GenerationError
+from tandem.papers.flexspec.build import Recipe, check_out, train_drafter
 
 TEXTS = [
     "Mira likes puzzle games, so try Vantelu Cor. " * 6,
