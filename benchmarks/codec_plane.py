@@ -28,7 +28,7 @@ import argparse
 import sys
 import tempfile
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -45,8 +45,8 @@ from tandem.codecs import Codec, CodecSession, TopK, TopP
 from tandem.codecs.base import MAX_VOCAB
 from tandem.papers.lattice import Lattice
 from tandem.papers.sqs import CSqs, KSqs
-from tandem_lab.speculative.plot import plot_plane
-from tandem_lab.speculative.sample_then_quantise import verify
+from tandem_lab.plots import save
+from tandem_lab.quality.sample_then_quantise import verify
 
 TEMPERATURES = (0.2, 0.4, 0.6, 0.8, 1.0)
 Pair = tuple[NDArray[np.float64], NDArray[np.float64]]
@@ -108,6 +108,61 @@ class Recorder:
         """As the codec inside."""
         self.seen.append(np.array(dense, dtype=np.float64))
         return self.inner.encode(dense), self
+
+
+PLANE_LOOK = {
+    "ids": ("#cc3377", "D"),
+    "k_sqs": ("#0072b2", "o"),
+    "c_sqs": ("#56b4e9", "s"),
+    "lattice": ("#009e73", "^"),
+    "top_k": ("#e69f00", "v"),
+    "top_p": ("#000000", "x"),
+}
+"""Colour and marker of a codec."""
+PLANE_SIZES = {"4": 4.0, "64": 9.0, "24": 5.0, "100": 8.0, "0.8": 5.0, "0.95": 8.0}
+"""Size of the marker for a codec's parameter, in points, where it is not 6."""
+
+
+def plot_plane(rows: Mapping[float, Mapping[str, tuple[float, float]]], path: Path, what: str) -> None:
+    """The plane of bits and acceptance, one plot for each temperature. Raises TandemError.
+
+    rows: mean bits of a draft and the probability that it stands, by temperature and scheme; what: the distributions.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(3.4 * len(rows), 4.6), dpi=120, layout="constrained")
+    plots = figure.subplots(1, len(rows), squeeze=False, sharex=True, sharey=True)[0]
+    handles: dict[str, Any] = {}
+    for plot, (temperature, schemes) in zip(plots, rows.items(), strict=True):
+        for name, (bits, acceptance) in schemes.items():
+            if bits:
+                handles[name] = plot.plot(bits, acceptance, label=name, **_plane_look(name))[0]
+            else:
+                handles[name] = plot.axhline(acceptance, label=name, color="#777777", lw=0.8, ls=":")
+        plot.set_xscale("log")
+        plot.set_xlabel("bits per draft")
+        plot.set_title(f"T {temperature:g}", fontsize=10, loc="left")
+        plot.grid(alpha=0.3)
+        plot.spines[["top", "right"]].set_visible(False)
+    plots[0].set_ylabel("probability that the draft stands")
+    figure.suptitle(what, fontsize=10)
+    figure.legend(
+        handles.values(), handles.keys(), loc="outside lower center", ncols=6, frameon=False, fontsize=8
+    )
+    save(figure, path)
+
+
+def _plane_look(scheme: str) -> dict[str, Any]:
+    """Colour and marker by the codec, size by its parameter, hollow for the variants that send more."""
+    family, *parameters = scheme.split()
+    color, marker = PLANE_LOOK.get(family, ("#777777", "o"))
+    size = (
+        8.0
+        if family == "ids"
+        else next((PLANE_SIZES[each] for each in parameters if each in PLANE_SIZES), 6.0)
+    )
+    face = "white" if scheme.endswith(("paper", "residual")) else color
+    return {"color": color, "marker": marker, "linestyle": "none", "markersize": size, "mfc": face}
 
 
 def bundled(count: int) -> Iterator[Pair]:

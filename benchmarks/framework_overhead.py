@@ -39,7 +39,7 @@ import itertools
 from benchmarks._common import finish, summary
 from tandem import Answer, Config, Tandem
 from tandem.topology import PARTIES
-from tandem_lab.latency.half import half_accepted
+from tandem_lab.bench.models import half_accepted
 from tandem_lab.reliability.processes import child, cloud_arguments
 from tandem_lab.training.bundle import read_bundled_questions
 

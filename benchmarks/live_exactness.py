@@ -28,8 +28,8 @@ from benchmarks._common import finish
 from tandem import Config, Tandem
 from tandem.topology import Party
 from tandem_lab.bad_drafters import CLASSES
-from tandem_lab.latency.cluster import DATA_PORT, hosts
-from tandem_lab.latency.half import close_to_each_other
+from tandem_lab.bench.models import close_to_each_other
+from tandem_lab.bench.places import DATA_PORT, hosts
 from tandem_lab.netlab import NetLab, Shape
 from tandem_lab.netlab.inside import run_inside
 from tandem_lab.training.bundle import read_bundled_questions

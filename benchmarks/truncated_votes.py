@@ -23,7 +23,7 @@ from __future__ import annotations
 import sys
 import tempfile
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
@@ -48,9 +48,9 @@ from tandem.corpora import BUNDLED
 from tandem.retrieval import Embedder
 from tandem.retrieval.build import build_index
 from tandem.topology import PARTIES
-from tandem_lab.federated.plot import plot_truncation
-from tandem_lab.federated.predictions import mix
-from tandem_lab.federated.workers import LocalWorkers
+from tandem_lab.bench.federated import mix
+from tandem_lab.plots import save
+from tandem_lab.quality.workers import LocalWorkers
 from tandem_lab.training.bundle import read_bundled_questions
 
 NUM_WORKERS = (2, 4, 8)
@@ -82,6 +82,61 @@ ERRORS = {
 } | {f"{form}, {what}": ".3f" for what in ("winner", "acceptance") for form in ("residual", "renormalised")}
 """Columns of the tables, with their formats."""
 Floats = NDArray[np.float64]
+
+
+TRUNCATION_LOOK: dict[str, dict[str, Any]] = {
+    "bound": {"color": "#000000", "linestyle": ":"},
+    "sharper": {"color": "#777777", "linestyle": "--", "zorder": 3},
+    "renormalised": {"color": "#0072b2", "marker": "s"},
+    "residual": {"color": "#d55e00", "marker": "o"},
+}
+TRUNCATION_NAMES = {
+    "bound": "bound, Theorems 2 and 3",
+    "sharper": "sharper bound of the residual",
+    "renormalised": "renormalised",
+    "residual": "residual",
+}
+
+
+def plot_truncation(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """Error of the target and change of the acceptance over K, a column for each number of workers.
+
+    Temperature 1 in full, the others as thin lines. rows: by `workers`, `T` and `K`, with the errors, bounds and
+    changes of `benchmarks/truncated_votes.py`. Raises TandemError if it cannot be written.
+    """
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import ScalarFormatter
+
+    numbers = sorted({row["workers"] for row in rows})
+    figure = Figure(figsize=(4.0 * len(numbers), 5.6), dpi=120, layout="constrained")
+    plots = figure.subplots(2, len(numbers), squeeze=False, sharex=True, sharey="row")
+    handles: dict[str, Any] = {}
+    for column, number in enumerate(numbers):
+        members = [row for row in rows if row["workers"] == number]
+        for temperature in sorted({row["T"] for row in members}):
+            points = sorted((row for row in members if row["T"] == temperature), key=lambda row: row["K"])
+            kept = [row["K"] for row in points]
+            for name, look in TRUNCATION_LOOK.items():
+                style = look if temperature == 1.0 else look | {"lw": 0.6, "alpha": 0.6, "marker": ""}
+                errors = [row[name] for row in points]
+                changes = [row.get(f"{name}, acceptance", row[name] / 2) for row in points]
+                for plot, values in zip(plots[:, column], (errors, changes), strict=True):
+                    line = plot.plot(kept, values, markersize=4, **style)[0]
+                if temperature == 1.0:
+                    handles[TRUNCATION_NAMES[name]] = line
+        plots[0, column].set_title(f"{number} workers", fontsize=10, loc="left")
+        plots[1, column].set_xlabel("K, tokens kept")
+    for plot in plots.flat:
+        plot.set_xscale("log", base=2)
+        plot.xaxis.set_major_formatter(ScalarFormatter())
+        plot.grid(alpha=0.3)
+        plot.spines[["top", "right"]].set_visible(False)
+    plots[0, 0].set(ylabel="error of the target (l1)", ylim=(0, None))
+    plots[1, 0].set(ylabel="change of the acceptance", ylim=(0, None))
+    figure.legend(
+        handles.values(), handles.keys(), loc="outside lower center", ncols=4, frameon=False, fontsize=9
+    )
+    save(figure, path)
 
 
 @dataclass(frozen=True)

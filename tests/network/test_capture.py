@@ -23,7 +23,7 @@ from tokenizers import Tokenizer
 from tandem.codecs.race_lists import decode_race_list
 from tandem.messages import Proposal, Resync
 from tandem.topology import PARTIES
-from tandem_lab.latency.cluster import DATA_PORT
+from tandem_lab.bench.places import DATA_PORT
 from tandem_lab.netlab import NetLab, tools
 from tandem_lab.netlab.inside import run_inside
 from tandem_lab.netlab.packets import (

@@ -17,7 +17,7 @@ from tandem.config.schema import Config
 from tandem.events import Answer, Event, TokenEvent, collect
 from tandem.topology import PARTIES
 from tandem_lab.baselines.experiments import Experiments
-from tandem_lab.latency.cluster import launch
+from tandem_lab.bench.places import launch
 from tandem_lab.netlab import NetLab, Shape
 from tandem_lab.training.bundle import read_bundled_questions
 

@@ -13,10 +13,14 @@ from tandem.cli import main
 from tandem.cli.output import StageLog
 from tandem.config.schema import Config
 from tandem.errors import NetLabError, install_line
+from tandem_lab.bench.dual import LATENCY, full_cells
+from tandem_lab.bench.plan import Plan
+from tandem_lab.bench.runner import experiments_of
+from tandem_lab.bench.suite import Axes, Suite
+from tandem_lab.bench.systems import FEDERATED, SPECULATIVE
 from tandem_lab.cli import bench
-from tandem_lab.latency.plan import Plan, full_cells
 from tandem_lab.netlab import tools
-from tests.unit.lab.latency.cells import cell
+from tests.unit.lab.bench.cells import cell
 
 PlanOf = Callable[..., tuple[Plan, Path]]
 
@@ -44,7 +48,7 @@ def plan_of(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> PlanOf:
     """The plan and folder of a command line, which is not carried out."""
     plans: list[tuple[Plan, Path]] = []
 
-    def measure(lab: Any, config: Config, plan: Plan, folder: Path, log: Any) -> int:
+    def measure(suite: Suite, lab: Any, config: Config, plan: Plan, folder: Path, log: Any) -> int:
         plans.append((plan, folder))
         return 0
 
@@ -58,7 +62,7 @@ def plan_of(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> PlanOf:
 
 def test_without_options_the_full_grid(plan_of: PlanOf) -> None:
     plan, _ = plan_of("lab", "bench", "latency")
-    assert plan.cells == full_cells(48)
+    assert plan.cells == full_cells(LATENCY)
     assert (plan.runs, len(plan.questions)) == (5, 3)
 
 
@@ -66,7 +70,7 @@ def test_options_name_a_part(plan_of: PlanOf) -> None:
     plan, _ = plan_of(
         *("lab", "bench", "latency"),
         *("--rtt", "0", "300ms", "--temperature", "1", "--systems", "Tandem/mirror", "DRDG/TW"),
-        *("--data-plane", "ray", "--min-decode-time", "none", "0.1,0.02", "--runs", "2", "--questions", "1"),
+        *("--min-decode-time", "none", "0.1,0.02", "--runs", "2", "--questions", "1"),
     )
     assert [(cell.setting.floors_s, cell.setting.rtt_s) for cell in plan.cells] == [
         (None, 0.0),
@@ -74,7 +78,6 @@ def test_options_name_a_part(plan_of: PlanOf) -> None:
         ((0.1, 0.02), 0.0),
         ((0.1, 0.02), 0.3),
     ]
-    assert {cell.setting.data_plane for cell in plan.cells} == {"ray"}
     assert [system.name for system in plan.cells[0].systems] == ["DRDG/TW", "Tandem/mirror"]
     assert (plan.runs, len(plan.questions)) == (2, 1)
 
@@ -112,14 +115,37 @@ def test_another_deployment_than_two_kinds(capsys: pytest.CaptureFixture[str]) -
     assert "must be ray or join (got 'inline')" in capsys.readouterr().err
 
 
-def test_other_models_than_two_kinds(capsys: pytest.CaptureFixture[str]) -> None:
+def test_other_models_than_those_of_the_suite(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["lab", "bench", "latency", "--models", "halve"]) != 0
-    assert "must be configured or half (got 'halve')" in capsys.readouterr().err
+    assert "must be configured or half or close (got 'halve')" in capsys.readouterr().err
+    assert main(["lab", "bench", "speculative", "--models", "half"]) != 0
+    assert "must be close or configured (got 'half')" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["latency", "--rate", "1mbit"], "--rate is for the suite speculative; remove it"),
+        (
+            ["federated", "--temperature", "1"],
+            "--temperature is for the suite latency or ttft or speculative",
+        ),
+        (["speculative", "--workers", "3"], "--workers is for the suite federated; remove it"),
+        (["latencies"], "must be latency or ttft or speculative or federated (got 'latencies')"),
+    ],
+)
+def test_an_option_of_another_suite(
+    words: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["lab", "bench", *words]) != 0
+    assert sentence in " ".join(capsys.readouterr().err.split())
 
 
 def test_what_was_measured_with_other_settings_is_not_taken() -> None:
     def settings_of(*changes: str) -> str:
-        return bench.make_plan(bench.Grid(), Config.load(None, changes), 48).settings
+        cells = LATENCY.cells(Axes(), (), is_smoke=True)
+        config = Config.load(None, changes)
+        return bench.make_plan(LATENCY, cells, config, runs=1, num_questions=1, is_smoke=True).settings
 
     assert settings_of() == settings_of() != settings_of("codec.parameters={p = 0.9}")
 
@@ -131,8 +157,10 @@ def test_each_benchmark_has_its_own_folder(plan_of: PlanOf) -> None:
 
 def test_the_results_hold_the_settings(tmp_path: Path) -> None:
     config = Config.load(None, ["codec.parameters={p = 0.9}"])
-    assert bench.write_report([cell()], config, tmp_path, StageLog(is_quiet=True)) == 0
-    assert json.loads((tmp_path / "results.json").read_text("utf-8"))["settings"]["codec"]["p"] == 0.9
+    assert bench.write_report(LATENCY, [cell()], config, tmp_path, StageLog(is_quiet=True)) == 0
+    assert json.loads((tmp_path / "results.json").read_text("utf-8"))["settings"]["codec"]["parameters"] == {
+        "p": 0.9
+    }
 
 
 def test_smoke_is_one_question_at_one_round_trip(plan_of: PlanOf) -> None:
@@ -176,8 +204,8 @@ def test_the_inner_process_gets_the_same_plan(
         (["--min-decode-time=-1,0"], "(got '-1,0')"),
         (["--questions", "1000"], "but --questions asks for 1000; ask for fewer"),
         (
-            ["--deployment", "join", "--data-plane", "ray"],
-            "Nothing of this can be measured over a join link, whose data plane is sockets",
+            ["--deployment", "join", "--systems", "CRCG/cloud"],
+            "Nothing of this can be measured over a join link, over which nobody can call",
         ),
         (["--set", "codec.nam=1"], "the nearest is 'codec.name'"),
     ],
@@ -225,3 +253,95 @@ def test_without_root_it_says_so(
     assert main(["lab", "bench", "latency", "--out", str(tmp_path)]) == 1
     assert "user 1000; use sudo" in capsys.readouterr().err
     assert started == []
+
+
+# ---- The suite speculative ---------------------------------------------------------------------------------------
+
+
+def test_the_full_grid_of_speculative_decoding(plan_of: PlanOf) -> None:
+    plan, _ = plan_of("lab", "bench", "speculative")
+    settings = [each.setting for each in plan.cells]
+    assert len(settings) == len(set(settings)) == 4 * 4 * 3
+    assert {each.rtt_s for each in settings} == {0.0, 0.05, 0.1, 0.3}
+    assert {each.bits_per_s for each in settings} == {1e4, 1e5, 1e6, None}
+    assert {each.temperature for each in settings} == {0.0, 0.6, 1.0}
+    assert plan.cells[-1].systems == SPECULATIVE
+    assert not [s for s in plan.cells[0].systems if s.name.endswith("rejection")], "at temperature 0"
+    assert len(plan.clusters()) == 1
+    assert {each.models for each in settings} == {"close"}
+    config = bench.SUITES["speculative"].configure(Config())
+    assert config.codec.name == "tandem.papers.sqs:KSqs"
+    assert (config.weights.question, config.weights.evidence) == (0, 0)
+
+
+def test_a_part_of_it(plan_of: PlanOf) -> None:
+    plan, _ = plan_of(
+        *(
+            "lab",
+            "bench",
+            "speculative",
+            "--rtt",
+            "100ms",
+            "--rate",
+            "10kbit",
+            "unlimited",
+            "--temperature",
+            "1",
+        ),
+        *("--models", "configured", "--systems", "streamed", "pipelined", "--min-decode-time", "none"),
+    )
+    found = [(each.setting.bits_per_s, each.setting.floors_s) for each in plan.cells]
+    assert found == [(1e4, None), (None, None)]
+    assert [system.name for system in plan.cells[0].systems] == ["streamed", "pipelined"]
+    assert {each.setting.models for each in plan.cells} == {"configured"}
+    own = Config.load(None, ["codec.name=tandem.papers.qs:Lattice"])
+    assert bench.SUITES["speculative"].configure(own).codec == own.codec
+
+
+def test_its_smoke_is_one_cell(plan_of: PlanOf) -> None:
+    plan, _ = plan_of("lab", "bench", "speculative", "--smoke")
+    (only,) = plan.cells
+    assert (only.setting.rtt_s, only.setting.bits_per_s, only.setting.temperature) == (0.1, None, 1.0)
+    assert (plan.runs, len(plan.questions), only.systems) == (1, 1, SPECULATIVE)
+
+
+# ---- The suite federated -----------------------------------------------------------------------------------------
+
+
+def test_the_full_grid_of_federated_decoding(plan_of: PlanOf) -> None:
+    plan, _ = plan_of("lab", "bench", "federated")
+    settings = [each.setting for each in plan.cells]
+    assert len(settings) == len(set(settings)) == 4 * 2
+    assert {each.rtt_s for each in settings} == {0.05, 0.1, 0.2, 0.3}
+    assert {len(each.workers) for each in settings} == {2, 4}
+    assert plan.cells[0].systems == FEDERATED
+    assert len(plan.clusters()) == 2
+    weights = bench.SUITES["federated"].configure(Config.load(None, ["weights.workers=documents"])).weights
+    assert (weights.workers, weights.question, weights.evidence) == ("fixed", 0, 0)
+
+
+def test_stragglers(plan_of: PlanOf) -> None:
+    plan, _ = plan_of(
+        *("lab", "bench", "federated", "--rtt", "100ms", "--workers", "3", "--slow", "1", "4"),
+        *("--systems", "token-wise", "pipelined"),
+    )
+    assert [each.setting.slow for each in plan.cells] == [1.0, 4.0]
+    times_s = experiments_of(plan.cells[1].setting).min_decode_time_s
+    assert dict(times_s) == {"server": 0.015, "worker-1": 0.027, "worker-2": 0.027, "worker-3": 4 * 0.027}
+    assert len(plan.clusters()) == 2, "times are set when a cluster starts"
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (
+            ["--systems", "tokenwise"],
+            "A system is one of 5 (docs/how-to/federated.md), but 'tokenwise' is none",
+        ),
+        (["--workers", "1"], "must be 2 to 63 workers (got '1')"),
+        (["--slow", "fast"], "--slow must be a number from 1 to 100, such as 4 (got 'fast')."),
+    ],
+)
+def test_mistakes_with_workers(words: list[str], sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["lab", "bench", "federated", *words]) != 0
+    assert sentence in capsys.readouterr().err

@@ -16,8 +16,8 @@ from tandem.config.schema import Config
 from tandem.errors import NetLabError
 from tandem_lab.cli import outputs
 from tandem_lab.cli import replay as command
-from tandem_lab.latency.replay_records import QuestionRun, Replay
 from tandem_lab.netlab import NetLab, Shape, inside
+from tandem_lab.replay.records import QuestionRun, Replay
 
 pytest.importorskip("matplotlib")
 
@@ -113,8 +113,8 @@ def test_what_was_seen_is_written_before_the_cluster_stops(
             self._into.took_s = 1.0
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("tandem_lab.latency.cluster.launch", launch)
-    monkeypatch.setattr("tandem_lab.latency.replay.Replayer", Interrupted)
+    monkeypatch.setattr("tandem_lab.bench.places.launch", launch)
+    monkeypatch.setattr("tandem_lab.replay.replayer.Replayer", Interrupted)
     trace, log = command.bundled("constant-100"), StageLog(is_quiet=True)
     with pytest.raises(KeyboardInterrupt):
         command.play(NetLab("lab"), Config(), trace, ["Why?"], tmp_path, log, as_json=False)
@@ -136,8 +136,8 @@ def test_without_matplotlib_there_are_numbers_and_a_note(
             self._into.took_s = 1.0
 
     monkeypatch.setattr("tandem_lab.timeline.pipeline.find_spec", lambda name: None)
-    monkeypatch.setattr("tandem_lab.latency.cluster.launch", lambda *_: contextlib.nullcontext())
-    monkeypatch.setattr("tandem_lab.latency.replay.Replayer", Done)
+    monkeypatch.setattr("tandem_lab.bench.places.launch", lambda *_: contextlib.nullcontext())
+    monkeypatch.setattr("tandem_lab.replay.replayer.Replayer", Done)
     folder = outputs.check_folder("--out", str(tmp_path / "out"), command.NAMES, needs_plots=False)
     trace = command.bundled("constant-100")
     assert command.play(NetLab("lab"), Config(), trace, ["Why?"], folder, StageLog(), as_json=False) == 0
@@ -172,9 +172,9 @@ def test_the_picture_says_how_the_answers_were_made(
         def run(self, questions: list[str]) -> None:
             pass
 
-    monkeypatch.setattr("tandem_lab.latency.replay_plot.plot_replay", draw)
-    monkeypatch.setattr("tandem_lab.latency.cluster.launch", lambda *_: contextlib.nullcontext())
-    monkeypatch.setattr("tandem_lab.latency.replay.Replayer", Done)
+    monkeypatch.setattr("tandem_lab.replay.plot.plot_replay", draw)
+    monkeypatch.setattr("tandem_lab.bench.places.launch", lambda *_: contextlib.nullcontext())
+    monkeypatch.setattr("tandem_lab.replay.replayer.Replayer", Done)
     config = Config.load(None, changes)
     trace, log = command.bundled("walk"), StageLog(is_quiet=True)
     command.play(NetLab("lab"), config, trace, ["Why?"], tmp_path, log, as_json=False)

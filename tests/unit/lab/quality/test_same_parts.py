@@ -11,8 +11,7 @@ from tandem.engine.engine import Engine
 from tandem.retrieval import factory
 from tandem.retrieval import retriever as scoring
 from tandem.topology import PARTIES, Party
-from tandem_lab.latency import memoized
-from tandem_lab.quality import local, setup
+from tandem_lab.quality import local, memoized, setup
 
 
 class FakeRetriever:

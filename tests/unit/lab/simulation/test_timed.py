@@ -9,12 +9,12 @@ import pytest
 
 from tandem.protocol.send_window import QUEUED_FRAMES, SendWindow
 from tandem.topology import SERVER
-from tandem_lab.federated.systems import SYSTEMS
+from tandem_lab.bench.systems import FEDERATED
 from tandem_lab.simulation import conditions
 from tandem_lab.simulation.timed import Times, Timing, Work, play_timed
 
 SERVER_S, WORKER_S, RTT_S, NUM_TOKENS = 0.015, 0.027, 0.1, 40
-OPTIONS = {system.name: system.options for system in SYSTEMS}
+OPTIONS = {system.name: system.options for system in FEDERATED}
 
 
 def play(system: str, accepted: Any = True, *, slow: float = 1.0, num_workers: int = 2) -> Timing:

@@ -1,0 +1,1 @@
+"""One benchmark over the test network, with three suites: DRAGON's figures, speculative and federated decoding."""

@@ -1,0 +1,335 @@
+"""Pictures of a benchmark: a line of each system over the round trip, measured and, thin, predicted.
+
+With a single round trip, those of the suite `latency` are bars.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil, inf, isfinite
+from pathlib import Path
+from typing import Any
+
+from tandem.papers.qs import DoubleDqn, LastAccepted
+from tandem.scheduler.lengths import MAX_LENGTH, BestLength, FixedLength, LengthPolicy
+from tandem_lab.bench.records import Cell, Setting, floors_text
+from tandem_lab.bench.suite import Row, Suite
+from tandem_lab.netlab.bundled import bundled
+from tandem_lab.netlab.schedule import LinkSchedule
+from tandem_lab.plots import save
+from tandem_lab.simulation.conditions import Conditions, Timing
+from tandem_lab.simulation.pacing import draw_accepted, play_answer
+
+# Okabe and Ito's colours, told apart by the colour-blind; marker and dash say the same once more.
+LOOK: dict[str, dict[str, Any]] = {
+    "CRCG/device": {"color": "#0072b2", "marker": "s", "linestyle": "--"},
+    "CRCG/cloud": {"color": "#d55e00", "marker": "^", "linestyle": "--"},
+    "DRCG/Text": {"color": "#56b4e9", "marker": "v", "linestyle": ":"},
+    "DRCG/KV": {"color": "#56b4e9", "marker": "P", "linestyle": "-."},
+    "DRDG/TW": {"color": "#000000", "marker": "X", "linestyle": ":"},
+    "DRDG/SW-dense": {"color": "#777777", "marker": "<", "linestyle": ":"},
+    "DRDG/SW": {"color": "#777777", "marker": ">", "linestyle": "-."},
+    "Tandem/mirror": {"color": "#cc3377", "marker": "D", "linestyle": "-", "lw": 2.4, "zorder": 5},
+    "Tandem/device": {"color": "#009e73", "marker": "o", "linestyle": "-"},
+    "Tandem/cloud": {"color": "#e69f00", "marker": "o", "linestyle": "-"},
+    "Tandem/greedy": {"color": "#8856a7", "marker": "*", "linestyle": "-"},
+    "Tandem/random": {"color": "#999999", "marker": "x", "linestyle": ":"},
+    "Tandem/device/algorithm1": {"color": "#009e73", "marker": "o", "linestyle": "--", "mfc": "white"},
+    "Tandem/cloud/algorithm1": {"color": "#e69f00", "marker": "o", "linestyle": "--", "mfc": "white"},
+    "Tandem/greedy/algorithm1": {"color": "#8856a7", "marker": "*", "linestyle": "--", "mfc": "white"},
+    # modes speculative and federated
+    "device": {"color": "#0072b2", "marker": "s", "linestyle": "--"},
+    "asked": {"color": "#000000", "marker": "X", "linestyle": ":"},
+    "token-wise": {"color": "#000000", "marker": "X", "linestyle": ":"},
+    "streamed": {"color": "#d55e00", "marker": "^", "linestyle": "--"},
+    "stop_and_wait": {"color": "#56b4e9", "marker": "v", "linestyle": "-"},
+    "pipelined": {"color": "#009e73", "marker": "o", "linestyle": "-"},
+    "cloud_goes_on": {"color": "#cc3377", "marker": "D", "linestyle": "-", "lw": 2.4, "zorder": 5},
+    "stop_and_wait/best": {"color": "#56b4e9", "marker": "v", "linestyle": "--"},
+    "pipelined/best": {"color": "#009e73", "marker": "o", "linestyle": "--"},
+    "cloud_goes_on/best": {"color": "#cc3377", "marker": "D", "linestyle": "--"},
+    "stop_and_wait/rejection": {"color": "#56b4e9", "marker": "v", "linestyle": ":", "mfc": "white"},
+    "pipelined/rejection": {"color": "#009e73", "marker": "o", "linestyle": ":", "mfc": "white"},
+    "cloud_goes_on/rejection": {"color": "#cc3377", "marker": "D", "linestyle": ":", "mfc": "white"},
+    "preset/sqs": {"color": "#e69f00", "marker": "<", "linestyle": ":", "mfc": "white"},
+    "preset/qs": {"color": "#e69f00", "marker": ">", "linestyle": ":", "mfc": "white"},
+}
+VARIANTS: dict[str, dict[str, Any]] = {
+    "": {},
+    "join link": {"linestyle": "none", "mfc": "none", "markeredgewidth": 1.4, "markersize": 10},
+}
+"""How a system differs in its look, by `Setting.variant`."""
+DODGE_MS = 1.2
+"""Systems of the suite `latency` stand this far beside each other at the same round trip: many take the same time."""
+
+Points = dict[tuple[str, str], list[tuple[float, Row]]]
+"""Round trip in seconds, and row, of each system, by `Setting.variant` and its name."""
+
+
+def points_of(suite: Suite, cells: Sequence[Cell]) -> Points:
+    """In the order of the table, each by round trip."""
+    points: Points = {}
+    for cell in sorted(cells, key=lambda cell: cell.setting.rtt_s):
+        for system, row in suite.rows_of(cell).items():
+            points.setdefault((cell.setting.variant, system), []).append((cell.setting.rtt_s, row))
+    return points
+
+
+def label_of(system: str, variant: str) -> str:
+    """As legends have it. variant: see `Setting.variant`."""
+    return f"{system}, {variant}" if variant else system
+
+
+def by_panel(cells: Iterable[Cell], panel: Callable[[Setting], Any]) -> dict[Any, list[Cell]]:
+    """Cells by what a plot holds constant."""
+    panels: dict[Any, list[Cell]] = {}
+    for cell in cells:
+        panels.setdefault(panel(cell.setting), []).append(cell)
+    return panels
+
+
+def draw_over_round_trips(
+    plot: Any, points: Points, shown: Callable[[float], float], handles: dict[str, Any]
+) -> None:
+    """A line of each system over the round trip, and a thin one of what was predicted.
+
+    shown: a time per token in seconds as the plot has it. handles: for the legend, by label; those that are drawn are
+    added.
+    """
+    for (variant, system), rows in points.items():
+        at_ms = [1e3 * rtt_s for rtt_s, _ in rows]
+        label, look = label_of(system, variant), LOOK[system] | VARIANTS[variant]
+        handles[label] = plot.plot(at_ms, [shown(row.token_s) for _, row in rows], label=label, **look)[0]
+        predicted = [shown(row.predicted_s) if isfinite(row.predicted_s) else None for _, row in rows]
+        plot.plot(at_ms, predicted, color=look["color"], lw=0.6, alpha=0.6)
+    plot.set(xlabel="injected round trip (ms)")
+    plot.set_xticks(sorted({1e3 * rtt_s for rows in points.values() for rtt_s, _ in rows}))
+    tidy(plot)
+
+
+def tidy(plot: Any, **grid: Any) -> None:
+    """What all plots have."""
+    plot.grid(alpha=0.3, **grid)
+    plot.spines[["top", "right"]].set_visible(False)
+
+
+def add_legend(figure: Any, handles: Mapping[str, Any], columns: int) -> None:
+    """Below all plots."""
+    figure.legend(
+        handles.values(), handles.keys(), loc="outside lower center", ncols=columns, frameon=False, fontsize=9
+    )
+
+
+# ---- The suites latency and ttft ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Quantity:
+    """What stands on the vertical axis."""
+
+    name: str
+    of: Callable[[Row], float]  # in seconds
+    span: Callable[[Row], tuple[float, float]] | None = None
+
+
+TOKEN = Quantity(
+    "time per token (ms)", lambda row: row.token_s, lambda row: (row.token_s_p25, row.token_s_p75)
+)
+FIRST = Quantity("time to first token (ms)", lambda row: row.first_s)
+
+
+def plot_latency(suite: Suite, cells: Sequence[Cell], folder: Path) -> None:
+    """Time per token and time to first token, a plot for each decode pace and temperature. Raises TandemError.
+
+    The vertical axis is logarithmic where values lie more than eight-fold apart.
+    """
+    cells = sorted(cells, key=_panel_order)
+    panels = {title: points_of(suite, members) for title, members in by_panel(cells, _title).items()}
+    is_single = len({cell.setting.rtt_s for cell in cells}) == 1
+    for quantity, name in ((TOKEN, "latency.png"), (FIRST, "ttft.png")):
+        (_plot_bars if is_single else _plot_lines)(panels, folder / name, quantity)
+
+
+def _plot_lines(panels: Mapping[str, Points], path: Path, quantity: Quantity) -> None:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(max(7.5, 5.0 * len(panels)), 5.8), dpi=130, layout="constrained")
+    plots = figure.subplots(1, len(panels), squeeze=False)[0]
+    handles: dict[str, Any] = {}
+    for plot, (title, points) in zip(plots, panels.items(), strict=True):
+        _draw(plot, points, quantity, handles)
+        plot.set_title(title, fontsize=10, loc="left")
+    add_legend(figure, handles, 3 if len(panels) == 1 else 5)
+    save(figure, path)
+
+
+def _plot_bars(panels: Mapping[str, Points], path: Path, quantity: Quantity) -> None:
+    """A bar for each system, the first of the table on top, with the quartiles of its runs."""
+    from matplotlib.figure import Figure
+
+    size = (max(7.5, 5.5 * len(panels)), 1.6 + 0.42 * max(map(len, panels.values())))
+    figure = Figure(figsize=size, dpi=130, layout="constrained")
+    plots = figure.subplots(1, len(panels), squeeze=False)[0]
+    for plot, (title, points) in zip(plots, panels.items(), strict=True):
+        _draw_bars(plot, points, quantity)
+        rtt_s = next(iter(points.values()))[0][0]
+        plot.set_title(f"{title}, RTT {1e3 * rtt_s:g} ms", fontsize=10, loc="left")
+    save(figure, path)
+
+
+def _draw_bars(plot: Any, points: Points, quantity: Quantity) -> None:
+    for place, ((variant, system), rows) in enumerate(points.items()):
+        row = rows[-1][1]
+        value_ms = 1e3 * quantity.of(row)
+        plot.barh(place, value_ms, 0.7, color=LOOK[system]["color"], alpha=0.5 if variant else 1.0)
+        end_ms = value_ms
+        if quantity.span is not None and row.num_runs > 1:
+            low_ms, end_ms = (1e3 * each for each in quantity.span(row))
+            plot.hlines(place, low_ms, end_ms, color="black", lw=1.2)
+        if isfinite(value_ms):
+            plot.annotate(f"{value_ms:.1f}", (max(value_ms, end_ms), place), (4, 0), textcoords="offset points",
+                          va="center", fontsize=9)  # fmt: skip
+    names = [label_of(system, variant) for variant, system in points]
+    plot.set_yticks(range(len(names)), names, fontsize=9)
+    plot.invert_yaxis()
+    plot.margins(x=0.12)
+    plot.set_xlim(left=0)
+    plot.set_xlabel(quantity.name)
+    plot.set_axisbelow(True)
+    tidy(plot, axis="x")
+
+
+def _panel_order(cell: Cell) -> tuple[bool, bool, float]:
+    setting = cell.setting
+    return setting.models == "half", setting.floors_s is None, setting.temperature
+
+
+def _title(setting: Setting) -> str:
+    text = f"temperature {setting.temperature:g}, {floors_text(setting.floors_s)}"
+    return text if setting.models == "configured" else f"half accepted, {text}"
+
+
+def _draw(plot: Any, points: Points, quantity: Quantity, handles: dict[str, Any]) -> None:
+    seen: list[float] = []
+    order = list(LOOK)
+    for (variant, system), rows in points.items():
+        label, look = label_of(system, variant), {"markersize": 6, **LOOK[system], **VARIANTS[variant]}
+        aside_ms = DODGE_MS * (order.index(system) - 7)
+        at_ms = [1e3 * rtt_s + aside_ms for rtt_s, _ in rows]
+        values = [1e3 * quantity.of(row) for _, row in rows]
+        handles[label] = plot.plot(at_ms, values, label=label, **look)[0]
+        if quantity.span is not None:
+            low, high = zip(*(quantity.span(row) for _, row in rows), strict=True)
+            plot.vlines(at_ms, [1e3 * s for s in low], [1e3 * s for s in high], color=look["color"], lw=1.2)
+        seen += [value for value in values if isfinite(value) and value > 0]
+    if seen and max(seen) > 8 * min(seen):
+        plot.set_yscale("log")
+        plot.yaxis.set_major_formatter("{x:g}")
+        plot.yaxis.set_minor_formatter("{x:g}")
+        plot.grid(which="minor", alpha=0.12)
+    else:
+        plot.set_ylim(bottom=0)
+    plot.set(xlabel="injected round trip (ms)", ylabel=quantity.name)
+    plot.set_xticks(sorted({1e3 * rtt_s for rows in points.values() for rtt_s, _ in rows}))
+    tidy(plot)
+
+
+# ---- The suites speculative and federated ------------------------------------------------------------------------
+
+
+def plot_throughput(suite: Suite, cells: Sequence[Cell], folder: Path) -> None:
+    """Tokens per second, a plot for each rate and temperature; and lengths of proposals. Raises TandemError."""
+    from matplotlib.figure import Figure
+
+    panels = by_panel(cells, lambda setting: (setting.temperature, setting.bits_per_s))
+    temperatures, rates = (list(dict.fromkeys(keys)) for keys in zip(*panels, strict=True))
+    width = max(3.8 * len(rates), 8.0)
+    columns = min(5, int(width / 2.6))  # of names such as "stop_and_wait/rejection, join link"
+    num_lines = len({key for members in panels.values() for key in points_of(suite, members)})
+    height = 3.4 * len(temperatures) + 0.2 + 0.2 * ceil(num_lines / columns)
+    figure = Figure(figsize=(width, height), dpi=120, layout="constrained")
+    plots = figure.subplots(len(temperatures), len(rates), squeeze=False)
+    handles: dict[str, Any] = {}
+    for row, temperature in zip(plots, temperatures, strict=True):
+        for plot, rate in zip(row, rates, strict=True):
+            members = panels.get((temperature, rate), [])
+            draw_over_round_trips(plot, points_of(suite, members), lambda token_s: 1 / token_s, handles)
+            plot.set(ylabel="tokens per second", ylim=(0, None))
+            title = "unlimited" if rate is None else f"{rate / 1e3:g} kbit/s"
+            plot.set_title(f"{title}, T {temperature:g}", fontsize=10, loc="left")
+    add_legend(figure, handles, columns)
+    save(figure, folder / "throughput.png")
+    plot_lengths(play_policies(), bundled(TRACE), folder / "lengths.png")
+
+
+def plot_times(suite: Suite, cells: Sequence[Cell], folder: Path) -> None:
+    """Milliseconds per token, a plot for each number of workers. Raises TandemError."""
+    from matplotlib.figure import Figure
+
+    panels = by_panel(cells, lambda setting: (setting.num_workers, setting.slow))
+    figure = Figure(figsize=(4.0 * len(panels), 3.9), dpi=120, layout="constrained")
+    plots = figure.subplots(1, len(panels), squeeze=False, sharey=True)[0]
+    handles: dict[str, Any] = {}
+    for plot, ((num_workers, slow), members) in zip(plots, sorted(panels.items()), strict=True):
+        draw_over_round_trips(plot, points_of(suite, members), lambda token_s: 1e3 * token_s, handles)
+        title = f"{num_workers} workers" + ("" if slow == 1.0 else f", one {slow:g} times as slow")
+        plot.set_title(title, fontsize=10, loc="left")
+    # Of all plots, once everything is drawn: a limit that is set ends their common scaling.
+    plots[0].set(ylabel="ms per token", ylim=(0, None))
+    add_legend(figure, handles, 3)
+    save(figure, folder / "times.png")
+
+
+# ---- How long proposals are while the link changes ---------------------------------------------------------------
+
+
+TRACE = "walk"
+ACCEPTANCE, NUM_TOKENS = 0.85, 2200
+
+
+def play_policies(
+    trace: LinkSchedule | None = None, num_tokens: int = NUM_TOKENS, seed: int = 7
+) -> dict[str, Timing]:
+    """An answer under `stop_and_wait` with each policy, by its name. trace: None is TRACE of the bundled ones."""
+    link = trace or bundled(TRACE)
+
+    def conditions_at(now_s: float) -> Conditions:
+        shape = link.value_at(now_s)
+        return Conditions(rtt_s=shape.rtt_s, bits_per_s=shape.rate_bits_per_s or inf)
+
+    policies: dict[str, LengthPolicy] = {
+        "computed from estimates": BestLength(),
+        "QS's network, without the drafter's probabilities": DoubleDqn(MAX_LENGTH),
+        "QS's heuristic": LastAccepted(MAX_LENGTH),
+        "always 5": FixedLength(5),
+    }
+    return {
+        name: play_answer(conditions_at, "stop_and_wait", policy, draw_accepted(ACCEPTANCE, seed), num_tokens)
+        for name, policy in policies.items()
+    }
+
+
+def plot_lengths(timings: Mapping[str, Timing], link: LinkSchedule, path: Path) -> None:
+    """Proposal lengths over time, one plot for each policy, above the link's trace. Raises TandemError.
+
+    timings: by the policy's name. link: what they were played on.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8.5, 1.6 * (len(timings) + 1) + 0.6), dpi=120, layout="constrained")
+    plots = figure.subplots(len(timings) + 1, 1, sharex=True)
+    for plot, (name, timing) in zip(plots, timings.items(), strict=False):
+        at_s, lengths = zip(*timing.lengths, strict=True)
+        plot.step(at_s, lengths, where="post", color="#009e73", lw=1.0)
+        title = f"{name}: {timing.num_tokens / timing.committed_s[-1]:.1f} tokens per second"
+        plot.set_title(title, fontsize=10, loc="left")
+        plot.set(ylabel="K", ylim=(-0.5, 16.5))
+    points = [(row.time_s, 1e3 * row.shape.rtt_s) for row in link.rows]
+    end_s = max(points[-1][0], *(timing.committed_s[-1] for timing in timings.values()))
+    at_s, rtts_ms = zip(*points, (end_s, points[-1][1]), strict=True)
+    plots[-1].step(at_s, rtts_ms, where="post", color="#000000", lw=1.0)
+    plots[-1].set(xlabel="seconds", ylabel="RTT (ms)", ylim=(0, None))
+    for plot in plots:
+        tidy(plot)
+    save(figure, path)

@@ -1,0 +1,363 @@
+"""The suite `speculative`: the device drafts for the cloud, beside a cloud that streams or is asked for each token.
+
+Predictions are the real models' acceptance in the model of pacings. The draft-free loop of `tandem.modes.reference`
+gives the tokens that every system with coupled drafts must commit, and along them the device's model says at which
+steps its token is the same. The rest is `tandem_lab.simulation.pacing`. Document weights stay as they begin
+(`weights.evidence = 0`), as in the clusters measured. Tandem's own time is in it as two constants, so the two baselines
+without a delay, which they come from, prove nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from math import inf, nan
+from statistics import fmean, median
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tandem.aggregation.coupling import coupled_draw
+from tandem.aggregation.distributions import Distribution, restrict
+from tandem.codecs import Codec, codec_of
+from tandem.config.extensions import CodecConfig
+from tandem.config.presets import PRESETS
+from tandem.config.schema import Config
+from tandem.engine.drafter import mix_rows
+from tandem.engine.tokenizer import StopRule
+from tandem.modes.reference import Vote, solo
+from tandem.scheduler.lengths import MAX_LENGTH, load_length_policy, make_length_policy
+from tandem.topology import PARTIES, Party
+from tandem_lab.bench import plots
+from tandem_lab.bench.records import Cell, Prediction, Setting
+from tandem_lab.bench.suite import (
+    FIRST,
+    OFF,
+    PACE,
+    PREDICTED,
+    WRONG,
+    Axes,
+    Check,
+    Column,
+    Predicts,
+    Row,
+    Suite,
+    agreement,
+    exactness,
+    ms,
+    shown,
+)
+from tandem_lab.bench.systems import ASKED, SPECULATIVE, STREAMED, System
+from tandem_lab.simulation.conditions import Conditions, Timing, pace_s
+from tandem_lab.simulation.pacing import device_alone, draw_accepted, play_answer
+
+if TYPE_CHECKING:
+    from tandem_lab.quality.local import LocalPair
+
+PROPOSAL_BYTES, VERDICT_BYTES = 111.0, 107.0
+"""Of a frame on the wire without proposed tokens, and with one decided token: 45 and 41 bytes by themselves, and the
+headers of TCP, IP and Ethernet, as captured."""
+FORWARD_S, FRAME_S = 0.0018, 0.0025
+"""What Tandem adds to a forward, and to a frame's way from one decoder to the other: on two cores without a delay the
+streamed cloud takes 28.8 ms per token where a pass takes 27, and one that is asked for each takes 34."""
+
+
+@dataclass(frozen=True, slots=True)
+class Path:
+    """One answer of the cloud, and how the device's model would have drafted along it."""
+
+    tokens: tuple[int, ...]
+    accepted: tuple[bool, ...]  # coupled: the device's token is the cloud's
+    rejection_rate: float  # probability that a token drawn from the device's encoded distribution stands
+    payload_bytes: float  # of such a distribution, on average
+
+
+class Predictor:
+    """Predictions for a few questions."""
+
+    def __init__(self, pair: Callable[[], LocalPair], config: Config, questions: Sequence[str]) -> None:
+        """pair: called once, at the first prediction."""
+        self._pair, self._config, self._questions = cache(pair), config, questions
+        self._codec = codec_of(config.codec)
+        self._paths: dict[tuple[float, int], list[Path]] = {}
+
+    def reference(self, setting: Setting) -> tuple[tuple[int, ...], ...]:
+        """The cloud's own answer to each question; its number is its seed."""
+        return tuple(path.tokens for path in self._follow(setting))
+
+    def predict(self, system: System, setting: Setting) -> Prediction:
+        """For one system; nothing where decode times are the machine's own."""
+        if setting.floors_s is None:
+            return Prediction(token_s=nan)
+        timings = list(self._time(system, setting))
+        num_tokens = sum(timing.num_tokens for timing in timings)
+        accepted = sum(timing.num_accepted for timing in timings) / num_tokens
+        return Prediction(
+            token_s=pace_s([timing.committed_s for timing in timings]),
+            acceptance={"device": accepted},
+            forwards={
+                "device": sum(timing.num_proposed for timing in timings) / num_tokens,
+                "cloud": sum(timing.num_passes for timing in timings) / num_tokens,
+            },
+            also={
+                "acceptance": self._acceptance(system, setting),
+                "first_s": median(timing.first_s for timing in timings),
+                "up_bytes": sum(timing.up_bytes for timing in timings) / num_tokens,
+                "down_bytes": sum(timing.down_bytes for timing in timings) / num_tokens,
+            },
+        )
+
+    def _acceptance(self, system: System, setting: Setting) -> float:
+        """Probability that a proposed token stands, along the cloud's answers."""
+        paths = self._follow(setting)
+        if system.options.get("draft_rule") == "rejection":
+            return fmean(path.rejection_rate for path in paths)
+        return fmean(is_accepted for path in paths for is_accepted in path.accepted)
+
+    def _time(self, system: System, setting: Setting) -> Iterator[Timing]:
+        assert setting.floors_s is not None
+        device_s, cloud_s = setting.floors_s
+        for number, path in enumerate(self._follow(setting)):
+            num_tokens = len(path.tokens)
+            if system.kind == "alone":
+                yield device_alone(device_s, num_tokens)
+                continue
+            is_coupled = system.options["draft_rule"] == "coupled"
+            conditions = Conditions(
+                rtt_s=setting.rtt_s + 2 * FRAME_S,
+                bits_per_s=setting.bits_per_s or inf,
+                draft_s=device_s + FORWARD_S,
+                pass_s=cloud_s + FORWARD_S,
+                token_s=0.0,  # the floor of a pass does not grow with its tokens
+                up_bytes=PROPOSAL_BYTES,
+                proposed_bytes=2.0 if is_coupled else 2.0 + path.payload_bytes,
+                down_bytes=VERDICT_BYTES,
+            )
+            accepted = _held(path.accepted) if is_coupled else draw_accepted(path.rejection_rate, number)
+            max_length = system.options["max_proposal"]
+            policy = make_length_policy(system.options.get("length_policy", "fixed"), max_length)
+            yield play_answer(
+                conditions,
+                system.options["pacing"],
+                policy,
+                accepted,
+                num_tokens,
+                self._config.decoding.max_window,
+                max_length or MAX_LENGTH,
+            )
+
+    def _follow(self, setting: Setting) -> list[Path]:
+        key = (setting.temperature, setting.max_new_tokens)
+        if key not in self._paths:
+            self._paths[key] = [
+                self._path(question, number, *key) for number, question in enumerate(self._questions)
+            ]
+        return self._paths[key]
+
+    def _path(self, question: str, seed: int, temperature: float, max_new_tokens: int) -> Path:
+        pair = self._pair()
+        parties = {party: _Reader(pair, party, self._config, question, max_new_tokens) for party in PARTIES}
+
+        @cache
+        def dense(party: Party, tokens: tuple[int, ...]) -> NDArray[np.float64]:
+            return parties[party].dense(tokens, temperature)
+
+        stop = StopRule(
+            tuple(pair.engines[Party.CLOUD].eos_token_ids),
+            max_new_tokens=max_new_tokens,
+            ends_loops=not temperature,
+        ).find_reason
+        tokens = solo(
+            lambda so_far: Vote(dense(Party.CLOUD, tuple(so_far)).tolist()),
+            lambda so_far: stop(so_far) is not None,
+            seed if temperature else None,
+        )
+        prefixes = [tuple(tokens[:step]) for step in range(len(tokens))]
+        drafts = [dense(Party.DEVICE, prefix) for prefix in prefixes]
+        own = [
+            _choose(draft, seed, step) if temperature else int(np.argmax(draft))
+            for step, draft in enumerate(drafts)
+        ]
+        targets = [dense(Party.CLOUD, prefix) for prefix in prefixes]
+        rates, sizes = zip(
+            *(_overlap(self._codec, *both) for both in zip(drafts, targets, strict=True)), strict=True
+        )
+        return Path(
+            tokens=tuple(tokens),
+            accepted=tuple(one == other for one, other in zip(own, tokens, strict=True)),
+            rejection_rate=fmean(rates),
+            payload_bytes=fmean(sizes),
+        )
+
+
+class _Reader:
+    """One party's model with its documents for one question."""
+
+    def __init__(
+        self, pair: LocalPair, party: Party, config: Config, question: str, max_new_tokens: int
+    ) -> None:
+        count = config.party(party).num_documents
+        hits = pair.retrievers[party].search(question, count) if count else []
+        texts = [hit.document.page_content for hit in hits]
+        self._engine, self._key = pair.engines[party], f"{party} {question} {max_new_tokens}"
+        kept = self._engine.open(self._key, question, texts, max_new_tokens).documents
+        scores = [hits[row].score for row in kept] if kept else [0.0]
+        self._log_weights = [config.weights.scale * score for score in scores]
+        self._sampling = config.sampling
+
+    def dense(self, tokens: Sequence[int], temperature: float) -> NDArray[np.float64]:
+        """The next token's distribution, [vocab]."""
+        logits = self._engine.next_logits(self._key, tokens)
+        return restrict(mix_rows(logits, self._log_weights, temperature), self._sampling)
+
+
+def _held(accepted: Sequence[bool]) -> Callable[[int], bool]:
+    """By step; behind the answer's end nothing is asked for, and nothing stands."""
+    return lambda step: step < len(accepted) and accepted[step]
+
+
+def _choose(dense: NDArray[np.float64], seed: int, step: int) -> int:
+    return coupled_draw(Distribution(np.arange(dense.size), dense), seed=seed, step=step)
+
+
+def _overlap(codec: Codec, draft: NDArray[np.float64], target: NDArray[np.float64]) -> tuple[float, int]:
+    """Probability that a token drawn from the encoded draft stands, and the bytes of its encoding."""
+    payload, _ = codec.open().encode(draft)
+    encoded = codec.decode(payload, draft.size).dense(draft.size)
+    return float(np.minimum(encoded, target).sum()), len(payload)
+
+
+def _predictor(config: Config, questions: Sequence[str]) -> Predicts:
+    from tandem_lab.quality.memoized import local_pair
+
+    load_length_policy(config.decoding.length_policy, {}, "The benchmark")
+    return Predictor(partial(local_pair, config), config, questions)
+
+
+# ---- What must hold ----------------------------------------------------------------------------------------------
+
+
+SPEED_ACCEPTANCE = 0.85
+"""Steps at which the device's token is the cloud's, from which share on the speed-ups below are asked for."""
+SPEEDUPS = {0.1: 2.0, 0.3: 3.0}
+"""By round trip in seconds: time per token of asking for each, over that of the pipelined device, at least."""
+GOES_ON, AGREEMENT = 1.05, 0.10
+"""Time per token over that of the streamed cloud, at most; and deviation from the prediction."""
+
+
+def checks(cell: Cell, rows: Mapping[str, Row]) -> Iterator[Check]:
+    """All promises for one setting."""
+    yield from exactness(rows, "the cloud's own tokens")
+    asked, pipelined, streamed = (rows.get(name) for name in (ASKED.name, "pipelined", STREAMED.name))
+    wanted = SPEEDUPS.get(cell.setting.rtt_s)
+    if wanted is not None and asked and pipelined and cell.setting.bits_per_s is None:
+        speedup, share = asked.token_s / pipelined.token_s, pipelined.prediction.also.get("acceptance", nan)
+        yield Check(
+            promise=f"pipelined is {wanted:g} x as fast as asking for each token where {SPEED_ACCEPTANCE:g} are "
+            "accepted",
+            numbers=f"{ms(asked.token_s)} / {ms(pipelined.token_s)} ms per token = {speedup:.2f}, "
+            f"the device's token is the cloud's at {share:.2f} of the steps",
+            holds=speedup >= wanted if share >= SPEED_ACCEPTANCE else None,
+        )
+    own = rows.get("cloud_goes_on")
+    if streamed and own:
+        times = own.token_s / streamed.token_s
+        yield Check(
+            promise=f"cloud_goes_on takes at most {GOES_ON:g} x the streamed cloud",
+            numbers=f"{ms(own.token_s)} / {ms(streamed.token_s)} ms per token = {times:.2f}",
+            holds=times <= GOES_ON,
+        )
+    yield from agreement(rows, AGREEMENT)
+
+
+# ---- The suite ---------------------------------------------------------------------------------------------------
+
+
+def _both(
+    title: str, form: str, of: Callable[[Row], float], predicted: Callable[[Prediction], float]
+) -> Column:
+    """Measured and predicted."""
+    return Column(
+        title, 11, lambda row, rows, cell: f"{shown(of(row), form)}/{shown(predicted(row.prediction), form)}"
+    )
+
+
+COLUMNS = (
+    PACE,
+    PREDICTED,
+    OFF,
+    FIRST,
+    Column("least", 6, lambda row, rows, cell: ms(row.prediction.also.get("first_s", nan), ".0f")),
+    Column("accepted", 8, lambda row, rows, cell: shown(row.accepted.get("device", 0.0), ".2f")),
+    _both(
+        "passes",
+        ".2f",
+        lambda row: row.forwards.get("cloud", nan),
+        lambda told: told.forwards.get("cloud", nan),
+    ),
+    _both(
+        "drafts",
+        ".2f",
+        lambda row: row.forwards.get("device", nan),
+        lambda told: told.forwards.get("device", nan),
+    ),
+    _both("up B", ".0f", lambda row: row.data_bytes("device"), lambda told: told.also.get("up_bytes", nan)),
+    _both(
+        "down B", ".0f", lambda row: row.data_bytes("cloud"), lambda told: told.also.get("down_bytes", nan)
+    ),
+    WRONG,
+)
+LEGEND = """\
+Measured/predicted; all but TTFT is per token. ms/token: after the tokens of the first frame, median of runs.
+least: the predicted first token, without retrieval and prefill. accepted: share of the committed tokens that were
+proposed. passes: forwards of the cloud; drafts: of the device. up, down: bytes on the data connection by sender, with
+headers and acknowledgements. wrong: tokens that are not those of the cloud alone with the same seed."""
+FLOORS_S = (0.015, 0.027)
+AXES = Axes(
+    rtts_s=(0.0, 0.05, 0.1, 0.3),
+    rates=(1e4, 1e5, 1e6, None),
+    temperatures=(0.0, 0.6, 1.0),
+    floors=(FLOORS_S,),
+    workers=(0,),
+    slow=(1.0,),
+)
+
+
+def configure(config: Config) -> Config:
+    """The settings of the clusters: distributions by K-SQS with K = 16 unless another codec is named, QS's heuristic
+    loaded, document weights that stay as they begin, so that nothing but the mode takes time.
+    """
+    is_default = config.codec == CodecConfig()
+    codec = (
+        CodecConfig(name="tandem.papers.sqs:KSqs", parameters={"index": "paper"})
+        if is_default
+        else config.codec
+    )
+    return replace(
+        config,
+        codec=codec,
+        decoding=replace(config.decoding, length_policy=PRESETS["qs"]["decoding"]["length_policy"]),
+        weights=replace(config.weights, question=0.0, evidence=0.0),
+    )
+
+
+SUITE = Suite(
+    name="speculative",
+    page="docs/explanation/speculative.md",
+    systems=SPECULATIVE,
+    warm_up=STREAMED,
+    axes={"close": AXES, "configured": AXES},
+    smoke=Axes(rtts_s=(0.1,), rates=(None,), temperatures=(1.0,)),
+    max_new_tokens=48,
+    runs=3,
+    takes=frozenset({"rate", "temperature", "deployment", "models"}),
+    configure=configure,
+    predict=_predictor,
+    tables=(COLUMNS,),
+    legend=LEGEND,
+    checks=checks,
+    draw=plots.plot_throughput,
+    pictures=("throughput.png", "lengths.png"),
+)

@@ -1,1 +1,0 @@
-"""How fast federated decoding is over the test network, and what its answers must be."""

@@ -1,0 +1,237 @@
+"""The picture of a replay: the latency of every token above, the link below, between them how long proposals were.
+
+Many tokens are shown by how dense they lie, with running quartiles, few one by one.
+
+Knows what was recorded. Needs matplotlib (the extra `lab`) when a picture is drawn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from math import nan
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tandem_lab.plots import save
+from tandem_lab.timeline.pipeline import check_matplotlib
+
+if TYPE_CHECKING:
+    from tandem_lab.replay.records import Replay, RoundRecord, TokenRecord
+
+DRAFTERS = {
+    "both": ("both drafts accepted", "#009e73", "o"),
+    "device": ("only the device's", "#0072b2", "s"),
+    "cloud": ("only the cloud's", "#d55e00", "^"),
+    "neither": ("neither", "black", "X"),
+    "alone": ("by the device alone", "#cc79a7", "D"),
+}
+"""Label, colour and marker; colours of Okabe and Ito, told apart by the colour-blind, and shapes besides."""
+OWN_TOKENS = {"device": "the device's drafts", "neither": "the cloud's own"}
+"""Labels where the cloud's model alone decides."""
+FIRST = ("first token of an answer", "#888888", "*")
+INJECTED, SEEN, LOSS = "black", "#56b4e9", "#e69f00"
+FLOOR_MS = 0.1
+"""Tokens that came in one batch are shown this far apart."""
+MIN_WIDTH, MAX_WIDTH, SECOND_WIDTH = 11.0, 18.0, 0.2
+MANY_TOKENS = 4000
+"""From here on single points hide each other: about a hundred questions."""
+MINOR_LABELS = 1000.0
+"""From this ratio of the longest to the shortest time on, labels between powers of ten would overlap."""
+RATE_WIDTH = 0.045
+"""Share of the plot's width that the scale of the rate takes beside it."""
+TIME_BINS, LATENCY_BINS, QUARTILE_BINS = 100, 36, 50
+PROPOSED, ACCEPTED = "#009e73", "#cc79a7"
+DENSITY, MEDIAN = "Blues", "#d55e00"
+
+
+def plot_replay(replay: Replay, path: str | Path, *, title: str, setup: str = "", mode: str = "dual") -> None:
+    """Draw a replay into `path` (png, pdf or svg).
+
+    Above, each token where it was committed, by how long it took since the token before it; below, the link; between
+    them the length of each proposal, where lengths adapt. setup: a line below the title. mode: of the answers. Raises
+    TandemError without matplotlib, or if the file cannot be written.
+    """
+    check_matplotlib()
+    from matplotlib.figure import Figure
+
+    width = min(MAX_WIDTH, max(MIN_WIDTH, SECOND_WIDTH * replay.took_s))
+    rounds = replay.rounds()
+    heights = (2.2, 1.2, 1) if rounds else (2.2, 1)
+    figure = Figure(figsize=(width, 9.2 if rounds else 7.2), dpi=130, layout="constrained")
+    above, *between, below = plots = figure.subplots(len(heights), 1, sharex=True, height_ratios=heights)
+    tokens = replay.tokens()
+    for axes in plots:
+        _draw_losses(axes, replay)
+    for axes in between:
+        _draw_rounds(axes, rounds)
+    if len(tokens) < MANY_TOKENS:
+        _draw_latencies(above, tokens, OWN_TOKENS if mode == "speculative" else {})
+        _draw_answers(above, replay)
+    else:
+        _draw_density(above, tokens, replay.took_s)
+    _draw_end(above, replay)
+    _draw_latency_axis(above)
+    _draw_link(below, replay)
+    has_rates = any(row.shape.rate_bits_per_s for row in replay.rows)
+    if has_rates:
+        _draw_rates(below, replay)
+    figure.suptitle(title, x=0.01, ha="left", fontsize=13, parse_math=False)
+    above.set_title(setup, loc="left", fontsize=10, color="#555555", parse_math=False)
+    below.set_xlabel("time since the trace began (s)", fontsize=11)
+    below.set_xlim(0, max(replay.took_s, 0.1) * 1.01)
+    for axes in plots:
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(alpha=0.25)
+        axes.tick_params(labelsize=10)
+        if axes.get_legend_handles_labels()[0]:
+            if len(tokens) < MANY_TOKENS:
+                beside = RATE_WIDTH if has_rates and axes is below else 0.0
+                place = {"loc": "upper left", "bbox_to_anchor": (1.005 + beside, 1.0), "borderaxespad": 0.0}
+                axes.legend(**place, frameon=False, fontsize=10)
+            else:  # the scale of the density stands there
+                place = {"loc": "lower right", "bbox_to_anchor": (1.0, 1.0), "borderaxespad": 0.2}
+                axes.legend(**place, ncols=3, frameon=False, fontsize=10)
+    save(figure, path)
+
+
+def _draw_latencies(axes: Any, tokens: Sequence[TokenRecord], labels: Mapping[str, str]) -> None:
+    """On a scale that shows both a millisecond and an outage. labels: other ones than those of DRAFTERS."""
+    for drafter, (label, colour, marker) in DRAFTERS.items():
+        _points(
+            axes,
+            [token for token in tokens if token.step and token.drafter == drafter],
+            labels.get(drafter, label),
+            colour,
+            marker,
+        )
+    label, colour, marker = FIRST
+    _points(axes, [token for token in tokens if not token.step], label, colour, marker)
+
+
+def _draw_rounds(axes: Any, rounds: Sequence[RoundRecord]) -> None:
+    """The length of each proposal where its verdict came, and how much of it stood."""
+    at_s = [judged.judged_s for judged in rounds]
+    lengths, accepted = [judged.length for judged in rounds], [judged.num_accepted for judged in rounds]
+    axes.vlines(at_s, accepted, lengths, color=PROPOSED, lw=0.6, alpha=0.5, zorder=1)
+    axes.plot(at_s, lengths, "_", color=PROPOSED, ms=7, mew=1.8, label="K, tokens of a proposal", zorder=3)
+    axes.plot(at_s, accepted, ".", color=ACCEPTED, ms=4, label="accepted of them", zorder=2)
+    axes.set_ylim(-0.5, max(lengths) + 0.5)
+    axes.yaxis.get_major_locator().set_params(integer=True)
+    axes.set_ylabel("tokens", fontsize=11)
+
+
+def _draw_density(axes: Any, tokens: Sequence[TokenRecord], took_s: float) -> None:
+    """How many tokens lie where, without first tokens, and the quartiles of each stretch of time."""
+    from matplotlib.colors import LogNorm
+
+    later = [token for token in tokens if token.step]
+    at_s = np.array([token.committed_s for token in later])
+    latencies_ms = np.array([max(FLOOR_MS, 1e3 * token.latency_s) for token in later])
+    edges_s = np.linspace(0, took_s, TIME_BINS + 1)
+    heights = np.geomspace(latencies_ms.min() * 0.9, latencies_ms.max() * 1.1, LATENCY_BINS)
+    counts, *_ = np.histogram2d(at_s, latencies_ms, [edges_s, heights])
+    mesh = axes.pcolormesh(
+        edges_s,
+        heights,
+        np.ma.masked_equal(counts.T, 0),
+        cmap=DENSITY,
+        norm=LogNorm(vmin=0.4),  # a single token is to be seen too
+        zorder=1,
+    )
+    scale = axes.figure.colorbar(mesh, ax=axes, pad=0.01, label="tokens", format="{x:g}")
+    scale.ax.yaxis.set_minor_formatter("{x:g}")
+    middles_s, quartiles_ms = running_quartiles(at_s, latencies_ms, took_s)
+    for values_ms, width, style, label in zip(
+        quartiles_ms, (1.0, 2.0, 1.0), ("--", "-", "--"), (None, "median", "quartiles"), strict=True
+    ):
+        axes.plot(middles_s, values_ms, style, color=MEDIAN, lw=width, label=label, zorder=3)
+
+
+def running_quartiles(
+    at_s: NDArray[np.float64], values: NDArray[np.float64], took_s: float
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """(middles [n], quartiles [3, n]) of the stretches of equal length that hold a value; n <= QUARTILE_BINS."""
+    edges = np.linspace(0, took_s, QUARTILE_BINS + 1)
+    place = np.clip(np.searchsorted(edges, at_s, side="right") - 1, 0, QUARTILE_BINS - 1)
+    held = np.unique(place)
+    quartiles = np.array([np.quantile(values[place == each], (0.25, 0.5, 0.75)) for each in held])
+    return (edges[held] + edges[held + 1]) / 2, quartiles.T
+
+
+def _draw_latency_axis(axes: Any) -> None:
+    axes.set_yscale("log")
+    axes.yaxis.set_major_formatter("{x:g}")
+    low, high = axes.get_ylim()
+    axes.yaxis.set_minor_formatter("{x:g}" if high < MINOR_LABELS * low else "")
+    axes.tick_params(axis="y", which="minor", labelsize=8)
+    axes.set_ylabel("since the token before (ms)", fontsize=11)
+
+
+def _points(axes: Any, tokens: Sequence[TokenRecord], label: str, colour: str, marker: str) -> None:
+    if not tokens:
+        return
+    at_s = [token.committed_s for token in tokens]
+    latencies_ms = [max(FLOOR_MS, 1e3 * token.latency_s) for token in tokens]
+    axes.plot(
+        at_s, latencies_ms, marker, color=colour, ms=9 if marker == "*" else 6.5, mec="white", mew=0.5, ls="", zorder=3,
+        label=f"{label} ({len(tokens)})",
+    )  # fmt: skip
+
+
+def _draw_answers(axes: Any, replay: Replay) -> None:
+    """A line where each question was asked."""
+    for number, asked in enumerate(replay.asked):
+        label = "a question is asked" if number == 0 else None
+        axes.axvline(asked.opened_s, color="#bbbbbb", lw=0.9, ls=(0, (1, 2)), zorder=1, label=label)
+
+
+def _draw_end(axes: Any, replay: Replay) -> None:
+    if replay.note:
+        axes.axvline(replay.trace.end_s, color=INJECTED, lw=1.1, ls="--", zorder=1, label="the trace ends")
+
+
+def _draw_link(axes: Any, replay: Replay) -> None:
+    times_s = [*(row.time_s for row in replay.rows), replay.took_s]
+    rtts_ms = [1e3 * row.shape.rtt_s for row in replay.rows]
+    if rtts_ms:
+        axes.step(
+            times_s, [*rtts_ms, rtts_ms[-1]], where="post", color=INJECTED, lw=1.4, label="injected", zorder=3
+        )
+    axes.plot(
+        [reply.sent_s for reply in replay.replies],
+        [1e3 * reply.rtt_s for reply in replay.replies],
+        "o", color=SEEN, ms=3, label="seen by ping", zorder=2,
+    )  # fmt: skip
+    axes.set_ylim(bottom=0)
+    axes.set_ylabel("RTT (ms)", fontsize=11)
+
+
+def _draw_rates(axes: Any, replay: Replay) -> None:
+    """The rate of the link on a second scale, with gaps where it has no limit."""
+    times_s = [*(row.time_s for row in replay.rows), replay.took_s]
+    rates = [nan if (rate := row.shape.rate_bits_per_s) is None else rate / 1e6 for row in replay.rows]
+    other = axes.twinx()
+    other.step(times_s, [*rates, rates[-1]], where="post", color=LOSS, lw=1.4, ls="--")
+    other.set_yscale("log")
+    other.yaxis.set_major_formatter("{x:g}")
+    other.set_ylabel("rate (Mbit/s)", fontsize=11, color=LOSS)
+    other.spines[["top"]].set_visible(False)
+
+
+def _draw_losses(axes: Any, replay: Replay) -> None:
+    """Shaded where the link loses packets, darker where it loses more."""
+    seen: set[float] = set()
+    for start_s, end_s, loss in _losses(replay):
+        label = None if loss in seen else f"{100 * loss:g} % lost"
+        axes.axvspan(start_s, end_s, color=LOSS, alpha=0.12 + 0.28 * loss, lw=0, zorder=0, label=label)
+        seen.add(loss)
+
+
+def _losses(replay: Replay) -> Iterator[tuple[float, float, float]]:
+    ends_s = [*(row.time_s for row in replay.rows[1:]), replay.took_s]
+    for row, end_s in zip(replay.rows, ends_s, strict=bool(replay.rows)):
+        if row.shape.loss > 0:
+            yield row.time_s, end_s, row.shape.loss

@@ -1,0 +1,180 @@
+"""What a replay amounts to: a value for JSON, a trace file of all answers, a table for a person.
+
+Knows what was recorded; measures nothing and writes no file.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from math import isfinite, nan
+from typing import Any
+
+from tandem.config.schema import Config
+from tandem_lab.netlab.shape import Shape
+from tandem_lab.numbers import mean, median_of, percentile
+from tandem_lab.replay.records import QuestionRun, Replay, RoundRecord, TokenRecord
+from tandem_lab.timeline import perfetto as trace
+from tandem_lab.timeline.intervals import timeline
+
+FORMAT = 1
+"""Version of `as_dict`."""
+
+
+def as_dict(replay: Replay, config: Config) -> dict[str, Any]:
+    """All of it, for JSON; values that are not known are nan here."""
+    tokens, rounds = replay.tokens(), replay.rounds()
+    return {
+        "format": FORMAT,
+        "clock": "seconds since the trace began, by the device's clock; null: not known",
+        "trace": {
+            "name": replay.trace.name,
+            "end_s": replay.trace.end_s,
+            "note": replay.note,
+            "applied": [{"time_s": row.time_s, **_shape(row.shape)} for row in replay.rows],
+        },
+        "took_s": replay.took_s,
+        "summary": summary(replay),
+        "interfaces": {party.value: asdict(counters) for party, counters in replay.counters.items()},
+        "questions": [
+            _question(
+                asked,
+                [token for token in tokens if token.question == number],
+                [judged for judged in rounds if judged.question == number],
+            )
+            for number, asked in enumerate(replay.asked)
+        ],
+        "pings": {"num_sent": replay.num_pings, "replies": [asdict(reply) for reply in replay.replies]},
+        "settings": asdict(config),
+    }
+
+
+def summary(replay: Replay) -> dict[str, Any]:
+    """Medians and sums. Latency is from token to token: first tokens are told apart."""
+    tokens = replay.tokens()
+    later = [token.latency_s for token in tokens if token.step]
+    pairs = [token for token in tokens if not token.is_alone]
+    lengths = [judged.length for judged in replay.rounds()]
+    busy_s = sum(asked.tokens[-1].committed_s for asked in replay.asked if asked.tokens)
+    each = [asked.statistics for asked in replay.asked]
+    return {
+        "num_questions": len(replay.asked),
+        "num_complete": sum(
+            asked.done is not None and asked.done.reason != "failed" for asked in replay.asked
+        ),
+        "num_tokens": len(tokens),
+        "num_alone": len(tokens) - len(pairs),
+        "median_latency_s": median_of(later),
+        "p95_latency_s": percentile(later, 0.95),
+        "median_first_token_s": median_of([token.latency_s for token in tokens if not token.step]),
+        "tokens_per_s": len(tokens) / busy_s if busy_s else nan,
+        "device_acceptance": mean([token.device_accepted for token in pairs]),
+        "cloud_acceptance": mean([token.cloud_accepted for token in pairs]),
+        "num_rounds": len(lengths),
+        "mean_proposal": mean(lengths),
+        "median_ping_s": median_of([reply.rtt_s for reply in replay.replies]),
+        "num_pings_lost": replay.num_pings - len(replay.replies),
+        "frames_sent_bytes": sum(one.sent_bytes for one in each),
+        "frames_received_bytes": sum(one.received_bytes for one in each),
+        "lost_s": {party.value: lost_s for party, lost_s in replay.lost_s.items()},
+        "num_resyncs": sum(one.num_resyncs for one in each),
+        "num_degraded": sum(one.degraded_from is not None for one in each),
+    }
+
+
+def table(replay: Replay) -> list[str]:
+    """The summary for a person."""
+    found = summary(replay)
+    tokens = found["num_tokens"]
+    alone = f", {found['num_alone']} of them by the device alone" if found["num_alone"] else ""
+    asked = f"{found['num_questions']} asked, {found['num_complete']} answered in {replay.took_s:.1f} s"
+    mean_length = f"{found['num_rounds']} judged, {found['mean_proposal']:.1f} tokens proposed in the mean"
+    rounds = [("rounds", mean_length)] if found["num_rounds"] else []
+    rows = [
+        ("questions", asked),
+        ("tokens", f"{tokens}{alone}; {found['tokens_per_s']:.1f} a second while answering"),
+        ("latency", f"median {_ms(found['median_latency_s'])}, p95 {_ms(found['p95_latency_s'])} per token"),
+        ("first", f"median {_ms(found['median_first_token_s'])} to the first token"),
+        ("accepted", f"device {_percent(found['device_acceptance'])}, cloud {_percent(found['cloud_acceptance'])}"),
+        *rounds,
+        ("ping", f"median {_ms(found['median_ping_s'])}; {found['num_pings_lost']} of {replay.num_pings} lost"),
+        ("frames", f"{_each(found['frames_sent_bytes'], tokens)} bytes out and "
+                   f"{_each(found['frames_received_bytes'], tokens)} in per token"),
+        ("link", _link(replay, tokens)),
+        ("lost", _lost(replay, tokens)),
+        ("resyncs", f"{found['num_resyncs']}; {found['num_degraded']} answers degraded"),
+    ]  # fmt: skip
+    notes = [f"  {replay.note}"] if replay.note else []
+    return [f"  {name:<9}  {value}" for name, value in rows] + notes
+
+
+def merged_trace(replay: Replay, placement: str) -> str:
+    """All answers in one file of the Trace Event Format, each where it was on the trace's clock."""
+    merged: list[dict[str, Any]] = []
+    timelines = []
+    for asked in replay.asked:
+        found = timeline(asked.events, placement)
+        for event in trace.trace(found)["traceEvents"]:
+            is_name = event["ph"] == "M"
+            shifted = event if is_name else {**event, "ts": event["ts"] + round(1e6 * asked.opened_s)}
+            if not is_name or shifted not in merged:
+                merged.append(shifted)
+        timelines.append({"question": asked.question, "opened_s": asked.opened_s, **found.to_dict()})
+    return json.dumps({"traceEvents": merged, "tandem": timelines}, allow_nan=False, ensure_ascii=False)
+
+
+def _question(
+    asked: QuestionRun, tokens: Sequence[TokenRecord], rounds: Sequence[RoundRecord]
+) -> dict[str, Any]:
+    done = asked.done
+    return {
+        "question": asked.question,
+        "seed": asked.seed,
+        "opened_s": asked.opened_s,
+        "answer": asked.answer,
+        "reason": done.reason if done else None,
+        "error": asked.error,
+        "is_degraded": asked.statistics.degraded_from is not None,
+        "statistics": asdict(asked.statistics),
+        "tokens": [asdict(token) for token in tokens],
+        "rounds": [asdict(judged) for judged in rounds],
+    }
+
+
+def _shape(shape: Shape) -> dict[str, Any]:
+    return {
+        "rtt_s": shape.rtt_s,
+        "jitter_s": shape.jitter_s,
+        "rate_bits_per_s": shape.rate_bits_per_s,
+        "loss": shape.loss,
+    }
+
+
+def _link(replay: Replay, num_tokens: int) -> str:
+    """What the device's interface carried, with all that is Ray's, ping's and TCP's own."""
+    if not replay.counters:
+        return "not measured"
+    device = next(iter(replay.counters.values()))
+    sent, received = _each(device.sent_bytes, num_tokens), _each(device.received_bytes, num_tokens)
+    return f"{sent} bytes out and {received} in per token with all of Ray's and ping's own"
+
+
+def _lost(replay: Replay, num_tokens: int) -> str:
+    """What rollback cost each side."""
+    if not replay.lost_s or not num_tokens:
+        return "not measured"
+    paces = " and ".join(f"{party} {_ms(lost_s / num_tokens)}" for party, lost_s in replay.lost_s.items())
+    return f"{paces} per token for drafts that were thrown away"
+
+
+def _ms(seconds: float) -> str:
+    return f"{1e3 * seconds:.1f} ms" if isfinite(seconds) else "unknown"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %" if isfinite(share) else "unknown"
+
+
+def _each(total: int, count: int) -> str:
+    return f"{total / count:.0f}" if count else "-"

@@ -1,1 +1,0 @@
-"""How fast edge-cloud speculative decoding is over the test network, beside what it competes with."""

