@@ -16,23 +16,41 @@ import sys
 import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any, ClassVar, TypeVar
 
 from tandem.actors.planes import Runtime as Runtime
 from tandem.actors.planes import make_plane, own_address
-from tandem.actors.statistics import ActorStatistics, resident_bytes
 from tandem.errors import ProtocolError, TandemError
 from tandem.messages import decode, decode_link, encode
 from tandem.protocol.outbox import ActorKind, Send
-from tandem.topology import at_start
+from tandem.topology import PARTIES, at_start
 from tandem.transport.memory import Exchange
 from tandem.transport.port import DataPlane, Endpoint
 
 T = TypeVar("T")
 
 _log = logging.getLogger("tandem")
+
+MAX_REASON_CHARS = 10_000
+"""A reason why a query failed is cut here, far below the size of a message."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActorStatistics:
+    """One actor's counters."""
+
+    name: str  # "party/kind"
+    pid: int
+    cpu_s: float  # CPU time of the process so far; actors that share one report the same
+    memory_bytes: int  # resident
+    num_sessions: int
+    num_malformed: int  # frames that could not be decoded
+    imports_torch: bool
+    tasks: tuple[str, ...]  # running asyncio tasks of the actor
+    links: dict[str, dict[str, int]]  # per actor: LinkCounters
+    extra: dict[str, float]
 
 
 class SiteActor:
@@ -47,7 +65,6 @@ class SiteActor:
         self.runtime = runtime
         self.config = runtime.config
         self.name = f"{party}/{runtime.role or self.role}"
-        self.num_decoders = self.config.party(party).num_decoders
         self.place = f"{at_start(party)}'s {self.role.replace('_', ' ')}"  # in sentences
         self.num_malformed = 0
         self.description: dict[str, Any] = {}
@@ -115,7 +132,7 @@ class SiteActor:
             name=self.name,
             pid=os.getpid(),
             cpu_s=time.process_time(),
-            memory_bytes=resident_bytes(),
+            memory_bytes=_resident_bytes(),
             num_sessions=len(self._sessions()),
             num_malformed=self.num_malformed,
             imports_torch="torch" in sys.modules,
@@ -195,9 +212,8 @@ class SiteActor:
                         self._send_out(send, name)
 
     def receivers(self, send: Send) -> tuple[str, ...]:
-        """The names of those that get a message. Which of several decoders has a session, the draft queue knows."""
-        is_forwarded = send.to == "decoder" and self.num_decoders > 1
-        return (f"{self.party}/{'draft_queue' if is_forwarded else send.to}",)
+        """The names of those that get a message."""
+        return (f"{self.party}/{send.to}",)
 
     def _send_out(self, send: Send, name: str) -> None:
         try:
@@ -262,8 +278,7 @@ class SiteActor:
 
     def _own_dialled(self) -> set[str]:
         """Actors of this site that this one connects to."""
-        is_alone = self.num_decoders == 1
-        return {f"{self.party}/{role}" for role in self.dials if role != "decoder" or is_alone}
+        return {f"{self.party}/{role}" for role in self.dials}
 
     def _peers(self) -> set[str]:
         """Actors of the other side that this one connects to."""
@@ -290,3 +305,21 @@ class SiteActor:
         counter = self._plane().counters[source]
         counter.received_frames += len(frames)
         counter.received_bytes += sum(map(len, frames))
+
+
+def _resident_bytes() -> int:
+    """Memory that this process holds."""
+    with open("/proc/self/statm") as statm:
+        return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def remedy_for(party: str) -> str:
+    """What helps where an actor of a party has died."""
+    if party not in PARTIES:
+        return "close this cluster and launch another"
+    return f"ask again in a moment where `tandem up {party}` started it, else launch again"
+
+
+def sendable(text: str) -> str:
+    """`text` in a form that fits a message: characters that UTF-8 cannot encode are escaped, long texts are cut."""
+    return text[:MAX_REASON_CHARS].encode("utf-8", "backslashreplace").decode()

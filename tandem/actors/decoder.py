@@ -17,9 +17,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from tandem.actors import batching
-from tandem.actors.base import Runtime, SiteActor
+from tandem.actors.base import Runtime, SiteActor, remedy_for, sendable
 from tandem.actors.batching import Opened
-from tandem.actors.sentences import remedy_for, sendable
 from tandem.codecs import Codec, codec_of
 from tandem.config.extensions import is_extension
 from tandem.errors import TandemError

@@ -19,9 +19,9 @@ from dataclasses import replace
 from functools import reduce
 from typing import Any, ClassVar
 
-from tandem.actors.base import Runtime, SiteActor
+from tandem.actors.base import Runtime, SiteActor, remedy_for, sendable
+from tandem.actors.decoder_pool import DecoderPool, decoder_roles
 from tandem.actors.event_log import EventLog
-from tandem.actors.sentences import remedy_for, sendable
 from tandem.engine.tokenizer import Detokenizer, StopRule
 from tandem.errors import TandemError
 from tandem.events import ClientEvent, DoneEvent, Event, PeerEvent, SessionStatistics, SourcesEvent
@@ -29,7 +29,6 @@ from tandem.messages import DecoderFailed, End, ProposalLength, Window
 from tandem.modes.spec import SessionSpec
 from tandem.protocol.admission import CLOUD_REMEDY, OWN_REMEDY, AdmittingTable
 from tandem.protocol.outbox import ActorKind, Send
-from tandem.protocol.replicas import Replicas, decoder_roles
 from tandem.topology import as_party, at_start
 from tandem.transport.port import LinkCounters, add_counters
 
@@ -68,8 +67,8 @@ class DraftQueueActor(SiteActor):
         self.num_moved = 0  # sessions that were given to another decoder
         self._ticking = False
         self._renew_again_s = 0.0
-        names = tuple(f"{party}/{role}" for role in decoder_roles(self.num_decoders))
-        self.decoders = Replicas(names, lambda session: session in self.table.sessions)
+        names = [f"{party}/{role}" for role in decoder_roles(self.config.party(party).num_decoders)]
+        self.decoders = DecoderPool(names, lambda session: session in self.table.sessions)
 
     # ---- control plane ---------------------------------------------------------------------------------------
 
@@ -191,14 +190,14 @@ class DraftQueueActor(SiteActor):
             self.dispatch(self.table.resend_all(time.monotonic(), party))
 
     def on_lost(self, name: str) -> None:
-        """Without its required actors, no session of this side can continue; those of one of several decoders move."""
+        """Without its required actors, no session of this side can continue; a decoder's may move to another one."""
         party, _, role = name.partition("/")
         if name in self.decoders.names:
-            moved, role = self.decoders.lose(name), "decoder"
-            if self.decoders.are_several and self.decoders.available:
+            if (moved := self.decoders.lose(name)) is not None:
                 _log.warning("%s lost %s; other decoders go on with %d sessions", self.name, name, len(moved))
                 self._move(moved)
                 return
+            role = "decoder"
         if party == self.party and role in REQUIRED_ACTORS and self.table.sessions:
             self.dispatch(self.table.fail_all(self._stopped(role), time.monotonic()))
 
@@ -209,7 +208,7 @@ class DraftQueueActor(SiteActor):
             self.dispatch([*self.table.restart("decoder", [session]), *self.decoders.orders(session)])
 
     def receivers(self, send: Send) -> tuple[str, ...]:
-        """As everywhere, and for a decoder the one that has the session."""
+        """As everywhere; of the decoders, the one that has the session."""
         return self.decoders.receivers(send.message) if send.to == "decoder" else super().receivers(send)
 
     def _obstacle(self) -> str | None:

@@ -31,7 +31,7 @@ class ActorHandle(Protocol):
 
 
 Handles = dict[str, ActorHandle]
-"""The actors of one party, by role; its decoders as in `tandem.protocol.replicas.decoder_roles`."""
+"""The actors of one party, by role; its decoders as in `tandem.actors.decoder_pool.decoder_roles`."""
 
 
 class Call:

@@ -15,8 +15,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from tandem.actors.base import Runtime, SiteActor
-from tandem.actors.sentences import sendable
+from tandem.actors.base import Runtime, SiteActor, sendable
 from tandem.errors import TandemError
 from tandem.messages import RetrieveFailed, RetrieveRequest, RetrieveResult
 from tandem.protocol.outbox import ActorKind, Send
@@ -46,9 +45,7 @@ class RetrieverActor(SiteActor):
         self._loaded: Retriever | StoreRetriever | None = None
         self._embedder: TextEmbedder | None = None
         self._found: OrderedDict[str, Document] = OrderedDict()  # by id, the most recent one last
-        self._askers: OrderedDict[int, str] = (
-            OrderedDict()
-        )  # of several decoders, by session; the newest last
+        self._askers: OrderedDict[int, str] = OrderedDict()  # who asked, by session; the newest last
         self._waiting: set[RetrieveRequest] = set()  # those in the queue or at work
         self._requests: asyncio.Queue[RetrieveRequest] = asyncio.Queue(maxsize=1024)
 
@@ -84,11 +81,10 @@ class RetrieverActor(SiteActor):
 
     def handle(self, message: Any, source: str) -> list[Send]:
         """Queue a request, unless it only repeats one that is not answered yet."""
-        if self.num_decoders > 1:
-            self._askers[message.session] = source
-            self._askers.move_to_end(message.session)
-            if len(self._askers) > MAX_REMEMBERED:
-                self._askers.popitem(last=False)
+        self._askers[message.session] = source
+        self._askers.move_to_end(message.session)
+        if len(self._askers) > MAX_REMEMBERED:
+            self._askers.popitem(last=False)
         if message not in self._waiting:
             self._requests.put_nowait(message)
             self._waiting.add(message)
@@ -96,8 +92,7 @@ class RetrieverActor(SiteActor):
 
     def receivers(self, send: Send) -> tuple[str, ...]:
         """The decoder that asked last: it has the session now."""
-        asker = self._askers.get(send.message.session)
-        return super().receivers(send) if asker is None else (asker,)
+        return (self._askers.get(send.message.session, f"{self.party}/decoder"),)
 
     def on_error(self, message: Any, error: TandemError) -> None:
         """An answer that cannot be sent ends its query, not the actor."""

@@ -2,7 +2,7 @@
 
 DraftQueue --Ballot--> Aggregator --VerifyResult--> DraftQueue
 DraftQueue --Observations--> Profiler --Profile--> Scheduler --Placement--> Aggregator, --Estimate--> DraftQueue
-DraftQueue --Rounds--> Profiler --RoundProfile--> Scheduler --ProposalLength--> Decoder
+DraftQueue --Rounds--> Profiler --RoundProfile--> Scheduler --ProposalLength--> DraftQueue, for the session's decoder
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ from __future__ import annotations
 from functools import cached_property
 from typing import Any, ClassVar
 
-from tandem.actors.base import Runtime, SiteActor
-from tandem.actors.sentences import sendable
+from tandem.actors.base import Runtime, SiteActor, sendable
 from tandem.codecs import codec_of
 from tandem.errors import TandemError
 from tandem.messages import Ballot, DecoderFailed
@@ -52,11 +51,19 @@ class AggregatorActor(SiteActor):
             self.dispatch([Send("draft_queue", failed)])
 
 
-class ProfilerActor(SiteActor):
+class _Adviser(SiteActor):
+    """One that advises others; the draft queue knows which decoder has a session."""
+
+    def receivers(self, send: Send) -> tuple[str, ...]:
+        """As everywhere; advice for a decoder goes by way of the draft queue."""
+        return (f"{self.party}/{'draft_queue' if send.to == 'decoder' else send.to}",)
+
+
+class ProfilerActor(_Adviser):
     """Keeps moving averages of decode times, round trips and acceptance."""
 
     role: ClassVar[ActorKind] = "profiler"
-    dials: ClassVar[tuple[ActorKind, ...]] = ("scheduler", "decoder")
+    dials: ClassVar[tuple[ActorKind, ...]] = ("scheduler",)
 
     def __init__(self, party: str, runtime: Runtime) -> None:
         super().__init__(party, runtime)
@@ -67,11 +74,11 @@ class ProfilerActor(SiteActor):
         return self.table.receive(message)
 
 
-class SchedulerActor(SiteActor):
+class SchedulerActor(_Adviser):
     """Advises which side should aggregate, and how long proposals should be."""
 
     role: ClassVar[ActorKind] = "scheduler"
-    dials: ClassVar[tuple[ActorKind, ...]] = ("aggregator", "decoder")
+    dials: ClassVar[tuple[ActorKind, ...]] = ("aggregator",)
 
     def __init__(self, party: str, runtime: Runtime) -> None:
         super().__init__(party, runtime)

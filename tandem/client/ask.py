@@ -12,13 +12,13 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
+from tandem.actors.decoder_pool import is_decoder
 from tandem.actors.handles import Handles
 from tandem.config.sampling import SamplingParams
 from tandem.conversation import ask_to_condense
 from tandem.errors import CallError, QueryError, TandemError
 from tandem.events import DoneEvent, Event, SourcesEvent, TokenEvent
 from tandem.modes.spec import SessionSpec
-from tandem.protocol.replicas import is_decoder
 
 # ---- A question that stands for itself, written from a conversation: what documents are found by -----------
 

@@ -17,6 +17,7 @@ import ray
 from ray.exceptions import RayError
 
 from tandem.actors.base import Runtime
+from tandem.actors.decoder_pool import decoder_roles
 from tandem.actors.ray_handles import (
     Member,
     RayHandles,
@@ -34,7 +35,6 @@ from tandem.cluster.placement import place
 from tandem.config.schema import Config
 from tandem.errors import ClusterError
 from tandem.protocol.outbox import ROLES, ActorKind
-from tandem.protocol.replicas import decoder_roles
 from tandem.sites.deployment import ActorClasses
 from tandem.sites.site import ACTOR_CLASSES
 from tandem.sites.wiring import call_all, check_files

@@ -11,10 +11,10 @@ from typing import Any
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from tandem.actors.decoder_pool import is_decoder
 from tandem.cluster import nodes
 from tandem.config.schema import Config
 from tandem.errors import ClusterError
-from tandem.protocol.replicas import is_decoder
 
 
 def party_nodes(party: str) -> list[dict[str, Any]]:

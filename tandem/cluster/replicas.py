@@ -16,10 +16,10 @@ import ray
 from ray.exceptions import RayError
 
 from tandem.actors.base import Runtime
+from tandem.actors.decoder_pool import decoder_roles
 from tandem.actors.ray_handles import find_actor, kill_actors, wrap
 from tandem.cluster.launch import create_decoder
 from tandem.errors import ClusterError
-from tandem.protocol.replicas import decoder_roles
 from tandem.sites.wiring import join_actors
 
 FIRST_PAUSE_S = 1.0

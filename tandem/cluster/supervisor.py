@@ -26,6 +26,7 @@ import ray
 from ray.exceptions import RayError
 
 from tandem.actors.base import Runtime
+from tandem.actors.decoder_pool import decoder_roles
 from tandem.actors.handles import Handles
 from tandem.actors.ray_handles import RayHandles, find_actor, kill_actors, wrap
 from tandem.cluster import nodes
@@ -37,7 +38,6 @@ from tandem.cluster.replicas import Replacements, Run, in_thread, replace_decode
 from tandem.config.schema import Config
 from tandem.errors import ClusterError, TandemError
 from tandem.protocol.outbox import ROLES
-from tandem.protocol.replicas import decoder_roles
 from tandem.sites.deployment import Progress
 from tandem.sites.status import ActorState
 from tandem.sites.wiring import connect_parties, join_actors, start_actors

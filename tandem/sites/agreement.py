@@ -25,34 +25,6 @@ HANDSHAKE_FIELDS = {
 """What all parties must have in common before the first query, and the remedy."""
 
 
-SAME_DECODERS = {
-    "protocol_version": ("protocol version", "install the same version of tandem-rag on all its nodes"),
-    "weights_fingerprint": ("model", "put the same model on all its nodes"),
-    "vocabulary_fingerprint": ("vocabulary", "put the same model on all its nodes"),
-    "template": ("template", "put the same model on all its nodes"),
-    "template_fingerprint": ("template", "put the same model and settings on all its nodes"),
-    "codec": ("codec", "put the same codec on all its nodes"),
-    "batching": (
-        "outcome of the engine's self-check",
-        "use machines and libraries of one kind for all of them",
-    ),
-}
-"""What all decoders of one party must have in common: an answer must not depend on which of them has it."""
-
-
-def compare_decoders(described: Mapping[str, Mapping[str, Any]]) -> None:
-    """All decoders of a party must agree. Raises ClusterError that names two values. described: by their names."""
-    first, *others = described
-    for key, (what, remedy) in SAME_DECODERS.items():
-        for other in others:
-            one, another = described[first].get(key), described[other].get(key)
-            if one != another:
-                raise ClusterError(
-                    f"All decoders of a party must have the same {what}, {first} has {one!r} and {other} "
-                    f"{another!r}; {remedy}."
-                )
-
-
 def compare(described: Mapping[Any, Mapping[str, Any]]) -> None:
     """All parties must agree before the first query. Raises ClusterError that names two values and the remedy."""
     parties = "Both parties" if len(described) == 2 else "All parties"

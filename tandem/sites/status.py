@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from tandem.actors.statistics import ActorStatistics
-from tandem.protocol.replicas import is_decoder
+from tandem.actors.base import ActorStatistics
+from tandem.actors.decoder_pool import is_decoder
 from tandem.topology import as_party
 
 State = Literal["alive", "starting", "dead", "absent"]

@@ -6,13 +6,13 @@ import asyncio
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from tandem.actors.decoder_pool import compare_decoders, is_decoder
 from tandem.actors.handles import Handles
 from tandem.actors.loading import check_model, describe_conversion
 from tandem.config.schema import Config
 from tandem.corpora import describe_model
 from tandem.errors import ClusterError
-from tandem.protocol.replicas import is_decoder
-from tandem.sites.agreement import compare, compare_decoders
+from tandem.sites.agreement import compare
 from tandem.sites.deployment import Progress
 from tandem.topology import PAIR, Topology
 from tandem.transport.port import Endpoint

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from tandem.actors.decoder_pool import decoder_roles
 from tandem.cluster import placement
 from tandem.cluster.placement import party_nodes, place
 from tandem.config.schema import Config
 from tandem.errors import ClusterError
-from tandem.protocol.replicas import decoder_roles
 
 SLIVER = {"tandem_cloud": 0.001}
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tandem.actors.base import Runtime
+from tandem.actors.decoder_pool import decoder_roles
 from tandem.cluster import supervisor
 from tandem.cluster.launch import PartyLost
 from tandem.cluster.replicas import Run
@@ -18,7 +19,6 @@ from tandem.cluster.supervisor import MAX_PAUSE_S, WATCH_S, Supervisor, Watch
 from tandem.config.schema import Config
 from tandem.errors import ClusterError
 from tandem.protocol.outbox import ROLES
-from tandem.protocol.replicas import decoder_roles
 from tandem.sites.status import ActorState, State
 from tandem.topology import PARTIES, Party
 

@@ -15,12 +15,12 @@ import pytest
 
 from tandem import Config, Tandem
 from tandem.actors.base import Runtime, SiteActor
+from tandem.actors.decoder_pool import decoder_roles, is_decoder
 from tandem.actors.handles import Handles, LocalActor
 from tandem.actors.shared import SharedProcess
 from tandem.errors import CallError, ClusterError, ConfigError, QueryError
 from tandem.events import Answer, DoneEvent, TokenEvent
 from tandem.protocol.outbox import ROLES, ActorKind
-from tandem.protocol.replicas import decoder_roles, is_decoder
 from tandem.sites.site import ACTOR_CLASSES, Site
 from tandem.sites.wiring import call_all, join_actors, start_actors
 from tandem.system.loop_thread import LoopThread

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from tandem.actors.decoder_pool import MAX_ENDED, DecoderPool, decoder_roles, is_decoder
 from tandem.messages import Commit, End, ProposalLength, Window
 from tandem.protocol.outbox import Send
-from tandem.protocol.replicas import MAX_ENDED, Replicas, decoder_roles, is_decoder
 
 FIRST, SECOND, THIRD = NAMES = tuple(f"cloud/{role}" for role in decoder_roles(3))
 
@@ -20,7 +20,7 @@ class Party:
 
     def __init__(self, names: tuple[str, ...] = NAMES) -> None:
         self.open: set[int] = set()
-        self.decoders = Replicas(names, self.open.__contains__)
+        self.decoders = DecoderPool(names, self.open.__contains__)
 
     def send(self, *sessions: int) -> list[str]:
         """Who gets a message of each of these open sessions."""
@@ -70,7 +70,7 @@ def test_without_any_decoder_nobody_gets_anything_until_one_is_back() -> None:
     party = Party((FIRST, SECOND))
     party.send(1)
     assert party.decoders.lose(FIRST) == [1]
-    assert party.decoders.lose(SECOND) == []
+    assert party.decoders.lose(SECOND) is None
     assert party.send(1) == []
     party.decoders.find(SECOND)
     assert party.send(1) == [SECOND]
@@ -79,7 +79,7 @@ def test_without_any_decoder_nobody_gets_anything_until_one_is_back() -> None:
 def test_the_only_decoder_is_never_given_up() -> None:
     party = Party((FIRST,))
     assert party.send(1, 2) == [FIRST, FIRST]
-    assert party.decoders.lose(FIRST) == []
+    assert party.decoders.lose(FIRST) is None
     assert party.decoders.available == (FIRST,)
     assert party.send(1) == [FIRST]
     assert party.decoders.receivers(End(session=7)) == (FIRST,)

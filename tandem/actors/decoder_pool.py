@@ -1,4 +1,4 @@
-"""The decoders of one party: a session is pinned to one when it begins, and moves only when that one is lost.
+"""The decoders of one party, of which there may be several: a session moves only when its decoder is lost.
 
 first message of a session --> the decoder with the fewest open sessions, from then on always that one
 a decoder is lost --> its sessions are given again, as they stand, each to the one with the fewest
@@ -7,9 +7,10 @@ a decoder is lost --> its sessions are given again, as they stand, each to the o
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from tandem.errors import ClusterError
 from tandem.messages import End, ProposalLength, Window
 from tandem.protocol.outbox import Send
 
@@ -18,6 +19,21 @@ MAX_ENDED = 1024
 
 Order = Window | ProposalLength
 """What profiler and scheduler have a decoder do; they do not know which one has a session."""
+
+
+SAME_DECODERS = {
+    "protocol_version": ("protocol version", "install the same version of tandem-rag on all its nodes"),
+    "weights_fingerprint": ("model", "put the same model on all its nodes"),
+    "vocabulary_fingerprint": ("vocabulary", "put the same model on all its nodes"),
+    "template": ("template", "put the same model on all its nodes"),
+    "template_fingerprint": ("template", "put the same model and settings on all its nodes"),
+    "codec": ("codec", "put the same codec on all its nodes"),
+    "batching": (
+        "outcome of the engine's self-check",
+        "use machines and libraries of one kind for all of them",
+    ),
+}
+"""What all decoders of one party must have in common: an answer must not depend on which of them has it."""
 
 
 def decoder_roles(num_decoders: int) -> tuple[str, ...]:
@@ -30,16 +46,29 @@ def is_decoder(role: str) -> bool:
     return role.partition("-")[0] == "decoder"
 
 
-class Replicas:
-    """Which decoder has which session.
+def compare_decoders(described: Mapping[str, Mapping[str, Any]]) -> None:
+    """All decoders of a party must agree. Raises ClusterError that names two values. described: by their names."""
+    first, *others = described
+    for key, (what, remedy) in SAME_DECODERS.items():
+        for other in others:
+            one, another = described[first].get(key), described[other].get(key)
+            if one != another:
+                raise ClusterError(
+                    f"All decoders of a party must have the same {what}, {first} has {one!r} and {other} "
+                    f"{another!r}; {remedy}."
+                )
+
+
+class DecoderPool:
+    """Which decoder has which session, as the draft queue of its party sees it.
 
     Invariants: a session has at most one decoder at a time, and it was there when it was chosen. The only decoder of a
     party is never given up: whether it is there is up to the connection to it.
     """
 
-    def __init__(self, names: tuple[str, ...], is_open: Callable[[int], bool]) -> None:
+    def __init__(self, names: Sequence[str], is_open: Callable[[int], bool]) -> None:
         """names: of all decoders. is_open: whether a session is; others do not count."""
-        self.names = names
+        self.names = tuple(names)
         self._is_open = is_open
         self._lost: set[str] = set()
         self._pins: dict[int, str] = {}
@@ -49,18 +78,13 @@ class Replicas:
         self._orders: dict[int, dict[type[Order], Order]] = {}  # the last of each kind, by session
 
     @property
-    def are_several(self) -> bool:
-        """Whether there is more than one to choose from."""
-        return len(self.names) > 1
-
-    @property
     def available(self) -> tuple[str, ...]:
         """Those that are not lost."""
         return tuple(name for name in self.names if name not in self._lost)
 
     def receivers(self, message: Any) -> tuple[str, ...]:
         """Who gets a message of a session: its decoder, chosen now if it has none; an End all that ever had it."""
-        if not self.are_several:
+        if len(self.names) == 1:
             return self.names
         if isinstance(message, End):
             return tuple(self._holders.get(message.session, ()))
@@ -68,15 +92,15 @@ class Replicas:
             return ()
         return (self._pins[message.session],)
 
-    def lose(self, name: str) -> list[int]:
-        """A decoder is gone; returns its open sessions, which have none until the next message to one."""
-        if not self.are_several:
-            return []
+    def lose(self, name: str) -> list[int] | None:
+        """A decoder is gone; returns its open sessions, for others to go on with, or None if there are no others."""
+        if len(self.names) == 1:
+            return None
         self._lost.add(name)
         moved = [session for session, pinned in self._pins.items() if pinned == name]
         for session in moved:
             del self._pins[session]
-        return [session for session in moved if self._is_open(session)]
+        return [session for session in moved if self._is_open(session)] if self.available else None
 
     def find(self, name: str) -> list[int]:
         """A decoder is there, perhaps again; returns sessions that it may still hold although they have ended."""
