@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tandem.actors.batching import score_question
+from tandem.actors.decoder import score_question
 from tandem.aggregation.document_weights import Evidence, Weights, log_evidence
 from tandem.codecs import Codec
 from tandem.engine.drafter import Drafter, row_probabilities

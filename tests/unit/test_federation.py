@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from tandem.actors import batching
 from tandem.actors.base import Runtime
+from tandem.actors.decoder import make_drafter
 from tandem.actors.draft_queue import DraftQueueActor
 from tandem.client.request import build_spec, spec_of
 from tandem.cluster import registry
@@ -202,7 +202,7 @@ def test_one_number_of_documents_is_for_those_that_have_some(config: Config) -> 
 def test_a_worker_can_be_asked_alone(config: Config) -> None:
     spec = build_spec(config, described(config), "Why?", only="alice")
     assert (spec.home, spec.parties) == ("alice", ("alice",))
-    assert type(batching.make_drafter(codec_of(config.codec), spec, "alice")) is Drafter
+    assert type(make_drafter(codec_of(config.codec), spec, "alice")) is Drafter
 
 
 def test_a_worker_can_be_where_all_are_asked(config: Config) -> None:
@@ -336,8 +336,8 @@ def test_light_actors_share_a_process(config: Config) -> None:
 
 def test_the_server_drafts_tokens_and_workers_vote_distributions(config: Config) -> None:
     spec, codec = build_spec(config, described(config), "Why?"), codec_of(config.codec)
-    assert type(batching.make_drafter(codec, spec, SERVER)) is TokenDrafter
-    assert type(batching.make_drafter(codec, spec, "bob")) is Drafter
+    assert type(make_drafter(codec, spec, SERVER)) is TokenDrafter
+    assert type(make_drafter(codec, spec, "bob")) is Drafter
 
 
 class Plane:

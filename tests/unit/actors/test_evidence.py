@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from tandem.actors import batching
-from tandem.actors.batching import Opened
+from tandem.actors.decoder import Opened, compute_drafts, compute_prompts
 from tandem.codecs import RaceLists
 from tandem.engine.drafter import Drafter, row_probabilities
 from tandem.engine.engine import Engine
@@ -62,7 +61,7 @@ class Decoder:
         self.session.receive(FOUND)
         job = self.session.next_job()
         assert isinstance(job, Prefill)
-        (opened,) = batching.prefill(engine, [job], self.open, lambda job: True)
+        (opened,) = compute_prompts(engine, [job], self.open, lambda job: True)
         assert isinstance(opened, Opened)
         self.session.finish_prefill(1, (), opened.result.documents, opened.question)
 
@@ -79,7 +78,7 @@ class Decoder:
         """The next pass."""
         job = self.session.next_job()
         assert isinstance(job, Forward)
-        (results,) = batching.draft(self.engine, lambda _: self.drafter, [job], [self.session])
+        (results,) = compute_drafts(self.engine, lambda _: self.drafter, [job], [self.session])
         assert isinstance(results, list)
         self.session.finish(job, results)
         return job, results
