@@ -41,11 +41,6 @@ def decoder_roles(num_decoders: int) -> tuple[str, ...]:
     return ("decoder", *(f"decoder-{number}" for number in range(1, num_decoders)))
 
 
-def is_decoder(role: str) -> bool:
-    """Whether an actor is one of its party's decoders, by the part of its name after the party."""
-    return role.partition("-")[0] == "decoder"
-
-
 def compare_decoders(described: Mapping[str, Mapping[str, Any]]) -> None:
     """All decoders of a party must agree. Raises ClusterError that names two values. described: by their names."""
     first, *others = described

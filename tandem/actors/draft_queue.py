@@ -94,8 +94,8 @@ class DraftQueueActor(SiteActor):
         """The decoders that sessions are given to."""
         return tuple(name for name in self.decoders.available if self.is_reachable(name))
 
-    async def drop_decoder(self, name: str) -> None:
-        """A decoder is dead, whether the connection to it has noticed or not."""
+    async def drop(self, name: str) -> None:
+        """An own actor is dead, whether the connection to it has noticed or not."""
         self.on_lost(name)
 
     async def open(self, spec_json: str) -> None:

@@ -98,10 +98,10 @@ def up(
 
 def _find_other(party: str, config: Config, log: StageLog) -> str | None:
     """The address of another party's cluster, if one runs on this machine."""
-    from tandem.cluster import launch, registry
+    from tandem.cluster import nodes, registry
 
     for other in registry.running_nodes():
-        if other.party in config.parties and other.party != party and launch.is_listening(other.address):
+        if other.party in config.parties and other.party != party and nodes.is_listening(other.address):
             log(f"cluster: joining {in_words(other.party)} of this machine at {other.address}")
             return other.address
     return None
@@ -114,8 +114,9 @@ def _repair(
 
     Raises ClusterError if the node misses nothing.
     """
-    from tandem.cluster import credentials, launch, registry, supervisor
+    from tandem.cluster import attach, credentials, nodes, registry, supervisor
     from tandem.cluster.start_settings import start_settings
+    from tandem.sites.wiring import check_files
 
     is_elsewhere = join not in (None, entry.address)
     loss = None if node_only else _find_loss(entry, join, config)
@@ -125,14 +126,14 @@ def _repair(
             "stop it with `tandem down` first."
         )
     log(f"found: {loss}")
-    if is_elsewhere or not launch.is_listening(entry.address):
+    if is_elsewhere or not nodes.is_listening(entry.address):
         log(f"node: stopping the old one (process {entry.pid})")
         _stop(entry)
         return None
     log(f"party: replacing the {entry.party}'s actors")
-    launch.check_files(config, (entry.party,), log)
+    check_files(config, (entry.party,), log)
     credentials.find_token(entry.address)
-    launch.attach(entry.address, config)
+    attach.attach(entry.address, config)
     supervisor.start_party(entry.party, config, log)
     log(f"party: {entry.party} is ready")
     entry = replace(entry, settings=start_settings(config, entry.party))
@@ -142,9 +143,9 @@ def _repair(
 
 def _find_loss(entry: Entry, join: str | None, config: Config) -> str | None:
     """What a running node misses: its cluster, or some of its actors; None if nothing. Raises ClusterError."""
-    from tandem.cluster import launch
+    from tandem.cluster import launch, nodes
 
-    if launch.is_listening(entry.address):
+    if nodes.is_listening(entry.address):
         return launch.find_loss(entry.address, entry.party, config)
     if join is None and not entry.is_head:
         raise ClusterError(
@@ -163,23 +164,24 @@ def _start(
 
     Raises TandemError; a half-started node is stopped.
     """
-    from tandem.cluster import launch, registry, supervisor
+    from tandem.cluster import attach, registry, supervisor
     from tandem.cluster.start_settings import start_settings
+    from tandem.sites.wiring import check_files
 
-    launch.check_files(config, (party,), log)
-    node = launch.start_node(party, join=join, config=config)
+    check_files(config, (party,), log)
+    node = attach.start_node(party, join=join, config=config)
     try:
         settings = start_settings(config, party)
         entry = registry.Entry(party=party, node=asdict(node), token=token, settings=settings)
         registry.register(entry)
         log(f"node: {party} at {node.address}")
-        launch.attach(node.address, config)
-        launch.wait_for_node(node, config.cluster.start_timeout_s)
+        attach.attach(node.address, config)
+        attach.wait_for_node(node, config.cluster.start_timeout_s)
         if node_only:
             return entry
         supervisor.start_party(party, config, log)
     except BaseException:
-        launch.stop_node(node)
+        attach.stop_node(node)
         registry.unregister(party)
         raise
     log(f"party: {party} is ready")
@@ -246,8 +248,8 @@ def down() -> int:
 
 def _stop(entry: Entry) -> None:
     """Stop a node by its recorded process, and forget it."""
-    from tandem.cluster import launch, registry
+    from tandem.cluster import attach, registry
     from tandem.cluster.nodes import NodeInfo
 
-    launch.stop_node(NodeInfo(**entry.node))
+    attach.stop_node(NodeInfo(**entry.node))
     registry.unregister(entry.party)

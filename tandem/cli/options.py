@@ -214,7 +214,7 @@ class Place:
 
             if not config.is_federated and is_device_running():
                 return Tandem.connect(None, config, progress=log)
-            from tandem.cluster.discovery import find_local
+            from tandem.cluster.registry import find_local
 
             address = find_local(config, log) or ""
         return (

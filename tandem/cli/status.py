@@ -55,7 +55,7 @@ def read_state(address: str, config: Config) -> dict[str, Any]:
 
         with Tandem.connect(None, config) as device:
             return device.status()
-    from tandem.cluster.status import read_status
+    from tandem.cluster.table import read_status
 
     return read_status(address or None, config, _only_losses)
 

@@ -12,13 +12,13 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from tandem.actors.decoder_pool import is_decoder
 from tandem.actors.handles import Handles
 from tandem.config.sampling import SamplingParams
 from tandem.conversation import ask_to_condense
 from tandem.errors import CallError, QueryError, TandemError
 from tandem.events import DoneEvent, Event, SourcesEvent, TokenEvent
 from tandem.modes.spec import SessionSpec
+from tandem.protocol.outbox import kind_of
 
 # ---- A question that stands for itself, written from a conversation: what documents are found by -----------
 
@@ -153,7 +153,7 @@ class Asker:
         num_bytes = sum(len(text.encode()) for text in texts)
         if shortest is None or num_bytes + FRAME_TOKENS + 2 * spec.sampling.max_new_tokens <= shortest:
             return spec
-        decoders = (handle for role, handle in self._parties[spec.home].items() if is_decoder(role))
+        decoders = (handle for role, handle in self._parties[spec.home].items() if kind_of(role) == "decoder")
         room = spec.sampling.max_new_tokens
         # A lost decoder is told of by who opens the query.
         with contextlib.suppress(CallError, StopIteration):

@@ -8,6 +8,7 @@ import logging
 import os
 import re
 import signal
+import socket
 import tempfile
 import threading
 import time
@@ -28,9 +29,6 @@ ATTACH_LIMIT_S = 20.0
 """A head that listens accepts a driver within this time, or never."""
 RAY_LINE = re.compile(rb"\[\d{4}-\d\d-\d\d [\d:,]+ [A-Z] \d+ \d+\] ")
 """How each line of Ray's C++ log begins."""
-_attached_to: dict[
-    str, str
-] = {}  # Ray's id of a cluster -> its address as it was given; Ray itself replaces 127.0.0.1
 
 
 def start_node(role: str, *, join: str | None, config: Config) -> NodeInfo:
@@ -87,11 +85,11 @@ def attach(address: str, config: Config) -> None:
     if ray.is_initialized():
         _require_same(address)
         return
-    client = _ask_head(address)
+    _ask_head(address)
     deadline_s = time.monotonic() + min(ATTACH_LIMIT_S, config.cluster.start_timeout_s)
     while True:
         try:
-            with _anonymously(), _own_termination():
+            with _anonymously(), nodes.loopback_kept(), _own_termination():
                 ray.init(
                     address=address,
                     namespace=config.cluster.namespace,
@@ -99,7 +97,6 @@ def attach(address: str, config: Config) -> None:
                     logging_level=logging.CRITICAL,
                     configure_logging=False,
                 )
-            _attached_to[_cluster_id(client)] = address
             _log_errors()
             return
         except (ConnectionError, RuntimeError, OSError, ValueError, RayError) as error:
@@ -112,46 +109,39 @@ def attach(address: str, config: Config) -> None:
 
 
 def current_address() -> str:
-    """Of the cluster that this process is attached to, as it was given where Tandem attached it."""
-    return _attached_to.get(_cluster_id(_worker_client())) or str(ray.get_runtime_context().gcs_address)
+    """Of the cluster that this process is attached to."""
+    return str(ray.get_runtime_context().gcs_address)
 
 
 def _require_same(address: str) -> None:
     """A process takes part in one Ray cluster at a time. Raises ClusterError if it is another than `address`."""
-    ids = {_cluster_id(_ask_head(address)), _cluster_id(_worker_client())}
-    if len(ids) > 1 and "" not in ids:
+    if _resolve(address) != _resolve(current_address()):
         raise ClusterError(
             f"This process is connected to the cluster at {current_address()} and cannot connect to {address} as well; "
             "close that Tandem first, or use another process."
         )
 
 
-def _worker_client() -> Any:
-    with contextlib.suppress(ImportError, AttributeError):  # private to Ray; a test fails if it disappears
-        return importlib.import_module("ray._private.worker").global_worker.gcs_client
-    return None
+def _resolve(address: str) -> str:
+    host, _, port = address.rpartition(":")
+    return f"{socket.gethostbyname(host)}:{port}"
 
 
-def _cluster_id(client: Any) -> str:
-    """Ray's random id of a cluster; empty if it cannot be told."""
-    return str(getattr(client, "cluster_id", ""))
+def _ask_head(address: str) -> None:
+    """Have Ray's own client of the head try the token, in milliseconds: `ray.init` tries a bad one for 20 s.
 
-
-def _ask_head(address: str) -> Any:
-    """Ray's client of the head, which asks for the cluster's id in milliseconds: `ray.init` tries a bad token for 20 s.
-
-    None if it gets no answer, or Ray has no such client. Raises ClusterError if the token is missing or wrong.
+    Raises ClusterError if it is missing or wrong.
     """
     credentials.check_token_file()
     _read_authentication_again()
     try:
         raylet: Any = importlib.import_module("ray._raylet")
         with _without_ray_lines():
-            return raylet.GcsClient(address=address)
+            raylet.GcsClient(address=address)
     except AuthenticationError:
         raise ClusterError(_refusal(address)) from None
     except (AttributeError, RayError):
-        return None  # private to Ray, and a test fails if it disappears; `ray.init` names other troubles
+        pass  # private to Ray, and a test fails if it disappears; `ray.init` names other troubles
 
 
 def _refusal(address: str) -> str:
@@ -204,19 +194,9 @@ def _own_termination() -> Iterator[None]:
             signal.signal(signal.SIGTERM, handler)
 
 
-@contextlib.contextmanager
-def _anonymously() -> Iterator[None]:
+def _anonymously() -> contextlib.AbstractContextManager[None]:
     """Keep this process's command line from Ray, which shows it to all nodes: it may hold a filter or a path."""
-    utils: Any = importlib.import_module("ray._private.utils")
-    original = getattr(utils, "get_entrypoint_name", None)
-    if original is None:  # private to Ray; a test fails if it disappears
-        yield
-        return
-    utils.get_entrypoint_name = lambda: "tandem"
-    try:
-        yield
-    finally:
-        utils.get_entrypoint_name = original
+    return nodes.replaced("ray._private.utils", "get_entrypoint_name", lambda: "tandem")
 
 
 def _log_errors() -> None:

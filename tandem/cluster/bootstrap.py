@@ -22,10 +22,11 @@ from tandem.actors.base import Runtime
 from tandem.actors.handles import Handles
 from tandem.actors.ray_handles import NODE_ENDED, RayHandles, is_node_there, wrap
 from tandem.cluster import credentials, nodes
-from tandem.cluster import launch as actors
-from tandem.cluster.discovery import find_address
+from tandem.cluster.attach import attach, attached, wait_for_roles
+from tandem.cluster.launch import PartyLost, close_actors, create_party, find_party, runtime_for
 from tandem.cluster.nodes import Host, NodeInfo
-from tandem.cluster.status import collect_status
+from tandem.cluster.registry import find_address
+from tandem.cluster.table import collect_status, explain_loss, is_supervised
 from tandem.config.schema import Config
 from tandem.errors import CallError, ClusterError, TandemError
 from tandem.sites.agreement import compare, warn_of_drafter
@@ -53,7 +54,7 @@ class Cluster:
         """Stop what was started; a cluster that ran already is only left."""
         with contextlib.suppress(RayError, TandemError):
             if self.nodes:
-                self.loop.run(actors.close_actors(self.handles))
+                self.loop.run(close_actors(self.handles))
         self.abandon()
 
     def abandon(self) -> None:
@@ -70,7 +71,7 @@ class Cluster:
         cause = error.__cause__
         if not isinstance(cause, RayError):
             return str(error)
-        return actors.explain_loss(cause, config, is_launched=bool(self.nodes))
+        return explain_loss(cause, config, is_launched=bool(self.nodes))
 
     def stop_nodes(self) -> None:
         """Stop the nodes that this process started, the head last."""
@@ -95,7 +96,7 @@ def launch(
     check_files(config, progress=progress)
     environment = nodes.node_environment()
     host = config.link.host or hosts[config.topology.dialled[0]].address or "127.0.0.1"
-    runtime = actors.runtime_for(config, secrets.token_bytes(32), host)
+    runtime = runtime_for(config, secrets.token_bytes(32), host)
     saved = {name: os.environ.get(name) for name in environment}
     cluster = Cluster({}, {}, LoopThread(), socket_folder=runtime.directory)
     cluster.undo.callback(credentials.restore_environment, saved)
@@ -119,7 +120,7 @@ def connect(address: str | None, config: Config, progress: Progress) -> Cluster:
     address = find_address(address, config, progress)
     cluster = Cluster({}, {}, LoopThread())
     with _undo_on_failure(cluster):
-        cluster.undo.enter_context(actors.attached(address, config))
+        cluster.undo.enter_context(attached(address, config))
         _find_parties(cluster, config, progress)
     progress(f"parties: connected at {address}")
     warn_of_drafter(cluster.described, progress)
@@ -135,7 +136,7 @@ def _find_parties(cluster: Cluster, config: Config, progress: Progress) -> None:
             cluster.parties.update(_find_present(config, progress))
             cluster.described = cluster.loop.run(_meet(cluster.parties, config))
             return
-        except actors.PartyLost as error:
+        except PartyLost as error:
             if not is_node_there():
                 raise ClusterError(NODE_ENDED) from None
             if time.monotonic() > deadline_s:
@@ -151,10 +152,10 @@ def _find_present(config: Config, progress: Progress) -> dict[str, Handles]:
     parties: dict[str, Handles] = {}
     missing: dict[str, ClusterError] = {}
     for party in config.parties:
-        find = partial(actors.find_party, party, config)
+        find = partial(find_party, party, config)
         try:
             parties[party] = wrap(find(), find)
-        except actors.PartyLost:
+        except PartyLost:
             raise
         except ClusterError as error:
             missing[party] = error
@@ -207,20 +208,18 @@ def _start_nodes(
                     f"The {node.party} node must keep running but has stopped; see {node.log}."
                 )
 
-    actors.attach(head.address, config)
-    actors.wait_for_roles((first,), limit_s, still_running)
+    attach(head.address, config)
+    wait_for_roles((first,), limit_s, still_running)
     # Ray keeps the others' actors waiting for their nodes, while the first one's start already.
     for party in config.parties:
-        cluster.handles[party] = actors.create_party(
-            party, runtime, detached=False, actor_classes=actor_classes
-        )
+        cluster.handles[party] = create_party(party, runtime, detached=False, actor_classes=actor_classes)
         cluster.parties[party] = wrap(cluster.handles[party])
     for number, party in enumerate(
         others, 2
     ):  # one at a time: on one machine they would take each other's ports
-        actors.wait_for_roles(config.parties[:number], limit_s, still_running)
+        wait_for_roles(config.parties[:number], limit_s, still_running)
         join(party)
-    actors.wait_for_roles(config.parties, limit_s, still_running)
+    wait_for_roles(config.parties, limit_s, still_running)
     progress(f"nodes: {len(config.parties)} up ({', '.join(config.parties)})")
 
 
@@ -237,8 +236,8 @@ async def _meet(parties: dict[str, Handles], config: Config) -> dict[str, dict[s
         ) from None
     except CallError as error:
         if isinstance(error.__cause__, RayActorError):
-            sentence = actors.explain_loss(error.__cause__, config, is_launched=False)
-            may_return = all(actors.is_supervised(party, config) for party in parties)
-            raise (actors.PartyLost if may_return else ClusterError)(sentence) from None
+            sentence = explain_loss(error.__cause__, config, is_launched=False)
+            may_return = all(is_supervised(party, config) for party in parties)
+            raise (PartyLost if may_return else ClusterError)(sentence) from None
         raise
     return described

@@ -1,7 +1,9 @@
-"""Creates, finds and connects the actors of both sides on a running Ray cluster.
+"""Creates, places, finds and closes the actors of parties on a running Ray cluster.
 
-Here are `ray.remote` and the options of a side's actors; `supervisor` has its own. A side's actors run on a node that
-offers the side's custom resource (`tandem.cluster.nodes`, `tandem.cluster.placement`).
+Here are `ray.remote` and the options of a side's actors; `supervisor` has its own. All actors of a party share
+Unix-domain sockets, so they run on one of the nodes that offer its custom resource, the party's home. Only those of
+which it has several may be on any of them: one node after the other gets one, or with GPUs whichever Ray finds to have
+them free.
 """
 
 from __future__ import annotations
@@ -11,10 +13,11 @@ import contextlib
 import hashlib
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import ray
 from ray.exceptions import RayError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from tandem.actors.base import Runtime
 from tandem.actors.decoder_pool import decoder_roles
@@ -24,40 +27,17 @@ from tandem.actors.ray_handles import (
     find_actor,
     kill_actors,
     process_name,
-    unwrap,
 )
 from tandem.actors.shared import SharedProcess
 from tandem.cluster import nodes
-from tandem.cluster.actor_table import explain_loss, explain_party, is_supervised, needed, read_actors
-from tandem.cluster.attach import attach, attached, start_node, stop_node, wait_for_node, wait_for_roles
-from tandem.cluster.nodes import is_listening
-from tandem.cluster.placement import place
+from tandem.cluster.attach import attached
+from tandem.cluster.table import explain_party, is_supervised, needed, read_actors
 from tandem.config.schema import Config
 from tandem.errors import ClusterError
-from tandem.protocol.outbox import ROLES, ActorKind
+from tandem.protocol.outbox import ROLES, ActorKind, kind_of
 from tandem.sites.deployment import ActorClasses
 from tandem.sites.site import ACTOR_CLASSES
-from tandem.sites.wiring import call_all, check_files
-
-__all__ = [
-    "PartyLost",
-    "attach",
-    "attached",
-    "check_files",
-    "close_actors",
-    "create_party",
-    "explain_loss",
-    "find_loss",
-    "find_party",
-    "is_listening",
-    "is_supervised",
-    "runtime_for",
-    "start_node",
-    "stop_node",
-    "unwrap",
-    "wait_for_node",
-    "wait_for_roles",
-]
+from tandem.sites.wiring import call_all
 
 LIGHT: tuple[ActorKind, ...] = ("aggregator", "profiler", "scheduler")
 """Actors that may share the draft queue's process."""
@@ -87,37 +67,31 @@ def create_party(
     actor_classes: ActorClasses = ACTOR_CLASSES,
     wanted: Collection[str] | None = None,
 ) -> RayHandles:
-    """Ask Ray for the six actors of a side, in as many processes as the settings say; they start in parallel.
+    """Ask Ray for the actors of a side, in as many processes as the settings say; they start in parallel.
 
     wanted: only these, by role, each with all that share its process; None: all. actor_classes: an extension point:
     classes to use instead of those in ACTOR_CLASSES, from which they derive; a kind that is not named keeps its class.
     """
     classes = {**ACTOR_CLASSES, **actor_classes}
     handles: RayHandles = {}
-    for roles in plan_processes(runtime.config):
-        if wanted is not None and not set(roles) & set(wanted):
-            continue
-        handles |= _create(party, {role: classes[role] for role in roles}, runtime, detached)
-    several = decoder_roles(runtime.config.party(party).num_decoders)[1:]
-    further = {
-        role: create_decoder(party, runtime, role, detached=detached, decoder_class=classes["decoder"])
-        for role in several
-        if wanted is None or role in wanted
-    }
-    return {role: handles[role] for role in ROLES if role in handles} | further
+    for roles in plan_processes(party, runtime.config):
+        if wanted is None or set(roles) & set(wanted):
+            handles |= _create(party, {role: classes[kind_of(role)] for role in roles}, runtime, detached)
+    return handles
 
 
-def create_decoder(
-    party: str, runtime: Runtime, role: str, *, detached: bool, decoder_class: type = ACTOR_CLASSES["decoder"]
-) -> Any:
-    """Ask Ray for one of several decoders of a side. role: see `decoder_roles`."""
-    return _create(party, {"decoder": decoder_class}, replace(runtime, role=role), detached)["decoder"]
-
-
-def plan_processes(config: Config) -> list[tuple[ActorKind, ...]]:
-    """The actors of a side by the process that they share. Light ones have little to do in mode "federated"."""
+def plan_processes(party: str, config: Config) -> list[tuple[str, ...]]:
+    """The actors of a side, by role, of each process. Light ones have little to do in mode "federated"."""
     shared = LIGHT if config.cluster.light_actors == "together" or config.is_federated else ()
-    return [(role, *shared) if role == "draft_queue" else (role,) for role in ROLES if role not in shared]
+    processes = [
+        (role, *shared) if role == "draft_queue" else (role,) for role in ROLES if role not in shared
+    ]
+    return [*processes, *((role,) for role in decoder_roles(config.party(party).num_decoders)[1:])]
+
+
+def roles_of(party: str, config: Config) -> set[str]:
+    """The actors that a side should have, by role."""
+    return {role for roles in plan_processes(party, config) for role in roles}
 
 
 def find_party(party: str, config: Config) -> RayHandles:
@@ -130,8 +104,7 @@ def find_party(party: str, config: Config) -> RayHandles:
     try:
         handles: RayHandles = {}
         for actor in needed(read_actors(config, (party,))):
-            role = "decoder" if actor.is_decoder else actor.kind
-            handles.setdefault(role, find_actor(actor.name, config.cluster.namespace))
+            handles.setdefault(actor.kind, find_actor(actor.name, config.cluster.namespace))
         is_prepared = are_prepared(handles.values())
         obstacle = ray.get(handles["draft_queue"].find_obstacle.remote(), timeout=ANSWER_S)
     except (ValueError, RayError):
@@ -162,23 +135,66 @@ async def close_actors(parties: Mapping[str, RayHandles]) -> None:
         kill_actors(handles.values())
 
 
-def _create(party: str, classes: ActorClasses, runtime: Runtime, detached: bool) -> RayHandles:
-    """One process with these actors. A decoder that is one of several has its own name in the runtime."""
-    roles, config = tuple(classes), runtime.config
+def party_nodes(party: str) -> list[dict[str, Any]]:
+    """The party's living nodes as `ray.nodes()` describes them, its home first. Raises ClusterError if it has none.
+
+    Home is this process's node if it is one of them: that of the supervisor, once the party runs.
+    """
+    resource = nodes.PARTY_RESOURCE.format(party=party)
+    alive = [node for node in ray.nodes() if node["Alive"] and resource in node["Resources"]]
+    if not alive:
+        raise ClusterError(f"The {party} has no node in this cluster; start one with `tandem up {party}`.")
+    own = ray.get_runtime_context().get_node_id()
+    return sorted(alive, key=lambda node: (node["NodeID"] != own, node["NodeID"]))
+
+
+def at_home(party: str) -> NodeAffinitySchedulingStrategy:
+    """Ray's strategy for actors that run on the party's home."""
+    return NodeAffinitySchedulingStrategy(node_id=party_nodes(party)[0]["NodeID"], soft=False)
+
+
+def place(party: str, role: str, config: Config, *, detached: bool) -> dict[str, Any]:
+    """Ray's options that say where an actor runs, and with how many GPUs.
+
+    detached: the party may have several nodes; else it has one, which need not have joined yet.
+    """
+    settings, is_decoder = config.party(party), kind_of(role) == "decoder"
+    resources = {nodes.PARTY_RESOURCE.format(party=party): 0.001}
+    options: dict[str, Any] = {"resources": resources}
+    if is_decoder and settings.gpus_per_decoder:
+        options["num_gpus"] = settings.gpus_per_decoder
+    if not detached:
+        return options
+    if not is_decoder or settings.num_decoders == 1:
+        options["scheduling_strategy"] = at_home(party)
+    elif settings.gpus_per_decoder:
+        options["scheduling_strategy"] = "SPREAD"
+    else:
+        known = party_nodes(party)
+        offered = known[int(role.partition("-")[2] or 0) % len(known)]["Resources"]
+        # Its own resource: a wish for a node by its id Ray may forget where it has not heard of that yet.
+        resources[next(name for name in offered if name.startswith(nodes.OWN_RESOURCE))] = 0.001
+    return options
+
+
+def _create(party: str, classes: Mapping[str, type[Any]], runtime: Runtime, detached: bool) -> RayHandles:
+    """One process with these actors, by role."""
+    roles, config = list(classes), runtime.config
     options: dict[str, Any] = {
-        "name": process_name(party, [runtime.role] if runtime.role else roles),
+        "name": process_name(party, roles),
         "namespace": config.cluster.namespace,
         "num_cpus": 0,
         "max_concurrency": MAX_CONCURRENCY,
         "max_task_retries": 0,
         "enable_task_events": False,
-        **place(party, runtime.role or roles[0], config, detached=detached),
+        **place(party, roles[0], config, detached=detached),
     }
     if detached:
         options["lifetime"] = "detached"
     spans_nodes = detached and config.party(party).num_decoders > 1
     runtime = replace(runtime, config=config.seen_by(party), spans_nodes=spans_nodes)
     if len(roles) == 1:
+        runtime = replace(runtime, role=roles[0])
         return {roles[0]: ray.remote(classes[roles[0]]).options(**options).remote(party, runtime)}
     process = ray.remote(SharedProcess).options(**options).remote(party, runtime, classes)
-    return {role: Member(process, role) for role in roles}
+    return {role: Member(process, cast("ActorKind", role)) for role in roles}

@@ -6,6 +6,7 @@ A node belongs to a party, such as `device`, given to Ray as a custom resource, 
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 import os
 import secrets
@@ -16,12 +17,15 @@ import sys
 import sysconfig
 import tempfile
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
 
 from tandem.errors import ClusterError
+from tandem.system.addresses import is_loopback
 
 PARTY_RESOURCE = "tandem_{party}"
 """Custom resource that a party's node offers; each of its actors takes a sliver of it."""
@@ -38,6 +42,15 @@ STOP_LIMIT_S = 5.0
 LINK_LOST = {"RAY_health_check_failure_threshold": "20"}
 """Ray's head asks each node every 3 s whether it lives, and gives it up for good after 5 failures: where connections
 are refused, a cut of 10 s was enough. 20 last a minute, as long as a node waits for its head."""
+
+
+LOOPBACK = "127.0.0.1"
+ON_LOOPBACK = (
+    "import ray._private.services as services; services.resolve_ip_for_localhost = str; "
+    "from ray.scripts.scripts import main; main()"
+)
+"""Ray's own command, as Python: a node of this machine alone listens on its loopback interface, where Ray itself would
+take its address in the network and listen everywhere."""
 
 
 def node_environment() -> dict[str, str]:
@@ -188,6 +201,29 @@ def _answers(path: Path) -> bool:
     return False
 
 
+@contextlib.contextmanager
+def replaced(module: str, name: str, value: object) -> Iterator[None]:
+    """Have Ray use `value` meanwhile in the place of something that is private to it.
+
+    Nothing happens where Ray has no such name any more; a test fails then.
+    """
+    place: Any = importlib.import_module(module)
+    original = getattr(place, name, None)
+    if original is None:
+        yield
+        return
+    setattr(place, name, value)
+    try:
+        yield
+    finally:
+        setattr(place, name, original)
+
+
+def loopback_kept() -> contextlib.AbstractContextManager[None]:
+    """Keep Ray from taking this machine's address in the network for its loopback interface; see ON_LOOPBACK."""
+    return replaced("ray._private.services", "resolve_ip_for_localhost", str)
+
+
 def free_port() -> int:
     """A TCP port that nobody uses at the moment."""
     with socket.socket() as probe:
@@ -208,13 +244,14 @@ def _start(
     descriptor, log = tempfile.mkstemp(prefix=f"tandem-{party}-", suffix=".log", dir=directory or None)
     own = f"{OWN_RESOURCE}{secrets.token_hex(8)}"
     offered = (PARTY_RESOURCE.format(party=party), own)
+    where = host.address or (LOOPBACK if is_loopback(address.rpartition(":")[0]) else "")
     command = [
         *host.prefix,
-        *_ray_program(),
+        *([sys.executable, "-P", "-c", ON_LOOPBACK] if where and is_loopback(where) else _ray_program()),
         "start",
         "--block",
         *arguments,
-        *([f"--node-ip-address={host.address}"] if host.address else []),
+        *([f"--node-ip-address={where}"] if where else []),
         f"--num-cpus={ACTORS_PER_NODE}",  # also the number of workers that Ray starts ahead
         *([] if offers_gpus else ["--num-gpus=0"]),
         f"--object-store-memory={OBJECT_STORE_BYTES}",

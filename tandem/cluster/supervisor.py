@@ -1,11 +1,11 @@
 """Starts a party on a cluster that runs, and keeps it up: what has died is started again without a user.
 
-    `tandem up` --> the six actors of the party, and PARTY/supervisor
-    supervisor --finds one dead in Ray's table--> replaces it --> has the draft queues of the parties meet
-    supervisor --finds one of several decoders dead--> replaces it while it looks on (`tandem.cluster.replicas`)
+    `tandem up` --> the actors of the party, and PARTY/supervisor
+    supervisor --finds one that runs no more--> replaces it --> has the draft queues of the parties meet
+    supervisor --finds one of several of a kind that runs no more--> replaces it in a thread, while the others serve
 
 The others keep what they have loaded; sessions end by the rules for a lost actor or peer. Where that fails, or a
-supervisor that was restarted finds it half done, all six are replaced, as `tandem up` does it. The supervisor itself is
+supervisor that was restarted finds it half done, all are replaced, as `tandem up` does it. The supervisor itself is
 restarted by Ray, with what it was created with; it has no other state. It runs on the party's node and goes with it.
 """
 
@@ -18,37 +18,50 @@ import os
 import secrets
 import threading
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import ray
 from ray.exceptions import RayError
 
 from tandem.actors.base import Runtime
-from tandem.actors.decoder_pool import decoder_roles
 from tandem.actors.handles import Handles
 from tandem.actors.ray_handles import RayHandles, find_actor, kill_actors, wrap
 from tandem.cluster import nodes
-from tandem.cluster.actor_table import SUPERVISOR, explain_party, read_actors
 from tandem.cluster.attach import wait_for_roles
-from tandem.cluster.launch import are_prepared, create_party, find_party, runtime_for
-from tandem.cluster.placement import at_home, party_nodes
-from tandem.cluster.replicas import Replacements, Run, in_thread, replace_decoder, stop_strays
+from tandem.cluster.launch import (
+    ANSWER_S,
+    at_home,
+    create_party,
+    find_party,
+    party_nodes,
+    roles_of,
+    runtime_for,
+)
+from tandem.cluster.table import SUPERVISOR, explain_party, read_actors, running_actors
 from tandem.config.schema import Config
 from tandem.errors import ClusterError, TandemError
-from tandem.protocol.outbox import ROLES
+from tandem.protocol.outbox import kind_of
 from tandem.sites.deployment import Progress
-from tandem.sites.status import ActorState
 from tandem.sites.wiring import connect_parties, join_actors, start_actors
 
 WATCH_S = 1.0
-"""Between two looks at Ray's table."""
+"""Between two looks at who runs."""
 MAX_PAUSE_S = 60.0
 """The same after failures to start, each of which doubles it."""
 MEET_S = 10.0
 """For the draft queues of the parties to connect; then they are tried again."""
 _log = logging.getLogger("tandem")
+
+Run = Callable[[Callable[[], None]], None]
+"""Runs work, in a thread or at once."""
+
+
+def in_thread(work: Callable[[], None]) -> None:
+    """Run work in a thread of its own: loading a model may take minutes."""
+    threading.Thread(target=work, name="replacement", daemon=True).start()
 
 
 class Supervisor:
@@ -80,8 +93,8 @@ class Supervisor:
         return {
             "pid": os.getpid(),
             "num_replaced": watch.num_replaced,
-            "num_decoders_replaced": watch.replacements.num_replaced,
-            "problem": watch.problem or watch.replacements.problem,
+            "num_decoders_replaced": watch.spares.num_replaced,
+            "problem": watch.problem or watch.spares.problem,
         }
 
     def _look_forever(self) -> None:
@@ -93,10 +106,10 @@ class Watch:
     """What a supervisor does, one look at the party after the other."""
 
     def __init__(self, party: str, runtime: Runtime, run: Run = in_thread) -> None:
-        """run: see `Replacements`."""
-        self.num_replaced = 0  # times that the party's actors were
-        self.replacements = Replacements(party, runtime, replace_decoder, run)
+        """run: where spare actors are started again."""
+        self.num_replaced = 0  # times that actors were without which the party cannot be asked
         self.problem = ""  # why that failed the last time
+        self.spares = Spares(party, runtime, run)
         self.is_whole: bool | None = True  # None: not known, since a replacement may have broken off
         self._party, self._runtime = party, runtime
         self._has_met = (
@@ -105,46 +118,27 @@ class Watch:
         self._pause_s = WATCH_S
 
     def look(self) -> float:
-        """Replace the actors that are dead, and have the parties meet; returns the seconds until the next look."""
+        """Replace the actors that run no more, and have the parties meet; returns the seconds until the next look."""
         try:
             if self.is_whole is None:
-                self.is_whole = self._is_prepared()
-                stop_strays(self._party, self._runtime)
-            dead = self._dead_roles()
-            lost = dead if dead >= self._decoders else dead - self._decoders
-            if not self.is_whole or lost:
-                among = None if not self.is_whole or lost >= {*ROLES} else lost
+                self.is_whole = is_complete(self._party, self._runtime.config)
+            up = running_roles(self._party, self._runtime.config)
+            lost = roles_of(self._party, self._runtime.config) - up
+            spare = {role for role in lost if kind_of(role) in map(kind_of, up)}
+            if not self.is_whole or lost > spare:
+                among = lost - spare if self.is_whole and up else None
                 self.is_whole = self._has_met = False
                 replace_actors(self._party, self._runtime, among)
+                self.is_whole, spare = True, spare if among else set()
                 self.num_replaced += 1
-                _log.warning("Of the %s %s were replaced.", self._party, ", ".join(sorted(among or ROLES)))
-                self.is_whole, dead = True, set() if among is None else dead - among
-            self.replacements.replace(dead)
+                _log.warning("Of the %s %s were replaced.", self._party, ", ".join(sorted(among or {"all"})))
+            self.spares.replace(spare)
             self._has_met = self._has_met or self._meet()
             self.problem, self._pause_s = "", WATCH_S
         except Exception as error:  # whatever it is, the next attempt may succeed
             _log.exception("The actors of the %s could not be replaced", self._party)
             self.problem, self._pause_s = str(error), min(2 * self._pause_s, MAX_PAUSE_S)
         return self._pause_s
-
-    @property
-    def _decoders(self) -> set[str]:
-        return set(decoder_roles(self._runtime.config.party(self._party).num_decoders))
-
-    def _dead_roles(self) -> set[str]:
-        """The actors that neither live nor start, by role."""
-        return {*ROLES, *self._decoders} - self._roles_up()
-
-    def _roles_up(self) -> set[str]:
-        return {actor.kind for actor in self._read_actors() if actor.state not in ("dead", "absent")}
-
-    def _read_actors(self) -> Sequence[ActorState]:
-        return read_actors(self._runtime.config, (self._party,))
-
-    def _is_prepared(self) -> bool:
-        """Whether all that live or start are ready; one of several decoders may be a stray."""
-        strays = self._decoders if len(self._decoders) > 1 else set()
-        return self._roles_up() - strays <= find_serving(self._party, self._runtime.config).keys()
 
     def _meet(self) -> bool:
         """Have the draft queues of the party and of its peers that are up connect; whether that were all."""
@@ -162,6 +156,42 @@ class Watch:
         except (TandemError, TimeoutError):
             return False
         return len(parties) == len(wanted)
+
+
+class Spares:
+    """The actors of one party that are started again, each by itself, while others of their kind serve.
+
+    Invariant: an actor is started by one thread at a time.
+    """
+
+    def __init__(self, party: str, runtime: Runtime, run: Run) -> None:
+        self.num_replaced = 0
+        self.problem = ""  # why that failed the last time
+        self._party, self._runtime, self._run = party, runtime, run
+        self._starting: set[str] = set()
+        self._pauses: dict[str, tuple[float, float]] = {}  # after a failure: how long, and until when
+
+    def replace(self, lost: Collection[str]) -> None:
+        """Start these again, by role, unless that is under way or has just failed."""
+        for role in sorted(lost):
+            if role not in self._starting and time.monotonic() >= self._pauses.get(role, (0.0, 0.0))[1]:
+                self._starting.add(role)
+                self._run(partial(self._replace, role))
+
+    def _replace(self, role: str) -> None:
+        try:
+            replace_actors(self._party, self._runtime, {role})
+            self.num_replaced += 1
+            self.problem = ""
+            self._pauses.pop(role, None)
+            _log.warning("%s/%s was replaced.", self._party, role)
+        except Exception as error:  # whatever it is, the next attempt may succeed
+            _log.exception("%s/%s could not be replaced", self._party, role)
+            self.problem = str(error) or type(error).__name__
+            pause_s = min(2 * self._pauses.get(role, (WATCH_S, 0.0))[0], MAX_PAUSE_S)
+            self._pauses[role] = (pause_s, time.monotonic() + pause_s)
+        finally:
+            self._starting.discard(role)
 
 
 def start_party(role: str, config: Config, progress: Progress = lambda line: None) -> None:
@@ -191,8 +221,7 @@ def start_party(role: str, config: Config, progress: Progress = lambda line: Non
 
 def stop_supervisor(party: str, config: Config) -> None:
     """Leave a party to itself."""
-    with contextlib.suppress(ValueError):  # there is none
-        kill_actors([find_actor(f"{party}/{SUPERVISOR}", config.cluster.namespace)])
+    stop_actors(party, [SUPERVISOR], config)
 
 
 def replace_actors(
@@ -203,14 +232,14 @@ def replace_actors(
 ) -> None:
     """Start a party's actors; what is left of earlier ones is stopped first, so that their names are free.
 
-    lost: only these, by role, while the others of the party stay; None: all.
+    lost: only these, by role, while the others of the party stay; None: all. Raises TandemError or RayError; nothing of
+    what was started runs then.
     """
     config = runtime.config
     others = {} if lost is None else find_serving(party, config)
-    for actor in read_actors(config, (party,)):
-        if lost is None or actor.kind in lost:
-            with contextlib.suppress(ValueError):  # there is none of that name
-                kill_actors([find_actor(actor.name, config.cluster.namespace)])
+    stop_actors(party, running_roles(party, config) if lost is None else lost, config)
+    if lost and "draft_queue" in others:  # whether its connections to them have noticed or not
+        ray.get([others["draft_queue"].drop.remote(f"{party}/{role}") for role in lost], timeout=ANSWER_S)
     handles = create_party(party, runtime, detached=True, wanted=lost)
     try:
         if lost is None:
@@ -223,15 +252,41 @@ def replace_actors(
         raise
 
 
+def is_complete(party: str, config: Config) -> bool:
+    """Whether all actors of a party that run are ready. A decoder that gets no sessions, while others do, is stopped:
+    whoever started it has died meanwhile. Raises RayError or ValueError if one has just died."""
+    serving, up = find_serving(party, config), running_roles(party, config)
+    queue = serving.get("draft_queue")
+    joined = () if queue is None else ray.get(queue.available_decoders.remote(), timeout=ANSWER_S)
+    strays = {
+        role for role in up if joined and kind_of(role) == "decoder" and f"{party}/{role}" not in joined
+    }
+    stop_actors(party, strays, config)
+    return up - strays <= serving.keys()
+
+
 def find_serving(party: str, config: Config) -> RayHandles:
     """Those of a party's actors that others can connect to. Raises RayError or ValueError if one has just died."""
-    handles = {
-        actor.kind: find_actor(actor.name, config.cluster.namespace)
-        for actor in read_actors(config, (party,))
-        if actor.is_alive
-    }
-    prepared = zip(handles.items(), are_prepared(handles.values()), strict=True)
-    return {role: handle for (role, handle), is_prepared in prepared if is_prepared}
+    roles = running_roles(party, config)
+    handles = {role: find_actor(f"{party}/{role}", config.cluster.namespace) for role in sorted(roles)}
+    asked = {handle.is_prepared.remote(): role for role, handle in handles.items()}
+    if not asked:
+        return {}
+    answered, _ = ray.wait(list(asked), num_returns=len(asked), timeout=ANSWER_S)
+    return {asked[answer]: handles[asked[answer]] for answer in answered if ray.get(answer)}
+
+
+def running_roles(party: str, config: Config) -> set[str]:
+    """The actors of a party that live or start, by role."""
+    names = (name.split("/") for name in running_actors(config))
+    return {role for owner, role in names if owner == party and role != SUPERVISOR}
+
+
+def stop_actors(party: str, roles: Collection[str], config: Config) -> None:
+    """Stop actors of a party, of which some may have ended already."""
+    for role in roles:
+        with contextlib.suppress(ValueError):  # there is none of that name
+            kill_actors([find_actor(f"{party}/{role}", config.cluster.namespace)])
 
 
 def _create(party: str, runtime: Runtime) -> Any:

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from tandem.actors.base import ActorStatistics
-from tandem.actors.decoder_pool import is_decoder
+from tandem.protocol.outbox import ActorKind, kind_of
 from tandem.topology import as_party
 
 State = Literal["alive", "starting", "dead", "absent"]
@@ -31,14 +31,14 @@ class ActorState:
         return as_party(self.name.partition("/")[0])
 
     @property
-    def kind(self) -> str:
+    def role(self) -> str:
         """Its role within the party."""
         return self.name.partition("/")[2]
 
     @property
-    def is_decoder(self) -> bool:
-        """Whether it is a decoder of its party, of which there may be several."""
-        return is_decoder(self.kind)
+    def kind(self) -> ActorKind:
+        """The kind of its role."""
+        return kind_of(self.role)
 
     @property
     def is_alive(self) -> bool:

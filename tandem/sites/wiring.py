@@ -6,12 +6,13 @@ import asyncio
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from tandem.actors.decoder_pool import compare_decoders, is_decoder
+from tandem.actors.decoder_pool import compare_decoders
 from tandem.actors.handles import Handles
 from tandem.actors.loading import check_model, describe_conversion
 from tandem.config.schema import Config
 from tandem.corpora import describe_model
 from tandem.errors import ClusterError
+from tandem.protocol.outbox import kind_of
 from tandem.sites.agreement import compare
 from tandem.sites.deployment import Progress
 from tandem.topology import PAIR, Topology
@@ -75,7 +76,9 @@ async def start_actors(parties: Mapping[str, Handles], progress: Progress) -> di
             described[party] |= await loaded[party][part]
             if part == "decoder":
                 decoders = {
-                    role: await loading for role, loading in loaded[party].items() if is_decoder(role)
+                    role: await loading
+                    for role, loading in loaded[party].items()
+                    if kind_of(role) == "decoder"
                 }
                 compare_decoders({f"{party}/{role}": values for role, values in decoders.items()})
         show = _show_index if part == "retriever" else _show_model
@@ -114,8 +117,8 @@ async def join_actors(handles: Handles, new: Collection[str]) -> None:
     """
     others = {role: handle for role, handle in handles.items() if role not in new}
     loading = _prepare({role: handles[role] for role in new})
-    described = {role: await others[role].describe.remote() for role in others if is_decoder(role)}
-    described |= {role: await future for role, future in loading.items() if is_decoder(role)}
+    described = {role: await others[role].describe.remote() for role in others if kind_of(role) == "decoder"}
+    described |= {role: await future for role, future in loading.items() if kind_of(role) == "decoder"}
     compare_decoders(described)
     await asyncio.gather(*loading.values())
     if "draft_queue" in new:
@@ -151,7 +154,7 @@ def _prepare(handles: Handles) -> dict[str, asyncio.Future[Any]]:
     loading: dict[str, asyncio.Future[Any]] = {
         role: asyncio.ensure_future(_result(handles[role].prepare.remote()))
         for role in handles
-        if role == "retriever" or is_decoder(role)
+        if role == "retriever" or kind_of(role) == "decoder"
     }
     for future in loading.values():  # where another one fails first, nobody asks for the error of this one
         future.add_done_callback(lambda done: done.cancelled() or done.exception())
@@ -159,7 +162,7 @@ def _prepare(handles: Handles) -> dict[str, asyncio.Future[Any]]:
 
 
 async def _give_tokenizer(handles: Handles) -> None:
-    decoder = next(handle for role, handle in handles.items() if is_decoder(role))
+    decoder = next(handle for role, handle in handles.items() if kind_of(role) == "decoder")
     await handles["draft_queue"].set_tokenizer.remote(await decoder.tokenizer_json.remote())
 
 

@@ -22,8 +22,8 @@ import ray
 
 from tandem.cli import main as tandem_command
 from tandem.client.tandem import Tandem
-from tandem.cluster.actor_table import raw_rows
 from tandem.cluster.launch import find_party
+from tandem.cluster.table import raw_rows
 from tandem.config.schema import Config
 from tandem.topology import PARTIES, Party
 from tandem_lab.bench.places import launch

@@ -15,8 +15,8 @@ from tandem.actors.decoder import make_drafter
 from tandem.actors.draft_queue import DraftQueueActor
 from tandem.client.request import build_spec, spec_of
 from tandem.cluster import registry
-from tandem.cluster.discovery import find_local
 from tandem.cluster.launch import plan_processes
+from tandem.cluster.registry import find_local
 from tandem.cluster.start_settings import explain_ignored, start_settings
 from tandem.codecs import RaceLists, codec_of
 from tandem.config.files import replace_settings
@@ -301,7 +301,7 @@ def test_a_question_finds_a_cluster_of_its_own_parties(
     config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    monkeypatch.setattr("tandem.cluster.discovery.is_listening", lambda address: True)
+    monkeypatch.setattr("tandem.cluster.registry.is_listening", lambda address: True)
     state_folder().mkdir(parents=True)
     for party, address in (("device", "127.0.0.1:1"), ("bob", "127.0.0.1:2")):
         node = {"address": address, "pid": os.getpid()}
@@ -330,8 +330,8 @@ def test_all_parties_are_compared(config: Config) -> None:
 
 
 def test_light_actors_share_a_process(config: Config) -> None:
-    assert len(plan_processes(config)) == 3
-    assert len(plan_processes(Config())) == 6
+    assert len(plan_processes("bob", config)) == 3
+    assert len(plan_processes("cloud", Config())) == 6
 
 
 def test_the_server_drafts_tokens_and_workers_vote_distributions(config: Config) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -219,16 +218,22 @@ class FakeLauncher:
 
 @pytest.fixture
 def launcher(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeLauncher]:
-    """What `tandem up` and `down` get for `tandem.cluster.launch` and `supervisor`, and plain nodes."""
+    """What `tandem up` and `down` call to start and stop nodes and parties, and plain nodes."""
+    from tandem.cluster import attach, launch, nodes, supervisor
+    from tandem.sites import wiring
+
     fake = FakeLauncher()
-    importlib.import_module("tandem.cluster.status")  # with the real nodes
-    nodes = ModuleType("tandem.cluster.nodes")
-    nodes.NodeInfo = FakeNode  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "tandem.cluster.launch", fake)
-    monkeypatch.setitem(sys.modules, "tandem.cluster.nodes", nodes)
-    monkeypatch.setattr("tandem.cluster.launch", fake, raising=False)
-    monkeypatch.setitem(sys.modules, "tandem.cluster.supervisor", fake)
-    monkeypatch.setattr("tandem.cluster.supervisor", fake, raising=False)
+    fakes: dict[ModuleType, tuple[str, ...]] = {
+        attach: ("attach", "start_node", "stop_node", "wait_for_node"),
+        launch: ("find_loss",),
+        nodes: ("is_listening",),
+        supervisor: ("start_party",),
+        wiring: ("check_files",),
+    }
+    for module, names in fakes.items():
+        for name in names:
+            monkeypatch.setattr(module, name, getattr(fake, name))
+    monkeypatch.setattr(nodes, "NodeInfo", FakeNode)
     yield fake
     for process in fake.processes:
         process.kill()

@@ -135,7 +135,7 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> Entry:
     entry = Entry(party=Party.DEVICE, node={"address": "10.0.0.2:6379", "pid": os.getpid()}, token="secret")
     state_folder().mkdir(parents=True)
     registry.register(entry)
-    monkeypatch.setattr("tandem.cluster.discovery.is_listening", lambda address: True)
+    monkeypatch.setattr("tandem.cluster.registry.is_listening", lambda address: True)
     return entry
 
 
@@ -189,7 +189,7 @@ def test_a_cluster_that_is_gone_stops_no_question(
         file = state_folder() / "device.json"
         file.write_text(json.dumps(json.loads(file.read_text()) | {"started_s": 1.0}))
     else:
-        monkeypatch.setattr("tandem.cluster.discovery.is_listening", lambda address: False)
+        monkeypatch.setattr("tandem.cluster.registry.is_listening", lambda address: False)
     assert main(["ask", QUESTION]) == 0
     assert tandem.started[0][0] == ""
     assert (
@@ -618,7 +618,7 @@ def test_the_runtime_inline_starts_its_own_parties_whatever_runs_here(
     tandem: FakeTandem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "tandem.cluster.discovery.find_local", lambda *_: pytest.fail("a cluster was looked for")
+        "tandem.cluster.registry.find_local", lambda *_: pytest.fail("a cluster was looked for")
     )
     assert main(["ask", QUESTION, "--runtime", "inline", "--quiet"]) == 0
     ((address, config),) = tandem.started

@@ -10,8 +10,8 @@ import pytest
 
 from tandem.cli import main
 from tandem.cli.status import summary_lines
-from tandem.cluster.actor_table import ActorState
 from tandem.protocol.outbox import ROLES
+from tandem.sites.status import ActorState
 from tandem.topology import PARTIES, Party
 
 TOY = "bundled (a toy of 0.97 million parameters, trained on its own kind of sentences)"
@@ -134,7 +134,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> list[str | None]:
         asked.append(address)
         return state()
 
-    monkeypatch.setattr("tandem.cluster.status.read_status", read_status)
+    monkeypatch.setattr("tandem.cluster.table.read_status", read_status)
     return asked
 
 
@@ -156,7 +156,7 @@ def test_a_dead_actor_can_be_told_by_the_exit_code(
     form: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shown = state(actor(Party.CLOUD, 0, state="dead", ended_s=DIED_S))
-    monkeypatch.setattr("tandem.cluster.status.read_status", lambda *_: shown)
+    monkeypatch.setattr("tandem.cluster.table.read_status", lambda *_: shown)
     assert main(["status", *form]) == 1
     assert capsys.readouterr().err == ""
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from tandem.actors.decoder_pool import decoder_roles
-from tandem.cluster import placement
-from tandem.cluster.placement import party_nodes, place
+from tandem.cluster import launch
+from tandem.cluster.launch import party_nodes, place
 from tandem.config.schema import Config
 from tandem.errors import ClusterError
 
@@ -30,7 +30,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     known = [node("c"), node("b"), node("e", is_alive=False), node("a"), node("d", "device")]
     context = SimpleNamespace(get_node_id=lambda: "b" * 56)
     fake = SimpleNamespace(nodes=lambda: known, get_runtime_context=lambda: context)
-    monkeypatch.setattr(placement, "ray", fake)
+    monkeypatch.setattr(launch, "ray", fake)
     return known
 
 

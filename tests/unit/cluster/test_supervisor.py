@@ -14,12 +14,11 @@ from tandem.actors.base import Runtime
 from tandem.actors.decoder_pool import decoder_roles
 from tandem.cluster import supervisor
 from tandem.cluster.launch import PartyLost
-from tandem.cluster.replicas import Run
-from tandem.cluster.supervisor import MAX_PAUSE_S, WATCH_S, Supervisor, Watch
+from tandem.cluster.supervisor import MAX_PAUSE_S, WATCH_S, Run, Supervisor, Watch
 from tandem.config.schema import Config
 from tandem.errors import ClusterError
 from tandem.protocol.outbox import ROLES
-from tandem.sites.status import ActorState, State
+from tandem.sites.status import State
 from tandem.topology import PARTIES, Party
 
 RUNTIME = Runtime(secret=b"secret", directory="", config=Config())
@@ -39,25 +38,19 @@ class FakeCluster:
         self.done: list[str] = []
         self.failures: list[Exception] = []  # of the next replacements
 
-    def read_actors(self, config: Config, parties: tuple[str, ...]) -> list[ActorState]:
-        return [
-            ActorState(name=name, state=state)
-            for name, state in self.states.items()
-            if name.startswith(tuple(f"{party}/" for party in parties))
-        ]
+    def running_actors(self, config: Config) -> set[str]:
+        return {name for name, state in self.states.items() if state == "alive"}
 
     def find_party(self, party: str, config: Config) -> dict[str, Any]:
         if party in self.unprepared or any(
-            actor.state != "alive" for actor in self.read_actors(config, (party,))
+            state != "alive" for name, state in self.states.items() if name.startswith(f"{party}/")
         ):
             raise PartyLost(f"The {party} side has lost an actor.")
         return {"draft_queue": party}
 
-    def find_serving(self, party: str, config: Config) -> dict[str, Any]:
-        is_ready = party not in self.unprepared
-        return {
-            actor.kind: party for actor in self.read_actors(config, (party,)) if is_ready and actor.is_alive
-        }
+    def is_complete(self, party: str, config: Config) -> bool:
+        self.done.append(f"check {party}")
+        return party not in self.unprepared
 
     def replace_actors(self, party: Party, runtime: Runtime, lost: set[str] | None) -> None:
         assert runtime in (RUNTIME, SEVERAL), "the secret and the settings stay"
@@ -70,15 +63,6 @@ class FakeCluster:
         roles = lost or {*ROLES, *decoder_roles(runtime.config.party(party).num_decoders)}
         self.states |= {f"{party}/{role}": "alive" for role in roles}
 
-    def replace_decoder(self, party: str, runtime: Runtime, role: str) -> None:
-        self.done.append(f"replace {party}/{role}")
-        if self.failures:
-            raise self.failures.pop(0)
-        self.states[f"{party}/{role}"] = "alive"
-
-    def stop_strays(self, party: str, runtime: Runtime) -> None:
-        self.done.append(f"stop strays of {party}")
-
     async def connect_parties(self, parties: dict[str, Any], topology: Any) -> None:
         self.done.append(f"connect {'+'.join(parties)}")
 
@@ -86,16 +70,7 @@ class FakeCluster:
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> FakeCluster:
     fake = FakeCluster()
-    names = (
-        "read_actors",
-        "find_party",
-        "find_serving",
-        "replace_actors",
-        "connect_parties",
-        "replace_decoder",
-        "stop_strays",
-    )
-    for name in names:
+    for name in ("running_actors", "find_party", "is_complete", "replace_actors", "connect_parties"):
         monkeypatch.setattr(supervisor, name, getattr(fake, name))
     monkeypatch.setattr(supervisor, "wrap", lambda handles: handles)
     return fake
@@ -178,16 +153,16 @@ def test_one_that_was_restarted_finishes_what_it_was_at(cluster: FakeCluster) ->
     watch = Watch(Party.CLOUD, RUNTIME)
     watch.is_whole = None
     watch.look()
-    assert cluster.done == ["stop strays of cloud", "replace cloud", "connect device+cloud"]
+    assert cluster.done == ["check cloud", "replace cloud", "connect device+cloud"]
     again = Watch(Party.CLOUD, RUNTIME)
     again.is_whole = None
     again.look()
-    assert cluster.done[3:] == ["stop strays of cloud", "connect device+cloud"], "nothing was under way"
+    assert cluster.done[3:] == ["check cloud", "connect device+cloud"], "nothing was under way"
     cluster.states["cloud/aggregator"] = "dead"
     last = Watch(Party.CLOUD, RUNTIME)
     last.is_whole = None
     last.look()
-    assert cluster.done[5:] == ["stop strays of cloud", "replace aggregator of cloud", "connect device+cloud"]
+    assert cluster.done[5:] == ["check cloud", "replace aggregator of cloud", "connect device+cloud"]
 
 
 def watch_of_several(cluster: FakeCluster, run: Run = at_once) -> Watch:
@@ -204,16 +179,16 @@ def test_one_of_several_decoders_is_replaced_by_itself(cluster: FakeCluster) -> 
     for role in ("decoder", "decoder-2"):
         cluster.states[f"cloud/{role}"] = "dead"
     assert watch.look() == WATCH_S
-    assert cluster.done == ["replace cloud/decoder", "replace cloud/decoder-2"]
+    assert cluster.done == ["replace decoder of cloud", "replace decoder-2 of cloud"]
     watch.look()
-    assert (watch.num_replaced, watch.replacements.num_replaced, len(cluster.done)) == (0, 2, 2)
+    assert (watch.num_replaced, watch.spares.num_replaced, len(cluster.done)) == (0, 2, 2)
 
 
 def test_a_decoder_that_never_was_is_started(cluster: FakeCluster) -> None:
     watch = watch_of_several(cluster)
     del cluster.states["cloud/decoder-1"]
     watch.look()
-    assert cluster.done == ["replace cloud/decoder-1"]
+    assert cluster.done == ["replace decoder-1 of cloud"]
 
 
 @pytest.mark.parametrize(
@@ -222,7 +197,7 @@ def test_a_decoder_that_never_was_is_started(cluster: FakeCluster) -> None:
         (decoder_roles(3), ["replace decoder+decoder-1+decoder-2 of cloud", "connect device+cloud"]),
         (
             ("decoder-1", "retriever"),
-            ["replace retriever of cloud", "replace cloud/decoder-1", "connect device+cloud"],
+            ["replace retriever of cloud", "replace decoder-1 of cloud", "connect device+cloud"],
         ),
     ],
 )
@@ -254,8 +229,8 @@ def test_a_decoder_that_cannot_be_started_does_not_stop_the_watch(cluster: FakeC
     cluster.failures = [ClusterError("There is no GPU left.")]
     assert watch.look() == WATCH_S
     watch.look()
-    assert cluster.done == ["replace cloud/decoder-1"], "it is tried again later"
-    assert (watch.problem, watch.replacements.problem) == ("", "There is no GPU left.")
+    assert cluster.done == ["replace decoder-1 of cloud"], "it is tried again later"
+    assert (watch.problem, watch.spares.problem) == ("", "There is no GPU left.")
     cluster.states["cloud/retriever"] = "dead"
     watch.look()
     assert cluster.done[1:] == ["replace retriever of cloud"]

@@ -15,12 +15,12 @@ import pytest
 
 from tandem import Config, Tandem
 from tandem.actors.base import Runtime, SiteActor
-from tandem.actors.decoder_pool import decoder_roles, is_decoder
+from tandem.actors.decoder_pool import decoder_roles
 from tandem.actors.handles import Handles, LocalActor
 from tandem.actors.shared import SharedProcess
 from tandem.errors import CallError, ClusterError, ConfigError, QueryError
 from tandem.events import Answer, DoneEvent, TokenEvent
-from tandem.protocol.outbox import ROLES, ActorKind
+from tandem.protocol.outbox import ROLES, ActorKind, kind_of
 from tandem.sites.site import ACTOR_CLASSES, Site
 from tandem.sites.wiring import call_all, join_actors, start_actors
 from tandem.system.loop_thread import LoopThread
@@ -65,7 +65,7 @@ class Cloud:
             self.actors |= SharedProcess("cloud", self.runtime, classes).actors
         if "retriever" in roles:
             self.actors["retriever"] = ACTOR_CLASSES["retriever"]("cloud", self.runtime)
-        for role in filter(is_decoder, roles):
+        for role in [role for role in roles if kind_of(role) == "decoder"]:
             self.actors[role] = ACTOR_CLASSES["decoder"]("cloud", replace(self.runtime, role=role))
         self.handles |= {role: LocalActor(self.actors[role], self.loop.event_loop) for role in roles}
 
@@ -80,9 +80,9 @@ class Cloud:
 
         async def start() -> None:
             self.make(*roles)
-            if self.num_decoders > 1:
-                for role in filter(is_decoder, roles):
-                    await self.handles["draft_queue"].drop_decoder.remote(f"cloud/{role}")
+            if "draft_queue" not in roles:
+                for role in roles:
+                    await self.handles["draft_queue"].drop.remote(f"cloud/{role}")
             await join_actors(self.handles, roles)
 
         self.loop.run(start())
@@ -207,7 +207,7 @@ def test_whoever_is_lost_in_an_answer_is_replaced_among_the_others(
 def test_a_decoder_that_is_known_to_be_dead_gets_nothing(cloud: Cloud, alone: list[Answer]) -> None:
     """The connection to a machine that is gone may stay for minutes."""
     queue: Any = cloud.actors["draft_queue"]
-    cloud.loop.run(queue.drop_decoder("cloud/decoder"))
+    cloud.loop.run(queue.drop("cloud/decoder"))
     assert cloud.loop.run(queue.available_decoders()) == ("cloud/decoder-1",)
     assert tokens(ask_all(Tandem(Config(), cloud))) == tokens(alone)
     assert cloud.served()["decoder"] == 0

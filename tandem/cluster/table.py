@@ -1,20 +1,27 @@
-"""Which actors of the parties are alive, which have died and why: Ray's own table, and sentences about it."""
+"""What runs where: nodes, what parties have loaded, every actor dead or alive, and sentences about what is missing.
+
+Ray's interface tells who lives. Of what has died, and why, only a table that is private to Ray tells: sentences and
+`tandem status` use it, nothing else does.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+import ray
 from ray.exceptions import RayActorError, RayError
 
 from tandem.actors.ray_handles import find_actor, names_in
-from tandem.cluster.attach import current_address
+from tandem.cluster import nodes
+from tandem.cluster.attach import attached, current_address
+from tandem.cluster.registry import find_address
 from tandem.config.schema import Config
-from tandem.protocol.outbox import ROLES
-from tandem.sites.status import ActorState as ActorState
-from tandem.sites.status import State
+from tandem.protocol.outbox import ROLES, kind_of
+from tandem.sites.status import ActorState, State, to_dict
 
 STATES: dict[str, State] = {
     "ALIVE": "alive",
@@ -28,12 +35,25 @@ SUPERVISOR = "supervisor"
 REASON_CHARS = 120
 NOTICED_S = 3.0
 """How long Ray may take to notice that a process has ended."""
+ANSWER_LIMIT_S = 5.0
+"""How long an actor may take to report."""
+
+
+def running_actors(config: Config) -> set[str]:
+    """All actors that live or start, "party/role". This process must be attached."""
+    known = ray.util.list_named_actors(all_namespaces=True)
+    return {
+        name
+        for process in known
+        if process["namespace"] == config.cluster.namespace
+        for name in names_in(process["name"])
+    }
 
 
 def read_actors(config: Config, parties: Iterable[str] | None = None) -> list[ActorState]:
     """All actors of these parties (default: of all), dead ones included, in a fixed order.
 
-    How many decoders a party has, the table says. This process must be attached.
+    Of which kind a party has several, the table says. This process must be attached.
     """
     newest: dict[str, ActorState] = {}
     for actor in sorted(_table(config.cluster.namespace), key=lambda actor: actor.started_s or 0.0):
@@ -41,37 +61,33 @@ def read_actors(config: Config, parties: Iterable[str] | None = None) -> list[Ac
         if known is None or actor.is_alive or not known.is_alive:
             newest[actor.name] = actor
     names = [name for party in parties or config.parties for name in _names(party, newest)]
-    return [newest.get(name) or _without_table(name, config) for name in names]
+    running = set() if newest.keys() >= set(names) else running_actors(config)
+    return [newest.get(name) or _without_table(name, running) for name in names]
 
 
 def _names(party: str, newest: Mapping[str, ActorState]) -> list[str]:
-    """The actors that a party has or should have; decoders that ended before its other actors began are of an earlier
-    start."""
-    names = [f"{party}/{kind}" for kind in ROLES]
+    """The actors that a party has or should have; what ended before its draft queue began is of an earlier start."""
     queue = newest.get(f"{party}/draft_queue")
     began_s = (queue.started_s if queue else None) or 0.0
-    further = [
-        name
+    known = {
+        actor.role
         for name, actor in newest.items()
-        if name.startswith(f"{party}/") and actor.is_decoder and name not in names
+        if name.startswith(f"{party}/") and actor.kind in ROLES
         if actor.state != "dead" or (actor.ended_s or 0.0) > began_s
-    ]
-    place = names.index(f"{party}/decoder") + 1
-    return [*names[:place], *sorted(further, key=lambda name: (len(name), name)), *names[place:]]
+    }
+    roles = sorted({*ROLES, *known}, key=lambda role: (ROLES.index(kind_of(role)), len(role), role))
+    return [f"{party}/{role}" for role in roles]
 
 
 def needed(actors: Sequence[ActorState]) -> list[ActorState]:
-    """Those of a party's actors that it cannot do without: of its decoders those that live, unless none does."""
-    has_decoder = any(actor.is_alive and actor.is_decoder for actor in actors)
-    return [actor for actor in actors if actor.is_alive or not (has_decoder and actor.is_decoder)]
+    """Those of a party's actors that it cannot do without: of several of a kind those that live, unless none does."""
+    alive = {actor.kind for actor in actors if actor.is_alive}
+    return [actor for actor in actors if actor.is_alive or actor.kind not in alive]
 
 
 def is_supervised(party: str, config: Config) -> bool:
     """Whether dead actors of a party are started again without a user. This process must be attached."""
-    name = f"{party}/{SUPERVISOR}"
-    return any(
-        row.name == name and row.state in ("alive", "starting") for row in _table(config.cluster.namespace)
-    )
+    return f"{party}/{SUPERVISOR}" in running_actors(config)
 
 
 def explain_party(party: str, actors: Sequence[ActorState], config: Config) -> str | None:
@@ -115,6 +131,68 @@ def explain_loss(error: RayError, config: Config, *, is_launched: bool) -> str:
     elif is_launched:
         remedy = "close this Tandem and launch another"
     return f"The query failed because the {party} side has lost {dead[0].describe_end()}; {remedy}."
+
+
+def read_status(address: str | None, config: Config, progress: Callable[[str], None]) -> dict[str, Any]:
+    """The status of a running cluster; address: as in `Tandem.connect`. Raises ClusterError if it does not answer."""
+    config.require_cluster("`tandem status`")
+    address = find_address(address, config, progress)
+    with attached(address, config):
+        return asyncio.run(collect_status(config))
+
+
+async def collect_status(config: Config) -> dict[str, Any]:
+    """The status of the cluster that this process is attached to, as plain values; no dead actor makes it fail."""
+    actors = read_actors(config)
+    loaders = [actor for actor in actors if actor.kind in ("retriever", "decoder")]
+    described = await _ask_all(loaders, "describe", config)
+    reports = await _ask_all(actors, "statistics", config)
+    return {
+        "cluster": current_address(),
+        "nodes": _describe_nodes(config.parties),
+        "parties": {str(party): _description(party, described) for party in config.parties},
+        "supervisors": await _ask_supervisors(config),
+        "actors": [to_dict(actor, reports.get(actor.name)) for actor in actors],
+    }
+
+
+def _description(party: str, described: dict[str, Any]) -> dict[str, Any]:
+    """What a party has loaded; those of one kind the same."""
+    parts = [values for name, values in described.items() if name.startswith(f"{party}/")]
+    return {key: value for part in parts for key, value in part.items()}
+
+
+async def _ask_all(actors: Sequence[ActorState], method: str, config: Config) -> dict[str, Any]:
+    """What each living actor's method returns, by its name; those that do not answer are left out."""
+    alive = [actor.name for actor in actors if actor.is_alive]
+    replies = await asyncio.gather(*(_ask(name, method, config) for name in alive))
+    return {name: reply for name, reply in zip(alive, replies, strict=True) if reply is not None}
+
+
+async def _ask_supervisors(config: Config) -> dict[str, Any]:
+    """What the supervisor of each party that has one reports."""
+    reports = {str(party): await _ask(f"{party}/{SUPERVISOR}", "report", config) for party in config.parties}
+    return {party: report for party, report in reports.items() if report is not None}
+
+
+async def _ask(name: str, method: str, config: Config) -> Any:
+    try:
+        handle = find_actor(name, config.cluster.namespace)
+        return await asyncio.wait_for(getattr(handle, method).remote(), ANSWER_LIMIT_S)
+    except (ValueError, RayError, TimeoutError):  # it has just died, or hangs
+        return None
+
+
+def _describe_nodes(parties: Sequence[str]) -> list[dict[str, Any]]:
+    """Address, roles and health of each node."""
+    return [
+        {"address": node["NodeManagerAddress"], "roles": _roles(node, parties), "alive": node["Alive"]}
+        for node in ray.nodes()
+    ]
+
+
+def _roles(node: dict[str, Any], parties: Sequence[str]) -> list[str]:
+    return [str(party) for party in parties if nodes.PARTY_RESOURCE.format(party=party) in node["Resources"]]
 
 
 def _of_party(actors: Iterable[ActorState], party: str) -> list[ActorState]:
@@ -178,13 +256,9 @@ def _reason(cause: Any) -> str:
     return first.removeprefix("The actor is dead because ")[:REASON_CHARS]
 
 
-def _without_table(name: str, config: Config) -> ActorState:
-    """Of an actor that the table does not hold: whether it can be found by name."""
-    try:
-        find_actor(name, config.cluster.namespace)
-    except ValueError:
-        return ActorState(name=name, state="absent")
-    return ActorState(name=name, state="alive")
+def _without_table(name: str, running: set[str]) -> ActorState:
+    """Of an actor that the table does not hold."""
+    return ActorState(name=name, state="alive" if name in running else "absent")
 
 
 def _first_line(error: BaseException) -> str:
