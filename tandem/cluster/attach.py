@@ -41,13 +41,10 @@ def start_node(role: str, *, join: str | None, config: Config) -> NodeInfo:
     environment = nodes.node_environment()
     os.environ.update({name: value for name, value in environment.items() if name.startswith("RAY_")})
     limit_s = config.cluster.start_timeout_s
-    host = Host(config.link.host or None)
-    gpus = config.party(role).gpus_per_decoder > 0
-    if join is None:
-        node = nodes.start_head(role, environment=environment, host=host, offers_gpus=gpus)
-    else:
+    if join is not None:
         nodes.wait_for_port(join, limit_s)
-        node = nodes.join(role, join, environment=environment, host=host, offers_gpus=gpus)
+    host = Host(config.link.host or None)
+    node = nodes.start(role, config, environment=environment, join=join, host=host)
     try:
         nodes.wait_for_port(node.address, limit_s, node)
     except ClusterError:

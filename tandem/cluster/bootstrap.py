@@ -188,18 +188,16 @@ def _start_nodes(
     """All nodes, and the creation of their actors, which starts while nodes are still joining."""
     config, limit_s = runtime.config, runtime.config.cluster.start_timeout_s
     first, second, *others = config.parties
-    gpus = {party: config.party(party).gpus_per_decoder > 0 for party in config.parties}
-    head = nodes.start_head(first, environment=environment, host=hosts[first], offers_gpus=gpus[first])
-    cluster.nodes.append(head)
-    nodes.wait_for_port(head.address, limit_s, head)
 
-    def join(party: str) -> None:
-        node = nodes.join(
-            party, head.address, environment=environment, host=hosts[party], offers_gpus=gpus[party]
+    def start(party: str, join: str | None = None) -> NodeInfo:
+        cluster.nodes.append(
+            nodes.start(party, config, environment=environment, join=join, host=hosts[party])
         )
-        cluster.nodes.append(node)
+        return cluster.nodes[-1]
 
-    join(second)
+    head = start(first)
+    nodes.wait_for_port(head.address, limit_s, head)
+    start(second, head.address)
 
     def still_running() -> None:
         for node in cluster.nodes:
@@ -218,7 +216,7 @@ def _start_nodes(
         others, 2
     ):  # one at a time: on one machine they would take each other's ports
         wait_for_roles(config.parties[:number], limit_s, still_running)
-        join(party)
+        start(party, head.address)
     wait_for_roles(config.parties, limit_s, still_running)
     progress(f"nodes: {len(config.parties)} up ({', '.join(config.parties)})")
 

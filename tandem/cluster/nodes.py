@@ -24,6 +24,7 @@ from typing import Any
 
 import psutil
 
+from tandem.config.schema import Config
 from tandem.errors import ClusterError
 from tandem.system.addresses import is_loopback
 
@@ -74,9 +75,7 @@ class Host:
     """Where a node runs: on this machine as it is, or in a network namespace or on one core of it."""
 
     address: str | None = None  # of the node, as the other one reaches it; None: Ray's choice
-    prefix: tuple[
-        str, ...
-    ] = ()  # stands before the node's command, such as `ip netns exec NAME taskset -c 1`
+    prefix: tuple[str, ...] = ()  # before the node's command, such as `ip netns exec NAME taskset -c 1`
 
 
 @dataclass(slots=True)
@@ -121,35 +120,49 @@ class NodeInfo:
 ANYWHERE = Host()
 
 
-def start_head(
+def start(
     party: str,
+    config: Config,
     *,
     environment: dict[str, str],
+    join: str | None = None,
     host: Host = ANYWHERE,
-    port: int = 0,
-    offers_gpus: bool = False,
 ) -> NodeInfo:
-    """Start the first node of a cluster. Returns at once; `wait_for_port` says when it can be joined.
-
-    offers_gpus: whether its actors may ask for the GPUs that Ray finds there.
-    """
-    directory = tempfile.mkdtemp(prefix="tandem-ray-")
-    port = port or free_port()
-    arguments = ["--head", f"--port={port}", "--include-dashboard=false", f"--temp-dir={directory}"]
-    address = f"{host.address or '127.0.0.1'}:{port}"
-    return _start(party, address, arguments, environment, host, directory, offers_gpus)
-
-
-def join(
-    party: str,
-    address: str,
-    *,
-    environment: dict[str, str],
-    host: Host = ANYWHERE,
-    offers_gpus: bool = False,
-) -> NodeInfo:
-    """Start a node that joins the cluster at `address`."""
-    return _start(party, address, [f"--address={address}"], environment, host, "", offers_gpus)
+    """Start a node: the first of a cluster, or one that joins at `join`. Returns at once; `wait_for_port` says when a
+    first one can be joined."""
+    directory, address = "", join or ""
+    role = [f"--address={join}"]
+    if not address:
+        directory, port = tempfile.mkdtemp(prefix="tandem-ray-"), _free_port()
+        address = f"{host.address or LOOPBACK}:{port}"
+        role = ["--head", f"--port={port}", "--include-dashboard=false", f"--temp-dir={directory}"]
+    descriptor, log = tempfile.mkstemp(prefix=f"tandem-{party}-", suffix=".log", dir=directory or None)
+    own = f"{OWN_RESOURCE}{secrets.token_hex(8)}"
+    offered = (PARTY_RESOURCE.format(party=party), own)
+    where = host.address or (LOOPBACK if is_loopback(address.rpartition(":")[0]) else "")
+    command = [
+        *host.prefix,
+        *([sys.executable, "-P", "-c", ON_LOOPBACK] if where and is_loopback(where) else _ray_program()),
+        "start",
+        "--block",
+        *role,
+        *([f"--node-ip-address={where}"] if where else []),
+        f"--num-cpus={ACTORS_PER_NODE}",  # also the number of workers that Ray starts ahead
+        *([] if config.party(party).gpus_per_decoder else ["--num-gpus=0"]),
+        f"--object-store-memory={OBJECT_STORE_BYTES}",
+        f"--resources={json.dumps(dict.fromkeys(offered, UNITS))}",
+        "--disable-usage-stats",
+    ]
+    with os.fdopen(descriptor, "wb") as output:
+        process = subprocess.Popen(
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+    return NodeInfo(party, address, process.pid, directory, log, own)
 
 
 def wait_for_port(address: str, limit_s: float, node: NodeInfo | None = None) -> None:
@@ -224,50 +237,12 @@ def loopback_kept() -> contextlib.AbstractContextManager[None]:
     return replaced("ray._private.services", "resolve_ip_for_localhost", str)
 
 
-def free_port() -> int:
+def _free_port() -> int:
     """A TCP port that nobody uses at the moment."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
-
-
-def _start(
-    party: str,
-    address: str,
-    arguments: list[str],
-    environment: dict[str, str],
-    host: Host,
-    directory: str,
-    offers_gpus: bool,
-) -> NodeInfo:
-    descriptor, log = tempfile.mkstemp(prefix=f"tandem-{party}-", suffix=".log", dir=directory or None)
-    own = f"{OWN_RESOURCE}{secrets.token_hex(8)}"
-    offered = (PARTY_RESOURCE.format(party=party), own)
-    where = host.address or (LOOPBACK if is_loopback(address.rpartition(":")[0]) else "")
-    command = [
-        *host.prefix,
-        *([sys.executable, "-P", "-c", ON_LOOPBACK] if where and is_loopback(where) else _ray_program()),
-        "start",
-        "--block",
-        *arguments,
-        *([f"--node-ip-address={where}"] if where else []),
-        f"--num-cpus={ACTORS_PER_NODE}",  # also the number of workers that Ray starts ahead
-        *([] if offers_gpus else ["--num-gpus=0"]),
-        f"--object-store-memory={OBJECT_STORE_BYTES}",
-        f"--resources={json.dumps(dict.fromkeys(offered, UNITS))}",
-        "--disable-usage-stats",
-    ]
-    with os.fdopen(descriptor, "wb") as output:
-        process = subprocess.Popen(
-            command,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            start_new_session=True,
-        )
-    return NodeInfo(party, address, process.pid, directory, log, own)
 
 
 def _ray_program() -> list[str]:

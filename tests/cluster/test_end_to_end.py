@@ -8,6 +8,7 @@ import threading
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 import ray
 
@@ -19,6 +20,8 @@ from tandem.errors import ConfigError, QueryError, TandemError
 from tandem.events import DoneEvent, SourcesEvent, TokenEvent
 from tandem.topology import Party
 from tandem_lab.training.bundle import read_bundled_questions
+
+from .conftest import descendants
 
 QUESTION = "Which game should Mira try?"
 ANSWER = read_bundled_questions()[0].answer
@@ -37,6 +40,17 @@ def test_it_is_known_where_this_machines_raylet_listens(rag: Tandem) -> None:
     assert Path(raylet_socket()).is_socket()
     assert is_node_there()
     assert hasattr(importlib.import_module("ray._private.worker"), "print_to_stdstream")
+
+
+def test_nothing_of_a_cluster_on_one_machine_is_reached_from_others(rag: Tandem) -> None:
+    """Ray would listen on all interfaces, since it takes the machine's address for the loopback's."""
+    open_at = {
+        connection.laddr.ip.removeprefix("::ffff:")
+        for pid in descendants({node.pid for node in rag.nodes})
+        for connection in psutil.Process(pid).net_connections("tcp")
+        if connection.status == psutil.CONN_LISTEN
+    }
+    assert open_at == {"127.0.0.1"}
 
 
 def test_every_actor_runs_on_the_node_of_its_party(rag: Tandem) -> None:

@@ -228,7 +228,7 @@ def test_wrong_files_are_found_before_anything_is_started(
     setting: str, sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "tandem-index.sqlite").write_text("{" * 200, "utf-8")
-    monkeypatch.setattr(nodes, "start_head", lambda *_, **__: pytest.fail("a node was started"))
+    monkeypatch.setattr(nodes, "start", lambda *_, **__: pytest.fail("a node was started"))
     environment = dict(os.environ)
     with pytest.raises(TandemError, match=sentence):
         Tandem.launch(Config.load(None, [setting.format(folder=tmp_path)]))

@@ -15,6 +15,7 @@ import pytest
 
 from tandem.cluster import attach, nodes
 from tandem.cluster.nodes import NodeInfo
+from tandem.config.schema import Config
 from tandem.errors import ClusterError
 from tandem.topology import Party
 
@@ -101,6 +102,37 @@ def test_a_node_survives_a_cut_of_its_link_unless_the_user_wants_it_otherwise(
     assert int(nodes.node_environment()[name]) * 3 >= 60
     monkeypatch.setenv(name, "5")
     assert nodes.node_environment()[name] == "5"
+
+
+@pytest.mark.parametrize(
+    ("join", "host", "address"),
+    [
+        (None, "", "127.0.0.1"),
+        (None, "192.0.2.7", "192.0.2.7"),
+        ("127.0.0.1:6379", "", "127.0.0.1"),
+        ("192.0.2.7:6379", "192.0.2.8", "192.0.2.8"),
+        ("192.0.2.7:6379", "", ""),
+    ],
+)
+def test_a_node_of_this_machine_alone_listens_on_its_loopback_interface(
+    monkeypatch: pytest.MonkeyPatch, join: str | None, host: str, address: str
+) -> None:
+    """Ray itself would take an address of the network for the loopback's, and listen on all interfaces."""
+    commands: list[list[str]] = []
+    fake = SimpleNamespace(
+        Popen=lambda command, **_: commands.append(command) or SimpleNamespace(pid=1),
+        DEVNULL=subprocess.DEVNULL,
+    )
+    monkeypatch.setattr(nodes, "subprocess", fake)
+    node = nodes.start("device", Config(), environment={}, join=join, host=nodes.Host(host or None))
+    Path(node.log).unlink()
+    (command,) = commands
+    assert [each for each in command if each.startswith("--node-ip-address=")] == (
+        [f"--node-ip-address={address}"] if address else []
+    )
+    assert (nodes.ON_LOOPBACK in command) is (address == "127.0.0.1")
+    assert node.address == join or node.address.startswith(f"{address}:")
+    assert bool(node.directory) is (join is None)
 
 
 @pytest.fixture

@@ -257,3 +257,52 @@ def test_it_looks_after_the_party_in_one_thread(monkeypatch: pytest.MonkeyPatch,
         if thread.name == "watch":
             thread.join(10)
     assert looks == ["once"]
+
+
+class FakeActor:
+    """A Ray handle whose calls are answered at once, or never."""
+
+    def __init__(self, is_prepared: bool | None, joined: tuple[str, ...] = ()) -> None:
+        self.is_prepared = SimpleNamespace(remote=lambda: ("is_prepared", id(self), is_prepared))
+        self.available_decoders = SimpleNamespace(remote=lambda: ("joined", id(self), joined))
+
+
+@pytest.mark.parametrize(
+    ("unready", "joined", "is_whole", "stopped"),
+    [
+        ({}, ("cloud/decoder", "cloud/decoder-1"), True, []),
+        ({}, ("cloud/decoder",), True, ["cloud/decoder-1"]),
+        ({"decoder-1": False}, ("cloud/decoder",), True, ["cloud/decoder-1"]),
+        ({"decoder-1": None}, ("cloud/decoder",), True, ["cloud/decoder-1"]),
+        ({"scheduler": False}, ("cloud/decoder", "cloud/decoder-1"), False, []),
+        ({"scheduler": None}, ("cloud/decoder", "cloud/decoder-1"), False, []),
+        ({"draft_queue": False, "decoder-1": False}, (), False, []),
+    ],
+)
+def test_what_a_dead_supervisor_left_half_done(
+    monkeypatch: pytest.MonkeyPatch,
+    unready: dict[str, bool | None],
+    joined: tuple[str, ...],
+    is_whole: bool,
+    stopped: list[str],
+) -> None:
+    """One that loads, or whose process is not there yet, is not waited for; a spare decoder is stopped."""
+    roles = {*ROLES, "decoder-1"}
+    actors = {f"cloud/{role}": FakeActor(unready.get(role, True), joined) for role in roles}
+    killed: list[str] = []
+    fake = SimpleNamespace(
+        wait=lambda answers, num_returns, timeout: ([one for one in answers if one[2] is not None], []),
+        get=lambda answer, timeout=None: answer[2],
+    )
+    monkeypatch.setattr(supervisor, "ray", fake)
+    monkeypatch.setattr(
+        supervisor, "running_actors", lambda _: {*actors, "device/decoder", "cloud/supervisor"}
+    )
+    monkeypatch.setattr(supervisor, "find_actor", lambda name, _: actors[name])
+    monkeypatch.setattr(
+        supervisor,
+        "kill_actors",
+        lambda handles: killed.extend(name for name, actor in actors.items() if actor in handles),
+    )
+    assert supervisor.is_complete("cloud", Config()) is is_whole
+    assert killed == stopped
