@@ -50,6 +50,7 @@ WIRE_BYTES = {
     "Digest": "8",
     "PartyIndex": "1",
     "Flag": "1",
+    "Failure": "1 (code) + 1 (option) + seconds (Varint, at most 3600)",
     "Blob": "length (Varint) + bytes",
     "Text": "length (Varint) + UTF-8",
     "Line": "as Text; read with U+FFFD for each control character",

@@ -44,18 +44,22 @@ def read_history(messages: Sequence[Message | MessageDict] | None) -> tuple[Mess
     messages: {"role": "user" or "assistant", "content": text}, or `Message`.
     """
     if isinstance(messages, (str, Mapping)) or not isinstance(messages or (), Sequence):
-        raise QueryError(f"history is a list of messages, but it is {messages!r:.100}; give a list.")
+        raise QueryError(
+            f"history is a list of messages, but it is {messages!r:.100}; give a list.", option="history"
+        )
     turns = tuple(_read_message(number, message) for number, message in enumerate(messages or ()))
     for number, turn in enumerate(turns):
         if turn.role != ROLES[number % 2]:
             raise QueryError(
                 f"history alternates between user and assistant and begins with user, but message {number} is of "
-                f"{turn.role}; correct the order."
+                f"{turn.role}; correct the order.",
+                option="history",
             )
     if len(turns) % 2:
         raise QueryError(
             f"history ends with an answer, but its last message is of user ({turns[-1].content!r:.60}); "
-            "ask that as the question."
+            "ask that as the question.",
+            option="history",
         )
     return turns
 
@@ -67,13 +71,15 @@ def _read_message(number: int, message: Any) -> Message:
     if not is_message or not isinstance(message["content"], str):
         raise QueryError(
             f'A message of history is {{"role": "user" or "assistant", "content": text}}, but message {number} is '
-            f"{message!r:.100}; correct it."
+            f"{message!r:.100}; correct it.",
+            option="history",
         )
     if message["role"] not in ROLES:
         remedy = "set system_prompt" if message["role"] == "system" else "use one of the two"
         raise QueryError(
             f"A message of history has the role user or assistant, but message {number} has "
-            f"{message['role']!r:.40}; {remedy}."
+            f"{message['role']!r:.40}; {remedy}.",
+            option="history",
         )
     return Message(message["role"], message["content"])
 

@@ -1,4 +1,19 @@
-"""Errors that a user can cause. Each message is one sentence with the problem, the value seen and the remedy."""
+"""Errors that a user can cause. Each message is one sentence with the problem, the value seen and the remedy.
+
+    TandemError                 failed: something broke that no client can change
+    ├── ConfigError             a setting is unknown, of the wrong type or out of range
+    │   └── SettingError        ... with its name and value (tandem.config.checks)
+    ├── QueryError              a query cannot be answered: see its code
+    ├── RetrievalError          a corpus or an index cannot be read, built or used
+    │   └── FilterError         invalid: a filter names metadata that no document has
+    ├── GenerationError         a model or tokenizer cannot be loaded, or a prompt does not fit: too_long
+    ├── ProtocolError           a frame or a handshake breaks the protocol
+    └── ClusterError            nodes or actors cannot be started, found or reached
+        └── CallError           lost: a call to an actor did not come back
+
+Sentences are for people. What a program does next, here or across the link (a status, another try, an answer without
+the peer), follows from `code`, `party`, `option` and `retry_after_s` alone.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +23,75 @@ import os
 import shlex
 import shutil
 import sys
+import traceback
 from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 from urllib.parse import unquote, urlsplit
+
+
+class Code(StrEnum):
+    """What kind of failure it is, in the order of the wire. Every code but FAILED promises a sentence of Tandem's own
+    words, without paths or another library's text, which may cross the link too."""
+
+    FAILED = "failed"  # nothing more is known that a client could use
+    INVALID = "invalid"  # an option has a value that it cannot have
+    TOO_LONG = "too_long"  # question and history are longer than a model or a message takes
+    OVER_LIMIT = "over_limit"  # the query asks for more than a party grants
+    BUSY = "busy"  # the same query may succeed later
+    TIMEOUT = "timeout"  # its time limit ended it
+    LOST = "lost"  # a party, or a process of one, has stopped or fell silent
+    CHANGED = "changed"  # a party has another model by now
+    CANCELLED = "cancelled"  # somebody gave the query up on purpose
+
+
+MAX_RETRY_AFTER_S = 3600  # the longest wait that a party may ask of a client
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """All that programs may know of a failure."""
+
+    code: Code = Code.FAILED
+    party: str | None = None  # who gave the query up; None: who was asked
+    option: str | None = None  # of the query, that is to be changed
+    retry_after_s: float | None = None  # where the code is BUSY; at most MAX_RETRY_AFTER_S
+
+    @property
+    def is_refusal(self) -> bool:
+        """Whether the query is at fault, or one too many: nobody else is to answer it instead."""
+        return self.code in (Code.INVALID, Code.OVER_LIMIT, Code.BUSY)
+
+
+FAILED = Fault()
 
 
 class TandemError(Exception):
     """Base of everything that Tandem raises on purpose; its text can be shown to a user as it is."""
+
+    usual_code: ClassVar[Code] = Code.FAILED
+
+    def __init__(
+        self,
+        sentence: str = "",
+        *,
+        code: Code | None = None,
+        party: str | None = None,
+        option: str | None = None,
+        retry_after_s: float | None = None,
+    ) -> None:
+        """code: by default INVALID where an option is named, else that of the class. The rest: see `Fault`."""
+        super().__init__(sentence)
+        self.code, self.party = code or (Code.INVALID if option else self.usual_code), party
+        self.option, self.retry_after_s = option, retry_after_s
+
+    @property
+    def fault(self) -> Fault:
+        """The same as a value."""
+        return Fault(code=self.code, party=self.party, option=self.option, retry_after_s=self.retry_after_s)
 
 
 class ConfigError(TandemError):
@@ -42,9 +117,13 @@ class ClusterError(TandemError):
 class CallError(ClusterError):
     """A call to an actor did not come back: its process has ended, or it failed on what no user can cause."""
 
+    usual_code = Code.LOST
+
 
 class FilterError(RetrievalError):
     """A filter names metadata that no document has."""
+
+    usual_code = Code.INVALID
 
 
 class QueryError(TandemError):
@@ -57,6 +136,12 @@ class NetLabError(TandemError):
 
 class EvaluationError(TandemError):
     """Questions or a text cannot be used for an evaluation."""
+
+
+def describe_origin(error: BaseException) -> tuple[str, list[str]]:
+    """The kind of an unforeseen error and where it came from, but not its message, which may quote a document."""
+    places = traceback.extract_tb(error.__traceback__)
+    return type(error).__name__, [f"{place.filename}:{place.lineno}" for place in places]
 
 
 # ---- The valid name that a mistyped one most likely stands for ---------------------------------------------

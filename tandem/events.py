@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from html import escape
 from math import isnan, nan
 from typing import Any, Literal, TypeAlias
 
-from tandem.errors import QueryError
+from tandem.errors import FAILED, Fault, QueryError
 from tandem.topology import PARTIES, SERVER, Party, in_words
 
 SHOWN_CHARS = 60
@@ -184,7 +184,13 @@ class DoneEvent:
     reason: StopReason
     statistics: SessionStatistics
     error: str | None = None  # one sentence where the reason is "failed"
+    fault: Fault | None = None  # what programs may know of it
     session: int = 0  # names the query at its parties
+
+    def check(self) -> None:
+        """Raises QueryError where the query failed."""
+        if self.reason == "failed":
+            raise QueryError(self.error or "The query failed.", **asdict(self.fault or FAILED))
 
 
 Event: TypeAlias = (
@@ -235,7 +241,6 @@ class Answer:
         return f"Answer({text!r}, {len(self.tokens)} tokens, {len(self.sources)} sources{degraded})"
 
     def _repr_html_(self) -> str:
-
         return as_html(self)
 
     @property
@@ -267,8 +272,7 @@ def collect(events: Sequence[Event], seed: int) -> Answer:
     """The answer that the events of one query make up. Raises QueryError where the query failed."""
     done = events[-1]
     assert isinstance(done, DoneEvent)
-    if done.reason == "failed":
-        raise QueryError(done.error or "The query failed.")
+    done.check()
     tokens = tuple(event for event in events if isinstance(event, TokenEvent))
     found = [event for event in events if isinstance(event, SourcesEvent)]
     return Answer(

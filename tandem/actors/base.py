@@ -22,8 +22,8 @@ from typing import Any, ClassVar, TypeVar
 
 from tandem.actors.planes import Runtime as Runtime
 from tandem.actors.planes import make_plane, own_address
-from tandem.errors import ProtocolError, TandemError
-from tandem.messages import decode, decode_link, encode
+from tandem.errors import ProtocolError, TandemError, describe_origin
+from tandem.messages import DecoderFailed, decode, decode_link, encode
 from tandem.protocol.outbox import ActorKind, Send
 from tandem.topology import PARTIES, at_start
 from tandem.transport.memory import Exchange
@@ -187,8 +187,9 @@ class SiteActor:
             self.on_error(message, error)
         except Exception as error:
             kind = type(message).__name__
-            _log.exception("%s could not handle a %s", self.name, kind)
-            self.on_error(message, TandemError(f"{self.name} failed on a {kind}: {error!r}; see its log."))
+            name, where = describe_origin(error)
+            _log.error("%s could not handle a %s: %s at %s", self.name, kind, name, where)
+            self.on_error(message, TandemError(f"{self.name} failed on a {kind} with {name}; see its log."))
 
     def handle(self, message: Any, source: str) -> list[Send]:
         """Handle a message; returns what to send."""
@@ -323,3 +324,8 @@ def remedy_for(party: str) -> str:
 def sendable(text: str) -> str:
     """`text` in a form that fits a message: characters that UTF-8 cannot encode are escaped, long texts are cut."""
     return text[:MAX_REASON_CHARS].encode("utf-8", "backslashreplace").decode()
+
+
+def report_failure(session: int, error: TandemError) -> DecoderFailed:
+    """To the coordinator, whose session cannot be decoded here."""
+    return DecoderFailed(session=session, reason=sendable(str(error)), fault=error.fault)

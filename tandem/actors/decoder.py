@@ -18,12 +18,12 @@ from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
-from tandem.actors.base import Runtime, SiteActor, remedy_for, sendable
+from tandem.actors.base import Runtime, SiteActor, remedy_for, report_failure, sendable
 from tandem.aggregation.document_weights import Evidence, Weights, log_evidence
 from tandem.codecs import Codec, codec_of
 from tandem.codecs.base import ROOT
 from tandem.config.extensions import is_extension
-from tandem.errors import TandemError
+from tandem.errors import Code, Fault, TandemError, describe_origin
 from tandem.messages import PROTOCOL_VERSION, Begin, DecoderFailed, End
 from tandem.modes.spec import SessionSpec
 from tandem.protocol.decoding import DecodingSession, Forward, Job, Prefill, Result, compute_steps
@@ -151,9 +151,10 @@ class DecoderActor(SiteActor):
         """Without the retriever, no session of this side can continue."""
         if name == f"{self.party}/retriever":
             reason = f"{at_start(self.party)}'s retriever has stopped; {remedy_for(self.party)}."
+            lost = Fault(code=Code.LOST)
             self.dispatch(
                 [
-                    Send("draft_queue", DecoderFailed(session=session, reason=reason))
+                    Send("draft_queue", DecoderFailed(session=session, reason=reason, fault=lost))
                     for session in self.table.sessions
                 ]
             )
@@ -161,13 +162,14 @@ class DecoderActor(SiteActor):
     def fail(self, session: int, error: Exception) -> None:
         """Give one session up; the others continue."""
         if not isinstance(error, TandemError):
-            _log.exception("%s: session %08x failed", self.name, session, exc_info=error)
+            kind, where = describe_origin(error)
+            _log.error("%s: session %08x failed with %s at %s", self.name, session, kind, where)
             error = TandemError(
-                f"{at_start(self.party)}'s decoder failed on this query: {error!r}; see its log."
+                f"{at_start(self.party)}'s decoder failed on this query with {kind}; see its log."
             )
         self.table.sessions.pop(session, None)
         self._ended.append(session)
-        self.dispatch([Send("draft_queue", DecoderFailed(session=session, reason=sendable(str(error))))])
+        self.dispatch([Send("draft_queue", report_failure(session, error))])
 
     # ---- the model's thread ----------------------------------------------------------------------------------
 

@@ -19,11 +19,11 @@ from dataclasses import replace
 from functools import reduce
 from typing import Any, ClassVar
 
-from tandem.actors.base import Runtime, SiteActor, remedy_for, sendable
+from tandem.actors.base import Runtime, SiteActor, remedy_for, report_failure
 from tandem.actors.decoder_pool import DecoderPool, decoder_roles
 from tandem.actors.event_log import EventLog
 from tandem.engine.tokenizer import Detokenizer, StopRule
-from tandem.errors import TandemError
+from tandem.errors import Code, TandemError
 from tandem.events import ClientEvent, DoneEvent, Event, PeerEvent, SessionStatistics, SourcesEvent
 from tandem.messages import DecoderFailed, End, ProposalLength, Window
 from tandem.modes.spec import SessionSpec
@@ -151,14 +151,22 @@ class DraftQueueActor(SiteActor):
             return self.decoders.note(message)
         party = source.partition("/")[0]
         peer = "" if party == self.party else as_party(party)
+        if isinstance(message, DecoderFailed) and message.fault.code is Code.FAILED:
+            self._log_failure(message)
         sends = self.table.receive(message, time.monotonic(), peer)
         self._start_ticking()
         return sends
 
+    def _log_failure(self, failed: DecoderFailed) -> None:
+        """Where a peer's client asked: it learns nothing but that this party could not go on."""
+        session = self.table.sessions.get(failed.session)
+        if session is not None and session.spec.home != self.party:
+            _log.error("%s: session %08x failed: %s", self.name, failed.session, failed.reason)
+
     def on_error(self, message: Any, error: TandemError) -> None:
         """A message that cannot be handled ends its session, not the actor."""
         super().on_error(message, error)
-        failed = DecoderFailed(session=message.session, reason=sendable(str(error)))
+        failed = report_failure(message.session, error)
         self.dispatch(self.table.receive(failed, time.monotonic()))
 
     def on_event(self, client_event: ClientEvent) -> None:

@@ -92,7 +92,7 @@ class LocalActor:
             raise
         except Exception as error:
             raise CallError(
-                f"{self._actor.place} failed on the call {method!r}: {error!r}; see its log."
+                f"{self._actor.place} failed on the call {method!r} with {type(error).__name__}; see its log."
             ) from error
 
 

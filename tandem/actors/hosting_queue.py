@@ -16,7 +16,7 @@ from typing import Any
 
 from tandem.actors.draft_queue import DraftQueueActor
 from tandem.actors.planes import Runtime
-from tandem.errors import ProtocolError
+from tandem.errors import Code, ProtocolError, QueryError, TandemError
 from tandem.messages import Cancel, LinkFrame, Open, encode
 from tandem.modes.spec import SessionSpec
 from tandem.protocol.limits import check_spec
@@ -53,7 +53,7 @@ class HostingQueue(DraftQueueActor):
             super().receive(message, source)
             return
         if isinstance(message.body, Open) and message.session not in self.owners:
-            if refusal := self._find_refusal(message.body, source):
+            if (refusal := self._find_refusal(message.body, source)) is not None:
                 self._refuse(message, source, refusal)
                 return
             self.owners[message.session] = source
@@ -86,30 +86,36 @@ class HostingQueue(DraftQueueActor):
         """How many queries each device has open or waiting, by the name of its draft queue."""
         return Counter(owner for session, owner in self.owners.items() if self.table.holds(session))
 
-    def _find_refusal(self, opening: Open, source: str) -> str | None:
+    def _find_refusal(self, opening: Open, source: str) -> TandemError | None:
         """Why a query of a device is not taken, if so. One that is malformed is for the table to refuse.
 
         Devices know `max_queries` and keep the rest waiting, so a limit protects the cloud from those that do not.
         """
         limits = self.config.devices
         if (num_open := self.open_by_device()[source]) >= SESSIONS_PER_QUERY * limits.max_queries:
-            return f"This device has {num_open} queries open at the cloud, as many as it may; wait for one to end."
+            return QueryError(
+                f"This device has {num_open} queries open at the cloud, as many as it may; wait for one to end.",
+                code=Code.BUSY,
+                retry_after_s=1,
+            )
         try:
             check_spec(SessionSpec.from_json(opening.spec), limits)
         except ProtocolError as error:
-            return str(error)
+            return error
         return None
 
-    def _refuse(self, frame: LinkFrame, source: str, reason: str) -> None:
+    def _refuse(self, frame: LinkFrame, source: str, error: TandemError) -> None:
         self.table.num_refused += 1
         if (
             self.table.num_refused.bit_count() == 1
         ):  # ever more rarely: a device decides how often this happens
             _log.warning(
-                "%s refused a query of %s, %d so far: %s", self.name, source, self.table.num_refused, reason
+                "%s refused a query of %s, %d so far: %s", self.name, source, self.table.num_refused, error
             )
         link = PeerLink(frame.session, time.monotonic(), Party.DEVICE)
-        send = link.send(Cancel(reason=reason, is_refused=True), Prefix(frame.session), time.monotonic())
+        send = link.send(
+            Cancel(reason=str(error), fault=error.fault), Prefix(frame.session), time.monotonic()
+        )
         self.exchange.send(self._plane(), source, encode(send.message))
 
     def _forget_owners(self) -> None:

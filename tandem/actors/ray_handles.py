@@ -161,8 +161,8 @@ def unwrap(error: RayError) -> TandemError:
     cause = getattr(error, "cause", None)
     if isinstance(cause, TandemError):
         return cause
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    return CallError(f"A call to an actor failed: {lines[-1][:200]!r}; see Ray's logs.")
+    kind = type(cause or error).__name__  # what it says may quote a document
+    return CallError(f"A call to an actor failed with {kind}; see Ray's logs.")
 
 
 def wrap(handles: Mapping[str, Any], find: Callable[[], Mapping[str, Any]] | None = None) -> Handles:

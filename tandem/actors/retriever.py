@@ -10,16 +10,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-import traceback
 from collections import OrderedDict
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from tandem.actors.base import Runtime, SiteActor, sendable
-from tandem.errors import TandemError
+from tandem.errors import FilterError, TandemError, describe_origin
 from tandem.messages import RetrieveFailed, RetrieveRequest, RetrieveResult
 from tandem.protocol.outbox import ActorKind, Send
-from tandem.protocol.retrieval_requests import find_documents, refuse_request, to_result
+from tandem.protocol.retrieval_requests import find_documents, to_result
 
 if TYPE_CHECKING:
     from tandem.retrieval.documents import Document
@@ -97,8 +97,7 @@ class RetrieverActor(SiteActor):
     def on_error(self, message: Any, error: TandemError) -> None:
         """An answer that cannot be sent ends its query, not the actor."""
         super().on_error(message, error)
-        failed = RetrieveFailed(session=message.session, reason=sendable(str(error)))
-        self.dispatch([Send("decoder", failed)])
+        self.dispatch([Send("decoder", self._refuse(message, error))])
 
     async def serve(self) -> None:
         """Answer requests in order. One that fails ends its query, never this loop."""
@@ -133,13 +132,16 @@ class RetrieverActor(SiteActor):
 
     def _refuse(self, request: RetrieveRequest, error: Exception) -> RetrieveFailed:
         """Why a query has no documents. Other errors than Tandem's are not quoted: they may hold a document."""
-        if isinstance(error, TandemError):
-            return refuse_request(request, sendable(str(error)), error)
-        kind = type(error).__name__
-        where = "".join(traceback.format_tb(error.__traceback__))
-        _log.error("%s failed on a %s with %s\n%s", self.name, type(request).__name__, kind, where)
-        reason = f"The retriever of the {self.party} failed on this query with {kind}; see its log."
-        return RetrieveFailed(session=request.session, reason=reason)
+        if not isinstance(error, TandemError):
+            kind, where = describe_origin(error)
+            _log.error("%s failed on a %s with %s at %s", self.name, type(request).__name__, kind, where)
+            error = TandemError(
+                f"The retriever of the {self.party} failed on this query with {kind}; see its log."
+            )
+        fault = error.fault
+        if isinstance(error, FilterError):
+            fault = replace(fault, option=f"{self.party}_filter")
+        return RetrieveFailed(session=request.session, reason=sendable(str(error)), fault=fault)
 
     def _load(self) -> tuple[Retriever | StoreRetriever | None, dict[str, Any]]:
         if self.party not in self.config.holders:

@@ -10,10 +10,10 @@ from __future__ import annotations
 from functools import cached_property
 from typing import Any, ClassVar
 
-from tandem.actors.base import Runtime, SiteActor, sendable
+from tandem.actors.base import Runtime, SiteActor, report_failure
 from tandem.codecs import codec_of
 from tandem.errors import TandemError
-from tandem.messages import Ballot, DecoderFailed
+from tandem.messages import Ballot
 from tandem.protocol.estimating_tables import ProfilingTable, SchedulingTable
 from tandem.protocol.outbox import ActorKind, Send
 from tandem.protocol.session_tables import AggregatingTable
@@ -47,7 +47,7 @@ class AggregatorActor(SiteActor):
         """A draft that cannot be decoded ends its session, not the actor."""
         super().on_error(message, error)
         if isinstance(message, Ballot):
-            failed = DecoderFailed(session=message.session, reason=sendable(str(error)))
+            failed = report_failure(message.session, error)
             self.dispatch([Send("draft_queue", failed)])
 
 

@@ -154,8 +154,9 @@ def stream_answer(
 def exit_code(transcript: Transcript) -> int:
     """Of the command; says on stderr why an answer is incomplete. Raises QueryError where it failed."""
     match transcript.done:
-        case DoneEvent(reason="failed", error=error):
-            raise QueryError(error or "The answer could not be completed; try again.")
+        case DoneEvent(reason="failed") as done:
+            done.check()
+            return 1
         case DoneEvent(reason="cancelled"):
             warn("the question was cancelled")
             return 1

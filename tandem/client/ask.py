@@ -15,7 +15,7 @@ from tokenizers import Tokenizer
 from tandem.actors.handles import Handles
 from tandem.config.sampling import SamplingParams
 from tandem.conversation import ask_to_condense
-from tandem.errors import CallError, QueryError, TandemError
+from tandem.errors import CallError, Code, QueryError, TandemError
 from tandem.events import DoneEvent, Event, SourcesEvent, TokenEvent
 from tandem.modes.spec import SessionSpec
 from tandem.protocol.outbox import kind_of
@@ -102,7 +102,8 @@ class Asker:
         if spec.home not in self._parties:
             raise QueryError(
                 f"The {spec.home} answers by itself where its client is, which a join link does not reach; leave out "
-                f'only={str(spec.home)!r}, or let it write every token with mode="speculative" and max_proposal=0.'
+                f'only={str(spec.home)!r}, or let it write every token with mode="speculative" and max_proposal=0.',
+                option="only",
             )
         is_done, started_s = False, time.monotonic()
         if is_wanted(spec):
@@ -115,7 +116,7 @@ class Asker:
                     is_done = isinstance(event, DoneEvent)
                     yield event
         except CallError as error:
-            raise QueryError(await asyncio.to_thread(self._explain_loss, error)) from None
+            raise QueryError(await asyncio.to_thread(self._explain_loss, error), code=error.code) from None
         finally:
             if not is_done:
                 await self._give_up(spec)
@@ -127,7 +128,9 @@ class Asker:
             try:
                 self._tokenizer = Tokenizer.from_str(await decoder.tokenizer_json.remote())
             except CallError as error:
-                raise QueryError(await asyncio.to_thread(self._explain_loss, error)) from None
+                raise QueryError(
+                    await asyncio.to_thread(self._explain_loss, error), code=error.code
+                ) from None
         return sum(len(self._tokenizer.encode(text, add_special_tokens=False).ids) for text in texts)
 
     async def _condense(self, spec: SessionSpec, limit_s: float) -> str:
@@ -206,7 +209,8 @@ class Asker:
         except TimeoutError:
             raise QueryError(
                 f"An answer must be complete within {limit_s:g} s, this one is not after {position} events; "
-                "raise timeout_s, or see `tandem status`."
+                "raise timeout_s, or see `tandem status`.",
+                code=Code.TIMEOUT,
             ) from None
         finally:
             for task in sources:

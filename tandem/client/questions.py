@@ -16,9 +16,9 @@ STDIN = "-"
 def check_question(question: object) -> None:
     """Raises QueryError for what is no text, or an empty one."""
     if not isinstance(question, str):
-        raise QueryError(f"A question is a text, but this one is {question!r:.100}; give a str.")
+        raise QueryError(f"A question is a text, but it is {question!r:.100}; give a str.", option="question")
     if not question.strip():
-        raise QueryError(f"The question is empty (got {question!r}); ask something.")
+        raise QueryError(f"The question is empty (got {question!r}); ask something.", option="question")
 
 
 def read_texts(file: str) -> list[str]:

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any, Unpack
 from pydantic_core import PydanticSerializationError
 
 from tandem.client.questions import check_question
-from tandem.config.checks import Settings, change
+from tandem.config.checks import S, Settings, change
 from tandem.config.extensions import CodecConfig, is_extension
 from tandem.config.parties import shares_of
 from tandem.config.presets import KEY, settings_of_preset
 from tandem.config.sampling import SamplingOptions, SamplingParams
 from tandem.config.schema import Config, DecodingConfig, DecodingOptions, LinkConfig, OnPeerLoss
 from tandem.conversation import Message, MessageDict, read_history
-from tandem.errors import ConfigError, QueryError, nearest
+from tandem.errors import Code, ConfigError, QueryError, nearest
 from tandem.modes.spec import SessionSpec
 from tandem.protocol.logprobs import MAX_TOP_LOGPROBS as MAX_TOP_LOGPROBS
 from tandem.topology import PARTIES, SERVER, Party, as_party, at_start, in_words
@@ -48,7 +48,8 @@ def check_codec(preset: str | None, described: Mapping[Any, Mapping[str, Any]]) 
     if loaded != wanted:
         raise ConfigError(
             f"The preset {preset!r} needs the codec {wanted}, but the parties have loaded {loaded or 'none'}; start "
-            f"them again with preset={preset}."
+            f"them again with preset={preset}.",
+            option="preset",
         )
 
 
@@ -59,7 +60,8 @@ def _check_placement(spec: SessionSpec, described: Mapping[Any, Mapping[str, Any
         if loaded.partition("(")[0] != spec.placement:
             raise ConfigError(
                 f"The {party} has not loaded the placement policy {spec.placement!r} (it has {loaded or 'none'}); name "
-                "it as decoding.placement in the settings of both parties and start them again."
+                "it as decoding.placement in the settings of both parties and start them again.",
+                option="placement",
             )
 
 
@@ -72,7 +74,8 @@ def _check_length_policy(spec: SessionSpec, described: Mapping[Any, Mapping[str,
         raise ConfigError(
             f"{at_start(drafter)} has not loaded the length policy {spec.length_policy!r} "
             f"(it has {loaded or 'none'}); "
-            "name it as decoding.length_policy in its settings and start it again."
+            "name it as decoding.length_policy in its settings and start it again.",
+            option="length_policy",
         )
 
 
@@ -181,7 +184,7 @@ def build_spec(
         seed=secrets.randbits(64) if seed is None else seed,
         device_decode_line=_decode_line(described, Party.DEVICE),
         cloud_decode_line=_decode_line(described, Party.CLOUD),
-        only=None if only is None else find_party(only, config.parties),
+        only=None if only is None else find_party(only, config.parties, "only"),
         device_filter=_filter("device_filter", options.get("device_filter")),
         cloud_filter=_filter("cloud_filter", options.get("cloud_filter")),
         history=read_history(options.get("history")),
@@ -211,19 +214,20 @@ def _check_options(options: Mapping[str, Any]) -> None:
     for name in options:
         if name not in QueryOptions.__annotations__:
             near = nearest(name, QueryOptions.__annotations__)
-            raise ConfigError(f"A query has no option {name!r}; the nearest is {near!r}.")
+            raise ConfigError(f"A query has no option {name!r}; the nearest is {near!r}.", option=name)
     for name, expected, is_right in OPTION_CHECKS:
         value = options.get(name)
         if value is not None and not is_right(value):
             raise ConfigError(
-                f"The option {name} must be {expected}, but it is {value!r:.100}; correct it or omit it."
+                f"The option {name} must be {expected}, but it is {value!r:.100}; correct it or omit it.",
+                option=name,
             )
 
 
 def _configure(config: Config, options: Mapping[str, Any]) -> Config:
     """The settings, with those of one query."""
     parties: dict[str, Any] = {
-        party: change(config.party(party), {"num_documents": count}, party)
+        party: _change(config.party(party), {"num_documents": count}, party)
         for party, count in _counts(config, options.get("num_documents")).items()
     }
     workers = {name: parties.pop(name, worker) for name, worker in config.workers.items()}
@@ -233,9 +237,9 @@ def _configure(config: Config, options: Mapping[str, Any]) -> Config:
     codec = CodecConfig(**preset["codec"]) if "codec" in preset else config.codec
     return replace(
         config,
-        sampling=change(options.get("sampling") or config.sampling, sampling, "sampling"),
-        decoding=change(config.decoding, decoding, "decoding"),
-        link=change(config.link, _changes(LinkConfig, options), "link"),
+        sampling=_change(options.get("sampling") or config.sampling, sampling, "sampling"),
+        decoding=_change(config.decoding, decoding, "decoding"),
+        link=_change(config.link, _changes(LinkConfig, options), "link"),
         weights=change(config.weights, preset.get("weights", {}), "weights"),
         codec=codec,
         workers=workers,
@@ -251,8 +255,19 @@ def _counts(config: Config, num_documents: object) -> dict[str, Any]:
     if num_documents is None:
         return {}
     if isinstance(num_documents, Mapping):
-        return {find_party(name, config.parties): count for name, count in num_documents.items()}
+        return {
+            find_party(name, config.parties, "num_documents"): count for name, count in num_documents.items()
+        }
     return dict.fromkeys(config.holders, num_documents)
+
+
+def _change(group: S, changes: Mapping[str, Any], section: str) -> S:
+    """As `change`; of settings that contradict each other the first that the query names is at fault."""
+    try:
+        return change(group, changes, section)
+    except ConfigError as error:
+        error.option = error.option or next(iter(changes), None)
+        raise
 
 
 def _changes(group: type[Settings], options: Mapping[str, Any]) -> dict[str, Any]:
@@ -260,13 +275,15 @@ def _changes(group: type[Settings], options: Mapping[str, Any]) -> dict[str, Any
     return {name: value for name, value in options.items() if name in names and value is not None}
 
 
-def find_party(name: str, parties: Sequence[str] = PARTIES) -> str:
-    """The party of that name, out of these. Raises ConfigError."""
+def find_party(name: str, parties: Sequence[str] = PARTIES, option: str | None = None) -> str:
+    """The party of that name, out of these. option: of a query, which names it. Raises ConfigError."""
     if name in parties:
         return as_party(name)
     *others, last = parties
     count = "the two" if len(parties) == 2 else "them"
-    raise ConfigError(f"A party is {', '.join(others)} or {last}, not {name!r}; name one of {count}.")
+    raise ConfigError(
+        f"A party is {', '.join(others)} or {last}, not {name!r}; name one of {count}.", option=option
+    )
 
 
 def _weights_fingerprints(described: Mapping[Any, Mapping[str, Any]], spec: SessionSpec) -> dict[str, str]:
@@ -311,16 +328,17 @@ def _filter(name: str, metadata: Filter | None) -> str:
     if not is_filter:
         raise QueryError(
             f'{name} is metadata as {{"source": "a.txt", "page": [1, 2]}}, this is {metadata!r:.100}; '
-            "give texts, numbers or lists of them."
+            "give texts, numbers or lists of them.",
+            option=name,
         )
     values = {
         key: wanted if isinstance(wanted, scalar) else values_of(wanted) for key, wanted in metadata.items()
     }
     try:
         return json.dumps(values) if values else ""
-    except ValueError as error:  # of a whole number with thousands of digits
+    except ValueError:  # of a whole number with thousands of digits
         raise QueryError(
-            f"{name} holds a number that cannot be written: {error}; give a smaller one."
+            f"{name} holds a whole number with thousands of digits; give a smaller one.", option=name
         ) from None
 
 
@@ -330,12 +348,15 @@ def _check_size(spec: SessionSpec) -> None:
         num_bytes = len(spec.to_json().encode())
     except (PydanticSerializationError, UnicodeEncodeError):
         raise QueryError(
-            "The question and its filters must be Unicode, but they hold half a surrogate pair; remove that character."
+            "The question and its filters must be Unicode, but they hold half a surrogate pair; remove that character.",
+            option="question",
         ) from None
     if num_bytes > MAX_SPEC_BYTES:
         raise QueryError(
             f"A query with its filters travels as at most {MAX_SPEC_BYTES} bytes, this one has {num_bytes}; "
-            "shorten the question or its history, or give fewer values."
+            "shorten the question or its history, or give fewer values.",
+            code=Code.TOO_LONG,
+            option="question",
         )
 
 
@@ -345,7 +366,8 @@ def _check_filters(spec: SessionSpec) -> None:
         if spec.filter(party) and party not in spec.parties:
             names = ", ".join(spec.parties)
             asked = f"{in_words(spec.only)} was asked alone" if spec.only else f"{names} are asked"
-            raise QueryError(f"{party}_filter is for documents of the {party}, but {asked}; leave it out.")
+            sentence = f"{party}_filter is for documents of the {party}, but {asked}; leave it out."
+            raise QueryError(sentence, option=f"{party}_filter")
 
 
 def _is_count(value: Any) -> bool:

@@ -138,7 +138,7 @@ async def keep(events: AsyncGenerator[Event, None], kept: Unfinished) -> AsyncGe
                         kept.remove()
                 yield event
     except QueryError as error:
-        raise QueryError(kept.explain(str(error))) from None
+        raise QueryError(kept.explain(str(error)), code=error.code) from None
     except BaseException as error:
         if not isinstance(error, Exception):  # whoever asked has left
             kept.remove()

@@ -142,7 +142,7 @@ def _find_parties(cluster: Cluster, config: Config, progress: Progress) -> None:
             if time.monotonic() > deadline_s:
                 raise
             if not is_waiting:
-                progress(f"waiting: {str(error).partition('; ')[0]}")
+                progress(f"waiting: {error}")
             is_waiting = True
             time.sleep(AGAIN_S)
 

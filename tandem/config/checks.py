@@ -78,9 +78,10 @@ _SIGNS: tuple[tuple[type, str, str, str], ...] = (
 class SettingError(ConfigError):
     """A setting has a name or value that it cannot have."""
 
-    def __init__(self, sentence: str, name: str = "", value: Any = None) -> None:
-        super().__init__(sentence)
-        self.name, self.value = name, value
+    def __init__(self, sentence: str, name: str = "", value: Any = None, problem: str = "") -> None:
+        """problem: what the sentence says of the setting, without what it calls it."""
+        super().__init__(sentence, option=name)
+        self.name, self.value, self.problem = name, value, problem
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -217,8 +218,8 @@ def wrong_value(setting: Setting, value: Any, section: str, default: Any) -> Set
         if EXTENSION in setting.choices and ":" in value:
             remedy = 'name a function of a module, such as "my_package.my_module:make"'
     key = f"{section}.{setting.name}" if section else setting.name
-    sentence = f"The setting {key} must be {setting.expected}, but it is {value!r}; {remedy}."
-    return SettingError(sentence, setting.name, value)
+    problem = f"must be {setting.expected}, but it is {value!r}; {remedy}."
+    return SettingError(f"The setting {key} {problem}", setting.name, value, problem)
 
 
 def _explain(group: type[Settings], name: str, value: Any) -> SettingError:

@@ -80,7 +80,7 @@ PRESETS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
 def settings_of_preset(name: object) -> Mapping[str, Mapping[str, Any]]:
     """Section -> name -> value. Raises ConfigError if there is no such preset."""
     if not isinstance(name, str) or name not in PRESETS:
-        raise ConfigError(f"There is no preset {name!r:.80}; {did_you_mean(str(name), PRESETS)}")
+        raise ConfigError(f"There is no preset {name!r:.80}; {did_you_mean(str(name), PRESETS)}", option=KEY)
     return PRESETS[name]
 
 

@@ -17,7 +17,7 @@ from tokenizers import Tokenizer
 
 from tandem.conversation import Message
 from tandem.engine.template import DOCUMENT, Place, Template, TemplateTokenizer, turn_mark
-from tandem.errors import GenerationError
+from tandem.errors import Code, GenerationError
 
 _ENDS = ("Mira likes puzzle games.", "Mira likes puzzle games", "Mira likes (puzzle) games (2)", "日本語")
 _BEGINNINGS = ("Which game should Mira try?", "3 games?", '"Which" game?', "日本語")
@@ -203,12 +203,16 @@ class PromptBuilder:
             if max_new_tokens == 1:
                 raise GenerationError(
                     f"The {what} of {num_bare} tokens does not fit the model's context of {self._context_length} with "
-                    f"an answer; {remedy}, or use a model with a longer context."
+                    f"an answer; {remedy}, or use a model with a longer context.",
+                    code=Code.TOO_LONG,
+                    option="question",
                 )
             raise GenerationError(
                 f"The {what} of {num_bare} tokens and an answer of up to "
                 f"{max_new_tokens} tokens do not fit the model's context of {self._context_length}; "
-                f"{remedy}, lower max_new_tokens or use a model with a longer context."
+                f"{remedy}, lower max_new_tokens or use a model with a longer context.",
+                code=Code.TOO_LONG,
+                option="question",
             )
         return self._context_length - len(self._bos) - num_query_tokens - max_new_tokens
 

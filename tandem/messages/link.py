@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeAlias
 
-from tandem.errors import ProtocolError
+from tandem.errors import FAILED, ProtocolError
 from tandem.messages.wire import (
     Blob,
     Blobs,
     Digest,
     Digests,
+    Failure,
     FieldFormat,
     Flag,
     Float32s,
@@ -34,17 +35,13 @@ PROTOCOL_VERSION = 10
 registry = Registry()
 
 
-def _refuse_version(version: str) -> str:
-    return (
-        f"A frame of protocol version {version} was received, but this party speaks version {PROTOCOL_VERSION}; "
-        "install the same version of tandem-rag at both parties."
-    )
-
-
 def _read_version(cursor: FrameCursor) -> int:
     version = cursor.varint()
     if version != PROTOCOL_VERSION:
-        raise ProtocolError(_refuse_version(str(version)))
+        raise ProtocolError(
+            f"A frame of protocol version {version} was received, but this party speaks version {PROTOCOL_VERSION}; "
+            "install the same version of tandem-rag at both parties."
+        )
     return version
 
 
@@ -141,8 +138,8 @@ class Heartbeat:
 class Cancel:
     """The sender has given up the session; drop it."""
 
-    reason: Line  # one sentence about the session, never document text
-    is_refused: Flag = False  # the query is at fault, or one too many: the peer is not to answer it alone
+    reason: Line  # one sentence for the user, never document text and never read by a program
+    fault: Failure = FAILED  # decides what the receiver does
 
 
 @registry.message(8)
@@ -230,9 +227,6 @@ LinkBody: TypeAlias = (
     | Votes
     | ListRequest
 )
-
-
-registry.retire(7, _refuse_version("3 or older"))  # LinkFrame without receipts
 
 
 @registry.message(10)

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any
 
+from tandem.errors import FAILED
 from tandem.messages.link import Logprobs, Proposal, Votes, registry
 from tandem.messages.wire import (
     Blobs,
     Digest,
+    Failure,
     Flag,
     Float32s,
     Float64s,
@@ -74,7 +76,7 @@ class DecoderFailed:
 
     session: UInt32
     reason: Text  # one sentence
-    is_refused: Flag = False  # the query itself is at fault
+    fault: Failure = FAILED
 
 
 @registry.message(20)
@@ -200,7 +202,7 @@ class RetrieveFailed:
 
     session: UInt32
     reason: Text  # one sentence
-    is_refused: Flag = False  # the query itself is at fault
+    fault: Failure = FAILED
 
 
 # ---- to a retriever ----------------------------------------------------------------------------------------

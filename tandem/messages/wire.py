@@ -11,7 +11,7 @@ import struct
 from collections.abc import Callable, Collection
 from typing import Annotated, Any, Generic, TypeVar, get_args, get_origin, get_type_hints
 
-from tandem.errors import ProtocolError
+from tandem.errors import MAX_RETRY_AFTER_S, Code, Fault, ProtocolError
 from tandem.topology import MAX_PARTIES
 
 T = TypeVar("T")
@@ -20,6 +20,8 @@ C = TypeVar("C", bound=type[Any])
 MAX_FRAME_BYTES = 1 << 22
 """Longest frame, in bytes; a dense distribution over 2^18 ids fits."""
 MAX_VARINT_BITS = 64
+OPTIONS = (None, "question", "device_filter", "cloud_filter", "max_new_tokens", "num_documents")
+"""Of a query that another party may find at fault, numbered in this order; further ones travel as None."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -146,6 +148,19 @@ def _read_party(cursor: FrameCursor) -> int:
     return index
 
 
+def _write_fault(out: bytearray, value: Fault) -> None:
+    option = OPTIONS.index(value.option) if value.option in OPTIONS else 0
+    out += bytes(([*Code].index(value.code), option))
+    write_varint(out, int(min(MAX_RETRY_AFTER_S, value.retry_after_s or 0)))
+
+
+def _read_fault(cursor: FrameCursor) -> Fault:
+    code, option, wait_s = *cursor.take(2), cursor.varint()
+    if code >= len(Code) or option >= len(OPTIONS) or wait_s > MAX_RETRY_AFTER_S:
+        raise ProtocolError(f"A frame holds an unknown failure ({code}, {option}, {wait_s}); update Tandem.")
+    return Fault(code=[*Code][code], option=OPTIONS[option], retry_after_s=wait_s or None)
+
+
 def _write_text(out: bytearray, value: str) -> None:
     try:
         _write_blob(out, value.encode())
@@ -237,6 +252,7 @@ Text = Annotated[str, TEXT]
 Line = Annotated[str, LINE]  # for a user's eyes
 PartyIndex = Annotated[int, PARTY]
 Flag = Annotated[bool, FLAG]
+Failure = Annotated[Fault, FieldFormat(_write_fault, _read_fault)]
 Varints = Annotated[tuple[int, ...], VARINTS]
 Float32s = Annotated[tuple[float, ...], sequence(FLOAT32)]
 Float64s = Annotated[tuple[float, ...], sequence(FLOAT64)]
@@ -260,11 +276,6 @@ class Registry:
     def __init__(self) -> None:
         self._by_tag: dict[int, tuple[type[Any], tuple[tuple[str, FieldFormat[Any]], ...] | None]] = {}
         self._tags: dict[type[Any], int] = {}
-        self._retired: dict[int, str] = {}
-
-    def retire(self, tag: int, sentence: str) -> None:
-        """Refuse frames of an old version, which began with this tag, with that sentence."""
-        self._retired[tag] = sentence
 
     def message(self, tag: int) -> Callable[[C], C]:
         """Class decorator: this frozen dataclass travels under `tag` (0 to 255)."""
@@ -298,8 +309,7 @@ class Registry:
         tag = cursor.take(1)[0]
         if tag not in self._by_tag:
             raise ProtocolError(
-                self._retired.get(tag)
-                or f"A frame begins with the unknown tag {tag}; "
+                f"A frame begins with the unknown tag {tag}; "
                 "check that both parties run the same version of Tandem."
             )
         cls, fields = self._by_tag[tag]

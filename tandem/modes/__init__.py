@@ -17,7 +17,9 @@ MODES: dict[str, type[Mode]] = {mode.name: mode for mode in (Dual, Speculative, 
 def rules_of(spec: Query) -> Mode:
     """The rules of a query. Raises ConfigError if there is no such mode, or it does not allow these parties."""
     if spec.mode not in MODES:
-        raise ConfigError(f"There is no mode {spec.mode!r}; {did_you_mean(spec.mode, [*MODES])}")
+        raise ConfigError(
+            f"There is no mode {spec.mode!r}; {did_you_mean(spec.mode, [*MODES])}", option="mode"
+        )
     mode = MODES[spec.mode]
     if spec.only is not None:
         return Solo(spec, votes_are_tokens=mode.votes_are_tokens)

@@ -109,5 +109,6 @@ class Dual(Mode):
             raise ConfigError(
                 "num_logprobs needs every token to be decided at home, but with placement "
                 f'"{self.spec.placement}" the cloud may decide and sends tokens alone; set placement to "mirror" or '
-                '"device".'
+                '"device".',
+                option="num_logprobs",
             )

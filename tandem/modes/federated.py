@@ -60,7 +60,8 @@ class Federated(Proposing):
             raise ConfigError(
                 f"num_logprobs has {num_voters} workers send whole distributions over {size} tokens for {num_votes} "
                 f"tokens at a time, which exceeds a message of {MAX_FRAME_BYTES} bytes; lower max_proposal, or set "
-                "codec.name to top_p."
+                "codec.name to top_p.",
+                option="num_logprobs",
             )
 
 

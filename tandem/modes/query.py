@@ -11,7 +11,7 @@ from typing import Literal
 from tandem.codecs.base import MAX_VOCAB
 from tandem.config.sampling import SamplingParams
 from tandem.conversation import Message, join_questions
-from tandem.errors import GenerationError
+from tandem.errors import Code, GenerationError
 from tandem.topology import Party, at_start
 
 PeerLoss = Literal["continue", "wait", "fail"]
@@ -93,7 +93,8 @@ class Query:
         """An answer is of one version of each model. Raises GenerationError if `party` has another one by now."""
         if self.weights_fingerprints.get(party, fingerprint) != fingerprint:
             raise GenerationError(
-                f"{at_start(party)} has other weights by now than those that this answer began with; ask again."
+                f"{at_start(party)} has other weights by now than those that this answer began with; ask again.",
+                code=Code.CHANGED,
             )
 
     def num_documents(self, party: str) -> int:

@@ -112,12 +112,10 @@ class Tally:
         ):
             try:
                 votes.append(read(payload))
-            except ProtocolError as error:
-                problem = str(error).partition(";")[0]
+            except ProtocolError:
                 raise UnreadableVoteError(
                     voter,
-                    f"The vote of {in_words(name)} cannot be read ({problem}); install the same version of Tandem "
-                    "there.",
+                    f"The vote of {in_words(name)} cannot be read; install the same version of Tandem there.",
                 ) from None
         return votes
 

@@ -321,7 +321,7 @@ def load(key: ProfileKey, folder: Path, warn: Callable[[str], object]) -> Stored
     except FileNotFoundError:
         return None
     except (OSError, ValueError, TypeError, KeyError, RecursionError, TandemError) as error:
-        reason = str(error).partition(";")[0].strip().rstrip(".") or type(error).__name__
+        reason = str(error).strip().rstrip(".") or type(error).__name__
         warn(
             f"The profile {path} was ignored because it is damaged or of another kind ({reason}); measure again."
         )

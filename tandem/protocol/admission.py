@@ -13,6 +13,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from tandem.errors import Code, Fault
 from tandem.events import ClientEvent, DoneEvent, Event, SessionStatistics, WaitEvent
 from tandem.messages import Cancel, Done, Heartbeat, LinkBody, LinkFrame, Open
 from tandem.modes.spec import SessionSpec
@@ -128,13 +129,14 @@ class AdmittingTable(CoordinatorTable):
     def _refuse(self, spec: SessionSpec, now_s: float) -> list[Send]:
         self.num_refused += 1
         is_own = spec.home == self.party
+        fault = Fault(code=Code.BUSY, retry_after_s=RETRY_AFTER_S)
         reason = (
             f"{at_start(self.party)} is busy: {len(self.sessions)} queries are open and {len(self._waiting)} wait; "
             f"retry after {RETRY_AFTER_S} s, or {self.remedy if is_own else f'ask its owner to {OWN_REMEDY}'}."
         )
         if not is_own:
-            return [self._toward_home(spec, Cancel(reason=reason, is_refused=True), now_s)]
-        done = DoneEvent(reason="failed", statistics=SessionStatistics(), error=reason)
+            return [self._toward_home(spec, Cancel(reason=reason, fault=fault), now_s)]
+        done = DoneEvent(reason="failed", statistics=SessionStatistics(), error=reason, fault=fault)
         return [_to_client(spec, done)]
 
     def _toward_home(self, spec: SessionSpec, body: LinkBody, now_s: float) -> Send:

@@ -144,7 +144,7 @@ class SessionCoordinator:
             case DecoderReady():
                 return self.committer.messenger.tell_sources(message, now_s)
             case DecoderFailed():
-                return self.lifecycle.fail(message.reason, now_s, is_refused=message.is_refused)
+                return self.lifecycle.fail(message.reason, now_s, message.fault)
             case Estimate():
                 is_running = self.lifecycle.reason is None
                 return self.reporter.emit(make_estimate_event(message)) if is_running else []

@@ -247,9 +247,7 @@ class DecodingSession(ABC):
                 self._rows = arrange_rows(message, self.spec.row_layout(self.party))
                 return []
             case RetrieveFailed():
-                failed = DecoderFailed(
-                    session=self.spec.session, reason=message.reason, is_refused=message.is_refused
-                )
+                failed = DecoderFailed(session=self.spec.session, reason=message.reason, fault=message.fault)
                 return [Send("draft_queue", failed)]
             case Commit():
                 return self._on_commit(message)

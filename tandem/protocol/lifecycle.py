@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import replace
 from math import nan
 
+from tandem.errors import FAILED, Code, Fault
 from tandem.events import DoneEvent, PeerEvent, SessionStatistics, StopReason
 from tandem.messages import Alone, Cancel, Done, End, LinkBody, LinkFrame, Proposal, Verdict
 from tandem.modes.spec import SessionSpec
@@ -26,7 +28,7 @@ ABANDONED_S = 60.0
 """Silence of the authority after which a peer frees a session, finished or not: the authority may still need it.
 Also the longest that a finished authority waits for a peer that is alive but does not finish."""
 
-_CANCELLED = "The query was cancelled."
+_CANCELLED = Cancel(reason="The query was cancelled.", fault=Fault(code=Code.CANCELLED))
 LISTENERS: tuple[ActorKind, ...] = ("decoder", "aggregator", "profiler", "scheduler")
 _UNPLACED_LISTENERS: tuple[ActorKind, ...] = ("decoder", "aggregator")  # nothing to estimate
 
@@ -94,7 +96,7 @@ class Lifecycle:
     def complete(self, now_s: float, agreeing: Container[str]) -> list[Send]:
         """The last token is committed. agreeing: peers that have said that their whole answer is this one."""
         assert self.reason is not None
-        sends = self._end(self.reason, None, now_s)
+        sends = self._end(self.reason, now_s)
         for peer, link in self._links.items():
             link.window.clear_proposals()
             if peer in agreeing or peer in self.lost:
@@ -120,15 +122,22 @@ class Lifecycle:
             self.reason is not None
         ):  # a finished peer goes on answering an authority that may not have finished
             return self.free() if self._routes.is_authority else []
-        return self._give_up("cancelled", None, Cancel(reason=_CANCELLED), now_s)
+        return self._give_up(_CANCELLED, now_s)
 
-    def fail(self, reason: str, now_s: float, *, is_refused: bool = False) -> list[Send]:
-        """This party cannot go on: tell the user and the peers. is_refused: the query itself is at fault."""
+    def fail(self, reason: str, now_s: float, fault: Fault = FAILED) -> list[Send]:
+        """This party cannot go on: tell the user and the peers.
+
+        The sentence travels where its code promises that it holds Tandem's own words alone, and never from a private
+        party.
+        """
         if self.is_over or self.reason is not None:
             return []
-        is_private = self._routes.party in self._routes.topology.private  # its own paths stay with it
-        public = f"{at_start(self._routes.party)} could not go on." if is_private else reason
-        return self._give_up("failed", reason, Cancel(reason=public, is_refused=is_refused), now_s)
+        is_private = self._routes.party in self._routes.topology.private
+        if is_private or fault.code is Code.FAILED:
+            public = f"{at_start(self._routes.party)} could not go on{'' if is_private else '; see its log'}."
+        else:
+            public = reason
+        return self._give_up(Cancel(reason=public, fault=fault), now_s, reason)
 
     def adopt(self, reason: StopReason | None, now_s: float) -> None:
         """After a Resync the answer is complete for another reason, or not at all."""
@@ -154,7 +163,8 @@ class Lifecycle:
         if self._giving_up is not None:
             return self._giving_up
         if peer in self.lost:
-            return Cancel(reason=f"{at_start(self._routes.party)} answers alone.")
+            reason = f"{at_start(self._routes.party)} answers alone."
+            return Cancel(reason=reason, fault=_CANCELLED.fault)
         return Done(is_reply=True)
 
     def to_peer(self, peer: str, body: LinkBody, now_s: float) -> list[Send]:
@@ -194,12 +204,13 @@ class Lifecycle:
         num_tokens = len(proposal.tokens)
         return self._spec.rules.count_fitting(proposal.payloads or [b""] * num_tokens) == num_tokens
 
-    def _give_up(self, reason: StopReason, error: str | None, body: Cancel, now_s: float) -> list[Send]:
-        """End the query early, and tell all peers that have not done so themselves."""
+    def _give_up(self, body: Cancel, now_s: float, error: str | None = None) -> list[Send]:
+        """End the query early, and tell all peers that have not done so themselves. error: None: it was cancelled."""
         self._giving_up = body
         busy = [peer for peer in self._links if peer not in self.finished]
         sends = [send for peer in busy for send in self.to_peer(peer, body, now_s)]
-        return sends + self._end(reason, error, now_s) + self.free()
+        fault = None if error is None else body.fault
+        return sends + self._end("failed" if error else "cancelled", now_s, error, fault) + self.free()
 
     def _free_if_finished(self) -> list[Send]:
         return self.free() if self.finished >= self._links.keys() else []
@@ -241,6 +252,7 @@ class Lifecycle:
                 f"{at_start(peer)} has been silent for {silence_s:.1f} s; check the link, "
                 "or set on_peer_loss to 'continue' or 'wait'.",
                 now_s,
+                Fault(code=Code.LOST, party=peer),
             )
         return self._lose(peer)
 
@@ -261,15 +273,15 @@ class Lifecycle:
         """A peer gave the session up."""
         if peer == self._routes.toward_home:
             self.finished.add(peer)
-            return self._give_up("cancelled", None, Cancel(reason=_CANCELLED), now_s)
+            return self._give_up(_CANCELLED, now_s)
         if self.reason is not None:
             self.finished.add(peer)
             return self._free_if_finished()
-        if self._spec.on_peer_loss == "continue" and not cancel.is_refused:
+        if self._spec.on_peer_loss == "continue" and not cancel.fault.is_refusal:
             return [] if peer in self.lost else self._lose(peer, cancel.reason)
         self.finished.add(peer)
         because = f"{at_start(peer)} gave the query up: {cancel.reason}"
-        return self.fail(because, now_s, is_refused=cancel.is_refused)
+        return self.fail(because, now_s, replace(cancel.fault, party=peer))
 
     def on_last_word(self, peer: str, now_s: float) -> list[Send]:
         """A peer has freed the session; an authority that is not done was silent for too long."""
@@ -283,6 +295,7 @@ class Lifecycle:
                 f"{at_start(peer)} frees a query after {ABANDONED_S:.0f} s of silence and has freed this one; "
                 "ask again, or set on_peer_loss to 'continue'.",
                 now_s,
+                Fault(code=Code.LOST, party=peer),
             )
         return [] if peer in self.lost else self._lose(peer)
 
@@ -295,7 +308,9 @@ class Lifecycle:
         event = PeerEvent(step=step, is_alone=True, reason=reason, party=peer)
         return [*self._reporter.emit(event), *self.tell_alone()]
 
-    def _end(self, reason: StopReason, error: str | None, now_s: float) -> list[Send]:
+    def _end(
+        self, reason: StopReason, now_s: float, error: str | None = None, fault: Fault | None = None
+    ) -> list[Send]:
         self.reason, self._finished_s = reason, now_s
-        done = DoneEvent(reason=reason, statistics=self.statistics, error=error)
+        done = DoneEvent(reason=reason, statistics=self.statistics, error=error, fault=fault)
         return [*self._reporter.void(len(self._log.prefix)), *self._reporter.emit(done)]

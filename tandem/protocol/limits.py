@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from tandem.errors import ConfigError, ProtocolError
+from tandem.errors import Code, ConfigError, ProtocolError
 from tandem.modes.proposing import MAX_PROPOSAL
 from tandem.modes.spec import SessionSpec
 from tandem.protocol.logprobs import MAX_TOP_LOGPROBS
@@ -33,37 +33,40 @@ class QueryLimits(Protocol):
 def check_spec(spec: SessionSpec, limits: QueryLimits) -> None:
     """Raise ProtocolError, one sentence with value and limit, if a query asks for more than a cloud gives."""
     texts = [spec.query, spec.condensed, *(message.content for message in spec.history), *spec.sampling.stop]
-    asked = (
-        ("max_new_tokens", spec.sampling.max_new_tokens, limits.max_answer_tokens),
-        ("num_documents of the cloud", spec.num_documents(Party.CLOUD), limits.max_documents),
+    num_bytes = "the length of question, history and stop texts in bytes"
+    filter_bytes = "the length of the cloud's filter in bytes"
+    asked: tuple[tuple[str | None, str, int, int], ...] = (
+        ("max_new_tokens", "max_new_tokens", spec.sampling.max_new_tokens, limits.max_answer_tokens),
         (
-            "the length of question, history and stop texts in bytes",
-            _num_bytes(texts),
-            limits.max_question_bytes,
+            "num_documents",
+            "num_documents of the cloud",
+            spec.num_documents(Party.CLOUD),
+            limits.max_documents,
         ),
-        (
-            "the length of the cloud's filter in bytes",
-            _num_bytes([spec.cloud_filter]),
-            limits.max_question_bytes,
-        ),
-        ("the number of tokens committed before", len(spec.committed), limits.max_answer_tokens),
-        ("max_window", spec.max_window, MAX_WINDOW),
-        ("max_proposal", spec.max_proposal, MAX_PROPOSAL),
-        ("num_logprobs", spec.num_logprobs or 0, MAX_TOP_LOGPROBS),
-        ("the number of parties", _num_parties(spec), 2),
+        ("question", num_bytes, _num_bytes(texts), limits.max_question_bytes),
+        ("cloud_filter", filter_bytes, _num_bytes([spec.cloud_filter]), limits.max_question_bytes),
+        (None, "the number of tokens committed before", len(spec.committed), limits.max_answer_tokens),
+        ("max_window", "max_window", spec.max_window, MAX_WINDOW),
+        ("max_proposal", "max_proposal", spec.max_proposal, MAX_PROPOSAL),
+        ("num_logprobs", "num_logprobs", spec.num_logprobs or 0, MAX_TOP_LOGPROBS),
+        (None, "the number of parties", _num_parties(spec), 2),
     )
-    for what, value, most in asked:
+    for option, what, value, most in asked:
         if value > most:
-            raise ProtocolError(f"This cloud allows at most {most} for {what} (got {value}); ask for less.")
+            raise ProtocolError(
+                f"This cloud allows at most {most} for {what} (got {value}); ask for less.",
+                code=Code.OVER_LIMIT,
+                option=option,
+            )
 
 
 def _num_parties(spec: SessionSpec) -> int:
     try:
         return len(spec.parties)
-    except ConfigError as error:  # no mode allows these parties
+    except ConfigError:  # no mode allows these parties
         raise ProtocolError(
-            f"This query asks for parties or a mode that cannot be ({str(error)!r:.200}); install the same version of "
-            "tandem-rag everywhere."
+            "This query asks for parties or a mode that cannot be; install the same version of tandem-rag everywhere.",
+            option="mode",
         ) from None
 
 

@@ -6,8 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from tandem.errors import FilterError, TandemError
-from tandem.messages import RetrieveFailed, RetrieveRequest, RetrieveResult
+from tandem.messages import RetrieveRequest, RetrieveResult
 
 
 class DocumentSource(Protocol):
@@ -32,8 +31,3 @@ def to_result(request: RetrieveRequest, hits: Sequence[Any], retrieve_us: int = 
         scores=tuple(hit.score for hit in hits),
         retrieve_us=retrieve_us,
     )
-
-
-def refuse_request(request: RetrieveRequest, reason: str, error: TandemError) -> RetrieveFailed:
-    """Why there is no answer, and whether the request is at fault. reason: one sentence that fits a message."""
-    return RetrieveFailed(session=request.session, reason=reason, is_refused=isinstance(error, FilterError))

@@ -13,7 +13,7 @@ from math import inf
 from typing import Any
 
 from tandem.codecs import Codec
-from tandem.errors import ConfigError, ProtocolError
+from tandem.errors import Code, ConfigError, Fault, ProtocolError, describe_origin
 from tandem.messages import (
     Ballot,
     Cancel,
@@ -38,6 +38,7 @@ from tandem.protocol.send_window import LinkRoom
 from tandem.protocol.sessions import SessionTable, misdirected
 from tandem.topology import PARTIES, at_start
 
+_LOST = Fault(code=Code.LOST)
 _log = logging.getLogger("tandem")
 
 MAX_EARLY_FRAMES = 256
@@ -103,7 +104,7 @@ class CoordinatorTable:
         for arrived_s, source, frame, _ in early:
             sends += self._take_in(session, frame, now_s, source, now_s - arrived_s)
         if obstacle is not None:
-            sends += session.lifecycle.fail(obstacle, now_s)
+            sends += session.lifecycle.fail(obstacle, now_s, _LOST)
         return self._close(session, sends, now_s)
 
     def _share_list_length(self, session: SessionCoordinator) -> None:
@@ -184,7 +185,7 @@ class CoordinatorTable:
 
     def fail_all(self, reason: str, now_s: float) -> list[Send]:
         """An actor of this party was lost: its sessions cannot go on."""
-        return self._apply(lambda session: session.lifecycle.fail(reason, now_s), now_s)
+        return self._apply(lambda session: session.lifecycle.fail(reason, now_s, _LOST), now_s)
 
     def _apply(
         self,
@@ -199,8 +200,11 @@ class CoordinatorTable:
             try:
                 acted = act(session)
             except Exception as error:  # the others' timers must go on
-                _log.exception("session %d of the %s failed", session.spec.session, self.party)
-                reason = f"The draft queue of the {self.party} failed on this query: {error!r}; see its log."
+                kind, where = describe_origin(error)
+                _log.error(
+                    "session %d of the %s failed with %s at %s", session.spec.session, self.party, kind, where
+                )
+                reason = f"The draft queue of the {self.party} failed on this query with {kind}; see its log."
                 acted = session.lifecycle.fail(reason, now_s)
             sends += self._close(session, acted, now_s)
         return sends

@@ -167,7 +167,8 @@ class StoreRetriever:
             documents = self._store.similarity_search(query, k, **named)
         except Exception as error:  # stores have no common error
             raise RetrievalError(
-                f"The vector store {type(self._store).__name__} failed ({reason_of(error)}); fix it, then ask again."
+                f"The vector store {type(self._store).__name__} failed with {type(error).__name__}; fix it, then ask "
+                "again."
             ) from error
         return [
             document.model_copy(update={"page_content": writable(document.page_content)})

@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from http import HTTPStatus
+from math import ceil
 from types import MappingProxyType
 from typing import Any
 
-from tandem.errors import TandemError, did_you_mean
+from tandem.config.checks import SettingError
+from tandem.errors import Code, TandemError, did_you_mean
 
 INVALID, SERVER = "invalid_request_error", "server_error"
-TOO_LONG = re.compile(r"do(es)? not fit the model's context|travels as at most \d+ bytes")
-"""In the sentence of a query that no model can take."""
-BUSY = re.compile(r" is busy: .*; retry after (\d+) s| queries open at the cloud, as many as it may")
-"""In the sentence of a party that takes no further query now; the group: when it may."""
-OVER = re.compile(r"This cloud allows at most \d+ for ")
-"""In the sentence of a query that asks for more than a cloud gives its devices."""
-UNFIT = re.compile(r"^(?:The (\w+) gave the query up: )?A filter must name metadata ")
-"""The sentence of a query that only its client can correct; the group: whose filter it is, if not the home's."""
-LATE = re.compile(r"^An answer must be complete within ")
-"""In the sentence of a query that its time limit has ended."""
-NO_PARTY = re.compile(r"^A party is .*, not ")
-"""In the sentence about an option that names a party which does not exist."""
-SETTING = re.compile(r"^The setting (sampling|decoding|link)\.")
-"""How a sentence about a setting begins that is an option of queries, too."""
+RESPONSES: Mapping[Code, tuple[int, str]] = {
+    Code.INVALID: (400, "invalid_value"),
+    Code.TOO_LONG: (400, "context_length_exceeded"),
+    Code.OVER_LIMIT: (400, "invalid_value"),
+    Code.BUSY: (429, "rate_limit_exceeded"),
+    Code.TIMEOUT: (504, "timeout"),
+}
+"""Status and OpenAI's code of each kind of failure that is no failure of the server."""
 OWN_WORDS = frozenset({"max_new_tokens", "num_logprobs"})
 """Options that are words of Tandem alone, so that in a sentence they mean nothing else."""
 NO_NAMES: Mapping[str, str] = MappingProxyType({})
@@ -94,50 +89,26 @@ def busy(message: str, retry_after_s: int) -> ApiError:
     return ApiError(429, message, code="rate_limit_exceeded", headers={"Retry-After": str(retry_after_s)})
 
 
-def refusal(error: TandemError, options: Mapping[str, Any], names: Mapping[str, str]) -> ApiError:
-    """Of a request from which no query can be made.
-
-    options: of the query, by their own names, one of which may be the cause. names: what the request calls them, if
-    something else.
-    """
-    message = str(error)
-    if TOO_LONG.search(message):
-        return _too_long(message, names)
-    cause = next((name for name in ("question", *options) if _is_named(name, message)), None)
-    if cause is None and NO_PARTY.search(message):
-        cause = "only" if repr(options.get("only")) in message else "num_documents"
-    return bad_request(_in_words_of_request(message, names), names.get(cause, cause) if cause else None)
+def refusal(error: TandemError, names: Mapping[str, str] = NO_NAMES) -> ApiError:
+    """Of a request from which no query can be made. names: what the request calls options, if something else."""
+    response = failure(error, names)
+    return response if response.status < 500 else bad_request(response.message, response.param)
 
 
 def failure(error: TandemError, names: Mapping[str, str] = NO_NAMES) -> ApiError:
     """Of a query that the parties could not answer. names: as in `refusal`."""
-    message = str(error)
-    if TOO_LONG.search(message):
-        return _too_long(message, names)
-    if full := BUSY.search(message):
-        return busy(message, int(full[1] or 1))
-    if OVER.search(message):
-        return bad_request(_in_words_of_request(message, names))
-    if unfit := UNFIT.search(message):
-        return bad_request(message, f"{unfit[1].lower()}_filter" if unfit[1] else "device_filter")
-    if LATE.search(message):
-        return ApiError(504, message, code="timeout")
-    return ApiError(500, message, code="query_failed")
+    status, code = RESPONSES.get(error.code, (500, "query_failed"))
+    param = names.get(error.option, error.option) if error.option else None
+    headers = {"Retry-After": str(ceil(error.retry_after_s or 1))} if error.code is Code.BUSY else {}
+    return ApiError(status, _in_words_of_request(error, names), param=param, code=code, headers=headers)
 
 
-def _too_long(message: str, names: Mapping[str, str]) -> ApiError:
-    message = _in_words_of_request(message, names)
-    return bad_request(message, names.get("question", "question"), "context_length_exceeded")
-
-
-def _in_words_of_request(message: str, names: Mapping[str, str]) -> str:
+def _in_words_of_request(error: TandemError, names: Mapping[str, str]) -> str:
     """A client of HTTP has options, no settings, and may call them by other names."""
-    message = SETTING.sub("The option ", message)
+    message = str(error)
+    if isinstance(error, SettingError) and error.problem:
+        message = f"The option {error.name} {error.problem}"
     for option, name in names.items():
-        if name != option and option in OWN_WORDS:
-            message = re.sub(rf"\b{option}\b", name, message)
+        if option in OWN_WORDS:
+            message = message.replace(option, name)
     return message
-
-
-def _is_named(option: str, message: str) -> bool:
-    return re.search(rf"\b{re.escape(option)}\b", message) is not None

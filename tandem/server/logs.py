@@ -6,8 +6,9 @@ import json
 import logging
 import sys
 import time
-import traceback
 from typing import Any
+
+from tandem.errors import describe_origin
 
 _log = logging.getLogger("tandem.server")
 
@@ -59,5 +60,5 @@ def log_event(event: str, **fields: Any) -> None:
 
 def log_failure(what: str, error: BaseException) -> None:
     """Log an error that nobody caused on purpose: its kind and where, but not its message, which may quote a user."""
-    where = [f"{frame.filename}:{frame.lineno}" for frame in traceback.extract_tb(error.__traceback__)]
-    _log.error("failure", extra={"fields": {"of": what, "error": type(error).__name__, "where": where}})
+    kind, where = describe_origin(error)
+    _log.error("failure", extra={"fields": {"of": what, "error": kind, "where": where}})

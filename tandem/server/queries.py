@@ -84,8 +84,8 @@ class RunningQuery:
         """Wait until the answer begins; until then a query that fails can be refused. Raises TandemError."""
         async for event in self._rest():
             self._head.append(event)
-            if isinstance(event, DoneEvent) and event.reason == "failed":
-                raise QueryError(event.error or "The query failed.")
+            if isinstance(event, DoneEvent):
+                event.check()
             if isinstance(event, TokenEvent | DoneEvent):
                 return
 

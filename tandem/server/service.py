@@ -68,7 +68,7 @@ class Service:
         try:
             build_spec(self.tandem.config, self.tandem.described, question, **options)
         except TandemError as error:
-            raise refusal(error, options, names) from None
+            raise refusal(error, names) from None
         release = self._acquire()
         observer = QueryObserver(self.metrics)
         span = QuerySpan(str(options.get("mode") or self.tandem.config.decoding.mode))

@@ -19,7 +19,7 @@ from typing import Any, get_args
 from pydantic import TypeAdapter, ValidationError
 
 from tandem import errors
-from tandem.errors import CallError, ClusterError, TandemError
+from tandem.errors import CallError, ClusterError, Code, TandemError
 from tandem.events import Event
 from tandem.system.paths import state_folder
 
@@ -84,16 +84,18 @@ def decode_result(value: Any) -> Any:
         ) from None
 
 
-def encode_error(error: TandemError) -> dict[str, str]:
-    """Its class and its sentence."""
-    return {"kind": type(error).__name__, "sentence": str(error)}
+def encode_error(error: TandemError) -> dict[str, Any]:
+    """Its class, its sentence and what programs may know of it."""
+    return {"kind": type(error).__name__, "sentence": str(error), "fault": asdict(error.fault)}
 
 
-def decode_error(value: Mapping[str, str]) -> TandemError:
+def decode_error(value: Mapping[str, Any]) -> TandemError:
     """Inverse of `encode_error`; a class that is not known here becomes a CallError."""
     kind = getattr(errors, value["kind"], None)
     is_known = isinstance(kind, type) and issubclass(kind, TandemError)
-    return kind(value["sentence"]) if is_known and kind is not None else CallError(value["sentence"])
+    fault = dict(value["fault"])
+    code = Code(fault.pop("code"))
+    return (kind if is_known and kind is not None else CallError)(value["sentence"], code=code, **fault)
 
 
 @cache

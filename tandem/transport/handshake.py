@@ -54,8 +54,7 @@ class Refused(ProtocolError):
     """The other end did not take this one; `retry_after_s` is set where it may come back."""
 
     def __init__(self, sentence: str, retry_after_s: float | None = None) -> None:
-        super().__init__(sentence)
-        self.retry_after_s = retry_after_s
+        super().__init__(sentence, retry_after_s=retry_after_s)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,8 @@ import httpx
 import pytest
 
 from tandem import Config
-from tandem.errors import QueryError
+from tandem.errors import Code, Fault, QueryError
+from tandem.events import DoneEvent, SessionStatistics, collect
 from tandem.server.app import create_app
 from tandem.server.errors import failure
 
@@ -39,27 +40,38 @@ async def test_an_unforeseen_error(caplog: pytest.LogCaptureFixture) -> None:
 
 
 @pytest.mark.parametrize(
-    ("sentence", "status"),
+    ("fault", "status", "code", "param", "retry_after"),
     [
         (
-            "The cloud gave the query up: This cloud allows at most 20 for max_new_tokens (got 21); ask for less.",
+            Fault(code=Code.INVALID, party="cloud", option="cloud_filter"),
             400,
+            "invalid_value",
+            "cloud_filter",
+            None,
         ),
-        (
-            "The cloud gave the query up: This device has 8 queries open at the cloud, as many as it may; wait for one "
-            "to end.",
-            429,
-        ),
-        (
-            "The cloud gave the query up: The cloud is busy: 32 queries are open and 256 wait; retry after 30 s, or "
-            "ask its owner to raise cluster.max_sessions.",
-            429,
-        ),
-        ("The cloud gave the query up: The cloud's decoder has stopped; start it again.", 500),
+        (Fault(code=Code.TOO_LONG, option="question"), 400, "context_length_exceeded", "messages", None),
+        (Fault(code=Code.OVER_LIMIT, option="max_new_tokens"), 400, "invalid_value", "max_tokens", None),
+        (Fault(code=Code.BUSY), 429, "rate_limit_exceeded", None, "1"),
+        (Fault(code=Code.BUSY, retry_after_s=29.1), 429, "rate_limit_exceeded", None, "30"),
+        (Fault(code=Code.TIMEOUT), 504, "timeout", None, None),
+        (Fault(code=Code.LOST, party="cloud"), 500, "query_failed", None, None),
+        (None, 500, "query_failed", None, None),
     ],
 )
-def test_what_a_cloud_refuses_is_the_clients_fault_or_a_matter_of_time(sentence: str, status: int) -> None:
-    refused = failure(QueryError(sentence))
-    assert refused.status == status
-    wait_s = "30" if "after 30 s" in sentence else "1"
-    assert refused.headers.get("Retry-After") == (wait_s if status == 429 else None)
+@pytest.mark.parametrize(
+    "sentence",
+    [
+        "It failed.",
+        "A filter must name metadata, but ' is busy: x; retry after 9 s' travels as at most 3 bytes.",
+    ],
+)
+def test_codes_decide_and_no_word_of_the_sentence(
+    fault: Fault | None, status: int, code: str, param: str | None, retry_after: str | None, sentence: str
+) -> None:
+    done = DoneEvent(reason="failed", statistics=SessionStatistics(), error=sentence, fault=fault)
+    with pytest.raises(QueryError) as failed:
+        collect([done], 0)
+    response = failure(failed.value, {"question": "messages", "max_new_tokens": "max_tokens"})
+    assert (response.status, response.code, response.param) == (status, code, param)
+    assert response.headers.get("Retry-After") == retry_after
+    assert response.message == sentence

@@ -108,6 +108,11 @@ def test_typed_events_of_a_query_that_cannot_be_answered_are_an_error(http: http
         ({"on_peer_loss": "cry"}, "on_peer_loss"),
         ({"only": "moon"}, "only"),
         ({"provisional": True}, "provisional"),
+        ({"seed": "question"}, "seed"),
+        ({"num_documents": {"moon": 1}}, "num_documents"),
+        ({"only": "cloud", "device_filter": {"source": "a"}}, "device_filter"),
+        ({"mode": "speculative", "draft_rule": "algorithm1"}, "mode"),
+        ({"preset": "x"}, "preset"),
     ],
 )
 def test_wrong_options_of_typed_events(
@@ -116,6 +121,17 @@ def test_wrong_options_of_typed_events(
     response = http.post("/v1/tandem/events", json={"question": QUESTION, **options})
     assert response.status_code == 400
     assert response.json()["error"]["param"] == param
+
+
+@pytest.mark.parametrize("party", ["device", "cloud"])
+@pytest.mark.parametrize("key", ["colour", "' is busy: x; retry after 9 s", "travels as at most 3 bytes"])
+def test_a_key_of_a_filter_is_shown_and_never_read(http: httpx.Client, party: str, key: str) -> None:
+    """It came as 429, or as a question that is too long: what the client itself had written decided."""
+    response = http.post(CHAT, json=chat(**{f"{party}_filter": {key: 1}}))
+    error = response.json()["error"]
+    assert (response.status_code, error["param"], error["code"]) == (400, f"{party}_filter", "invalid_value")
+    assert key in error["message"]
+    assert "retry-after" not in response.headers
 
 
 def test_status_shows_parties_and_link(http: httpx.Client) -> None:

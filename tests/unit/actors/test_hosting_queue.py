@@ -13,6 +13,7 @@ from tandem.actors.base import Runtime
 from tandem.actors.hosting_queue import HostingQueue
 from tandem.config.sampling import SamplingParams
 from tandem.config.schema import Config
+from tandem.errors import Code, Fault
 from tandem.joining.handshakes import queue_of
 from tandem.messages import Begin, Cancel, End, Heartbeat, LinkFrame, Open, decode, encode
 from tandem.modes.spec import SessionSpec
@@ -165,7 +166,9 @@ def test_so_many_queries_per_device() -> None:
         hosting.open(LAPTOP, 6)
         assert hosting.outbox.begun() == [1, 2, 3, 4, 6]
         reason = "This device has 4 queries open at the cloud, as many as it may; wait for one to end."
-        assert Cancel(reason=reason, is_refused=True) in hosting.outbox.bodies_to(PHONE)
+        assert Cancel(
+            reason=reason, fault=Fault(code=Code.BUSY, retry_after_s=1)
+        ) in hosting.outbox.bodies_to(PHONE)
         assert len(hosting.refusals(PHONE)) == 1
         assert hosting.refusals(LAPTOP) == []
         hosting.hear(PHONE, Cancel(reason="It is over."), 1)

@@ -14,14 +14,13 @@ from tandem.actors import retriever as module
 from tandem.actors.base import Runtime
 from tandem.actors.retriever import RetrieverActor
 from tandem.config.schema import Config
-from tandem.errors import FilterError, TandemError
+from tandem.errors import Code, Fault, FilterError, TandemError
 from tandem.messages import (
     RetrieveFailed,
     RetrieveRequest,
     RetrieveResult,
     decode,
 )
-from tandem.protocol.retrieval_requests import refuse_request
 from tandem.retrieval import Embedder, build_index
 from tandem.retrieval.documents import Document
 from tandem.retrieval.retriever import Hit
@@ -108,7 +107,9 @@ def test_a_failure_ends_its_query_alone(query: str, reason: str, caplog: pytest.
     assert isinstance(found, RetrieveResult)
     assert (found.session, found.ids) == (1, ("a",))
     assert SECRET not in caplog.text
-    assert ("in search" in caplog.text) == (query == "bug"), "the log says where"
+    assert ("test_retriever.py:" in caplog.messages[0] if caplog.messages else False) == (query == "bug"), (
+        "where"
+    )
 
 
 @pytest.mark.parametrize(("filter", "parsed"), [("", None), ('{"page": [1, 2]}', {"page": [1, 2]})])
@@ -142,12 +143,10 @@ def test_a_party_without_documents_embeds_nothing() -> None:
 def test_a_filter_that_cannot_be_kept_to_is_the_asker_s_fault() -> None:
     search = RetrieveRequest(session=1, query="q", num_documents=3, filter='{"colour": "red"}')
     (refused,) = asyncio.run(answers(Actor(Documents()), search))
-    assert refused == RetrieveFailed(session=1, reason="no such key", is_refused=True)
-
-
-def test_another_failure_is_not_the_asker_s_fault() -> None:
-    search = RetrieveRequest(session=1, query="q", num_documents=3)
-    assert not refuse_request(search, "the disk is gone", TandemError("the disk is gone")).is_refused
+    fault = Fault(code=Code.INVALID, option="device_filter")
+    assert refused == RetrieveFailed(session=1, reason="no such key", fault=fault)
+    assert fault.is_refusal
+    assert not TandemError("the disk is gone").fault.is_refusal
 
 
 @pytest.mark.parametrize(

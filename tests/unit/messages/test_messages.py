@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tandem import messages
-from tandem.errors import ProtocolError
+from tandem.errors import MAX_RETRY_AFTER_S, Code, Fault, ProtocolError
 from tandem.messages import (
     PROTOCOL_VERSION,
     Begin,
@@ -53,10 +53,12 @@ from tandem.messages import (
 )
 from tandem.messages.link import Version
 from tandem.messages.wire import (
+    OPTIONS,
     Blob,
     Blobs,
     Digest,
     Digests,
+    Failure,
     Flag,
     Float32,
     Float32s,
@@ -104,6 +106,12 @@ FIELD: dict[Any, st.SearchStrategy[Any]] = {
     Blob: st.binary(max_size=40),
     Text: st.text(max_size=20),
     Line: printable,
+    Failure: st.builds(
+        Fault,
+        code=st.sampled_from(Code),
+        option=st.sampled_from(list(OPTIONS)),
+        retry_after_s=st.none() | st.integers(1, MAX_RETRY_AFTER_S),
+    ),
     PartyIndex: st.integers(0, 63),
     Version: st.just(PROTOCOL_VERSION),
     Flag: st.booleans(),
@@ -291,6 +299,29 @@ def test_the_layout_is_pinned() -> None:
     assert encode(frame) == header + body
 
 
+@pytest.mark.parametrize(
+    "claim",
+    [
+        bytes([len(Code), 0, 0]),
+        bytes([0, len(OPTIONS), 0]),
+        b"\4\0" + b"\x91\x1c",  # 3601 s
+        b"\4\0" + b"\xff" * 9 + b"\1",
+    ],
+    ids=["code", "option", "wait", "long wait"],
+)
+def test_what_a_peer_may_claim_of_a_failure_is_bounded(claim: bytes) -> None:
+    frame = encode(Cancel(reason="", fault=Fault(code=Code.BUSY, retry_after_s=1e9)))
+    assert registry.decode(frame).fault == Fault(code=Code.BUSY, retry_after_s=MAX_RETRY_AFTER_S)
+    with pytest.raises(ProtocolError, match=r"holds an unknown failure|more than 64 bits"):
+        registry.decode(frame[:2] + claim)
+
+
+def test_every_code_travels_and_further_options_do_not() -> None:
+    assert " ".join(Code) == "failed invalid too_long over_limit busy timeout lost changed cancelled"
+    sent = Cancel(reason="", fault=Fault(code=Code.INVALID, option="stop", party="cloud"))
+    assert registry.decode(encode(sent)).fault == Fault(code=Code.INVALID)
+
+
 def test_what_a_number_need_not_be() -> None:
     """Not seen is nan; a party without documents has -inf."""
     profile = messages.Profile(
@@ -314,7 +345,6 @@ def test_a_probability_fits_in_a_byte(share: float, number: int) -> None:
 @pytest.mark.parametrize(
     ("version", "start"),
     [
-        ("3 or older", b"\x07"),
         ("3", b"\x0a\x03"),
         ("5", b"\x0a\x05"),
         ("8", b"\x0a\x08"),

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tandem.errors import Code, Fault
 from tandem.events import DoneEvent, WaitEvent
 from tandem.messages import Begin, Cancel, Heartbeat, LinkFrame, Open, Verdict
 from tandem.modes.spec import SessionSpec
@@ -200,6 +201,6 @@ def test_a_full_peer_refuses_one_too_many(monkeypatch: pytest.MonkeyPatch) -> No
         cloud.receive(opening(session), 0.0)
     (refusal,) = crossing(cloud.receive(opening(4), 0.0))
     reason = BUSY.format("cloud", "ask its owner to raise cluster.max_sessions")
-    assert refusal.body == Cancel(reason=reason, is_refused=True)
+    assert refusal.body == Cancel(reason=reason, fault=Fault(code=Code.BUSY, retry_after_s=30))
     assert cloud.num_refused == 1
     assert begun(cloud.tick(0.1)) == []

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tandem.errors import Code, Fault
 from tandem.events import DoneEvent, PeerEvent, ProvisionalEvent, RetractEvent, SourcesEvent, TokenEvent
 from tandem.messages import (
     Cancel,
@@ -333,11 +334,12 @@ def test_who_gives_up_at_home_ends_the_query_everywhere() -> None:
 
 def test_a_worker_that_refuses_the_query_fails_it_at_home() -> None:
     home, server, _ = opened()
-    refused = Cancel(reason="ben has no such documents.", is_refused=True)
+    refused = Cancel(reason="ben has no such documents.", fault=Fault(code=Code.INVALID))
     passed = [body for to, body in crossing(server.receive(frame(refused), 0.1, "ben")) if to == "ada"]
     (done,) = events(home.receive(frame(passed[0]), 0.2, SERVER))
     assert done.reason == "failed"
     assert "ben has no such documents." in (done.error or "")
+    assert done.fault == Fault(code=Code.INVALID, party=SERVER)
 
 
 def test_shown_tokens_are_never_taken_back() -> None:
