@@ -50,13 +50,6 @@ def test_a_conversation_is_that_of_python(served: Served) -> None:
     assert text_of(chat(served, QUESTION, first, FOLLOW_UP)) == second
 
 
-def test_modes_by_a_field_of_the_request(served: Served) -> None:
-    answer = served.tandem.query(QUESTION, seed=SEED, mode="speculative")
-    completion = chat(served, QUESTION, mode="speculative")
-    assert text_of(completion) == answer.text
-    assert completion["usage"]["completion_tokens"] == len(answer.tokens)
-
-
 def test_a_client_that_leaves_ends_its_query_on_both_nodes(served: Served) -> None:
     body = {"model": "tandem", "messages": [{"role": "user", "content": running.QUESTION}], "stream": True}
     body |= {"seed": running.LONG_SEEDS[0], **running.LONG}

@@ -58,25 +58,6 @@ def test_answers_are_those_of_the_cloud_alone(
             assert together.statistics.num_device_accepted > 0
 
 
-@pytest.mark.nightly("thirty answers more; `tests/unit/sites` asks the same without Ray")
-@pytest.mark.parametrize("pacing", ["stop_and_wait", "pipelined"])
-def test_lengths_adapt_and_answers_stay_those_of_the_cloud(
-    rag: Tandem, questions: list[str], pacing: str
-) -> None:
-    lengths: set[int] = set()
-    for seed, question in enumerate(questions[:4]):
-        alone = ask(rag, question, only="cloud", seed=seed, temperature=1.0)
-        adapting = ask(
-            rag, question, seed=seed, temperature=1.0, pacing=pacing, length_policy="best", max_proposal=12
-        )
-        assert adapting.token_ids == alone.token_ids
-        assert not adapting.is_degraded
-        assert adapting.rounds
-        lengths |= {each.length for each in adapting.rounds}
-    assert len(lengths) > 1, "every proposal had the same length"
-    assert max(lengths) <= 12
-
-
 def test_beside_a_cloud_that_goes_on_the_best_length_changes_no_token(
     rag: Tandem, questions: list[str]
 ) -> None:
@@ -85,29 +66,3 @@ def test_beside_a_cloud_that_goes_on_the_best_length_changes_no_token(
     assert adapting.token_ids == alone.token_ids
     with pytest.raises(ConfigError, match=r"^The device has not loaded the length policy 'tandem\.papers"):
         ask(rag, questions[0], length_policy="tandem.papers.qs:LastAccepted")
-
-
-def test_lengths_that_are_fixed_are_not_observed(rag: Tandem, questions: list[str]) -> None:
-    assert ask(rag, questions[0], pacing="stop_and_wait").rounds == ()
-
-
-def test_rejection_sends_distributions(rag: Tandem, questions: list[str]) -> None:
-    options = {"seed": 3, "temperature": 1.0, "pacing": "stop_and_wait"}
-    ids = ask(rag, questions[0], **options)
-    quantised = ask(rag, questions[0], draft_rule="rejection", **options)
-    assert quantised.reason in ("eos", "length")
-    per_token = [each.statistics.sent_bytes / each.statistics.num_tokens for each in (ids, quantised)]
-    assert per_token[1] > per_token[0]
-
-
-def test_the_device_alone_answers_with_its_own_model(rag: Tandem, questions: list[str]) -> None:
-    answer = ask(rag, questions[0], only="device", seed=1)
-    assert answer.statistics.sent_bytes == 0
-    assert answer.tokens
-
-
-def test_a_rule_of_another_mode_is_one_sentence(rag: Tandem) -> None:
-    with pytest.raises(ConfigError, match='The draft rule "algorithm1" is for mode "dual"'):
-        rag.query("Why?", mode="speculative", draft_rule="algorithm1")
-    with pytest.raises(ConfigError, match='The draft rule "rejection" is for mode "speculative"'):
-        rag.query("Why?", draft_rule="rejection", placement="device")

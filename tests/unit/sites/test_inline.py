@@ -116,6 +116,45 @@ def test_what_fails_is_one_sentence_and_nothing_dies_of_it(rag: Tandem) -> None:
     assert rag.query(QUESTION, seed=7).text == ANSWER
 
 
+def test_filters_hold_for_each_side_apart(rag: Tandem) -> None:
+    """Without documents a side still answers, and says why it has none."""
+    filters = {"device_filter": {"source": "note-01-mira-games.md"}, "cloud_filter": {"source": "moon.md"}}
+    events = list(rag.stream(QUESTION, **filters))
+    found = {event.party: event for event in events if isinstance(event, SourcesEvent)}
+    assert {source.title for source in found[Party.DEVICE].sources} == {"note-01-mira-games.md"}
+    assert found[Party.CLOUD].sources == ()
+    assert "no document that its filter lets through" in found[Party.CLOUD].notes[0]
+    assert isinstance(events[-1], DoneEvent)
+    assert events[-1].reason in ("eos", "length")
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"temperature": -1.0}, "temperature"),
+        ({"max_new_tokens": 0}, "max_new_tokens"),
+        ({"placement": "nowhere"}, "placement"),
+        ({"seed": -1}, "seed"),
+        ({"only": "moon"}, r"^A party is device or cloud, not 'moon'"),
+        (
+            {"device_filter": {"colour": "red"}},
+            r"^A filter must name metadata .* 'colour' is none of .*source",
+        ),
+        (
+            {"mode": "speculative", "draft_rule": "algorithm1"},
+            'The draft rule "algorithm1" is for mode "dual"',
+        ),
+        (
+            {"draft_rule": "rejection", "placement": "device"},
+            'The draft rule "rejection" is for mode "speculative"',
+        ),
+    ],
+)
+def test_bad_options_are_one_sentence(rag: Tandem, options: dict[str, Any], sentence: str) -> None:
+    with pytest.raises((ConfigError, QueryError), match=sentence):
+        rag.query(QUESTION, **options)
+
+
 def test_status_has_every_actor_in_one_process_and_no_node(rag: Tandem) -> None:
     status = rag.status()
     assert (status["cluster"], status["nodes"], rag.nodes) == ("inline", [], ())
