@@ -200,22 +200,29 @@ class DecoderActor(SiteActor):
     async def compute(self, jobs: Sequence[Job]) -> list[list[Send] | Exception]:
         """Run jobs of one kind in one batch. For each: what is to be sent (nothing if abandoned), or what failed."""
         sessions = [self.table.sessions[job.session] for job in jobs]
-        prefills = [job for job in jobs if isinstance(job, Prefill)]
-        if prefills:
-            opened = await self._prefill(prefills)
-            return [
-                settle(result, lambda it, session=session: self._finish_prefill(session, it))  # type: ignore[misc]
-                for session, result in zip(sessions, opened, strict=True)
-            ]
-        forwards = [job for job in jobs if isinstance(job, Forward)]
-        drafts = await self.draft(sessions, forwards)
-        return [
-            settle(
-                result,
-                lambda it, session=session, job=job: session.finish(job, it),  # type: ignore[misc]
-            )
-            for session, job, result in zip(sessions, forwards, drafts, strict=True)
-        ]
+        results: Sequence[Opened | list[Result] | Exception | None]
+        if prefills := [job for job in jobs if isinstance(job, Prefill)]:
+            results = await self._prefill(prefills)
+        else:
+            results = await self.draft(sessions, [job for job in jobs if isinstance(job, Forward)])
+        return [self._finish(*each) for each in zip(sessions, jobs, results, strict=True)]
+
+    def _finish(
+        self, session: DecodingSession, job: Job, result: Opened | list[Result] | Exception | None
+    ) -> list[Send] | Exception:
+        """What is to be sent for the result of a job, or what failed."""
+        match result:
+            case None:
+                return []
+            case Exception():
+                return result
+            case Opened():
+                notes = self.notes(result.result, is_home=session.spec.home == self.party)
+                opened = (result.prefill_us, notes, result.result.documents, result.question)
+                return _attempt(lambda: session.finish_prefill(*opened))
+            case _:
+                assert isinstance(job, Forward)
+                return _attempt(lambda: session.finish(job, result))
 
     async def _prefill(self, jobs: Sequence[Prefill]) -> list[Opened | Exception | None]:
         """Open sessions in the engine and compute their prompts."""
@@ -224,11 +231,6 @@ class DecoderActor(SiteActor):
                 self.engine, jobs, self.open_prompt, lambda job: job.session in self.table.sessions
             )
         )
-
-    def _finish_prefill(self, session: DecodingSession, opened: Opened) -> list[Send]:
-        result, is_home = opened.result, session.spec.home == self.party
-        notes = self.notes(result, is_home=is_home)
-        return session.finish_prefill(opened.prefill_us, notes, result.documents, opened.question)
 
     async def draft(
         self, sessions: Sequence[DecodingSession], jobs: Sequence[Forward]
@@ -397,13 +399,6 @@ def make_drafter(codec: Codec, spec: SessionSpec, party: str) -> Drafter:
         sends_drafts=spec.rules.needs_drafts,
         num_logprobs=spec.num_logprobs if spec.rules.names_logprobs(party) else None,
     )
-
-
-def settle(result: T | Exception | None, act: Callable[[T], list[Send]]) -> list[Send] | Exception:
-    """What is to be sent for a result, or what failed."""
-    if result is None:
-        return []
-    return result if isinstance(result, Exception) else _attempt(lambda: act(result))
 
 
 def elapsed_us(started_s: float) -> int:

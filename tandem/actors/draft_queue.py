@@ -90,9 +90,10 @@ class DraftQueueActor(SiteActor):
         self.table.max_open = min(own, max_queries)
         self.table.remedy = OWN_REMEDY if own <= max_queries else CLOUD_REMEDY
 
-    async def available_decoders(self) -> tuple[str, ...]:
-        """The decoders that sessions are given to."""
-        return tuple(name for name in self.decoders.available if self.is_reachable(name))
+    async def reached(self) -> set[str]:
+        """The own actors that this one can reach; of its decoders, those that sessions are given to."""
+        lost = set(self.decoders.names) - set(self.decoders.available)
+        return {name for name in self._own_dialled() - lost if self.is_reachable(name)}
 
     async def drop(self, name: str) -> None:
         """An own actor is dead, whether the connection to it has noticed or not."""

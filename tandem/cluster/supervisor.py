@@ -253,14 +253,13 @@ def replace_actors(
 
 
 def is_complete(party: str, config: Config) -> bool:
-    """Whether all actors of a party that run are ready. A decoder that gets no sessions, while others do, is stopped:
-    whoever started it has died meanwhile. Raises RayError or ValueError if one has just died."""
+    """Whether all actors of a party that run are ready. A spare one that the draft queue does not reach, while it
+    reaches another, is stopped: whoever started it has died. Raises RayError or ValueError if one has just died."""
     serving, up = find_serving(party, config), running_roles(party, config)
     queue = serving.get("draft_queue")
-    joined = () if queue is None else ray.get(queue.available_decoders.remote(), timeout=ANSWER_S)
-    strays = {
-        role for role in up if joined and kind_of(role) == "decoder" and f"{party}/{role}" not in joined
-    }
+    names = set() if queue is None else ray.get(queue.reached.remote(), timeout=ANSWER_S)
+    reached = {role for role in up if f"{party}/{role}" in names}
+    strays = {role for role in up - reached if kind_of(role) in map(kind_of, reached)}
     stop_actors(party, strays, config)
     return up - strays <= serving.keys()
 

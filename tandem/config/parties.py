@@ -107,6 +107,11 @@ class PartyConfig(Settings):
         return None if is_name else Path(self.index)
 
     @property
+    def wants_gpus(self) -> bool:
+        """Whether Ray is to give it GPUs."""
+        return self.gpus_per_decoder > 0
+
+    @property
     def has_given_documents(self) -> bool:
         """Whether its documents are some that come with Tandem."""
         return self.index in (AUTO, *CORPORA)

@@ -264,7 +264,7 @@ class FakeActor:
 
     def __init__(self, is_prepared: bool | None, joined: tuple[str, ...] = ()) -> None:
         self.is_prepared = SimpleNamespace(remote=lambda: ("is_prepared", id(self), is_prepared))
-        self.available_decoders = SimpleNamespace(remote=lambda: ("joined", id(self), joined))
+        self.reached = SimpleNamespace(remote=lambda: ("reached", id(self), set(joined)))
 
 
 @pytest.mark.parametrize(
