@@ -84,17 +84,12 @@ def run_retriever(text: str) -> list[Any]:
     return [message for _, message in outbox.sent]
 
 
-@pytest.mark.parametrize(
-    ("text", "problem"),
-    [("x" * (1 << 22), "exceeds the 4194304 bytes"), ("\ud83d", "half a surrogate pair")],
-    ids=["too long", "not UTF-8"],
-)
-def test_an_answer_that_cannot_be_sent_ends_its_query_alone(text: str, problem: str) -> None:
-    """It used to break the connection within the site, or to end the retriever's loop."""
-    failed, found = run_retriever(text)
+def test_an_answer_that_cannot_be_sent_ends_its_query_alone() -> None:
+    """One that is too long used to break the connection within the site."""
+    failed, found = run_retriever("x" * (1 << 22))
     assert isinstance(failed, RetrieveFailed)
     assert failed.session == 1
-    assert problem in failed.reason
+    assert "exceeds the 4194304 bytes" in failed.reason
     assert found.texts == ("short",)
 
 
