@@ -99,7 +99,7 @@ class HostingQueue(DraftQueueActor):
                 retry_after_s=1,
             )
         try:
-            check_spec(SessionSpec.from_json(opening.spec), limits)
+            check_spec(SessionSpec.from_json(opening.spec), limits.max_answer_tokens)
         except ProtocolError as error:
             return error
         return None

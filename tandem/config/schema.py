@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any, Literal, TypedDict
+from typing import Any, ClassVar, Literal, TypedDict
 
 from pydantic import Field, TypeAdapter, ValidationError, model_validator
 from pydantic.dataclasses import dataclass
@@ -42,12 +42,6 @@ class DevicesConfig(Settings):
         description="queries that one device asks at once, at most; the rest waits at the device",
     )
     max_answer_tokens: int = Field(default=4096, ge=1, description="length of an answer, in tokens")
-    max_documents: int = Field(
-        default=64, ge=0, description="documents that the cloud retrieves for one query"
-    )
-    max_question_bytes: int = Field(
-        default=65536, ge=1, description="length of a question with its history and stop texts, in bytes"
-    )
     max_bytes_per_s: int = Field(
         default=4 << 20,
         ge=1024,
@@ -271,7 +265,7 @@ class ClusterConfig(Settings):
         description="what runs the actors: processes of a Ray cluster, or the process that asks (no Ray)",
     )
     address: str = Field(default="", description="address of a running cluster; empty: start one")
-    namespace: str = Field(default="tandem", min_length=1, description="Ray namespace of the actors")
+    namespace: ClassVar[str] = "tandem"  # of the actors, in Ray's terms
     start_timeout_s: float = Field(
         default=300.0, gt=0, description="longest wait for nodes, actors and models, in seconds"
     )

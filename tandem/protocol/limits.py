@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
 from tandem.errors import Code, ConfigError, ProtocolError
 from tandem.modes.proposing import MAX_PROPOSAL
 from tandem.modes.spec import SessionSpec
@@ -12,40 +10,31 @@ from tandem.topology import Party
 
 MAX_WINDOW = 1024
 """Drafts past the last committed token that a device may ask a cloud to keep."""
+MAX_DOCUMENTS = 64
+"""Documents that a cloud retrieves for one query."""
+MAX_QUESTION_BYTES = 65_536
+"""Of a question, the turns before it and its stop texts; and of the filter for the cloud's documents."""
 
 
-class QueryLimits(Protocol):
-    """Limits of one query, as the settings have them."""
+def check_spec(spec: SessionSpec, max_answer_tokens: int) -> None:
+    """Raise ProtocolError, one sentence with value and limit, if a query asks for more than a cloud gives.
 
-    @property
-    def max_answer_tokens(self) -> int:
-        """Length of its answer."""
-
-    @property
-    def max_documents(self) -> int:
-        """Documents that the cloud retrieves for it."""
-
-    @property
-    def max_question_bytes(self) -> int:
-        """Of the question and the turns before it, in UTF-8."""
-
-
-def check_spec(spec: SessionSpec, limits: QueryLimits) -> None:
-    """Raise ProtocolError, one sentence with value and limit, if a query asks for more than a cloud gives."""
+    max_answer_tokens: of one answer.
+    """
     texts = [spec.query, spec.condensed, *(message.content for message in spec.history), *spec.sampling.stop]
     num_bytes = "the length of question, history and stop texts in bytes"
     filter_bytes = "the length of the cloud's filter in bytes"
     asked: tuple[tuple[str | None, str, int, int], ...] = (
-        ("max_new_tokens", "max_new_tokens", spec.sampling.max_new_tokens, limits.max_answer_tokens),
+        ("max_new_tokens", "max_new_tokens", spec.sampling.max_new_tokens, max_answer_tokens),
         (
             "num_documents",
             "num_documents of the cloud",
             spec.num_documents(Party.CLOUD),
-            limits.max_documents,
+            MAX_DOCUMENTS,
         ),
-        ("question", num_bytes, _num_bytes(texts), limits.max_question_bytes),
-        ("cloud_filter", filter_bytes, _num_bytes([spec.cloud_filter]), limits.max_question_bytes),
-        (None, "the number of tokens committed before", len(spec.committed), limits.max_answer_tokens),
+        ("question", num_bytes, _num_bytes(texts), MAX_QUESTION_BYTES),
+        ("cloud_filter", filter_bytes, _num_bytes([spec.cloud_filter]), MAX_QUESTION_BYTES),
+        (None, "the number of tokens committed before", len(spec.committed), max_answer_tokens),
         ("max_window", "max_window", spec.max_window, MAX_WINDOW),
         ("max_proposal", "max_proposal", spec.max_proposal, MAX_PROPOSAL),
         ("num_logprobs", "num_logprobs", spec.num_logprobs or 0, MAX_TOP_LOGPROBS),

@@ -39,7 +39,7 @@ def read_link_frame(data: bytes) -> None:
     """A frame of another party; the spec of a query, too, with what it asks for."""
     frame = decode_link(data)
     if isinstance(frame.body, Open):
-        check_spec(SessionSpec.from_json(frame.body.spec), DevicesConfig())
+        check_spec(SessionSpec.from_json(frame.body.spec), DevicesConfig().max_answer_tokens)
 
 
 def read_stream(data: bytes) -> None:

@@ -193,7 +193,12 @@ def test_so_many_queries_per_device() -> None:
         ({"max_proposal": 10**9}, "at most 16 for max_proposal"),
     ],
 )
-def test_a_query_that_asks_for_too_much(changes: dict[str, Any], said: str) -> None:
+def test_a_query_that_asks_for_too_much(
+    changes: dict[str, Any], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "MAX_DOCUMENTS", 5)
+    monkeypatch.setattr(limits, "MAX_QUESTION_BYTES", 100)
+
     async def work(hosting: Hosting) -> None:
         hosting.open(PHONE, 1, **changes)
         (refusal,) = hosting.refusals(PHONE)
@@ -201,7 +206,7 @@ def test_a_query_that_asks_for_too_much(changes: dict[str, Any], said: str) -> N
         assert not hosting.outbox.begun()
         assert not hosting.queue.open_by_device()
 
-    run(work, "devices.max_answer_tokens=100", "devices.max_documents=5", "devices.max_question_bytes=100")
+    run(work, "devices.max_answer_tokens=100")
 
 
 def test_the_next_query_is_of_the_device_with_the_fewest_open() -> None:

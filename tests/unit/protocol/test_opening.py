@@ -126,9 +126,9 @@ def test_whatever_a_device_asks_for_is_refused_in_one_sentence(was: str, spelled
     """An option or a mode that there is not. Fuzzing found that both ended the device's connection."""
     asked = make_spec().to_json()
     assert was in asked
-    check_spec(SessionSpec.from_json(asked), DevicesConfig())
+    check_spec(SessionSpec.from_json(asked), DevicesConfig().max_answer_tokens)
     with pytest.raises(ProtocolError) as refused:
-        check_spec(SessionSpec.from_json(asked.replace(was, spelled)), DevicesConfig())
+        check_spec(SessionSpec.from_json(asked.replace(was, spelled)), DevicesConfig().max_answer_tokens)
     assert str(refused.value).isprintable()
     assert len(str(refused.value)) < 400
 
@@ -136,10 +136,10 @@ def test_whatever_a_device_asks_for_is_refused_in_one_sentence(was: str, spelled
 def test_a_device_gets_no_more_of_a_distribution_than_the_interface_gives() -> None:
     """A spec of its own making could ask the cloud for all of its vocabulary, in each verdict."""
     asked = make_spec(mode="speculative", num_logprobs=MAX_TOP_LOGPROBS)
-    check_spec(SessionSpec.from_json(asked.to_json()), DevicesConfig())
+    check_spec(SessionSpec.from_json(asked.to_json()), DevicesConfig().max_answer_tokens)
     greedy = replace(asked, num_logprobs=MAX_TOP_LOGPROBS + 1)
     with pytest.raises(ProtocolError, match="at most 20 for num_logprobs \\(got 21\\)"):
-        check_spec(SessionSpec.from_json(greedy.to_json()), DevicesConfig())
+        check_spec(SessionSpec.from_json(greedy.to_json()), DevicesConfig().max_answer_tokens)
 
 
 @pytest.mark.parametrize(
