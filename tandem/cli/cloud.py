@@ -7,7 +7,7 @@ import json
 import socket
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from typer import Argument, Option
 
@@ -26,58 +26,41 @@ from tandem.errors import ConfigError
 from tandem.system.files import read_private, write_private
 from tandem.system.paths import data_folder
 
-if TYPE_CHECKING:
-    from tandem.joining.devices import Device
-
 DEFAULT_PORT = 7800
 ADDRESS_FILE = "address.json"
 FIRST_DEVICE = "device"
 """The name for which the first link is printed where no device is known yet."""
 
 
-def _parse_address(text: str) -> tuple[str, int]:
-    return parse_address(text, DEFAULT_PORT)
+def _address_option(name: str, help: str) -> Any:
+    return Option(name, metavar="HOST:PORT", parser=lambda text: parse_address(text, DEFAULT_PORT), help=help)
 
 
 Listen = Annotated[
     Any,
-    Option(
+    _address_option(
         "--listen",
-        metavar="HOST:PORT",
-        parser=_parse_address,
-        help=f"where devices connect; 0.0.0.0 is every address of this machine (default: {LOOPBACK}:{DEFAULT_PORT})",
+        f"where devices connect; 0.0.0.0 is every address of this machine (default: {LOOPBACK}:{DEFAULT_PORT})",
     ),
 ]
 Public = Annotated[
     Any,
-    Option(
-        "--public",
-        metavar="HOST:PORT",
-        parser=_parse_address,
-        help="the address that join links name, where devices reach this machine by another one",
+    _address_option(
+        "--public", "the address that join links name, where devices reach this machine by another one"
     ),
 ]
 PublicAddress = Annotated[
     Any,
-    Option(
-        "--public",
-        metavar="HOST:PORT",
-        parser=_parse_address,
-        help="the address that the link names (default: the one of the last `tandem cloud serve`)",
+    _address_option(
+        "--public", "the address that the link names (default: the one of the last `tandem cloud serve`)"
     ),
 ]
 Keys = Annotated[
     Path | None,
-    Option(
-        "--keys",
-        metavar="DIR",
-        help="folder of this cloud's key and list of devices (default: the user's own)",
-    ),
+    Option(metavar="DIR", help="folder of this cloud's key and list of devices (default: the user's own)"),
 ]
 Name = Annotated[str, Argument(metavar="NAME", help="of the device", show_default=False)]
-DeviceName = Annotated[
-    str | None, Option("--device", metavar="NAME", help="print the join link of a new device, too")
-]
+DeviceName = Annotated[str | None, Option(metavar="NAME", help="print the join link of a new device, too")]
 
 
 def _cloud() -> None:
@@ -107,9 +90,10 @@ def serve(
     host, port = listen or (LOOPBACK, DEFAULT_PORT)
     from tandem.sites.serving import Address, served
 
-    public_host, public_port = public or (_public_host(host), 0)
+    # Links to a cloud that listens everywhere name this machine's address in its own network.
+    public_host, public_port = public or (socket.getfqdn() if host in ("0.0.0.0", "::") else host, 0)
     with served(config, Address(host, port, public_host, public_port), folder, log) as cloud:
-        _remember_address(folder, cloud.public_address)
+        write_private(folder / ADDRESS_FILE, json.dumps(cloud.public_address).encode())
         log(f"listening: {host}:{cloud.port}, until Ctrl-C")
         if device is None and not cloud.devices.all():
             device = FIRST_DEVICE
@@ -140,12 +124,33 @@ def devices(keys: Keys = None, as_json: AsJson = False) -> int:
     """List the devices that may join, and those that were revoked."""
     from tandem.joining.devices import DeviceList
 
-    known = DeviceList(keys or _default_folder()).all()
+    known = [  # nothing of their tokens
+        {
+            "name": device.name,
+            "added": device.added,
+            "joined": device.joined or None,
+            "revoked": device.revoked or None,
+        }
+        for device in DeviceList(keys or _default_folder()).all()
+    ]
     if as_json:
-        print_json([_shown(device) for device in known])
-        return 0
-    for line in _table(known):
-        print(line)
+        print_json(known)
+    elif not known:
+        print("No device may join yet; `tandem cloud add NAME` prints a link for one.")
+    else:
+        rows = [("device", "added", "last joined", "state")]
+        rows += [
+            (
+                str(device["name"]),
+                str(device["added"]),
+                device["joined"] or "never",
+                "revoked" if device["revoked"] else "welcome",
+            )
+            for device in known
+        ]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        for row in rows:
+            print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
     return 0
 
 
@@ -159,42 +164,8 @@ def revoke(name: Name, keys: Keys = None) -> int:
     return 0
 
 
-def _shown(device: Device) -> dict[str, str | None]:
-    """What is printed of a device: nothing of its token."""
-    return {
-        "name": device.name,
-        "added": device.added,
-        "joined": device.joined or None,
-        "revoked": device.revoked or None,
-    }
-
-
-def _table(known: list[Device]) -> list[str]:
-    if not known:
-        return ["No device may join yet; `tandem cloud add NAME` prints a link for one."]
-    rows = [("device", "added", "last joined", "state")]
-    rows += [
-        (device.name, device.added, device.joined or "never", "revoked" if device.revoked else "welcome")
-        for device in known
-    ]
-    widths = [max(len(row[column]) for row in rows) for column in range(4)]
-    return [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
-    ]
-
-
 def _default_folder() -> Path:
     return data_folder() / "keys"
-
-
-def _public_host(host: str) -> str:
-    """The host that links name: of a cloud that listens everywhere, the address of this machine's own network."""
-    return socket.getfqdn() if host in ("0.0.0.0", "::") else host
-
-
-def _remember_address(folder: Path, address: tuple[str, int]) -> None:
-    """For links that are made later."""
-    write_private(folder / ADDRESS_FILE, json.dumps(address).encode())
 
 
 def _recall_address(folder: Path) -> tuple[str, int]:
