@@ -96,68 +96,64 @@ def index(
     config = replace_settings(config, {party: {"index": str(folder)}})
     if precompute_kv:
         _check_store(config, party)
-    if add or delete:
-        report = _update(_path(add), delete or [], folder, config, log)
-    else:
-        report = _build(_path(path), folder, config, log, replace=replace)
+    report = _build(path, add, delete or [], folder, config, log, replace=replace)
     caches = None
     if precompute_kv:
-        caches = _compute_caches(config, party, log, is_quiet=as_json)
+        caches = _compute_caches(config, party, log)
     else:
         drop_stale_caches(config, party, folder)
     if as_json:
         values = {"kv": asdict(caches)} if caches else {}
         print_json({"party": party, "directory": str(folder), **asdict(report), **values})
         return 0
-    _print_report(
-        report,
-        party,
-        folder,
-        is_in_settings=folder == configured
-        and not any(text.startswith(f"{party}.index") for text in overrides or ()),
-    )
+    is_named = any(text.startswith(f"{party}.index") for text in overrides or ())
+    _print_report(report, party, folder, is_in_settings=folder == configured and not is_named)
     if caches:
         _print_caches(caches)
-    _print_hints(config, party, delete or [])
+    if config.party(party).num_documents == 0:
+        setting = f"{party}.num_documents"
+        print(f"No question uses it while {setting} is 0, as the settings have it; set it to 4, for example.")
+    if delete:
+        print("What a folder still holds comes back when it is indexed next; move it out of the folder.")
     return 0
 
 
 index.__doc__ = f"{inspect.cleandoc(index.__doc__ or '')}\n\n\b\n{as_text()}\n\n{COMMON}"
 
 
-def _path(text: str | None) -> Path | None:
-    return None if text is None else Path(text).expanduser()
+def _build(
+    path: str | None,
+    add: str | None,
+    delete: list[str],
+    out: Path,
+    config: Config,
+    log: StageLog,
+    *,
+    replace: bool,
+) -> BuildReport:
+    """A new index, or the changed one. Raises TandemError, also where nothing is there that could be deleted.
 
+    What is wrong with the source is found before the embedder takes its time.
+    """
+    from tandem.retrieval import build_index, update_index
 
-def _build(source: Path | None, out: Path, config: Config, log: StageLog, *, replace: bool) -> BuildReport:
-    """Raises TandemError; what is wrong with the source is found before the embedder takes its time."""
-    from tandem.retrieval import build_index
-
-    key = secrets.token_bytes(ID_KEY_BYTES)  # an existing index keeps its own
-    return build_index(
-        source, out, _embedder(config, log), replace=replace, id_key=key, **_options(config, log)
-    )
-
-
-def _update(add: Path | None, delete: list[str], out: Path, config: Config, log: StageLog) -> BuildReport:
-    """Raises TandemError, also where nothing is there that could be deleted."""
-    from tandem.retrieval import update_index
-
-    report = update_index(out, _embedder(config, log), add=add or (), delete=delete, **_options(config, log))
-    if add is None and report.is_unchanged and report.problems:
-        raise RetrievalError(report.problems[0])
-    return report
-
-
-def _options(config: Config, log: StageLog) -> dict[str, Any]:
-    """What both kinds of builds take."""
-    return {
+    options: dict[str, Any] = {
         "factory": config.retrieval.factory,
         "chunk_chars": config.retrieval.chunk_chars,
         "overlap": config.retrieval.chunk_overlap,
         "num_threads": len(os.sched_getaffinity(0)),
         "progress": lambda done, total: log(f"chunks: {done} of {total}"),
     }
+    embedder = _embedder(config, log)
+    if not (add or delete):
+        source = None if path is None else Path(path).expanduser()
+        key = secrets.token_bytes(ID_KEY_BYTES)  # an existing index keeps its own
+        return build_index(source, out, embedder, replace=replace, id_key=key, **options)
+    added = () if add is None else Path(add).expanduser()
+    report = update_index(out, embedder, add=added, delete=delete, **options)
+    if add is None and report.is_unchanged and report.problems:
+        raise RetrievalError(report.problems[0])
+    return report
 
 
 def _embedder(config: Config, log: StageLog) -> TextEmbedder:
@@ -207,16 +203,6 @@ def _print_report(report: BuildReport, party: Party, out: Path, *, is_in_setting
     print(f'or permanently, in tandem.toml: {party}.index = "{out}"')
 
 
-def _print_hints(config: Config, party: Party, deleted: list[str]) -> None:
-    """What would surprise later."""
-    if config.party(party).num_documents == 0:
-        print(
-            f"No question uses it while {party}.num_documents is 0, as the settings have it; set it to 4, for example."
-        )
-    if deleted:
-        print("What a folder still holds comes back when it is indexed next; move it out of the folder.")
-
-
 # ---- Caches of chunks --------------------------------------------------------------------------------------
 
 
@@ -230,7 +216,7 @@ def _check_store(config: Config, party: Party) -> None:
         )
 
 
-def _compute_caches(config: Config, party: Party, log: StageLog, *, is_quiet: bool) -> PrecomputeReport:
+def _compute_caches(config: Config, party: Party, log: StageLog) -> PrecomputeReport:
     """Of all chunks in the party's index. Raises TandemError."""
     from tandem.actors.loading import load_engine, open_disk_store
     from tandem.engine.engine import precompute
@@ -242,29 +228,24 @@ def _compute_caches(config: Config, party: Party, log: StageLog, *, is_quiet: bo
     engine = load_engine(own)
     store = open_disk_store(own, engine, kv_folder(party, config), warn)
     chunks = Index.open(Path(own.index))
-    with progress_bar("caches", is_quiet=is_quiet) as advance:
+    with progress_bar("caches", is_quiet=log.is_quiet) as advance:
         return precompute(engine, store, len(chunks), lambda row: chunks.document(row).page_content, advance)
 
 
 def _print_caches(report: PrecomputeReport) -> None:
     counts = f"{plural(report.num_computed, 'chunk')} computed, {report.num_present} already there"
     print(f"Caches: {counts}; {report.num_bytes / 1e6:.1f} MB")
-    if report.num_too_long:
-        _warn_left_out(
-            report.num_too_long,
-            "exceeds the model's context",
-            "exceed the model's context",
-            "retrieval.chunk_chars",
-        )
-    if report.num_left_out:
-        _warn_left_out(
+    left_out = (
+        (report.num_too_long, "exceed", "exceeds", "the model's context", "retrieval.chunk_chars"),
+        (
             report.num_left_out,
-            "does not fit into the store or on its disk",
-            "do not fit into the store or on its disk",
+            "do not fit",
+            "does not fit",
+            "into the store or on its disk",
             "kv_max_bytes, or free space",
-        )
-
-
-def _warn_left_out(count: int, one: str, several: str, remedy: str) -> None:
-    reason = one if count == 1 else several
-    warn(f"{plural(count, 'chunk')} {reason} and will be computed when used; change {remedy}.")
+        ),
+    )
+    for count, several, one, where, remedy in left_out:
+        if count:
+            verb = one if count == 1 else several
+            warn(f"{plural(count, 'chunk')} {verb} {where} and will be computed when used; change {remedy}.")

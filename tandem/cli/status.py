@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Option
 
 from tandem.cli.options import AsJson, ConfigFile, Overrides, load_settings
-from tandem.cli.output import plural, print_json, warn
+from tandem.cli.output import StageLog, plural, print_json
 from tandem.corpora import describe_model
 from tandem.topology import Party
 
@@ -37,8 +37,9 @@ def status(
 
     Of the cluster that is named, or else of the device or the cluster that runs here.
     """
+    log = StageLog(is_quiet=as_json)
     config = load_settings(config_file, overrides)
-    state = read_state(address or config.cluster.address, config)
+    state = read_state(address or config.cluster.address, config, log)
     if as_json:
         print_json(state)
     else:
@@ -46,7 +47,7 @@ def status(
     return int(any(actor["state"] == "dead" for actor in state["actors"]))
 
 
-def read_state(address: str, config: Config) -> dict[str, Any]:
+def read_state(address: str, config: Config, log: StageLog) -> dict[str, Any]:
     """What runs at an address, or on this machine. Raises ClusterError."""
     from tandem.sites.attached import is_device_running
 
@@ -57,13 +58,7 @@ def read_state(address: str, config: Config) -> dict[str, Any]:
             return device.status()
     from tandem.cluster.table import read_status
 
-    return read_status(address or None, config, _only_losses)
-
-
-def _only_losses(line: str) -> None:
-    """The cluster's address is in the output anyway."""
-    if "no longer" in line:
-        warn(line)
+    return read_status(address or None, config, log)
 
 
 def summary_lines(state: dict[str, Any]) -> Iterator[str]:
