@@ -76,42 +76,25 @@ def build_command() -> Any:
     """The group of all commands; those of the laboratory are imported when one of them is used."""
     import typer
 
-    from tandem.cli import (
-        ask,
-        audit,
-        chat,
-        cluster,
-        config,
-        device,
-        doctor,
-        index,
-        init,
-        profile,
-        resume,
-        search,
-        serve,
-        status,
-    )
+    from tandem.cli.ask import ask
+    from tandem.cli.audit import audit
+    from tandem.cli.chat import chat
+    from tandem.cli.cluster import down, up
+    from tandem.cli.config import config
+    from tandem.cli.device import device
+    from tandem.cli.doctor import doctor
+    from tandem.cli.index import index
+    from tandem.cli.init import init
+    from tandem.cli.profile import profile
+    from tandem.cli.resume import resume
+    from tandem.cli.search import search
+    from tandem.cli.serve import serve
+    from tandem.cli.status import status
     from tandem.cli.usage import LazyCommand, new_app, root
 
     app = new_app(root)
-    for command in (
-        ask.ask,
-        resume.resume,
-        chat.chat,
-        audit.audit,
-        init.init,
-        index.index,
-        search.search,
-        profile.profile,
-        serve.serve,
-        cluster.up,
-        cluster.down,
-        device.device,
-        status.status,
-    ):
-        app.command()(command)
-    for command in (doctor.doctor, config.config):
+    own = (ask, resume, chat, audit, init, index, search, profile, serve, up, down, device, status)
+    for command in (*own, doctor, config):
         app.command()(command)
     group: Any = typer.main.get_command(app)
     group.add_command(LazyCommand("cloud", "tandem.cli.cloud:app", help="Serve devices that join by a link."))

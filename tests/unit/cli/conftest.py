@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
+from tandem.cli import main
 from tandem.client.batch import BatchItem
 from tandem.client.resume import Unfinished
 from tandem.config.schema import Config
@@ -26,6 +27,29 @@ from tandem.events import (
     collect,
 )
 from tandem.topology import Party
+
+
+class Shown(NamedTuple):
+    """What a command wrote, and its exit code."""
+
+    code: int
+    out: str
+    err: str
+
+
+Run = Callable[..., Shown]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    """Runs one command of these words."""
+
+    def run(*words: str) -> Shown:
+        capsys.readouterr()
+        return Shown(main(list(words)), *capsys.readouterr())
+
+    return run
+
 
 TEXTS = (" Mira", " likes", " puzzle", " games", ".")
 

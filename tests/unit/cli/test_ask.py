@@ -7,11 +7,10 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, fields, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
-from tandem.cli import main
 from tandem.cluster import registry
 from tandem.cluster.registry import Entry
 from tandem.config.sampling import SamplingParams
@@ -33,33 +32,24 @@ from tandem.events import (
 from tandem.system.paths import state_folder
 from tandem.topology import Party
 
-from .conftest import FakeTandem, answer_events, statistics, token
+from .conftest import FakeTandem, Run, Shown, answer_events, statistics, token
 
 QUESTION = "Which game should Mira try?"
 NAN = float("nan")
 TOKENS = [event for event in answer_events() if isinstance(event, TokenEvent)]
 
 
-class Shown(NamedTuple):
-    """What the command wrote, and its exit code."""
-
-    code: int
-    out: str
-    err: str
-
-
 Ask = Callable[..., Shown]
 
 
 @pytest.fixture
-def ask(tandem: FakeTandem, capsys: pytest.CaptureFixture[str]) -> Ask:
+def ask(tandem: FakeTandem, run: Run) -> Ask:
     """Asks QUESTION; `events` is the script of the answer, if another than the usual."""
 
     def ask(*options: str, events: Sequence[Event | BaseException] | None = None) -> Shown:
         if events is not None:
             tandem.script = events
-        code = main(["ask", QUESTION, *options])
-        return Shown(code, *capsys.readouterr())
+        return run("ask", QUESTION, *options)
 
     return ask
 
@@ -305,9 +295,12 @@ def test_mistakes_are_found_before_anything_is_started(
 
 
 @pytest.mark.parametrize("question", ["", " "])
-def test_an_empty_question(tandem: FakeTandem, question: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["ask", question]) == 1
-    assert capsys.readouterr().err == f"tandem: The question is empty (got {question!r}); ask something.\n"
+def test_an_empty_question(tandem: FakeTandem, question: str, run: Run) -> None:
+    assert run("ask", question) == (
+        1,
+        "",
+        f"tandem: The question is empty (got {question!r}); ask something.\n",
+    )
     assert tandem.started == []
 
 

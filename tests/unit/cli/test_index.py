@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tandem.cli import main
 from tandem.errors import GenerationError, RetrievalError
 from tandem.retrieval import Embedder, Index
 from tandem.system.file_kinds import as_text
 from tandem.system.paths import index_folder
 from tandem.topology import Party
+
+from .conftest import Run, Shown
+
+IndexRun = Callable[..., Shown]
 
 
 class LengthEmbedder:
@@ -43,6 +46,12 @@ def embedders(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @pytest.fixture
+def index(run: Run) -> IndexRun:
+    """Runs `tandem index device`."""
+    return lambda *words: run("index", "device", *map(str, words))
+
+
+@pytest.fixture
 def notes(folders: Path) -> Path:
     folder = folders / "notes"
     folder.mkdir()
@@ -51,11 +60,14 @@ def notes(folders: Path) -> Path:
     return folder
 
 
-def test_an_index_and_how_to_use_it(notes: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["index", "device", str(notes)]) == 0
+def opened() -> Index:
+    return Index.open(index_folder(Party.DEVICE))
+
+
+def test_an_index_and_how_to_use_it(notes: Path, index: IndexRun) -> None:
+    shown = index(notes)
     out = index_folder(Party.DEVICE)
     assert len(Index.open(out, LengthEmbedder.fingerprint)) == 2
-    shown = capsys.readouterr()
     assert shown.out.splitlines() == [
         f"Indexed: 2 files, 2 chunks in {out} (Flat, lengths)",
         "Chunks: 2 added, 0 replaced, 0 deleted, 0 unchanged; 2 texts embedded",
@@ -64,116 +76,99 @@ def test_an_index_and_how_to_use_it(notes: Path, capsys: pytest.CaptureFixture[s
         f'or permanently, in tandem.toml: device.index = "{out}"',
     ]
     assert "chunks     2 of 2" in shown.err
-    assert main(["index", "device", str(notes)]) == 0
-    assert capsys.readouterr().out.startswith("Unchanged: 2 files, 2 chunks")
+    assert index(notes).out.startswith("Unchanged: 2 files, 2 chunks")
 
 
-def test_ids_are_opaque(notes: Path) -> None:
+def test_ids_are_opaque(notes: Path, run: Run) -> None:
     for party in ("device", "cloud"):
-        assert main(["index", party, str(notes)]) == 0
+        run("index", party, str(notes))
     one, other = (Index.open(index_folder(party)).document(0).id for party in Party)
     assert one != other  # each index has its own key
 
 
-def test_options_reach_the_index(notes: Path, folders: Path, embedders: list[str]) -> None:
+def test_options_reach_the_index(notes: Path, folders: Path, embedders: list[str], index: IndexRun) -> None:
     settings = ["--set", "retrieval.embedder=offline", "--set", "retrieval.chunk_chars=12"]
     settings += ["--set", "retrieval.chunk_overlap=2"]
     out = folders / "elsewhere"
-    assert main(["index", "cloud", str(notes), "--out", str(out), "--factory", "HNSW8", *settings]) == 0
-    index = Index.open(out)
-    assert index.manifest.factory == "HNSW8"
-    assert len(index) > 2
+    assert index(notes, "--out", out, "--factory", "HNSW8", *settings).code == 0
+    assert Index.open(out).manifest.factory == "HNSW8"
+    assert len(Index.open(out)) > 2
     assert embedders == ["offline"]
 
 
-def test_json(notes: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unreadable_file_among_good_ones(notes: Path, index: IndexRun) -> None:
     (notes / "broken.pdf").write_bytes(b"no pdf")
-    assert main(["index", "device", str(notes), "--json"]) == 0
-    shown = capsys.readouterr()
-    value = json.loads(shown.out)
-    assert (value["party"], value["num_files"], value["num_chunks"]) == ("device", 2, 2)
-    assert len(value["problems"]) == 1
-    assert shown.err == ""
-
-
-def test_an_unreadable_file_among_good_ones(notes: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (notes / "broken.pdf").write_bytes(b"no pdf")
-    assert main(["index", "device", str(notes)]) == 0
-    shown = capsys.readouterr()
+    shown = index(notes)
     assert "2 files, 2 chunks, 1 problem in" in shown.out
     assert "tandem: broken.pdf was left out" in shown.err
+    shown = index(notes, "--json")
+    value = json.loads(shown.out)
+    assert (value["party"], value["num_files"], value["num_chunks"]) == ("device", 2, 2)
+    assert (len(value["problems"]), shown.code, shown.err) == (1, 0, "")
 
 
-def test_a_missing_corpus_is_found_before_the_embedder_is_loaded(
-    embedders: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["index", "device", "/no/such/folder"]) == 1
-    assert "/no/such/folder does not exist" in capsys.readouterr().err
-    assert embedders == []
+def test_an_error_loses_nothing(notes: Path, folders: Path, embedders: list[str], index: IndexRun) -> None:
+    index(notes)
+    (folders / "empty").mkdir()
+    for words in ([folders / "empty"], [notes, "--factory", "Nonsense"]):
+        shown = index(*words)
+        assert shown.code == 1
+        assert shown.err.splitlines()[-1].startswith("tandem: ")
+    assert len(opened()) == 2
+    embedders.clear()
+    shown = index("/no/such/folder")
+    assert shown.code == 1
+    assert "/no/such/folder does not exist" in shown.err
+    assert embedders == [], "found before the embedder is loaded"
 
 
-def test_an_error_loses_nothing(notes: Path, folders: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["index", "device", str(notes)]) == 0
-    empty = folders / "empty"
-    empty.mkdir()
-    assert main(["index", "device", str(empty)]) == 1
-    assert main(["index", "device", str(notes), "--factory", "Nonsense"]) == 1
-    errors = [line for line in capsys.readouterr().err.splitlines() if line.startswith("tandem: ")]
-    assert len(errors) == 2
-    assert len(Index.open(index_folder(Party.DEVICE))) == 2
-
-
-def test_an_embedder_that_is_not_there(
-    notes: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_embedder_that_is_not_there(notes: Path, index: IndexRun, monkeypatch: pytest.MonkeyPatch) -> None:
     def load(name: str = "auto", **_: object) -> LengthEmbedder:
         raise RetrievalError("No embedder.")
 
     monkeypatch.setattr(Embedder, "load", load)
-    assert main(["index", "device", str(notes)]) == 1
-    assert capsys.readouterr().err.endswith("tandem: No embedder.\n")
+    shown = index(notes)
+    assert (shown.code, shown.err.splitlines()[-1]) == (1, "tandem: No embedder.")
 
 
-def kv_files(party: Party = Party.DEVICE) -> list[Path]:
-    return sorted(index_folder(party).glob("kv/*/*/*"))
+# ---- caches ----------------------------------------------------------------------------------------------------
 
 
-def test_caches_are_computed_once_and_follow_the_index(
-    notes: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["index", "device", str(notes), "--precompute-kv"]) == 0
-    shown = capsys.readouterr()
-    size = sum(path.stat().st_size for path in kv_files())
-    assert f"Caches: 2 chunks computed, 0 already there; {size / 1e6:.1f} MB" in shown.out
+def kv_files() -> list[Path]:
+    return sorted(index_folder(Party.DEVICE).glob("kv/*/*/*"))
+
+
+def kv_bytes() -> int:
+    return sum(path.stat().st_size for path in kv_files())
+
+
+def test_caches_are_computed_once_and_follow_the_index(notes: Path, index: IndexRun) -> None:
+    shown = index(notes, "--precompute-kv")
+    assert f"Caches: 2 chunks computed, 0 already there; {kv_bytes() / 1e6:.1f} MB" in shown.out
     assert "caches: 100 %" in shown.err
     assert len(kv_files()) == 2
     (notes / "two.md").write_text("# Two\n\nTom prefers go.")
-    assert main(["index", "device", str(notes), "--precompute-kv", "--json"]) == 0
-    shown = capsys.readouterr()
+    shown = index(notes, "--precompute-kv", "--json")
     report = json.loads(shown.out)["kv"]
-    assert (report["num_computed"], report["num_present"], report["num_bytes"]) == (
-        1,
-        1,
-        sum(path.stat().st_size for path in kv_files()),
-    )
-    assert shown.err == ""
+    assert (report["num_computed"], report["num_present"], report["num_bytes"]) == (1, 1, kv_bytes())
+    assert (shown.code, shown.err) == (0, "")
     assert len(kv_files()) == 2  # that of the text before is gone
 
 
-def test_caches_of_an_index_that_changed_go_without_kv(notes: Path) -> None:
-    assert main(["index", "device", str(notes), "--precompute-kv"]) == 0
-    assert main(["index", "device", str(notes)]) == 0
+def test_caches_of_an_index_that_changed_go_without_kv(notes: Path, index: IndexRun) -> None:
+    index(notes, "--precompute-kv")
+    index(notes)
     assert len(kv_files()) == 2
     (notes / "one.txt").unlink()
-    assert main(["index", "device", str(notes)]) == 0
+    index(notes)
     assert kv_files() == []
 
 
 def test_caches_go_though_an_earlier_run_changed_the_index(
-    notes: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    notes: Path, index: IndexRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The run that changed it failed before it came to the caches."""
-    assert main(["index", "device", str(notes), "--precompute-kv"]) == 0
+    index(notes, "--precompute-kv")
     (notes / "one.txt").unlink()
 
     def failing(*_: object) -> None:
@@ -181,151 +176,132 @@ def test_caches_go_though_an_earlier_run_changed_the_index(
 
     with monkeypatch.context() as patch:
         patch.setattr("tandem.actors.loading.load_engine", failing)
-        assert main(["index", "device", str(notes), "--precompute-kv"]) == 1
+        assert index(notes, "--precompute-kv").code == 1
     assert len(kv_files()) == 2
-    capsys.readouterr()
-    assert main(["index", "device", str(notes)]) == 0
-    assert capsys.readouterr().out.startswith("Unchanged")
+    assert index(notes).out.startswith("Unchanged")
     assert kv_files() == []
-    assert main(["index", "device", str(notes), "--precompute-kv"]) == 0
+    index(notes, "--precompute-kv")
     (notes / "three.txt").write_text("More.")
-    assert main(["index", "device", str(notes), "--precompute-kv"]) == 0
-    assert main(["index", "device", str(notes)]) == 0
+    index(notes, "--precompute-kv")
+    index(notes)
     assert len(kv_files()) == 2
 
 
-def test_a_store_that_keeps_nothing_is_found_before_the_index_is_built(notes: Path) -> None:
-    assert main(["index", "device", str(notes), "--precompute-kv", "--set", "device.kv_store=off"]) == 1
+@pytest.mark.parametrize("kind", ["off", "memory"])
+def test_a_store_that_keeps_nothing_is_found_before_the_index_is_built(
+    notes: Path, index: IndexRun, kind: str
+) -> None:
+    assert index(notes, "--precompute-kv", "--set", f"device.kv_store={kind}") == (
+        1,
+        "",
+        f'tandem: Caches are precomputed for a store on disk, but device.kv_store is "{kind}"; set it to "disk", or '
+        "omit --precompute-kv.\n",
+    )
     assert not index_folder(Party.DEVICE).exists()
 
 
-def test_caches_that_cannot_all_be_kept(notes: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_caches_that_cannot_all_be_kept(notes: Path, index: IndexRun) -> None:
     (notes / "long.txt").write_text("Vantelu Cor has 40 levels. " * 200)
-    longer = ["--set", "retrieval.chunk_chars=9000"]
-    assert main(["index", "device", str(notes), "--precompute-kv", *longer]) == 0
+    longer = ["--precompute-kv", "--set", "retrieval.chunk_chars=9000"]
     text = "1 chunk exceeds the model's context and will be computed when used; change retrieval.chunk_chars."
-    assert f"tandem: {text}" in capsys.readouterr().err
+    assert f"tandem: {text}" in index(notes, *longer).err
     largest = max(path.stat().st_size for path in kv_files())
     for path in kv_files():
         path.unlink()
-    less = ["--set", f"device.kv_max_bytes={int(1.2 * largest)}"]
-    assert main(["index", "device", str(notes), "--precompute-kv", *longer, *less]) == 0
-    assert (
-        "1 chunk does not fit into the store or on its disk and will be computed when used; "
-        in capsys.readouterr().err
-    )
+    shown = index(notes, *longer, "--set", f"device.kv_max_bytes={int(1.2 * largest)}")
+    assert "1 chunk does not fit into the store or on its disk and will be computed when used; " in shown.err
     assert len(kv_files()) == 1
-    assert main(["index", "device", str(notes), "--precompute-kv", "--set", "device.kv_store=memory"]) == 1
-    assert capsys.readouterr().err.endswith(
-        'tandem: Caches are precomputed for a store on disk, but device.kv_store is "memory"; '
-        'set it to "disk", or omit --precompute-kv.\n'
-    )
+
+
+# ---- an index that has grown -------------------------------------------------------------------------------------
 
 
 @pytest.fixture
-def many(notes: Path) -> Path:
+def many(notes: Path, index: IndexRun) -> Path:
     for number in range(28):
         (notes / f"note-{number}.txt").write_text(f"Note {'x' * number}.")
-    assert main(["index", "device", str(notes)]) == 0
+    assert index(notes).code == 0
     return notes
 
 
 def sources() -> set[str]:
-    index = Index.open(index_folder(Party.DEVICE))
-    return {chunk.metadata["source"] for chunk in index.chunks()}
+    return {chunk.metadata["source"] for chunk in opened().chunks()}
 
 
 def test_another_path_is_refused_before_the_embedder_is_loaded(
-    many: Path, embedders: list[str], capsys: pytest.CaptureFixture[str]
+    many: Path, embedders: list[str], index: IndexRun
 ) -> None:
     embedders.clear()
-    capsys.readouterr()
     note = many / "note-9.txt"
-    assert main(["index", "device", str(note)]) == 1
-    assert capsys.readouterr().err.splitlines()[-1] == (
+    shown = index(note)
+    assert (shown.code, shown.err.splitlines()[-1]) == (
+        1,
         f"tandem: The index {index_folder(Party.DEVICE)} was built from {many}, and building it from {note} would "
         "delete 29 documents; use --replace (in Python replace=True: the index becomes this alone), "
-        f"--add {note} (adds it to what is there), or --delete NAME (removes a document)."
+        f"--add {note} (adds it to what is there), or --delete NAME (removes a document).",
     )
     assert embedders == []
     assert len(sources()) == 30
 
 
-def test_replacing_adding_and_deleting(many: Path, folders: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_replacing_adding_and_deleting(many: Path, folders: Path, index: IndexRun) -> None:
+    shown = index("--delete", "note-99.txt")
+    assert (shown.code, shown.err.splitlines()[-1]) == (
+        1,
+        "tandem: note-99.txt was not deleted: the index holds nothing of it; did you mean note-9.txt?",
+    )
     note = many / "note-9.txt"
     note.write_text("Other.")
-    assert main(["index", "device", "--add", str(note)]) == 0
-    assert "Chunks: 0 added, 1 replaced, 0 deleted, 29 unchanged" in capsys.readouterr().out
+    assert "Chunks: 0 added, 1 replaced, 0 deleted, 29 unchanged" in index("--add", note).out
     pages = folders / "pages"
     pages.mkdir()
     (pages / "one.txt").write_text("A page.")
-    assert main(["index", "device", "--add", str(pages)]) == 0
-    assert f"From: {many}, {pages}" in capsys.readouterr().out
+    assert f"From: {many}, {pages}" in index("--add", pages).out
     assert "pages/one.txt" in sources()
     (pages / "two.txt").write_text("Another page.")
-    assert main(["index", "device"]) == 0, "brings all of it up to date"
+    assert index().code == 0, "brings all of it up to date"
     assert {"pages/one.txt", "pages/two.txt", "note-9.txt"} < sources()
-    assert main(["index", "device", "--delete", "note-9.txt", "--delete", "pages"]) == 0
+    assert index("--delete", "note-9.txt", "--delete", "pages").code == 0
     assert len(sources()) == 29
-    assert main(["index", "device", str(note), "--replace"]) == 0
+    assert index(note, "--replace").code == 0
     assert sources() == {"note-9.txt"}
-
-
-def test_deleting_what_is_not_there(many: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["index", "device", "--delete", "note-99.txt"]) == 1
-    assert capsys.readouterr().err.endswith(
-        "tandem: note-99.txt was not deleted: the index holds nothing of it; did you mean note-9.txt?\n"
-    )
 
 
 @pytest.mark.parametrize(
     ("line", "sentence"),
     [
-        (
-            "index device x --add y",
-            "PATH must be left out with --add and --delete; see `tandem index --help`.",
-        ),
-        ("index device --replace", "--replace needs a PATH; see `tandem index --help`."),
+        ("x --add y", "PATH must be left out with --add and --delete; see `tandem index --help`."),
+        ("--replace", "--replace needs a PATH; see `tandem index --help`."),
     ],
 )
-def test_options_that_do_not_fit(line: str, sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(line.split()) == 2
-    assert capsys.readouterr().err == f"tandem: {sentence}\n"
+def test_options_that_do_not_fit(line: str, sentence: str, index: IndexRun) -> None:
+    assert index(*line.split()) == (2, "", f"tandem: {sentence}\n")
 
 
-def test_nothing_to_bring_up_to_date(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["index", "device"]) == 1
-    assert capsys.readouterr().err.endswith(
+def test_nothing_to_bring_up_to_date(index: IndexRun) -> None:
+    shown = index()
+    assert (shown.code, shown.err.splitlines()[-1]) == (
+        1,
         "tandem: An index is brought up to date from what it was built from, but "
-        f"{index_folder(Party.DEVICE)} remembers none; name a file or folder.\n"
+        f"{index_folder(Party.DEVICE)} remembers none; name a file or folder.",
     )
 
 
-def test_the_settings_say_where_the_index_goes(
-    notes: Path, folders: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_settings_say_where_the_index_goes(notes: Path, index: IndexRun) -> None:
     Path("tandem.toml").write_text('[device]\nindex = "mine"\n')
-    assert main(["index", "device", str(notes)]) == 0
+    assert index(notes).out.endswith("Use it: tandem ask QUESTION\n")
     assert len(Index.open(Path("mine"))) == 2
-    assert capsys.readouterr().out.endswith("Use it: tandem ask QUESTION\n")
 
 
-def test_changed_metadata_are_counted(notes: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_changed_metadata_are_counted(notes: Path, index: IndexRun) -> None:
     (notes / "two.md").write_text("---\nyear: 2023\n---\nTom likes chess.")
-    assert main(["index", "device", str(notes)]) == 0
+    index(notes)
     (notes / "two.md").write_text("---\nyear: 2024\n---\nTom likes chess.")
-    capsys.readouterr()
-    assert main(["index", "device", str(notes)]) == 0
-    shown = capsys.readouterr().out
-    assert (
-        "Chunks: 0 added, 0 replaced, 0 deleted, 1 with other metadata, 1 unchanged; 0 texts embedded"
-        in shown
-    )
-    years = [chunk.metadata.get("year") for chunk in Index.open(index_folder(Party.DEVICE)).chunks()]
-    assert years == [None, 2024]
+    changes = "Chunks: 0 added, 0 replaced, 0 deleted, 1 with other metadata, 1 unchanged; 0 texts embedded"
+    assert changes in index(notes).out
+    assert [chunk.metadata.get("year") for chunk in opened().chunks()] == [None, 2024]
 
 
-def test_help_shows_the_table_of_kinds(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["index", "--help"]) == 0
-    shown = capsys.readouterr().out
+def test_help_shows_the_table_of_kinds(index: IndexRun) -> None:
+    shown = index("--help").out
     assert all(line in shown for line in as_text().splitlines())
