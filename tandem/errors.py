@@ -130,14 +130,6 @@ class QueryError(TandemError):
     """A query cannot be answered as asked (bad argument, peer lost, cancelled)."""
 
 
-class NetLabError(TandemError):
-    """The test network cannot be built, changed or removed, or a trace for it cannot be read."""
-
-
-class EvaluationError(TandemError):
-    """Questions or a text cannot be used for an evaluation."""
-
-
 def describe_origin(error: BaseException) -> tuple[str, list[str]]:
     """The kind of an unforeseen error and where it came from, but not its message, which may quote a document."""
     places = traceback.extract_tb(error.__traceback__)

@@ -15,8 +15,9 @@ import typer
 from tandem.cli.options import AsJson, ConfigFile, Overrides, load_settings, parse_count, with_options
 from tandem.cli.output import StageLog, print_json, progress_bar
 from tandem.cli.usage import new_app
-from tandem.errors import ConfigError, EvaluationError, install_line
+from tandem.errors import ConfigError, install_line
 from tandem.topology import PARTIES, Party
+from tandem_lab.errors import EvaluationError
 from tandem_lab.quality.methods import NUM_PASSAGES
 
 if TYPE_CHECKING:

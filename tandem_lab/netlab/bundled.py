@@ -9,7 +9,8 @@ import math
 import random
 from collections.abc import Callable, Iterable
 
-from tandem.errors import NetLabError, nearest
+from tandem.errors import nearest
+from tandem_lab.errors import NetLabError
 from tandem_lab.netlab.schedule import LinkSchedule, ScheduleRow
 from tandem_lab.netlab.shape import Shape
 

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tandem.client.tandem import Tandem
-from tandem.errors import NetLabError
 from tandem.topology import PARTIES, Party
+from tandem_lab.errors import NetLabError
 from tandem_lab.netlab import NetLab, tools
 from tandem_lab.netlab.layout import INTERFACE
 from tandem_lab.netlab.packets import Flow

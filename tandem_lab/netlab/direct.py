@@ -5,7 +5,7 @@ Knows two namespaces that exist. NOT used with the router, where netem must not 
 
 from __future__ import annotations
 
-from tandem.errors import NetLabError
+from tandem_lab.errors import NetLabError
 from tandem_lab.netlab.layout import HOSTS, INTERFACE, Layout, other
 from tandem_lab.netlab.shape import Shape
 from tandem_lab.netlab.tools import Runner

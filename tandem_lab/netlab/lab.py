@@ -16,7 +16,7 @@ from ipaddress import IPv4Network
 from pathlib import Path
 from typing import Any
 
-from tandem.errors import NetLabError
+from tandem_lab.errors import NetLabError
 from tandem_lab.netlab import direct, namespaces, router, tools
 from tandem_lab.netlab.layout import HOSTS, INTERFACE, Layout, choose_subnet, other
 from tandem_lab.netlab.shape import Shape

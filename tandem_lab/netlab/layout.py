@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network
 from typing import Any
 
-from tandem.errors import NetLabError
+from tandem_lab.errors import NetLabError
 from tandem_lab.netlab.tools import Runner
 
 HOSTS = ("device", "cloud")

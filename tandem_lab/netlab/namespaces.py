@@ -12,7 +12,7 @@ import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from tandem.errors import NetLabError
+from tandem_lab.errors import NetLabError
 from tandem_lab.netlab.layout import PREFIX, ROLES, Layout, owner
 from tandem_lab.netlab.tools import Runner
 

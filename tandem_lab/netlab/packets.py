@@ -12,12 +12,12 @@ from pathlib import Path
 from socket import inet_ntoa
 from typing import Any, NamedTuple
 
-from tandem.errors import NetLabError
 from tandem.messages import LinkFrame, Proposal, Resync, Verdict, decode
 from tandem.messages.wire import write_varint
 from tandem.protocol.log import logprobs_of
 from tandem.transport.handshake import MAGIC
 from tandem.transport.port import FrameSplitter
+from tandem_lab.errors import NetLabError
 from tandem_lab.netlab.pcap import reading
 
 _WRAP = 1 << 32

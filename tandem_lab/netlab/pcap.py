@@ -10,7 +10,8 @@ from collections.abc import Iterable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
-from tandem.errors import NetLabError, install_line
+from tandem.errors import install_line
+from tandem_lab.errors import NetLabError
 
 
 def check_dpkt() -> None:

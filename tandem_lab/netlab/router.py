@@ -16,7 +16,7 @@ from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
-from tandem.errors import NetLabError
+from tandem_lab.errors import NetLabError
 from tandem_lab.netlab import namespaces, tools, without_xstate
 from tandem_lab.netlab.direct import add_neighbour
 from tandem_lab.netlab.layout import HOSTS, INTERFACE, Layout, other

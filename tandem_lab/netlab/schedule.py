@@ -15,7 +15,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Protocol
 
-from tandem.errors import NetLabError
+from tandem_lab.errors import NetLabError
 from tandem_lab.netlab.shape import Shape
 
 FIELDS = ("time_s", "delay_ms", "jitter_ms", "rate_mbit", "loss_pct")

@@ -9,7 +9,7 @@ import math
 import re
 from dataclasses import dataclass, replace
 
-from tandem.errors import NetLabError
+from tandem_lab.errors import NetLabError
 
 LONGEST_RTT_S = 60.0
 QUEUE_PACKETS = 1000

@@ -16,7 +16,7 @@ from ipaddress import IPv4Network
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from tandem.errors import NetLabError
+from tandem_lab.errors import NetLabError
 from tandem_lab.netlab.layout import Layout
 from tandem_lab.netlab.shape import Shape
 

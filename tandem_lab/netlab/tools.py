@@ -11,7 +11,7 @@ import subprocess
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
-from tandem.errors import NetLabError
+from tandem_lab.errors import NetLabError
 
 Runner: TypeAlias = Callable[[Sequence[str]], str]
 """Runs a command and gives its stdout; raises NetLabError if it fails."""

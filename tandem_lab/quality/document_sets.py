@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from tandem.errors import EvaluationError
 from tandem.retrieval.retriever import Hit, Retriever
 from tandem.topology import PARTIES, Party
 from tandem_lab.baselines.documents import JOINT
+from tandem_lab.errors import EvaluationError
 
 if TYPE_CHECKING:
     from tandem.retrieval.langchain import StoreRetriever

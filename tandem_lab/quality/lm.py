@@ -15,8 +15,8 @@ from tokenizers import Tokenizer
 
 from tandem.config.schema import WeightsConfig
 from tandem.engine.engine import Engine
-from tandem.errors import EvaluationError
 from tandem.topology import PARTIES, Party
+from tandem_lab.errors import EvaluationError
 from tandem_lab.quality import statistics
 from tandem_lab.quality.aggregation import Floats
 from tandem_lab.quality.document_sets import Counts, search

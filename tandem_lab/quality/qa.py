@@ -22,10 +22,10 @@ from tandem.config.schema import Config
 from tandem.engine.drafter import Drafter
 from tandem.engine.engine import Engine
 from tandem.engine.tokenizer import Detokenizer, StopRule
-from tandem.errors import EvaluationError
 from tandem.modes.spec import SessionSpec
 from tandem.protocol.prefix import Prefix
 from tandem.topology import PARTIES, Party
+from tandem_lab.errors import EvaluationError
 from tandem_lab.numbers import mean
 from tandem_lab.quality import statistics
 from tandem_lab.quality.aggregation import Floats

@@ -15,8 +15,8 @@ from typing import Any
 
 from tandem.client.questions import entry_of, read_lines, read_texts, text_of
 from tandem.config.schema import Config
-from tandem.errors import EvaluationError
 from tandem.topology import PARTIES
+from tandem_lab.errors import EvaluationError
 from tandem_lab.training import bundle
 
 HOUSEHOLD = Path(__file__).parent / "household.jsonl"

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tandem.errors import EvaluationError
+from tandem_lab.errors import EvaluationError
 from tandem_lab.quality.document_sets import Counts
 
 Interval = tuple[float, float] | None

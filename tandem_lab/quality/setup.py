@@ -18,7 +18,6 @@ from tandem.codecs import Codec, codec_of
 from tandem.config.schema import Config, PartyConfig
 from tandem.engine.engine import Engine
 from tandem.engine.kv import MemoryStore
-from tandem.errors import EvaluationError
 from tandem.retrieval.build import Progress, build_index
 from tandem.retrieval.embedding import TextEmbedder
 from tandem.retrieval.factory import open_retriever
@@ -26,6 +25,7 @@ from tandem.retrieval.index import Index
 from tandem.retrieval.retriever import Retriever, Scorer
 from tandem.system.paths import cache_folder
 from tandem.topology import PARTIES, Party
+from tandem_lab.errors import EvaluationError
 
 if TYPE_CHECKING:
     from tandem.retrieval.langchain import StoreRetriever

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from tandem.errors import EvaluationError
 from tandem.retrieval.loaders import load_path
+from tandem_lab.errors import EvaluationError
 from tandem_lab.quality.teacher_forcing import Case
 
 QUERY_SHARE = 8

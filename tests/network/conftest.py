@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tandem.errors import NetLabError
+from tandem_lab.errors import NetLabError
 from tandem_lab.netlab import router, tools
 from tandem_lab.netlab.lab import NetLab
 from tandem_lab.netlab.layout import PREFIX

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tandem.errors import NetLabError
+from tandem_lab.errors import NetLabError
 from tandem_lab.netlab import tools
 from tandem_lab.netlab.lab import NetLab, lab_names
 from tandem_lab.netlab.shape import Shape

@@ -12,13 +12,14 @@ import pytest
 from tandem.cli import main
 from tandem.cli.output import StageLog
 from tandem.config.schema import Config
-from tandem.errors import NetLabError, install_line
+from tandem.errors import install_line
 from tandem_lab.bench.dual import LATENCY, full_cells
 from tandem_lab.bench.plan import Plan
 from tandem_lab.bench.runner import experiments_of
 from tandem_lab.bench.suite import Axes, Suite
 from tandem_lab.bench.systems import FEDERATED, SPECULATIVE
 from tandem_lab.cli import bench
+from tandem_lab.errors import NetLabError
 from tandem_lab.netlab import tools
 from tests.unit.lab.bench.cells import cell
 

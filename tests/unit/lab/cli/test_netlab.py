@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tandem.cli import main
-from tandem.errors import NetLabError
 from tandem_lab.cli import netlab as command
+from tandem_lab.errors import NetLabError
 from tandem_lab.netlab.lab import NetLab
 from tandem_lab.netlab.shape import Shape
 from tests.unit.lab.netlab.machine import Machine

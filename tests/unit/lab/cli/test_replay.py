@@ -13,9 +13,9 @@ import pytest
 from tandem.cli import main
 from tandem.cli.output import StageLog
 from tandem.config.schema import Config
-from tandem.errors import NetLabError
 from tandem_lab.cli import outputs
 from tandem_lab.cli import replay as command
+from tandem_lab.errors import NetLabError
 from tandem_lab.netlab import NetLab, Shape, inside
 from tandem_lab.replay.records import QuestionRun, Replay
 

@@ -7,7 +7,7 @@ import statistics
 
 import pytest
 
-from tandem.errors import NetLabError
+from tandem_lab.errors import NetLabError
 from tandem_lab.netlab.bundled import PERIOD_S, bundled, bundled_names
 from tandem_lab.netlab.schedule import format_schedule, parse_schedule
 

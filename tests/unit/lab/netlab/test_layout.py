@@ -6,7 +6,7 @@ from ipaddress import IPv4Network
 
 import pytest
 
-from tandem.errors import NetLabError
+from tandem_lab.errors import NetLabError
 from tandem_lab.netlab.layout import Layout, choose_subnet, other, owner, parse_subnet
 from tests.unit.lab.netlab.machine import Machine
 

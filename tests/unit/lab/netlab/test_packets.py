@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from tandem.codecs.top_p import TopP
-from tandem.errors import NetLabError
 from tandem.messages import LinkFrame, Proposal, Resync, encode
 from tandem.transport.handshake import Greeting
 from tandem.transport.port import join_frames
+from tandem_lab.errors import NetLabError
 from tandem_lab.netlab.packets import Flow, as_varints, has_common_run, pieces_of, read_capture, token_runs
 
 dpkt: Any = pytest.importorskip("dpkt")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tandem.errors import NetLabError
+from tandem_lab.errors import NetLabError
 from tandem_lab.netlab import router, tools
 from tandem_lab.netlab.layout import Layout
 from tandem_lab.netlab.shape import Shape

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tandem.errors import NetLabError
+from tandem_lab.errors import NetLabError
 from tandem_lab.netlab.schedule import (
     LinkSchedule,
     ScheduleRow,

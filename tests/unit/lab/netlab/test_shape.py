@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tandem.errors import NetLabError
+from tandem_lab.errors import NetLabError
 from tandem_lab.netlab.shape import Shape, parse_duration, parse_rate, parse_share
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tandem.errors import NetLabError
+from tandem_lab.errors import NetLabError
 from tandem_lab.netlab.shape import Shape
 from tandem_lab.netlab.state import State, Store
 

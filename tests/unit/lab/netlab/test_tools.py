@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from tandem.errors import NetLabError
+from tandem_lab.errors import NetLabError
 from tandem_lab.netlab import tools
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root runs the network's programs")

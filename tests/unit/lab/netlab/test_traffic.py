@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tandem.errors import NetLabError
 from tandem.topology import Party
+from tandem_lab.errors import NetLabError
 from tandem_lab.netlab.packets import read_capture
 from tandem_lab.netlab.traffic import HEADER_BYTES, LinkTraffic, Packet, read_packets
 

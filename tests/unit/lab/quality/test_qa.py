@@ -15,11 +15,11 @@ from tandem.config.schema import Config
 from tandem.corpora import HOUSEHOLD
 from tandem.engine.engine import Engine
 from tandem.engine.kv import MemoryStore
-from tandem.errors import EvaluationError
 from tandem.retrieval.documents import Document
 from tandem.retrieval.factory import build_given_index
 from tandem.retrieval.retriever import Hit, Retriever
 from tandem.topology import PARTIES, Party
+from tandem_lab.errors import EvaluationError
 from tandem_lab.quality.document_sets import Counts
 from tandem_lab.quality.methods import select_methods
 from tandem_lab.quality.qa import Prediction, evaluate_questions, told_text

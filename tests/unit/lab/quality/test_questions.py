@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from tandem import Config
-from tandem.errors import EvaluationError, TandemError
+from tandem.errors import TandemError
+from tandem_lab.errors import EvaluationError
 from tandem_lab.quality.questions import (
     Question,
     question_texts,

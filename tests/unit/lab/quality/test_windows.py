@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tandem.errors import EvaluationError
+from tandem_lab.errors import EvaluationError
 from tandem_lab.quality.windows import read_text, windows
 
 
