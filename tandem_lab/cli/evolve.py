@@ -30,9 +30,8 @@ def evolve(seeds: Seeds = None, out: Out = None, smoke: Smoke = False) -> int:
     """
     log = StageLog()
     folder = outputs.check_folder("--out", out or "bench/evolve", NAMES)
-    from tandem_lab.evolve.plot import plot_updates
     from tandem_lab.evolve.study import SMOKE, Row, Size, Study
-    from tandem_lab.evolve.tables import text_of
+    from tandem_lab.evolve.tables import plot_updates, text_of
 
     size = SMOKE if smoke else Size()
     environment = describe_environment()

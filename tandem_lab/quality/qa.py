@@ -29,13 +29,12 @@ from tandem_lab.errors import EvaluationError
 from tandem_lab.numbers import mean
 from tandem_lab.quality import statistics
 from tandem_lab.quality.aggregation import Floats
-from tandem_lab.quality.answers import contains_answer, exact_match, f1
 from tandem_lab.quality.document_sets import Counts, DocumentSet, search
 from tandem_lab.quality.lm import Progress
 from tandem_lab.quality.lm import row as row_of_losses
 from tandem_lab.quality.local import LocalPair
 from tandem_lab.quality.methods import NUM_PASSAGES, Method
-from tandem_lab.quality.questions import Question
+from tandem_lab.quality.questions import Question, contains_answer, exact_match, f1
 from tandem_lab.quality.result import Result, Row, Share
 from tandem_lab.quality.setup import Parties
 from tandem_lab.quality.teacher_forcing import Case, Notes, Teacher

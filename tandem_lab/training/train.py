@@ -5,27 +5,34 @@ precision, a log (one JSON object a line: step, loss, held-out measurements, wal
 checksum. Knows nothing of retrieval, sides or Ray.
 """
 
+from __future__ import annotations
+
 import argparse
 import copy
 import hashlib
 import json
 import time
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from tokenizers import Tokenizer
 from torch.nn import functional as F
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from tandem.papers.flexspec.training import Schedule, half_products, learning_rate, make_optimizer
-from tandem_lab.training.batches import NOT_COUNTED, Batch, draw_batches, even_targets
-from tandem_lab.training.initial import look_up_names
-from tandem_lab.training.measure import measure
-from tandem_lab.training.samples import CORPUS, Lesson
+from tandem_lab.training.batches import NOT_COUNTED, Batch, Row, draw_batches, encode_row, even_targets
+from tandem_lab.training.samples import CORPUS, Case, Lesson, draw_sample
 from tandem_lab.training.tokenizer import BOS_ID, EOS_ID, MAX_LENGTH, PAD_ID, save_tokenizer, train_tokenizer
+
+if TYPE_CHECKING:
+    from transformers import LlamaForCausalLM
+
 
 _ATTENTION = "eager"  # for rows this short several times faster to train than the fused kernel
 
@@ -193,3 +200,140 @@ def _main() -> None:
 
 if __name__ == "__main__":
     _main()
+
+
+# ---- Where training begins ------------------------------------------------------------------------------------------
+
+
+OFFSETS = (0, 1, 2, 3)
+"""How far before its own token each head of the first layer looks; "Mira likes" ends two syllables and a verb."""
+POSITION_FREQUENCIES = 4
+"""So many of the fastest rotations tell neighbours apart; slower ones hardly turn from one token to the next."""
+POSITION_SCALE, VALUE_SCALE, MATCH_SCALE, SAY_SCALE = 10.0, 3.0, 2.0, 12.0
+"""Of the biases that name a distance, what is copied, queries and keys that are compared, and what is said."""
+
+
+def look_up_names(model: LlamaForCausalLM) -> None:
+    """Set these heads' weights, drawn from torch's generator. The model needs biases of attention and four heads."""
+    config = model.config
+    heads = _Heads(config.hidden_size, config.num_attention_heads)
+    first, second = (model.model.layers[index].self_attn for index in (0, 1))
+    rotations = _rotations(config, heads.size)
+    kept = torch.linalg.qr(torch.randn(heads.hidden, heads.size))[0].T  # of a token, in each copy
+    # Where copies go; one head's do not overlap another's.
+    places = torch.linalg.qr(torch.randn(heads.hidden, heads.hidden))[0]
+    with torch.no_grad():
+        for head, offset in enumerate(OFFSETS):
+            rows = heads.rows(head)
+            _attend_before(first, rows, offset, rotations)
+            first.v_proj.weight[rows] = VALUE_SCALE * kept
+            first.o_proj.weight[:, rows] = places[:, rows]
+        # The last token asked about, one before, two before: each where the document had it one token earlier.
+        for head, (asked, told) in enumerate(pairwise(range(len(OFFSETS)))):
+            rows = heads.rows(head)
+            _compare(second.q_proj, rows, places[:, heads.rows(asked)])
+            _compare(second.k_proj, rows, places[:, heads.rows(told)])
+            second.v_proj.weight[rows] = places[:, heads.rows(0)].T
+            second.o_proj.weight[:, rows] = SAY_SCALE * kept.T
+
+
+class _Heads:
+    def __init__(self, hidden: int, num_heads: int) -> None:
+        self.hidden, self.size = hidden, hidden // num_heads
+
+    def rows(self, head: int) -> slice:
+        return slice(head * self.size, (head + 1) * self.size)
+
+
+def _rotations(config: Any, head_size: int) -> torch.Tensor:
+    """Radians from one token to the next of each pair of dimensions, the fastest first (Su et al., RoPE)."""
+    base = float(config.rope_parameters["rope_theta"])
+    return torch.tensor(base) ** (-torch.arange(0, head_size, 2) / head_size)
+
+
+def _attend_before(attention: Any, rows: slice, offset: int, rotations: torch.Tensor) -> None:
+    """A head whose score is highest `offset` tokens before, whatever stands there: a key turned as far ahead."""
+    half = len(rotations)
+    fastest = torch.arange(POSITION_FREQUENCIES)
+    angles = offset * rotations[:POSITION_FREQUENCIES]
+    attention.q_proj.bias[rows][fastest] = POSITION_SCALE
+    attention.k_proj.bias[rows][fastest] = POSITION_SCALE * torch.cos(angles)
+    attention.k_proj.bias[rows][half + fastest] = POSITION_SCALE * torch.sin(angles)
+
+
+def _compare(projection: Any, rows: slice, place: torch.Tensor) -> None:
+    """Read a copy into the dimensions that turn slowly, so that distance matters little."""
+    size = place.shape[1]
+    slow = torch.tensor([i for i in range(size) if i % (size // 2) >= size // 4])
+    projection.weight[rows] = 0.0
+    projection.weight[rows][slow] = MATCH_SCALE * place.T[: len(slow)]
+
+
+# ---- What it has learned --------------------------------------------------------------------------------------------
+
+
+Laws = npt.NDArray[np.float32]  # [length, vocab]: the law that follows each position of a row
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """Held-out measurements, each a mean over samples in [0, 1]."""
+
+    kind_copied: float  # note on the person, half of them on a second one too: the kind is the argmax
+    title_copied: float  # page of the answer's kind: every token of the title is the argmax
+    title_probability: float  # the same page: probability of the title's first token
+    kind_peak_other_person: float  # note on somebody else: largest probability at the kind (flat: 0.125)
+    kind_peak_page: float  # page of any kind of the domain: the same
+    title_peak_wrong_page: (
+        float  # page of another kind: largest probability at the title's first token (flat: 0.01)
+    )
+    title_peak_note: float  # own note: the same
+    num_samples: int
+
+
+def measure(model: LlamaForCausalLM, tokenizer: Tokenizer, num_samples: int = 96, seed: int = 7) -> Reading:
+    """All measurements, over `num_samples` held-out samples a case with up to three sentences of filler."""
+    rng = Random(seed)
+    own = _laws(model, tokenizer, rng, "own_note", num_samples)
+    right = _laws(model, tokenizer, rng, "right_page", num_samples)
+    wrong = _laws(model, tokenizer, rng, "wrong_page", num_samples)
+    return Reading(
+        kind_copied=_mean([_is_copied(distributions, row, row.kind) for row, distributions in own]),
+        title_copied=_mean([_is_copied(distributions, row, row.title) for row, distributions in right]),
+        title_probability=_mean(
+            [distributions[row.title.start - 1, row.ids[row.title.start]] for row, distributions in right]
+        ),
+        kind_peak_other_person=_mean(
+            [
+                distributions[row.kind.start - 1].max()
+                for row, distributions in _laws(model, tokenizer, rng, "other_person", num_samples)
+            ]
+        ),
+        kind_peak_page=_mean([distributions[row.kind.start - 1].max() for row, distributions in wrong]),
+        title_peak_wrong_page=_mean(
+            [distributions[row.title.start - 1].max() for row, distributions in wrong]
+        ),
+        title_peak_note=_mean([distributions[row.title.start - 1].max() for row, distributions in own]),
+        num_samples=num_samples,
+    )
+
+
+@torch.inference_mode()
+def _laws(
+    model: LlamaForCausalLM, tokenizer: Tokenizer, rng: Random, case: Case, num_samples: int
+) -> list[tuple[Row, Laws]]:
+    """Rows with their laws [length, vocab], teacher-forced, for `num_samples` held-out samples of one case."""
+    rows = [encode_row(tokenizer, draw_sample(rng, "heldout", 3, case=case)) for _ in range(num_samples)]
+    ids = torch.zeros(len(rows), max(len(row.ids) for row in rows), dtype=torch.long)
+    for r, row in enumerate(rows):
+        ids[r, : len(row.ids)] = torch.tensor(row.ids)
+    distributions = model(input_ids=ids, use_cache=False).logits.softmax(-1).numpy()
+    return list(zip(rows, distributions, strict=True))
+
+
+def _is_copied(distributions: Laws, row: Row, part: slice) -> float:
+    return float(all(distributions[i - 1].argmax() == row.ids[i] for i in range(part.start, part.stop)))
+
+
+def _mean(values: list[float]) -> float:
+    return float(np.mean(values))

@@ -13,9 +13,8 @@ from tandem.codecs.race_lists import cut_vote
 from tandem.messages import LinkFrame, Open, Proposal, encode
 from tandem.protocol.prefix import Prefix
 from tandem_lab.curious.attacker import Attacker, guess
-from tandem_lab.curious.facts import deal
 from tandem_lab.curious.imagined import Imagination
-from tandem_lab.curious.study import Trial, guess_by_timing, success
+from tandem_lab.curious.study import Trial, deal, guess_by_timing, success
 from tandem_lab.curious.transcripts import Arrival, Transcript, read_transcript
 from tandem_lab.simulation.specs import change_spec, make_spec
 

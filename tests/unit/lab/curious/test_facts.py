@@ -2,7 +2,7 @@
 
 from random import Random
 
-from tandem_lab.curious.facts import deal
+from tandem_lab.curious.study import deal
 
 
 def test_a_deal_changes_the_kinds_of_the_notes_and_nothing_else() -> None:

@@ -19,9 +19,8 @@ from tandem.papers.flexspec.training import Example
 from tandem.papers.flexspec.trunk import head_parameters, make_drafter
 from tandem_lab.cli.evolve import evolve as evolve_command
 from tandem_lab.evolve import updates
-from tandem_lab.evolve.plot import plot_updates
 from tandem_lab.evolve.study import Row, Size, Study, follow
-from tandem_lab.evolve.tables import judgements, text_of
+from tandem_lab.evolve.tables import judgements, plot_updates, text_of
 from tandem_lab.evolve.targets import Target, Version, answer_of, count_by_block, draw_samples, evolve
 
 

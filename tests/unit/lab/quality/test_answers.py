@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tandem_lab.quality.answers import contains_answer, exact_match, f1, normalize
+from tandem_lab.quality.questions import contains_answer, exact_match, f1, normalize
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,7 @@ from itertools import pairwise
 import pytest
 
 from tandem.corpora import BUNDLED
-from tandem_lab.quality.answers import contains_answer
-from tandem_lab.quality.questions import HOUSEHOLD, Question, read_questions
+from tandem_lab.quality.questions import HOUSEHOLD, Question, contains_answer, read_questions
 
 FOLDER = BUNDLED.parent / "household"
 TEXTS = {

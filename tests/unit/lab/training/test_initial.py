@@ -6,8 +6,7 @@ from tokenizers import Tokenizer
 from transformers import LlamaForCausalLM
 
 from tandem.corpora import WEIGHTS
-from tandem_lab.training.initial import OFFSETS
-from tandem_lab.training.train import Plan, make_model
+from tandem_lab.training.train import OFFSETS, Plan, make_model
 
 
 @pytest.fixture(scope="module")

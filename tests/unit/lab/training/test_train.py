@@ -12,9 +12,8 @@ from tandem.corpora import WEIGHTS
 from tandem.papers.flexspec.training import learning_rate
 from tandem_lab.training import train as training
 from tandem_lab.training.batches import NOT_COUNTED, Batch
-from tandem_lab.training.measure import Reading
 from tandem_lab.training.samples import CORPUS
-from tandem_lab.training.train import STAGE, Plan, Stage, answer_loss, make_model
+from tandem_lab.training.train import STAGE, Plan, Reading, Stage, answer_loss, make_model
 
 TINY = Plan(hidden=32, num_layers=2, num_heads=4, inner=16, num_threads=1, steps_per_measurement=2)
 

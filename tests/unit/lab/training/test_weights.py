@@ -15,10 +15,10 @@ from transformers import AutoModelForCausalLM
 
 from tandem.corpora import WEIGHTS
 from tandem_lab.training.batches import prompt_ids
-from tandem_lab.training.measure import Reading, measure
 from tandem_lab.training.names import measure_names
 from tandem_lab.training.phrases import DOMAINS
 from tandem_lab.training.synthetic import make_name, make_page, make_question, make_title
+from tandem_lab.training.train import Reading, measure
 
 
 @pytest.fixture(scope="module")
