@@ -18,9 +18,11 @@ from importlib.metadata import PackageNotFoundError, version
 from math import ceil, fsum, nan, sqrt
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
+from annotated_types import Ge
+from pydantic import TypeAdapter, ValidationError
 
 from tandem.config.schema import PartyConfig
 from tandem.corpora import model_path
@@ -48,14 +50,17 @@ DraftToken = Callable[[Any, int], int]
 """(logits [rows, vocab], step) -> token: what a decoder does after each forward pass."""
 
 
+Count = Annotated[int, Ge(0)]
+
+
 @dataclass(frozen=True, kw_only=True)
 class OfflineProfile:
     """What was measured, and the line that follows from it."""
 
-    prompt_tokens: int  # M: the longest row before decoding began
-    rows: int  # batch size
-    runs: int  # times the whole context was decoded
-    lengths: tuple[int, ...]  # [steps]: context length t of each step, the token fed included
+    prompt_tokens: Count  # M: the longest row before decoding began
+    rows: Count  # batch size
+    runs: Count  # times the whole context was decoded
+    lengths: tuple[Count, ...]  # [steps]: context length t of each step, the token fed included
     seconds: tuple[float, ...]  # [steps]: median over runs of the time of that step
 
     @cached_property
@@ -236,12 +241,16 @@ class ProfileKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredProfile:
-    """A profile and what it was measured for."""
+    """A profile and what it was measured for. The line is not stored: it follows from the points."""
 
     key: ProfileKey
     model: str  # as the settings name it
     versions: dict[str, str]
     profile: OfflineProfile
+    format: int = FORMAT
+
+
+_STORED = TypeAdapter(StoredProfile)
 
 
 def profile_key(party: PartyConfig) -> ProfileKey:
@@ -293,7 +302,7 @@ def stored(key: ProfileKey, model: str, profile: OfflineProfile) -> StoredProfil
 def save(value: StoredProfile, folder: Path) -> Path:
     """Write a profile atomically, so that a reader sees either the old file or the new one. Raises TandemError."""
     path = profile_path(value.key, folder)
-    text = json.dumps({"format": FORMAT, **_values(value)}, indent=1)
+    text = json.dumps(asdict(value), indent=1)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=path.parent, delete=False) as file:
@@ -317,10 +326,10 @@ def load(key: ProfileKey, folder: Path, warn: Callable[[str], object]) -> Stored
     """The profile of `key`, or None; `warn` receives one sentence about a file that cannot be used."""
     path = profile_path(key, folder)
     try:
-        return _read(json.loads(path.read_text("utf-8")), key)
+        return _read(path.read_bytes(), key)
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, TypeError, KeyError, RecursionError, TandemError) as error:
+    except (OSError, ValueError, TandemError) as error:
         reason = str(error).strip().rstrip(".") or type(error).__name__
         warn(
             f"The profile {path} was ignored because it is damaged or of another kind ({reason}); measure again."
@@ -334,32 +343,19 @@ def cached_line(party: PartyConfig, folder: Path, warn: Callable[[str], object])
     return [] if profile is None else list(profile.profile.line.to_tuple())
 
 
-def _read(value: Any, key: ProfileKey) -> StoredProfile:
-    """A checked profile from parsed JSON. Raises ValueError, TypeError, KeyError or TandemError."""
-    if not isinstance(value, dict) or value.get("format") != FORMAT:
+def _read(text: bytes, key: ProfileKey) -> StoredProfile:
+    """A checked profile from JSON. Raises ValueError or TandemError."""
+    try:
+        value = _STORED.validate_json(text, strict=True)
+    except ValidationError as error:
+        wrong = error.errors(include_url=False)[0]
+        raise ValueError(f"{'.'.join(map(str, wrong['loc']))}: {wrong['msg']}".removeprefix(": ")) from None
+    if value.format != FORMAT:
         raise ValueError(f"it does not say format {FORMAT}")
-    if value["key"] != asdict(key):
+    if value.key != key:
         raise ValueError("it was measured with other settings")
-    numbers = value["profile"]
-    counts = {name: _int(numbers[name]) for name in ("prompt_tokens", "rows", "runs")}
-    profile = OfflineProfile(
-        **counts,
-        lengths=tuple(map(_int, numbers["lengths"])),
-        seconds=tuple(map(_float, numbers["seconds"])),
-    )
-    _ = profile.line  # raises where the points allow none
-    versions = {str(name): str(text) for name, text in dict(value["versions"]).items()}
-    return StoredProfile(key=key, model=str(value["model"]), versions=versions, profile=profile)
-
-
-def _values(value: StoredProfile) -> dict[str, Any]:
-    """A profile for JSON, without the line, which follows from the points."""
-    return {
-        "key": asdict(value.key),
-        "model": value.model,
-        "versions": value.versions,
-        "profile": asdict(value.profile),
-    }
+    _ = value.profile.line  # raises where the points allow none
+    return value
 
 
 def _directory(model: str) -> Path | None:
@@ -404,18 +400,6 @@ def _versions() -> dict[str, str]:
         except PackageNotFoundError:
             versions[name] = "unknown"
     return versions
-
-
-def _int(value: Any) -> int:
-    if type(value) is not int or value < 0:
-        raise ValueError(f"expected a count, got {value!r}")
-    return value
-
-
-def _float(value: Any) -> float:
-    if type(value) not in (int, float):
-        raise ValueError(f"expected a number, got {value!r}")
-    return float(value)
 
 
 def _digest(text: str) -> str:

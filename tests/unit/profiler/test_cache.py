@@ -98,17 +98,17 @@ def test_a_model_is_known_by_its_files_and_not_by_its_place(tmp_path: Path) -> N
     [
         ({"format": 2}, "format 1"),
         ({"key__num_threads": 7}, "other settings"),
-        ({"key": None}, "other settings"),
+        ({"key": None}, "key: "),
         ({"profile__seconds": [0.5, 0.6]}, "got 3 lengths and 2 times"),
         ({"profile__seconds": [0.5, float("nan"), 0.7]}, "got nan"),
         ({"profile__seconds": [0.5, -1, 0.7]}, "got -1"),
-        ({"profile__seconds": [0.5, "0.6", 0.7]}, "expected a number, got '0.6'"),
+        ({"profile__seconds": [0.5, "0.6", 0.7]}, "profile.seconds.1: Input should be a valid number"),
         ({"profile__lengths": [10, 10, 10]}, "two different context lengths"),
-        ({"profile__lengths": [10, 10.5, 11]}, "expected a count, got 10.5"),
-        ({"profile__runs": True}, "expected a count, got True"),
+        ({"profile__lengths": [10, 10.5, 11]}, "profile.lengths.1: Input should be a valid integer"),
+        ({"profile__runs": True}, "profile.runs: Input should be a valid integer"),
         ({"profile": {}}, "prompt_tokens"),
-        ({"profile": None}, ""),
-        ({"versions": 3}, ""),
+        ({"profile": None}, "profile: "),
+        ({"versions": 3}, "versions: "),
     ],
 )
 def test_a_wrong_file_is_not_used(tmp_path: Path, changes: dict[str, Any], reason: str) -> None:
