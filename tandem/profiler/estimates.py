@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from math import ceil, fsum, isfinite, isnan, nan
 
 from tandem.errors import TandemError
+from tandem.messages import Observation
 from tandem.topology import PARTIES, Party
 
 # ---- Moving averages, and lines ----------------------------------------------------------------------------
@@ -258,19 +259,8 @@ RTT_AVERAGE_SHARE = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measurement:
-    """What one committed step showed; nan where nothing was measured."""
-
-    step: int
-    decode_s: Mapping[Party, float]  # seconds per draft
-    acceptance: Mapping[Party, float]  # expected, by the formula of the draft rule, in [0, 1]
-    rtt_s: float
-    bytes_per_s: float  # towards the peer; inf: too fast to measure
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Estimates:
-    """Estimates for one step, units as in `Measurement`; nan where nothing is known."""
+    """Estimates for one step, units as in `Observation`; nan where nothing is known."""
 
     decode_s: Mapping[Party, float]
     acceptance: Mapping[Party, float]
@@ -306,17 +296,17 @@ class Estimator:
         self._rtt_average_s = MovingAverage(RTT_AVERAGE_SHARE)
         self._bytes_per_s = nan
 
-    def add(self, measurement: Measurement) -> tuple[str, ...]:
+    def add(self, observed: Observation) -> tuple[str, ...]:
         """Take in one step; a sentence for each decode time that was ignored or clamped."""
         notes = []
-        for party in PARTIES:
-            note = self._decode[party].add(measurement.step, measurement.decode_s[party])
+        for party, decode_s, rate in zip(PARTIES, observed.decode_s, observed.acceptance, strict=True):
+            note = self._decode[party].add(observed.step, decode_s)
             notes += [] if note is None else [f"{party}: {note}"]
-            self._acceptance[party].add(measurement.acceptance[party])
-        self._rtt_s.add(measurement.rtt_s)
-        self._rtt_average_s.add(measurement.rtt_s)
-        if not isnan(measurement.bytes_per_s):
-            self._bytes_per_s = measurement.bytes_per_s
+            self._acceptance[party].add(rate)
+        self._rtt_s.add(observed.rtt_s)
+        self._rtt_average_s.add(observed.rtt_s)
+        if not isnan(observed.bytes_per_s):
+            self._bytes_per_s = observed.bytes_per_s
         return tuple(notes)
 
     def estimate(self, step: int) -> Estimates:

@@ -8,9 +8,9 @@ round trips are used, never one-way times, so the clocks of the two hosts need n
 from __future__ import annotations
 
 from copy import deepcopy
-from dataclasses import dataclass
 from math import isfinite, isnan, nan, sqrt
 
+from tandem.messages import Round
 from tandem.profiler.estimates import RTT_SHARE, MovingAverage, MovingLine
 from tandem.scheduler.lengths import RoundCosts
 
@@ -99,21 +99,6 @@ MIN_TOKEN_S = 1e-6
 """A proposed token costs at least this, or the ratio of both costs would have no bound."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeasuredRound:
-    """One proposal with its verdict, or one token that the decider committed without a proposal."""
-
-    length: int  # tokens that were proposed; 0: none
-    num_accepted: int  # those before the first rejected one
-    draft_s: float  # the drafter's passes, in seconds
-    num_bytes: int  # of the proposed tokens as they are sent, without the frame
-    waited_s: (
-        float  # from the proposal to its verdict; without one: since the token before; nan: not measured
-    )
-    rtt_s: float  # the last round trip; nan: not measured yet
-    bytes_per_s: float  # of the link towards the decider; nan: not measured yet, inf: too much to measure
-
-
 class RoundEstimator:
     """Acceptance and times of one drafter's rounds.
 
@@ -133,12 +118,12 @@ class RoundEstimator:
         self._alone_s = MovingAverage()
         self._bytes_per_s = nan
 
-    def add(self, measured: MeasuredRound) -> None:
-        """Take in a round."""
+    def add(self, measured: Round) -> None:
+        """Take in one proposal with its verdict, or one token that the decider committed without a proposal."""
         length = measured.length
         if length:
             self.acceptance.observe(length, measured.num_accepted)
-            self._draft_s.add(measured.draft_s / length)
+            self._draft_s.add(measured.draft_us / 1e6 / length)
             self._token_bytes.add(measured.num_bytes / length)
         if not isnan(measured.bytes_per_s):
             self._bytes_per_s = measured.bytes_per_s

@@ -10,7 +10,7 @@ from math import isnan
 
 from tandem.messages import ProposalLength, Round, RoundProfile
 from tandem.modes.spec import SessionSpec
-from tandem.profiler.rounds import MeasuredRound, RoundEstimator
+from tandem.profiler.rounds import RoundEstimator
 from tandem.protocol.outbox import Send
 from tandem.scheduler.lengths import BestLength, LengthPolicy, RoundCosts, make_length_policy
 
@@ -40,17 +40,7 @@ class RoundProfilingSession:
     def observe(self, *rounds: Round) -> list[Send]:
         """Take in rounds."""
         for observed in rounds:
-            self._estimator.add(
-                MeasuredRound(
-                    length=observed.length,
-                    num_accepted=observed.num_accepted,
-                    draft_s=observed.draft_us / 1e6,
-                    num_bytes=observed.num_bytes,
-                    waited_s=observed.waited_s,
-                    rtt_s=observed.rtt_s,
-                    bytes_per_s=observed.bytes_per_s,
-                )
-            )
+            self._estimator.add(observed)
         return [Send("scheduler", self.profile(*rounds))]
 
     def profile(self, *rounds: Round) -> RoundProfile:

@@ -10,7 +10,7 @@ from math import isfinite
 
 from tandem.messages import Observation, Profile, Window
 from tandem.modes.spec import SessionSpec
-from tandem.profiler.estimates import DecodeLine, Estimator, Measurement
+from tandem.profiler.estimates import DecodeLine, Estimator
 from tandem.protocol.outbox import Send
 from tandem.topology import PARTIES, Party
 
@@ -63,15 +63,7 @@ class ProfilingSession:
 
     def _take(self, observation: Observation) -> tuple[str, ...]:
         self._step, self._aggregator = observation.step, observation.aggregator
-        return self._estimator.add(
-            Measurement(
-                step=observation.step,
-                decode_s=dict(zip(PARTIES, observation.decode_s, strict=True)),
-                acceptance=dict(zip(PARTIES, observation.acceptance, strict=True)),
-                rtt_s=observation.rtt_s,
-                bytes_per_s=observation.bytes_per_s,
-            )
-        )
+        return self._estimator.add(observation)
 
     def _update_window(self) -> list[Send]:
         window = self._estimator.estimate(self._step + 1).window(self.party)

@@ -7,22 +7,24 @@ from typing import Any
 
 import pytest
 
-from tandem.profiler.estimates import DecodeLine, Estimator, Measurement, draft_window
+from tandem.messages import Observation
+from tandem.profiler.estimates import DecodeLine, Estimator, draft_window
 from tandem.topology import PARTIES, Party
 
 DEVICE, CLOUD = PARTIES
 LINE = DecodeLine.fit([50, 100, 200], [0.06, 0.07, 0.09])
 
 
-def measurement(**changes: Any) -> Measurement:
+def measurement(**changes: Any) -> Observation:
     values: dict[str, Any] = {
         "step": 0,
-        "decode_s": {DEVICE: 0.05, CLOUD: 0.1},
-        "acceptance": {DEVICE: 0.9, CLOUD: 0.5},
+        "aggregator": 0,
+        "decode_s": (0.05, 0.1),
+        "acceptance": (0.9, 0.5),
         "rtt_s": 0.3,
         "bytes_per_s": nan,
     }
-    return Measurement(**{**values, **changes})
+    return Observation(**{**values, **changes})
 
 
 @pytest.mark.parametrize(
@@ -67,7 +69,7 @@ def test_one_measurement_is_the_estimate() -> None:
 
 def test_every_time_that_is_not_believed_is_a_note_of_its_party() -> None:
     estimator = Estimator({})
-    notes = estimator.add(measurement(step=2, decode_s={DEVICE: inf, CLOUD: -1.0}))
+    notes = estimator.add(measurement(step=2, decode_s=(inf, -1.0)))
     assert [note.partition(":")[0] for note in notes] == ["device", "cloud"]
 
 
@@ -81,6 +83,6 @@ def test_what_carries_over_is_independent_of_the_old(decode_of: tuple[Party, ...
     assert estimates.rtt_s == 0.3
     assert [party for party in PARTIES if not isnan(estimates.decode_s[party])] == list(decode_of)
     assert isnan(estimates.acceptance[DEVICE]) is not acceptance
-    after.add(measurement(rtt_s=9.0, decode_s={DEVICE: 0.2, CLOUD: 0.2}))
+    after.add(measurement(rtt_s=9.0, decode_s=(0.2, 0.2)))
     assert before.estimate(1).rtt_s == 0.3
     assert before.estimate(1).decode_s == {DEVICE: 0.05, CLOUD: 0.1}

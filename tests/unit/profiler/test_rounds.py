@@ -8,30 +8,31 @@ from typing import Any
 
 import pytest
 
+from tandem.messages import Round
 from tandem.profiler.estimates import MovingLine
-from tandem.profiler.rounds import MeasuredRound, RoundEstimator
+from tandem.profiler.rounds import RoundEstimator
 
 PASS_S, VERIFY_S, DRAFT_S = 0.025, 0.002, 0.015
 
 
 def measured(
     length: int, link_s: float = 0.1, *, bytes_per_s: float = inf, token_bytes: int = 2, **changes: Any
-) -> MeasuredRound:
+) -> Round:
     """A round of the model of `tandem_lab.simulation.pacing`."""
     sent_s = length * token_bytes / bytes_per_s
     values: dict[str, Any] = {
         "length": length,
         "num_accepted": length,
-        "draft_s": length * DRAFT_S,
+        "draft_us": round(1e6 * length * DRAFT_S),
         "num_bytes": length * token_bytes,
         "waited_s": link_s + sent_s + PASS_S + length * VERIFY_S,
         "rtt_s": link_s,
         "bytes_per_s": bytes_per_s,
     }
-    return MeasuredRound(**(values | changes))
+    return Round(**(values | changes))
 
 
-def played(*rounds: MeasuredRound, **options: Any) -> RoundEstimator:
+def played(*rounds: Round, **options: Any) -> RoundEstimator:
     estimator = RoundEstimator(16, **options)
     for each in rounds:
         estimator.add(each)
@@ -75,7 +76,7 @@ def test_bytes_cost_what_the_measured_rate_says(bytes_per_s: float) -> None:
         assert costs.fixed_s == pytest.approx(0.1 + PASS_S, rel=0.1)
 
 
-def rounds_that_follow_the_link() -> list[MeasuredRound]:
+def rounds_that_follow_the_link() -> list[Round]:
     """Long proposals where the round trip is long, as the best length has them."""
     return [measured(3 if rtt_s < 0.1 else 9, rtt_s) for rtt_s in ([0.05] * 5 + [0.3] * 5) * 20]
 
