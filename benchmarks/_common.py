@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import statistics
@@ -15,6 +16,11 @@ if TYPE_CHECKING:
     from tandem_lab.quality.local import LocalPair
 
 os.environ.setdefault("TANDEM_MODEL", "bundled")  # what the log records was measured with the toys
+
+
+def new_parser(doc: str | None) -> argparse.ArgumentParser:
+    """Options of a benchmark, whose help is its docstring."""
+    return argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
 
 
 def summary(values: Sequence[float]) -> dict[str, float]:

@@ -9,6 +9,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
+from benchmarks._common import new_parser
 from tandem.topology import Party
 from tandem_lab.simulation.study import Strategy
 
@@ -28,7 +29,7 @@ COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC3377", "#56B4E9")
 
 def parser(doc: str | None) -> argparse.ArgumentParser:
     """With the options that all of them have."""
-    made = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made = new_parser(doc)
     made.add_argument("--out", type=Path, default=OUT, help="folder for the plot")
     made.add_argument("--smoke", action="store_true", help="few runs, at most 20 s")
     return made

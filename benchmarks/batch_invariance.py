@@ -13,7 +13,6 @@ Expected run time: 8 minutes on two idle cores; `--smoke` 20 s.
 
 from __future__ import annotations
 
-import argparse
 import logging
 import random
 import sys
@@ -26,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache
 
-from benchmarks._common import finish
+from benchmarks._common import finish, new_parser
 from tandem.engine.batch import BatchModel, PreemptibleModel
 from tandem.engine.kv import DocumentCaches
 from tandem.engine.model import decoder_layers
@@ -169,9 +168,7 @@ def count_differences(family: str, dtype: str, num_batches: int, seed: int) -> t
 
 def main() -> None:
     """All families, precisions and numbers of threads."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = new_parser(__doc__)
     parser.add_argument("--smoke", action="store_true", help="one batch in each setting, one thread")
     parser.add_argument("--batches", type=int, default=NUM_BATCHES)
     arguments = parser.parse_args()

@@ -25,7 +25,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from benchmarks._common import finish
+from benchmarks._common import finish, new_parser
 from benchmarks.reliability import run_outages
 from tandem_lab.netlab import NetLab, Shape
 from tandem_lab.netlab.inside import run_inside
@@ -56,9 +56,7 @@ def _processes(status: dict[str, Any]) -> dict[str, int]:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Build the network, and run this again within it."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = new_parser(__doc__)
     parser.add_argument("--count", type=int, default=50, help="of cuts")
     parser.add_argument("--seconds", type=float, default=10.0, help="of a cut")
     parser.add_argument("--rtt", default="50ms", help="of the link")

@@ -12,7 +12,6 @@ others.
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 from collections.abc import Callable
@@ -24,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import numpy as np
 
-from benchmarks._common import finish
+from benchmarks._common import finish, new_parser
 from tandem.aggregation.race_lists import RaceList, certify
 from tandem.codecs.race_lists import read_vote
 from tandem.codecs.sets import quantise
@@ -99,9 +98,7 @@ CHECKS: dict[str, tuple[Callable[[int], dict[str, Any]], int]] = {
 
 def main() -> None:
     """Run, print, fail where anything was wrong."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = new_parser(__doc__)
     parser.add_argument("--only", choices=CHECKS)
     parser.add_argument("--cases", type=int, help="of the races")
     parser.add_argument("--seed", type=int, default=14, help="of the races")

@@ -24,7 +24,6 @@ Expected run time: 2 minutes each; `--smoke` 15 seconds.
 
 from __future__ import annotations
 
-import argparse
 import sys
 import tempfile
 from collections import Counter, defaultdict
@@ -38,7 +37,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks._common import finish
+from benchmarks._common import finish, new_parser
 from tandem.aggregation.distributions import Distribution
 from tandem.aggregation.rules import coupled_acceptance
 from tandem.codecs import Codec, CodecSession, TopK, TopP
@@ -286,9 +285,7 @@ def table(rows: dict[float, dict[str, tuple[float, float]]]) -> str:
 
 def main() -> None:
     """Record, measure, print."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = new_parser(__doc__)
     parser.add_argument("--text", type=Path, help="folder with WikiText-2's valid.txt and test.txt")
     parser.add_argument("--count", type=int, default=400, help="distributions")
     parser.add_argument("--out", type=Path, help="draws the plane into this file (.png, .pdf or .svg)")

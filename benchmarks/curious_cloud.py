@@ -17,7 +17,6 @@ Expected run time: 6 minutes for 5 deals of 17 cases and 10 questions on a quiet
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 import tempfile
@@ -29,7 +28,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from benchmarks._common import finish
+from benchmarks._common import finish, new_parser
 from tandem_lab.curious.study import CASES, NUM_KINDS, SIGNALS, Trial, guess_by_timing, run_trials, success
 
 PREDICTION = {
@@ -68,9 +67,7 @@ def controls(trials: Sequence[Trial]) -> dict[str, Any]:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Ask, guess, and print the table."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = new_parser(__doc__)
     parser.add_argument("--deals", type=int, default=5, help="of the facts")
     parser.add_argument("--questions", type=int, default=10, help="of each deal, each about another note")
     parser.add_argument("--seed", type=int, default=1)

@@ -28,7 +28,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from benchmarks._common import finish, summary
+from benchmarks._common import finish, new_parser, summary
 from tandem import Config, Tandem
 from tandem_lab.training.bundle import read_bundled_questions
 
@@ -140,9 +140,7 @@ def measure(num_decoders: int, arguments: argparse.Namespace) -> tuple[dict[str,
 
 def main(argv: Sequence[str] | None = None) -> None:
     """One cluster after the other."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = new_parser(__doc__)
     parser.add_argument("--decoders", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--at-once", type=int, default=16, help="queries that are open")
     parser.add_argument("--tokens", type=int, default=48, help="length of an answer, at most")

@@ -21,7 +21,6 @@ time: 25 minutes for 100 questions on one core; `--smoke` under 20 s.
 
 from __future__ import annotations
 
-import argparse
 import sys
 import tempfile
 import time
@@ -33,7 +32,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from benchmarks._common import finish
+from benchmarks._common import finish, new_parser
 from tandem.client.tandem import Tandem
 from tandem.codecs import codec_of
 from tandem.config.schema import Config, WeightsConfig
@@ -187,9 +186,7 @@ def judged(ours: Sequence[Prediction], static: Sequence[Prediction], where: str,
 
 def main() -> None:
     """Measure costs, ask, print the tables, end with JSON."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = new_parser(__doc__)
     parser.add_argument("--questions", type=int, default=100, help="of each kind of held-out worlds")
     parser.add_argument("--scales", default="10", help="values of weights.scale, such as 5,10,20")
     parser.add_argument("--counts", default="4+16", help="documents of device and cloud")

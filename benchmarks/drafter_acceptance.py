@@ -15,7 +15,6 @@ In one process. Expected run time: 10 minutes on one core; `--smoke` half a minu
 
 from __future__ import annotations
 
-import argparse
 import sys
 import tempfile
 import time
@@ -33,7 +32,7 @@ from tokenizers import Tokenizer
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from benchmarks._common import finish
+from benchmarks._common import finish, new_parser
 from tandem.aggregation.distributions import Distribution
 from tandem.aggregation.document_weights import DocumentWeights, Evidence, log_evidence
 from tandem.aggregation.rules import proposal_rule
@@ -228,9 +227,7 @@ def _sparse(dense: Dense) -> Distribution:
 
 def main() -> None:
     """Measure, print, end with JSON."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = new_parser(__doc__)
     parser.add_argument("--questions", type=int, default=200)
     parser.add_argument("--smoke", action="store_true", help="6 questions")
     arguments = parser.parse_args()

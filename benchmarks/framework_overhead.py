@@ -17,7 +17,6 @@ The shapes are measured in turn, each in clusters of its own, and compared turn 
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import os
@@ -36,7 +35,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import itertools
 
-from benchmarks._common import finish, summary
+from benchmarks._common import finish, new_parser, summary
 from tandem import Answer, Config, Tandem
 from tandem.topology import PARTIES
 from tandem_lab.bench.models import half_accepted
@@ -182,9 +181,7 @@ class Tally:
 
 def main() -> None:
     """Measure the shapes in turn, the synchronous and the speculative loop in each."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = new_parser(__doc__)
     parser.add_argument(
         "--rounds", type=int, default=3, help="times that each of 12 questions is asked in a turn"
     )

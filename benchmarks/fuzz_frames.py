@@ -88,9 +88,9 @@ def blind(inputs: Sequence[bytes], num_runs: int, seed: int) -> dict[str, Any]:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Record frames, and fuzz from them."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    from benchmarks._common import new_parser
+
+    parser = new_parser(__doc__)
     parser.add_argument("--runs", type=int, default=1_000_000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--blind", action="store_true", help="without atheris")

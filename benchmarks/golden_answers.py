@@ -23,7 +23,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from benchmarks._common import finish
+from benchmarks._common import finish, new_parser
 from tandem.client.request import spec_of
 from tandem.codecs import codec_of
 from tandem.config.schema import Config
@@ -106,9 +106,7 @@ def answers(
 
 def main() -> None:
     """Record, or compare with what was recorded."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = new_parser(__doc__)
     parser.add_argument("--record", action="store_true", help="write the files")
     parser.add_argument("--codec", choices=PATHS, help="this one alone")
     parser.add_argument("--smoke", action="store_true", help="2 of each 40 pairs")

@@ -15,7 +15,6 @@ the same tokens. Expected run time: 7 minutes for 200 questions of one seed on o
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections import defaultdict
 from dataclasses import replace
@@ -24,7 +23,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from benchmarks._common import finish
+from benchmarks._common import finish, new_parser
 from tandem.codecs import codec_of
 from tandem.config.schema import Config
 from tandem.corpora import model_path
@@ -101,9 +100,7 @@ def ask(
 
 def main() -> None:
     """Ask, print the table, end with JSON."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = new_parser(__doc__)
     parser.add_argument("--questions", type=int, default=200)
     parser.add_argument("--seeds", default=str(SEED), help="of the worlds, such as 11,12,13")
     parser.add_argument("--model", default="bundled", help="of both parties: bundled, or a folder")

@@ -24,7 +24,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from benchmarks._common import finish
+from benchmarks._common import finish, new_parser
 from tandem import Config, Tandem
 from tandem.topology import Party
 from tandem_lab.bad_drafters import CLASSES
@@ -117,9 +117,7 @@ def _accepted(row: dict[str, Any]) -> str:
 
 def main() -> None:
     """Builds the network, and measures inside of it."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = new_parser(__doc__)
     parser.add_argument("--smoke", action="store_true", help="one question at 100 ms")
     parser.add_argument("--within", help=argparse.SUPPRESS)
     arguments = parser.parse_args()

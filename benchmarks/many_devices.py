@@ -18,7 +18,6 @@ one and 10 s for a real one, so that on a busy machine most of the time goes the
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import os
 import statistics
@@ -33,7 +32,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from benchmarks._common import finish, summary
+from benchmarks._common import finish, new_parser, summary
 from tandem import Config, Tandem
 from tandem.errors import TandemError
 from tandem.events import TokenEvent
@@ -153,9 +152,7 @@ def joined_devices(cloud: Child, folder: Path, num_light: int, num_real: int) ->
 
 def main(argv: Sequence[str] | None = None) -> None:
     """One device alone, then all of them."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = new_parser(__doc__)
     parser.add_argument("--light", type=int, default=30)
     parser.add_argument("--real", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=40.0)

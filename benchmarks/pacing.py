@@ -15,7 +15,6 @@ Expected run time: 3 minutes; `--smoke` 5 s.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 from itertools import product
@@ -24,7 +23,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from benchmarks._common import finish
+from benchmarks._common import finish, new_parser
 from tandem.scheduler.lengths import MAX_LENGTH
 from tandem_lab.bench.plots import LOOK
 from tandem_lab.bench.speculative import PROPOSAL_BYTES, VERDICT_BYTES
@@ -83,9 +82,7 @@ def plot(
 
 def main() -> None:
     """Prediction, table, picture."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = new_parser(__doc__)
     parser.add_argument("--smoke", action="store_true", help="one rate, two round trips")
     parser.add_argument("--out", type=Path, help="draws acceptance 0.85 into this file (.png, .pdf or .svg)")
     arguments = parser.parse_args()

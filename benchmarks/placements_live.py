@@ -17,7 +17,6 @@ Expected run time: 11 minutes for both round trips; `--smoke` 1 minute.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -27,7 +26,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from benchmarks._common import bundled_pair, finish, summary
+from benchmarks._common import bundled_pair, finish, new_parser, summary
 from tandem import Config, Tandem
 from tandem.client.request import spec_of
 from tandem.events import EstimateEvent, Event, TokenEvent
@@ -220,9 +219,7 @@ def _show_errors(errors: dict[str, dict[str, float]]) -> None:
 
 def main() -> None:
     """Measure at 100 and 300 ms."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = new_parser(__doc__)
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--questions", type=int, default=4)
     parser.add_argument(

@@ -16,7 +16,6 @@ Expected run time: 3 minutes; `--smoke` 5 s.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Callable, Sequence
 from itertools import product
@@ -25,7 +24,7 @@ from statistics import mean
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from benchmarks._common import finish, summary
+from benchmarks._common import finish, new_parser, summary
 from tandem.papers.flexspec import printed_length
 from tandem.papers.qs import DoubleDqn, LastAccepted
 from tandem.scheduler.lengths import (
@@ -126,9 +125,7 @@ def jumping(costs: RoundCosts, num_answers: int) -> dict[str, float]:
 
 def main() -> None:
     """Prediction, shares of hindsight, the jumps."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = new_parser(__doc__)
     parser.add_argument("--smoke", action="store_true", help="a tenth of the cells")
     parser.add_argument("--out", type=Path, help="ignored: there is nothing to draw")
     step = 10 if parser.parse_args().smoke else 1

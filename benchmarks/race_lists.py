@@ -13,7 +13,6 @@ with 8 tokens. Bytes are those of frames, without TCP and IP. `--smoke` 20 s; ev
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 from collections import Counter
@@ -26,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import numpy as np
 
-from benchmarks._common import finish, summary
+from benchmarks._common import finish, new_parser, summary
 from tandem.aggregation.race_lists import RaceList, settle
 from tandem.codecs import RaceLists, TopP
 from tandem.codecs.race_lists import cut_vote, read_vote, vote_depth
@@ -258,9 +257,7 @@ SMOKE = {"answers": 2, "synthetic": 20, "cases": 500}
 
 def main() -> None:
     """Run, print, fail where a token differs."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = new_parser(__doc__)
     parser.add_argument("--only", choices=CHECKS)
     parser.add_argument("--count", type=int, help="questions, steps or cases")
     parser.add_argument("--smoke", action="store_true")

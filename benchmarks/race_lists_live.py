@@ -18,7 +18,6 @@ Expected run time: 15 minutes for 1,000 answers on two cores; `--smoke` 1 minute
 
 from __future__ import annotations
 
-import argparse
 import re
 import subprocess
 import sys
@@ -30,7 +29,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from benchmarks._common import bundled_pair, finish
+from benchmarks._common import bundled_pair, finish, new_parser
 from tandem import Config, Tandem
 from tandem.client.request import spec_of
 from tandem.events import Answer
@@ -170,9 +169,7 @@ def measure(first: int, num_answers: int) -> dict[str, Any]:
 
 def main() -> None:
     """Measure; fail where an answer with race lists differs."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = new_parser(__doc__)
     parser.add_argument("--answers", type=int, default=1000)
     parser.add_argument(
         "--first", type=int, default=0, help="seed of the first answer, to go on where a run ended"

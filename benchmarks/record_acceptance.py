@@ -15,7 +15,6 @@ Nothing is written without --record. Expected run time: 3 minutes; `--smoke` 15 
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 import tempfile
@@ -28,7 +27,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from benchmarks._common import finish
+from benchmarks._common import finish, new_parser
 from tandem.codecs import codec_of
 from tandem.config.schema import Config
 from tandem.corpora import WEIGHTS
@@ -102,9 +101,7 @@ def joined(answers: list[str], num_sequences: int, rng: Random) -> Iterator[str]
 
 def main() -> None:
     """Record, show the rates, write."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = new_parser(__doc__)
     parser.add_argument("--record", action="store_true", help=f"write {PATH.name}")
     parser.add_argument("--limit-s", type=float, default=90.0, help="for each temperature")
     parser.add_argument("--smoke", action="store_true", help="one world, nothing written")

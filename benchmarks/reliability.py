@@ -20,7 +20,6 @@ hostile 2 minutes for 1,000; frames 3 minutes for 1,000,000. `--smoke`: a minute
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import sys
@@ -33,7 +32,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from benchmarks._common import finish, summary
+from benchmarks._common import finish, new_parser, summary
 from tandem_lab.reliability import hostile, malformed, outages, soak
 from tandem_lab.reliability.bench import Bench, Trial, running
 
@@ -130,9 +129,7 @@ def _print_sometimes(outcomes: Mapping[str, int], held: Mapping[str, Any]) -> No
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run one subcommand, or several after each other."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = new_parser(__doc__)
     parser.add_argument("what", nargs="+", choices=COUNTS)
     parser.add_argument("--count", type=int, nargs="+", help=f"one for each subcommand; default: {COUNTS}")
     parser.add_argument("--seconds", type=float, default=2.5, help="of a cut")

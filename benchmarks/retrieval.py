@@ -12,7 +12,6 @@ Expected run time: 10 minutes and 9 GiB for 10^6 vectors, 2 minutes without them
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import multiprocessing
@@ -31,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks._common import finish, summary
+from benchmarks._common import finish, new_parser, summary
 from tandem.retrieval import Document, Retriever, TextEmbedder
 from tandem.retrieval import index as kinds
 from tandem.retrieval.build import write_index
@@ -239,9 +238,7 @@ def on_paper(kind: str, size: int, found: dict[str, Any], rate: float | None) ->
 
 def main() -> None:
     """Every size and kind, each step in a process of its own."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = new_parser(__doc__)
     parser.add_argument(
         "--sizes", type=lambda text: int(float(text)), nargs="+", default=[10**4, 10**5, 10**6]
     )

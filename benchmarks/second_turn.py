@@ -15,7 +15,6 @@ Expected run time: 2 minutes on an idle core; `--smoke` 30 s.
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 from pathlib import Path
@@ -24,7 +23,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from benchmarks._common import finish, summary
+from benchmarks._common import finish, new_parser, summary
 from tandem import Answer, Config, SourcesEvent, Tandem
 from tandem.actors.loading import load_engine
 from tandem.engine.prompt import Prompt
@@ -92,9 +91,7 @@ def converse(tandem: Tandem, question: str) -> tuple[Answer, dict[str, float], d
 
 def main() -> None:
     """Prediction, both ways in turn, what was saved."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = new_parser(__doc__)
     parser.add_argument("--smoke", action="store_true", help="3 conversations instead of 40")
     questions = [asked.question for asked in read_bundled_questions()][
         : 3 if parser.parse_args().smoke else 40

@@ -29,7 +29,7 @@ import psutil
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from benchmarks._common import finish
+from benchmarks._common import finish, new_parser
 
 ROOT = Path(__file__).parent.parent
 SHAPES = ("site", "inline", "ray")
@@ -114,9 +114,7 @@ def _run(shape: str) -> dict[str, Any]:
 
 def main() -> None:
     """Every shape in turn, several times."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = new_parser(__doc__)
     parser.add_argument("--runs", type=int, default=3, help="of each shape, besides a first one")
     parser.add_argument("--shapes", nargs="+", choices=SHAPES, default=SHAPES)
     parser.add_argument("--smoke", action="store_true", help="one run of each shape without Ray")

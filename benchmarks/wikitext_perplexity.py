@@ -38,7 +38,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from benchmarks._common import finish
+from benchmarks._common import finish, new_parser
 from tandem.config.schema import Config, PartyConfig, RetrievalConfig
 from tandem_lab.baselines.documents import JOINT
 from tandem_lab.quality.document_sets import Counts
@@ -216,9 +216,7 @@ def score(
 
 def main() -> None:
     """Train, score twice, print the tables, end with JSON."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = new_parser(__doc__)
     parser.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data" / "wikitext-2")
     parser.add_argument(
         "--out", type=Path, default=Path("wikitext"), help="folder of model, tables and plots"
