@@ -1,0 +1,128 @@
+"""Policies by name, and those of one's own, of both kinds: loaded by settings, never by a query."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from tandem.errors import ConfigError
+from tandem.scheduler.lengths import (
+    LENGTH_POLICIES,
+    BestLength,
+    FixedLength,
+    RoundCosts,
+    load_length_policy,
+    make_length_policy,
+)
+from tandem.scheduler.policies import PLACEMENTS, Loader, load_policy, make_policy
+from tandem.topology import Party
+
+MODULE = """
+class Stay:
+    def __init__(self, first, patience=3):
+        self.first, self.patience = first, patience
+
+    def advise(self, situation, aggregator):
+        return None
+
+    def choose_next(self, step, aggregator, *, remote_accepted, advice):
+        return aggregator
+
+
+class Half:
+    def __init__(self, max_length, share=0.5):
+        self.length = int(share * max_length)
+
+    def choose(self, rates, costs, error=0.0):
+        return self.length
+
+    def observe(self, length, num_accepted, confidences=()):
+        pass
+
+
+def nothing(**given):
+    return object()
+"""
+COSTS = RoundCosts(fixed_s=0.1, token_s=0.02, alone_s=0.1)
+
+
+class Kind(NamedTuple):
+    loader: Loader[Any]
+    given: dict[str, Any]
+    built_in: str
+    members: str
+    owner: str
+
+
+KINDS = {
+    "placement": Kind(
+        PLACEMENTS, {"first": Party.CLOUD}, "greedy", "advise, choose_next", "both parties and start them"
+    ),
+    "length": Kind(LENGTH_POLICIES, {"max_length": 4}, "best", "choose, observe", "the device and start it"),
+}
+
+
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest) -> Kind:
+    return KINDS[request.param]
+
+
+@pytest.fixture(autouse=True)
+def _own_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "own_policies.py").write_text(MODULE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+
+@pytest.mark.parametrize(("name", "policy"), [("fixed", FixedLength), ("best", BestLength)])
+def test_lengths_by_name(name: str, policy: type) -> None:
+    made = make_length_policy(name, 3)
+    assert type(made) is policy
+    assert 0 <= made.choose((0.9,) * 3, COSTS) <= 3
+
+
+def test_a_loaded_placement_is_made_by_its_address() -> None:
+    shared = load_policy("own_policies:Stay", {"patience": 5}, "The cloud's aggregator")
+    assert shared == "own_policies:Stay(patience=5)"
+    policy: Any = make_policy("own_policies:Stay", first=Party.CLOUD)
+    assert (policy.first, policy.patience) == (Party.CLOUD, 5)
+    assert load_policy("greedy", {}, "This process") == ""
+
+
+def test_a_loaded_length_policy_is_made_by_its_address() -> None:
+    load_length_policy("own_policies:Half", {"share": 0.25}, "The device's scheduler")
+    assert make_length_policy("own_policies:Half", 12).choose((0.5,) * 12, COSTS) == 3
+
+
+def test_a_query_loads_nothing(kind: Kind) -> None:
+    """Its policy may come from another machine: only what the own settings name is ever imported."""
+    with pytest.raises(ConfigError) as caught:
+        kind.loader.make("own_policies:Not", **kind.given)
+    sentence = str(caught.value)
+    assert "policy 'own_policies:Not' is not loaded here; name it as decoding." in sentence
+    assert sentence.endswith(f"in the settings of {kind.owner} again.")
+
+
+def test_a_built_in_policy_takes_no_table(kind: Kind) -> None:
+    kind.loader.load(kind.built_in, {}, "This process")
+    with pytest.raises(ConfigError) as caught:
+        kind.loader.load(kind.built_in, {"share": 5}, "This process")
+    assert "policy of your own, but decoding." in str(caught.value)
+    assert str(caught.value).endswith(f"is {kind.built_in!r} and the table holds share; remove it.")
+
+
+def test_what_is_no_policy_is_one_sentence(kind: Kind) -> None:
+    with pytest.raises(ConfigError) as caught:
+        kind.loader.load("own_policies:nothing", {}, "The cloud's scheduler", **kind.given)
+    assert str(caught.value).endswith(f"policy, but its object has no {kind.members}.")
+
+
+def test_what_cannot_be_imported_is_one_sentence() -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_policy("own_policy:Stay", {}, "The cloud's scheduler")
+    assert str(caught.value) == (
+        "The cloud's scheduler cannot import own_policy of decoding.placement = 'own_policy:Stay' "
+        "(ModuleNotFoundError: No module named 'own_policy'); install it there in the environment of tandem-rag, "
+        "start in the folder that holds it, or add that folder to PYTHONPATH."
+    )
