@@ -6,21 +6,27 @@ Half of an answer's tokens stay (name, kind, title), the phrase around them chan
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from random import Random
 from typing import Any, Literal
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from tokenizers import Tokenizer
+from torch.nn import functional as F
 
 from tandem.engine.model import decoder_layers
 from tandem.errors import TandemError, install_line
 from tandem.papers.flexspec.training import (
     Example,
     Schedule,
+    Side,
     collate,
-    learn_tokens,
+    half_products,
     learning_rate,
+    logits_of,
     make_optimizer,
 )
 from tandem_lab.training.batches import encode_row
@@ -132,3 +138,27 @@ def count_by_block(model: Any, num_blocks: int) -> tuple[int, ...]:
         if found and parameter.requires_grad:
             sizes[int(rest.partition(".")[0])] += parameter.numel()
     return tuple(sizes)
+
+
+def learn_tokens(model: Any, batches: Iterable[Side], optimizer: torch.optim.Optimizer) -> list[float]:
+    """One step on each batch towards the tokens that count themselves; the mean cross-entropies, in nats.
+
+    This is fine-tuning; for a drafter's head, whose tokens the target committed, it needs nothing of the target.
+    """
+    losses = []
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    for side in batches:
+        with half_products(model):
+            logits = logits_of(model, side)
+        loss = F.cross_entropy(logits.float(), torch.from_numpy(tokens_of(side)).to(logits.device))
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(trained, 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    return losses
+
+
+def tokens_of(side: Side) -> NDArray[np.int64]:
+    """The tokens that count, in the order of `logits_of`."""
+    return side.ids[:, 1:][side.is_counted[:, :-1]]

@@ -16,7 +16,7 @@ import torch
 from tandem.papers.flexspec import training
 from tandem.papers.flexspec.training import Example, Schedule, collate
 from tandem.papers.flexspec.trunk import freeze_trunk, head_parameters, make_drafter, trunk_parameters
-from tandem_lab.evolve.targets import ROWS, Target
+from tandem_lab.evolve.targets import ROWS, Target, learn_tokens
 
 BYTES = 2
 """Of a parameter, in half precision."""
@@ -69,7 +69,7 @@ def teach_itself(drafter: Any, committed: Sequence[Example], rng: Random) -> Any
         memory.append(example)
         for _ in range(STEPS_PER_ANSWER):
             others = rng.sample(list(memory), min(len(memory), ROWS_PER_STEP - 1))
-            training.learn_tokens(made, [collate([example, *others])], optimizer)
+            learn_tokens(made, [collate([example, *others])], optimizer)
     return made.eval()
 
 

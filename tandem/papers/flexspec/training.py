@@ -146,30 +146,6 @@ def half_products(model: Any) -> torch.autocast:
     return torch.autocast(kind, torch.bfloat16, enabled=is_native)
 
 
-def learn_tokens(model: Any, batches: Iterable[Side], optimizer: torch.optim.Optimizer) -> list[float]:
-    """One step on each batch towards the tokens that count themselves; the mean cross-entropies, in nats.
-
-    This is fine-tuning; for a drafter's head, whose tokens the target committed, it needs nothing of the target.
-    """
-    losses = []
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    for side in batches:
-        with half_products(model):
-            logits = logits_of(model, side)
-        loss = F.cross_entropy(logits.float(), torch.from_numpy(tokens_of(side)).to(logits.device))
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(trained, 1.0)
-        optimizer.step()
-        optimizer.zero_grad()
-        losses.append(loss.item())
-    return losses
-
-
-def tokens_of(side: Side) -> NDArray[np.int64]:
-    """The tokens that count, in the order of `logits_of`."""
-    return side.ids[:, 1:][side.is_counted[:, :-1]]
-
-
 def make_optimizer(model: Any, schedule: Schedule) -> torch.optim.Optimizer:
     """AdamW over what is not frozen; matrices alone decay."""
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
