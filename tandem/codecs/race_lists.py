@@ -134,10 +134,5 @@ def decode_race_list(payload: bytes, vocab_size: int) -> RaceList:
     )
 
 
-def max_race_list_bytes(depth: int, vocab_size: int) -> int:
-    """Size of the largest payload of a list of `depth` tokens."""
-    return len(varints.encode_number(2 * depth + 1)) + _max_number_bytes(depth, vocab_size)
-
-
 def _max_number_bytes(size: int, vocab_size: int) -> int:
     return sets.max_bytes(size * (30 + (vocab_size - 1).bit_length()))
