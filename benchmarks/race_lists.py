@@ -5,7 +5,6 @@
   before any compression (`tandem_lab.quality.uncompressed`).
 - synthetic: pairs of similar long-tailed distributions over 50,000 tokens, with lists of fixed and of adapted length,
   winners compared with the race of the full mixture.
-- cases: random votes of two parties through their bytes, with longer lists until the winner is certain.
 
 Predictions: 0 differences; at most 60 bytes per vote, escalations included; at least 98 % of the steps certain at once
 with 8 tokens. Bytes are those of frames, without TCP and IP. `--smoke` 20 s; everything 25 minutes on an idle core.
@@ -14,10 +13,8 @@ with 8 tokens. Bytes are those of frames, without TCP and IP. `--smoke` 20 s; ev
 from __future__ import annotations
 
 import sys
-import time
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +27,7 @@ from tandem.aggregation.race_lists import RaceList, settle
 from tandem.codecs import RaceLists, TopP
 from tandem.codecs.race_lists import cut_vote, read_vote, vote_depth
 from tandem.protocol.race_votes import ListLength
-from tests.unit.aggregation.race_cases import Case, random_case
+from tests.unit.aggregation.race_cases import Case
 
 CODEC = RaceLists()
 VOCAB = 50_000
@@ -221,45 +218,15 @@ def decide(case: Case, whole: list[bytes], depth: int, vocab: int) -> tuple[int,
         depth = peer.next_depth
 
 
-def cases(count: int) -> dict[str, Any]:
-    """Random votes of two parties through their bytes."""
-    rng, counts, started_s = np.random.default_rng(2), Counter[str](), time.monotonic()
-    for step, case in enumerate(random_pairs(rng, count)):
-        whole, vocab = [CODEC.encode(vote) for vote in case.votes], case.votes[0].size
-        exact = [read_vote(payload, vocab) for payload in whole]
-        case = replace(case, votes=exact)
-        _, num_lists, winner = decide(case, whole, case.depths[1], vocab)
-        counts.update(tried=1, longer=num_lists > 1, wrong=winner != case.winner)
-        if step % 50_000 == 49_999:
-            print(
-                f"{step + 1} cases, {counts['wrong']} wrong, {time.monotonic() - started_s:.0f} s", flush=True
-            )
-    print(f"cases: {dict(counts)}", flush=True)
-    return dict(counts)
-
-
-def random_pairs(rng: np.random.Generator, count: int) -> Iterator[Case]:
-    """The cases of the tests, those of two voters."""
-    step = 0
-    while count:
-        case = random_case(rng, step)
-        step += 1
-        if len(case.votes) >= 2:
-            first = sum(case.shares[:2]) or 1.0
-            shares = [share / first for share in case.shares[:2]]
-            yield replace(case, votes=case.votes[:2], shares=shares, depths=[1, 1 + step % 3])
-            count -= 1
-
-
-CHECKS = {"answers": (answers, 60), "synthetic": (synthetic, 3000), "cases": (cases, 1_000_000)}
-SMOKE = {"answers": 2, "synthetic": 20, "cases": 500}
+CHECKS = {"answers": (answers, 60), "synthetic": (synthetic, 3000)}
+SMOKE = {"answers": 2, "synthetic": 20}
 
 
 def main() -> None:
     """Run, print, fail where a token differs."""
     parser = new_parser(__doc__)
     parser.add_argument("--only", choices=CHECKS)
-    parser.add_argument("--count", type=int, help="questions, steps or cases")
+    parser.add_argument("--count", type=int, help="questions or steps")
     parser.add_argument("--smoke", action="store_true")
     arguments = parser.parse_args()
     print("prediction: no difference, at most 60 bytes per vote, 98 % certain at once with 8 tokens")
