@@ -16,14 +16,12 @@ from tandem.conversation import SYSTEM_PROMPT
 from tandem.corpora import AUTO, CORPORA, TOYS, default_index, default_model
 from tandem.errors import ConfigError, did_you_mean
 from tandem.system.paths import absolute, check_bundled, resolve_model
-from tandem.topology import MAX_PARTIES, PARTIES, SERVER, Party
+from tandem.topology import MAX_PARTIES, PARTIES, SERVER
 
 RowLayout = Literal["rows", "joined", "both"]
 LANGCHAIN = "langchain:"
 """Prefix of an index or embedder from LangChain: langchain:MODULE:FUNCTION."""
 TEMPLATES = WordOrPath(words=("auto", "chat", "plain"), example="./template.json")
-DRAFTERS: Mapping[str, str] = {"speculative": Party.DEVICE, "federated": SERVER}
-"""Who drafts without a vote, by mode."""
 NUM_DOCUMENTS = 2
 """Documents per question that suit a chat model (docs/explanation/evaluation.md)."""
 MIN_WORKERS = 2
