@@ -114,7 +114,7 @@ _ARTICLES = re.compile(r"\b(a|an|the)\b")
 
 
 def normalize(text: str) -> str:
-    """Lower case, without punctuation and English articles, single spaces."""
+    """Lower case, without punctuation and English articles, single spaces: as in SQuAD."""
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
 
 

@@ -185,23 +185,6 @@ class TrainingLog:
             file.write(json.dumps(line) + "\n")
 
 
-def _main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "--out", type=Path, required=True, help="folder for tokenizer, weights, log and checksum"
-    )
-    for name, value in asdict(Plan()).items():
-        parser.add_argument("--" + name.replace("_", "-"), type=type(value), default=value)
-    arguments = vars(parser.parse_args())
-    out: Path = arguments.pop("out")
-    out.mkdir(parents=True, exist_ok=True)
-    train(Plan(**arguments), out)
-
-
-if __name__ == "__main__":
-    _main()
-
-
 # ---- Where training begins ------------------------------------------------------------------------------------------
 
 
@@ -214,7 +197,14 @@ POSITION_SCALE, VALUE_SCALE, MATCH_SCALE, SAY_SCALE = 10.0, 3.0, 2.0, 12.0
 
 
 def look_up_names(model: LlamaForCausalLM) -> None:
-    """Set these heads' weights, drawn from torch's generator. The model needs biases of attention and four heads."""
+    """Have the second layer find where a name stood before, and say what followed. Draws from torch's generator.
+
+    A reader must find, behind "Mira likes", what a document says behind Mira's name. From random weights that took more
+    steps than there is time for. So heads of the first layer begin as copies of what stands no, one, two and three
+    tokens before, by position alone, and heads of the second layer begin by comparing these copies and saying the token
+    that is found: induction heads (Olsson et al., In-context Learning and Induction Heads, 2022). Everything is trained
+    from there. The model needs biases of attention and four heads.
+    """
     config = model.config
     heads = _Heads(config.hidden_size, config.num_attention_heads)
     first, second = (model.model.layers[index].self_attn for index in (0, 1))
@@ -337,3 +327,23 @@ def _is_copied(distributions: Laws, row: Row, part: slice) -> float:
 
 def _mean(values: list[float]) -> float:
     return float(np.mean(values))
+
+
+# ---- The command ----------------------------------------------------------------------------------------------------
+
+
+def _main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument(
+        "--out", type=Path, required=True, help="folder for tokenizer, weights, log and checksum"
+    )
+    for name, value in asdict(Plan()).items():
+        parser.add_argument("--" + name.replace("_", "-"), type=type(value), default=value)
+    arguments = vars(parser.parse_args())
+    out: Path = arguments.pop("out")
+    out.mkdir(parents=True, exist_ok=True)
+    train(Plan(**arguments), out)
+
+
+if __name__ == "__main__":
+    _main()
