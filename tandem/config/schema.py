@@ -53,6 +53,7 @@ class DevicesConfig(Settings):
 class HttpConfig(Settings):
     """What the HTTP server gives its clients (`tandem serve`)."""
 
+    send_timeout_s: ClassVar[float] = 60.0  # longest wait for a client that does not read
     max_queries: int = Field(
         default=64,
         ge=1,
@@ -63,9 +64,6 @@ class HttpConfig(Settings):
         default=32_000_000,
         ge=1,
         description="size of a file that is added to the device's documents, in bytes",
-    )
-    send_timeout_s: float = Field(
-        default=60.0, gt=0, description="longest wait for a client that does not read, in seconds"
     )
     drain_timeout_s: float = Field(
         default=30.0, gt=0, description="longest wait for open answers when the server is stopped, in seconds"
