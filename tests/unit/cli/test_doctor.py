@@ -5,20 +5,26 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import asdict, replace
 from hashlib import sha256
 from importlib import metadata
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from tokenizers import AddedToken, Tokenizer, decoders
 
 from tandem import corpora
-from tandem.cli import doctor, main
+from tandem.cli import doctor
 from tandem.cli.doctor import Check
 from tandem.config.schema import Config, PartyConfig
+from tandem.engine.tokenizer import find_difference
 from tandem.retrieval import embedding
 from tandem.topology import PARTIES, Party
+from tests import chat_model
+
+from .conftest import Run
 
 
 def status(check: Check) -> str:
@@ -27,33 +33,37 @@ def status(check: Check) -> str:
     return check.status
 
 
-def test_the_machine() -> None:
-    assert status(doctor.python((3, 10, 9))) == "missing"
-    assert status(doctor.python((3, 11, 0))) == "ok"
-    assert status(doctor.cores(1)) == "weak"
-    assert status(doctor.cores(2)) == "ok"
-    assert status(doctor.memory(2 * doctor.GIB)) == "weak"
-    assert status(doctor.memory(4 * doctor.GIB)) == "ok"
-    assert status(doctor.open_files(256)) == "missing"
-    assert status(doctor.open_files(1024)) == "weak"
-    assert status(doctor.open_files(65536)) == "ok"
-    assert doctor.memory().found.endswith("GiB free")
-
-
-def test_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert status(doctor.shared_memory(tmp_path / "none")) == "weak"
-    assert status(doctor.temporary_folder(Path("/") / ("x" * 50))) == "missing"
-    assert status(doctor.writable("folder", tmp_path / "not" / "yet")) == "ok"
-    assert not (tmp_path / "not").exists()
+@pytest.mark.parametrize(
+    ("check", "wanted"),
+    [
+        (lambda _: doctor.python((3, 10, 9)), "missing"),
+        (lambda _: doctor.python((3, 11, 0)), "ok"),
+        (lambda _: doctor.cores(1), "weak"),
+        (lambda _: doctor.cores(2), "ok"),
+        (lambda _: doctor.memory(2 * doctor.GIB), "weak"),
+        (lambda _: doctor.memory(4 * doctor.GIB), "ok"),
+        (lambda _: doctor.open_files(256), "missing"),
+        (lambda _: doctor.open_files(1024), "weak"),
+        (lambda _: doctor.open_files(65536), "ok"),
+        (lambda _: doctor.ports(), "ok"),
+        (lambda _: doctor.ports("203.0.113.1"), "missing"),  # an address that is no machine's
+        (lambda folder: doctor.shared_memory(folder / "none"), "weak"),
+        (lambda _: doctor.temporary_folder(Path("/") / ("x" * 50)), "missing"),
+        (lambda folder: doctor.writable("folder", folder / "not" / "yet"), "ok"),
+        (lambda folder: doctor.writable("folder", folder / "file" / "below"), "missing"),
+    ],
+)
+def test_the_machine(check: Callable[[Path], Check], wanted: str, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    assert status(doctor.writable("folder", tmp_path / "file" / "below")) == "missing"
+    before = set(tmp_path.rglob("*"))
+    assert status(check(tmp_path)) == wanted
+    assert set(tmp_path.rglob("*")) == before, "nothing is left behind"
+
+
+def test_little_shared_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert doctor.memory().found.endswith("GiB free")
     monkeypatch.setattr(doctor, "MIN_SHARED_BYTES", 1 << 60)
     assert "--shm-size" in doctor.shared_memory(tmp_path).remedy
-
-
-def test_ports() -> None:
-    assert status(doctor.ports()) == "ok"
-    assert status(doctor.ports("203.0.113.1")) == "missing"  # an address that is no machine's
 
 
 def test_packages(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -180,27 +190,25 @@ def test_what_langchain_brings_is_left_to_the_nodes(monkeypatch: pytest.MonkeyPa
         assert "langchain:shelf:" in check.found
 
 
-def test_exit_code_and_output(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_exit_code_and_output(monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
     found = [Check("python", "ok", "3.11.7"), Check("ports", "missing", "none", "allow them")]
-    monkeypatch.setattr("tandem.cli.doctor.all_checks", lambda config: found)
-    assert main(["doctor"]) == 1
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[:3] == [
-        "ok       python           3.11.7",
-        "missing  ports            none",
-        "                          remedy: allow them",
-    ]
-    assert main(["doctor", "--json"]) == 1
-    value = json.loads(capsys.readouterr().out)
-    assert value["is_well"] is False
-    assert value["checks"][1] == {
-        "name": "ports",
-        "status": "missing",
-        "found": "none",
-        "remedy": "allow them",
-    }
+    monkeypatch.setattr(doctor, "all_checks", lambda config: found)
+    shown = run("doctor")
+    assert (shown.code, shown.out.splitlines()[:3]) == (
+        1,
+        [
+            "ok       python           3.11.7",
+            "missing  ports            none",
+            "                          remedy: allow them",
+        ],
+    )
+    shown = run("doctor", "--json")
+    assert (shown.code, json.loads(shown.out)) == (
+        1,
+        {"is_well": False, "checks": [asdict(each) for each in found]},
+    )
     found.pop()
-    assert main(["doctor"]) == 0
+    assert run("doctor").code == 0
 
 
 def test_all_of_it_runs_here() -> None:
@@ -241,15 +249,160 @@ def test_the_engine_is_tried_where_its_model_is_small(
     ],
 )
 def test_models_of_the_command_line(
-    options: list[str], models: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    options: list[str], models: list[str], run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[Config] = []
-
-    def keep(config: Config) -> list[Check]:
-        seen.append(config)
-        return []
-
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(doctor, "all_checks", keep)
-    assert main(["doctor", *options]) == 0
+    monkeypatch.setattr(doctor, "all_checks", lambda config: seen.append(config) or [])
+    assert run("doctor", *options).code == 0
     assert [Path(seen[0].party(party).model).name for party in PARTIES] == models
+
+
+# ---- models of both parties ------------------------------------------------------------------------------------
+
+
+NAMES = ("device", "cloud")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return chat_model.build(tmp_path_factory.mktemp("chat") / "model")
+
+
+@pytest.fixture
+def copied(folder: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(folder, tmp_path / "copy"))
+
+
+def checks(device: Path | str, cloud: Path | str, *settings: str) -> dict[str, Check]:
+    config = Config.load(None, [f"device.model={device}", f"cloud.model={cloud}", *settings])
+    return {check.name: check for check in doctor.prompts(config)}
+
+
+def edit(file: Path, change: Callable[[dict[str, object]], object]) -> None:
+    content = json.loads(file.read_text("utf-8"))
+    change(content)
+    file.write_text(json.dumps(content), "utf-8")
+
+
+def test_one_model_on_both_sides(folder: Path) -> None:
+    found = checks(folder, folder)
+    assert [check.status for check in found.values()] == ["ok"] * 5
+    assert found["device prompt"].found == (
+        "Qwen2 tokenizer, 1,024 tokens; context of 2,048 tokens; template: chat"
+    )
+    assert found["vocabulary"].found == "the same on both sides"
+
+
+def test_another_vocabulary_is_refused_and_named(folder: Path, run: Run) -> None:
+    vocabulary = checks(folder, "bundled")["vocabulary"]
+    assert vocabulary.status == "missing"
+    assert vocabulary.found.startswith(
+        "device: Qwen2 tokenizer, 1,024 tokens; cloud: BPE tokenizer, 1,636 tokens: they differ at id 0 "
+        "('<|endoftext|>' and "
+    )
+    assert vocabulary.remedy == doctor.SAME_VOCABULARY
+    shown = run("doctor", "--set", f"device.model={folder}")
+    assert shown.code == 1
+    assert "they differ at id 0" in shown.out
+    assert run("doctor", "--model", str(folder)).code == 0
+
+
+def test_other_templates_and_contexts_are_notes(folder: Path, copied: Path) -> None:
+    edit(copied / "config.json", lambda config: config.update(max_position_embeddings=512))
+    found = checks(folder, copied, "cloud.template=plain")
+    assert found["vocabulary"].status == "ok"
+    assert found["templates"].status == "weak"
+    assert found["templates"].found == (
+        "device: chat; cloud: plain text: the models are led to answers of different forms"
+    )
+    assert found["contexts"].status == "ok"
+    assert found["contexts"].found == (
+        "device: 2,048 tokens; cloud: 512 tokens: a question and its answer must fit 512 tokens"
+    )
+
+
+def test_a_template_that_cannot_be_used(folder: Path, copied: Path) -> None:
+    (copied / "chat_template.jinja").write_text("{% for message in messages %}")
+    found = checks(folder, copied)
+    assert "vocabulary" not in found
+    assert found["cloud prompt"].status == "missing"
+    assert found["cloud prompt"].found.startswith(
+        f"The chat template of {copied} cannot be used: Unexpected end of template"
+    )
+    assert found["cloud prompt"].found.endswith(
+        'set template to "plain", or to a file with a template of your own.'
+    )
+    (copied / "template.json").write_text("{")
+    assert checks(folder, copied)["cloud prompt"].found.endswith("; correct or delete it.")
+
+
+def test_a_tokenizer_that_is_damaged(folder: Path, copied: Path) -> None:
+    (copied / "tokenizer.json").write_text("{}")
+    check = checks(copied, folder)["device prompt"]
+    assert check.status == "missing"
+    assert "\n" not in check.found + check.remedy
+
+
+def test_nothing_is_downloaded(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("socket.socket.connect", lambda *_: pytest.fail("it asked a server"))
+    check = checks("nobody/no-such-model", folder)["device prompt"]
+    assert check.status == "missing"
+    assert check.found.startswith("The model 'nobody/no-such-model' is not in the hub's cache")
+
+
+# ---- differences of tokenizers ---------------------------------------------------------------------------------
+
+
+def changed(tokenizer: Tokenizer, change: Callable[[Tokenizer], object]) -> Tokenizer:
+    copy: Tokenizer = Tokenizer.from_str(tokenizer.to_str())
+    change(copy)
+    return copy
+
+
+@pytest.fixture(scope="module")
+def tokenizer(folder: Path) -> Tokenizer:
+    return doctor.load_facts(Config.load(None, [f"device.model={folder}"]).device).tokenizer
+
+
+def test_more_tokens(tokenizer: Tokenizer) -> None:
+    """A few at the end are left out by both; many are another vocabulary."""
+    few = changed(tokenizer, lambda copy: copy.add_tokens(["<new>", "<newer>"]))
+    many = changed(tokenizer, lambda copy: copy.add_tokens([f"<new {number}>" for number in range(64)]))
+    for pair in ((few, tokenizer), (tokenizer, few)):
+        assert find_difference(*pair, NAMES) is None
+    assert find_difference(many, tokenizer, NAMES) == "only the device's has id 1024 ('<new 0>') and 63 more"
+    facts = [doctor.ModelFacts(each, "", "chat", None) for each in (tokenizer, few)]
+    assert next(doctor.compare(*facts)).found == (
+        "only the cloud's has id 1024 ('<new>') and 1 more; answers are of the tokens that both have"
+    )
+
+
+def special(is_special: bool) -> Callable[[Tokenizer], object]:
+    return lambda copy: copy.add_tokens([AddedToken("<x>", special=is_special)])
+
+
+@pytest.mark.parametrize(
+    ("one", "two", "difference"),
+    [
+        (lambda copy: None, lambda copy: None, None),
+        (
+            lambda copy: copy.add_tokens(["<a>", "<b>"]),
+            lambda copy: copy.add_tokens(["<c>", "<d>"]),
+            "they differ at id 1024 ('<a>' and '<c>') and at 1 other ids",
+        ),
+        (special(False), special(True), "id 1024 ('<x>') is a special token for the cloud alone"),
+        (
+            lambda copy: None,
+            lambda copy: setattr(copy, "decoder", decoders.Fuse()),
+            "they turn tokens into text differently (ByteLevel and Fuse)",
+        ),
+    ],
+)
+def test_differences(
+    tokenizer: Tokenizer,
+    one: Callable[[Tokenizer], object],
+    two: Callable[[Tokenizer], object],
+    difference: str | None,
+) -> None:
+    assert find_difference(changed(tokenizer, one), changed(tokenizer, two), NAMES) == difference
