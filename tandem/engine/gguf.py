@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import fcntl
 import importlib.util
+import logging
 import math
 import os
 import shutil
@@ -23,11 +24,14 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from tokenizers import Regex, Tokenizer, pre_tokenizers
+
 from tandem.errors import GenerationError, install_line
 from tandem.system.paths import cache_folder
 
+_log = logging.getLogger("tandem")
 SUFFIX = ".gguf"
-FORMAT = 1
+FORMAT = 2
 """Of the converted folders."""
 _NEEDED = ("gguf", "accelerate")
 _CONVERTED_WITH = ("transformers", "gguf")
@@ -35,6 +39,47 @@ _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: 
 """GGUF's number of a type -> its letter in the module struct."""
 _STRING, _ARRAY = 8, 9
 _BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+
+_GPT2 = "gpt-2"
+_CONTRACTION = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+_UPPER, _LOWER = r"\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}", r"\p{Ll}\p{Lm}\p{Lo}\p{M}"
+_SPACES = r"\s*[\r\n]+|\s+(?!\S)|\s+"
+_LLAMA3 = (
+    rf"{_CONTRACTION}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{{1,3}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|{_SPACES}"
+)
+_QWEN2 = _LLAMA3.replace("{1,3}", "")
+_QWEN35 = _QWEN2.replace(r"?\p{L}+", r"?[\p{L}\p{M}]+").replace(r"[^\s\p{L}\p{N}]", r"[^\s\p{L}\p{M}\p{N}]")
+_GPT4O = (
+    rf"[^\r\n\p{{L}}\p{{N}}]?[{_UPPER}]*[{_LOWER}]+{_CONTRACTION}?|[^\r\n\p{{L}}\p{{N}}]?[{_UPPER}]+[{_LOWER}]*"
+    rf"{_CONTRACTION}?|\p{{N}}{{1,3}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|{_SPACES}"
+)
+_TEKKEN = _GPT4O.replace(f"{_CONTRACTION}?", "").replace("{1,3}", "")
+_DEEPSEEK3 = (
+    r"\p{N}{1,3}",
+    "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+",
+    r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|"
+    + _SPACES,
+)
+_CODER = (r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", "[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]+", r"\p{N}")
+_KINDS = (
+    (
+        "gpt-2 phi-2 mpt olmo jais trillion granite-docling exaone4 gigachat a.x-4.0 mellum modern-bert",
+        (_GPT2,),
+    ),
+    ("jina-es jina-de jina-v2-es jina-v2-de jina-v1-en jina-v2-code roberta-bpe", (_GPT2,)),
+    ("smollm starcoder refact command-r codeshell exaone minerva-7b", (r"\p{N}", _GPT2)),
+    ("llama3 llama-v3 llama-bpe falcon3 falcon-h1 pixtral midm-2.0 lfm2 jina-v5-nano", (_LLAMA3,)),
+    ("dbrx smaug-bpe glm4 chatglm-bpe", (_LLAMA3,)),
+    ("qwen2 deepseek-r1-qwen kormo f2llmv2 megrez stablelm2 hunyuan", (_QWEN2,)),
+    ("qwen35", (_QWEN35,)),
+    ("gpt-4o llama4 kanana2 talkie minimax-m2", (_GPT4O,)),
+    ("tekken", (_TEKKEN,)),
+    ("deepseek-v3 hunyuan-dense joyai-llm", _DEEPSEEK3),
+    ("deepseek-coder", _CODER),
+)
+SPLITS = {name: patterns for names, patterns in _KINDS for name in names.split()}
+"""How texts are split before merges apply, by the names that files have for it: patterns one after the other, each of
+which isolates what it finds; "gpt-2" stands for GPT-2's. As llama.cpp has them (`llama-vocab.cpp`)."""
 
 
 # ---- which file ----------------------------------------------------------------------------------------------
@@ -74,6 +119,8 @@ class Header:
     """What the beginning of a GGUF file says of the rest."""
 
     architecture: str
+    split: str | None
+    """How a byte-level tokenizer splits texts, by name; "" where the file does not say; None: it has another one."""
     num_parameters: int
     num_bytes: int
     """Of the whole file, at least."""
@@ -127,6 +174,9 @@ def _read_header(stream: BinaryIO) -> Header:
     data = math.ceil(stream.tell() / alignment) * alignment
     return Header(
         architecture=str(values["general.architecture"]),
+        split=str(values.get("tokenizer.ggml.pre") or "")
+        if values.get("tokenizer.ggml.model") == "gpt2"
+        else None,
         num_parameters=sum(count for count, _ in tensors),
         num_bytes=data + max(end for _, end in tensors),
     )
@@ -241,6 +291,28 @@ def source(file: Path) -> tuple[str, dict[str, str]]:
     return str(file.parent), {"gguf_file": file.name}
 
 
+def split_texts(file: Path, tokenizer: Tokenizer) -> None:
+    """Let a file's tokenizer, as transformers made it, split texts as the file says; warns where that is unknown."""
+    name = check(file).split
+    if name in SPLITS:
+        tokenizer.pre_tokenizer = make_pre_tokenizer(name)
+    elif name is not None:
+        said = (
+            f"names the pre-tokenizer {name!r:.60}, which Tandem does not know"
+            if name
+            else "names no pre-tokenizer"
+        )
+        _log.warning("%s %s: texts are split as GPT-2's are, and answers may be worse.", file, said)
+
+
+def make_pre_tokenizer(name: str) -> pre_tokenizers.PreTokenizer:
+    """The one of a name in SPLITS."""
+    patterns = SPLITS[name]
+    steps = [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in patterns if pattern != _GPT2]
+    spelled = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=patterns[-1] == _GPT2)
+    return pre_tokenizers.Sequence([*steps, spelled])
+
+
 def _write(file: Path, dtype: str, folder: Path) -> None:
     """Weights, configuration and tokenizer of a file, in a new folder."""
     import torch
@@ -262,8 +334,10 @@ def _write(file: Path, dtype: str, folder: Path) -> None:
     model.hf_quantizer = None  # what is saved is not quantised any more
     del model.config.quantization_config
     model.save_pretrained(folder)
-    tokenizer: Any = AutoTokenizer
-    tokenizer.from_pretrained(**where).save_pretrained(folder)
+    auto = AutoTokenizer
+    tokenizer = auto.from_pretrained(**where)
+    split_texts(file, tokenizer.backend_tokenizer)
+    tokenizer.save_pretrained(folder)
     for written in folder.iterdir():
         with written.open("rb") as stream:
             os.fsync(stream.fileno())

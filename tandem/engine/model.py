@@ -140,6 +140,8 @@ def load_tokenizer(model: str, *, is_local: bool = False) -> tuple[Tokenizer, An
             f"{model!r} has no fast tokenizer (tokenizer.json), only {type(wrapper).__name__}; "
             "convert it with transformers and save it with the model."
         )
+    if more:
+        gguf.split_texts(Path(where) / more["gguf_file"], backend)
     # Without files transformers invents an empty tokenizer for some families.
     if not backend.encode("a question", add_special_tokens=False).ids:
         raise _no_tokenizer(model, f"{backend.get_vocab_size()} tokens")

@@ -17,10 +17,13 @@ from tandem.errors import GenerationError
 pytest.importorskip("gguf", reason="the package gguf (extra offline) is not installed")
 pytest.importorskip("accelerate", reason="the package accelerate (extra offline) is not installed")
 
-WIDTH, VOCABULARY = 32, ["<|endoftext|>", *sorted({"a", "b", "c", "ab", "Ġ", "Ċ", "Ġa"})]
+WIDTH, VOCABULARY = (
+    32,
+    ["<|endoftext|>", *sorted({"a", "b", "c", "ab", "Ġ", "Ċ", "Ġa", "ĊĊ", "1", "2", "12"})],
+)
 
 
-def write_gguf(path: Path, *, seed: int = 0, architecture: str = "llama") -> Path:
+def write_gguf(path: Path, *, seed: int = 0, architecture: str = "llama", split: str = "gpt-2") -> Path:
     """A Llama of one layer with random weights, quantised as Q8_0, and a byte-level tokenizer."""
     from gguf import GGMLQuantizationType, GGUFWriter, quantize
 
@@ -35,9 +38,11 @@ def write_gguf(path: Path, *, seed: int = 0, architecture: str = "llama") -> Pat
     writer.add_rope_dimension_count(WIDTH // 2)
     writer.add_vocab_size(len(VOCABULARY))
     writer.add_tokenizer_model("gpt2")
+    if split:
+        writer.add_tokenizer_pre(split)
     writer.add_token_list(VOCABULARY)
     writer.add_token_types([3, *[1] * (len(VOCABULARY) - 1)])
-    writer.add_token_merges(["a b", "Ġ a"])
+    writer.add_token_merges(["a b", "Ġ a", "Ċ Ċ", "1 2"])
     writer.add_eos_token_id(0)
     writer.add_bos_token_id(0)
     random = np.random.default_rng(seed)
@@ -213,3 +218,61 @@ def test_an_architecture_that_transformers_does_not_know_is_one_sentence(tmp_pat
         GenerationError, match="cannot be loaded: GGUF model with architecture unheard-of is not"
     ):
         model.load_config(str(file))
+
+
+TEXT = "It's 2024,  x\n\n1234 WE'LL Ünï-日本語 (a+b)\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "pieces"),
+    [
+        ("gpt-2", "It|'s| 2024|,| | x|\n|\n|1234| WE|'|LL| Ünï|-|日本語| (|a|+|b|)|\n"),
+        ("smollm", "It|'s| |2|0|2|4|,| | x|\n\n|1|2|3|4| WE|'|LL| Ünï|-|日本語| (|a|+|b|)|\n"),
+        ("llama-bpe", "It|'s| |202|4|,| | x|\n\n|123|4| WE|'LL| Ünï|-日本語| (|a|+b|)\n"),
+        ("qwen2", "It|'s| |2|0|2|4|,| | x|\n\n|1|2|3|4| WE|'LL| Ünï|-日本語| (|a|+b|)\n"),
+        ("gpt-4o", "It's| |202|4|,| | x|\n\n|123|4| WE'LL| Ünï|-日本語| (|a|+b|)\n"),
+        ("deepseek-v3", "It|'s| |202|4|,| | x|\n\n|123|4| WE|'LL| Ünï|-|日本語| (|a|+b|)\n"),
+        ("deepseek-coder", "It|'|s| |2|0|2|4|,| | x|\n|\n|1|2|3|4| WE|'|LL| Ünï|-|日本語| (|a|+|b|)|\n"),
+    ],
+)
+def test_texts_are_split_as_llama_cpp_splits_them(name: str, pieces: str) -> None:
+    found = gguf.make_pre_tokenizer(name).pre_tokenize_str(TEXT)
+    assert [TEXT[start:end] for _, (start, end) in found] == pieces.split("|")
+
+
+def test_transformers_splits_alike_what_it_knows() -> None:
+    from transformers.integrations.gguf.gguf_tokenizer_mapping import GGUF_PRE_TOKENIZER_SPLITS as THEIRS
+
+    assert {name: gguf.SPLITS[name] for name in THEIRS} == {
+        name: (pattern,) for name, pattern in THEIRS.items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("split", "tokens"),
+    [
+        ("gpt-2", ["a", "Ċ", "Ċ", "12"]),
+        ("smollm", ["a", "ĊĊ", "1", "2"]),
+        ("bloom", ["a", "Ċ", "Ċ", "12"]),
+        ("", ["a", "Ċ", "Ċ", "12"]),
+    ],
+)
+def test_a_file_says_how_its_texts_are_split(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, split: str, tokens: list[str]
+) -> None:
+    """Before it is converted and afterwards."""
+    file = write_gguf(tmp_path / "x.gguf", split=split)
+    before, _ = model.load_tokenizer(str(file))
+    said = {
+        "bloom": "names the pre-tokenizer 'bloom', which Tandem does not know",
+        "": "names no pre-tokenizer",
+    }
+    assert caplog.messages == (
+        [f"{file} {said[split]}: texts are split as GPT-2's are, and answers may be worse."]
+        if split in said
+        else []
+    )
+    gguf.convert(file, "float32")
+    after, _ = model.load_tokenizer(str(file))
+    for tokenizer in (before, after):
+        assert tokenizer.encode("a\n\n12", add_special_tokens=False).tokens == tokens
