@@ -26,11 +26,10 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache
 
 from benchmarks._common import finish, new_parser
-from tandem.engine.batch import BatchModel, PreemptibleModel
+from tandem.engine.batch import BatchModel, PreemptibleModel, find_fault
 from tandem.engine.kv import DocumentCaches
 from tandem.engine.model import decoder_layers
 from tandem.engine.prompt import Prompt
-from tandem.engine.self_check import find_fault
 from tandem.engine.session import Session, compute
 
 NUM_BATCHES = 1000

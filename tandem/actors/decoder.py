@@ -92,7 +92,7 @@ class DecoderActor(SiteActor):
     async def prepare(self) -> dict[str, Any]:
         """Load the model. The description is compared with the other side's before the first query."""
         from tandem.corpora import model_path
-        from tandem.engine.description import describe, describe_card
+        from tandem.engine.places import describe_card
         from tandem.profiler.offline import cached_line
         from tandem.system.paths import cache_folder
 
@@ -104,7 +104,7 @@ class DecoderActor(SiteActor):
         self.spawn(self.work(), "work")
         self.description = {
             "model": party.model,
-            **await self.on_model_thread(lambda: describe(engine)),
+            **await self.on_model_thread(engine.describe),
             "drafter_for": describe_card(model_path(party.model)),  # its target; {} if unknown
             "codec": codec,
             "race_depth": self.config.codec.race_depth,  # 0: votes are whole distributions

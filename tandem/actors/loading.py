@@ -47,8 +47,7 @@ def check_model(party: PartyConfig) -> None:
 
     Loads nothing.
     """
-    from tandem.engine.adapters import base_of
-    from tandem.engine.places import check_directory, expand_home
+    from tandem.engine.places import base_of, check_directory, expand_home
     from tandem.engine.template import check_files
 
     path = expand_home(model_path(party.model))
@@ -59,8 +58,7 @@ def check_model(party: PartyConfig) -> None:
 def describe_conversion(party: PartyConfig) -> str:
     """One sentence where loading a party's model has to convert it first; "" where not. Raises GenerationError."""
     from tandem.engine import gguf
-    from tandem.engine.adapters import base_of
-    from tandem.engine.places import expand_home
+    from tandem.engine.places import base_of, expand_home
 
     file = gguf.find_file(base_of(expand_home(model_path(party.model))))
     return "" if file is None else gguf.describe_conversion(file, party.dtype)

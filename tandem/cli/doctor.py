@@ -443,7 +443,7 @@ def load_facts(party: PartyConfig) -> ModelFacts:
     """Read what a party's settings name. Raises GenerationError."""
     from tandem.corpora import model_path
     from tandem.engine import model as models
-    from tandem.engine.adapters import base_of
+    from tandem.engine.places import base_of
     from tandem.engine.prompt import PromptBuilder
     from tandem.engine.template import find_template
     from tandem.engine.tokenizer import describe_tokenizer

@@ -92,6 +92,18 @@ class DraftResult(NamedTuple):
     dense: NDArray[np.float64]  # q before the codec, [vocab]
 
 
+class DraftPlace(NamedTuple):
+    """Where in an answer a draft stands, and what it depends on besides the logits."""
+
+    seed: int
+    step: int
+    party: Party
+    lineage: Sequence[bytes] = ROOT
+    """Digests of the beginnings of its prefix (`tandem.protocol.prefix`), of which a codec's state is a function."""
+    proposed: Proposed | None = None
+    """By another party, which matters to a `TokenVoter` only."""
+
+
 class Drafter:
     """One party's way from logits to drafts in one session, with the state of its codec."""
 
@@ -125,12 +137,16 @@ class Drafter:
     ) -> DraftResult:
         """A draft for one step.
 
-        logits: [rows, vocab]; log_weights: [rows], of the rows' documents (Eq. 1). lineage: digests of the beginnings
-        of its prefix, as in `tandem.protocol.prefix`; a codec's state is a function of them. proposed: by another
-        party, which matters to a `TokenVoter` only.
+        logits: [rows, vocab]; log_weights: [rows], of the rows' documents (Eq. 1). The rest: as in `DraftPlace`.
         """
-        payload, dense = self.encode(logits, log_weights, lineage)
-        return DraftResult(self.draw(payload, seed=seed, step=step, party=party), payload, dense)
+        dense = self.distribution(logits, log_weights)
+        return self._draft(dense, DraftPlace(seed, step, party, lineage, proposed))
+
+    def _draft(self, dense: NDArray[np.float64], place: DraftPlace) -> DraftResult:
+        """The draft from the party's distribution, [vocab]: the payload is that distribution."""
+        payload = self._states.encode(dense, place.lineage)
+        token = self.draw(payload, seed=place.seed, step=place.step, party=place.party)
+        return DraftResult(token, payload, dense)
 
     def encode(
         self, logits: torch.Tensor, log_weights: Sequence[float], lineage: Sequence[bytes] = ROOT
@@ -156,7 +172,7 @@ class Drafter:
 class TokenDrafter(Drafter):
     """Drafts of a party without a vote, and of one that answers alone in their mode: the token is all that is needed.
 
-    Nothing is compressed, unless the drafts' distributions must travel.
+    Nothing is compressed, unless the drafts' distributions must travel: then these are the payloads, else the tokens.
     """
 
     def __init__(
@@ -178,24 +194,14 @@ class TokenDrafter(Drafter):
         self._sends_drafts = sends_drafts
         self._num_logprobs = num_logprobs
 
-    def draft(
-        self,
-        logits: torch.Tensor,
-        log_weights: Sequence[float],
-        *,
-        seed: int,
-        step: int,
-        party: Party,
-        lineage: Sequence[bytes] = ROOT,
-        proposed: Proposed | None = None,
-    ) -> DraftResult:
-        """As the base class. The payload is the distribution where that travels, else the token."""
-        if self._sends_drafts:
-            payload, dense = self.encode(logits, log_weights, lineage)
-            drawn_from = self._codec.decode(payload, self._vocab_size)
-            return DraftResult(self._proposals.draft(drawn_from, seed=seed, step=step), payload, dense)
-        dense = self.distribution(logits, log_weights)
-        return self._name(self._proposals.draft(_whole(dense), seed=seed, step=step), dense)
+    def _draft(self, dense: NDArray[np.float64], place: DraftPlace) -> DraftResult:
+        if not self._sends_drafts:
+            return self._name(self._proposals.draft(_whole(dense), seed=place.seed, step=place.step), dense)
+        payload = self._states.encode(dense, place.lineage)
+        drawn_from = self._codec.decode(payload, self._vocab_size)
+        return DraftResult(
+            self._proposals.draft(drawn_from, seed=place.seed, step=place.step), payload, dense
+        )
 
     def _name(self, token: int, dense: NDArray[np.float64]) -> DraftResult:
         """A token as its payload, with log probabilities where they are asked for."""
@@ -208,20 +214,8 @@ class TokenDrafter(Drafter):
 class TokenVoter(TokenDrafter):
     """Votes of the only voter: the token that the rule chooses from its distribution and what was proposed."""
 
-    def draft(
-        self,
-        logits: torch.Tensor,
-        log_weights: Sequence[float],
-        *,
-        seed: int,
-        step: int,
-        party: Party,
-        lineage: Sequence[bytes] = ROOT,
-        proposed: Proposed | None = None,
-    ) -> DraftResult:
-        """As the base class, with the token that is to be committed."""
-        dense = self.distribution(logits, log_weights)
-        return self._name(self._choose(_whole(dense), proposed, seed, step), dense)
+    def _draft(self, dense: NDArray[np.float64], place: DraftPlace) -> DraftResult:
+        return self._name(self._choose(_whole(dense), place.proposed, place.seed, place.step), dense)
 
     def _choose(self, target: Distribution, proposed: Proposed | None, seed: int, step: int) -> int:
         if proposed is None or (self._sends_drafts and proposed.payload is None):

@@ -19,14 +19,28 @@ from tokenizers import Tokenizer
 from tandem.conversation import SYSTEM_PROMPT, Message
 from tandem.engine import model as models
 from tandem.engine import tokenizer as tokenizers
-from tandem.engine.adapters import base_of
-from tandem.engine.batch import ARITHMETIC, BatchModel, IsStale, Preempted, PreemptibleModel
-from tandem.engine.growing import GrowingSession, compute_document
+from tandem.engine.batch import (
+    ARITHMETIC,
+    BatchModel,
+    IsStale,
+    Preempted,
+    PreemptibleModel,
+    describe_fallback,
+    find_fault,
+)
 from tandem.engine.kv import DiskStore, DocumentCache, DocumentCaches
-from tandem.engine.places import expand_home
+from tandem.engine.places import base_of, expand_home
 from tandem.engine.prompt import Prompt, PromptBuilder
-from tandem.engine.self_check import describe_fallback, find_fault
-from tandem.engine.session import Feed, OpenResult, Session, TurnCaches, compute, compute_row
+from tandem.engine.session import (
+    Feed,
+    GrowingSession,
+    OpenResult,
+    Session,
+    TurnCaches,
+    compute,
+    compute_document,
+    compute_row,
+)
 from tandem.engine.template import Template, find_template
 from tandem.engine.tokenizer import describe_tokenizer
 from tandem.errors import GenerationError
@@ -281,6 +295,26 @@ class Engine:
     def fallback(self) -> str:
         """A sentence on why one token of one session is computed at a time; empty if many are."""
         return "" if self.fault is None else describe_fallback(self.name, self.fault)
+
+    def describe(self) -> dict[str, Any]:
+        """What the other parties are told of it, to be compared with theirs before the first query: plain values for
+        JSON. Reads every weight once.
+        """
+        return {
+            "tokenizer": self.tokenizer_name,
+            "template": self.template.describe(),
+            "template_fingerprint": self.template.fingerprint,
+            "writes_day": self.template.writes_day,
+            "vocabulary_fingerprint": self.vocabulary_fingerprint,
+            "vocabulary_prefixes": list(self.vocabulary_prefixes),
+            "weights_fingerprint": self.weights_fingerprint,
+            "vocab_size": self.vocab_size,
+            "num_parameters": self.model.num_parameters(),
+            "dtype": str(self.model.dtype).removeprefix("torch."),
+            "context_length": self.context_length,
+            "eos_token_ids": list(self.eos_token_ids),
+            "batching": self.fallback,  # why sessions are not batched; "" if they are
+        }
 
     def close(self, session: str) -> None:
         """Free the session's cache, or keep it for a later turn; does nothing if there is none."""

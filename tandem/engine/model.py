@@ -20,9 +20,9 @@ from weakref import WeakValueDictionary
 
 from tokenizers import Tokenizer
 
-from tandem.engine import adapters, gguf
-from tandem.engine.places import check_directory
-from tandem.errors import GenerationError
+from tandem.engine import gguf
+from tandem.engine.places import ADAPTER, base_of, check_directory, is_adapter
+from tandem.errors import GenerationError, install_line
 
 if TYPE_CHECKING:
     import torch
@@ -62,7 +62,7 @@ def load_model(model: str, *, device: str, dtype: str) -> Any:
             "save or download it again."
         )
     loaded = loaded.eval().to(target)
-    return adapters.merge(loaded, model) if adapters.is_adapter(model) else loaded
+    return _merge_adapter(loaded, model) if is_adapter(model) else loaded
 
 
 class Weights:
@@ -101,7 +101,7 @@ def convert(model: str, dtype: str) -> str:
     if dtype not in DTYPES:
         raise GenerationError(f"Unknown precision {dtype!r}; set the dtype to one of {', '.join(DTYPES)}.")
     check_directory(model)
-    base = adapters.base_of(model)
+    base = base_of(model)
     if (file := gguf.find_file(base)) is None:
         return base
     with hide_progress_bars():
@@ -113,6 +113,40 @@ def convert(model: str, dtype: str) -> str:
             raise _loading_error("language model", base, error) from None
 
 
+def _merge_adapter(base: Any, folder: str) -> Any:
+    """`base`, a model of transformers, with the adapter in `folder` merged into its weights. Raises GenerationError."""
+    try:
+        import peft
+    except ImportError:
+        raise GenerationError(
+            f"{folder!r} is an adapter, which is read with the package peft; run {install_line('train')}."
+        ) from None
+    try:
+        config = peft.PeftConfig.from_pretrained(folder)
+        if config.is_prompt_learning:
+            raise GenerationError(
+                f"The adapter {folder!r} ({config.peft_type.value}) cannot be merged into weights; use one of LoRA's "
+                "kind."
+            )
+        adapted = peft.PeftModel(base, config)
+        weights = peft.load_peft_weights(folder, device=str(base.device))
+        result: Any = peft.set_peft_model_state_dict(adapted, weights)
+        own = {name for name in result.missing_keys if adapted.base_model.prefix in name}
+        if stray := sorted({*result.unexpected_keys, *own}):
+            raise _other_base(folder, f"{len(stray)} of its weights do not fit ({stray[0]}, ...)")
+        return adapted.merge_and_unload(safe_merge=True).eval()
+    except (OSError, RuntimeError, ValueError, KeyError, TypeError) as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".:")
+        raise _other_base(folder, reason) from None
+
+
+def _other_base(folder: str, reason: str) -> GenerationError:
+    return GenerationError(
+        f"The adapter {folder!r:.200} does not fit the base model that it names: {reason:.200}; set "
+        f"base_model_name_or_path in its {ADAPTER} to the model that it was trained on."
+    )
+
+
 def load_tokenizer(model: str, *, is_local: bool = False) -> tuple[Tokenizer, Any]:
     """The fast tokenizer (of the `tokenizers` package) of `model`, and its wrapper that knows bos and eos.
 
@@ -121,7 +155,7 @@ def load_tokenizer(model: str, *, is_local: bool = False) -> tuple[Tokenizer, An
     """
     check_directory(model)
     if not os.path.isfile(os.path.join(model, "tokenizer.json")):
-        model = adapters.base_of(model)
+        model = base_of(model)
     where, more = _source(model)
     with hide_progress_bars():
         from transformers import AutoTokenizer
@@ -156,7 +190,7 @@ def load_config(model: str, *, is_local: bool = False) -> Any:
     from transformers import AutoConfig
 
     try:
-        where, more = _source(adapters.base_of(model))
+        where, more = _source(base_of(model))
         return AutoConfig.from_pretrained(where, trust_remote_code=False, local_files_only=is_local, **more)
     except Exception as error:  # as above
         raise _loading_error("configuration", model, error) from None

@@ -8,13 +8,18 @@ from __future__ import annotations
 import json
 import os
 import struct
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from tandem.corpora import NAMED_MODELS
-from tandem.engine import adapters, gguf
+from tandem.engine import gguf
 from tandem.errors import GenerationError, find_close
 from tandem.system.paths import suggest_path
 
+ADAPTER = "adapter_config.json"
+"""The file of an adapter: a folder that peft wrote beside the base model that it names."""
 _POINTER = b"version https://git-lfs"
 _POINTER_BYTES = 1024
 """A Git LFS pointer is smaller."""
@@ -76,6 +81,41 @@ def is_offline() -> bool:
     return bool(constants.HF_HUB_OFFLINE)
 
 
+def is_adapter(model: str) -> bool:
+    """Whether `model` is a folder with an adapter and no weights of a model; some tools write a config.json there."""
+    if not os.path.isfile(os.path.join(model, ADAPTER)):
+        return False
+    files = os.listdir(model)
+    return not any(
+        file.endswith((".safetensors", ".bin")) and not file.startswith("adapter_model") for file in files
+    )
+
+
+def base_of(model: str) -> str:
+    """The base model of an adapter: a folder or hub id; of any other model itself. Raises GenerationError."""
+    if not is_adapter(model):
+        return model
+    file = os.path.join(model, ADAPTER)
+    try:
+        with open(file, encoding="utf-8") as text:
+            base = json.load(text).get("base_model_name_or_path")
+    except (OSError, ValueError, AttributeError) as error:
+        raise GenerationError(f"{file!r} cannot be read: {error}; write the adapter again.") from None
+    if not isinstance(base, str) or not base:
+        raise GenerationError(
+            f"{file!r} names no base model; set its base_model_name_or_path to a folder or hub id."
+        )
+    beside = os.path.join(model, base)
+    if base.startswith(".") and os.path.isdir(beside):
+        return beside
+    if os.path.isabs(base) and not os.path.isdir(base):
+        raise GenerationError(
+            f"The base model {base!r} of the adapter {model!r} is not here; set base_model_name_or_path in its "
+            f"{ADAPTER}."
+        )
+    return base
+
+
 # ---- what is here --------------------------------------------------------------------------------------------
 
 
@@ -97,9 +137,9 @@ def _check_folder(model: str) -> None:
     if (found := gguf.find_file(model)) is not None:
         _check_file(str(found))
         return
-    if adapters.is_adapter(model):
-        base = adapters.base_of(model)
-        if Path(base).is_dir() and adapters.is_adapter(base):
+    if is_adapter(model):
+        base = base_of(model)
+        if Path(base).is_dir() and is_adapter(base):
             raise GenerationError(
                 f"The base model {base!r} of the adapter {model!r} is an adapter; merge it first."
             )
@@ -206,3 +246,70 @@ def _suggest(model: str) -> str:
         return suggest_path(Path(model).absolute())
     except (OSError, ValueError):  # no name of a file
         return "correct the path."
+
+
+# ---- the file beside a drafter's weights that names its target ------------------------------------------------
+
+
+CARD = "drafter.json"
+_KEYS = ("target", "fingerprints", "trunk", "blocks", "loss", "acceptance")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrafterCard:
+    """How a drafter came about."""
+
+    target: str  # the target's folder or hub id
+    fingerprints: Mapping[
+        str, str
+    ]  # precision -> the target's weights in it, as `Engine.weights_fingerprint`
+    trunk: str
+    blocks: tuple[int, ...]  # of the target, copied and frozen
+    loss: str
+    acceptance: Mapping[str, float]  # on rows held out, when it was made
+
+    def write(self, folder: Path) -> None:
+        """Into the drafter's folder."""
+        (folder / CARD).write_text(json.dumps(asdict(self), indent=2) + "\n", "utf-8")
+
+
+def read_card(folder: str | Path) -> DrafterCard | None:
+    """The card of a model's folder; None if it has none, or is a hub id. GenerationError if it is damaged."""
+    path = Path(folder) / CARD
+    if not path.is_file():
+        return None
+    try:
+        values = json.loads(path.read_text("utf-8"))
+        fields: dict[str, Any] = {key: values[key] for key in _KEYS}
+        fields["fingerprints"] = {str(key): str(value) for key, value in fields["fingerprints"].items()}
+        return DrafterCard(**fields | {"blocks": tuple(fields["blocks"]), "target": str(fields["target"])})
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        raise GenerationError(
+            f"{path} does not say which target the drafter was made for; train the drafter again, or delete the file."
+        ) from None
+
+
+def describe_card(folder: str | Path) -> dict[str, Any]:
+    """What the other party is told of it: target and fingerprints; empty without a card, or with a damaged one."""
+    try:
+        card = read_card(folder)
+    except GenerationError:
+        return {}
+    return {} if card is None else {"target": card.target, "fingerprints": dict(card.fingerprints)}
+
+
+def find_mismatch(device: Mapping[str, Any], cloud: Mapping[str, Any]) -> str | None:
+    """A sentence if the device's model was made to draft for another one than the cloud's; None if not, or unknown.
+
+    device, cloud: what their decoders report. Weights that a precision was not recorded for are not compared.
+    """
+    made_for = device.get("drafter_for") or {}
+    recorded = set(made_for.get("fingerprints", {}).values())
+    found = cloud.get("weights_fingerprint")
+    if not recorded or not found or found in recorded:
+        return None
+    return (
+        f"The drafter {device.get('model')!r} was made for {made_for.get('target')!r}, whose weights differ from those "
+        f"of the cloud's {cloud.get('model')!r}; answers are exact, but fewer drafts stand. Train one for it with "
+        "`tandem draft train`."
+    )

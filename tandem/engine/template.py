@@ -15,7 +15,7 @@ from datetime import date
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple
 
 from tokenizers import AddedToken, Encoding, Tokenizer
 
@@ -37,52 +37,52 @@ def turn_mark(number: int) -> str:
     return f"\ufdd1{number}\ufdd2"
 
 
-class Template(Protocol):
+class Template:
     """The text of a row: `document` or `bare`, then `question`."""
 
-    @property
-    def document(self) -> str:
-        """The cacheable part of a row with a document: holds the mark DOCUMENT once."""
-
-    @property
-    def bare(self) -> str:
-        """What a row without a document has in its place."""
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether it writes its own beginning-of-sequence, so that none is added."""
+    document: str
+    """The cacheable part of a row with a document: holds the mark DOCUMENT once."""
+    bare = ""
+    """What a row without a document has in its place."""
+    is_complete = False
+    """Whether it writes its own beginning-of-sequence, so that none is added."""
+    after_answer = ""
+    """What stands between an earlier answer and the next question: special tokens in it end answers."""
 
     @property
     def texts(self) -> Mapping[str, str]:
         """Mark -> text, for marks whose text is the same in every row."""
-
-    @property
-    def after_answer(self) -> str:
-        """What stands between an earlier answer and the next question: special tokens in it end answers."""
+        return {}
 
     @property
     def fingerprint(self) -> str:
         """16 hexadecimal digits of all that it writes, whatever the day."""
+        raise NotImplementedError
 
     @property
     def writes_day(self) -> bool:
         """Whether it writes the day of the query."""
+        return False
 
     def on(self, day: str) -> Template:
         """The same on a day, as 2026-11-25, for templates that write it; itself if it does not."""
+        return self
 
     def answer(self, text: str) -> str:
         """What it makes of an earlier answer: it may leave out what the model thought."""
+        return text
 
     def question(self, num_turns: int) -> str:
         """What follows in every row. num_turns: earlier messages, whose marks it holds before the question's."""
+        raise NotImplementedError
 
     def describe(self) -> str:
         """In a few words, for a user."""
+        raise NotImplementedError
 
 
-@dataclass(frozen=True, slots=True)
-class PlainTemplate:
+@dataclass(frozen=True)
+class PlainTemplate(Template):
     """Two texts with placeholders. GenerationError if one does not hold its own exactly once."""
 
     document_text: str = "{document}\n\n"  # the cacheable part
@@ -97,6 +97,7 @@ class PlainTemplate:
                     f"The template's part {name!r} must be a text that holds {placeholder} once, "
                     f"but it is {part!r:.200}; correct {self.source or 'it'}."
                 )
+        object.__setattr__(self, "document", self.document_text.replace("{document}", DOCUMENT))
 
     @classmethod
     def read(cls, path: Path) -> PlainTemplate:
@@ -122,47 +123,9 @@ class PlainTemplate:
         return cls(**{f"{name}_text": part for name, part in parts.items()}, source=str(path))
 
     @property
-    def document(self) -> str:
-        """With the mark for the placeholder."""
-        return self.document_text.replace("{document}", DOCUMENT)
-
-    @property
-    def bare(self) -> str:
-        """Nothing."""
-        return ""
-
-    @property
-    def is_complete(self) -> bool:
-        """No: every row begins as the tokenizer begins a text."""
-        return False
-
-    @property
-    def texts(self) -> Mapping[str, str]:
-        """None."""
-        return {}
-
-    @property
-    def after_answer(self) -> str:
-        """No special token."""
-        return ""
-
-    @property
     def fingerprint(self) -> str:
         """Of both texts."""
         return fingerprint_texts(self.document_text, self.query_text)
-
-    @property
-    def writes_day(self) -> bool:
-        """No."""
-        return False
-
-    def on(self, day: str) -> PlainTemplate:
-        """Itself."""
-        return self
-
-    def answer(self, text: str) -> str:
-        """The answer as it is."""
-        return text
 
     def question(self, num_turns: int) -> str:
         """Earlier questions in the same form, each with its answer after it."""
@@ -215,7 +178,7 @@ _WRITE_DAY = (  # in the place of the clock that transformers offers to template
 )
 
 
-class ChatTemplate:
+class ChatTemplate(Template):
     """Renders messages. GenerationError where the template cannot be rendered, or not be split."""
 
     is_complete = True

@@ -61,7 +61,7 @@ def _lacks(key: str, known: Mapping[str, Any]) -> bool:
 
 def warn_of_drafter(described: Mapping[Any, Mapping[str, Any]], progress: Progress) -> None:
     """Say so where the device's drafter was made for another model than the cloud's; answers stay exact."""
-    from tandem.engine.description import find_mismatch
+    from tandem.engine.places import find_mismatch
 
     if all(party in described for party in PARTIES) and (
         sentence := find_mismatch(*(described[party] for party in PARTIES))

@@ -23,7 +23,7 @@ from tokenizers import Tokenizer
 from transformers import LlamaForCausalLM
 
 from tandem.corpora import DRAFTER, WEIGHTS
-from tandem.engine.description import DrafterCard
+from tandem.engine.places import DrafterCard
 from tandem.papers.flexspec import training as distillation
 from tandem.papers.flexspec.build import fingerprints
 from tandem_lab.training.batches import NOT_COUNTED, Batch, Row, collate, encode_row

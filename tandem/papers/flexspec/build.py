@@ -15,8 +15,8 @@ from tandem.corpora import model_path
 from tandem.errors import GenerationError
 
 if TYPE_CHECKING:
-    from tandem.engine.description import DrafterCard
     from tandem.engine.engine import Engine
+    from tandem.engine.places import DrafterCard
     from tandem.papers.flexspec.examples import Row
     from tandem.papers.flexspec.training import Loss
 
@@ -58,10 +58,9 @@ def train_drafter(
     """
     import torch
 
-    from tandem.engine.description import DrafterCard
     from tandem.engine.engine import Engine
     from tandem.engine.model import decoder_layers
-    from tandem.engine.places import expand_home
+    from tandem.engine.places import DrafterCard, expand_home
     from tandem.papers.flexspec import training
     from tandem.papers.flexspec.trunk import make_drafter, trunk_blocks
 
@@ -128,8 +127,7 @@ def save(drafter: Any, target: str, out: Path, card: DrafterCard) -> None:
 
 def check_out(out: Path, target: str) -> None:
     """Create the folder. GenerationError if it cannot be, is the target's, or holds a model that is no drafter."""
-    from tandem.engine.adapters import is_adapter
-    from tandem.engine.description import CARD
+    from tandem.engine.places import CARD, is_adapter
 
     if out.resolve() == Path(target).resolve():
         raise GenerationError(

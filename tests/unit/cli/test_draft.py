@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tandem.cli import main
-from tandem.engine.description import DrafterCard
+from tandem.engine.places import DrafterCard
 from tandem.papers.flexspec import build
 
 Calls = list[tuple[str, Path, dict[str, Any]]]

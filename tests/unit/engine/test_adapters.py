@@ -14,9 +14,9 @@ import torch
 
 pytest.importorskip("peft", reason="peft is not installed (extra [train])")
 
-from tandem.engine.adapters import base_of
 from tandem.engine.engine import Engine
 from tandem.engine.model import load_config, load_model
+from tandem.engine.places import base_of
 from tandem.errors import GenerationError
 from tandem.system.paths import resolve_model
 

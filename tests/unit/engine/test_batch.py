@@ -172,7 +172,7 @@ def test_a_library_that_splits_long_sums_elsewhere_is_noticed(
         return weights[..., :half] @ values[:, :, :half] + weights[..., half:] @ values[:, :, half:]
 
     assert not Engine.load(str(save_model("llama")), num_threads=1).fallback
-    monkeypatch.setattr("tandem.engine.self_check.weigh", split)
+    monkeypatch.setattr("tandem.engine.batch.weigh", split)
     fallback = Engine.load(str(save_model("llama")), num_threads=1).fallback
     assert "because the last bits of attention depend on the width of the cache" in fallback
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 from tokenizers import Tokenizer
 
-from tandem.engine import growing
+from tandem.engine import session as sessions
 from tandem.engine.engine import Engine, Preempted
 from tandem.engine.kv import DocumentCache, MemoryStore
 from tandem.engine.prompt import Prompt
@@ -158,7 +158,7 @@ def test_mutant_a_changed_cache(engine: Engine, change: Callable[[torch.Tensor],
 
 
 def test_mutant_padding_on_the_right(fallback: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    pad_left = growing.pad_left
+    pad_left = sessions.pad_left
 
     def on_the_right(
         rows: Sequence[torch.Tensor | None], num_columns: int, device: torch.device
@@ -170,12 +170,12 @@ def test_mutant_padding_on_the_right(fallback: Engine, monkeypatch: pytest.Monke
         return batch
 
     assert is_right(fallback)
-    monkeypatch.setattr(growing, "pad_left", on_the_right)
+    monkeypatch.setattr(sessions, "pad_left", on_the_right)
     assert not is_right(fallback)
 
 
 def test_mutant_positions_off_by_one(fallback: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    compute_document = growing.compute_document
+    compute_document = sessions.compute_document
 
     def shifted(model: Any, tokens: Sequence[int], is_stale: Any) -> DocumentCache:
         def call(ids: Any, mask: Any, positions: torch.Tensor, cache: Any, is_stale: Any) -> torch.Tensor:
@@ -185,7 +185,7 @@ def test_mutant_positions_off_by_one(fallback: Engine, monkeypatch: pytest.Monke
         call.device = model.device  # type: ignore[attr-defined]
         return compute_document(call, tokens, is_stale)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(growing, "compute_document", shifted)
+    monkeypatch.setattr(sessions, "compute_document", shifted)
     assert not is_right(fallback)
 
 

@@ -10,8 +10,8 @@ import pytest
 
 from tandem.actors.loading import load_engine
 from tandem.config.schema import Config
-from tandem.engine.description import CARD, describe_card, find_mismatch, read_card
 from tandem.engine.engine import Engine
+from tandem.engine.places import CARD, describe_card, find_mismatch, read_card
 from tandem.errors import GenerationError
 from tandem.papers.flexspec.build import Recipe, check_out, train_drafter
 

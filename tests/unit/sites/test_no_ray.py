@@ -31,7 +31,7 @@ def test_an_answer_loads_no_ray_in_one_process() -> None:
 
 def test_what_prepares_an_actor_is_light() -> None:
     """Two threads that import transformers at once get half of it, so `actors.loading` has them take turns."""
-    modules = "actors.decoder actors.retriever corpora engine.description"
+    modules = "actors.decoder actors.retriever corpora engine.places"
     names = ", ".join(f"tandem.{name}" for name in modules.split())
     script = f"import sys, {names}; print({{'torch', 'transformers'}} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

@@ -22,9 +22,9 @@ from tandem.aggregation.distributions import Distribution
 from tandem.aggregation.rules import proposal_rule
 from tandem.config.schema import Config
 from tandem.corpora import DRAFTER, WEIGHTS
-from tandem.engine.description import read_card
 from tandem.engine.drafter import mix_rows
 from tandem.engine.engine import Engine
+from tandem.engine.places import read_card
 from tandem.errors import ConfigError
 from tandem.papers.flexspec.build import fingerprints
 from tandem.papers.flexspec.training import distillation_loss, logits_of
