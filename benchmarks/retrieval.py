@@ -37,7 +37,6 @@ from tandem.retrieval.build import write_index
 from tandem.retrieval.index import (
     ADD_AT_ONCE,
     aligned,
-    blocks,
     calm,
     parts,
     training_sample,
@@ -118,8 +117,8 @@ def build(folder: Path, factory: str) -> dict[str, Any]:
     started_s = time.perf_counter()
     index.train(training_sample(vectors, vectors_to_train(index)))
     trained_s = time.perf_counter()
-    for block in blocks(vectors, ADD_AT_ONCE):
-        index.add(block)
+    for start in range(0, len(vectors), ADD_AT_ONCE):
+        index.add(np.ascontiguousarray(vectors[start : start + ADD_AT_ONCE], np.float32))
     added_s = time.perf_counter()
     del index
     documents = [

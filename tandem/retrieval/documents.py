@@ -75,12 +75,6 @@ def is_too_deep(value: object) -> bool:
     return bool(nested)
 
 
-def make_writable(document: Document, **own: object) -> Document:
-    """A document without id whose text and metadata can be stored and sent, with metadata of its own on top."""
-    metadata = {**writable(document.metadata), **own}
-    return Document(page_content=writable(document.page_content), metadata=metadata)
-
-
 def describe_passage(document: Document) -> dict[str, Any]:
     """What only the party of a document knows of it, in a form that JSON can hold."""
     metadata = json.loads(json.dumps(writable(document.metadata), default=str))  # a store's may hold anything
@@ -109,7 +103,15 @@ def split(documents: Iterable[Document], chunk_chars: int, overlap: int, key: by
     source, from 0) and an id
     (see `chunk_id`; `key` as there). Raises RetrievalError for lengths that make no sense.
     """
-    _check_lengths(chunk_chars, overlap)
+    if chunk_chars < 1:
+        raise RetrievalError(
+            f"A chunk needs at least 1 character, but chunk_chars is {chunk_chars}; raise it."
+        )
+    if not 0 <= overlap < chunk_chars:
+        raise RetrievalError(
+            f"The overlap must lie between 0 and chunk_chars - 1 = {chunk_chars - 1}, but it is {overlap}; "
+            "change it."
+        )
     splitters = {is_markdown: _splitter(chunk_chars, overlap, is_markdown) for is_markdown in (False, True)}
     chunks: list[Document] = []
     numbers: Counter[str] = Counter()
@@ -147,15 +149,3 @@ def _splitter(chunk_chars: int, overlap: int, is_markdown: bool) -> RecursiveCha
             Language.MARKDOWN, chunk_size=chunk_chars, chunk_overlap=overlap
         )
     return RecursiveCharacterTextSplitter(chunk_size=chunk_chars, chunk_overlap=overlap)
-
-
-def _check_lengths(chunk_chars: int, overlap: int) -> None:
-    if chunk_chars < 1:
-        raise RetrievalError(
-            f"A chunk needs at least 1 character, but chunk_chars is {chunk_chars}; raise it."
-        )
-    if not 0 <= overlap < chunk_chars:
-        raise RetrievalError(
-            f"The overlap must lie between 0 and chunk_chars - 1 = {chunk_chars - 1}, but it is {overlap}; "
-            "change it."
-        )

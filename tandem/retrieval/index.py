@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import math
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from threading import Lock
@@ -188,14 +187,22 @@ class VectorIndex:
             index = faiss.index_factory(vectors.shape[1], factory, faiss.METRIC_INNER_PRODUCT)
             for part in parts(index):
                 calm(part)
-            _check_training(index, factory, len(vectors))
-            index.train(training_sample(vectors, vectors_to_train(index)))
-            for block in blocks(vectors, ADD_AT_ONCE):
-                index.add(block)
+            if len(vectors) < (needed := vectors_to_train(index)):
+                raise RetrievalError(
+                    f'The index kind "{factory}" needs at least {needed} chunks to train, but there are '
+                    f'{len(vectors)}; use "Flat", a smaller kind, or more documents.'
+                )
+            index.train(training_sample(vectors, needed))
+            for start in range(0, len(vectors), ADD_AT_ONCE):  # in memory, whether or not `vectors` is
+                index.add(np.ascontiguousarray(vectors[start : start + ADD_AT_ONCE], np.float32))
             built = cls(index, num_threads)
             built.vectors(np.zeros(1, np.int64))  # some kinds cannot
         except RuntimeError as error:
-            raise RetrievalError(_refused(factory, error)) from None
+            reason = str(error).strip().splitlines()[-1].rpartition("Error: ")[2].rstrip(" .")[-120:]
+            raise RetrievalError(
+                f'FAISS does not take the index kind "{factory}" for these vectors ({reason}); '
+                'use one like "Flat", "IVF64,Flat", "HNSW32" or "IVF64,PQ48".'
+            ) from None
         return built
 
     @classmethod
@@ -283,12 +290,6 @@ class VectorIndex:
             self._is_mapped = True
 
 
-def blocks(vectors: NDArray[np.float32], at_once: int) -> Iterator[NDArray[np.float32]]:
-    """The rows of [n, d], `at_once` at a time and in memory, whether or not `vectors` is."""
-    for start in range(0, len(vectors), at_once):
-        yield np.ascontiguousarray(vectors[start : start + at_once], np.float32)
-
-
 def aligned(array: NDArray[np.float32]) -> NDArray[np.float32]:
     """A copy that begins with a cache line; for a query from another place FAISS takes up to a sixth longer."""
     room = np.empty(array.size + CACHE_LINE // 4 - 1, np.float32)
@@ -316,23 +317,6 @@ def training_sample(vectors: NDArray[np.float32], num_centroids: int) -> NDArray
     if count >= len(vectors):
         return np.ascontiguousarray(vectors, np.float32)
     return np.ascontiguousarray(vectors[np.arange(count) * len(vectors) // count], np.float32)
-
-
-def _check_training(index: Any, factory: str, count: int) -> None:
-    needed = vectors_to_train(index)
-    if count < needed:
-        raise RetrievalError(
-            f'The index kind "{factory}" needs at least {needed} chunks to train, but there are {count}; '
-            'use "Flat", a smaller kind, or more documents.'
-        )
-
-
-def _refused(factory: str, error: RuntimeError) -> str:
-    reason = str(error).strip().splitlines()[-1].rpartition("Error: ")[2].rstrip(" .")[-120:]
-    return (
-        f'FAISS does not take the index kind "{factory}" for these vectors ({reason}); '
-        'use one like "Flat", "IVF64,Flat", "HNSW32" or "IVF64,PQ48".'
-    )
 
 
 SCORE_ALL = 10_000

@@ -135,18 +135,18 @@ class StoreRetriever:
             raise RetrievalError(f"A search must ask for at least 1 document, but k is {k}; raise it.")
         documents = {self._id(document): document for document in self._query_store(query, k, filter)}
         self._remember(documents)
-        scores = self._scores(list(documents), query, lambda: vector)
+        scores = self._scores(list(documents), query, vector)
         hits = [Hit(name, documents[name], score) for name, score in zip(documents, scores, strict=True)]
         return sorted(hits, key=lambda hit: -hit.score)
 
     def relevance(self, ids: Sequence[str], text: str) -> list[float]:
         """R(d, text) of documents that a search found. RetrievalError if an id is unknown."""
-        return self._scores(ids, text, lambda: self.embedder.embed([text], keep_end=True)[0])
+        return self._scores(ids, text)
 
     def _scores(
-        self, ids: Sequence[str], text: str, vector: Callable[[], NDArray[np.float32]]
+        self, ids: Sequence[str], text: str, vector: NDArray[np.float32] | None = None
     ) -> list[float]:
-        """vector() is that of the text, [d], where it is needed."""
+        """vector: that of the text, [d], if it is known."""
         if not ids:
             return []
         for name in ids:
@@ -158,7 +158,9 @@ class StoreRetriever:
         texts, vectors = zip(*(self._seen[name] for name in ids), strict=True)
         if self.scorer is not None:
             return self.scorer.scores(text, texts)
-        return [float(score) for score in cosines(np.stack(vectors), vector())]
+        if vector is None:
+            vector = self.embedder.embed([text], keep_end=True)[0]
+        return [float(score) for score in cosines(np.stack(vectors), vector)]
 
     def _query_store(self, query: str, k: int, filter: Filter | None) -> list[Document]:
         """The documents that the store finds, without those that hold no text."""

@@ -34,7 +34,7 @@ from queue import SimpleQueue
 from typing import Any, NamedTuple
 
 from tandem.errors import RetrievalError
-from tandem.retrieval.documents import MAX_DEPTH, Document, is_too_deep, make_writable, readable_name
+from tandem.retrieval.documents import MAX_DEPTH, Document, is_too_deep, readable_name, writable
 from tandem.retrieval.readers import READERS, Unreadable
 from tandem.retrieval.store import has_index
 from tandem.system.file_kinds import endings
@@ -108,7 +108,8 @@ def load_documents(given: Iterable[Document]) -> Loaded:
             )
         else:
             seen.update([document.id] if document.id else [])
-            documents.append(make_writable(document, source=name))
+            metadata = {**writable(document.metadata), "source": name}
+            documents.append(Document(page_content=writable(document.page_content), metadata=metadata))
     if not documents:
         more = f" ({problems[0].rstrip('.')})" if problems else ""
         raise RetrievalError(f"A corpus must hold at least one document, but it has none{more}; add one.")

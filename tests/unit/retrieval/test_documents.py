@@ -1,10 +1,14 @@
-"""Ids and metadata of documents."""
+"""Documents: ids, metadata, and the chunks they are cut into."""
 
 from __future__ import annotations
 
 from datetime import date
 
+import pytest
+
+from tandem.errors import RetrievalError
 from tandem.retrieval.documents import ID_BYTES, Document, chunk_id, describe_passage, split, with_metadata
+from tests.unit.retrieval.helpers import CHUNK_CHARS, OVERLAP
 
 
 def test_an_id_is_stable_and_opaque() -> None:
@@ -53,3 +57,65 @@ def test_a_heading_is_no_chunk_of_its_own() -> None:
 def test_headings_alone_are_a_chunk_where_nothing_follows() -> None:
     document = Document(page_content="# Empty\n\n## Still", metadata={"source": "a.md"})
     assert [chunk.page_content for chunk in split([document], 10, 0)] == ["# Empty\n\n## Still"]
+
+
+# ---- Lengths, numbers and ids of chunks --------------------------------------------------------------
+
+
+def document(text: str, source: str = "a.txt", **metadata: object) -> Document:
+    return Document(page_content=text, metadata={"source": source, **metadata})
+
+
+def test_a_short_document_is_one_chunk_with_its_metadata() -> None:
+    (chunk,) = split([document("A short page.", author="Ada")], CHUNK_CHARS, OVERLAP)
+    assert chunk.page_content == "A short page."
+    assert chunk.metadata == {"source": "a.txt", "author": "Ada", "chunk": 0}
+
+
+def test_chunks_keep_to_the_length_and_hold_every_word() -> None:
+    words = [f"word{n}" for n in range(500)]
+    chunks = split([document(" ".join(words))], 100, 20)
+    assert all(len(chunk.page_content) <= 100 for chunk in chunks)
+    assert set(" ".join(chunk.page_content for chunk in chunks).split()) == set(words)
+    assert [chunk.metadata["chunk"] for chunk in chunks] == list(range(len(chunks)))
+    last, first = chunks[0].page_content.split()[-1], chunks[1].page_content.split()
+    assert last in first
+
+
+def test_markdown_is_cut_at_headings() -> None:
+    text = "# One\n\n" + "a " * 30 + "\n\n## Two\n\n" + "b " * 30
+    chunks = split([document(text, "a.md")], 80, 0)
+    assert [chunk.page_content[:6] for chunk in chunks] == ["# One\n", "## Two"]
+
+
+def test_chunk_numbers_count_per_source() -> None:
+    documents = [document("one", "a.jsonl"), document("two", "a.jsonl"), document("three", "b.txt")]
+    assert [chunk.metadata["chunk"] for chunk in split(documents, CHUNK_CHARS, OVERLAP)] == [0, 1, 0]
+
+
+def test_ids_are_stable_and_differ_even_for_equal_texts() -> None:
+    documents = [document("same"), document("same"), document("same", "b.txt")]
+    ids = [chunk.id for chunk in split(documents, CHUNK_CHARS, OVERLAP)]
+    assert len(set(ids)) == 3
+    assert ids == [chunk.id for chunk in split(documents, CHUNK_CHARS, OVERLAP)]
+    assert not set(ids) & {chunk.id for chunk in split(documents, CHUNK_CHARS, OVERLAP, b"secret")}
+
+
+def test_an_unchanged_chunk_keeps_its_id_when_others_come() -> None:
+    before = split([document("kept")], CHUNK_CHARS, OVERLAP)
+    after = split([document("new", "0.txt"), document("kept")], CHUNK_CHARS, OVERLAP)
+    assert before[0].id == after[1].id
+
+
+@pytest.mark.parametrize(
+    ("chunk_chars", "overlap", "sentence"),
+    [
+        (0, 0, "A chunk needs at least 1 character, but chunk_chars is 0; raise it."),
+        (10, 10, "The overlap must lie between 0 and chunk_chars - 1 = 9, but it is 10; change it."),
+        (10, -1, "The overlap must lie between 0 and chunk_chars - 1 = 9, but it is -1; change it."),
+    ],
+)
+def test_lengths_that_make_no_sense(chunk_chars: int, overlap: int, sentence: str) -> None:
+    with pytest.raises(RetrievalError) as caught:
+        split([document("a")], chunk_chars, overlap)
+    assert str(caught.value) == sentence

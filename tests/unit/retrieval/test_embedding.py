@@ -1,4 +1,4 @@
-"""Names of embedders, and what importing the package must not load. The real model is in test_minilm."""
+"""What settings name: embedders, and which documents a party's index holds."""
 
 from __future__ import annotations
 
@@ -8,9 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from tandem import Config
+from tandem.corpora import HOUSEHOLD
 from tandem.errors import RetrievalError, install_line
-from tandem.retrieval import embedding
+from tandem.retrieval import build_index, embedding, update_index
 from tandem.retrieval.embedding import HUB_NAME, resolve
+from tandem.retrieval.factory import corpus_of
 
 
 def test_auto_prefers_the_offline_package(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -45,3 +48,39 @@ def test_importing_the_package_loads_nothing_heavy() -> None:
     script = f"import sys, tandem.retrieval; print([m for m in {heavy} if m in sys.modules])"
     out = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
     assert out.strip() == "[]"
+
+
+# ---- Which documents a party's index holds: some that come with Tandem, or the user's own ------------
+
+
+@pytest.mark.parametrize("name", ["bundled", "household"])
+@pytest.mark.parametrize("model", ["bundled", "smollm2", "somebody/model"])
+def test_given_documents_have_their_name_whatever_the_model(name: str, model: str) -> None:
+    config = Config.load(None, [f"device.model={model}", f"device.index={name}"])
+    assert corpus_of("device", config) == name
+
+
+def test_an_index_of_given_documents_is_theirs_with_others_beside_them(
+    tmp_path: Path, corpus: Path, embedder
+) -> None:
+    build_index(HOUSEHOLD / "device", tmp_path / "index", embedder)
+    config = Config.load(None, ["device.model=bundled", f"device.index={tmp_path / 'index'}"])
+    assert corpus_of("device", config) == "household"
+    update_index(tmp_path / "index", embedder, add=corpus)
+    assert corpus_of("device", config) == "household"
+
+
+def test_other_documents_have_none(directory: Path, corpus: Path, tmp_path: Path, embedder) -> None:
+    build_index(corpus, tmp_path / "own", embedder)
+    for index in (directory, tmp_path / "own", "langchain:module:function"):
+        assert corpus_of("device", Config.load(None, [f"device.index={index}"])) == ""
+
+
+def test_the_notes_of_one_party_are_not_the_pages_of_the_other(tmp_path: Path, embedder) -> None:
+    build_index(HOUSEHOLD / "device", tmp_path / "index", embedder)
+    assert corpus_of("cloud", Config.load(None, [f"cloud.index={tmp_path / 'index'}"])) == ""
+
+
+def test_an_index_that_is_missing_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RetrievalError, match="has none; build it"):
+        corpus_of("device", Config.load(None, [f"device.index={tmp_path / 'none'}"]))

@@ -1,11 +1,17 @@
-"""Folders of good, bad and foreign files."""
+"""Folders of good, bad and foreign files, read in a process that any of them may end."""
 
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+import sys
 import threading
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tandem.errors import RetrievalError
@@ -13,7 +19,8 @@ from tandem.retrieval import loaders
 from tandem.retrieval.build import build_index, update_index
 from tandem.retrieval.documents import Document
 from tandem.retrieval.index import Index
-from tandem.retrieval.loaders import Loaded, ReaderProcess, load_path
+from tandem.retrieval.loaders import Limits, Loaded, ReaderFailed, ReaderProcess, load_documents, load_path
+from tandem.retrieval.readers import READERS, Unreadable
 
 
 def test_a_folder_is_read_in_a_fixed_order_with_relative_sources(corpus: Path) -> None:
@@ -176,3 +183,305 @@ def test_a_link_that_is_given_itself_is_followed(corpus: Path, tmp_path: Path) -
     assert [document.metadata["source"] for document in load_path(tmp_path / "note.txt").documents] == [
         "note.txt"
     ]
+
+
+# ---- Files that end or hold up whatever reads them: each costs its reader alone, and one sentence ----
+
+
+DEPTH = 50_000
+SLOW = "<!--" * 300_000  # minutes: for each of these the parser looks for its end
+TOO_SLOW = "reading it took longer than 1 s; split it or save it as text"
+NESTED = "nested more than 64 levels deep; flatten it"
+
+MakeReader = Callable[[Limits], ReaderProcess]
+
+
+@pytest.fixture
+def make_reader(monkeypatch: pytest.MonkeyPatch) -> Iterator[MakeReader]:
+    """Gives this test a reader process of its own, with which everything is read."""
+    made: list[ReaderProcess] = []
+
+    def make(limits: Limits) -> ReaderProcess:
+        made.append(ReaderProcess(limits))
+        monkeypatch.setattr(loaders, "SHARED", made[-1])
+        return made[-1]
+
+    yield make
+    for process in made:
+        process.close()
+
+
+@pytest.fixture
+def impatient(make_reader: MakeReader) -> ReaderProcess:
+    """It may take one second for a file."""
+    return make_reader(Limits(seconds=1, seconds_per_mb=0))
+
+
+def wait_until(is_so: Callable[[], bool], seconds: float = 30) -> None:
+    end_s = time.monotonic() + seconds
+    while not is_so():
+        assert time.monotonic() < end_s
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("matter", ["x: " + "[" * DEPTH, "? " * DEPTH, "x: " + "{a: " * DEPTH, "- " * DEPTH])
+def test_front_matter_that_is_nested_without_end(tmp_path: Path, matter: str) -> None:
+    text = f"---\n{matter}\n---\nText."
+    (tmp_path / "a.md").write_text(text)
+    (tmp_path / "b.md").write_text("Chess.")
+    documents, problems, failed = load_path(tmp_path)
+    assert [document.page_content for document in documents] == [text, "Chess."]
+    assert problems == [f"a.md: its front matter was read as text: it is {NESTED}."]
+    assert failed == set()
+
+
+@pytest.mark.parametrize("depth", [61, 62, 900, 20_000])
+def test_metadata_of_a_line_that_is_nested_too_deeply(tmp_path: Path, embedder, depth: int) -> None:
+    """The record and its metadata are two levels more."""
+    nested = '{"text": "Chess.", "metadata": {"k": ' + "[" * depth + "]" * depth + "}}"
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes/a.jsonl").write_text(f'{nested}\n{{"text": "Soup."}}\n')
+    report = build_index(tmp_path / "notes", tmp_path / "index", embedder)
+    if depth <= 62:
+        assert (report.num_chunks, report.problems) == (2, [])
+    else:
+        (problem,) = report.problems
+        assert problem.startswith("a.jsonl line 1 was left out: it is ")
+        assert problem.endswith((f"{NESTED}.", "); repair it."))
+        assert report.num_chunks == 1
+
+
+def test_metadata_of_another_library_that_is_nested_too_deeply() -> None:
+    nested: list[object] = []
+    for _ in range(2_000):
+        nested = [nested]
+    given = [
+        Document(page_content="Chess.", metadata={"k": nested, "source": "a"}),
+        Document(page_content="Soup."),
+    ]
+    documents, problems, _ = load_documents(given)
+    assert [document.page_content for document in documents] == ["Soup."]
+    assert problems == [f"a was left out: its metadata is {NESTED}."]
+
+
+def test_a_file_that_takes_too_long_is_left_out_and_the_rest_is_read(
+    tmp_path: Path, impatient: ReaderProcess
+) -> None:
+    (tmp_path / "b.html").write_text(SLOW)
+    for name in ("a.txt", "c.txt"):
+        (tmp_path / name).write_text("Chess.")
+    documents, problems, failed = load_path(tmp_path)
+    assert [document.metadata["source"] for document in documents] == ["a.txt", "c.txt"]
+    assert problems == [f"b.html was left out: {TOO_SLOW}."]
+    assert failed == {"b.html"}
+
+
+def test_a_pdf_that_takes_too_long(tmp_path: Path, make_pdf, impatient: ReaderProcess) -> None:
+    stream = b"BT /F1 12 Tf " + b"(x) Tj " * 1_000_000
+    (tmp_path / "a.pdf").write_bytes(make_pdf("x").replace(b"BT /F1 12 Tf ", stream))
+    with pytest.raises(ReaderFailed, match=TOO_SLOW):
+        impatient.read(tmp_path / "a.pdf", "a.pdf")
+
+
+def test_larger_files_get_more_time(tmp_path: Path, make_reader: MakeReader) -> None:
+    path = tmp_path / "a.html"
+    path.write_text(SLOW)
+    with pytest.raises(ReaderFailed, match="longer than 3 s"):
+        make_reader(Limits(seconds=1, seconds_per_mb=2)).read(path, "a.html")
+
+
+def test_a_file_that_needs_too_much_memory(tmp_path: Path, make_reader: MakeReader) -> None:
+    reader = make_reader(Limits(memory_mb=200))
+    path = tmp_path / "a.html"
+    path.write_text("<b>x" * 1_000_000)
+    with pytest.raises(
+        ReaderFailed, match=r"^reading it needed more than 200 MB of memory; split it or save"
+    ):
+        reader.read(path, "a.html")
+    path.write_text("<b>x")
+    assert reader.read(path, "a.html")[0][0].page_content == "x"
+
+
+def test_a_file_that_unpacks_without_end(tmp_path: Path, make_pdf, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loaders, "MIN_CHARS", 10)
+    monkeypatch.setattr(loaders, "CHARS_PER_BYTE", 0)
+    (tmp_path / "a.pdf").write_bytes(make_pdf("One page.", "Another page."))
+    (tmp_path / "z.txt").write_text("Chess.")
+    (problem,) = load_path(tmp_path).problems
+    assert problem == "a.pdf was left out: it unpacks to more than 10 characters; split it."
+
+
+@pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGKILL])
+def test_a_reader_that_dies_is_replaced(
+    tmp_path: Path, make_reader: MakeReader, number: signal.Signals
+) -> None:
+    reader = make_reader(loaders.LIMITS)
+    (tmp_path / "a.txt").write_text("Chess.")
+    (tmp_path / "b.html").write_text(SLOW)
+    (tmp_path / "c.txt").write_text("Soup.")
+    reader.read(tmp_path / "a.txt", "a.txt")
+    first = reader.pid()
+    assert first is not None
+
+    def kill() -> None:
+        wait_until(lambda: sum(psutil.Process(first).cpu_times()[:2]) > 1)
+        os.kill(first, number)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    documents, problems, _ = load_path(tmp_path)
+    killer.join()
+    assert [document.page_content for document in documents] == ["Chess.", "Soup."]
+    how = f"signal {number.value} ({number.name})"
+    assert problems == [f"b.html was left out: it ended its reader with {how}; repair it or save it as text."]
+    assert reader.pid() is None, "it ends with the files of the folder"
+
+
+def test_one_process_reads_many_files_and_one_that_ended_between_them_costs_none(
+    corpus: Path, make_reader: MakeReader
+) -> None:
+    reader = make_reader(loaders.LIMITS)
+    assert reader.pid() is None
+    paths = [path for path in sorted(corpus.rglob("*")) if path.suffix in (".md", ".txt")]
+    assert paths
+    reader.read(paths[0], "a")
+    first = reader.pid()
+    reader.read(paths[-1], "b")
+    assert reader.pid() == first
+    assert first is not None
+    os.kill(first, signal.SIGKILL)
+    psutil.wait_procs([psutil.Process(first)], timeout=10)
+    wait_until(lambda: reader.pid() is None)
+    assert load_path(corpus).problems == []
+    assert reader.pid() is None, "it ends with the files of the folder"
+
+
+def test_what_a_reader_gives_is_what_its_parser_gave(tmp_path: Path, make_pdf) -> None:
+    files = {
+        "a.md": "---\nday: 2024-05-06\ntags: [a, 1.5, true]\nwho: {a: b}\n---\nGrün\u2028\x0b.",
+        "b.html": "<title>T</title><p>x\n",
+        "c.jsonl": '{"text": "\\ud800 x", "metadata": {"n": 1e300, "\\ud800": [null, 12345678901234567890]}}\nbad\n',
+    }
+    for name, text in files.items():
+        (tmp_path / name).write_text(text, "utf-8")
+    (tmp_path / "d.pdf").write_bytes(make_pdf("One", "", "Three"))
+    for path in sorted(tmp_path.iterdir()):
+        problems: list[str] = []
+        documents = list(READERS[path.suffix](path, path.name, problems))
+        assert loaders.SHARED.read(path, path.name) == (documents, problems)
+
+
+def test_the_errors_of_a_reader(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        loaders.SHARED.read(tmp_path / "a.txt", "a.txt")
+    (tmp_path / "a.txt").mkdir()
+    with pytest.raises(IsADirectoryError):
+        loaders.SHARED.read(tmp_path / "a.txt", "a.txt")
+    (tmp_path / "b.txt").write_bytes(b"\xff")
+    with pytest.raises(Unreadable, match="not UTF-8"):
+        loaders.SHARED.read(tmp_path / "b.txt", "b.txt")
+
+
+def test_a_reader_that_cannot_be_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a.txt").write_text("Chess.")
+    for program, why in (("/nowhere/python", "No such file or directory"), ("/bin/false", "exit code 1")):
+        monkeypatch.setattr(sys, "executable", program)
+        with pytest.raises(RetrievalError, match=rf"{program} cannot be started for it \({why}\)"):
+            ReaderProcess().read(tmp_path / "a.txt", "a.txt")
+
+
+@pytest.mark.parametrize("is_busy", [False, True])
+def test_no_reader_outlives_a_process_that_is_killed(tmp_path: Path, is_busy: bool) -> None:
+    (tmp_path / "a.txt").write_text("Chess.")
+    (tmp_path / "b.html").write_text(SLOW)
+    script = f"""
+import time
+from pathlib import Path
+from tandem.retrieval.loaders import SHARED
+SHARED.read(Path({str(tmp_path)!r}) / "a.txt", "a.txt")
+print(SHARED.pid(), flush=True)
+{"SHARED.read(Path(" + repr(str(tmp_path)) + ') / "b.html", "b.html")' if is_busy else "time.sleep(60)"}
+"""
+    command = [sys.executable, "-c", script]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        reader = psutil.Process(int(parent.stdout.readline()))
+        if is_busy:
+            wait_until(lambda: sum(reader.cpu_times()[:2]) > 1)
+        parent.kill()
+    psutil.wait_procs([reader], timeout=20)
+    assert (
+        not reader.is_running() or reader.status() == psutil.STATUS_ZOMBIE
+    )  # init need not have seen it yet
+
+
+def test_what_was_indexed_of_a_file_stays_while_it_cannot_be_read(
+    corpus: Path, tmp_path: Path, embedder, impatient: ReaderProcess
+) -> None:
+    (corpus / "page.html").write_text("Windmills grind at night.")
+    build_index(corpus, tmp_path / "index", embedder)
+    before = {chunk.page_content for chunk in Index.open(tmp_path / "index").chunks()}
+    (corpus / "page.html").write_text(SLOW)
+    (corpus / "new.txt").write_text("Something new.")
+    sentences = [
+        f"page.html was left out: {TOO_SLOW}.",
+        "page.html: what the index held of it stays, since it was read before.",
+    ]
+    report = build_index(None, tmp_path / "index", embedder)
+    assert report.problems == sentences
+    assert {chunk.page_content for chunk in Index.open(tmp_path / "index").chunks()} == before | {
+        "Something new."
+    }
+    assert build_index(None, tmp_path / "index", embedder).is_unchanged
+    report = update_index(tmp_path / "index", embedder, add=corpus)
+    assert (report.num_deleted, report.problems) == (0, sentences)
+    with pytest.raises(RetrievalError, match=TOO_SLOW):
+        update_index(tmp_path / "index", embedder, add=corpus / "page.html")
+    assert update_index(tmp_path / "index", embedder, delete=["page.html"]).num_deleted == 1
+
+
+def test_a_further_root_whose_only_file_fails_stays(
+    corpus: Path, tmp_path: Path, embedder, impatient: ReaderProcess
+) -> None:
+    (tmp_path / "page.html").write_text("Windmills grind at night.")
+    build_index(corpus, tmp_path / "index", embedder)
+    update_index(tmp_path / "index", embedder, add=tmp_path / "page.html")
+    (tmp_path / "page.html").write_text(SLOW)
+    report = build_index(None, tmp_path / "index", embedder)
+    assert report.num_files == 4
+    assert report.is_unchanged
+
+
+def test_another_folder_with_a_file_of_the_same_name_keeps_nothing(
+    corpus: Path, tmp_path: Path, embedder, impatient: ReaderProcess
+) -> None:
+    (corpus / "page.html").write_text("Windmills grind at night.")
+    build_index(corpus, tmp_path / "index", embedder)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other/page.html").write_text(SLOW)
+    (tmp_path / "other/a.txt").write_text("Tea.")
+    report = build_index(tmp_path / "other", tmp_path / "index", embedder, replace=True)
+    assert report.num_chunks == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.html", "<p>Chess.</p><![ x-secret-x"),
+        ("a.pdf", "secret secret"),
+        ("a.md", "---\na: !secret b\n---\n"),
+        ("a.md", "---\na: *secret\n---\n"),
+    ],
+)
+def test_no_sentence_quotes_a_file(tmp_path: Path, name: str, content: str) -> None:
+    (tmp_path / name).write_text(content)
+    (tmp_path / "z.txt").write_text("Chess.")
+    (problem,) = load_path(tmp_path).problems
+    assert "secret" not in problem
+
+
+def test_a_reader_holds_no_models_and_prints_nothing(corpus: Path, make_reader: MakeReader) -> None:
+    reader = make_reader(loaders.LIMITS)
+    reader.read(next(path for path in corpus.rglob("*") if path.suffix in (".md", ".txt")), "a")
+    maps = Path(f"/proc/{reader.pid()}/maps").read_text()
+    assert not [name for name in ("torch", "faiss", "tokenizers") if f"/{name}" in maps]
