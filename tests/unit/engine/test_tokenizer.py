@@ -1,4 +1,4 @@
-"""Text of tokens, whole and streamed, stop rules; the vocabulary's fingerprint; and that none of it needs torch."""
+"""A tokenizer seen from a model: vocabulary, text as it grows, when an answer ends."""
 
 from __future__ import annotations
 
@@ -10,14 +10,18 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tokenizers import AddedToken, Tokenizer, decoders
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
+from tandem.config.sampling import SamplingParams
+from tandem.engine import tokenizer
 from tandem.engine.tokenizer import (
     Detokenizer,
+    Speller,
     StopRule,
     TextStream,
     find_eos_token_ids,
     fingerprint_vocabulary,
+    is_loop,
     vocab_size,
 )
 from tandem.errors import ClusterError, GenerationError
@@ -253,3 +257,103 @@ def test_end_of_sequence(generation: Any, derived: bool, config: Any, tokenizer:
     models = SimpleNamespace(eos_token_id=config)
     wrapper = SimpleNamespace(eos_token_id=tokenizer)
     assert find_eos_token_ids(generation_config, models, wrapper, 50) == expected
+
+
+# ---- Answers that repeat themselves end: a function of the committed tokens, at one step, only at temperature 0
+
+
+def ends_with_blocks(tokens: list[int]) -> bool:
+    """The slow oracle: tile every possible block and compare."""
+    for period in range(1, len(tokens) + 1):
+        span = max(24, 4 * period)
+        if span <= len(tokens):
+            block = tokens[len(tokens) - span :][:period]
+            if tokens[len(tokens) - span :] == (block * span)[:span]:
+                return True
+    return False
+
+
+def cases() -> list[list[int]]:
+    """Beginnings of answers that fall into loops of every length, some broken by one token."""
+    rng = random.Random(1)
+    answers = []
+    for _ in range(300):
+        head = [rng.randrange(50) for _ in range(rng.randrange(12))]
+        block = [rng.randrange(3) for _ in range(rng.randrange(1, 14))]
+        answer = head + (block * 60)[: rng.randrange(20, 60)]
+        if rng.random() < 0.3:
+            answer[rng.randrange(len(answer))] = 7
+        answers.append(answer)
+    return answers
+
+
+def test_it_is_what_the_oracle_says() -> None:
+    found = [is_loop(answer) for answer in cases()]
+    assert found == [ends_with_blocks(answer) for answer in cases()]
+    assert 50 < sum(found) < 250
+
+
+@pytest.mark.parametrize(("name", "value"), [("LOOP_REPEATS", 3), ("LOOP_TOKENS", 23), ("LOOP_TOKENS", 25)])
+def test_a_rule_that_is_off_by_one_is_found(name: str, value: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tokenizer, name, value)
+    assert [is_loop(answer) for answer in cases()] != [ends_with_blocks(answer) for answer in cases()]
+
+
+@pytest.mark.parametrize(("period", "length"), [(1, 24), (5, 24), (6, 24), (7, 28), (20, 80)])
+def test_it_ends_at_the_first_step_at_which_it_holds(period: int, length: int) -> None:
+    block = list(range(period))
+    answer = [99, 98, *(block * 99)]
+    lengths = [end for end in range(len(answer)) if is_loop(answer[:end])]
+    assert lengths[0] == 2 + length
+
+
+def test_only_the_most_probable_tokens_are_cut() -> None:
+    tokens = [5] * 24
+    assert StopRule.of((), SamplingParams(max_new_tokens=99), None).find_reason(tokens) == "loop"
+    assert StopRule.of((), SamplingParams(max_new_tokens=99), None).find_reason(tokens[:-1]) is None
+    assert (
+        StopRule.of((), SamplingParams(max_new_tokens=99, temperature=0.1), None).find_reason(tokens) is None
+    )
+    assert StopRule.of((5,), SamplingParams(), None).find_reason(tokens) == "eos"
+
+
+# ---- What a token spells by itself, in the vocabularies of two families ------------------------------
+
+
+def byte_level() -> Tokenizer:
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE({character: index for index, character in enumerate(alphabet)}, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens([AddedToken("<end>", special=True)])
+    tokenizer.add_tokens(["né"])
+    return tokenizer
+
+
+def pieces() -> Tokenizer:
+    vocabulary = {"<unk>": 0, "\u2581tea": 1, "<0xE2>": 2, "s": 3}
+    tokenizer = Tokenizer(models.BPE(vocabulary, [], unk_token="<unk>", byte_fallback=True))
+    tokenizer.decoder = decoders.Sequence([decoders.Replace("\u2581", " "), decoders.ByteFallback()])
+    return tokenizer
+
+
+def test_bytes_of_all_tokens_are_the_text() -> None:
+    tokenizer, text = byte_level(), " tea \u2615 \xad\n\x00~"
+    spellings = [Speller(tokenizer).spell(token) for token in tokenizer.encode(text).ids]
+    assert b"".join(bytes(spelling.utf8 or ()) for spelling in spellings).decode() == text
+    assert spellings[0].text == " "
+    assert spellings[5] == ("\\xe2", (0xE2,)), "a part of a character is named by its byte"
+
+
+def test_special_tokens_have_a_name_and_no_bytes() -> None:
+    tokenizer = byte_level()
+    assert Speller(tokenizer).spell(tokenizer.token_to_id("<end>")) == ("<end>", None)
+    assert Speller(tokenizer).spell(tokenizer.token_to_id("né")) == ("né", tuple("né".encode()))
+    assert Speller(tokenizer).spell(100_000) == ("", None)
+
+
+@pytest.mark.parametrize(
+    ("token", "text", "utf8"), [(1, " tea", b" tea"), (2, "\\xe2", b"\xe2"), (3, "s", b"s")]
+)
+def test_pieces_of_text(token: int, text: str, utf8: bytes) -> None:
+    assert Speller(pieces()).spell(token) == (text, tuple(utf8))
