@@ -96,24 +96,20 @@ def coded(tmp_path: Path, chunks: list[Document], embedder) -> Path:
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_missing_file(coded: Path, name: str) -> None:
-    (coded / name).unlink()
-    assert refusal(coded) == damaged(coded, f"{name} is missing")
-
-
-@pytest.mark.parametrize("name", FILES)
-def test_a_truncated_file(coded: Path, name: str) -> None:
-    whole = (coded / name).read_bytes()
-    (coded / name).write_bytes(whole[:-5])
-    assert refusal(coded) == damaged(coded, f"{name} has {len(whole) - 5} bytes instead of {len(whole)}")
-
-
-@pytest.mark.parametrize("name", FILES)
-def test_a_flipped_bit(coded: Path, name: str) -> None:
-    data = bytearray((coded / name).read_bytes())
-    data[len(data) // 2] ^= 1
-    (coded / name).write_bytes(data)
-    assert refusal(coded) == damaged(coded, f"{name} does not match its checksum")
+@pytest.mark.parametrize("damage", ["missing", "truncated", "flipped"])
+def test_a_file_that_is_not_as_it_was_written(coded: Path, name: str, damage: str) -> None:
+    path, whole = coded / name, (coded / name).read_bytes()
+    middle = len(whole) // 2
+    if damage == "missing":
+        path.unlink()
+        what = f"{name} is missing"
+    elif damage == "truncated":
+        path.write_bytes(whole[:-5])
+        what = f"{name} has {len(whole) - 5} bytes instead of {len(whole)}"
+    else:
+        path.write_bytes(whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :])
+        what = f"{name} does not match its checksum"
+    assert refusal(coded) == damaged(coded, what)
 
 
 def state(directory: Path) -> Any:
@@ -212,14 +208,16 @@ def test_a_manifest_with_bad_checksums(directory: Path, value: object) -> None:
     assert refusal(directory) == damaged(directory, 'its manifest lacks a proper "files" or "id_key"')
 
 
-def test_a_manifest_of_another_dimension(directory: Path) -> None:
-    edit_manifest(directory, lambda body: body.update(dimension=8))
-    assert refusal(directory) == damaged(directory, "its vectors have dimension 32, its manifest says 8")
-
-
-def test_a_manifest_of_another_count(directory: Path) -> None:
-    edit_manifest(directory, lambda body: body.update(count=4))
-    assert refusal(directory) == damaged(directory, "its counts differ (3 vectors, 4 in the manifest)")
+@pytest.mark.parametrize(
+    ("field", "value", "what"),
+    [
+        ("dimension", 8, "its vectors have dimension 32, its manifest says 8"),
+        ("count", 4, "its counts differ (3 vectors, 4 in the manifest)"),
+    ],
+)
+def test_a_manifest_of_other_vectors(directory: Path, field: str, value: int, what: str) -> None:
+    edit_manifest(directory, lambda body: body.update({field: value}))
+    assert refusal(directory) == damaged(directory, what)
 
 
 @pytest.mark.parametrize("name", FILES)
