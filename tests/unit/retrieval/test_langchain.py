@@ -192,7 +192,7 @@ def test_a_store_that_fails(found: StoreRetriever, store, monkeypatch: pytest.Mo
     with pytest.raises(RetrievalError) as caught:
         found.search("egg", 1)
     assert str(caught.value) == (
-        "The vector store InMemoryVectorStore failed (no route); fix it, then ask again."
+        "The vector store InMemoryVectorStore failed with ConnectionError; fix it, then ask again."
     )
     with pytest.raises(RetrievalError, match="The query is empty"):
         found.search(" ", 1)
