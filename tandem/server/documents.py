@@ -18,10 +18,9 @@ from starlette.responses import Response, StreamingResponse
 
 from tandem.errors import TandemError
 from tandem.server.document_store import KINDS, DocumentStore, why_no_name
-from tandem.server.errors import ApiError, bad_request
+from tandem.server.http import HEADERS, ApiError, bad_request, encode_event
 from tandem.server.logs import log_failure
-from tandem.server.service import Service, service_of
-from tandem.server.streams import HEADERS, encode_event
+from tandem.server.queries import Service, service_of
 
 router = APIRouter(prefix="/v1/tandem/documents")
 ELSEWHERE = (

@@ -13,7 +13,7 @@ from tandem import Config
 from tandem.errors import Code, Fault, QueryError
 from tandem.events import DoneEvent, SessionStatistics, collect
 from tandem.server.app import create_app
-from tandem.server.errors import failure
+from tandem.server.http import failure
 
 SECRET = "a line of a private note"
 

@@ -12,8 +12,8 @@ from prometheus_client.parser import text_string_to_metric_families
 import tandem
 from tandem import Config
 from tandem.events import DoneEvent, PeerEvent, SessionStatistics, TokenEvent, WaitEvent
+from tandem.server.app import find_peers
 from tandem.server.metrics import Metrics, QueryObserver
-from tandem.server.status import find_peers
 from tests.server.running import QUESTION
 
 DASHBOARD = Path(tandem.__file__).parent / "server" / "grafana.json"

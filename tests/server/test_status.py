@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tandem import Config
 from tandem.corpora import TOYS, example_questions
+from tandem.server.app import describe
 from tandem.server.queries import QueryLimit
-from tandem.server.status import describe
 
 
 def described(device: dict[str, Any], cloud: dict[str, Any]) -> dict[str, Any]:
@@ -23,6 +24,13 @@ def described(device: dict[str, Any], cloud: dict[str, Any]) -> dict[str, Any]:
 def test_questions_suit_the_documents_whatever_the_model(name: str, model: str) -> None:
     party = {"model": model, "corpus": name}
     assert described(party, party)["examples"] == example_questions(name) != []
+
+
+def test_the_file_of_questions_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    party = {"model": "bundled", "corpus": "household"}
+    examples = described(party, party)["examples"]
+    monkeypatch.setattr(Path, "read_text", None)
+    assert described(party, party)["examples"] == examples != []
 
 
 @pytest.mark.parametrize(

@@ -13,12 +13,9 @@ import pytest
 from tandem.client.answers import Trimmer
 from tandem.errors import QueryError, TandemError
 from tandem.events import DoneEvent, Event, SessionStatistics, TokenEvent
-from tandem.server.completion_requests import CompletionRequest
-from tandem.server.completions import CHAT, TEXT, Completion
-from tandem.server.errors import ApiError
-from tandem.server.plain import compact
+from tandem.server.http import ApiError, ClientLeftError, EventStream, compact, encode_event, while_connected
+from tandem.server.openai import CHAT, TEXT, Completion, CompletionRequest
 from tandem.server.queries import BUFFERED_EVENTS, QueryLimit, RunningQuery
-from tandem.server.streams import ClientLeftError, EventStream, encode_event, while_connected
 
 DONE = DoneEvent(reason="eos", statistics=SessionStatistics())
 
@@ -211,7 +208,7 @@ async def test_a_stream_ends_its_query_when_the_client_leaves_or_does_not_read(
             await never()
 
     with pytest.raises(ClientLeftError):
-        await EventStream(as_texts(query), query, 0.05)({"type": "http"}, receive, send)  # type: ignore[arg-type]
+        await EventStream(as_texts(query), query.close, 0.05)({"type": "http"}, receive, send)  # type: ignore[arg-type]
     assert source.is_closed
 
 
@@ -225,7 +222,7 @@ async def test_a_stream_that_is_cancelled_ends_its_query() -> None:
         nonlocal num_sent
         num_sent += 1
 
-    stream = EventStream(as_texts(query), query, 1.0)
+    stream = EventStream(as_texts(query), query.close, 1.0)
     task = asyncio.ensure_future(stream({"type": "http"}, never, send))  # type: ignore[arg-type]
     await until(lambda: num_sent > 0)
     task.cancel()
