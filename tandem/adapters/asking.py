@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
 
 from tandem.client.answers import FINISH_REASONS, Trimmer, describe, fingerprint, new_seed, require_answer
 from tandem.client.request import build_spec
+from tandem.client.tandem import Tandem
 from tandem.errors import ConfigError, QueryError
 from tandem.events import Answer, Event, TokenEvent
-
-if TYPE_CHECKING:
-    from tandem.client.tandem import Tandem
 
 MODEL = "tandem"
 """What all parties together are called."""
@@ -22,25 +22,55 @@ NOT_OPTIONS = {
 """Options of a query that an adapter does not pass on, with what helps."""
 
 
-def merge_options(*layers: Mapping[str, Any]) -> dict[str, Any]:
-    """Options of a query: a later layer counts before an earlier one, and None says nothing.
+class Answering(BaseModel):
+    """The fields of a framework's model that is a Tandem.
 
-    `max_tokens` is the frameworks' name of `max_new_tokens`. Raises ConfigError for what messages are for.
+    Options count for every question; a call's own (`invoke(question, seed=7, mode="speculative")`) count before them.
     """
-    options: dict[str, Any] = {}
-    for layer in layers:
-        for name, value in layer.items():
-            if value is not None:
-                options["max_new_tokens" if name == "max_tokens" else name] = value
-    for name, remedy in NOT_OPTIONS.items():
-        if name in options:
-            raise ConfigError(f"{name} is no option of a chat model; {remedy}.")
-    return options
+
+    model_config = ConfigDict(arbitrary_types_allowed=True)
+
+    tandem: Tandem = Field(exclude=True, repr=False)
+    """Stays the caller's to close."""
+    seed: int | None = None
+    temperature: float | None = None
+    max_tokens: int | None = None
+    stop: list[str] | None = None
+    options: dict[str, Any] = Field(default_factory=dict)
+    """Further options of a query, such as {"num_documents": {"device": 2}}: see `QueryOptions`."""
+
+    def model_post_init(self, context: Any, /) -> None:
+        """Raises ConfigError or QueryError for options that no query could have."""
+        super().model_post_init(context)
+        build_spec(self.tandem.config, self.tandem.described, "?", **self.merged({}))
+
+    def merged(self, call: Mapping[str, Any]) -> Any:
+        """The options of this model, and before them those of a call; None says nothing.
+
+        `max_tokens` is the frameworks' name of `max_new_tokens`. Raises ConfigError for what messages are for.
+        """
+        own = {name: getattr(self, name) for name in ("seed", "temperature", "max_tokens", "stop")}
+        options: dict[str, Any] = {}
+        for layer in (self.options, own, call):
+            for name, value in layer.items():
+                if value is not None:
+                    options["max_new_tokens" if name == "max_tokens" else name] = value
+        for name, remedy in NOT_OPTIONS.items():
+            if name in options:
+                raise ConfigError(f"{name} is no option of a chat model; {remedy}.")
+        return options
 
 
-def check_options(tandem: Tandem, options: Mapping[str, Any]) -> None:
-    """Raises ConfigError or QueryError for options that no query could have."""
-    build_spec(tandem.config, tandem.described, "?", **options)
+def check_message(role: str | None, kind: str, parts: Iterable[str | None]) -> str:
+    """Its role. kind: what the framework calls it. parts: the types of its parts. Raises QueryError."""
+    if role is None:
+        raise QueryError(
+            f"A message must be of the user, the assistant or the system, but one is of type {kind!r}; leave it out."
+        )
+    for part in parts:
+        if part != "text":
+            raise QueryError(f"A message must be text, but one has a part of type {part!r}; send text only.")
+    return role
 
 
 def read_turns(tandem: Tandem, turns: Sequence[tuple[str, str]]) -> tuple[str, list[dict[str, str]]]:

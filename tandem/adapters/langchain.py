@@ -20,38 +20,16 @@ from langchain_core.messages import (
     UsageMetadata,
 )
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
-from pydantic import ConfigDict, Field
 
-from tandem.adapters.asking import MODEL, Asking, check_options, merge_options
+from tandem.adapters.asking import MODEL, Answering, Asking, check_message
 from tandem.client.answers import fingerprint
-from tandem.client.tandem import Tandem
-from tandem.errors import QueryError
 from tandem.events import Answer
 
 ROLES: dict[type[BaseMessage], str] = {SystemMessage: "system", HumanMessage: "user", AIMessage: "assistant"}
 
 
-class ChatTandem(BaseChatModel):
-    """Answers the last message by the documents and models of all parties; earlier ones are its history.
-
-    Options count for every question; a call's own (`invoke(question, seed=7, mode="speculative")`) count before them.
-    """
-
-    model_config = ConfigDict(arbitrary_types_allowed=True)
-
-    tandem: Tandem = Field(exclude=True, repr=False)
-    """Stays the caller's to close."""
-    seed: int | None = None
-    temperature: float | None = None
-    max_tokens: int | None = None
-    stop: list[str] | None = None
-    options: dict[str, Any] = Field(default_factory=dict)
-    """Further options of a query, such as {"num_documents": {"device": 2}}: see `QueryOptions`."""
-
-    def model_post_init(self, context: Any, /) -> None:
-        """Raises ConfigError or QueryError for options that no query could have."""
-        super().model_post_init(context)
-        check_options(self.tandem, self._merged({}))
+class ChatTandem(Answering, BaseChatModel):
+    """Answers the last message by the documents and models of all parties; earlier ones are its history."""
 
     @property
     def _llm_type(self) -> str:
@@ -63,7 +41,7 @@ class ChatTandem(BaseChatModel):
         return {
             "model_name": MODEL,
             "system_fingerprint": fingerprint(self.tandem.described),
-            **self._merged({}),
+            **self.merged({}),
         }
 
     def get_num_tokens(self, text: str) -> int:
@@ -126,28 +104,16 @@ class ChatTandem(BaseChatModel):
         yield _last_chunk(asking, await self.tandem.acount_tokens(*asking.texts))
 
     def _ask(self, messages: Sequence[BaseMessage], stop: list[str] | None, call: dict[str, Any]) -> Asking:
-        options = self._merged({**call, "stop": stop})
+        options = self.merged({**call, "stop": stop})
         return Asking(self.tandem, [_read_message(message) for message in messages], options)
-
-    def _merged(self, call: dict[str, Any]) -> dict[str, Any]:
-        """The options of this model, and before them those of a call."""
-        own = {name: getattr(self, name) for name in ("seed", "temperature", "max_tokens", "stop")}
-        return merge_options(self.options, own, call)
 
 
 def _read_message(message: BaseMessage) -> tuple[str, str]:
     """Role and text. Raises QueryError for what is no message of text."""
     role = next((role for kind, role in ROLES.items() if isinstance(message, kind)), None)
-    if role is None:
-        raise QueryError(
-            f"A message must be of the user, the assistant or the system, but one is of type {message.type!r}; leave "
-            "it out."
-        )
-    for block in [message.content] if isinstance(message.content, str) else message.content:
-        kind = "text" if isinstance(block, str) else block.get("type")
-        if kind != "text":
-            raise QueryError(f"A message must be text, but one has a part of type {kind!r}; send text only.")
-    return role, str(message.text)
+    blocks = [message.content] if isinstance(message.content, str) else message.content
+    kinds = ("text" if isinstance(block, str) else block.get("type") for block in blocks)
+    return check_message(role, message.type, kinds), str(message.text)
 
 
 def _result(asking: Asking, answer: Answer, num_prompt_tokens: int) -> ChatResult:

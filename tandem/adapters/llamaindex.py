@@ -6,10 +6,9 @@ import contextlib
 from collections.abc import Sequence
 from typing import Any
 
-from tandem.adapters.asking import MODEL, Asking, check_options, merge_options
+from tandem.adapters.asking import MODEL, Answering, Asking, check_message
 from tandem.client.answers import count_usage
-from tandem.client.tandem import Tandem
-from tandem.errors import QueryError, install_line
+from tandem.errors import install_line
 from tandem.events import Answer
 
 try:
@@ -28,7 +27,6 @@ try:
         CompletionResponseGen,
         LLMMetadata,
         MessageRole,
-        TextBlock,
     )
     from llama_index.core.llms.callbacks import llm_chat_callback, llm_completion_callback
     from llama_index.core.llms.llm import LLM
@@ -36,7 +34,6 @@ except ImportError as error:
     raise ImportError(
         f"TandemLLM needs llama-index-core ({error}); run `{install_line('llamaindex')}`."
     ) from None
-from pydantic import Field
 
 ROLES = {
     MessageRole.SYSTEM: "system",
@@ -46,25 +43,8 @@ ROLES = {
 }
 
 
-class TandemLLM(LLM):
-    """Answers the last message by the documents and models of all parties; earlier ones are its history.
-
-    Options count for every question; a call's own (`complete(question, seed=7)`) count before them.
-    """
-
-    tandem: Tandem = Field(exclude=True, repr=False)
-    """Stays the caller's to close."""
-    seed: int | None = None
-    temperature: float | None = None
-    max_tokens: int | None = None
-    stop: list[str] | None = None
-    options: dict[str, Any] = Field(default_factory=dict)
-    """Further options of a query, such as {"num_documents": {"device": 2}}: see `QueryOptions`."""
-
-    def model_post_init(self, context: Any, /) -> None:
-        """Raises ConfigError or QueryError for options that no query could have."""
-        super().model_post_init(context)
-        check_options(self.tandem, self._merged({}))
+class TandemLLM(Answering, LLM):
+    """Answers the last message by the documents and models of all parties; earlier ones are its history."""
 
     @classmethod
     def class_name(cls) -> str:
@@ -78,7 +58,7 @@ class TandemLLM(LLM):
         "No chat model": so LlamaIndex writes its own prompts as one text, without system messages, which are settings.
         """
         described = self.tandem.described.values()
-        merged = self._merged({})
+        merged = self.merged({})
         return LLMMetadata(
             context_window=min(about["context_length"] for about in described),
             num_output=merged.get("max_new_tokens", self.tandem.config.sampling.max_new_tokens),
@@ -159,12 +139,7 @@ class TandemLLM(LLM):
         yield _response(asking, asking.answer(), num_tokens, delta="")
 
     def _ask(self, messages: Sequence[ChatMessage], call: dict[str, Any]) -> Asking:
-        return Asking(self.tandem, [_read_message(message) for message in messages], self._merged(call))
-
-    def _merged(self, call: dict[str, Any]) -> dict[str, Any]:
-        """The options of this model, and before them those of a call."""
-        own = {name: getattr(self, name) for name in ("seed", "temperature", "max_tokens", "stop")}
-        return merge_options(self.options, own, call)
+        return Asking(self.tandem, [_read_message(message) for message in messages], self.merged(call))
 
 
 def _as_messages(prompt: str) -> list[ChatMessage]:
@@ -173,17 +148,8 @@ def _as_messages(prompt: str) -> list[ChatMessage]:
 
 def _read_message(message: ChatMessage) -> tuple[str, str]:
     """Role and text. Raises QueryError for what is no message of text."""
-    if message.role not in ROLES:
-        raise QueryError(
-            f"A message must be of the user, the assistant or the system, but one is of {message.role.value!r}; leave "
-            "it out."
-        )
-    for block in message.blocks:
-        if not isinstance(block, TextBlock):
-            raise QueryError(
-                f"A message must be text, but one has a part of type {block.block_type!r}; send text only."
-            )
-    return ROLES[message.role], message.content or ""
+    kinds = (block.block_type for block in message.blocks)
+    return check_message(ROLES.get(message.role), message.role.value, kinds), message.content or ""
 
 
 def _part(text: str, delta: str) -> ChatResponse:

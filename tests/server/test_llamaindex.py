@@ -95,7 +95,7 @@ def test_a_conversation(llm: TandemLLM, tandem: Tandem) -> None:
         ],
     )
     assert llm.chat(turns).message.content == wanted.text
-    with pytest.raises(QueryError, match="one is of 'tool'; leave it out"):
+    with pytest.raises(QueryError, match="one is of type 'tool'; leave it out"):
         llm.chat([*turns, ChatMessage(role=MessageRole.TOOL, content="4")])
 
 
@@ -134,10 +134,11 @@ def test_the_example(
 ) -> None:
     """It starts its parties itself; here it gets those that run."""
     monkeypatch.setattr(Tandem, "launch", lambda **_: contextlib.nullcontext(tandem))
-    runpy.run_path(str(Path(__file__).parents[2] / "examples" / "chat_models.py"), run_name="__main__")
-    assert capsys.readouterr().out.splitlines() == [
-        "LangChain: Mira likes puzzle games, so try Pukan Vakun.",
-        "  read: device note-01-mira-games.md",
-        "LlamaIndex: Mira likes puzzle games, so try Pukan Vakun.",
-        "  accepted: device, cloud",
-    ]
+    example = runpy.run_path(
+        str(Path(__file__).parents[2] / "examples" / "chat_models.py"), run_name="__main__"
+    )
+    answer = tandem.query(example["QUESTION"], seed=7)
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[2:] == [f"LlamaIndex: {answer.text}", "  accepted: device, cloud"]
+    assert shown[0].startswith("LangChain: ")
+    assert shown[1].startswith("  read: device ")
