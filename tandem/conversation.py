@@ -87,14 +87,8 @@ def _read_message(number: int, message: Any) -> Message:
 def ask_to_condense(history: Sequence[Message], question: str) -> str:
     """What a model is asked so that it writes the question as one that stands for itself: the last turns in order, as
     far back as CONDENSED_CHARS, then the question."""
-    lines = [f"User: {question}"]
-    num_left = CONDENSED_CHARS
-    for message in reversed(history):
-        num_left -= len(message.content)
-        if num_left < 0:
-            break
-        lines.append(f"{message.role.capitalize()}: {message.content}")
-    return "\n".join((CONDENSE, "", *reversed(lines)))
+    turns = [*_last(history, CONDENSED_CHARS), Message("user", question)]
+    return "\n".join((CONDENSE, "", *(f"{turn.role.capitalize()}: {turn.content}" for turn in turns)))
 
 
 def join_questions(history: Sequence[Message], question: str) -> str:
@@ -102,11 +96,16 @@ def join_questions(history: Sequence[Message], question: str) -> str:
 
     So a question that refers to an earlier one ("And what soup?") comes with the words that it refers to.
     """
-    kept = [question]
-    num_left = EARLIER_CHARS
-    for message in reversed([message for message in history if message.role == "user"]):
-        num_left -= len(message.content)
-        if num_left < 0:
+    earlier = _last([message for message in history if message.role == "user"], EARLIER_CHARS)
+    return "\n".join((*(message.content for message in earlier), question))
+
+
+def _last(messages: Sequence[Message], num_chars: int) -> list[Message]:
+    """The last messages that have at most so many characters together, in order."""
+    kept: list[Message] = []
+    for message in reversed(messages):
+        num_chars -= len(message.content)
+        if num_chars < 0:
             break
-        kept.append(message.content)
-    return "\n".join(reversed(kept))
+        kept.insert(0, message)
+    return kept

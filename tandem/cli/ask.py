@@ -30,7 +30,7 @@ from tandem.cli.output import StageLog, json_safe, plural, print_json, warn
 from tandem.cli.stream import follow
 from tandem.cli.transcript import Transcript
 from tandem.client.answers import new_seed
-from tandem.client.questions import STDIN, check_question, read_texts
+from tandem.client.batch import STDIN, check_question, read_texts
 from tandem.corpora import AUTO, TOYS
 from tandem.errors import QueryError
 from tandem.events import DoneEvent

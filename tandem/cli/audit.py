@@ -19,7 +19,7 @@ from tandem.cli.options import (
 )
 from tandem.cli.output import StageLog, print_json
 from tandem.client.answers import new_seed
-from tandem.client.questions import check_question
+from tandem.client.batch import check_question
 from tandem.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -138,6 +138,6 @@ def _read_texts(paths: list[str], log: StageLog) -> list[str]:
 
 
 def _read_questions(file: str | None) -> list[str]:
-    from tandem.client.questions import read_texts
+    from tandem.client.batch import read_texts
 
     return [] if file is None else read_texts(file)

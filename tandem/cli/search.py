@@ -25,7 +25,7 @@ from tandem.cli.output import (
     print_json,
     text_lines,
 )
-from tandem.client.questions import check_question
+from tandem.client.batch import check_question
 from tandem.topology import Party
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from pydantic_core import PydanticSerializationError
 
-from tandem.client.questions import check_question
+from tandem.client.batch import check_question
 from tandem.config.checks import S, Settings, change
 from tandem.config.extensions import CodecConfig, is_extension
 from tandem.config.parties import shares_of

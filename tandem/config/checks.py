@@ -36,10 +36,7 @@ def _texts(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
-Texts = Annotated[
-    tuple[Annotated[str, Field(min_length=1)], ...],
-    BeforeValidator(_texts),
-]
+Texts = Annotated[tuple[Annotated[str, Field(min_length=1)], ...], BeforeValidator(_texts)]
 """Texts that are not empty; a list is taken too, and one text stands for a list of one."""
 
 

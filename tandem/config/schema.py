@@ -28,8 +28,6 @@ from tandem.errors import ConfigError, did_you_mean
 from tandem.system.paths import resolve
 from tandem.topology import PAIR, PARTIES, SERVER, Party, Topology, star
 
-# ---- What is served to others, at most: to devices that join a cloud, and to clients of the HTTP s ----
-
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class DevicesConfig(Settings):

@@ -11,7 +11,7 @@ from tandem.cli.ask import QuestionArgument, exit_code, stream_answer
 from tandem.cli.options import ConfigFile, Overrides, Place, Query, Quiet, load_settings, with_options
 from tandem.cli.output import StageLog, plural
 from tandem.cli.transcript import Transcript
-from tandem.client.questions import check_question
+from tandem.client.batch import check_question
 from tandem_lab.cli import outputs
 
 TraceFile = Annotated[
