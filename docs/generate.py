@@ -18,7 +18,7 @@ import sys
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -40,7 +40,7 @@ EXAMPLE = DOCS.parent / "tandem.example.toml"
 HELP_COLUMNS = "100"
 OPTIONS = re.compile("options|arguments", re.IGNORECASE)
 
-LINK_BODIES = get_args(messages.LinkBody)
+LINK_BODIES = messages.registry.body_classes
 WIRE_BYTES = {
     "Version": "1",
     "Varint": "1 to 10",
@@ -72,13 +72,14 @@ WIRE_BYTES = {
 
 def link_messages() -> str:
     """The header frame, then each body that it may hold, and what is a part of one."""
-    return "\n".join(_message(cls) for cls in (messages.LinkFrame, *LINK_BODIES, messages.Logprobs)).rstrip()
+    return "\n".join(
+        _message(cls) for cls in (messages.LinkFrame, *LINK_BODIES, messages.Logprobs, messages.Tail)
+    ).rstrip()
 
 
 def inner_messages() -> str:
     """All messages between actors of one site, by tag."""
-    link = {messages.LinkFrame, *LINK_BODIES}
-    inner = [cls for cls in get_args(messages.Message) if cls not in link]
+    inner = [cls for cls in messages.registry.message_classes if cls is not messages.LinkFrame]
     return "\n".join(_message(cls) for cls in sorted(inner, key=tag_of)).rstrip()
 
 
@@ -107,13 +108,13 @@ def _message(cls: type[Any]) -> str:
 def _wire_name(annotation: str) -> str:
     if "sequence(registry.nested(" in annotation:
         return "messages"
-    return "message" if "nested(" in annotation else annotation
+    return "message" if "registry." in annotation else annotation
 
 
 def _kinds(annotation: str) -> str:
     """Which messages a nested field may hold."""
     kinds = re.search(r"nested\((.+?)\)", annotation)
-    return kinds[1] if kinds else ""
+    return kinds[1] if kinds else "one of the bodies below" * ("bodies()" in annotation)
 
 
 def comments_of(cls: type[Any]) -> dict[str, str]:
@@ -166,6 +167,7 @@ def frame_example() -> str:
         ("accepted: the device's 1, the cloud's 0", 3),
         ("acceptance 114/127, 76/127", 3),
         ("next_decider 0: the device", 1),
+        ("tail: none", 1),
     ]
     return _dump(raw, head + tail)
 

@@ -14,7 +14,7 @@ from tandem.messages import (
     Ballot,
     Commit,
     DecoderReady,
-    ProposalReady,
+    Local,
     RetrieveRequest,
     RetrieveResult,
     VerifyResult,
@@ -23,7 +23,7 @@ from tandem.protocol.outbox import Send
 from tandem.sites.deployment import ActorClasses
 
 LOST: tuple[type[Any], ...] = (
-    Adopt, Ballot, Commit, DecoderReady, ProposalReady, RetrieveRequest, RetrieveResult, VerifyResult,
+    Adopt, Ballot, Commit, DecoderReady, Local, RetrieveRequest, RetrieveResult, VerifyResult,
 )  # fmt: skip
 
 
@@ -52,7 +52,7 @@ class ForgetfulQueue(Forgetful, DraftQueueActor):
 
 
 class ForgetfulDecoder(Forgetful, DecoderActor):
-    """Loses a ProposalReady, a DecoderReady and its requests to the retriever."""
+    """Loses a proposal, a DecoderReady and its requests to the retriever."""
 
 
 class ForgetfulRetriever(Forgetful, RetrieverActor):

@@ -1,6 +1,6 @@
 """The draft queue: one side's hub. It owns the connection to the peer and the committed prefix.
 
-    own Decoder --ProposalReady--> DraftQueue <--LinkFrame--> peer's DraftQueue
+    own Decoder --Local--> DraftQueue <--LinkFrame--> peer's DraftQueue
     DraftQueue --Ballot--> own Aggregator --VerifyResult--> DraftQueue --Commit--> own Decoder
     client --open/events/cancel (calls)--> DraftQueue
 

@@ -1,165 +1,590 @@
 """Every message that Tandem's actors exchange, with its binary form: across the link, and within a site.
 
-A message is a frozen value. The layout of a frame is the order of the fields (docs/reference/wire-format.md).
+A message is a frozen value. It is registered where it is defined, by the byte that it begins with; the layout of a
+frame is the order of the fields (docs/reference/wire-format.md). What crosses the link is a `LinkFrame` with one
+`LinkBody`; no text of documents, questions or answers is in any of them.
 """
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias, get_args
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar
 
-from tandem.messages.estimates import (
-    Estimate,
-    Observation,
-    Observations,
-    Profile,
-    Round,
-    RoundProfile,
-    Rounds,
-)
-from tandem.messages.link import (
-    PROTOCOL_VERSION,
-    Cancel,
-    Done,
-    Heartbeat,
-    LinkBody,
-    LinkFrame,
-    ListRequest,
-    Logprobs,
-    Open,
-    Probe,
-    Proposal,
-    Rejoin,
-    RelayedSources,
-    Resync,
-    Sources,
-    Verdict,
-    VerdictToHome,
-    VerdictWithLogprobs,
-    Votes,
-    in_127ths,
-    registry,
-)
-from tandem.messages.site import (
-    Adopt,
-    Alone,
-    Ballot,
-    Begin,
-    Commit,
-    DecoderFailed,
-    DecoderReady,
-    End,
-    Follow,
-    Placement,
-    ProposalLength,
-    ProposalReady,
-    RetrieveFailed,
-    RetrieveRequest,
-    RetrieveResult,
-    Undecided,
-    VerifyResult,
-    VotesReady,
-    Window,
+from tandem.errors import FAILED, ProtocolError
+from tandem.messages.wire import (
+    Blob,
+    Blobs,
+    Digest,
+    Digests,
+    Failure,
+    FieldFormat,
+    Flag,
+    Float32s,
+    Float64,
+    Float64s,
+    FrameCursor,
+    Line,
+    Lines,
+    PartyIndex,
+    Registry,
+    Text,
+    Texts,
+    UInt32,
+    Varint,
+    Varints,
+    sequence,
+    write_varint,
 )
 
-Message: TypeAlias = (
-    LinkFrame
-    | ProposalReady
-    | VotesReady
-    | VerifyResult
-    | Undecided
-    | DecoderReady
-    | DecoderFailed
-    | Window
-    | ProposalLength
-    | Begin
-    | Commit
-    | Adopt
-    | Follow
-    | Alone
-    | End
-    | RetrieveResult
-    | RetrieveFailed
-    | RetrieveRequest
-    | Ballot
-    | Placement
-    | Observations
-    | Profile
-    | Estimate
-    | Rounds
-    | RoundProfile
-)
+PROTOCOL_VERSION = 11
+
+registry = Registry()
+message, body, part = registry.message, registry.body, registry.part
 
 
-def encode(message: Message | LinkBody) -> bytes:
+class LinkBody:
+    """What a `LinkFrame` may carry."""
+
+    __slots__ = ()
+    words: ClassVar[str]
+    """The body within a sentence."""
+
+
+def _read_version(cursor: FrameCursor) -> int:
+    version = cursor.varint()
+    if version != PROTOCOL_VERSION:
+        raise ProtocolError(
+            f"A frame of protocol version {version} was received, but this party speaks version {PROTOCOL_VERSION}; "
+            "install the same version of tandem-rag at both parties."
+        )
+    return version
+
+
+Version = Annotated[int, FieldFormat(write_varint, _read_version)]
+
+
+@body(1)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proposal(LinkBody):
+    """Tokens that a drafter proposes from one prefix. Drafter -> coordinators of all that vote or decide.
+
+    A drafter that votes sends the distribution of each token along; what it sends is its vote, too. The token is a
+    function of distribution, seed, party and step (tandem.aggregation.rules), which an aggregator computes; it is sent
+    so that coordinators, which know no distributions, can tell dead branches. Of a drafter without a vote ids are
+    enough, unless the rule is rejection. Such a proposal may be empty: it asks for the next token.
+    """
+
+    words = "a proposal"
+
+    party: PartyIndex  # who drafted
+    step: Varint  # output position of the first token, 0-based
+    digest: Digest  # of the prefix before it; decides alone whether the proposal is valid
+    tokens: Varints  # each conditioned on the one before; 0 to 16, or 1 where the drafter votes
+    payloads: Blobs  # Codec.encode(q) of each token, q: [vocab]; none where ids are enough
+    log_weights: Float32s  # with each payload: log-sum-exp of this party's document scores, DRAGON A.1
+    decode_us: Varint  # time the party took to decode them, microseconds
+
+
+@part(22)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Logprobs:
+    """How probable a token was in the target that it was drawn from, and the likeliest ones. Part of other messages."""
+
+    logprob: Float64  # natural logarithm
+    top_ids: Varints  # the likeliest first
+    top_logprobs: Float64s  # of each
+
+
+@part(23)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tail:
+    """What only a decider knows of its verdict, for the home of the query. Part of a `Verdict`."""
+
+    logprobs: Annotated[
+        tuple[Any, ...], sequence(registry.nested(Logprobs))
+    ] = ()  # of each token, if it is asked for
+    lost: Varints = ()  # parties behind the decider without which it was decided, by their index, ascending
+    last_voters: Varints = ()  # of several behind it, whose vote on each token came last; the decider itself: not told
+
+
+@body(2)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict(LinkBody):
+    """What was decided, in step order. The decider's coordinator -> those of all others.
+
+    What several ballots decided may stand in one verdict.
+    """
+
+    words = "a verdict"
+
+    step: Varint  # output position of the first token, 0-based
+    tokens: Varints  # to commit
+    accepted: Varints  # by each drafter, in the topology's order: bit i says whether it had proposed token i
+    acceptance: Varints  # expected, by the formula of the draft rule, in 1/127 (`in_127ths`); of each drafter, or none
+    next_decider: PartyIndex  # who decides the step after them
+    tail: Annotated[tuple[Any, ...], sequence(registry.nested(Tail))] = ()  # one, or none
+
+    @property
+    def logprobs(self) -> tuple[Logprobs, ...]:
+        """How probable each token was; empty: it does not say."""
+        return tuple(known for tail in self.tail for known in tail.logprobs)
+
+
+@body(3)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Done(LinkBody):
+    """The sender has committed the whole answer: the count and the digest are in the frame's header."""
+
+    words = "the end of the answer"
+
+    is_reply: Flag  # an answer to the receiver's own Done; not to be answered
+
+
+@body(4)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resync(LinkBody):
+    """The device's committed tokens, which the cloud adopts. It starts the view of its frame."""
+
+    words = "tokens to be adopted"
+
+    decider: PartyIndex  # who decides the next step
+    tokens: Varints  # all committed tokens, from step 0
+
+
+@body(5)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heartbeat(LinkBody):
+    """The sender is alive; its LinkFrame carries what is acknowledged."""
+
+    words = "a heartbeat"
+
+
+@body(6)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cancel(LinkBody):
+    """The sender has given up the session; drop it."""
+
+    words = "a cancellation"
+
+    reason: Line  # one sentence for the user, never document text and never read by a program
+    fault: Failure = FAILED  # decides what the receiver does
+
+
+@body(8)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Probe(LinkBody):
+    """To be echoed at once: measures the round trip and, by its padding, the bandwidth."""
+
+    words = "a probe"
+
+    is_reply: Flag  # an echo; not to be answered
+    padding: Blob  # zeros
+
+
+@body(9)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rejoin(LinkBody):
+    """The cloud's coordinator was restarted and does not know what was committed: it asks for a Resync."""
+
+    words = "a request for the committed tokens"
+
+    incarnation: UInt32  # drawn at the restart; one Resync answers it
+
+
+@body(11)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Open(LinkBody):
+    """A query begins. Home -> peer, and on to parties behind it; repeated until a frame of the receiver arrives."""
+
+    words = "an opening"
+
+    spec: Text  # SessionSpec.to_json(), as the receiver may see it
+
+
+@body(12)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sources(LinkBody):
+    """What a party has retrieved and prefilled, passed on to the client at home; no text, title or score."""
+
+    words = "sources"
+
+    party: PartyIndex  # whose
+    ids: Lines  # opaque
+    retrieve_us: Varint  # time the retrieval took, microseconds
+    prefill_us: Varint
+    notes: Lines  # sentences for the user: a truncated document, ...
+
+
+@body(14)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Votes(LinkBody):
+    """A voter's distributions after several prefixes, each one token longer than the one before. Voter -> decider."""
+
+    words = "votes"
+
+    party: PartyIndex  # who votes
+    step: Varint  # length of the first prefix
+    digests: Digests  # of the prefixes
+    payloads: Blobs  # Codec.encode(p) after each
+    log_weights: (
+        Float32s  # with each: log-sum-exp of the voter's document scores; none where weights are fixed
+    )
+
+
+@body(15)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListRequest(LinkBody):
+    """The race list of a vote leaves the winner open: send a longer one, as a proposal again. Decider -> voter."""
+
+    words = "a request for more of a vote"
+
+    step: Varint  # that is to be decided
+    digest: Digest  # of the prefix before it
+    depth: Varint  # tokens wanted; more than a list may have: the vote in full
+
+
+@message(10)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkFrame:
+    """What crosses the link: one body under the header that acknowledges and measures. Coordinator -> peer."""
+
+    version: Version = PROTOCOL_VERSION  # of the protocol; a frame of another one is refused
+    session: UInt32  # the query
+    view: Varint  # number of Resyncs so far; frames of an older view are ignored
+    number: Varint = 0  # of a body whose receipt is to be acknowledged, from 1 on; 0: none is needed
+    received: Varints = ()  # numbers that the sender has received in this view and not acknowledged yet
+    committed: Varint  # tokens the sender has committed
+    committed_digest: Digest  # of those tokens; two digests for one count are a divergence
+    stamp: Varint  # of this frame, for the receiver to echo: from 1 to 127 and again
+    echo: Varint  # `stamp` of the last frame it had received; 0: none yet
+    held_us: Varint  # how long ago that frame arrived, microseconds
+    body: Annotated[Any, registry.bodies()]
+
+
+def in_127ths(share: float) -> int:
+    """A probability as a small integer, one byte on the wire; nan becomes 0."""
+    return round(127 * min(1.0, max(0.0, share))) if share == share else 0
+
+
+# ---- within a site: none of these crosses the link -----------------------------------------------------------
+
+
+@message(16)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Local:
+    """A body of the link within a site. Decoder -> own coordinator: its new proposal, or its votes on another party's.
+    Coordinator -> own decoder of a party that votes on proposals: one to be voted on, without tokens a request."""
+
+    session: UInt32
+    body: Annotated[Any, registry.nested(Proposal, Votes)]
+
+
+# ---- to a coordinator ---------------------------------------------------------------------------------------
+
+
+@message(17)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifyResult:
+    """How a ballot was decided. Aggregator -> own coordinator."""
+
+    session: UInt32
+    view: Varint  # of the ballot that it answers
+    digest: Digest  # of the prefix it decided on
+    step: Varint  # of the first token
+    voters: Varints  # whose votes counted
+    tokens: Varints  # to commit: accepted ones, then a correction or a bonus
+    accepted: Varints  # how many of them each drafter had proposed
+    acceptance: (
+        Float64s  # of each drafter: expected, by the formula of the draft rule; nan: decided without the peer
+    )
+    next_decider: PartyIndex
+    logprobs: Annotated[
+        tuple[Any, ...], sequence(registry.nested(Logprobs))
+    ] = ()  # of each token, where known
+
+
+@message(18)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecoderReady:
+    """Documents are retrieved and prefilled; drafting begins. Decoder -> own coordinator."""
+
+    session: UInt32
+    sources: Texts  # opaque ids of the documents in use
+    scores: Float64s  # their cosine similarity to the query
+    retrieve_us: Varint  # time the retrieval took, microseconds
+    prefill_us: Varint
+    notes: Texts  # sentences for the user of this party: a truncated document, ...
+
+
+@message(19)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecoderFailed:
+    """The session cannot be decoded here. Decoder -> own coordinator."""
+
+    session: UInt32
+    reason: Text  # one sentence
+    fault: Failure = FAILED
+
+
+@message(21)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Undecided:
+    """The race lists of a ballot leave the winner open, or votes cannot be read. Aggregator -> own coordinator."""
+
+    session: UInt32
+    view: Varint  # of the ballot that it answers
+    digest: Digest
+    step: Varint
+    voters: Varints
+    depths: Varints  # of each voter: tokens of the list that may settle it; 0: its vote is known in full
+    unreadable: Varints = ()  # peers whose vote cannot be decoded: it counts as not received
+    problem: Text = ""  # one sentence about them
+
+
+# ---- to a decoder ------------------------------------------------------------------------------------------
+
+
+@message(32)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Begin:
+    """A query starts. Coordinator -> decoder, aggregator, profiler and scheduler of its site."""
+
+    session: UInt32
+    spec: Text  # SessionSpec.to_json()
+
+
+@message(33)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Commit:
+    """One token is committed. Coordinator -> own decoder."""
+
+    session: UInt32
+    step: Varint
+    token: Varint
+    is_last: Flag  # the answer is complete: stop drafting
+    view: Varint = 0  # Resyncs before it; says which of a Commit and an Adopt is later
+
+
+@message(34)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Adopt:
+    """The committed tokens are these (Resync, restart). Coordinator -> own decoder."""
+
+    session: UInt32
+    tokens: Varints  # all of them
+    is_last: Flag
+    view: Varint = 0  # Resyncs so far, including its own
+
+
+@message(35)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class End:
+    """The session is over: stop and free it. Coordinator -> decoder, aggregator, profiler, scheduler."""
+
+    session: UInt32
+
+
+@message(39)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """How far to draft ahead. Profiler -> own decoder."""
+
+    session: UInt32
+    size: Varint  # drafts past the last committed token
+
+
+@message(41)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alone:
+    """Whether the answer goes on with drafts because all voters are lost. Coordinator -> own decoder, of a drafter."""
+
+    session: UInt32
+    is_alone: Flag
+
+
+@message(42)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProposalLength:
+    """How many tokens the next proposals have. Scheduler -> own decoder, of a drafter without a vote."""
+
+    session: UInt32
+    length: Varint  # 0: the decider goes on without proposals
+
+
+@message(36)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetrieveResult:
+    """The retrieved documents; they stay at this site. Retriever -> own decoder."""
+
+    session: UInt32
+    ids: Texts  # opaque ids
+    texts: Texts  # page contents
+    scores: Float64s  # cosine similarity to the query
+    retrieve_us: Varint
+
+
+@message(38)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetrieveFailed:
+    """Retrieval failed. Retriever -> own decoder."""
+
+    session: UInt32
+    reason: Text  # one sentence
+    fault: Failure = FAILED
+
+
+# ---- to a retriever ----------------------------------------------------------------------------------------
+
+
+@message(48)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetrieveRequest:
+    """Find documents for a query. Decoder -> own retriever."""
+
+    session: UInt32
+    query: Text
+    num_documents: Varint
+    filter: Text = ""  # metadata that those that are found must have: a JSON object; empty: any
+
+
+# ---- to an aggregator --------------------------------------------------------------------------------------
+
+
+@message(64)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ballot:
+    """Enough to decide the next step: the votes of all voters that are there. Coordinator -> own aggregator.
+
+    Where votes follow a proposal, those after each of its tokens may be there as well: enough for several steps.
+    """
+
+    session: UInt32
+    view: Varint
+    step: Varint
+    digest: Digest  # of the committed prefix
+    voters: Varints  # in the topology's order; a lost one is missing
+    tokens: Varints  # proposed after the prefix, and voted on
+    payloads: Blobs  # those of all voters for the prefix, then for the prefix and one token, and so on
+    log_weights: Float32s  # with each payload; none where weights are fixed
+
+
+@message(66)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """Who is to aggregate from the next verdict of this party on. Scheduler -> own aggregator."""
+
+    session: UInt32
+    aggregator: PartyIndex
+
+
+# ---- to a profiler and a scheduler: what steps showed, and what follows -------------------------------------
+
+
+@part(80)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observation:
+    """What one committed step showed. Part of `Observations`."""
+
+    step: Varint
+    aggregator: PartyIndex  # who decides the next step
+    decode_s: Float64s  # of each party; nan: not seen
+    acceptance: (
+        Float64s  # of each party: expected, by the formula of the draft rule; nan: decided without the peer
+    )
+    rtt_s: Float64  # nan: not measured since the last step
+    bytes_per_s: Float64  # of the link towards the peer; nan: not measured since, inf: too much to measure
+
+
+@message(82)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observations:
+    """What a few consecutive steps showed: one message per step would wake two more actors for every token.
+
+    Coordinator -> own profiler.
+    """
+
+    session: UInt32
+    steps: Annotated[tuple[Any, ...], sequence(registry.nested(Observation))]
+
+
+@message(81)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """The profiler's estimates after a step; nan where nothing is known. Profiler -> own scheduler."""
+
+    session: UInt32
+    step: Varint  # the last one observed
+    aggregator: PartyIndex  # who decides the next step
+    decode_s: Float64s  # of each party, predicted for the next step
+    acceptance: Float64s  # of each party
+    rtt_s: Float64  # the real-time estimate
+    rtt_average_s: Float64  # the historical one
+    bytes_per_s: Float64  # towards the peer
+    notes: Texts  # one sentence for each measurement that was clamped, and to what
+
+
+@message(83)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """What the scheduler made of a profile. Scheduler -> own coordinator, for statistics and timelines."""
+
+    session: UInt32
+    profile: Annotated[Any, registry.nested(Profile)]
+    delta_z_s: Float64  # Z(device) - Z(cloud), DRAGON Eq. 8: above 0 the cloud should aggregate
+    chosen: PartyIndex
+    assumed: Texts  # one sentence for each value that was not measured or not believed
+
+
+@part(84)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Round:
+    """What became of one proposal, or how long the decider took for a token without one. Part of `Rounds`."""
+
+    length: Varint  # tokens that were proposed; 0: none
+    num_accepted: Varint  # those before the first rejected one
+    draft_us: Varint  # time of the drafter's passes, microseconds
+    num_bytes: Varint  # of the proposed tokens as they are sent, without the frame
+    waited_s: Float64  # until the verdict; nan: not measured
+    rtt_s: Float64  # the last round trip; nan: not measured yet
+    bytes_per_s: Float64  # of the link towards the peer; nan: not measured yet, inf: too much to measure
+
+
+@message(85)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rounds:
+    """What became of the last proposals of a party without a vote. Coordinator -> own profiler."""
+
+    session: UInt32
+    rounds: Annotated[tuple[Any, ...], sequence(registry.nested(Round))]
+
+
+@message(86)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundProfile:
+    """The profiler's estimates of proposals; times are nan where nothing is known. Profiler -> own scheduler."""
+
+    session: UInt32
+    rounds: Annotated[tuple[Any, ...], sequence(registry.nested(Round))]  # those since the last profile
+    rates: Float64s  # of acceptance, by position in a proposal, as many as its longest has tokens
+    error: Float64  # standard error of them
+    fixed_s: Float64  # of a round, whatever it proposes
+    token_s: Float64  # of each proposed token
+    alone_s: Float64  # of a token that the decider commits without a proposal
+    draft_s: Float64  # of token_s, to draft it, where the drafter does not wait for verdicts; nan: it waits
+    pass_s: Float64  # of fixed_s, the decider's pass, where the drafter does not wait
+
+
+def encode(message: Any) -> bytes:
     """The frame of one message: a tag byte, then its fields."""
     return registry.encode(message)
 
 
-_MESSAGES: frozenset[type[Any]] = frozenset(get_args(Message))
-_LINK_MESSAGES: frozenset[type[Any]] = frozenset({LinkFrame})
-
-
 def decode(frame: bytes) -> Any:
     """The message in one frame; ProtocolError if the frame is malformed, or holds a body without its message."""
-    return registry.decode(frame, _MESSAGES)
+    return registry.decode(frame)
 
 
 def decode_link(frame: bytes) -> LinkFrame:
     """The message in one frame of another party, which may send nothing but a LinkFrame; else ProtocolError."""
-    message: LinkFrame = registry.decode(frame, _LINK_MESSAGES)
-    return message
-
-
-__all__ = [
-    "PROTOCOL_VERSION",
-    "Adopt",
-    "Alone",
-    "Ballot",
-    "Begin",
-    "Cancel",
-    "Commit",
-    "DecoderFailed",
-    "DecoderReady",
-    "Done",
-    "End",
-    "Estimate",
-    "Follow",
-    "Heartbeat",
-    "LinkBody",
-    "LinkFrame",
-    "ListRequest",
-    "Logprobs",
-    "Message",
-    "Observation",
-    "Observations",
-    "Open",
-    "Placement",
-    "Probe",
-    "Profile",
-    "Proposal",
-    "ProposalLength",
-    "ProposalReady",
-    "Rejoin",
-    "RelayedSources",
-    "Resync",
-    "RetrieveFailed",
-    "RetrieveRequest",
-    "RetrieveResult",
-    "Round",
-    "RoundProfile",
-    "Rounds",
-    "Sources",
-    "Undecided",
-    "Verdict",
-    "VerdictToHome",
-    "VerdictWithLogprobs",
-    "VerifyResult",
-    "Votes",
-    "VotesReady",
-    "Window",
-    "decode",
-    "decode_link",
-    "encode",
-    "in_127ths",
-    "registry",
-]
+    decoded: LinkFrame = registry.decode(frame, (LinkFrame,))
+    return decoded

@@ -276,19 +276,43 @@ class Registry:
     def __init__(self) -> None:
         self._by_tag: dict[int, tuple[type[Any], tuple[tuple[str, FieldFormat[Any]], ...] | None]] = {}
         self._tags: dict[type[Any], int] = {}
+        self._messages: list[type[Any]] = []
+        self._bodies: list[type[Any]] = []
 
     def message(self, tag: int) -> Callable[[C], C]:
-        """Class decorator: this frozen dataclass travels under `tag` (0 to 255)."""
+        """Class decorator: this frozen dataclass travels by itself, under `tag` (0 to 255)."""
+        return self._register(tag, self._messages)
 
+    def body(self, tag: int) -> Callable[[C], C]:
+        """The same for one that travels in a field of `bodies`."""
+        return self._register(tag, self._bodies)
+
+    def part(self, tag: int) -> Callable[[C], C]:
+        """The same for one that travels in a field of `nested` that names it."""
+        return self._register(tag, [])
+
+    def _register(self, tag: int, group: list[type[Any]]) -> Callable[[C], C]:
         def register(cls: C) -> C:
             if tag in self._by_tag:
                 raise ValueError(f"tag {tag} is taken by {self._by_tag[tag][0].__name__}")
             self._tags[cls] = tag
             self._by_tag[tag] = (cls, None)  # the fields are resolved at first use, when all classes exist
+            group.append(cls)
             return cls
 
         return register
 
+    @property
+    def message_classes(self) -> tuple[type[Any], ...]:
+        """All classes that travel by themselves."""
+        return tuple(self._messages)
+
+    @property
+    def body_classes(self) -> tuple[type[Any], ...]:
+        """All classes that travel as bodies."""
+        return tuple(self._bodies)
+
+    @property
     def classes(self) -> tuple[type[Any], ...]:
         """All registered classes."""
         return tuple(self._tags)
@@ -304,8 +328,8 @@ class Registry:
         for name, form in self._by_tag[tag][1] or self._fields(tag):
             form.write(out, getattr(message, name))
 
-    def read(self, cursor: FrameCursor, allowed: Collection[type[Any]] = ()) -> Any:
-        """The message at the cursor; ProtocolError if it is not one of the `allowed` classes (if given)."""
+    def read(self, cursor: FrameCursor, allowed: Collection[type[Any]]) -> Any:
+        """The message at the cursor; ProtocolError if it is not one of the `allowed` classes."""
         tag = cursor.take(1)[0]
         if tag not in self._by_tag:
             raise ProtocolError(
@@ -313,7 +337,7 @@ class Registry:
                 "check that both parties run the same version of Tandem."
             )
         cls, fields = self._by_tag[tag]
-        if allowed and cls not in allowed:
+        if cls not in allowed:
             raise ProtocolError(
                 f"A {cls.__name__} does not belong here; "
                 "check that both parties run the same version of Tandem."
@@ -332,13 +356,16 @@ class Registry:
         return bytes(out)
 
     def decode(self, frame: bytes, allowed: Collection[type[Any]] = ()) -> Any:
-        """The message of one whole frame; ProtocolError if it is malformed, too long, or not `allowed` (if given)."""
+        """The message of one whole frame; ProtocolError if it is malformed, too long, or not `allowed`.
+
+        allowed: default all that travel by themselves.
+        """
         if len(frame) > MAX_FRAME_BYTES:
             raise ProtocolError(
                 f"A frame has at most {MAX_FRAME_BYTES} bytes (got {len(frame)}); check the sender."
             )
         cursor = FrameCursor(frame)
-        message = self.read(cursor, allowed)
+        message = self.read(cursor, allowed or self._messages)
         if cursor.position != len(frame):
             raise ProtocolError(
                 f"A frame has {len(frame) - cursor.position} bytes after its last field; "
@@ -349,6 +376,10 @@ class Registry:
     def nested(self, *classes: type[Any]) -> FieldFormat[Any]:
         """A field that holds a message of one of `classes`; so a frame's depth is bounded by its class."""
         return FieldFormat(self.write, lambda cursor: self.read(cursor, classes))
+
+    def bodies(self) -> FieldFormat[Any]:
+        """A field that holds one of all bodies."""
+        return FieldFormat(self.write, lambda cursor: self.read(cursor, self._bodies))
 
     def _fields(self, tag: int) -> tuple[tuple[str, FieldFormat[Any]], ...]:
         cls, fields = self._by_tag[tag]

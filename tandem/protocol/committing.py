@@ -13,7 +13,7 @@ from tandem.modes.spec import SessionSpec
 from tandem.protocol.ballots import BallotBox
 from tandem.protocol.lifecycle import Lifecycle, StopCheck
 from tandem.protocol.link import PeerLink
-from tandem.protocol.log import CommittedLog, DecidedToken, logprobs_of
+from tandem.protocol.log import CommittedLog, DecidedToken
 from tandem.protocol.outbox import Send
 from tandem.protocol.report import CommitRecord, Reporter, expected_acceptance
 from tandem.protocol.rounds import ProposalRounds
@@ -77,7 +77,7 @@ class Committer:
         num_before = len(self._log.prefix)
         acceptance = expected_acceptance(verdict, result, len(self._log.epochs))
         decided_by = self._party if result is not None else self.messenger.decider
-        logprobs = logprobs_of(verdict) if result is None else result.logprobs
+        logprobs = verdict.logprobs if result is None else result.logprobs
         sends = self.messenger.follow(verdict, len(self._log.prefix))
         for decided, known in zip_longest(self._log.split(verdict), logprobs[: len(verdict.tokens)]):
             if self._lifecycle.reason is not None:  # a peer's verdict goes on behind the end

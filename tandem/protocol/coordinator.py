@@ -22,8 +22,8 @@ from tandem.messages import (
     LinkBody,
     LinkFrame,
     ListRequest,
+    Local,
     Proposal,
-    ProposalReady,
     Rejoin,
     Resync,
     Sources,
@@ -31,7 +31,6 @@ from tandem.messages import (
     Verdict,
     VerifyResult,
     Votes,
-    VotesReady,
 )
 from tandem.modes.spec import SessionSpec
 from tandem.protocol.ballots import BallotBox
@@ -49,7 +48,7 @@ from tandem.protocol.report import Reporter, make_estimate_event
 from tandem.protocol.routes import Routes
 from tandem.topology import in_words
 
-LocalMessage = ProposalReady | VotesReady | VerifyResult | Undecided | DecoderReady | DecoderFailed | Estimate
+LocalMessage = Local | VerifyResult | Undecided | DecoderReady | DecoderFailed | Estimate
 
 
 class SessionCoordinator:
@@ -133,10 +132,10 @@ class SessionCoordinator:
         if self.lifecycle.is_over:
             return []
         match message:
-            case ProposalReady():
-                return self._on_own_proposal(message, now_s)
-            case VotesReady():
-                return self._on_own_votes(message.votes, now_s)
+            case Local(body=Proposal()):
+                return self._on_own_proposal(message.body, now_s)
+            case Local():
+                return self._on_own_votes(message.body, now_s)
             case VerifyResult():
                 return self._on_result(message, now_s)
             case Undecided():
@@ -205,8 +204,7 @@ class SessionCoordinator:
 
     # ---- proposals, votes and ballots --------------------------------------------------------------------------
 
-    def _on_own_proposal(self, ready: ProposalReady, now_s: float) -> list[Send]:
-        proposal = ready.proposal
+    def _on_own_proposal(self, proposal: Proposal, now_s: float) -> list[Send]:
         if self.lifecycle.reason is not None or proposal.step + len(proposal.tokens) < len(self.prefix):
             return []
         num_held = len(self.ballots.own)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tandem.messages import Adopt, Alone, Proposal, ProposalLength, ProposalReady, Window
+from tandem.messages import Adopt, Alone, Local, Proposal, ProposalLength, Window
 from tandem.modes.spec import SessionSpec
 from tandem.protocol.decoding import Computed, DecodingSession, Forward
 from tandem.protocol.outbox import Send
@@ -146,7 +146,7 @@ class DraftingSession(DecodingSession):
             log_weights=tuple(draft.log_weight for draft in drafts) if self.has_vote else (),
             decode_us=sum(draft.decode_us for draft in drafts),
         )
-        return Send("draft_queue", ProposalReady(session=self.spec.session, proposal=proposal))
+        return Send("draft_queue", Local(session=self.spec.session, body=proposal))
 
     def _ask(self) -> list[Send]:
         """Proposals of no tokens ask for the next token, unless the voter goes on without being asked."""

@@ -13,7 +13,7 @@ from itertools import accumulate, takewhile
 from typing import Any
 
 from tandem.aggregation.rules import Proposed
-from tandem.messages import Follow, Proposal, Votes, VotesReady
+from tandem.messages import Local, Proposal, Votes
 from tandem.messages.wire import MAX_FRAME_BYTES
 from tandem.modes.proposing import MAX_PROPOSAL
 from tandem.modes.spec import SessionSpec
@@ -109,7 +109,7 @@ class FollowingSession(DecodingSession):
             payloads=tuple(vote.payload for vote in votes),
             log_weights=tuple(vote.log_weight for vote in votes if vote.log_weight is not None),
         )
-        return Send("draft_queue", VotesReady(session=self.spec.session, votes=message))
+        return Send("draft_queue", Local(session=self.spec.session, body=message))
 
     # ---- planning ------------------------------------------------------------------------------------------------
 
@@ -141,9 +141,9 @@ class FollowingSession(DecodingSession):
     # ---- changes -------------------------------------------------------------------------------------------------
 
     def _on_order(self, message: Any) -> list[Send]:
-        if not isinstance(message, Follow):
+        if not isinstance(message, Local):
             return []
-        proposal: Proposal = message.proposal
+        proposal: Proposal = message.body
         digest = proposal.digest
         for position, token in enumerate(proposal.tokens):
             payload = proposal.payloads[position] if proposal.payloads else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tandem.messages import Follow, LinkBody, Proposal
+from tandem.messages import LinkBody, Local, Proposal
 from tandem.modes.spec import SessionSpec
 from tandem.protocol.ballots import BallotBox
 from tandem.protocol.convergence import make_proposals
@@ -84,4 +84,4 @@ class Leading:
         )
 
     def _follow(self, proposal: Proposal) -> Send:
-        return Send("decoder", Follow(session=self._session, proposal=proposal))
+        return Send("decoder", Local(session=self._session, body=proposal))

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 from tandem.messages import (
     Adopt,
     Commit,
     Logprobs,
+    Tail,
     Verdict,
-    VerdictToHome,
-    VerdictWithLogprobs,
     VerifyResult,
     in_127ths,
 )
@@ -84,7 +82,7 @@ class CommittedLog:
             acceptance=tuple(map(in_127ths, result.acceptance)),
             next_decider=result.next_decider,
         )
-        return verdict if is_home else _change(verdict, result.logprobs[:num_tokens])
+        return verdict if is_home else with_logprobs(verdict, result.logprobs[:num_tokens])
 
     def split(self, verdict: Verdict) -> Iterator[DecidedToken]:
         """Its tokens, one by one."""
@@ -136,15 +134,16 @@ def _without_first(verdict: Verdict, count: int) -> Verdict:
     """The same from the next step on."""
     if count == 0:
         return verdict
-    rest: dict[str, Any] = {
-        "step": verdict.step + count,
-        "tokens": verdict.tokens[count:],
-        "accepted": tuple(mask >> count for mask in verdict.accepted),
-    }
-    logprobs = logprobs_of(verdict)[count:]
-    if isinstance(verdict, VerdictToHome):
-        return replace(verdict, **rest, logprobs=logprobs, last_voters=verdict.last_voters[count:])
-    return _change(verdict, logprobs, **rest)
+    return replace(
+        verdict,
+        step=verdict.step + count,
+        tokens=verdict.tokens[count:],
+        accepted=tuple(mask >> count for mask in verdict.accepted),
+        tail=tuple(
+            replace(tail, logprobs=tail.logprobs[count:], last_voters=tail.last_voters[count:])
+            for tail in verdict.tail
+        ),
+    )
 
 
 def join_verdicts(verdicts: Sequence[Verdict]) -> Verdict:
@@ -158,31 +157,12 @@ def join_verdicts(verdicts: Sequence[Verdict]) -> Verdict:
         for of_drafter in zip(*(verdict.accepted for verdict in verdicts), strict=True)
     ]
     tokens = tuple(token for verdict in verdicts for token in verdict.tokens)
-    logprobs = [known for verdict in verdicts for known in logprobs_of(verdict)]
-    return _change(last, logprobs, step=step, tokens=tokens, accepted=tuple(masks))
+    logprobs = [known for verdict in verdicts for known in verdict.logprobs]
+    joined = replace(last, step=step, tokens=tokens, accepted=tuple(masks))
+    return with_logprobs(joined, logprobs)
 
 
-def logprobs_of(verdict: Verdict) -> tuple[Logprobs, ...]:
-    """How probable each of its tokens was; empty: it does not say."""
-    return verdict.logprobs if isinstance(verdict, VerdictWithLogprobs) else ()
-
-
-def to_home(verdict: Verdict, lost: Sequence[int], last_voters: Sequence[int]) -> VerdictToHome:
-    """The same with what only its decider knows. lost, last_voters: as `VerdictToHome` has them."""
-    values = {field.name: getattr(verdict, field.name) for field in fields(Verdict)}
-    return VerdictToHome(
-        **values, logprobs=logprobs_of(verdict), lost=tuple(lost), last_voters=tuple(last_voters)
-    )
-
-
-def plain(verdict: Verdict) -> Verdict:
-    """The same for a party that the client did not ask."""
-    return _change(verdict, ())
-
-
-def _change(verdict: Verdict, logprobs: Sequence[Logprobs], **changes: Any) -> Verdict:
-    """The same with other values, and with log probabilities if there is one of each token."""
-    values = {field.name: getattr(verdict, field.name) for field in fields(Verdict)} | changes
-    if len(logprobs) < len(values["tokens"]):
-        return Verdict(**values)
-    return VerdictWithLogprobs(**values, logprobs=tuple(logprobs))
+def with_logprobs(verdict: Verdict, logprobs: Sequence[Logprobs]) -> Verdict:
+    """The same with these log probabilities alone as its tail, if there is one of each token; else without a tail."""
+    is_known = len(logprobs) >= len(verdict.tokens)
+    return replace(verdict, tail=(Tail(logprobs=tuple(logprobs)),) if is_known else ())

@@ -97,7 +97,11 @@ class Reporter:
     def note_sources(self, ready: DecoderReady) -> Sources | None:
         """This party's documents, for the client at the peer; None: they were noted before."""
         sources = Sources(
-            ids=ready.sources, retrieve_us=ready.retrieve_us, prefill_us=ready.prefill_us, notes=ready.notes
+            party=self._spec.roles.topology.index(self._party),
+            ids=ready.sources,
+            retrieve_us=ready.retrieve_us,
+            prefill_us=ready.prefill_us,
+            notes=ready.notes,
         )
         is_new = self.own_sources != sources
         self.own_sources = sources

@@ -18,16 +18,15 @@ from tandem.messages import (
     Heartbeat,
     LinkBody,
     ListRequest,
+    Logprobs,
     Open,
     Probe,
     Proposal,
     Rejoin,
-    RelayedSources,
     Resync,
     Sources,
+    Tail,
     Verdict,
-    VerdictToHome,
-    VerdictWithLogprobs,
     Votes,
 )
 from tandem.modes.proposing import MAX_PROPOSAL
@@ -35,25 +34,6 @@ from tandem.modes.spec import SessionSpec
 from tandem.protocol.log import MAX_VERDICT_TOKENS
 from tandem.protocol.logprobs import LogprobLimits
 from tandem.topology import Topology, in_words
-
-NAMES: dict[type[LinkBody], str] = {
-    Proposal: "a proposal",
-    Votes: "votes",
-    Verdict: "a verdict",
-    VerdictWithLogprobs: "a verdict with log probabilities",
-    VerdictToHome: "a verdict for the home",
-    ListRequest: "a request for more of a vote",
-    Resync: "tokens to be adopted",
-    Rejoin: "a request for the committed tokens",
-    Open: "an opening",
-    Sources: "its sources",
-    RelayedSources: "sources of another party",
-    Done: "the end of the answer",
-    Cancel: "a cancellation",
-    Heartbeat: "a heartbeat",
-    Probe: "a probe",
-}
-"""Every body that crosses the link, in words."""
 
 IN_TURN = (Verdict, ListRequest)
 """What a party may send for the next step only if it decides that step. Which party does, the verdicts before say."""
@@ -75,30 +55,21 @@ class Routes:
 
     @cached_property
     def rights(self) -> Mapping[type[LinkBody], tuple[str, ...]]:
-        """The table: to whom this party may send each kind of body. What is missing it may send to nobody.
-
-        A verdict has three forms: for a home behind whose decider there are others, for a home that asked for log
-        probabilities, and for everybody else.
-        """
+        """The table: to whom this party may send each kind of body. What is missing it may send to nobody."""
         topology, peers = self.topology, self.topology.peers(self.party)
         nearer = () if self.toward_home is None else (self.toward_home,)
-        told = nearer if self.has_others_behind else ()
-        named = nearer if self._logprob_limits is not None and not told else ()
         authority = (topology.authority,) if topology.authority in peers else ()
         return {
             Heartbeat: peers,
             Probe: peers,
             Done: peers,
             Cancel: peers,
-            Open: _without(peers, nearer),
+            Open: tuple(peer for peer in peers if peer not in nearer),
             Sources: nearer,
-            RelayedSources: told,
             Proposal: self.proposals_go_to,
             Votes: self.votes_go_to,
             ListRequest: self.rules.audience(ListRequest, self.party),
-            Verdict: _without(self.verdicts_go_to, told),
-            VerdictToHome: told if self.verdicts_go_to else (),
-            VerdictWithLogprobs: named if self.verdicts_go_to else (),
+            Verdict: self.verdicts_go_to,
             Resync: peers if self.is_authority else (),
             Rejoin: authority if not self.is_home else (),
         }
@@ -135,7 +106,10 @@ class Routes:
     @property
     def has_others_behind(self) -> bool:
         """Whether this party stands between the home and others."""
-        return len(self.topology.peers(self.party)) > 1
+        return self._has_others_behind(self.party)
+
+    def _has_others_behind(self, party: str) -> bool:
+        return len(self.topology.peers(party)) > 1
 
     def make_public(self, proposal: Proposal) -> Proposal:
         """A proposal as the peers need it: of a drafter without a vote ids are enough."""
@@ -147,12 +121,12 @@ class Routes:
         """Raise ProtocolError, one sentence, if `source` may not send this party such a body, or not of this form."""
         if source not in self._rights_of:
             raise ProtocolError(
-                f"{source} sent {NAMES[type(body)]} of a query in which it has no link to {in_words(self.party)}; "
+                f"{source} sent {body.words} of a query in which it has no link to {in_words(self.party)}; "
                 "check its settings."
             )
         if self.party not in self._rights_of[source].get(type(body), ()):
             raise ProtocolError(
-                f"{source} sent {NAMES[type(body)]}, which it may not send {in_words(self.party)} in "
+                f"{source} sent {body.words}, which it may not send {in_words(self.party)} in "
                 f"{self.rules.title}; check its settings."
             )
         self._check_tokens(source, body)
@@ -167,7 +141,7 @@ class Routes:
                 self._check_resync(source, body)
             case ListRequest() if body.depth < 1:
                 raise ProtocolError(f"{source} asked for {body.depth} tokens of a vote; check its version.")
-            case RelayedSources():
+            case Sources() if body.party != self.topology.index(source):
                 self._check_relayed(source, body.party)
             case _:
                 pass
@@ -183,7 +157,7 @@ class Routes:
         num_steps = len(body.tokens) if isinstance(body, Verdict) else 1
         if body.step <= num_committed < body.step + num_steps:
             raise ProtocolError(
-                f"{source} sent {NAMES[type(body)]} for step {num_committed}, which is for {in_words(decider)} to "
+                f"{source} sent {body.words} for step {num_committed}, which is for {in_words(decider)} to "
                 "decide; check its settings."
             )
 
@@ -262,47 +236,61 @@ class Routes:
             raise ProtocolError(
                 f"{source} sent a verdict that accepts more than its tokens; check its version."
             )
-        if isinstance(verdict, VerdictToHome):
-            self._check_told(source, verdict)
-        if isinstance(verdict, VerdictWithLogprobs):
-            self._check_logprobs(source, verdict)
+        self._check_tail(source, verdict)
         self._check_decider(source, verdict.next_decider)
 
-    def _check_told(self, source: str, verdict: VerdictToHome) -> None:
-        """What a decider says of parties behind it."""
-        for party in verdict.lost:
-            self._check_relayed(source, party)
-        if len(verdict.last_voters) != len(verdict.tokens):
+    def _check_tail(self, source: str, verdict: Verdict) -> None:
+        """The home alone gets one: of losses and last voters where there are parties behind the decider, and of log
+        probabilities where it asked for them."""
+        has_others, is_nearer = (
+            self._has_others_behind(source),
+            self.topology.toward_home(source) == self.party,
+        )
+        least, most = int(is_nearer and has_others), int(is_nearer)
+        if not least <= len(verdict.tail) <= most:
             raise ProtocolError(
-                f"{source} named the last voters of {len(verdict.last_voters)} tokens in a verdict of "
-                f"{len(verdict.tokens)}; check its version."
+                f"{source} sent a verdict with {len(verdict.tail)} tails, which it may not send {in_words(self.party)} "
+                f"in {self.rules.title}; check its settings."
             )
-        for party in verdict.last_voters:
+        for tail in verdict.tail:
+            self._check_told(source, tail, len(verdict.tokens) if has_others else 0)
+            if tail.logprobs or not has_others:
+                self._check_logprobs(source, tail.logprobs, len(verdict.tokens))
+
+    def _check_told(self, source: str, tail: Tail, num_tokens: int) -> None:
+        """What a decider says of parties behind it. num_tokens: that it says so of."""
+        for party in tail.lost:
+            self._check_relayed(source, party)
+        if len(tail.last_voters) != num_tokens:
+            raise ProtocolError(
+                f"{source} named the last voters of {len(tail.last_voters)} tokens in a verdict that has {num_tokens} "
+                "of several voters; check its version."
+            )
+        for party in tail.last_voters:
             if party >= len(self.roles.roles):
                 raise ProtocolError(f"{source} named party {party}, which there is not; check its version.")
 
     def _check_relayed(self, source: str, party: int) -> None:
         """Of a party behind the sender, to the home."""
         behind = {name for name in self.topology.parties if name not in (source, self.party)}
-        if not self.is_home or party >= len(self.roles.roles) or self.topology.name(party) not in behind:
+        is_one = party < len(self.roles.roles) and self.topology.name(party) in behind
+        if not (is_one and self.is_home and self._has_others_behind(source)):
             raise ProtocolError(
                 f"{source} sent word of party {party}, which is none behind it; check its settings."
             )
 
-    def _check_logprobs(self, source: str, verdict: VerdictWithLogprobs) -> None:
-        if isinstance(verdict, VerdictToHome) and not verdict.logprobs:
-            return
+    def _check_logprobs(self, source: str, logprobs: Sequence[Logprobs], num_tokens: int) -> None:
         limits = self._logprob_limits
         if limits is None:
             raise ProtocolError(
                 f"{source} sent log probabilities, which this query does not ask of it; check its version."
             )
-        if len(verdict.logprobs) != len(verdict.tokens):
+        if len(logprobs) != num_tokens:
             raise ProtocolError(
-                f"{source} sent log probabilities of {len(verdict.logprobs)} tokens in a verdict of "
-                f"{len(verdict.tokens)}; check its version."
+                f"{source} sent log probabilities of {len(logprobs)} tokens in a verdict of {num_tokens}; check its "
+                "version."
             )
-        if not all(map(limits.allow, verdict.logprobs)):
+        if not all(map(limits.allow, logprobs)):
             raise ProtocolError(
                 f"{source} sent log probabilities that no distribution has, or more than {limits.num_top} of a step; "
                 "check its version."
@@ -336,7 +324,3 @@ def _check_weights(source: str, log_weights: Iterable[float]) -> None:
             raise ProtocolError(
                 f"{source} sent a log weight of {log_weight}, which must be finite or -inf; check its version."
             )
-
-
-def _without(parties: Iterable[str], others: Sequence[str]) -> tuple[str, ...]:
-    return tuple(party for party in parties if party not in others)

@@ -10,7 +10,7 @@ from collections import deque
 from typing import Any, Generic, TypeVar
 
 from tandem.errors import TandemError
-from tandem.messages import Begin, End, Message
+from tandem.messages import Begin, End
 from tandem.modes.spec import SessionSpec
 from tandem.protocol.outbox import Send
 
@@ -108,6 +108,6 @@ class SessionTable(ABC, Generic[S]):
         return []
 
 
-def misdirected(message: Message, receiver: str) -> TandemError:
+def misdirected(message: Any, receiver: str) -> TandemError:
     """A message that its receiver has no use for. receiver: in words."""
     return TandemError(f"A {type(message).__name__} is not for {receiver}; report this as a bug.")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from tandem.events import PeerEvent
 from tandem.messages import (
@@ -15,14 +16,13 @@ from tandem.messages import (
     DecoderReady,
     Done,
     LinkBody,
-    RelayedSources,
     Sources,
+    Tail,
     Verdict,
-    VerdictToHome,
 )
 from tandem.protocol.ballots import BallotBox, Entry
 from tandem.protocol.lifecycle import Lifecycle
-from tandem.protocol.log import CommittedLog, plain, to_home
+from tandem.protocol.log import CommittedLog
 from tandem.protocol.outbox import Send
 from tandem.protocol.prefix import extend_digest
 from tandem.protocol.report import Reporter
@@ -69,22 +69,13 @@ class Messenger:
     def take_sources(self, source: str, sources: Sources, now_s: float) -> list[Send]:
         """Documents of a peer, or of a party behind it: for the client here, or on towards home."""
         topology, nearer = self._routes.topology, self._routes.toward_home
-        owner = topology.name(sources.party) if isinstance(sources, RelayedSources) else source
+        owner = topology.name(sources.party)
         self._num_sources[owner] += 1
         if self._num_sources[owner] > MAX_SOURCES:
             return []
         if nearer is None:
             return self._reporter.emit_sources(owner, sources)
-        if source == nearer:
-            return []
-        relayed = RelayedSources(
-            ids=sources.ids,
-            retrieve_us=sources.retrieve_us,
-            prefill_us=sources.prefill_us,
-            notes=sources.notes,
-            party=topology.index(source),
-        )
-        return self._lifecycle.post((nearer,), relayed, now_s)
+        return [] if source == nearer else self._lifecycle.post((nearer,), sources, now_s)
 
     def address(self, verdict: Verdict) -> list[tuple[Sequence[str], Verdict]]:
         """An own verdict that is not committed yet, and to whom it goes."""
@@ -97,8 +88,10 @@ class Messenger:
             last = self._ballots.find_last_voter(digest, self._lifecycle.voters)
             last_voters.append(index(last or self._routes.party))
             digest = extend_digest(digest, token)
-        told = to_home(verdict, sorted(map(index, self._lifecycle.lost)), last_voters)
-        return [([peer for peer in peers if peer != home], plain(verdict)), ((home,), told)]
+        lost = sorted(map(index, self._lifecycle.lost))
+        tail = Tail(logprobs=verdict.logprobs, lost=tuple(lost), last_voters=tuple(last_voters))
+        others = [peer for peer in peers if peer != home]
+        return [(others, replace(verdict, tail=())), ((home,), replace(verdict, tail=(tail,)))]
 
     def dismiss(self, peer: str, body: LinkBody, now_s: float) -> list[Send]:
         """To an authority that is back after the home has gone on without it. body: what it sent."""
@@ -109,10 +102,10 @@ class Messenger:
 
     def follow(self, verdict: Verdict, step: int) -> list[Send]:
         """A verdict is committed from `step` on: who is missing from then on, and who is back."""
-        if not isinstance(verdict, VerdictToHome):
+        if not any(tail.last_voters for tail in verdict.tail):
             return []
         topology, before = self._routes.topology, self.lost_elsewhere
-        self.lost_elsewhere = frozenset(map(topology.name, verdict.lost))
+        self.lost_elsewhere = frozenset(map(topology.name, verdict.tail[0].lost))
         changed = [name for name in topology.parties if name in before ^ self.lost_elsewhere]
         return self._reporter.emit(
             *(PeerEvent(step=step, is_alone=name in self.lost_elsewhere, party=name) for name in changed)
@@ -120,7 +113,7 @@ class Messenger:
 
     def last_voter(self, verdict: Verdict, step: int) -> str | None:
         """Whose vote on the token of this step came last, where the decider says so."""
-        if not isinstance(verdict, VerdictToHome):
+        if not any(tail.last_voters for tail in verdict.tail):
             return None
-        name = self._routes.topology.name(verdict.last_voters[step - verdict.step])
+        name = self._routes.topology.name(verdict.tail[0].last_voters[step - verdict.step])
         return name if name != self.decider else None

@@ -20,7 +20,6 @@ from tandem.messages import (
     Resync,
     Sources,
     Verdict,
-    VerdictWithLogprobs,
     Votes,
 )
 from tandem.messages.wire import varint_bytes
@@ -88,7 +87,7 @@ class Tally:
             case Verdict() | Resync():
                 size = sum(varint_bytes(token) for token in body.tokens)
                 self._add("committed tokens", len(body.tokens), size)
-                if isinstance(body, VerdictWithLogprobs):
+                if isinstance(body, Verdict):
                     self._add_logprobs(body.logprobs)
             case Sources():
                 size = sum(len(text.encode()) for text in (*body.ids, *body.notes))

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 
 from tandem.messages import LinkFrame, Proposal, Resync, Verdict, decode
 from tandem.messages.wire import write_varint
-from tandem.protocol.log import logprobs_of
 from tandem.transport.handshake import MAGIC
 from tandem.transport.port import FrameSplitter
 from tandem_lab.errors import NetLabError
@@ -119,7 +118,7 @@ def token_runs(frame: LinkFrame, read_ids: Callable[[bytes], Sequence[int]]) -> 
             yield from map(read_ids, payloads)
         case Verdict(tokens=tokens):
             yield list(tokens)
-            yield from (known.top_ids for known in logprobs_of(frame.body))
+            yield from (known.top_ids for known in frame.body.logprobs)
         case Resync(tokens=tokens):
             yield list(tokens)
 

@@ -36,12 +36,10 @@ from tandem.messages import (
     Probe,
     Proposal,
     Rejoin,
-    RelayedSources,
     Resync,
     Sources,
+    Tail,
     Verdict,
-    VerdictToHome,
-    VerdictWithLogprobs,
     VerifyResult,
     Votes,
     decode_link,
@@ -83,9 +81,7 @@ LIMIT_S = 60.0
 MAX_ITEMS = 60_000
 """Things that a coordinator may hold for one query, counted one by one through all that it refers to."""
 KINDS: tuple[tuple[type[LinkBody], int], ...] = (
-    (Verdict, 12),
-    (VerdictWithLogprobs, 4),
-    (VerdictToHome, 4),
+    (Verdict, 20),
     (Proposal, 14),
     (Votes, 10),
     (ListRequest, 8),
@@ -93,8 +89,7 @@ KINDS: tuple[tuple[type[LinkBody], int], ...] = (
     (Rejoin, 3),
     (Done, 6),
     (Open, 2),
-    (Sources, 2),
-    (RelayedSources, 2),
+    (Sources, 4),
     (Heartbeat, 5),
     (Probe, 2),
 )
@@ -143,14 +138,8 @@ class Forger:
         kind = rng.choices(kinds, weights)[0]
         make: dict[type[LinkBody], Callable[[SessionCoordinator], LinkBody]] = {
             Proposal: self._proposal, Votes: self._votes, ListRequest: self._request, Resync: self._resync,
-            Sources: self._sources, RelayedSources: self._sources,
+            Sources: self._sources, Verdict: self._verdict,
         }  # fmt: skip
-        if issubclass(kind, Verdict):
-            return self._verdict(session, kind)
-        if kind is RelayedSources:
-            sources = self._sources(session)
-            values = {field.name: getattr(sources, field.name) for field in fields(Sources)}
-            return RelayedSources(**values, party=self._party())
         if kind in make:
             return make[kind](session)
         simple: dict[type[LinkBody], LinkBody] = {
@@ -246,24 +235,28 @@ class Forger:
             log_weights=tuple(self._log_weight() for _ in digests) if is_weighed else (),
         )
 
-    def _verdict(self, session: SessionCoordinator, kind: type[Any]) -> LinkBody:
+    def _verdict(self, session: SessionCoordinator) -> LinkBody:
         rng, num_drafters = self.rng, len(self.spec.roles.drafters)
         tokens = self._tokens(70)
-        values: dict[str, Any] = {
-            "step": self._step(session),
-            "tokens": tokens,
-            "accepted": tuple(rng.getrandbits(max(1, len(tokens))) for _ in range(num_drafters)),
-            "acceptance": rng.choice([(), (rng.randrange(140),) * num_drafters]),
-            "next_decider": rng.choice([rng.randrange(len(self.spec.parties)), self._index, 63]),
-        }
-        if kind is Verdict:
-            return Verdict(**values)
+        return Verdict(
+            step=self._step(session),
+            tokens=tokens,
+            accepted=tuple(rng.getrandbits(max(1, len(tokens))) for _ in range(num_drafters)),
+            acceptance=rng.choice([(), (rng.randrange(140),) * num_drafters]),
+            next_decider=rng.choice([rng.randrange(len(self.spec.parties)), self._index, 63]),
+            tail=tuple(self._tail(len(tokens)) for _ in range(rng.choice([0, 0, 0, 1, 1, 2]))),
+        )
+
+    def _tail(self, num_tokens: int) -> Tail:
+        rng = self.rng
         known = Logprobs(logprob=-1.0, top_ids=(), top_logprobs=())
-        values["logprobs"] = (known,) * rng.choice([0, len(tokens)])
-        if kind is VerdictWithLogprobs:
-            return VerdictWithLogprobs(**values)
-        voters = tuple(rng.randrange(len(self.spec.parties) + 1) for _ in tokens)
-        return VerdictToHome(**values, lost=rng.choice([(), (self._party(),)]), last_voters=voters)
+        voters = tuple(rng.randrange(len(self.spec.parties) + 1) for _ in range(num_tokens))
+        is_told = rng.random() < 0.5
+        return Tail(
+            logprobs=(known,) * rng.choice([0, num_tokens]),
+            lost=rng.choice([(), (self._party(),)]) if is_told else (),
+            last_voters=voters if is_told else (),
+        )
 
     def _request(self, session: SessionCoordinator) -> LinkBody:
         depth = self.rng.choice([0, 1, 4, 40, MAX_LISTED, MAX_LISTED + 1, 1 << 63])
@@ -281,7 +274,9 @@ class Forger:
 
     def _sources(self, session: SessionCoordinator) -> Sources:
         marks = tuple(self.rng.randbytes(2).hex() for _ in range(self.rng.randrange(4)))
-        return Sources(ids=marks, retrieve_us=self.rng.getrandbits(60), prefill_us=0, notes=())
+        return Sources(
+            party=self._party(), ids=marks, retrieve_us=self.rng.getrandbits(60), prefill_us=0, notes=()
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 from tandem.events import Event, PeerEvent, TokenEvent
-from tandem.messages import Adopt, Ballot, Begin, ProposalReady, VerifyResult
+from tandem.messages import Adopt, Ballot, Begin, Local, VerifyResult
 from tandem.protocol.coordinator import SessionCoordinator
 from tandem.protocol.outbox import ActorKind, Send
 from tandem.protocol.prefix import Prefix, common_length
@@ -178,8 +178,8 @@ class WatchedRun(VirtualRun):
         """Loses a share of the messages within a site."""
         is_lost = self._hop_loss > 0 and self._hop_rng.random() < self._hop_loss
         if is_lost:
-            if isinstance(send.message, ProposalReady):
-                self._unseen.add((party, send.message.proposal.digest))
+            if isinstance(send.message, Local):
+                self._unseen.add((party, send.message.body.digest))
             self.counts["lost within a site"] += 1
             self.trace.add(self.now_s, f"fault: lost to the {party}'s {send.to}", send.message)
         return is_lost

@@ -10,7 +10,6 @@ import sys
 import tomllib
 from pathlib import Path
 from types import ModuleType
-from typing import get_args
 from xml.etree import ElementTree
 
 import pytest
@@ -123,14 +122,15 @@ def test_the_generator_needs_neither_ray_nor_torch() -> None:
 
 def test_every_message_and_setting_is_described() -> None:
     headings = re.findall(r"^### (\w+) \(tag", page("reference/wire-format.md"), re.MULTILINE)
-    known = [cls.__name__ for union in (messages.Message, messages.LinkBody) for cls in get_args(union)]
-    assert sorted(headings) == sorted([*known, "Logprobs"]), "a part of two of them"
+    registry = messages.registry
+    known = [cls.__name__ for cls in (*registry.message_classes, *registry.body_classes)]
+    assert sorted(headings) == sorted([*known, "Logprobs", "Tail"]), "parts of others"
     keys = re.findall(r"^\| `(\w+\.\w+)`", page("reference/configuration.md"), re.MULTILINE)
     assert keys == [f"{section}.{setting.name}" for section, setting, _ in walk(Config())]
 
 
 def test_every_field_of_a_link_message_has_a_meaning_or_follows_one(generate: ModuleType) -> None:
-    for cls in (messages.LinkFrame, *get_args(messages.LinkBody)):
+    for cls in (messages.LinkFrame, *messages.registry.body_classes):
         comments = generate.comments_of(cls)
         fields = [name for name in cls.__annotations__ if name != "body"]
         assert not fields or fields[0] in comments, cls

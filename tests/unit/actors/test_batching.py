@@ -14,7 +14,7 @@ from tandem.actors.decoder import DecoderActor
 from tandem.config.schema import Config
 from tandem.engine.engine import Engine
 from tandem.errors import GenerationError
-from tandem.messages import Begin, Commit, DecoderFailed, End, ProposalReady
+from tandem.messages import Begin, Commit, DecoderFailed, End, Local
 from tandem.protocol.decoding import Forward, Prefill
 from tandem.protocol.drafting_table import DraftingTable
 from tandem.protocol.outbox import Send
@@ -73,10 +73,10 @@ async def answer(actor: Decoder, session: int) -> list[int] | str:
         message = await asyncio.wait_for(queue.get(), 60)
         if isinstance(message, DecoderFailed):
             return message.reason
-        if isinstance(message, ProposalReady) and message.proposal.digest == prefix.digest:
+        if isinstance(message, Local) and message.body.digest == prefix.digest:
             # Every third draft is replaced, so that sessions are rolled back.
             step = len(prefix)
-            prefix.append(message.proposal.tokens[0] if (session + step) % 3 else 7)
+            prefix.append(message.body.tokens[0] if (session + step) % 3 else 7)
             is_last = len(prefix) == NUM_TOKENS
             commit = Commit(session=session, step=step, token=prefix.tokens[-1], is_last=is_last)
             actor.dispatch(actor.handle(commit, "q"))

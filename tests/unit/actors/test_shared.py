@@ -21,7 +21,7 @@ from tandem.config.schema import Config
 from tandem.corpora import WEIGHTS
 from tandem.errors import TandemError
 from tandem.events import DoneEvent, EstimateEvent, Event, TokenEvent
-from tandem.messages import Proposal, ProposalReady, decode, encode
+from tandem.messages import Local, Proposal, decode, encode
 from tandem.protocol.outbox import ActorKind, Send
 from tandem.protocol.prefix import Prefix
 from tandem.topology import Party
@@ -94,7 +94,7 @@ class Site:
         self.run()
 
 
-def make_proposal(prefix: Prefix, token: int, payload: bytes | None = None) -> ProposalReady:
+def make_proposal(prefix: Prefix, token: int, payload: bytes | None = None) -> Local:
     dense = np.full(VOCAB, 0.01) + np.eye(VOCAB)[token]
     codec = spec_of(Config()).rules.codec_of_votes(codec_of(Config().codec, "the test")).open()
     proposal = Proposal(
@@ -106,7 +106,7 @@ def make_proposal(prefix: Prefix, token: int, payload: bytes | None = None) -> P
         log_weights=(0.0,),
         decode_us=1,
     )
-    return ProposalReady(session=SESSION, proposal=proposal)
+    return Local(session=SESSION, body=proposal)
 
 
 async def answer(site: Site, *, only: Party | None = Party.DEVICE) -> list[Event]:

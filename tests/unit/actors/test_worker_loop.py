@@ -17,7 +17,7 @@ import pytest
 from tandem.actors.base import Runtime
 from tandem.actors.decoder import DecoderActor
 from tandem.config.schema import Config
-from tandem.messages import Begin, Commit, End, ProposalReady, decode
+from tandem.messages import Begin, Commit, End, Local, decode
 from tandem.protocol.decoding import Forward, Job, Result
 from tandem.protocol.drafting import DraftingSession
 from tandem.protocol.outbox import Send
@@ -89,8 +89,8 @@ def begin(session: int, **changes: Any) -> Begin:
 
 
 def has_drafted(actor: _Decoder, session: int, step: int) -> bool:
-    drafts = (message for message in actor.outbox.sent if isinstance(message, ProposalReady))
-    return any(drafted.session == session and drafted.proposal.step == step for drafted in drafts)
+    drafts = (message for message in actor.outbox.sent if isinstance(message, Local))
+    return any(drafted.session == session and drafted.body.step == step for drafted in drafts)
 
 
 async def _answer(actor: _Decoder, session: int, rng: random.Random, patience_s: float) -> None:

@@ -16,7 +16,7 @@ import pytest
 
 from tandem.aggregation.distributions import Distribution
 from tandem.aggregation.rules import acceptance, residual
-from tandem.messages import Alone, Commit, LinkFrame, Proposal, ProposalReady, encode
+from tandem.messages import Alone, Commit, LinkFrame, Local, Proposal, encode
 from tandem.modes.spec import SessionSpec
 from tandem.modes.speculative import UplinkBudget
 from tandem.protocol.decoding import Forward, Result
@@ -52,7 +52,7 @@ def drafter(of: SessionSpec) -> DraftingSession:
 
 
 def proposals(sends: Sequence[Send]) -> list[Proposal]:
-    return [send.message.proposal for send in sends if isinstance(send.message, ProposalReady)]
+    return [send.message.body for send in sends if isinstance(send.message, Local)]
 
 
 def commit(step: int, token: int) -> Commit:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tandem.codecs import RaceLists
-from tandem.messages import LinkFrame, ListRequest, Proposal, ProposalReady, Rejoin, Sources
+from tandem.messages import LinkFrame, ListRequest, Local, Proposal, Rejoin, Sources
 from tandem.modes.proposing import MAX_PROPOSAL
 from tandem.protocol import ballots
 from tandem.protocol.backlog import MAX_RECEIPTS, Receipts
@@ -116,7 +116,7 @@ def test_longer_lists_of_one_vote_are_kept_once() -> None:
     table.open(make_spec(placement="mirror", race_depth=1, vocab_size=VOCAB), 0.0)
     vote = distribution(0, Party.DEVICE, (), (), codec=RaceLists())
     own = replace(DRAFT, party=0, payloads=(vote,))
-    table.receive(ProposalReady(session=1, proposal=own), 0.1)
+    table.receive(Local(session=1, body=own), 0.1)
     for depth in range(2, 12):
         assert table.receive(frame(ListRequest(step=0, digest=DRAFT.digest, depth=depth)), 0.2)
     assert len(table.sessions[1].links[Party.CLOUD].backlog) == 1
@@ -141,7 +141,7 @@ def test_sources_that_a_peer_names_again_and_again_are_passed_on_for_a_while() -
     server = CoordinatorTable("server", lambda spec: lambda tokens: None)
     server.open(spec, 0.0)
     for number in range(3 * MAX_SOURCES):
-        sources = Sources(ids=(f"{number:x}",), retrieve_us=1, prefill_us=1, notes=())
+        sources = Sources(party=1, ids=(f"{number:x}",), retrieve_us=1, prefill_us=1, notes=())
         server.receive(replace(frame(sources), number=number + 1), 0.1, "ben")
     assert len(server.sessions[1].links["ada"].backlog) == MAX_SOURCES
     assert server.num_refused_frames == 0

@@ -16,9 +16,9 @@ from tandem.messages import (
     DecoderFailed,
     DecoderReady,
     End,
+    Local,
     Proposal,
     ProposalLength,
-    ProposalReady,
     RetrieveFailed,
     RetrieveRequest,
     RetrieveResult,
@@ -75,7 +75,7 @@ def finish(made: DecodingSession, job: Forward, token: int, distribution: bytes 
 
 
 def drafts(sends: list[Send]) -> list[Proposal]:
-    return [send.message.proposal for send in sends if isinstance(send.message, ProposalReady)]
+    return [send.message.body for send in sends if isinstance(send.message, Local)]
 
 
 def commit(step: int, token: int, is_last: bool = False) -> Commit:

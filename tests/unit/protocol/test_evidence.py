@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tandem.aggregation.document_weights import Evidence, Weights, log_evidence, log_weight
-from tandem.messages import Adopt, Commit, Follow, Proposal, RetrieveResult, Window
+from tandem.messages import Adopt, Commit, Local, Proposal, RetrieveResult, Window
 from tandem.messages.wire import to_float32
 from tandem.modes import reference
 from tandem.modes.spec import SessionSpec
@@ -243,7 +243,7 @@ def test_random_commits_and_rollbacks_give_the_weights_of_the_reference_page() -
                 model, sends = compute(made, rng.randrange(4, 40))
                 tokens = model.job.tokens
                 assert model.weights[len(tokens)] == expected(made, tokens)
-                (proposal,) = [send.message.proposal for send in sends]
+                (proposal,) = [send.message.body for send in sends]
                 assert proposal.log_weights == (to_float32(log_weight(expected(made, tokens))),)
             else:
                 step = made.line.num_committed
@@ -322,11 +322,11 @@ def test_memory_is_bounded() -> None:
 # ---- a party that votes ------------------------------------------------------------------------------------------
 
 
-def propose(step: int, digest: bytes, *tokens: int) -> Follow:
+def propose(step: int, digest: bytes, *tokens: int) -> Local:
     proposal = Proposal(
         party=0, step=step, digest=digest, tokens=tokens, payloads=(), log_weights=(), decode_us=1
     )
-    return Follow(session=1, proposal=proposal)
+    return Local(session=1, body=proposal)
 
 
 def test_votes_of_one_pass_weigh_by_the_tokens_between_them() -> None:
@@ -335,7 +335,7 @@ def test_votes_of_one_pass_weigh_by_the_tokens_between_them() -> None:
     model, sends = compute(made)
     lines = ((), (5,), (5, 6))
     assert model.weights == {len(tokens): expected(made, tokens) for tokens in lines}
-    (votes,) = [send.message.votes for send in sends]
+    (votes,) = [send.message.body for send in sends]
     assert votes.log_weights == tuple(to_float32(log_weight(expected(made, tokens))) for tokens in lines)
 
 
@@ -359,7 +359,7 @@ def test_a_voter_that_was_restarted_catches_up_and_votes_as_before() -> None:
     while made.next_job() is not None:
         passes.append(compute(made))
     assert [len(sends) for _, sends in passes] == [0, 0, 1]
-    (votes,) = [send.message.votes for _, sends in passes for send in sends]
+    (votes,) = [send.message.body for _, sends in passes for send in sends]
     assert votes.log_weights == tuple(
         to_float32(log_weight(expected(made, line))) for line in (tokens, (*tokens, 5))
     )

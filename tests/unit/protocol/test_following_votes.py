@@ -26,7 +26,7 @@ def test_votes_in_full_travel_in_as_many_messages_as_they_need(
     session.prefix.extend([4, 5])
     job = Forward(spec.session, 2, prefix.digest, (4, 5), DocumentWeights(()), (), tuple(prefix.digests), 2)
     sends = session.finish(job, [Result(0, bytes(12), 1)] * 3)
-    votes = [send.message.votes for send in sends]
+    votes = [send.message.body for send in sends]
     assert [len(each.digests) for each in votes] == sizes
     assert [digest for each in votes for digest in each.digests] == prefix.digests
     assert [each.step for each in votes] == [sum(sizes[:number]) for number in range(len(sizes))]

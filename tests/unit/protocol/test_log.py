@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tandem.messages import LinkFrame, Logprobs, Verdict, VerifyResult, decode_link, encode
-from tandem.protocol.log import MAX_VERDICT_TOKENS, CommittedLog, join_verdicts, logprobs_of
+from tandem.protocol.log import MAX_VERDICT_TOKENS, CommittedLog, join_verdicts
 from tandem_lab.simulation.specs import make_spec
 
 COUNTS = st.lists(st.tuples(st.integers(1, 9), st.integers(0, 9)), min_size=1, max_size=7)
@@ -41,7 +41,7 @@ def verdicts(counts: list[tuple[int, int]], *, is_home: bool = True) -> list[Ver
 def test_joined_verdicts_say_what_they_said_one_by_one(counts: list[tuple[int, int]], is_home: bool) -> None:
     apart = verdicts(counts, is_home=is_home)
     joined = join_verdicts(apart)
-    assert logprobs_of(joined) == (() if is_home else logprobs(0, len(joined.tokens)))
+    assert joined.logprobs == (() if is_home else logprobs(0, len(joined.tokens)))
     assert len(joined.tokens) <= MAX_VERDICT_TOKENS
     assert list(log().split(joined)) == [decided for verdict in apart for decided in log().split(verdict)]
     frame = LinkFrame(
@@ -65,7 +65,7 @@ def test_of_a_verdict_that_began_before_only_the_rest_counts(
     rest = own.take_next()
     assert rest is not None
     assert list(own.split(rest)) == decided[num_known:]
-    assert logprobs_of(rest) == logprobs(num_known, len(decided) - num_known)
+    assert rest.logprobs == logprobs(num_known, len(decided) - num_known)
 
 
 def test_log_probabilities_of_some_tokens_are_those_of_none() -> None:

@@ -187,7 +187,9 @@ def test_the_peer_s_documents_reach_the_client_at_home() -> None:
     for answer in crossing(cloud.receive(opening, 0.0)):
         device.receive(answer, 0.0)
     (sent,) = crossing(cloud.receive(READY, 0.1))
-    assert sent.body == Sources(ids=("a", "b"), retrieve_us=1_000_000, prefill_us=2, notes=("1 cut.",))
+    assert sent.body == Sources(
+        party=1, ids=("a", "b"), retrieve_us=1_000_000, prefill_us=2, notes=("1 cut.",)
+    )
     (shown,) = sources_shown(device.receive(sent, 0.2))
     assert (shown.party, [source.id for source in shown.sources], shown.notes) == (
         "cloud",

@@ -18,8 +18,8 @@ from tandem.messages import (
     Heartbeat,
     LinkFrame,
     ListRequest,
+    Local,
     Proposal,
-    ProposalReady,
     Undecided,
     VerifyResult,
 )
@@ -68,7 +68,7 @@ class Side:
         self._number = 0
 
     def propose(self, payload: bytes, prefix: Prefix = EMPTY) -> list[Any]:
-        ready = ProposalReady(session=SPEC.session, proposal=proposal(0, payload, prefix))
+        ready = Local(session=SPEC.session, body=proposal(0, payload, prefix))
         return self._keep(self.session.receive(ready, 1.0))
 
     def hear(self, body: Any, view: int = 0) -> list[Any]:

@@ -25,17 +25,16 @@ from tandem.messages import (
     Probe,
     Proposal,
     Rejoin,
-    RelayedSources,
     Resync,
     Sources,
+    Tail,
     Verdict,
-    VerdictToHome,
-    VerdictWithLogprobs,
     Votes,
+    registry,
 )
 from tandem.modes.spec import SessionSpec
 from tandem.protocol.prefix import Prefix
-from tandem.protocol.routes import NAMES, Routes
+from tandem.protocol.routes import Routes
 from tandem.protocol.session_tables import CoordinatorTable
 from tandem_lab.simulation.specs import make_spec
 
@@ -43,6 +42,9 @@ START = Prefix(1)
 ALWAYS = {Heartbeat, Probe, Done, Cancel}
 DUAL_LISTS = {"race_depth": 2, "vocab_size": 16, "temperature": 1.0}
 WORKERS = ("ada", "ben", "cy")
+NAMED, TO_HOME, RELAYED = "named", "to home", "relayed"
+"""Forms of a body that only some may send: a verdict with log probabilities, or with what is behind the decider, and
+sources of another party."""
 
 SPECS: dict[str, SessionSpec] = {
     "device": make_spec(placement="device", **DUAL_LISTS),
@@ -91,7 +93,7 @@ LEGAL: dict[str, dict[tuple[str, str], set[Any]]] = {
     },
     "speculative, logprobs": {
         ("device", "cloud"): {Open, Resync, Proposal},
-        ("cloud", "device"): {Sources, Rejoin, Verdict, VerdictWithLogprobs},
+        ("cloud", "device"): {Sources, Rejoin, Verdict, NAMED},
     },
     "federated": {
         **{("server", worker): {Open, Resync, Proposal, Verdict} for worker in WORKERS},
@@ -103,7 +105,7 @@ LEGAL: dict[str, dict[tuple[str, str], set[Any]]] = {
     },
     "federated at ada": {
         ("ada", "server"): {Open, Votes},
-        ("server", "ada"): {Resync, Proposal, VerdictToHome, ListRequest, Sources, RelayedSources},
+        ("server", "ada"): {Resync, Proposal, TO_HOME, ListRequest, Sources, RELAYED},
         **{
             ("server", worker): {Open, Resync, Proposal, Verdict, ListRequest}
             for worker in WORKERS
@@ -125,7 +127,7 @@ class Try:
     is_legal: bool
 
     def __str__(self) -> str:
-        return f"{self.name}: {self.source} to {self.party}, {NAMES[type(self.body)]}"
+        return f"{self.name}: {self.source} to {self.party}, {self.body.words}"
 
 
 def make_bodies(spec: SessionSpec, source: str) -> dict[Any, LinkBody]:
@@ -138,15 +140,14 @@ def make_bodies(spec: SessionSpec, source: str) -> dict[Any, LinkBody]:
         "next_decider": roles.topology.parties.index(roles.deciders[0]),
     }  # fmt: skip
     known = Logprobs(logprob=-1.0, top_ids=(), top_logprobs=())
-    sources: dict[str, Any] = {"ids": ("7f",), "retrieve_us": 1, "prefill_us": 1, "notes": ()}
+    sources = Sources(party=party, ids=("7f",), retrieve_us=1, prefill_us=1, notes=())
     bodies: list[LinkBody] = [
         Heartbeat(),
         Probe(is_reply=False, padding=b""),
         Done(is_reply=False),
         Cancel(reason="Enough."),
         Open(spec=spec.to_json()),
-        Sources(**sources),
-        RelayedSources(**sources, party=len(roles.roles) - 1),
+        sources,
         Proposal(
             party=party, step=0, digest=START.digest, tokens=(1,), payloads=(b"x",) * is_dual,
             log_weights=(0.0,) * is_dual, decode_us=1,
@@ -156,14 +157,17 @@ def make_bodies(spec: SessionSpec, source: str) -> dict[Any, LinkBody]:
             log_weights=(0.0,) * roles.weighs_by_documents,
         ),
         Verdict(**verdict),
-        VerdictWithLogprobs(**verdict, logprobs=(known,)),
-        VerdictToHome(**verdict, logprobs=(), lost=(), last_voters=(0,)),
         ListRequest(step=0, digest=START.digest, depth=4),
         Resync(decider=verdict["next_decider"], tokens=(2,)),
         Rejoin(incarnation=7),
     ]  # fmt: skip
-    assert {type(body) for body in bodies} == NAMES.keys(), "one of each kind"
-    return {type(body): body for body in bodies}
+    assert {type(body) for body in bodies} == set(registry.body_classes), "one of each kind"
+    return {
+        **{type(body): body for body in bodies},
+        NAMED: Verdict(**verdict, tail=(Tail(logprobs=(known,)),)),
+        TO_HOME: Verdict(**verdict, tail=(Tail(last_voters=(0,)),)),
+        RELAYED: replace(sources, party=len(roles.roles) - 1 - (party == len(roles.roles) - 1)),
+    }
 
 
 def tries() -> Iterator[Try]:
@@ -212,7 +216,7 @@ def standing(table: CoordinatorTable) -> tuple[Any, ...]:
 def test_the_tries_are_all_kinds_in_all_places() -> None:
     assert len(TRIES) > 2000
     assert sum(each.is_legal for each in TRIES) > 200
-    assert {type(each.body) for each in TRIES if each.is_legal} == NAMES.keys()
+    assert {type(each.body) for each in TRIES if each.is_legal} == set(registry.body_classes)
 
 
 @pytest.mark.parametrize("name", SPECS)

@@ -15,11 +15,10 @@ from tandem.messages import (
     Logprobs,
     Open,
     Proposal,
-    RelayedSources,
     Resync,
+    Sources,
+    Tail,
     Verdict,
-    VerdictToHome,
-    VerdictWithLogprobs,
     Votes,
 )
 from tandem.modes.spec import SessionSpec
@@ -39,17 +38,9 @@ FEDERATED = make_spec(mode="federated", weights=(0.5, 0.5))
 BY_DOCUMENTS = make_spec(mode="federated", workers=("ada", "ben"))
 DUAL = make_spec(placement="device")
 ASKED_AT_ADA = replace(BY_DOCUMENTS, asked="ada")
-RELAYED = RelayedSources(ids=("7f",), retrieve_us=1, prefill_us=1, notes=(), party=2)
-TO_HOME = VerdictToHome(
-    step=0,
-    tokens=(1,),
-    accepted=(1,),
-    acceptance=(),
-    next_decider=0,
-    logprobs=(),
-    lost=(2,),
-    last_voters=(2,),
-)
+RELAYED = Sources(ids=("7f",), retrieve_us=1, prefill_us=1, notes=(), party=2)
+TOLD = Tail(lost=(2,), last_voters=(2,))
+TO_HOME = replace(VERDICT, next_decider=0, tail=(TOLD,))
 
 
 def known(*top: tuple[int, float], logprob: float = -1.0) -> Logprobs:
@@ -57,10 +48,8 @@ def known(*top: tuple[int, float], logprob: float = -1.0) -> Logprobs:
     return Logprobs(logprob=logprob, top_ids=ids, top_logprobs=logprobs)
 
 
-def with_logprobs(*logprobs: Logprobs, accepted: tuple[int, ...] = (1,)) -> VerdictWithLogprobs:
-    return VerdictWithLogprobs(
-        step=0, tokens=(1,), accepted=accepted, acceptance=(), next_decider=1, logprobs=logprobs
-    )
+def with_logprobs(*logprobs: Logprobs, accepted: tuple[int, ...] = (1,)) -> Verdict:
+    return replace(VERDICT, accepted=accepted, tail=(Tail(logprobs=logprobs),))
 
 
 def frame(body: LinkBody) -> LinkFrame:
@@ -145,13 +134,37 @@ def frame(body: LinkBody) -> LinkFrame:
         ),
         (
             "device", "cloud", SPECULATIVE, with_logprobs(known()),
-            "cloud sent a verdict with log probabilities, which it may not send the device in mode speculative; "
-            "check its settings.",
+            "cloud sent log probabilities, which this query does not ask of it; check its version.",
         ),
         (
             "cloud", "device", replace(DUAL, num_logprobs=2), with_logprobs(known(), accepted=(1, 1)),
-            "device sent a verdict with log probabilities, which it may not send the cloud in mode dual with placement "
-            "device; check its settings.",
+            "device sent a verdict with 1 tails, which it may not send the cloud in mode dual with placement device; "
+            "check its settings.",
+        ),
+        (
+            "ada", "server", ASKED_AT_ADA, replace(TO_HOME, tail=()),
+            "server sent a verdict with 0 tails, which it may not send ada in mode federated; check its settings.",
+        ),
+        (
+            "device", "cloud", NAMED, replace(with_logprobs(known()), tail=(Tail(logprobs=(known(),)),) * 2),
+            "cloud sent a verdict with 2 tails, which it may not send the device in mode speculative; check its "
+            "settings.",
+        ),
+        (
+            "device", "cloud", NAMED, replace(VERDICT, tail=(Tail(logprobs=(known(),), last_voters=(1,)),)),
+            "cloud named the last voters of 1 tokens in a verdict that has 0 of several voters; check its version.",
+        ),
+        (
+            "device", "cloud", NAMED, replace(VERDICT, tail=(Tail(logprobs=(known(),), lost=(0,)),)),
+            "cloud sent word of party 0, which is none behind it; check its settings.",
+        ),
+        (
+            "device", "cloud", SPECULATIVE, replace(RELAYED, party=0),
+            "cloud sent word of party 0, which is none behind it; check its settings.",
+        ),
+        (
+            "server", "ben", BY_DOCUMENTS, replace(RELAYED, party=1),
+            "ben sent word of party 1, which is none behind it; check its settings.",
         ),
         (
             "device", "cloud", NAMED, with_logprobs(known(), known()),
@@ -189,21 +202,20 @@ def frame(body: LinkBody) -> LinkFrame:
             )
             for party, source, body, number in (
                 ("ada", "server", replace(RELAYED, party=1), 1),
-                ("ada", "server", replace(RELAYED, party=0), 0),
                 ("ada", "server", replace(RELAYED, party=3), 3),
-                ("ada", "server", replace(TO_HOME, lost=(1,)), 1),
+                ("ada", "server", replace(TO_HOME, tail=(replace(TOLD, lost=(1,)),)), 1),
             )
         ),
         (
-            "ada", "server", ASKED_AT_ADA, replace(TO_HOME, last_voters=()),
-            "server named the last voters of 0 tokens in a verdict of 1; check its version.",
+            "ada", "server", ASKED_AT_ADA, replace(TO_HOME, tail=(replace(TOLD, last_voters=()),)),
+            "server named the last voters of 0 tokens in a verdict that has 1 of several voters; check its version.",
         ),
         (
-            "ada", "server", ASKED_AT_ADA, replace(TO_HOME, last_voters=(3,)),
+            "ada", "server", ASKED_AT_ADA, replace(TO_HOME, tail=(replace(TOLD, last_voters=(3,)),)),
             "server named party 3, which there is not; check its version.",
         ),
         (
-            "ada", "server", ASKED_AT_ADA, replace(TO_HOME, logprobs=(known(),)),
+            "ada", "server", ASKED_AT_ADA, replace(TO_HOME, tail=(replace(TOLD, logprobs=(known(),)),)),
             "server sent log probabilities, which this query does not ask of it; check its version.",
         ),
     ],

@@ -23,6 +23,7 @@ from tandem.messages import (
     End,
     Heartbeat,
     LinkFrame,
+    Local,
     Observation,
     Observations,
     Open,
@@ -30,7 +31,6 @@ from tandem.messages import (
     Probe,
     Profile,
     Proposal,
-    ProposalReady,
     Rejoin,
     Resync,
     Sources,
@@ -38,7 +38,6 @@ from tandem.messages import (
     Verdict,
     VerifyResult,
     Votes,
-    VotesReady,
     Window,
 )
 from tandem.modes.spec import SessionSpec
@@ -144,7 +143,7 @@ def test_frames_that_come_before_the_query_are_taken_in() -> None:
     assert cloud.receive(frame(draft(Party.DEVICE)), 0.0) == []
     assert cloud.receive(frame(draft(Party.DEVICE, session=2), session=2), 0.0) == []
     cloud.open(spec(placement="mirror"), 0.1)
-    (pair,) = to("aggregator", cloud.receive(ProposalReady(session=1, proposal=draft(Party.CLOUD)), 0.2))
+    (pair,) = to("aggregator", cloud.receive(Local(session=1, body=draft(Party.CLOUD)), 0.2))
     assert isinstance(pair, Ballot)
 
 
@@ -179,7 +178,7 @@ def test_early_frames_are_bounded() -> None:
 def test_early_frames_are_bounded_in_bytes() -> None:
     """As many as may be kept, each as large as may be, would fill a gigabyte."""
     cloud = host(Party.CLOUD)
-    large = Sources(ids=("x" * (MAX_EARLY_BYTES // 4),), retrieve_us=1, prefill_us=1, notes=())
+    large = Sources(party=1, ids=("x" * (MAX_EARLY_BYTES // 4),), retrieve_us=1, prefill_us=1, notes=())
     for session in range(9):
         cloud.receive(frame(large, session=session), 0.0)
     assert cloud.num_early_frames == 3
@@ -348,7 +347,7 @@ def test_a_session_that_breaks_does_not_stop_the_timers_of_the_others(
 
 def test_messages_for_nobody_are_dropped() -> None:
     queue = host()
-    assert queue.receive(ProposalReady(session=5, proposal=draft(Party.DEVICE)), 0.0) == []
+    assert queue.receive(Local(session=5, body=draft(Party.DEVICE)), 0.0) == []
     assert queue.cancel(5, 0.0) == []
     assert queue.tick(0.0) == []
 
@@ -368,7 +367,7 @@ def test_verdicts_are_committed_strictly_in_step_order_and_once() -> None:
 def test_a_draft_of_another_prefix_is_not_paired() -> None:
     device = host()
     device.open(spec(placement="device"), 0.0)
-    device.receive(ProposalReady(session=1, proposal=draft(Party.DEVICE)), 0.1)
+    device.receive(Local(session=1, body=draft(Party.DEVICE)), 0.1)
     assert to("aggregator", device.receive(frame(draft(Party.CLOUD, [9])), 0.1)) == []
     stale = replace(draft(Party.CLOUD), digest=b"another.")
     assert to("aggregator", device.receive(frame(stale), 0.1)) == []
@@ -380,7 +379,7 @@ def test_a_draft_of_another_prefix_is_not_paired() -> None:
 def test_a_decision_counts_once_and_only_for_what_was_asked() -> None:
     device = host()
     device.open(spec(placement="device", max_new_tokens=9), 0.0)
-    device.receive(ProposalReady(session=1, proposal=draft(Party.DEVICE)), 0.1)
+    device.receive(Local(session=1, body=draft(Party.DEVICE)), 0.1)
     decision = result()
     assert device.receive(decision, 0.1) == []  # nothing was asked
     device.receive(frame(draft(Party.CLOUD)), 0.1)
@@ -419,7 +418,7 @@ def test_drafts_travel_only_where_they_are_needed() -> None:
     for placement, travels in {"device": False, "cloud": True, "mirror": True}.items():
         device = host()
         device.open(spec(placement=placement), 0.0)
-        sends = device.receive(ProposalReady(session=1, proposal=draft(Party.DEVICE)), 0.1)
+        sends = device.receive(Local(session=1, body=draft(Party.DEVICE)), 0.1)
         assert bodies(sends) == ([draft(Party.DEVICE)] if travels else [])
 
 
@@ -464,7 +463,7 @@ def test_a_cloud_that_is_ahead_shows_what_the_device_can_compare() -> None:
 def test_a_new_connection_brings_everything_unacknowledged_at_once() -> None:
     device = host()
     device.open(spec(placement="mirror"), 0.0)
-    device.receive(ProposalReady(session=1, proposal=draft(Party.DEVICE)), 0.1)
+    device.receive(Local(session=1, body=draft(Party.DEVICE)), 0.1)
     assert bodies(device.resend_all(0.2)) == [
         Open(spec=spec(placement="mirror").to_json()),
         draft(Party.DEVICE),
@@ -586,7 +585,7 @@ def test_a_vote_that_cannot_be_read_counts_as_not_received() -> None:
     """It is counted, and the next one of the same prefix takes its place."""
     device = host()
     device.open(spec(placement="mirror"), 0.0)
-    device.receive(ProposalReady(session=1, proposal=draft(Party.DEVICE)), 0.1)
+    device.receive(Local(session=1, body=draft(Party.DEVICE)), 0.1)
     good = draft(Party.CLOUD)
     for payload in (good.payloads[0][:-1], good.payloads[0]):
         sends = device.receive(frame(replace(good, payloads=(payload,))), 0.2)
@@ -634,9 +633,7 @@ def test_the_verdict_hands_over() -> None:
         queue.open(spec(placement="greedy", max_new_tokens=9), 0.0)
         for party in PARTIES:
             of_party = draft(party)
-            queue.receive(
-                ProposalReady(session=1, proposal=of_party) if party is queue.party else frame(of_party), 0.1
-            )
+            queue.receive(Local(session=1, body=of_party) if party is queue.party else frame(of_party), 0.1)
     decision = replace(result(), accepted=(1, 1), acceptance=(1.0, 1.0), next_decider=1)
     sends = device.receive(decision, 0.2)
     (sent,) = [body for body in bodies(sends) if isinstance(body, Verdict)]
@@ -649,7 +646,7 @@ def test_the_verdict_hands_over() -> None:
         for party in PARTIES:
             of_party = draft(party, [7])
             sends = queue.receive(
-                ProposalReady(session=1, proposal=of_party) if party is queue.party else frame(of_party, [7]),
+                Local(session=1, body=of_party) if party is queue.party else frame(of_party, [7]),
                 0.4,
             )
         assert len(to("aggregator", sends)) == asks
@@ -667,7 +664,7 @@ def test_a_restarted_decoder_is_given_the_committed_prefix() -> None:
 def test_a_restarted_aggregator_is_asked_again() -> None:
     device = host()
     device.open(spec(), 0.0)
-    device.receive(ProposalReady(session=1, proposal=draft(Party.DEVICE)), 0.1)
+    device.receive(Local(session=1, body=draft(Party.DEVICE)), 0.1)
     (pair,) = to("aggregator", device.receive(frame(draft(Party.CLOUD)), 0.1))
     begin, again = to("aggregator", device.restart("aggregator"))
     assert isinstance(begin, Begin)
@@ -707,10 +704,10 @@ def test_a_restarted_cloud_decides_nothing_until_it_knows_what_is_committed() ->
     assert to("decoder", cloud.tick(9.0)) == []
     payload = distribution(0, Party.CLOUD, (), ())
     votes = Votes(party=1, step=0, digests=(Prefix(1).digest,), payloads=(payload,), log_weights=())
-    assert to("aggregator", cloud.receive(VotesReady(session=1, votes=votes), 9.0)) == []
+    assert to("aggregator", cloud.receive(Local(session=1, body=votes), 9.0)) == []
     cloud.receive(frame(Resync(decider=1, tokens=(7,)), [7], view=1), 9.1)
     (wanted,) = to("decoder", cloud.tick(9.7))
-    assert (wanted.proposal.digest, wanted.proposal.tokens) == (Prefix(1, [7]).digest, ())
+    assert (wanted.body.digest, wanted.body.tokens) == (Prefix(1, [7]).digest, ())
     assert to("decoder", cloud.tick(9.8)) == [], "once"
 
 

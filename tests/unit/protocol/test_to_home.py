@@ -13,26 +13,24 @@ from tandem.messages import (
     Cancel,
     DecoderReady,
     Done,
-    Follow,
     Heartbeat,
     LinkBody,
     LinkFrame,
+    Local,
     Logprobs,
     Open,
     Proposal,
-    RelayedSources,
     Resync,
     Sources,
+    Tail,
     Verdict,
-    VerdictToHome,
     VerifyResult,
     Votes,
-    VotesReady,
 )
 from tandem.modes.spec import SessionSpec
 from tandem.protocol.admission import AdmittingTable
 from tandem.protocol.lifecycle import ABANDONED_S
-from tandem.protocol.log import join_verdicts, plain, to_home
+from tandem.protocol.log import join_verdicts
 from tandem.protocol.outbox import Send
 from tandem.protocol.prefix import Prefix
 from tandem.protocol.session_tables import CoordinatorTable
@@ -66,6 +64,11 @@ def crossing(sends: list[Send]) -> list[tuple[str, Any]]:
 
 def events(sends: list[Send]) -> list[Any]:
     return [send.message.event for send in sends if send.to == "client"]
+
+
+def to_home(verdict: Verdict, lost: list[int], last_voters: list[int], *known: Logprobs) -> Verdict:
+    tail = Tail(logprobs=known, lost=tuple(lost), last_voters=tuple(last_voters))
+    return replace(verdict, tail=(tail,))
 
 
 def votes(party: int, digest: bytes = START) -> Votes:
@@ -159,7 +162,7 @@ def test_sources_of_another_worker_reach_the_home_as_marks() -> None:
     ((to, sources),) = crossing(other.receive(READY, 0.1))
     assert (to, type(sources)) == (SERVER, Sources)
     relayed = [body for to, body in crossing(server.receive(frame(sources), 0.2, "ben")) if to == "ada"]
-    assert relayed == [RelayedSources(ids=("7f",), retrieve_us=3, prefill_us=2, notes=(), party=2)]
+    assert relayed == [sources] == [Sources(party=2, ids=("7f",), retrieve_us=3, prefill_us=2, notes=())]
     (event,) = events(home.receive(frame(relayed[0]), 0.3, SERVER))
     assert event.party == "ben"
     assert [(source.id, source.score, source.title, source.text) for source in event.sources] == [
@@ -174,19 +177,13 @@ def test_only_the_home_hears_log_probabilities_and_who_was_last() -> None:
     verdicts = {to: body for to, body in crossing(decided(server, 0.3)) if isinstance(body, Verdict)}
     assert verdicts == {
         "ben": replace(VERDICT, accepted=(0,), acceptance=(0,)),
-        "ada": to_home(
-            VerdictToHome(
-                step=0, tokens=(7,), accepted=(0,), acceptance=(0,), next_decider=0, logprobs=(KNOWN,),
-                lost=(), last_voters=(),
-            ),
-            [], [1],
-        ),
-    }  # fmt: skip
+        "ada": to_home(replace(VERDICT, accepted=(0,), acceptance=(0,)), [], [1], KNOWN),
+    }
 
 
 def test_what_the_decider_says_shows_in_the_token() -> None:
     home, _, _ = opened(replace(SPEC, num_logprobs=0, vocab_size=8))
-    told = replace(to_home(VERDICT, [], [2]), logprobs=(KNOWN,))
+    told = to_home(VERDICT, [], [2], KNOWN)
     (token,) = [
         each for each in events(home.receive(frame(told), 0.1, SERVER)) if isinstance(each, TokenEvent)
     ]
@@ -198,7 +195,6 @@ def test_what_the_decider_says_shows_in_the_token() -> None:
 def test_a_verdict_for_the_home_stays_one() -> None:
     told = to_home(replace(VERDICT, tokens=(7, 8), accepted=(3,)), [2], [2, 1])
     assert join_verdicts([told]) is told
-    assert plain(told) == replace(VERDICT, tokens=(7, 8), accepted=(3,))
     home, _, _ = opened()
     sends = home.receive(frame(to_home(VERDICT, [], [2])), 0.1, SERVER)
     sends = home.receive(frame(told, (7,), number=2), 0.2, SERVER)
@@ -243,7 +239,7 @@ def test_the_server_says_in_its_verdict_whom_it_lost() -> None:
     assert server.sessions[1].lifecycle.lost == {"ben"}
     server.receive(frame(votes(1)), 4.0, "ada")
     told = [body for to, body in crossing(decided(server, 4.1, voters=(1,))) if to == "ada"]
-    assert [body.lost for body in told if isinstance(body, VerdictToHome)] == [(2,)]
+    assert [body.tail[0].lost for body in told if isinstance(body, Verdict)] == [(2,)]
 
 
 def test_the_server_waits_for_the_home_and_frees_the_query_in_the_end() -> None:
@@ -263,11 +259,11 @@ def test_a_home_that_lost_the_server_goes_on_with_its_own_votes() -> None:
     home.receive(frame(to_home(VERDICT, [], [2])), 0.1, SERVER)
     sends = [send for step in range(60) for send in home.tick(0.1 * step)]
     assert PeerEvent(step=1, is_alone=True, party=SERVER) in events(sends)
-    wanted = [send.message for send in sends if isinstance(send.message, Follow)]
+    wanted = [send.message for send in sends if isinstance(send.message, Local)]
     here = Prefix(1, [7]).digest
-    assert here in [follow.proposal.digest for follow in wanted]
+    assert here in [follow.body.digest for follow in wanted]
     own = replace(votes(1, here), step=1)
-    sends = home.receive(VotesReady(session=1, votes=own), 6.0)
+    sends = home.receive(Local(session=1, body=own), 6.0)
     (ballot,) = [send.message for send in sends if send.to == "aggregator"]
     assert ballot.voters == (1,)
     alone = VerifyResult(
@@ -277,8 +273,8 @@ def test_a_home_that_lost_the_server_goes_on_with_its_own_votes() -> None:
     sends = home.receive(alone, 6.1)
     (token,) = [event for event in events(sends) if isinstance(event, TokenEvent)]
     assert (token.token, token.aggregator, token.is_alone) == (3, "ada", True)
-    (follow,) = [send.message for send in sends if isinstance(send.message, Follow)]
-    assert follow.proposal.digest == Prefix(1, [7, 3]).digest, "at once, without a proposal"
+    (follow,) = [send.message for send in sends if isinstance(send.message, Local)]
+    assert follow.body.digest == Prefix(1, [7, 3]).digest, "at once, without a proposal"
 
 
 def lost_server(**changes: Any) -> tuple[CoordinatorTable, list[Send]]:

@@ -11,7 +11,7 @@ import pytest
 from tandem import Config, Tandem
 from tandem.cli import main
 from tandem.joining.handshakes import hello_of, new_instance
-from tandem.messages import LinkFrame, Logprobs, Open, Proposal, VerdictWithLogprobs, Votes, encode
+from tandem.messages import LinkFrame, Logprobs, Open, Proposal, Tail, Verdict, Votes, encode
 from tandem.sites.audit import KINDS, Tally, listening_queue
 from tandem.sites.serving import Address, served
 from tandem.transport.port import join_frames
@@ -70,9 +70,8 @@ def test_the_kinds_add_up_to_what_the_link_counts(
 def test_log_probabilities_are_a_kind_of_their_own() -> None:
     """Of a party that decides: the numbers, and the ids of tokens that may never be committed."""
     known = Logprobs(logprob=-0.5, top_ids=(7, 300), top_logprobs=(-0.5, -2.0))
-    body = VerdictWithLogprobs(
-        step=0, tokens=(7, 7), accepted=(3,), acceptance=(), next_decider=1, logprobs=(known, known)
-    )
+    tail = Tail(logprobs=(known, known))
+    body = Verdict(step=0, tokens=(7, 7), accepted=(3,), acceptance=(), next_decider=1, tail=(tail,))
     frame = LinkFrame(
         session=1, view=0, committed=2, committed_digest=bytes(8), stamp=1, echo=0, held_us=0, body=body
     )

@@ -13,7 +13,7 @@ import pytest
 from tandem.actors.base import Runtime
 from tandem.config.schema import Config
 from tandem.errors import TandemError
-from tandem.messages import Begin, Commit, DecoderFailed, End, ProposalReady
+from tandem.messages import Begin, Commit, DecoderFailed, End, Local
 from tandem.protocol.decoding import Forward, Prefill
 from tandem.protocol.outbox import Send
 from tandem.retrieval.factory import kv_folder
@@ -121,10 +121,10 @@ async def drive(actor: Decoder, session: int) -> list[int]:
     while len(tokens) < 3:
         message = await asyncio.wait_for(actor.sent.get(), 60)
         assert not isinstance(message, DecoderFailed)
-        if isinstance(message, ProposalReady):
+        if isinstance(message, Local):
             step = len(tokens)
-            tokens.append(message.proposal.tokens[0])
-            commit = Commit(session=session, step=step, token=message.proposal.tokens[0], is_last=step == 2)
+            tokens.append(message.body.tokens[0])
+            commit = Commit(session=session, step=step, token=message.body.tokens[0], is_last=step == 2)
             actor.dispatch(actor.handle(commit, "q"))
     return tokens
 

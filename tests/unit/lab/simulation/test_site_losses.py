@@ -14,7 +14,7 @@ from tandem.messages import (
     Commit,
     DecoderReady,
     End,
-    ProposalReady,
+    Local,
     RetrieveRequest,
     RetrieveResult,
     VerifyResult,
@@ -27,7 +27,7 @@ from tandem_lab.simulation.virtual import Outcome, VirtualRun
 from tests.unit.lab.simulation.world import CODEC, Case, World, agree, make_spec, stop_rule, synchronous
 
 KINDS = (
-    RetrieveRequest, RetrieveResult, Begin, Commit, ProposalReady, Ballot,
+    RetrieveRequest, RetrieveResult, Begin, Commit, Local, Ballot,
     VerifyResult, DecoderReady, End,
 )  # fmt: skip
 LOST_THEN_RESTARTED = 1003061
@@ -78,7 +78,7 @@ def check(run: Losing, case: Case) -> Outcome:
 def test_one_lost_message_costs_time_and_nothing_else(kind: type[Any], where: Party) -> None:
     spec = make_spec(4, placement="mirror", max_new_tokens=10, device_documents=2, cloud_documents=3)
     case = Case(spec, Link(delay_s=0.02))
-    for number in (0, 1, 3) if kind in (Commit, ProposalReady, Ballot, VerifyResult) else (0,):
+    for number in (0, 1, 3) if kind in (Commit, Local, Ballot, VerifyResult) else (0,):
         check(make(case, kind, where, number), case)
 
 
@@ -92,7 +92,7 @@ def test_a_lost_adopt_after_a_restart_is_repeated() -> None:
         assert not any(run.open_sessions(party) for party in PARTIES)
 
 
-@pytest.mark.parametrize("kind", [Commit, ProposalReady, Ballot, VerifyResult, RetrieveResult])
+@pytest.mark.parametrize("kind", [Commit, Local, Ballot, VerifyResult, RetrieveResult])
 def test_a_party_that_answers_solo_is_reminded_too(kind: type[Any]) -> None:
     spec = make_spec(4, only=Party.DEVICE, max_new_tokens=10, device_documents=2)
     run = make(Case(spec, Link()), kind, Party.DEVICE, 0)
