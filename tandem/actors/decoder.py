@@ -389,12 +389,14 @@ def make_drafter(codec: Codec, spec: SessionSpec, party: str) -> Drafter:
 
     role = spec.roles.role(party)
     if role.votes and not spec.rules.votes_are_tokens:
-        return Drafter(spec.rules.codec_of_votes(codec), spec.sampling, spec.draft_rule, spec.vocab_size)
+        return Drafter(
+            spec.rules.codec_of_votes(codec), spec.sampling, spec.decoding.draft_rule, spec.vocab_size
+        )
     make = TokenDrafter if role.drafts else TokenVoter
     return make(
         codec,
         spec.sampling,
-        spec.draft_rule,
+        spec.decoding.draft_rule,
         spec.vocab_size,
         sends_drafts=spec.rules.needs_drafts,
         num_logprobs=spec.num_logprobs if spec.rules.names_logprobs(party) else None,

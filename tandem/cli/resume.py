@@ -16,7 +16,6 @@ from tandem.cli.options import (
 from tandem.cli.output import StageLog
 from tandem.cli.stream import follow
 from tandem.cli.transcript import Transcript
-from tandem.config.checks import change
 
 
 @with_options("cluster.runtime")
@@ -41,8 +40,7 @@ def resume(
     unfinished = Unfinished.find()
     spec = unfinished.spec
     log(f"answer: going on after {unfinished.num_tokens} tokens")
-    decoding = change(config.decoding, {"mode": spec.mode, "placement": spec.placement}, "decoding")
-    transcript = Transcript.create(spec.query, spec.seed, spec.only, decoding)
+    transcript = Transcript.create(spec.query, spec.seed, spec.only, spec.decoding)
     with place.open(config, log) as tandem:
         follow(tandem.stream_resumed(unfinished), transcript, log, is_silent=as_json)
     return print_rest(transcript, show_sources=show_sources, quiet=quiet, as_json=as_json)

@@ -22,7 +22,7 @@ from tandem.conversation import Message, MessageDict, read_history
 from tandem.errors import Code, ConfigError, QueryError, nearest
 from tandem.modes.spec import SessionSpec
 from tandem.protocol.logprobs import MAX_TOP_LOGPROBS as MAX_TOP_LOGPROBS
-from tandem.topology import PARTIES, SERVER, Party, as_party, at_start, in_words
+from tandem.topology import PARTIES, Party, as_party, at_start, in_words
 
 if TYPE_CHECKING:
     from tandem.retrieval.store import Filter
@@ -55,11 +55,12 @@ def check_codec(preset: str | None, described: Mapping[Any, Mapping[str, Any]]) 
 
 def _check_placement(spec: SessionSpec, described: Mapping[Any, Mapping[str, Any]]) -> None:
     """A policy of one's own is one that both parties have loaded; `described` tells which."""
-    for party in spec.parties if is_extension(spec.placement) else ():
+    placement = spec.decoding.placement
+    for party in spec.parties if is_extension(placement) else ():
         loaded = described[party].get("policy", "")
-        if loaded.partition("(")[0] != spec.placement:
+        if loaded.partition("(")[0] != placement:
             raise ConfigError(
-                f"The {party} has not loaded the placement policy {spec.placement!r} (it has {loaded or 'none'}); name "
+                f"The {party} has not loaded the placement policy {placement!r} (it has {loaded or 'none'}); name "
                 "it as decoding.placement in the settings of both parties and start them again.",
                 option="placement",
             )
@@ -68,11 +69,11 @@ def _check_placement(spec: SessionSpec, described: Mapping[Any, Mapping[str, Any
 def _check_length_policy(spec: SessionSpec, described: Mapping[Any, Mapping[str, Any]]) -> None:
     """A length policy of one's own is the one that the drafter has loaded."""
     drafter = spec.roles.drafters[0]
-    is_needed = spec.rules.adapts_lengths(drafter) and is_extension(spec.length_policy)
+    is_needed = spec.rules.adapts_lengths(drafter) and is_extension(spec.decoding.length_policy)
     loaded = described[drafter].get("length_policy", "") if is_needed else ""
-    if is_needed and loaded != spec.length_policy:
+    if is_needed and loaded != spec.decoding.length_policy:
         raise ConfigError(
-            f"{at_start(drafter)} has not loaded the length policy {spec.length_policy!r} "
+            f"{at_start(drafter)} has not loaded the length policy {spec.decoding.length_policy!r} "
             f"(it has {loaded or 'none'}); "
             "name it as decoding.length_policy in its settings and start it again.",
             option="length_policy",
@@ -132,15 +133,13 @@ OPTION_CHECKS: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
 def spec_of(config: Config) -> SessionSpec:
     """The spec with everything that `config` determines; `build_spec` fills in the rest."""
     config = config.with_names()
-    decoding, weights, link = config.decoding, config.weights, config.link
+    weights, link = config.weights, config.link
     return SessionSpec(
         session=0,
         query="",
         seed=0,
         sampling=config.sampling,
-        draft_rule=decoding.draft_rule,
-        placement=decoding.placement,
-        synchronous=decoding.synchronous,
+        decoding=config.decoding,
         documents={party: config.party(party).num_documents for party in config.parties},
         relevance_scale=weights.scale,
         question_weight=weights.question,
@@ -149,17 +148,10 @@ def spec_of(config: Config) -> SessionSpec:
         layouts={
             name: layout for name in config.parties if (layout := config.party(name).documents) != "rows"
         },
-        max_window=decoding.max_window,
-        mode=decoding.mode,
-        max_proposal=decoding.max_proposal,
-        pacing=_pacing(decoding),
-        length_policy=decoding.length_policy,
-        uplink_budget_bits=decoding.uplink_budget_bits,
         workers=tuple(config.workers),
         weights=shares_of(config.workers) if config.is_federated and weights.workers == "fixed" else (),
         on_peer_loss=link.on_peer_loss,
         peer_loss_margin_s=link.peer_loss_margin_s,
-        asked=decoding.home if decoding.home != SERVER else "",
         race_depth=config.codec.race_depth,
         chat_query=config.retrieval.chat_query,
     )
@@ -306,12 +298,6 @@ def _day(day: str | None, loaded: Sequence[Mapping[str, Any]]) -> str:
 def _decode_line(described: Mapping[Any, Mapping[str, Any]], party: Party) -> tuple[float, ...]:
     """The offline profile of a party; empty where it takes no part."""
     return tuple(described[party]["decode_line"]) if party in described else ()
-
-
-def _pacing(decoding: DecodingConfig) -> str:
-    """Of many voters none can go on by itself, so that proposals are what asks for votes."""
-    goes_on = decoding.mode == "federated" and decoding.pacing == "cloud_goes_on"
-    return "pipelined" if goes_on else decoding.pacing
 
 
 def _filter(name: str, metadata: Filter | None) -> str:

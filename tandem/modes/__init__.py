@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from tandem.errors import ConfigError, did_you_mean
 from tandem.modes.dual import Dual
 from tandem.modes.federated import Federated
 from tandem.modes.mode import Mode
@@ -15,12 +14,8 @@ MODES: dict[str, type[Mode]] = {mode.name: mode for mode in (Dual, Speculative, 
 
 
 def rules_of(spec: Query) -> Mode:
-    """The rules of a query. Raises ConfigError if there is no such mode, or it does not allow these parties."""
-    if spec.mode not in MODES:
-        raise ConfigError(
-            f"There is no mode {spec.mode!r}; {did_you_mean(spec.mode, [*MODES])}", option="mode"
-        )
-    mode = MODES[spec.mode]
+    """The rules of a query. Raises ConfigError if its mode does not allow these parties."""
+    mode = MODES[spec.decoding.mode]
     if spec.only is not None:
         return Solo(spec, votes_are_tokens=mode.votes_are_tokens)
     return mode(spec)

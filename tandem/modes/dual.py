@@ -24,11 +24,11 @@ class Dual(Mode):
 
     def __init__(self, spec: Query) -> None:
         super().__init__(spec)
-        self.all_decide = spec.placement == "mirror"
+        self.all_decide = spec.decoding.placement == "mirror"
 
     def assign_roles(self, spec: Query) -> Roles:
         """A placement that is not a party's name lets both decide, in turns or each by itself."""
-        fixed = spec.placement if spec.placement in PARTIES else None
+        fixed = spec.decoding.placement if spec.decoding.placement in PARTIES else None
         return Roles(
             topology=PAIR,
             roles=tuple(
@@ -39,12 +39,12 @@ class Dual(Mode):
     @property
     def first_decider(self) -> Party:
         """Under `mirror` both do, and the device takes precedence after a loss. `greedy` begins on the device."""
-        return Party.CLOUD if self.spec.placement == "cloud" else Party.DEVICE
+        return Party.CLOUD if self.spec.decoding.placement == "cloud" else Party.DEVICE
 
     @property
     def title(self) -> str:
         """With the placement, by which one of them may not decide."""
-        return f"mode {self.name} with placement {self.spec.placement}"
+        return f"mode {self.name} with placement {self.spec.decoding.placement}"
 
     # ---- deciding ----------------------------------------------------------------------------------------------
 
@@ -103,12 +103,10 @@ class Dual(Mode):
 
     def check_logprobs(self) -> None:
         """The home knows the target of the steps that it decides."""
-        if self.spec.num_logprobs is not None and not (
-            self.all_decide or self.spec.placement == Party.DEVICE
-        ):
+        placement = self.spec.decoding.placement
+        if self.spec.num_logprobs is not None and not (self.all_decide or placement == Party.DEVICE):
             raise ConfigError(
-                "num_logprobs needs every token to be decided at home, but with placement "
-                f'"{self.spec.placement}" the cloud may decide and sends tokens alone; set placement to "mirror" or '
-                '"device".',
+                f'num_logprobs needs every token to be decided at home, but with placement "{placement}" the cloud may '
+                'decide and sends tokens alone; set placement to "mirror" or "device".',
                 option="num_logprobs",
             )

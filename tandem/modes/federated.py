@@ -34,12 +34,18 @@ class Federated(Proposing):
         weights = spec.weights or (None,) * len(workers)
         _check_workers(workers, spec.weights)
         return Roles(
-            topology=star(SERVER, workers, spec.asked),
+            topology=star(SERVER, workers, spec.decoding.home),
             roles=(
                 Role(drafts=True, decides=True),
                 *(Role(votes=True, weight=weight) for weight in weights),
             ),
         )
+
+    @property
+    def pacing(self) -> str:
+        """Of many voters none can go on by itself, so that proposals are what asks for votes."""
+        pacing = self.spec.decoding.pacing
+        return "pipelined" if pacing == "cloud_goes_on" else pacing
 
     def choose(self, tally: Tally, position: int) -> int | None:
         """With race lists the winner of the race of the full mixture (Eq. 4), if they make it certain."""

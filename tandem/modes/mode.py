@@ -60,6 +60,11 @@ class Mode(ABC):
         """Whether profiler and scheduler of `party` take part: there is a decider to place or a length to choose."""
         return self.is_placed or self.adapts_lengths(party)
 
+    @property
+    def pacing(self) -> str:
+        """How far proposals run ahead of verdicts: "stop_and_wait", "pipelined" or "cloud_goes_on"."""
+        return self.spec.decoding.pacing
+
     def goes_on_at(self, party: str) -> bool:
         """Whether `party` commits tokens without being asked, one after the other."""
         return False
@@ -99,7 +104,7 @@ class Mode(ABC):
     @property
     def longest_proposal(self) -> int:
         """Tokens of a proposal, at most; distributions that travel with them may leave room for fewer."""
-        return self.spec.max_proposal
+        return self.spec.decoding.max_proposal
 
     @property
     def first_length(self) -> int:
@@ -115,7 +120,7 @@ class Mode(ABC):
     @property
     def has_race_lists(self) -> bool:
         """Whether a vote crosses the link as the tokens that score best in the race, and as more of them if need be."""
-        is_coupled = self.spec.draft_rule == DRAFT_RULES[0]
+        is_coupled = self.spec.decoding.draft_rule == DRAFT_RULES[0]
         return self.spec.race_depth > 0 and is_coupled and not self.votes_are_tokens
 
     def codec_of_votes(self, configured: Codec) -> Codec:
@@ -125,7 +130,7 @@ class Mode(ABC):
     @cached_property
     def rule(self) -> DraftRule:
         """How a token is drawn from a distribution that decides. Raises ConfigError if there is no such rule."""
-        name = DRAFT_RULES[0] if self.votes_are_tokens else self.spec.draft_rule
+        name = DRAFT_RULES[0] if self.votes_are_tokens else self.spec.decoding.draft_rule
         return draft_rule(name, self.spec.sampling.temperature)
 
     def decide(self, tally: Tally) -> VerifyResult | Undecided:

@@ -49,4 +49,4 @@ class Proposing(Mode):
 
     @property
     def _has_policy(self) -> bool:
-        return self.spec.length_policy != "fixed"
+        return self.spec.decoding.length_policy != "fixed"

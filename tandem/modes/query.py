@@ -6,10 +6,13 @@ Defaults live in `tandem.config` and `tandem.config.sampling`; `tandem.client.re
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
 
 from tandem.codecs.base import MAX_VOCAB
 from tandem.config.sampling import SamplingParams
+from tandem.config.schema import DecodingConfig
 from tandem.conversation import Message, join_questions
 from tandem.errors import Code, GenerationError
 from tandem.topology import Party, at_start
@@ -17,70 +20,73 @@ from tandem.topology import Party, at_start
 PeerLoss = Literal["continue", "wait", "fail"]
 
 
+def wire(name: str) -> Any:
+    """What a field is called where it crosses a link, which may be slow. No two fields may have the same name."""
+    return Field(alias=name)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Query:
     """One query as a user asks it; `SessionSpec` knows its rules, too."""
 
-    session: int  # 32 bits, names the query on the link
-    query: str
-    seed: int  # 64 bits; with the retrieved documents, models and codec it determines the answer
-    sampling: SamplingParams
-    draft_rule: str  # "coupled"; in mode dual also "algorithm1", in mode speculative "rejection"
-    placement: str  # "device", "cloud", "greedy" or "mirror"; an experiment may bring another policy
-    synchronous: bool  # token-wise loop: no draft before the previous token is committed (DRDG/TW)
-    documents: dict[str, int] = field(hash=False)  # to retrieve, by party
-    weights_fingerprints: dict[str, str] = field(
+    session: Annotated[int, wire("a")]  # 32 bits, names the query on the link
+    query: Annotated[str, wire("b")]
+    seed: Annotated[
+        int, wire("c")
+    ]  # 64 bits; with the retrieved documents, models and codec it determines the answer
+    sampling: Annotated[SamplingParams, wire("d")]
+    decoding: Annotated[DecodingConfig, wire("e")]  # an experiment may bring another placement
+    documents: Annotated[dict[str, int], wire("f")] = field(hash=False)  # to retrieve, by party
+    relevance_scale: Annotated[float, wire("g")]  # how much a document's score counts
+    question_weight: Annotated[float, wire("h")]  # how much the question's likelihood in a row counts
+    evidence_weight: Annotated[
+        float, wire("i")
+    ]  # how much that of the answer so far counts; 0: static weights
+    evidence_memory: Annotated[float, wire("j")]  # what is kept of its evidence at each step
+    on_peer_loss: Annotated[PeerLoss, wire("k")]
+    peer_loss_margin_s: Annotated[float, wire("l")]  # silence allowed beyond max(4 RTT, 0.5 s)
+    weights_fingerprints: Annotated[dict[str, str], wire("m")] = field(
         default_factory=dict, hash=False
     )  # of the models that the answer begins with, by party; of those who are not named any will do
-    relevance_scale: float  # how much a document's score counts
-    question_weight: (
-        float  # how much the question's likelihood in a row counts; see `aggregation.document_weights`
+    eos_token_ids: Annotated[tuple[int, ...], wire("n")] = ()
+    vocab_size: Annotated[int, wire("o")] = MAX_VOCAB  # tokens of the models, which share a tokenizer
+    device_decode_line: Annotated[
+        tuple[float, ...], wire("p")
+    ] = ()  # of the offline profile; empty: there is none
+    cloud_decode_line: Annotated[tuple[float, ...], wire("q")] = ()
+    only: Annotated[str | None, wire("r")] = (
+        None  # this party answers by itself, and nothing crosses the link
     )
-    evidence_weight: float  # how much that of the answer so far counts; 0: static weights
-    evidence_memory: float  # what is kept of its evidence at each step
-    max_window: int  # most drafts past the last committed token
-    on_peer_loss: PeerLoss
-    peer_loss_margin_s: float  # silence allowed beyond max(4 RTT, 0.5 s)
-    eos_token_ids: tuple[int, ...] = ()
-    vocab_size: int = MAX_VOCAB  # tokens of the models, which share a tokenizer
-    device_decode_line: tuple[
-        float, ...
-    ] = ()  # of the offline profile (`profiler.line`); empty: there is none
-    cloud_decode_line: tuple[float, ...] = ()
-    only: str | None = None  # this party answers by itself and nothing crosses the link; None: both together
-    device_filter: str = ""  # metadata that a party's documents must have: a JSON object; empty: any
-    cloud_filter: str = ""
-    history: tuple[Message, ...] = ()  # earlier questions and answers
-    chat_query: str = "last"  # what finds documents: the "last" question, "all" of them, or `condensed`
-    show_drafts: bool = False  # the client also receives the home party's drafts, before they are committed
-    mode: str = "dual"  # a key of `tandem.modes.MODES`
-    max_proposal: int = 4  # modes whose drafter has no vote: tokens of a proposal
-    pacing: str = "cloud_goes_on"  # "stop_and_wait", "pipelined" or "cloud_goes_on"
-    length_policy: str = (
-        "fixed"  # modes whose drafter has no vote: who chooses the length of proposals, up to max_proposal
+    device_filter: Annotated[str, wire("s")] = (
+        ""  # metadata that documents must have: a JSON object; empty: any
     )
-    uplink_budget_bits: int = 0  # mode "speculative": of the ids and distributions of a proposal; 0: no limit
-    workers: tuple[str, ...] = ()  # mode "federated": who votes; the server's name is `SERVER`
-    weights: tuple[
-        float, ...
-    ] = ()  # the share of each worker, of sum 1; none: by the log weights of their votes
-    race_depth: int = (
-        0  # coupled drafts where several vote: tokens of the first race list; 0: whole distributions
+    cloud_filter: Annotated[str, wire("t")] = ""
+    history: Annotated[tuple[Message, ...], wire("u")] = ()  # earlier questions and answers
+    chat_query: Annotated[str, wire("v")] = (
+        "last"  # what finds documents: the "last" question, "all", or `condensed`
     )
-    num_logprobs: int | None = (
+    show_drafts: Annotated[bool, wire("w")] = (
+        False  # the client receives the home's drafts before they are committed
+    )
+    workers: Annotated[tuple[str, ...], wire("x")] = ()  # mode "federated": who votes
+    weights: Annotated[tuple[float, ...], wire("y")] = ()  # of each worker, of sum 1; none: by its documents
+    race_depth: Annotated[int, wire("z")] = (
+        0  # tokens of the first race list of a vote; 0: whole distributions
+    )
+    num_logprobs: Annotated[int | None, wire("aa")] = (
         None  # likeliest tokens that come with each token and its log probability; None: neither
     )
-
-    committed: tuple[int, ...] = ()  # tokens of the answer that an earlier run of this query committed
-    condensed: str = ""  # the question as the home's model wrote it from the conversation; empty: it did not
-    layouts: dict[str, str] = field(
+    committed: Annotated[
+        tuple[int, ...], wire("bb")
+    ] = ()  # tokens that an earlier run of this query committed
+    condensed: Annotated[str, wire("cc")] = ""  # the question as the home's model wrote it; empty: it did not
+    layouts: Annotated[dict[str, str], wire("dd")] = field(
         default_factory=dict, hash=False
     )  # how documents stand in rows, by party, where not each has its own (`protocol.rows`)
-    has_several_models: bool = (
+    has_several_models: Annotated[bool, wire("ee")] = (
         False  # parties whose documents weigh against each other have, or may have, different models
     )
-    asked: str = ""  # mode "federated": the worker whose client asks; empty: the server's
-    day: str = ""  # the query's, as 2026-11-25, for chat templates that write it; empty where none does
+    day: Annotated[str, wire("ff")] = ""  # the query's, as 2026-11-25, for chat templates that write it
 
     @property
     def search_text(self) -> str:

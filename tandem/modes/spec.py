@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import get_type_hints
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from tandem.errors import ConfigError, ProtocolError
 from tandem.modes import rules_of
@@ -18,8 +19,6 @@ from tandem.topology import Party
 @dataclass(frozen=True, kw_only=True)
 class SessionSpec(Query):
     """One query. Both parties hold the same spec, except that the cloud does not see the device's filter (`as_for`)."""
-
-    __pydantic_config__ = ConfigDict(alias_generator=lambda name: _short_name(name))
 
     @cached_property
     def rules(self) -> Mode:
@@ -60,30 +59,20 @@ class SessionSpec(Query):
         except ValidationError as error:
             problem = error.errors(include_url=False)[0]
             name, *inner = problem["loc"] or ("JSON",)
-            where = ".".join(map(str, (_long_name(str(name)), *inner)))
+            where = ".".join(map(str, (_NAMES.get(str(name), name), *inner)))
             raise ProtocolError(
                 f"The spec of a session is malformed at {where} ({problem['msg']}); "
                 "install the same version of tandem-rag everywhere."
             ) from None
-        except ConfigError as error:  # of the sampling options
+        except ConfigError as error:  # of a group of settings
             raise ProtocolError(
-                f"The spec of a session is malformed at sampling ({str(error)!r:.200}); "
+                f"The spec of a session is malformed at its settings ({str(error)!r:.200}); "
                 "install the same version of tandem-rag everywhere."
             ) from None
 
 
-def _short_name(name: str) -> str:
-    """A field's place as a letter or two: an opening crosses the link, which may be slow. Those of turns stay."""
-    return _SHORT_NAMES.get(name, name)
-
-
-def _long_name(short: str) -> str:
-    """Of which field it is the short name; itself where there is none."""
-    return next((name for name, known in _SHORT_NAMES.items() if known == short), short)
-
-
-_LETTERS = "abcdefghijklmnopqrstuvwxyz"
-_SHORT_NAMES = {
-    field.name: _LETTERS[place % 26] * (1 + place // 26) for place, field in enumerate(fields(SessionSpec))
-}
 _JSON = TypeAdapter(SessionSpec)
+_NAMES: dict[str, str] = {
+    hint.__metadata__[0].alias: name for name, hint in get_type_hints(Query, include_extras=True).items()
+}
+"""Of the fields, by those under which they cross a link."""

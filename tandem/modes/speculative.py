@@ -34,17 +34,17 @@ class Speculative(Proposing):
 
     def goes_on_at(self, party: str) -> bool:
         """The cloud, if the pacing says so."""
-        return self.spec.pacing == "cloud_goes_on" and self.roles.role(party).decides
+        return self.pacing == "cloud_goes_on" and self.roles.role(party).decides
 
     @property
     def needs_drafts(self) -> bool:
         """By the rule."""
-        return proposal_rule(self.spec.draft_rule, self.spec.sampling.temperature).needs_drafts
+        return proposal_rule(self.spec.decoding.draft_rule, self.spec.sampling.temperature).needs_drafts
 
     @property
     def longest_proposal(self) -> int:
         """As many as are configured, if so many could ever fit the uplink budget."""
-        return self.uplink_budget.longest(self.spec.max_proposal)
+        return self.uplink_budget.longest(self.spec.decoding.max_proposal)
 
     def count_fitting(self, payloads: Sequence[bytes]) -> int:
         """By the uplink budget."""
@@ -54,7 +54,7 @@ class Speculative(Proposing):
     def uplink_budget(self) -> UplinkBudget:
         """What limits the bits of a proposal."""
         spec = self.spec
-        return UplinkBudget(spec.uplink_budget_bits, spec.vocab_size, sends_drafts=self.needs_drafts)
+        return UplinkBudget(spec.decoding.uplink_budget_bits, spec.vocab_size, sends_drafts=self.needs_drafts)
 
 
 class UplinkBudget:

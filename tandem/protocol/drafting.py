@@ -41,9 +41,9 @@ class DraftingSession(DecodingSession):
         self.has_vote = role.votes  # then each token is a proposal of its own, with its distribution
         self.length = 1 if self.has_vote else spec.rules.first_length
         self._max_length = 1 if self.has_vote else max(1, spec.rules.longest_proposal)
-        self.window = 1 if spec.synchronous else spec.max_window
-        if self.has_vote and not spec.synchronous:
-            self.window = min(4, spec.max_window)
+        self.window = 1 if spec.decoding.synchronous else spec.decoding.max_window
+        if self.has_vote and not spec.decoding.synchronous:
+            self.window = min(4, spec.decoding.max_window)
         self._is_alone = False  # no voter is there: the answer goes on with what is drafted here
         self._num_proposed = 0  # tokens of the line that are committed or proposed
         self._asked_step = -1  # for which a proposal without tokens asked
@@ -95,7 +95,7 @@ class DraftingSession(DecodingSession):
     @property
     def _waits_for_verdict(self) -> bool:
         """Stop-and-wait: whether a proposal is on its way."""
-        if self._is_alone or self.has_vote or self.spec.pacing != "stop_and_wait":
+        if self._is_alone or self.has_vote or self.spec.rules.pacing != "stop_and_wait":
             return False
         return max(self._num_proposed, self._asked_step + 1) > self.line.num_committed
 
@@ -152,7 +152,7 @@ class DraftingSession(DecodingSession):
         """Proposals of no tokens ask for the next token, unless the voter goes on without being asked."""
         step = self.line.num_committed
         has_none = self.length == 0 or self._is_held_up
-        is_asking = has_none and not self._is_alone and self.spec.pacing != "cloud_goes_on"
+        is_asking = has_none and not self._is_alone and self.spec.rules.pacing != "cloud_goes_on"
         if (
             not is_asking
             or not self._is_prefilled
@@ -187,8 +187,8 @@ class DraftingSession(DecodingSession):
     def _on_order(self, message: Any) -> list[Send]:
         match message:
             case Window():
-                if not self.spec.synchronous:
-                    self.window = max(1, min(message.size, self.spec.max_window))
+                if not self.spec.decoding.synchronous:
+                    self.window = max(1, min(message.size, self.spec.decoding.max_window))
             case Alone():
                 self._is_alone = message.is_alone
             case ProposalLength():

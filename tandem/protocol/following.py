@@ -46,7 +46,7 @@ class FollowingSession(DecodingSession):
         super().__init__(spec, party)
         self._decides = spec.roles.voters == (party,)
         self._is_weighed = spec.roles.weighs_by_documents
-        self._goes_on = self._decides and spec.pacing == "cloud_goes_on"
+        self._goes_on = self._decides and spec.rules.pacing == "cloud_goes_on"
         self._proposed: dict[
             bytes, tuple[int, Proposed]
         ] = {}  # with the step, by digest of the prefix before it
@@ -135,7 +135,7 @@ class FollowingSession(DecodingSession):
         """Whether a vote after the first `step` tokens of the line is wanted now."""
         if not self._may_continue(step):
             return False
-        goes_on = self._goes_on and step - self.line.num_committed < self.spec.max_window
+        goes_on = self._goes_on and step - self.line.num_committed < self.spec.decoding.max_window
         return goes_on or self.prefix.digests[step] in self._wanted
 
     # ---- changes -------------------------------------------------------------------------------------------------

@@ -26,11 +26,11 @@ class RoundProfilingSession:
     def carry_over(self, spec: SessionSpec) -> RoundEstimator:
         """This query's estimates for another one: times if both deciders go on or neither does, rates if drafts are
         alike."""
-        goes_on = [each.pacing == "cloud_goes_on" for each in (spec, self.spec)]
+        goes_on = [each.rules.pacing == "cloud_goes_on" for each in (spec, self.spec)]
         if goes_on[0] != goes_on[1] or spec.rules.longest_proposal != self.spec.rules.longest_proposal:
             return _new_estimator(spec)
         is_alike = _drafts_of(spec) == _drafts_of(self.spec)
-        return self._estimator.carry_over(acceptance=is_alike, is_pipelined=spec.pacing == "pipelined")
+        return self._estimator.carry_over(acceptance=is_alike, is_pipelined=spec.rules.pacing == "pipelined")
 
     def begin(self) -> list[Send]:
         """What earlier queries showed, if there were any."""
@@ -68,8 +68,8 @@ class LengthSession:
         """policy: default the one that the query asks for. before: an earlier query; proposals that did not pay are
         tried again only after many tokens, and an answer may be short."""
         self.spec = spec
-        self._policy = policy or make_length_policy(spec.length_policy, spec.rules.longest_proposal)
-        if policy is None and before is not None and before.spec.pacing == spec.pacing:
+        self._policy = policy or make_length_policy(spec.decoding.length_policy, spec.rules.longest_proposal)
+        if policy is None and before is not None and before.spec.rules.pacing == spec.rules.pacing:
             earlier = before._policy
             if isinstance(self._policy, BestLength) and isinstance(earlier, BestLength):
                 self._policy = BestLength(earlier.num_alone)
@@ -98,11 +98,11 @@ class LengthSession:
 def _new_estimator(spec: SessionSpec) -> RoundEstimator:
     return RoundEstimator(
         spec.rules.longest_proposal,
-        goes_on=spec.pacing == "cloud_goes_on",
-        is_pipelined=spec.pacing == "pipelined",
+        goes_on=spec.rules.pacing == "cloud_goes_on",
+        is_pipelined=spec.rules.pacing == "pipelined",
     )
 
 
 def _drafts_of(spec: SessionSpec) -> tuple[object, ...]:
     """What the acceptance of a draft depends on, besides the question."""
-    return spec.draft_rule, spec.sampling.without_end(), *sorted(spec.documents.items())
+    return spec.decoding.draft_rule, spec.sampling.without_end(), *sorted(spec.documents.items())

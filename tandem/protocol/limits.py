@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from tandem.errors import Code, ConfigError, ProtocolError
-from tandem.modes.proposing import MAX_PROPOSAL
 from tandem.modes.spec import SessionSpec
 from tandem.protocol.logprobs import MAX_TOP_LOGPROBS
 from tandem.topology import Party
@@ -35,8 +34,7 @@ def check_spec(spec: SessionSpec, max_answer_tokens: int) -> None:
         ("question", num_bytes, _num_bytes(texts), MAX_QUESTION_BYTES),
         ("cloud_filter", filter_bytes, _num_bytes([spec.cloud_filter]), MAX_QUESTION_BYTES),
         (None, "the number of tokens committed before", len(spec.committed), max_answer_tokens),
-        ("max_window", "max_window", spec.max_window, MAX_WINDOW),
-        ("max_proposal", "max_proposal", spec.max_proposal, MAX_PROPOSAL),
+        ("max_window", "max_window", spec.decoding.max_window, MAX_WINDOW),
         ("num_logprobs", "num_logprobs", spec.num_logprobs or 0, MAX_TOP_LOGPROBS),
         (None, "the number of parties", _num_parties(spec), 2),
     )

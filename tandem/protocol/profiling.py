@@ -33,8 +33,8 @@ class ProfilingSession:
         return self._estimator.carry_over(
             _lines(spec),
             decode_of=[party for party in PARTIES if _decoding(old, party) == _decoding(spec, party)],
-            acceptance=(old.draft_rule, old.sampling.without_end())
-            == (spec.draft_rule, spec.sampling.without_end()),
+            acceptance=(old.decoding.draft_rule, old.sampling.without_end())
+            == (spec.decoding.draft_rule, spec.sampling.without_end()),
         )
 
     def begin(self) -> list[Send]:

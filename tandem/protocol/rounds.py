@@ -34,7 +34,10 @@ class ProposalRounds:
     def __init__(self, spec: SessionSpec, party: str, reporter: Reporter) -> None:
         self._session, self._reporter = spec.session, reporter
         self._is_wanted = spec.rules.adapts_lengths(party)
-        self._goes_on, self._is_pipelined = spec.pacing == "cloud_goes_on", spec.pacing == "pipelined"
+        self._goes_on, self._is_pipelined = (
+            spec.rules.pacing == "cloud_goes_on",
+            spec.rules.pacing == "pipelined",
+        )
         self._waiting: list[_Waiting] = []
         self._unreported: list[Round] = []
         self._committed_s = nan

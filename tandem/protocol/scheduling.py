@@ -16,7 +16,7 @@ from tandem.topology import PARTIES, Party
 
 def policy_of(spec: SessionSpec) -> Policy:
     """The placement policy that a query asks for."""
-    return make_policy(spec.placement, first=Party(spec.rules.first_decider))
+    return make_policy(spec.decoding.placement, first=Party(spec.rules.first_decider))
 
 
 class SchedulingSession:

@@ -15,7 +15,7 @@ from tandem.actors.base import Runtime
 from tandem.actors.decoder import DecoderActor
 from tandem.actors.draft_queue import DraftQueueActor
 from tandem.actors.retriever import RetrieverActor
-from tandem.actors.stateless import AggregatorActor
+from tandem.actors.stateless import AggregatorActor, SchedulerActor
 from tandem.codecs import codec_of
 from tandem.errors import TandemError
 from tandem.messages import Begin, End, RetrieveRequest
@@ -212,8 +212,18 @@ class BaselineAggregator(AggregatorActor):
         return RandomAggregatingTable(self.party, codec_of(self.config.codec, self.place))
 
 
+class BaselineScheduler(SchedulerActor):
+    """Knows random placement, which this module has loaded."""
+
+
 BASELINE_ACTORS: ActorClasses = {
     actor.role: actor
-    for actor in (BaselineDecoder, BaselineRetriever, BaselineDraftQueue, BaselineAggregator)
+    for actor in (
+        BaselineDecoder,
+        BaselineRetriever,
+        BaselineDraftQueue,
+        BaselineAggregator,
+        BaselineScheduler,
+    )
 }
 """For `Tandem.launch(actor_classes=...)`."""

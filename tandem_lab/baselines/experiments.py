@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from tandem.modes.spec import SessionSpec
+from tandem_lab.simulation.specs import change_spec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,4 +38,4 @@ class Treatment:
             spec = replace(spec, question_weight=0.0, evidence_weight=0.0)
         if self.keeps_distributions:  # as the codec encodes them
             spec = replace(spec, race_depth=0)
-        return replace(spec, placement="random") if self.random_placement else spec
+        return change_spec(spec, placement="random") if self.random_placement else spec

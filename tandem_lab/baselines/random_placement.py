@@ -9,7 +9,11 @@ from tandem.modes.spec import SessionSpec
 from tandem.protocol.aggregating import AggregatorSession
 from tandem.protocol.session_tables import AggregatingTable
 from tandem.scheduler.greedy import Situation
+from tandem.scheduler.policies import LOADED
 from tandem.topology import Party
+
+RANDOM = "lab:random"
+"""The name of the placement."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +34,11 @@ class Random:
 
 
 class RandomAggregatingTable(AggregatingTable):
-    """An aggregator's sessions, with the placement "random"."""
+    """An aggregator's sessions, with the placement RANDOM."""
 
     def _open(self, spec: SessionSpec) -> AggregatorSession:
-        policy = Random(spec.seed) if spec.placement == "random" else None
+        policy = Random(spec.seed) if spec.decoding.placement == RANDOM else None
         return AggregatorSession(spec, self.party, self.codec, policy)
+
+
+LOADED[RANDOM] = lambda first: Random(seed=0)  # for schedulers, which ask it for advice alone

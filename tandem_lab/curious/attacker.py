@@ -45,7 +45,7 @@ class Attacker:
         """
         last = self.stated_at(question, transcript)
         drafted = self._drafted(question, transcript, last)
-        if drafted is not None or transcript.spec is None or transcript.spec.mode != "dual":
+        if drafted is not None or transcript.spec is None or transcript.spec.decoding.mode != "dual":
             return drafted
         return self.answer(question, transcript)
 
@@ -126,7 +126,7 @@ class Attacker:
         """As `_fit_vote`."""
         assert transcript.spec is not None
         likelihood = imagined[:, :, draft.token]
-        if transcript.spec.draft_rule == "coupled":
+        if transcript.spec.decoding.draft_rule == "coupled":
             is_greedy = transcript.spec.sampling.temperature == 0
             clocks = (
                 1.0 if is_greedy else noise(transcript.spec.seed, draft.step, np.arange(imagined.shape[2]))

@@ -175,7 +175,10 @@ class LocalPair:
                 self.engines[party],
                 self.retrievers[party],
                 Drafter(
-                    spec.rules.codec_of_votes(self.codec), spec.sampling, spec.draft_rule, spec.vocab_size
+                    spec.rules.codec_of_votes(self.codec),
+                    spec.sampling,
+                    spec.decoding.draft_rule,
+                    spec.vocab_size,
                 ),
                 f"{spec.session}/{party}",
             )

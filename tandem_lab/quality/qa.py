@@ -173,8 +173,7 @@ def predictions(
         spec_of(config),
         query=question.text,
         seed=seed,
-        synchronous=True,
-        placement="device",
+        decoding=replace(config.decoding, synchronous=True, placement="device"),
         on_peer_loss="continue",
         eos_token_ids=tuple(parties.engines[Party.DEVICE].eos_token_ids),
     )
@@ -285,7 +284,9 @@ def answer_alone(engine: Engine, codec: Codec, spec: SessionSpec, document: str,
     """
     started_s = time.process_time()
     rule = StopRule.of(spec.eos_token_ids, spec.sampling, Detokenizer(engine.tokenizer_json))
-    drafter = Drafter(spec.rules.codec_of_votes(codec), spec.sampling, spec.draft_rule, spec.vocab_size)
+    drafter = Drafter(
+        spec.rules.codec_of_votes(codec), spec.sampling, spec.decoding.draft_rule, spec.vocab_size
+    )
     key, prefix = "alone", Prefix(0)
     tokens = prefix.tokens
     opened = engine.open(

@@ -42,7 +42,7 @@ def answer_uncompressed(
         party: LocalParty(
             engines[party],
             retrievers[party],
-            Drafter(RaceLists(), spec.sampling, spec.draft_rule, spec.vocab_size),
+            Drafter(RaceLists(), spec.sampling, spec.decoding.draft_rule, spec.vocab_size),
             f"uncompressed/{party}",
         )
         for party in PARTIES
@@ -53,7 +53,7 @@ def answer_uncompressed(
 
     try:
         seed = spec.seed if spec.sampling.temperature > 0 else None
-        if spec.mode == "speculative":
+        if spec.decoding.mode == "speculative":
             return reference.speculative(
                 ModelVoter(spec, Party.CLOUD, models[Party.CLOUD]), is_complete, seed
             )

@@ -85,7 +85,7 @@ class LocalWorkers:
 
         engine = self.engine(party)
         drafter = Drafter(
-            spec.rules.codec_of_votes(self._codec), spec.sampling, spec.draft_rule, spec.vocab_size
+            spec.rules.codec_of_votes(self._codec), spec.sampling, spec.decoding.draft_rule, spec.vocab_size
         )
         retriever = self._open_retriever(party) if spec.num_documents(party) else None
         key = f"{party} {spec.query} {spec.sampling.max_new_tokens}"

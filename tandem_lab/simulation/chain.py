@@ -250,7 +250,7 @@ class ChainRun:
 
     def _check_budget(self, party: str, body: Any) -> None:
         """No proposal exceeds the uplink budget; three bytes for each id of the largest vocabulary."""
-        budget = self.scenario.spec.uplink_budget_bits
+        budget = self.scenario.spec.decoding.uplink_budget_bits
         if isinstance(body, Proposal) and budget and 24 * len(body.tokens) > budget:
             raise InvariantError(f"{party} proposes {len(body.tokens)} tokens within {budget} bits")
 

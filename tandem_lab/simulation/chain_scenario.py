@@ -20,7 +20,7 @@ from tandem.modes.spec import SessionSpec
 from tandem.protocol.lifecycle import StopCheck
 from tandem.scheduler.lengths import load_length_policy
 from tandem_lab.simulation.oracle import WorldVoter
-from tandem_lab.simulation.specs import make_spec, vary_layouts
+from tandem_lab.simulation.specs import change_spec, make_spec, vary_layouts
 from tandem_lab.simulation.world import CODEC, NEVER, VOCAB, number, stop_rule
 
 NUM_TOKENS = 24
@@ -88,9 +88,9 @@ def make_chain_scenario(seed: int, num_workers: int) -> ChainScenario:
         max_window=rng.choice([1, 4, 16, 32]),
         pacing=rng.choice(["stop_and_wait", "pipelined", "cloud_goes_on"]),
     )
-    spec = replace(spec, length_policy=_pick_policy(seed, spec.pacing))
+    spec = change_spec(spec, length_policy=_pick_policy(seed, spec.decoding.pacing))
     budget = 0 if num_workers else _pick_budget(seed)
-    spec = _vary_votes(spec, seed) if num_workers else replace(spec, uplink_budget_bits=budget)
+    spec = _vary_votes(spec, seed) if num_workers else change_spec(spec, uplink_budget_bits=budget)
     parties = spec.roles.topology.parties
     faults = tuple(_plan_fault(rng, parties) for _ in range(rng.choice([0, 1, 2, 4])))
     # What a Resync rolls back is computed again in any case.
@@ -125,7 +125,7 @@ def _move_home(scenario: ChainScenario) -> ChainScenario:
         replace(fault, party=elsewhere) if (fault.kind, fault.party) == ("crash", home) else fault
         for fault in scenario.faults
     )
-    return replace(scenario, spec=replace(spec, workers=spec.roles.voters, asked=home), faults=faults)
+    return replace(scenario, spec=change_spec(spec, workers=spec.roles.voters, home=home), faults=faults)
 
 
 def _vary_votes(spec: SessionSpec, seed: int) -> SessionSpec:
@@ -258,6 +258,6 @@ def expected_chain(scenario: ChainScenario, events: Sequence[PeerEvent] = ()) ->
 
     if events:
         return reference.answer_with_losses(voters, weights, drafter, present, is_complete, seed)
-    if spec.mode == "speculative":
+    if spec.decoding.mode == "speculative":
         return reference.speculative(voters[0], is_complete, seed)
     return reference.federated(voters, weights, is_complete, seed)

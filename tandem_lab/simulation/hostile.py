@@ -59,7 +59,7 @@ from tandem_lab.simulation.invariants import InvariantError
 from tandem_lab.simulation.link import Link
 from tandem_lab.simulation.oracle import WorldVoter
 from tandem_lab.simulation.race_votes import is_list_of
-from tandem_lab.simulation.specs import make_spec
+from tandem_lab.simulation.specs import change_spec, make_spec
 from tandem_lab.simulation.virtual import VirtualRun
 from tandem_lab.simulation.world import EOS, NEVER, VOCAB, World, codec_for, number, stop_rule
 
@@ -244,14 +244,21 @@ class Forger:
             accepted=tuple(rng.getrandbits(max(1, len(tokens))) for _ in range(num_drafters)),
             acceptance=rng.choice([(), (rng.randrange(140),) * num_drafters]),
             next_decider=rng.choice([rng.randrange(len(self.spec.parties)), self._index, 63]),
-            tail=tuple(self._tail(len(tokens)) for _ in range(rng.choice([0, 0, 0, 1, 1, 2]))),
+            tail=self._tails(len(tokens)),
         )
 
-    def _tail(self, num_tokens: int) -> Tail:
+    def _tails(self, num_tokens: int) -> tuple[Tail, ...]:
+        """Mostly one where there is something to say of others, and none elsewhere."""
+        topology, rng = self.spec.roles.topology, self.rng
+        has_others = len(topology.peers(self.hostile)) > 1
+        is_due = has_others and topology.toward_home(self.hostile) == self.victim
+        (count,) = rng.choices([0, 1, 2], [3.0, 14.0, 0.3] if is_due else [14.0, 5.0, 0.3])
+        return tuple(self._tail(num_tokens, is_told=is_due is (rng.random() < 0.8)) for _ in range(count))
+
+    def _tail(self, num_tokens: int, *, is_told: bool) -> Tail:
         rng = self.rng
         known = Logprobs(logprob=-1.0, top_ids=(), top_logprobs=())
         voters = tuple(rng.randrange(len(self.spec.parties) + 1) for _ in range(num_tokens))
-        is_told = rng.random() < 0.5
         return Tail(
             logprobs=(known,) * rng.choice([0, num_tokens]),
             lost=rng.choice([(), (self._party(),)]) if is_told else (),
@@ -737,7 +744,7 @@ def _play_chain(
     rng = random.Random(number("hostile chain", seed))
     is_federated = kind in ("worker", "server")
     scenario: ChainScenario = make_chain_scenario(seed, rng.choice([2, 3]) if is_federated else 0)
-    spec = replace(
+    spec = change_spec(
         scenario.spec, vocab_size=VOCAB, uplink_budget_bits=0, on_peer_loss=rng.choice(["wait", "continue"])
     )
     scenario = replace(scenario, spec=spec, faults=(), cancel_s=None, is_recomputing=False)

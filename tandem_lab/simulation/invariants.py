@@ -128,7 +128,7 @@ class WatchedRun(VirtualRun):
                     f"the {party} pairs a draft of the {drafter} for step {ballot.step} that was conditioned on "
                     "other tokens than the committed"
                 )
-            if vote in world.rounded and self.spec.placement == "mirror":
+            if vote in world.rounded and self.spec.decoding.placement == "mirror":
                 self._excuse(queue)
 
     def _find_vote(self, world: World, payload: bytes, committed: tuple[int, ...]) -> bytes | None:

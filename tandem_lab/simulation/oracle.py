@@ -120,4 +120,4 @@ def answer(spec: SessionSpec, check_stop: StopCheck, *, first_end: int = 0) -> t
 
 def has_oracle(spec: SessionSpec) -> bool:
     """Whether the draft-free loop defines the answer: not for Algorithm 1, whose target depends on the drafts."""
-    return spec.draft_rule == "coupled" or spec.sampling.temperature == 0
+    return spec.decoding.draft_rule == "coupled" or spec.sampling.temperature == 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 from tandem.aggregation.document_weights import Weights
@@ -11,6 +10,7 @@ from tandem.codecs import Codec, CodecStates
 from tandem.topology import PARTIES, Party
 from tandem_lab.simulation.fuzz import make_scenario
 from tandem_lab.simulation.link import Link
+from tandem_lab.simulation.specs import change_spec
 from tandem_lab.simulation.virtual import Outcome, SideModel, VirtualRun
 from tandem_lab.simulation.world import CODEC, VOCAB, World, stop_rule
 
@@ -32,7 +32,7 @@ def simulate_codec(codec: Codec, seed: int, link: Link | None = None, **settings
 
     settings: fields of the session's spec, such as placement="mirror" or synchronous=True; with RaceLists a race_depth.
     """
-    spec = replace(
+    spec = change_spec(
         make_scenario(seed).spec,
         draft_rule="coupled",
         on_peer_loss="wait",

@@ -8,9 +8,10 @@ from typing import Any
 
 from tandem.client.request import spec_of
 from tandem.config.sampling import SamplingParams
-from tandem.config.schema import Config
+from tandem.config.schema import Config, DecodingConfig
 from tandem.modes.spec import SessionSpec
 from tandem.topology import PARTIES
+from tandem_lab.baselines.random_placement import RANDOM
 from tandem_lab.simulation.world import number
 
 
@@ -24,15 +25,25 @@ def make_spec(**changes: Any) -> SessionSpec:
 
 
 def change_spec(spec: SessionSpec, **changes: Any) -> SessionSpec:
-    """The spec with other values; those of `SamplingParams` go there, `device_documents` and so on to `documents`."""
+    """The spec with other values; those of `SamplingParams` and `DecodingConfig` go there, `device_documents` and so on
+    to `documents`. The placement "random" is the laboratory's."""
+    if changes.get("placement") == "random":
+        changes["placement"] = RANDOM
     counts = {
         party: changes.pop(f"{party}_documents") for party in PARTIES if f"{party}_documents" in changes
     }
-    sampling = {
-        field.name: changes.pop(field.name) for field in fields(SamplingParams) if field.name in changes
-    }
+    sampling, decoding = (
+        {field.name: changes.pop(field.name) for field in fields(group) if field.name in changes}
+        for group in (SamplingParams, DecodingConfig)
+    )
     documents = changes.pop("documents", spec.documents) | counts
-    return replace(spec, sampling=replace(spec.sampling, **sampling), documents=documents, **changes)
+    return replace(
+        spec,
+        sampling=replace(spec.sampling, **sampling),
+        decoding=replace(spec.decoding, **decoding),
+        documents=documents,
+        **changes,
+    )
 
 
 def vary_layouts(spec: SessionSpec, seed: int) -> SessionSpec:

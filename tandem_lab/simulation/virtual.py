@@ -107,7 +107,7 @@ class VirtualRun:
         self._rng = random.Random(seed)
         self._codec = codec
         self._drafter = Drafter(
-            spec.rules.codec_of_votes(codec), spec.sampling, spec.draft_rule, spec.vocab_size
+            spec.rules.codec_of_votes(codec), spec.sampling, spec.decoding.draft_rule, spec.vocab_size
         )
         self._finished = finished
         self._wires = {party: Wire(link or Link()) for party in PARTIES}  # by sender

@@ -166,7 +166,7 @@ def test_a_spec_names_workers_with_weights_of_sum_1(config: Config) -> None:
     assert spec.roles.weights == (0.75, 0.25)
     assert (spec.home, spec.parties) == (SERVER, (SERVER, "alice", "bob"))
     assert spec.documents == {SERVER: 0, "alice": 4, "bob": 0}
-    assert spec.pacing == "pipelined", "no voter can go on alone"
+    assert spec.rules.pacing == "pipelined", "no voter can go on alone"
     assert SessionSpec.from_json(spec.to_json()) == spec
 
 
@@ -226,7 +226,7 @@ def test_a_length_policy_counts_where_the_drafts_are_made(config: Config) -> Non
     loaded = described(config)
     loaded[SERVER]["length_policy"] = policy
     asked: Any = {"home": "alice", "length_policy": policy}
-    assert build_spec(config, loaded, "Why?", **asked).length_policy == policy
+    assert build_spec(config, loaded, "Why?", **asked).decoding.length_policy == policy
     with pytest.raises(ConfigError, match=r"^The server has not loaded the length policy"):
         build_spec(config, described(config), "Why?", **asked)
 

@@ -72,9 +72,9 @@ def test_settings_of_one_section_may_be_set_together() -> None:
 def test_a_question_takes_the_settings_of_its_preset() -> None:
     config = Config()
     spec = build_spec(config, described(config), "?", preset="dragon")
-    assert (spec.draft_rule, spec.placement) == ("algorithm1", "greedy")
+    assert (spec.decoding.draft_rule, spec.decoding.placement) == ("algorithm1", "greedy")
     spec = build_spec(config, described(config), "?", preset="dragon", placement="cloud")
-    assert (spec.draft_rule, spec.placement) == ("algorithm1", "cloud")
+    assert (spec.decoding.draft_rule, spec.decoding.placement) == ("algorithm1", "cloud")
 
 
 def test_a_question_with_the_codec_of_a_preset_votes_with_it_under_any_rule() -> None:
@@ -83,7 +83,7 @@ def test_a_question_with_the_codec_of_a_preset_votes_with_it_under_any_rule() ->
     loaded = described(config)
     assert build_spec(config, loaded, "?").rules.has_race_lists
     spec = build_spec(config, loaded, "?", preset="dragon", draft_rule="coupled", placement="mirror")
-    assert (spec.draft_rule, spec.rules.has_race_lists) == ("coupled", False)
+    assert (spec.decoding.draft_rule, spec.rules.has_race_lists) == ("coupled", False)
 
 
 def test_a_question_cannot_change_the_codec() -> None:
@@ -140,7 +140,11 @@ def test_papers_wait_for_each_verdict(name: str, rule: str, policy: str, longest
     """What SQS, QS and FlexSpec have in common, and how the lengths of their proposals come about."""
     config = Config.load(None, [f"preset={name}"])
     spec = build_spec(config, described(config), "?", preset=name)
-    assert (spec.mode, spec.pacing) == ("speculative", "stop_and_wait")
-    assert (spec.draft_rule, spec.length_policy, spec.max_proposal) == (rule, policy, longest)
+    assert (spec.decoding.mode, spec.decoding.pacing) == ("speculative", "stop_and_wait")
+    assert (spec.decoding.draft_rule, spec.decoding.length_policy, spec.decoding.max_proposal) == (
+        rule,
+        policy,
+        longest,
+    )
     assert spec.rules.adapts_lengths(Party.DEVICE) == (policy != "fixed")
     assert not spec.rules.adapts_lengths(Party.CLOUD)

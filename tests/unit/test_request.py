@@ -40,17 +40,14 @@ WANTED = SessionSpec(
     session=0,
     query="",
     seed=0,
-    draft_rule="algorithm1",
     sampling=UNUSUAL.sampling,
-    placement="cloud",
-    synchronous=True,
+    decoding=UNUSUAL.decoding,
     documents={"device": 2, "cloud": 5},
     relevance_scale=2.5,
     question_weight=0.75,
     evidence_weight=0.5,
     evidence_memory=0.25,
     layouts={"device": "both"},
-    max_window=3,
     on_peer_loss="fail",
     peer_loss_margin_s=0.5,
     race_depth=8,
@@ -82,20 +79,20 @@ DESCRIBED: dict[Party, dict[str, Any]] = {
 
 def test_a_policy_of_ones_own_is_one_that_both_parties_have_loaded() -> None:
     loaded = {party: {**DESCRIBED[party], "policy": "own:Stay(patience=2)"} for party in PARTIES}
-    assert build_spec(Config(), loaded, "Why?", placement="own:Stay").placement == "own:Stay"
+    assert build_spec(Config(), loaded, "Why?", placement="own:Stay").decoding.placement == "own:Stay"
     with pytest.raises(ConfigError) as caught:
         build_spec(Config(), loaded | {Party.CLOUD: DESCRIBED[Party.CLOUD]}, "Why?", placement="own:Stay")
     assert str(caught.value) == (
         "The cloud has not loaded the placement policy 'own:Stay' (it has none); name it as decoding.placement in the "
         "settings of both parties and start them again."
     )
-    assert build_spec(Config(), DESCRIBED, "Why?", placement="mirror").placement == "mirror"
+    assert build_spec(Config(), DESCRIBED, "Why?", placement="mirror").decoding.placement == "mirror"
 
 
 def test_a_length_policy_of_ones_own_is_the_one_that_the_device_has_loaded() -> None:
     options: dict[str, Any] = {"mode": "speculative", "length_policy": "own:Half"}
     loaded = {**DESCRIBED, Party.DEVICE: {**DESCRIBED[Party.DEVICE], "length_policy": "own:Half"}}
-    assert build_spec(Config(), loaded, "Why?", **options).length_policy == "own:Half"
+    assert build_spec(Config(), loaded, "Why?", **options).decoding.length_policy == "own:Half"
     with pytest.raises(ConfigError) as caught:
         build_spec(Config(), DESCRIBED, "Why?", **options)
     assert str(caught.value) == (
@@ -211,7 +208,11 @@ def test_options_replace_settings_for_one_query() -> None:
     }
     spec = build_spec(UNUSUAL, DESCRIBED, "Why?", **options)
     assert spec.sampling == replace(UNUSUAL.sampling, temperature=0.5, top_k=3, stop=(".",))
-    assert (spec.placement, spec.draft_rule, spec.max_window) == ("cloud", "algorithm1", 3)
+    assert (spec.decoding.placement, spec.decoding.draft_rule, spec.decoding.max_window) == (
+        "cloud",
+        "algorithm1",
+        3,
+    )
     assert spec.on_peer_loss == "fail"
     assert build_spec(UNUSUAL, DESCRIBED, "Why?", on_peer_loss="wait").on_peer_loss == "wait"
 

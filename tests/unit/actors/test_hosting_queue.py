@@ -12,7 +12,7 @@ import pytest
 from tandem.actors.base import Runtime
 from tandem.actors.hosting_queue import HostingQueue
 from tandem.config.sampling import SamplingParams
-from tandem.config.schema import Config
+from tandem.config.schema import Config, DecodingConfig
 from tandem.errors import Code, Fault
 from tandem.joining.handshakes import queue_of
 from tandem.messages import Begin, Cancel, End, Heartbeat, LinkFrame, Open, decode, encode
@@ -189,8 +189,10 @@ def test_so_many_queries_per_device() -> None:
         ),
         ({"sampling": SamplingParams(max_new_tokens=9, stop=("x" * 99, "y" * 9))}, "stop texts in bytes"),
         ({"cloud_filter": '{"a": "' + "x" * 99 + '"}'}, "at most 100 for the length of the cloud's filter"),
-        ({"max_window": 10**9}, f"at most {limits.MAX_WINDOW} for max_window"),
-        ({"max_proposal": 10**9}, "at most 16 for max_proposal"),
+        (
+            {"decoding": DecodingConfig(placement="device", max_window=10**9)},
+            f"at most {limits.MAX_WINDOW} for max_window",
+        ),
     ],
 )
 def test_a_query_that_asks_for_too_much(

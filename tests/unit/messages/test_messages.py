@@ -305,7 +305,7 @@ def test_what_a_number_need_not_be() -> None:
     received = decode(encode(profile))
     assert math.isnan(received.decode_s[0])
     assert received.rtt_s == math.inf
-    assert registry.decode(encode(draft(log_weights=(-math.inf,)))).log_weights == (-math.inf,)
+    assert registry.decode(encode(draft(log_weights=(-math.inf,))), KINDS).log_weights == (-math.inf,)
 
 
 @pytest.mark.parametrize(
@@ -322,7 +322,8 @@ def test_a_probability_fits_in_a_byte(share: float, number: int) -> None:
         ("5", b"\x0a\x05"),
         ("8", b"\x0a\x08"),
         ("9", b"\x0a\x09"),
-        ("11", b"\x0a\x0b"),
+        ("10", b"\x0a\x0a"),
+        ("12", b"\x0a\x0c"),
     ],
 )
 def test_a_frame_of_another_protocol_version_is_refused(version: str, start: bytes) -> None:
@@ -330,7 +331,7 @@ def test_a_frame_of_another_protocol_version_is_refused(version: str, start: byt
     with pytest.raises(ProtocolError) as refused:
         decode_link(frame)
     assert str(refused.value) == (
-        f"A frame of protocol version {version} was received, but this party speaks version 10; "
+        f"A frame of protocol version {version} was received, but this party speaks version 11; "
         "install the same version of tandem-rag at both parties."
     )
 

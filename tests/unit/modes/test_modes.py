@@ -58,7 +58,6 @@ def test_one_voter_alone_is_a_mode_of_its_own_whatever_the_query_names() -> None
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"mode": "duel"}, "There is no mode 'duel'; did you mean dual?"),
         (
             {"mode": "federated", "workers": ("ada",), "weights": (1.0,)},
             "Mode federated has 2 or more voters (got ada); name more workers.",
@@ -110,5 +109,5 @@ def test_the_protocol_names_no_mode() -> None:
     """What differs between modes is in the mode's file."""
     found = {path.name: named_modes(path.read_text()) for path in sorted((PACKAGE / "protocol").glob("*.py"))}
     assert {name: lines for name, lines in found.items() if lines} == {}
-    assert named_modes('if spec.mode == "dual": pass') == [1]
+    assert named_modes('if spec.decoding.mode == "dual": pass') == [1]
     assert named_modes("if spec.rules.name == other: pass") == [1]

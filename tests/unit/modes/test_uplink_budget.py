@@ -91,7 +91,7 @@ def play(
         if under_way:
             verdict = judge(under_way.pop(0), committed, target)
         else:
-            assert of.pacing == "cloud_goes_on", "nobody asks for the next token"
+            assert of.decoding.pacing == "cloud_goes_on", "nobody asks for the next token"
             verdict = [target(committed)]
         for token in verdict[: NUM_TOKENS - len(committed)]:
             committed.append(token)

@@ -137,11 +137,11 @@ def test_a_peer_that_restarts_all_the_time_is_answered_each_time_and_remembered_
 
 def test_sources_that_a_peer_names_again_and_again_are_passed_on_for_a_while() -> None:
     """A server keeps what it hands on until the home has it; a client's events have no other bound."""
-    spec = make_spec(mode="federated", workers=("ada", "ben"), asked="ada")
+    spec = make_spec(mode="federated", workers=("ada", "ben"), home="ada")
     server = CoordinatorTable("server", lambda spec: lambda tokens: None)
     server.open(spec, 0.0)
     for number in range(3 * MAX_SOURCES):
-        sources = Sources(party=1, ids=(f"{number:x}",), retrieve_us=1, prefill_us=1, notes=())
+        sources = Sources(party=2, ids=(f"{number:x}",), retrieve_us=1, prefill_us=1, notes=())
         server.receive(replace(frame(sources), number=number + 1), 0.1, "ben")
     assert len(server.sessions[1].links["ada"].backlog) == MAX_SOURCES
     assert server.num_refused_frames == 0

@@ -120,7 +120,13 @@ def test_the_peer_s_obstacle_reaches_the_home() -> None:
 
 
 @pytest.mark.parametrize(
-    ("was", "spelled"), [('"max_new_tokens":', '"max\\nnew_tokens":'), ('"p":1.0', '"p":1.0,"aa":"duel"')]
+    ("was", "spelled"),
+    [
+        ('"max_new_tokens":', '"max\\nnew_tokens":'),
+        ('"placement":', '"mode":"duel","placement":'),
+        ('"placement":', '"max_proposal":1000000000,"placement":'),
+        ('"placement":', '"mode":"federated","placement":'),
+    ],
 )
 def test_whatever_a_device_asks_for_is_refused_in_one_sentence(was: str, spelled: str) -> None:
     """An option or a mode that there is not. Fuzzing found that both ended the device's connection."""

@@ -31,7 +31,7 @@ from tandem.protocol.race_votes import PATIENCE, ListLength
 from tandem.protocol.session_tables import CoordinatorTable
 from tandem.topology import Party
 from tandem_lab.simulation.race_votes import is_list_of
-from tandem_lab.simulation.specs import make_spec
+from tandem_lab.simulation.specs import change_spec, make_spec
 
 VOCAB, DEPTH = 40, 2
 SPEC = make_spec(placement="mirror", temperature=1.0, vocab_size=VOCAB, race_depth=DEPTH)
@@ -138,7 +138,7 @@ def test_a_query_without_lists_refuses_a_request() -> None:
 
 
 def test_only_a_decider_may_ask() -> None:
-    side = Side(replace(SPEC, placement="device"))
+    side = Side(change_spec(SPEC, placement="device"))
     with pytest.raises(
         ProtocolError, match="cloud sent a request for more of a vote, which it may not send the device"
     ):

@@ -58,7 +58,7 @@ SPECS: dict[str, SessionSpec] = {
     "speculative, logprobs": make_spec(mode="speculative", num_logprobs=1, vocab_size=16),
     "federated": make_spec(mode="federated", workers=WORKERS, weights=(0.5, 0.25, 0.25)),
     "federated, lists": make_spec(mode="federated", workers=WORKERS, **DUAL_LISTS),
-    "federated at ada": make_spec(mode="federated", workers=WORKERS, asked="ada", **DUAL_LISTS),
+    "federated at ada": make_spec(mode="federated", workers=WORKERS, home="ada", **DUAL_LISTS),
 }
 
 # To whom who may send what, beside what everybody may send to every peer.

@@ -24,7 +24,7 @@ from tandem.messages import (
 from tandem.modes.spec import SessionSpec
 from tandem.protocol.prefix import Prefix
 from tandem.protocol.session_tables import CoordinatorTable
-from tandem_lab.simulation.specs import make_spec
+from tandem_lab.simulation.specs import change_spec, make_spec
 
 DIGEST = Prefix(1).digest
 VOTES = Votes(party=0, step=0, digests=(DIGEST,), payloads=(b"",), log_weights=())
@@ -37,7 +37,7 @@ NAMED = make_spec(mode="speculative", num_logprobs=2, vocab_size=8)
 FEDERATED = make_spec(mode="federated", weights=(0.5, 0.5))
 BY_DOCUMENTS = make_spec(mode="federated", workers=("ada", "ben"))
 DUAL = make_spec(placement="device")
-ASKED_AT_ADA = replace(BY_DOCUMENTS, asked="ada")
+ASKED_AT_ADA = change_spec(BY_DOCUMENTS, home="ada")
 RELAYED = Sources(ids=("7f",), retrieve_us=1, prefill_us=1, notes=(), party=2)
 TOLD = Tail(lost=(2,), last_voters=(2,))
 TO_HOME = replace(VERDICT, next_decider=0, tail=(TOLD,))
@@ -275,13 +275,19 @@ def test_a_role_that_is_allowed_goes_through() -> None:
 @pytest.mark.parametrize(
     ("spec", "sentence"),
     [
-        (replace(FEDERATED, weights=(0.5, 0.4)), "The weights of the voters have sum 1 (got 0.5, 0.4); scale them."),
-        (replace(DUAL, mode="triple"), "There is no mode 'triple'; "),
+        (
+            replace(FEDERATED, weights=(0.5, 0.4)).to_json(),
+            "The weights of the voters have sum 1 (got 0.5, 0.4); scale them.",
+        ),
+        (
+            DUAL.to_json().replace('"placement"', '"mode":"triple","placement"'),
+            "The spec of a session is malformed at its settings ('The setting mode must be one of dual, ",
+        ),
     ],
-)  # fmt: skip
-def test_a_query_that_no_mode_allows_is_refused_where_it_is_opened(spec: SessionSpec, sentence: str) -> None:
+)
+def test_a_query_that_no_mode_allows_is_refused_where_it_is_opened(spec: str, sentence: str) -> None:
     table = CoordinatorTable("worker-1", lambda spec: lambda tokens: None)
-    (refusal,) = table.receive(frame(Open(spec=spec.to_json())), 0.1, "server")
+    (refusal,) = table.receive(frame(Open(spec=spec)), 0.1, "server")
     assert isinstance(refusal.message.body, Cancel)
     assert refusal.message.body.reason.startswith(sentence)
     assert table.num_refused == 1

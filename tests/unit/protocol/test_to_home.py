@@ -38,7 +38,7 @@ from tandem.topology import PAIR, SERVER, star
 from tandem_lab.simulation.specs import make_spec
 
 SPEC = make_spec(
-    mode="federated", workers=("ada", "ben"), weights=(0.5, 0.5), asked="ada", on_peer_loss="continue"
+    mode="federated", workers=("ada", "ben"), weights=(0.5, 0.5), home="ada", on_peer_loss="continue"
 )
 READY = DecoderReady(session=1, sources=("7f",), scores=(0.5,), retrieve_us=3, prefill_us=2, notes=())
 START = Prefix(1).digest

@@ -9,6 +9,7 @@ from tandem.retrieval.documents import Document
 from tandem.retrieval.retriever import Hit
 from tandem_lab.baselines.documents import concatenate
 from tandem_lab.baselines.experiments import Treatment
+from tandem_lab.baselines.random_placement import RANDOM
 from tandem_lab.simulation.specs import make_spec
 
 SPEC = make_spec(placement="greedy", question_weight=0.5, evidence_weight=2.0, race_depth=8)
@@ -27,13 +28,13 @@ def hit(name: str, score: float) -> Hit:
         (Treatment(keeps_distributions=True), False, "greedy"),
         (Treatment(concat_documents=True), True, "greedy"),
         (Treatment(extra_documents=("a text",)), True, "greedy"),
-        (Treatment(random_placement=True), False, "random"),
+        (Treatment(random_placement=True), False, RANDOM),
     ],
 )
 def test_a_treatment_changes_the_spec(treatment: Treatment, is_static: bool, placement: str) -> None:
     spec = treatment.apply_to(SPEC)
     weights = (spec.question_weight, spec.evidence_weight)
-    assert (weights, spec.placement) == ((0.0, 0.0) if is_static else (0.5, 2.0), placement)
+    assert (weights, spec.decoding.placement) == ((0.0, 0.0) if is_static else (0.5, 2.0), placement)
     assert spec.rules.has_race_lists != treatment.keeps_distributions, "what is kept was encoded by the codec"
 
 

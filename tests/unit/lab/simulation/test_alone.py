@@ -45,7 +45,7 @@ def check(case: Case, outcome: Outcome) -> None:
     tokens = [event.token for event in outcome.events if isinstance(event, TokenEvent)]
     assert tokens == outcome.tokens[party]
     assert outcome.tokens[party.other] == []
-    rule = draft_rule(case.spec.draft_rule, case.spec.sampling.temperature)
+    rule = draft_rule(case.spec.decoding.draft_rule, case.spec.sampling.temperature)
     if case.spec.num_documents(party) == 0:  # then the law has no weights to follow
         for step, token in enumerate(tokens):
             own = CODEC.decode(distribution(case.spec.seed, party, tuple(tokens[:step]), ()))
@@ -73,7 +73,7 @@ def test_no_draft_is_wasted_but_those_past_the_end(party: Party) -> None:
         case = lone(seed, party)
         outcome = case.run()
         assert outcome.num_forwards[party.other] == 0
-        assert outcome.num_forwards[party] <= len(outcome.tokens[party]) + case.spec.max_window
+        assert outcome.num_forwards[party] <= len(outcome.tokens[party]) + case.spec.decoding.max_window
 
 
 def test_a_heartbeat_to_nobody_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

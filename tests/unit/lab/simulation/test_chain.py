@@ -73,8 +73,8 @@ def test_every_run_gives_the_tokens_of_the_draft_free_loop(num_workers: int) -> 
         assert num_tokens > 0 or of_run["cancelled"]
         scenario = make_chain_scenario(seed, num_workers)
         drafters.add(scenario.drafter)
-        lengths.add(scenario.spec.max_proposal)
-        policies.add(scenario.spec.length_policy)
+        lengths.add(scenario.spec.decoding.max_proposal)
+        policies.add(scenario.spec.decoding.length_policy)
         weighed.add(scenario.spec.roles.weighs_by_documents)
         listed.add(scenario.spec.rules.has_race_lists)
         counts += of_run

@@ -66,18 +66,18 @@ def test_about_half_of_the_scenarios_are_asked_at_a_worker() -> None:
     homes = Counter(make_chain_scenario(seed, 2).spec.home for seed in range(100))
     assert set(homes) == {SERVER, "worker-1", "worker-2"}
     assert 30 < homes[SERVER] < 70
-    assert all(not make_chain_scenario(seed, 0).spec.asked for seed in range(20))
+    assert all(not make_chain_scenario(seed, 0).spec.decoding.home for seed in range(20))
 
 
 def test_the_rest_of_a_scenario_does_not_depend_on_who_is_asked() -> None:
     """Recorded seeds keep what they drew before a worker could be asked."""
     scenario = make_chain_scenario(3, 2)
-    assert (scenario.drafter, scenario.spec.max_proposal, len(scenario.faults)) == ("good", 1, 2)
+    assert (scenario.drafter, scenario.spec.decoding.max_proposal, len(scenario.faults)) == ("good", 1, 2)
 
 
 @pytest.mark.parametrize("num_workers", [2, 5])
 def test_every_run_gives_the_tokens_of_the_draft_free_loop(num_workers: int) -> None:
-    seeds = [seed for seed in range(9) if make_chain_scenario(seed, num_workers).spec.asked]
+    seeds = [seed for seed in range(9) if make_chain_scenario(seed, num_workers).spec.decoding.home]
     assert len(seeds) > 1
     for seed in seeds:
         play_chain(seed, num_workers)

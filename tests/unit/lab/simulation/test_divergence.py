@@ -14,6 +14,7 @@ from tandem.protocol.coordinator import SessionCoordinator
 from tandem.protocol.outbox import Send
 from tandem.topology import PARTIES, Party
 from tandem_lab.simulation.link import Link
+from tandem_lab.simulation.specs import change_spec
 from tandem_lab.simulation.virtual import VirtualRun
 from tests.unit.lab.simulation.world import VOCAB, Case, make_spec, stop_rule, synchronous
 
@@ -70,7 +71,7 @@ def test_a_planted_divergence_is_detected_counted_and_healed(party: Party, jitte
         statistics = device[0].lifecycle.statistics
         assert statistics.num_divergences == statistics.num_resyncs == slip.num_slips, (case, step)
         if party is Party.CLOUD:
-            assert tuple(tokens) == synchronous(replace(spec, placement="device"))
+            assert tuple(tokens) == synchronous(change_spec(spec, placement="device"))
         num_planted += slip.num_slips
         num_at_the_end += bool(slip.num_slips) and step == len(tokens) - 1
     assert num_planted > 25
@@ -82,7 +83,7 @@ def test_the_cloud_ends_its_answer_early_by_a_slip() -> None:
     num_ended = 0
     for seed in range(200):
         spec = make_spec(seed, placement="mirror", max_new_tokens=10)
-        expected = synchronous(replace(spec, placement="device"))
+        expected = synchronous(change_spec(spec, placement="device"))
         step = len(expected) // 2
         if step + 1 >= len(expected):
             continue

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -13,6 +12,7 @@ from tandem.aggregation.document_weights import Weights
 from tandem.events import DoneEvent, SourcesEvent, TokenEvent
 from tandem.topology import PARTIES, Party
 from tandem_lab.simulation.link import Link
+from tandem_lab.simulation.specs import change_spec
 from tandem_lab.simulation.virtual import VirtualRun
 from tests.unit.lab.simulation.world import (
     PLACEMENTS,
@@ -37,7 +37,7 @@ def test_speculative_equals_synchronous_under_faults(placement: str, num_seeds: 
         case = make_case(seed, placement)
         run = case.make()
         outcome = run.run(200)
-        assert agree(outcome) == synchronous(replace(case.spec, placement="device")), case
+        assert agree(outcome) == synchronous(change_spec(case.spec, placement="device")), case
         assert outcome.done is not None
         assert outcome.done.statistics.num_divergences == outcome.done.statistics.num_resyncs == 0, case
         assert not any(run.open_sessions(party) for party in PARTIES), case
@@ -51,17 +51,17 @@ def test_the_synchronous_loop_itself_is_the_same_over_any_link() -> None:
     for seed in range(40):
         for placement in PLACEMENTS:
             case = make_case(seed, placement, synchronous=True)
-            expected = synchronous(replace(case.spec, placement="device", synchronous=False))
+            expected = synchronous(change_spec(case.spec, placement="device", synchronous=False))
             assert agree(case.run(400)) == expected, case
 
 
 def test_neither_speed_nor_window_nor_margin_shows_in_the_answer() -> None:
     for seed in range(15):
         base = make_spec(seed, placement="mirror")
-        expected = synchronous(replace(base, placement="device"))
+        expected = synchronous(change_spec(base, placement="device"))
         for window in (1, 2, 16):
             for mean_decode_s in (0.001, 0.3):
-                spec = replace(base, max_window=window)
+                spec = change_spec(base, max_window=window)
                 assert agree(Case(spec, Link(delay_s=0.05), mean_decode_s).run()) == expected
 
 
@@ -105,7 +105,7 @@ def test_within_a_party_order_is_no_matter_either() -> None:
         case = make_case(seed, PLACEMENTS[seed % len(PLACEMENTS)])
         run = case.make()
         _disorder(run, random.Random(seed))
-        assert agree(run.run(200)) == synchronous(replace(case.spec, placement="device")), case
+        assert agree(run.run(200)) == synchronous(change_spec(case.spec, placement="device")), case
 
 
 def test_a_run_repeats_itself() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import pytest
 
 from tandem.cli import main
+from tandem_lab.baselines.random_placement import RANDOM
 from tandem_lab.simulation import fuzz as fuzzing
 from tandem_lab.simulation.event_log import EventLog
 from tandem_lab.simulation.fuzz import (
@@ -65,8 +66,8 @@ def test_a_seed_gives_the_same_run() -> None:
 
 def test_all_kinds_of_queries_occur() -> None:
     specs = [make_scenario(seed).spec for seed in range(200)]
-    assert {spec.placement for spec in specs} == {"device", "cloud", "greedy", "mirror", "random"}
-    assert {spec.draft_rule for spec in specs} == {"coupled", "algorithm1"}
+    assert {spec.decoding.placement for spec in specs} == {"device", "cloud", "greedy", "mirror", RANDOM}
+    assert {spec.decoding.draft_rule for spec in specs} == {"coupled", "algorithm1"}
     assert {spec.on_peer_loss for spec in specs} == {"wait", "continue"}
     lengths = {len(expected(seed)) for seed in range(60)}
     assert min(lengths) > MIN_TOKENS - 1
@@ -102,4 +103,4 @@ def test_the_command_counts(capsys: pytest.CaptureFixture[str]) -> None:
     assert "fuzz: 100 %" in found.err
     assert main(["lab", "fuzz", "--seed", "7"]) == 0
     assert "TokenEvent" not in found.out
-    assert "Verdict" in capsys.readouterr().out or make_scenario(7).spec.placement == "mirror"
+    assert "Verdict" in capsys.readouterr().out or make_scenario(7).spec.decoding.placement == "mirror"

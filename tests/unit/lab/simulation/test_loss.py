@@ -10,6 +10,7 @@ import pytest
 from tandem.events import PeerEvent, PlacementEvent, TokenEvent
 from tandem.topology import PARTIES, Party
 from tandem_lab.simulation.link import Link
+from tandem_lab.simulation.specs import change_spec
 from tandem_lab.simulation.virtual import Outcome, VirtualRun
 from tests.unit.lab.simulation.world import (
     CODEC,
@@ -36,7 +37,7 @@ def long_case(seed: int, cut_s: tuple[float, float] | None, **changes: object) -
 
 
 def expected(case: Case) -> tuple[int, ...]:
-    return synchronous(replace(case.spec, placement="device", on_peer_loss="wait"))
+    return synchronous(change_spec(case.spec, placement="device", on_peer_loss="wait"))
 
 
 @pytest.mark.parametrize("placement", PLACEMENTS)

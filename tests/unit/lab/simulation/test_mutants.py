@@ -73,6 +73,7 @@ from tandem.topology import PAIR, PARTIES
 from tandem_lab.simulation.faults import Fault
 from tandem_lab.simulation.fuzz import FuzzFailure, Scenario, expected, make_scenario, play
 from tandem_lab.simulation.link import Link as VirtualLink
+from tandem_lab.simulation.specs import change_spec
 from tandem_lab.simulation.world import CODEC, VOCAB, World
 from tests.unit.lab.simulation.world import Case, agree, make_spec, synchronous
 
@@ -528,7 +529,7 @@ def check_waiting(seed: int) -> None:
     spec = make_spec(seed, synchronous=True, placement="device", max_new_tokens=10)
     run = Case(spec, VirtualLink(delay_s=rtt_s / 2)).make(lambda party, rng: decode_s)
     outcome = run.run(60)
-    assert agree(outcome) == synchronous(replace(spec, synchronous=False))
+    assert agree(outcome) == synchronous(change_spec(spec, synchronous=False))
     times = [event.committed_s for event in outcome.events if isinstance(event, TokenEvent)]
     assert all(later - earlier >= rtt_s + decode_s for earlier, later in pairwise(times))
     assert set(outcome.num_forwards.values()) == {len(times)}

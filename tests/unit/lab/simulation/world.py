@@ -13,6 +13,7 @@ from tandem.topology import PARTIES, Party
 from tandem_lab.simulation import specs
 from tandem_lab.simulation.link import Link
 from tandem_lab.simulation.oracle import answer, has_oracle
+from tandem_lab.simulation.specs import change_spec
 from tandem_lab.simulation.virtual import Outcome, VirtualRun
 from tandem_lab.simulation.world import CODEC, EOS, VOCAB, World, distribution, number, stop_rule
 
@@ -93,7 +94,7 @@ def synchronous(spec: SessionSpec) -> tuple[int, ...]:
     """What every run must give: the draft-free loop, or for Algorithm 1 the token-wise loop over a perfect link."""
     if has_oracle(spec):
         return answer(spec, stop_rule(spec.sampling.max_new_tokens))
-    outcome = Case(replace(spec, synchronous=True, placement="device"), Link()).run()
+    outcome = Case(change_spec(spec, synchronous=True, placement="device"), Link()).run()
     return agree(outcome)
 
 

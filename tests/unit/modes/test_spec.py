@@ -1,0 +1,50 @@
+"""What a spec is called where it crosses a link: a party of the same version reads it, whatever fields come between."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields
+from typing import get_type_hints
+
+from tandem.config.schema import DecodingConfig
+from tandem.conversation import Message
+from tandem.modes.query import Query
+from tandem.modes.spec import SessionSpec
+from tandem_lab.simulation.specs import make_spec
+
+WIRE = {
+    "session": "a", "query": "b", "seed": "c", "sampling": "d", "decoding": "e", "documents": "f",
+    "relevance_scale": "g", "question_weight": "h", "evidence_weight": "i", "evidence_memory": "j",
+    "on_peer_loss": "k", "peer_loss_margin_s": "l", "weights_fingerprints": "m", "eos_token_ids": "n",
+    "vocab_size": "o", "device_decode_line": "p", "cloud_decode_line": "q", "only": "r", "device_filter": "s",
+    "cloud_filter": "t", "history": "u", "chat_query": "v", "show_drafts": "w", "workers": "x", "weights": "y",
+    "race_depth": "z", "num_logprobs": "aa", "committed": "bb", "condensed": "cc", "layouts": "dd",
+    "has_several_models": "ee", "day": "ff",
+}  # fmt: skip
+"""A change here is a change of `PROTOCOL_VERSION`."""
+
+
+def test_names_on_the_wire_are_pinned_and_differ() -> None:
+    hints = get_type_hints(Query, include_extras=True)
+    assert {name: hint.__metadata__[0].alias for name, hint in hints.items()} == WIRE
+    assert len(set(WIRE.values())) == len(WIRE) == len(fields(SessionSpec))
+
+
+def test_only_what_differs_from_the_defaults_travels() -> None:
+    spec = make_spec(mode="speculative", history=(Message("user", "Why?"),))
+    written = json.loads(spec.to_json())
+    assert written["e"] == {"mode": "speculative", "placement": "device"}
+    assert written.keys() < set(WIRE.values())
+    assert SessionSpec.from_json(spec.to_json()) == spec
+
+
+def test_every_decoding_option_travels() -> None:
+    """Whatever is added to the group."""
+    values = {
+        "mode": "speculative", "draft_rule": "rejection", "placement": "cloud", "synchronous": True, "max_window": 3,
+        "max_proposal": 5, "length_policy": "best", "uplink_budget_bits": 900, "pacing": "pipelined", "home": "ada",
+    }  # fmt: skip
+    assert {field.name for field in fields(DecodingConfig)} == values.keys()
+    spec = make_spec(**values)
+    assert json.loads(spec.to_json())["e"] == values
+    assert SessionSpec.from_json(spec.to_json()) == spec
