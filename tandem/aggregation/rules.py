@@ -7,10 +7,9 @@ shares, seed, step), never of order or time.
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -208,8 +207,9 @@ class Coupled:
     """Coupled drafts, the default: both drafts and the target share one race; see `coupling`. NOT in the paper."""
 
     name = "coupled"
+    needs_drafts = False
 
-    def draft(self, distribution: Distribution, *, seed: int, step: int, party: Party) -> int:
+    def draft(self, distribution: Distribution, *, seed: int, step: int, party: Party = Party.DEVICE) -> int:
         """The winner of the party's race; the noise is the same for both parties."""
         return coupled_draw(distribution, seed=seed, step=step)
 
@@ -227,6 +227,18 @@ class Coupled:
             acceptance_device=coupled_acceptance(device, target),
             acceptance_cloud=coupled_acceptance(cloud, target),
         )
+
+    def choose(
+        self,
+        target: Distribution,
+        proposed: int | None,
+        draft: Distribution | None = None,
+        *,
+        seed: int,
+        step: int,
+    ) -> int:
+        """The winner of the target's race, whatever was proposed: ids alone are enough."""
+        return coupled_draw(target, seed=seed, step=step)
 
 
 class Algorithm1:
@@ -262,11 +274,13 @@ class Algorithm1:
 class Greedy:
     """Temperature 0: drafts and target are the most probable tokens, whichever rule was requested."""
 
+    needs_drafts = False
+
     def __init__(self, name: str) -> None:
         """name: the rule that was requested."""
         self.name = name
 
-    def draft(self, distribution: Distribution, *, seed: int, step: int, party: Party) -> int:
+    def draft(self, distribution: Distribution, *, seed: int, step: int, party: Party = Party.DEVICE) -> int:
         """The most probable token; ties go to the lowest id."""
         return distribution.argmax()
 
@@ -283,6 +297,18 @@ class Greedy:
             acceptance_device=float(device_token == target),
             acceptance_cloud=float(cloud_token == target),
         )
+
+    def choose(
+        self,
+        target: Distribution,
+        proposed: int | None,
+        draft: Distribution | None = None,
+        *,
+        seed: int,
+        step: int,
+    ) -> int:
+        """The most probable token of the target, whatever was proposed."""
+        return target.argmax()
 
 
 DRAFT_RULES = (Coupled.name, Algorithm1.name)
@@ -303,18 +329,6 @@ def draft_rule(name: str, temperature: float) -> DraftRule:
 # ---- How proposed tokens are verified where the drafter has no vote ----------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Verified:
-    """The outcome of one proposal."""
-
-    num_accepted: int  # proposed tokens that stand, from the first on
-    token: int  # the correction behind them, or the bonus if all stand
-
-    def tokens(self, proposed: Sequence[int]) -> tuple[int, ...]:
-        """What is committed, num_accepted + 1 tokens."""
-        return (*proposed[: self.num_accepted], self.token)
-
-
 class Proposed(NamedTuple):
     """A token that another party proposes."""
 
@@ -322,19 +336,20 @@ class Proposed(NamedTuple):
     payload: bytes | None  # the encoded distribution that it was drawn from, where that travels
 
 
-class ProposalRule(ABC):
-    """How a drafter draws and a verifier verifies."""
+class ProposalRule(Protocol):
+    """How a drafter without a vote draws, and how the only voter chooses."""
 
-    name: str
-    """In configuration and handshake."""
-    needs_drafts: ClassVar[bool]
-    """Whether the distributions that tokens were drawn from must travel with them."""
+    @property
+    def name(self) -> str:
+        """In configuration and handshake."""
 
-    @abstractmethod
+    @property
+    def needs_drafts(self) -> bool:
+        """Whether the distributions that tokens were drawn from must travel with them."""
+
     def draft(self, distribution: Distribution, *, seed: int, step: int) -> int:
         """A token drawn from the drafter's distribution. step: output position, 0-based, whatever the proposal."""
 
-    @abstractmethod
     def choose(
         self,
         target: Distribution,
@@ -350,82 +365,8 @@ class ProposalRule(ABC):
         ProtocolError.
         """
 
-    def verify(
-        self,
-        tokens: Sequence[int],
-        targets: Sequence[Distribution],
-        drafts: Sequence[Distribution] = (),
-        *,
-        seed: int,
-        step: int,
-    ) -> Verified:
-        """How many of the tokens stand, and which one follows.
 
-        tokens: [k]. targets: p at each one's place and behind the last, [k + 1]. drafts: [k] where `needs_drafts`.
-        step: output position of the first token. Raises ProtocolError.
-        """
-        if self.needs_drafts and (len(targets) != len(tokens) + 1 or len(drafts) != len(tokens)):
-            raise _too_few(tokens, targets, drafts)
-        for position, target in enumerate(targets):
-            is_bonus = position == len(tokens)
-            proposed = None if is_bonus else tokens[position]
-            draft = drafts[position] if self.needs_drafts and not is_bonus else None
-            token = self.choose(target, proposed, draft, seed=seed, step=step + position)
-            if token != proposed:
-                return Verified(position, token)
-        raise _too_few(tokens, targets)
-
-
-class CoupledProposals(ProposalRule):
-    """Ids alone: a token stands if it is the one that the target's race picks."""
-
-    name = "coupled"
-    needs_drafts = False
-
-    def draft(self, distribution: Distribution, *, seed: int, step: int) -> int:
-        """The winner of the drafter's race."""
-        return coupled_draw(distribution, seed=seed, step=step)
-
-    def choose(
-        self,
-        target: Distribution,
-        proposed: int | None,
-        draft: Distribution | None = None,
-        *,
-        seed: int,
-        step: int,
-    ) -> int:
-        """The winner of the target's race, whatever was proposed."""
-        return coupled_draw(target, seed=seed, step=step)
-
-
-class GreedyProposals(ProposalRule):
-    """Temperature 0: a token stands if it is the target's most probable one, of equals that of the lowest id."""
-
-    needs_drafts = False
-
-    def __init__(self, name: str) -> None:
-        """name: the rule that was requested."""
-        self.name = name
-
-    def draft(self, distribution: Distribution, *, seed: int, step: int) -> int:
-        """The most probable token."""
-        return distribution.argmax()
-
-    def choose(
-        self,
-        target: Distribution,
-        proposed: int | None,
-        draft: Distribution | None = None,
-        *,
-        seed: int,
-        step: int,
-    ) -> int:
-        """The most probable token of the target, whatever was proposed."""
-        return target.argmax()
-
-
-class RejectionProposals(ProposalRule):
+class RejectionProposals:
     """Acceptance with probability min(1, p/q), correction from norm(max(0, p - q)), bonus from p.
 
     Draft, acceptance and correction of a step have independent uniform numbers. The number of a step's draft is the
@@ -470,7 +411,7 @@ def acceptance(token: int, draft: Distribution, target: Distribution) -> float:
     return keep_probability(token, draft, target, 1.0)
 
 
-PROPOSAL_RULES = (CoupledProposals.name, RejectionProposals.name)
+PROPOSAL_RULES = (Coupled.name, RejectionProposals.name)
 """Names of the rules; the first is the default."""
 
 
@@ -479,16 +420,5 @@ def proposal_rule(name: str, temperature: float) -> ProposalRule:
     if name not in PROPOSAL_RULES:
         raise ConfigError(f"The proposal rule {name!r} is unknown; {did_you_mean(name, PROPOSAL_RULES)}")
     if temperature == 0.0:
-        return GreedyProposals(name)
-    return CoupledProposals() if name == CoupledProposals.name else RejectionProposals()
-
-
-def _too_few(
-    tokens: Sequence[int], targets: Sequence[Distribution], drafts: Sequence[Distribution] | None = None
-) -> ProtocolError:
-    sent = "" if drafts is None else f" and {len(drafts)} draft distributions"
-    return ProtocolError(
-        f"A proposal of {len(tokens)} tokens needs {len(tokens) + 1} target distributions"
-        f"{'' if drafts is None else f' and {len(tokens)} draft distributions'}, got {len(targets)}{sent}; "
-        "verify the whole proposal in one pass."
-    )
+        return Greedy(name)
+    return Coupled() if name == Coupled.name else RejectionProposals()

@@ -16,10 +16,11 @@ import pytest
 from tandem.aggregation import rules as proposals
 from tandem.aggregation.coupling import Purpose, exponentials, uniforms
 from tandem.aggregation.distributions import Distribution
-from tandem.aggregation.rules import ProposalRule, RejectionProposals, Verified, acceptance, draw, residual
+from tandem.aggregation.rules import acceptance, draw, residual
 from tandem.errors import ProtocolError
 from tandem.papers.lattice import Lattice
 from tests.distributions import from_dense
+from tests.laws.proposals import RejectionVerifier, Verified, Verifier
 
 VOCAB, RESOLUTION, GRID = 3, 6, 60
 CODEC = Lattice(RESOLUTION)
@@ -70,7 +71,7 @@ def acceptance_of(script: Script, verify: Callable[[], Verified], position: int)
 
 
 def outcomes(
-    rule: ProposalRule, script: Script, tokens: Sequence[int], chain: Chain
+    rule: Verifier, script: Script, tokens: Sequence[int], chain: Chain
 ) -> dict[tuple[int, ...], float]:
     """Probability of what one proposal commits, given its tokens; before it, token 0 was committed."""
     before = (0, *tokens)
@@ -100,7 +101,7 @@ def outcomes(
 
 
 def committed_distribution(
-    rule: ProposalRule, chain: Chain, length: int, drawn: Sequence[np.ndarray]
+    rule: Verifier, chain: Chain, length: int, drawn: Sequence[np.ndarray]
 ) -> np.ndarray:
     """Joint distribution of the first length + 1 tokens, [VOCAB] * (length + 1); later rounds are taken as exact.
 
@@ -129,7 +130,7 @@ def wanted(chain: Chain, length: int) -> np.ndarray:
     return np.asarray(joint)
 
 
-def check_exact(rule: ProposalRule, *, is_quantised: bool = True) -> None:
+def check_exact(rule: Verifier, *, is_quantised: bool = True) -> None:
     for length, count in ((1, 12), (2, 5)):
         for chain in chains(count):
             drawn = [sent(row).dense(VOCAB) if is_quantised else row for row in chain[0]]
@@ -138,7 +139,7 @@ def check_exact(rule: ProposalRule, *, is_quantised: bool = True) -> None:
 
 
 def test_the_committed_tokens_follow_the_target() -> None:
-    check_exact(RejectionProposals())
+    check_exact(RejectionVerifier())
 
 
 def lenient(token: int, draft: Distribution, target: Distribution) -> float:
@@ -150,10 +151,10 @@ def test_mutant_sample_then_quantise(monkeypatch: pytest.MonkeyPatch) -> None:
     """Drafts drawn from q, checked with the quantised distribution: more is accepted, and the answer is wrong."""
     monkeypatch.setattr(proposals, "acceptance", lenient)
     with pytest.raises(AssertionError):
-        check_exact(RejectionProposals(), is_quantised=False)
+        check_exact(RejectionVerifier(), is_quantised=False)
 
 
-class Mutant(RejectionProposals):
+class Mutant(RejectionVerifier):
     """The rule as it stands, with its distributions exchanged before it sees them."""
 
     def __init__(self, bend: Callable[..., tuple[Sequence[Distribution], Sequence[Distribution]]]) -> None:
@@ -187,7 +188,7 @@ def test_mutant_acceptance_with_the_distribution_of_the_position_before(
         before[0] = target
         return found
 
-    class Forgetful(RejectionProposals):
+    class Forgetful(RejectionVerifier):
         def verify(self, *args: object, **options: object) -> Verified:
             before.clear()
             return super().verify(*args, **options)  # type: ignore[arg-type]
@@ -217,13 +218,13 @@ RESIDUALS: dict[str, Callable[[Distribution, Distribution], Distribution | None]
 def test_mutant_residuals(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(proposals, "residual", RESIDUALS[name])
     with pytest.raises(AssertionError):
-        check_exact(RejectionProposals())
+        check_exact(RejectionVerifier())
 
 
 def test_a_token_that_its_distribution_excludes_is_refused() -> None:
     draft, target = from_dense(np.array([0.5, 0.5, 0.0])), from_dense(np.ones(3))
     with pytest.raises(ProtocolError) as caught:
-        RejectionProposals().verify([2], [target, target], [draft], seed=0, step=0)
+        RejectionVerifier().verify([2], [target, target], [draft], seed=0, step=0)
     assert str(caught.value) == (
         "A proposed token must have a probability above zero in its own draft distribution, but token 2 has none; drop "
         "the proposal and ask the drafter again."
@@ -236,7 +237,7 @@ Q = np.array([[0.6, 0.25, 0.15], [0.26, 0.26, 0.48], [0.1, 0.66, 0.24]])
 P = np.array([[0.2, 0.45, 0.35], [0.5, 0.25, 0.25], [0.4, 0.2, 0.4]])
 
 
-def answer(rule: ProposalRule, num_tokens: int, seed: int, length: int) -> list[int]:
+def answer(rule: Verifier, num_tokens: int, seed: int, length: int) -> list[int]:
     """One long answer, proposal by proposal."""
     drafts, targets = [sent(row) for row in Q], [from_dense(row) for row in P]
     committed = [0]
@@ -267,20 +268,20 @@ def check_transitions(tokens: Sequence[int], chi_square: Callable[..., None]) ->
 
 
 def test_a_long_answer_follows_the_target(chi_square: Callable[..., None]) -> None:
-    check_transitions(answer(RejectionProposals(), 20_000, 5, 3), chi_square)
+    check_transitions(answer(RejectionVerifier(), 20_000, 5, 3), chi_square)
 
 
 def test_mutant_one_stream_for_all(chi_square: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
     real = proposals.uniform
     monkeypatch.setattr(proposals, "uniform", lambda seed, purpose, step: real(seed, Purpose.DECISION, step))
     with pytest.raises(AssertionError):
-        check_transitions(answer(RejectionProposals(), 8_000, 5, 3), chi_square)
+        check_transitions(answer(RejectionVerifier(), 8_000, 5, 3), chi_square)
 
 
 def test_mutant_sample_then_quantise_in_a_long_answer(chi_square: Callable[..., None]) -> None:
     rows = {sent(q): from_dense(q) for q in Q}
 
-    class SampleThenQuantise(RejectionProposals):
+    class SampleThenQuantise(RejectionVerifier):
         def draft(self, distribution: Distribution, *, seed: int, step: int) -> int:
             return super().draft(rows[distribution], seed=seed, step=step)
 
@@ -337,7 +338,7 @@ def test_published_rules_are_biased(
 
 
 def test_a_draft_and_a_correction_are_draws_of_their_own() -> None:
-    rule = RejectionProposals()
+    rule = RejectionVerifier()
     one = rule.draft(from_dense(Q[0]), seed=1, step=4)
     assert one == draw(
         from_dense(Q[0]), float(uniforms(1, Purpose.DRAFT_DEVICE, 4, np.zeros(1, dtype=np.int64))[0])
