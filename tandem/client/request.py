@@ -20,8 +20,8 @@ from tandem.config.sampling import SamplingOptions, SamplingParams
 from tandem.config.schema import Config, DecodingConfig, DecodingOptions, LinkConfig, OnPeerLoss
 from tandem.conversation import Message, MessageDict, read_history
 from tandem.errors import Code, ConfigError, QueryError, nearest
+from tandem.modes.query import MAX_TOP_LOGPROBS as MAX_TOP_LOGPROBS
 from tandem.modes.spec import SessionSpec
-from tandem.protocol.logprobs import MAX_TOP_LOGPROBS as MAX_TOP_LOGPROBS
 from tandem.topology import PARTIES, Party, as_party, at_start, in_words
 
 if TYPE_CHECKING:

@@ -333,8 +333,7 @@ class Registry:
         tag = cursor.take(1)[0]
         if tag not in self._by_tag:
             raise ProtocolError(
-                f"A frame begins with the unknown tag {tag}; "
-                "check that both parties run the same version of Tandem."
+                f"A frame begins with the unknown tag {tag}; check that both parties run the same version of Tandem."
             )
         cls, fields = self._by_tag[tag]
         if cls not in allowed:

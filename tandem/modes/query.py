@@ -19,6 +19,9 @@ from tandem.topology import Party, at_start
 
 PeerLoss = Literal["continue", "wait", "fail"]
 
+MAX_TOP_LOGPROBS = 20
+"""Likeliest tokens that a query may ask for, as OpenAI has it."""
+
 
 def wire(name: str) -> Any:
     """What a field is called where it crosses a link, which may be slow. No two fields may have the same name."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tandem.errors import Code, ConfigError, ProtocolError
+from tandem.modes.query import MAX_TOP_LOGPROBS
 from tandem.modes.spec import SessionSpec
-from tandem.protocol.logprobs import MAX_TOP_LOGPROBS
 from tandem.topology import Party
 
 MAX_WINDOW = 1024

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import nan
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from tandem.events import (
     ClientEvent,
@@ -19,6 +19,7 @@ from tandem.events import (
     Source,
     SourcesEvent,
     TokenEvent,
+    TokenLogprob,
 )
 from tandem.messages import (
     DecoderReady,
@@ -33,7 +34,6 @@ from tandem.messages import (
 from tandem.modes.spec import SessionSpec
 from tandem.protocol.ballots import Entry
 from tandem.protocol.log import DecidedToken
-from tandem.protocol.logprobs import name_logprobs
 from tandem.protocol.outbox import Send
 from tandem.protocol.provisional import Provisional
 from tandem.topology import PARTIES, Party
@@ -192,7 +192,7 @@ class Reporter:
             rtt_s=self._last_rtt_s,
             is_alone=record.is_alone,
             last_voter=record.last_voter,
-            **name_logprobs(decided.token, record.logprobs),
+            **_name_logprobs(decided.token, record.logprobs),
         )
         observation = Observation(
             step=decided.step,
@@ -281,6 +281,17 @@ def make_estimate_event(estimate: Estimate) -> EstimateEvent:
         bytes_per_s=profile.bytes_per_s,
         assumed=estimate.assumed,
     )
+
+
+def _name_logprobs(token: int, known: Logprobs | None) -> dict[str, Any]:
+    """Fields of a `TokenEvent`."""
+    if known is None:
+        return {}
+    top = zip(known.top_ids, known.top_logprobs, strict=True)
+    return {
+        "logprob": TokenLogprob(token=token, logprob=known.logprob),
+        "top_logprobs": tuple(TokenLogprob(token=index, logprob=logprob) for index, logprob in top),
+    }
 
 
 def _decode_s(draft: Entry | None) -> float:

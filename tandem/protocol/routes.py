@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from math import inf
+from math import exp, fsum, inf
 
+from tandem.aggregation.distributions import TOLERANCE
 from tandem.errors import ProtocolError
 from tandem.messages import (
     Cancel,
@@ -32,7 +33,6 @@ from tandem.messages import (
 from tandem.modes.proposing import MAX_PROPOSAL
 from tandem.modes.spec import SessionSpec
 from tandem.protocol.log import MAX_VERDICT_TOKENS
-from tandem.protocol.logprobs import LogprobLimits
 from tandem.topology import Topology, in_words
 
 IN_TURN = (Verdict, ListRequest)
@@ -47,7 +47,6 @@ class Routes:
 
     def __init__(self, spec: SessionSpec, party: str) -> None:
         self.spec, self.rules, self.roles, self.party = spec, spec.rules, spec.roles, party
-        self._logprob_limits = LogprobLimits.of(spec)
         self.proposals_go_to = self.rules.audience(Proposal, party)
         self.votes_go_to = self.rules.audience(Votes, party)
         self.verdicts_go_to = self.rules.audience(Verdict, party)
@@ -280,8 +279,8 @@ class Routes:
             )
 
     def _check_logprobs(self, source: str, logprobs: Sequence[Logprobs], num_tokens: int) -> None:
-        limits = self._logprob_limits
-        if limits is None:
+        num_top = self.spec.num_logprobs
+        if num_top is None or not self.rules.tells_logprobs:
             raise ProtocolError(
                 f"{source} sent log probabilities, which this query does not ask of it; check its version."
             )
@@ -290,9 +289,9 @@ class Routes:
                 f"{source} sent log probabilities of {len(logprobs)} tokens in a verdict of {num_tokens}; check its "
                 "version."
             )
-        if not all(map(limits.allow, logprobs)):
+        if not all(_is_possible(known, num_top, self.spec.vocab_size) for known in logprobs):
             raise ProtocolError(
-                f"{source} sent log probabilities that no distribution has, or more than {limits.num_top} of a step; "
+                f"{source} sent log probabilities that no distribution has, or more than {num_top} of a step; "
                 "check its version."
             )
 
@@ -324,3 +323,13 @@ def _check_weights(source: str, log_weights: Iterable[float]) -> None:
             raise ProtocolError(
                 f"{source} sent a log weight of {log_weight}, which must be finite or -inf; check its version."
             )
+
+
+def _is_possible(known: Logprobs, num_top: int, vocab_size: int) -> bool:
+    """Whether some distribution over the vocabulary has these, which are at most so many."""
+    ids, values = known.top_ids, (known.logprob, *known.top_logprobs)
+    if not len(set(ids)) == len(ids) == len(known.top_logprobs) <= num_top:
+        return False
+    if any(index >= vocab_size for index in ids) or not all(-inf < value <= TOLERANCE for value in values):
+        return False
+    return fsum(map(exp, known.top_logprobs)) <= 1.0 + len(values) * TOLERANCE

@@ -9,10 +9,10 @@ from tandem.modes.spec import SessionSpec
 from tandem.protocol.aggregating import AggregatorSession
 from tandem.protocol.session_tables import AggregatingTable
 from tandem.scheduler.greedy import Situation
-from tandem.scheduler.policies import LOADED
+from tandem.scheduler.policies import load_policy
 from tandem.topology import Party
 
-RANDOM = "lab:random"
+RANDOM = f"{__name__}:make"
 """The name of the placement."""
 
 
@@ -41,4 +41,9 @@ class RandomAggregatingTable(AggregatingTable):
         return AggregatorSession(spec, self.party, self.codec, policy)
 
 
-LOADED[RANDOM] = lambda first: Random(seed=0)  # for schedulers, which ask it for advice alone
+def make(first: Party) -> Random:
+    """For schedulers, which ask it for advice alone."""
+    return Random(seed=0)
+
+
+load_policy(RANDOM, {}, "The laboratory")

@@ -166,7 +166,7 @@ def test_every_cited_equation_is_in_the_table() -> None:
 
 
 def test_the_table_names_things_that_exist() -> None:
-    for module, name in (("mixture", "target_distribution"), ("rejection", "residual"), ("coupling", "race")):
+    for module, name in (("rules", "target_distribution"), ("rules", "residual"), ("coupling", "race")):
         assert f"`{module}.{name}`" in page("reference/notation.md")
     sources = "\n".join(file.read_text("utf-8") for file in SOURCES)
     cells = [row.split("|")[2] for row in page("reference/notation.md").splitlines() if row.count("|") == 6]

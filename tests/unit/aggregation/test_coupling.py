@@ -1,16 +1,113 @@
-"""Coupled drafts: the race. Its statistics: tests/laws."""
+"""Counter-based randomness, and the race. Independence and statistics: tests/laws."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from fractions import Fraction
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tandem.aggregation.coupling import coupled_draw, noise, race
+from tandem.aggregation import coupling as randomness
+from tandem.aggregation.coupling import (
+    FEW,
+    MANY,
+    Purpose,
+    coarse_uniforms,
+    coupled_draw,
+    exponentials,
+    noise,
+    race,
+    uniform,
+    uniforms,
+)
 from tandem.aggregation.distributions import Distribution
+from tandem.topology import Party
+
+# ---- counter-based randomness: range, reproducibility, known answers. Independence: tests/laws ---------------
+
+IDS = np.array([0, 1, 2, 151_935, 262_143])
+
+
+def test_values_lie_strictly_inside_the_unit_interval() -> None:
+    u = uniforms(5, Purpose.COUPLED, 0, np.arange(1 << 18))
+    assert 0.0 < u.min() < 1e-4
+    assert 1.0 > u.max() > 1 - 1e-4
+    assert np.isfinite(exponentials(5, Purpose.COUPLED, 0, np.arange(1 << 18))).all()
+
+
+def test_the_extremes_of_the_hash_stay_inside(monkeypatch: pytest.MonkeyPatch) -> None:
+    for seed, extreme in (
+        (987_654_321, 0),
+        (987_654_322, (1 << 64) - 1),
+    ):  # seeds of no other test: numbers are kept
+        monkeypatch.setattr(randomness, "mix_in_place", lambda values, extreme=extreme: values.fill(extreme))
+        monkeypatch.setattr(randomness, "mix", lambda value, extreme=extreme: extreme)
+        for ids in (IDS, np.arange(FEW + 1)):
+            u = uniforms(seed, Purpose.COUPLED, 0, ids)
+            assert 0.0 < u[0] < 1.0
+            assert np.all(exponentials(seed, Purpose.COUPLED, 0, ids) > 0.0)
+
+
+@pytest.mark.parametrize("function", [uniforms, exponentials])
+def test_few_numbers_are_the_same_bits_as_many(function: Callable[..., np.ndarray]) -> None:
+    ids = np.random.default_rng(6).integers(0, 1 << 18, 8 * FEW)
+    for seed, step in ((0, 0), (3, 999), (-5, 7), ((1 << 64) - 1, 12)):
+        many = function(seed, Purpose.COUPLED, step, ids)
+        for num_ids in (1, 2, FEW):
+            assert function(seed, Purpose.COUPLED, step, ids[:num_ids]).tolist() == many[:num_ids].tolist()
+        assert uniform(seed, Purpose.COUPLED, step) == uniforms(seed, Purpose.COUPLED, step, ids * 0)[0]
+
+
+def test_a_number_depends_on_its_own_id_alone() -> None:
+    together = uniforms(9, Purpose.COUPLED, 4, IDS)
+    alone = [uniforms(9, Purpose.COUPLED, 4, IDS[i : i + 1])[0] for i in range(IDS.size)]
+    assert together.tolist() == alone
+    assert uniforms(9, Purpose.COUPLED, 4, IDS.astype(np.int32)).tolist() == alone
+
+
+def test_seeds_are_taken_modulo_two_to_the_64() -> None:
+    assert uniform(-1, Purpose.DECISION, 0) == uniform((1 << 64) - 1, Purpose.DECISION, 0)
+
+
+def test_each_party_has_its_own_draft_stream() -> None:
+    assert Purpose.draft(Party.DEVICE) != Purpose.draft(Party.CLOUD)
+
+
+def test_known_answers() -> None:
+    """The streams are part of the protocol: both parties must agree to the bit, whatever their versions."""
+    assert [u.hex() for u in uniforms(7, Purpose.COUPLED, 3, IDS).tolist()] == UNIFORMS
+    assert [e.hex() for e in exponentials(7, Purpose.COUPLED, 3, IDS).tolist()] == EXPONENTIALS
+
+
+UNIFORMS = [
+    "0x1.fb1549e93261cp-3",
+    "0x1.ac42d01e029e0p-6",
+    "0x1.20645b55d11f4p-3",
+    "0x1.f47029bad6105p-1",
+    "0x1.49067ec6c3bd0p-5",
+]
+EXPONENTIALS = [
+    "0x1.655c959469924p+0",
+    "0x1.d27954c619b79p+1",
+    "0x1.f5d61b427b657p+0",
+    "0x1.7638930c6838cp-6",
+    "0x1.9b7ddc7c11f63p+1",
+]
+
+
+@pytest.mark.parametrize(("start", "count"), [(0, MANY), (0, 1), (3 * MANY, 1000), (2**18 - 5, 5)])
+def test_coarse_numbers_are_the_first_bits(start: int, count: int) -> None:
+    for step in range(4):
+        whole = uniforms(11, Purpose.COUPLED, step, np.arange(start, start + count))
+        coarse = coarse_uniforms(11, Purpose.COUPLED, step, start, count)
+        assert coarse.tolist() == np.floor(whole * 2.0**23).astype(int).tolist()
+
+
+# ---- coupled drafts: the race. Its statistics: tests/laws ----------------------------------------------------
 
 
 @given(st.lists(st.tuples(st.integers(0, 65535), st.floats(1e-16, 40.0)), min_size=1, max_size=20))

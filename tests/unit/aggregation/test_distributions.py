@@ -1,11 +1,28 @@
-"""Distributions: what they accept, look up and compare."""
+"""Distributions: what they accept, look up and compare; the largest of them, and what sampling options leave."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+from fractions import Fraction
+
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
 
-from tandem.aggregation.distributions import Distribution, union
+from tandem.aggregation.distributions import (
+    Distribution,
+    largest,
+    log_probabilities,
+    most_probable,
+    restrict,
+    union,
+)
+from tandem.config.sampling import SamplingParams
+
+# ---- distributions: what they accept, look up and compare ----------------------------------------------------
 
 
 def make(ids: list[int], probabilities: list[float]) -> Distribution:
@@ -53,3 +70,128 @@ def test_arrays_cannot_be_written_through_the_distribution() -> None:
 def test_what_is_no_distribution_is_refused(ids: list[int], probabilities: list[float]) -> None:
     with pytest.raises(ValueError, match="distribution"):
         Distribution(np.array(ids, dtype=np.int64), np.array(probabilities))
+
+
+# ---- log probabilities of a token and of its alternatives: all of them, in order, of sum 1 -------------------
+
+TARGET = Distribution(np.array([2, 5, 7, 9]), np.array([0.25, 0.5, 0.25, 0.0]))
+
+
+def test_the_likeliest_come_first_and_equals_by_their_ids() -> None:
+    named = log_probabilities(TARGET, 7, 3)
+    assert named.token == math.log(0.25)
+    assert named.top == ((5, math.log(0.5)), (2, math.log(0.25)), (7, math.log(0.25)))
+
+
+def test_excluded_tokens_are_no_alternatives() -> None:
+    assert len(log_probabilities(TARGET, 5, 20).top) == 3
+    assert log_probabilities(TARGET, 5, 0).top == ()
+
+
+def test_the_rest_is_spread_over_the_other_tokens() -> None:
+    target = Distribution(np.array([1]), np.array([0.4]), rest=0.6, vocab_size=5)
+    named = log_probabilities(target, 3, 5)
+    assert named.token == pytest.approx(math.log(0.15))
+    assert [token for token, _ in named.top] == [1, 0, 2, 3, 4]
+    assert math.fsum(math.exp(logprob) for _, logprob in named.top) == pytest.approx(1.0, abs=1e-12)
+
+
+# ---- the largest of many numbers, against sorting all of them ------------------------------------------------
+
+
+def slow_largest(values: NDArray[np.float64], limit: int) -> list[int]:
+    """By value, of equals by place."""
+    return sorted(sorted(range(values.size), key=lambda place: (-values[place], place))[:limit])
+
+
+@pytest.mark.parametrize("num_levels", [1, 3, 40, 10**9])
+def test_the_largest_are_those_that_sorting_finds(num_levels: int) -> None:
+    rng = np.random.default_rng(num_levels)
+    for size in (1, 2, 17, 256, 257, 300, 1025, 3000):
+        values = rng.integers(num_levels, size=size) / num_levels
+        for limit in {1, min(5, size), min(70, size), size // 2 + 1, size}:
+            assert largest(values, limit).tolist() == slow_largest(values, limit)
+
+
+def test_the_most_probable_of_some_tokens() -> None:
+    rng = np.random.default_rng(1)
+    for size in (1, 20, 256, 257, 2000):
+        dense = rng.integers(7, size=3000) / 7
+        ids = np.sort(rng.choice(3000, size=size, replace=False))
+        for limit in (1, 19, 300):
+            kept = ids[slow_largest(dense[ids], limit)]
+            assert most_probable(dense, ids, limit).tolist() == kept.tolist()
+
+
+# ---- top_k and min_p against a slow oracle, exactly; and the mutant that keeps ties by the highest i ---------
+
+Floats = NDArray[np.float64]
+Restrict = Callable[[Floats, SamplingParams], Floats]
+
+
+def slow_survivors(probabilities: Floats, sampling: SamplingParams) -> list[int]:
+    """Oracle: sort by probability, then id; keep the first top_k; drop those below the threshold."""
+    ranked = sorted(range(len(probabilities)), key=lambda token: (-probabilities[token], token))
+    kept = ranked[: sampling.top_k] if sampling.top_k else ranked
+    least = sampling.min_p * probabilities.max()
+    return sorted(token for token in kept if probabilities[token] >= least)
+
+
+def check(function: Restrict, probabilities: Floats, sampling: SamplingParams) -> None:
+    restricted = function(probabilities, sampling)
+    survivors = slow_survivors(probabilities, sampling)
+    assert set(np.flatnonzero(restricted).tolist()) == {token for token in survivors if probabilities[token]}
+    total = sum(Fraction(float(probabilities[token])) for token in survivors)
+    for token in survivors:
+        exact = Fraction(float(probabilities[token])) / total
+        assert restricted[token] == pytest.approx(float(exact), rel=1e-14)
+
+
+def draws(seed: int, size: int, levels: int) -> Floats:
+    """A distribution with many ties: multiples of one unit, some of them 0."""
+    weights = np.random.default_rng(seed).integers(0, levels, size).astype(float)
+    weights[seed % size] += 1
+    return np.asarray(weights / weights.sum())
+
+
+@given(
+    st.integers(0, 10_000),
+    st.integers(1, 40),
+    st.integers(1, 9),
+    st.integers(0, 45),
+    st.sampled_from([0.0, 0.1, 0.5, 1.0]),
+)
+def test_it_equals_the_oracle(seed: int, size: int, levels: int, top_k: int, min_p: float) -> None:
+    check(restrict, draws(seed, size, levels), SamplingParams(top_k=top_k, min_p=min_p))
+
+
+def test_ties_go_to_the_lowest_id() -> None:
+    probabilities = np.array([0.1, 0.2, 0.3, 0.2, 0.2])
+    assert np.flatnonzero(restrict(probabilities, SamplingParams(top_k=2))).tolist() == [1, 2]
+    assert np.flatnonzero(restrict(probabilities, SamplingParams(top_k=3))).tolist() == [1, 2, 3]
+    assert restrict(probabilities, SamplingParams(top_k=1)).tolist() == [0, 0, 1, 0, 0]
+
+
+def test_min_p_counts_from_the_largest() -> None:
+    probabilities = np.array([0.1, 0.2, 0.4, 0.3])
+    assert np.flatnonzero(restrict(probabilities, SamplingParams(min_p=0.5))).tolist() == [1, 2, 3]
+    assert np.flatnonzero(restrict(probabilities, SamplingParams(min_p=1.0))).tolist() == [2]
+    assert np.flatnonzero(restrict(probabilities, SamplingParams(min_p=0.5, top_k=2))).tolist() == [2, 3]
+
+
+@pytest.mark.parametrize(
+    "sampling", [SamplingParams(), SamplingParams(top_k=7), SamplingParams(top_k=5, min_p=0.1)]
+)
+def test_what_drops_nothing_changes_no_bit(sampling: SamplingParams) -> None:
+    probabilities = np.array([0.1, 0.2, 0.30000000000000004, 0.2, 0.2])
+    assert restrict(probabilities, sampling) is probabilities
+
+
+def test_the_mutant_that_keeps_the_highest_ids_fails() -> None:
+    def mutant(probabilities: Floats, sampling: SamplingParams) -> Floats:
+        return restrict(probabilities[::-1], sampling)[::-1]
+
+    tied = np.array([0.25, 0.25, 0.25, 0.25])
+    check(restrict, tied, SamplingParams(top_k=3))
+    with pytest.raises(AssertionError):
+        check(mutant, tied, SamplingParams(top_k=3))

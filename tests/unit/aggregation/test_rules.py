@@ -1,4 +1,4 @@
-"""Draft rules: the decision, its names and its errors."""
+"""Rules against slow obvious sums: shares, target, drafts, Algorithm 1 and acceptance. Laws as a whole: tests/laws."""
 
 from __future__ import annotations
 
@@ -6,11 +6,219 @@ import math
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import integrate
 
 from tandem.aggregation.distributions import Distribution
-from tandem.aggregation.rules import DRAFT_RULES, draft_rule
-from tandem.errors import ConfigError
+from tandem.aggregation.rules import (
+    DRAFT_RULES,
+    coupled_acceptance,
+    draft_rule,
+    draw,
+    keep_probability,
+    residual,
+    result_distribution,
+    shares,
+    speculative_acceptance,
+    target_distribution,
+    target_given_drafts,
+)
+from tandem.errors import ConfigError, ProtocolError
 from tandem.topology import Party
+from tests.distributions import from_dense
+
+# ---- shares and target distribution (Eq. 4, Appendix A.1) ----------------------------------------------------
+
+log_weights = st.floats(allow_nan=False, allow_infinity=False, width=64) | st.just(-math.inf)
+
+
+@given(log_weights, log_weights)
+def test_a1_shares_sum_to_one_and_swap_with_the_parties(device: float, cloud: float) -> None:
+    eta_device, eta_cloud = shares(device, cloud)
+    assert eta_device + eta_cloud == 1.0
+    assert eta_device == 1.0 - eta_cloud
+    assert shares(cloud, device) == (eta_cloud, eta_device)
+    assert eta_device >= eta_cloud if device >= cloud else eta_device <= eta_cloud
+
+
+@given(st.floats(-30, 30), st.floats(-30, 30))
+def test_a1_shares_are_the_ratio_of_the_weights(device: float, cloud: float) -> None:
+    expected = math.exp(device) / (math.exp(device) + math.exp(cloud))
+    assert shares(device, cloud)[0] == pytest.approx(expected, abs=1e-15)
+
+
+@pytest.mark.parametrize(
+    ("device", "cloud", "expected"),
+    [
+        (-math.inf, -math.inf, (0.5, 0.5)),
+        (-math.inf, -1e6, (0.0, 1.0)),
+        (1e6, -math.inf, (1.0, 0.0)),
+        (1e308, -1e308, (1.0, 0.0)),
+        (2000.0, 2000.0, (0.5, 0.5)),
+    ],
+)
+def test_a1_extremes(device: float, cloud: float, expected: tuple[float, float]) -> None:
+    assert shares(device, cloud) == expected
+
+
+@given(st.lists(st.floats(-30, 30) | st.just(-math.inf), min_size=1, max_size=8))
+def test_a1_shares_of_many_are_the_ratio_of_the_weights(many: list[float]) -> None:
+    """Also of one and of two; without any weight all count the same."""
+    weights = [math.exp(log_weight) for log_weight in many]
+    total = sum(weights)
+    expected = [weight / total for weight in weights] if total else [1 / len(many)] * len(many)
+    assert shares(*many) == pytest.approx(expected, abs=1e-15)
+    assert sum(shares(*many)) == pytest.approx(1.0, abs=1e-15)
+
+
+def test_a1_a_party_that_leaves_leaves_the_others_in_their_proportion() -> None:
+    before, after = shares(0.3, -0.2, 1.5), shares(0.3, 1.5)
+    assert after[0] / after[1] == pytest.approx(before[0] / before[2], rel=1e-14)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_a_log_weight_that_no_party_may_send_is_refused(bad: float) -> None:
+    with pytest.raises(ProtocolError, match=r"^A log weight must be finite or -inf, got (nan|inf); restart"):
+        shares(0.0, bad)
+
+
+def test_eq4_target_distribution() -> None:
+    device = Distribution(np.array([1, 4]), np.array([0.5, 0.5]))
+    cloud = Distribution(np.array([4, 9]), np.array([0.25, 0.75]))
+    target = target_distribution(device, cloud, 0.25)
+    assert target == Distribution(np.array([1, 4, 9]), np.array([0.125, 0.3125, 0.5625]))
+    assert target_distribution(cloud, device, 0.75) == target
+
+
+# ---- algorithm 1 piece by piece. Its distribution as a whole: tests/laws -------------------------------------
+
+OWN = Distribution(np.array([0, 1, 2]), np.array([0.5, 0.25, 0.25]))
+OTHER = Distribution(np.array([0, 1, 3]), np.array([0.125, 0.375, 0.5]))
+
+
+def test_keep_probability() -> None:
+    assert keep_probability(0, OWN, OTHER, 0.5) == 1 - 0.5 * (1 - 0.25)
+    assert keep_probability(1, OWN, OTHER, 0.5) == 1.0
+    assert keep_probability(2, OWN, OTHER, 0.25) == 0.75
+    assert keep_probability(2, OWN, OTHER, 0.0) == 1.0
+
+
+def test_residual() -> None:
+    assert residual(OWN, OTHER) == Distribution(np.array([1, 3]), np.array([0.2, 0.8]))
+    assert residual(OTHER, OWN) == Distribution(np.array([0, 2]), np.array([0.6, 0.4]))
+
+
+def test_residual_without_mass_keeps_the_draft() -> None:
+    """Also when rounding leaves q^s(x) above q^o(x) and nothing above q^s elsewhere."""
+    lower = Distribution(np.array([0, 1]), np.array([0.5 - 2**-54, 0.5]))
+    upper = Distribution(np.array([0, 1]), np.array([0.5, 0.5]))
+    assert residual(upper, lower) is None
+    assert keep_probability(0, upper, lower, 1.0) < 1.0
+    assert result_distribution(0, upper, lower, 1.0) == Distribution(np.array([0]), np.ones(1))
+    assert residual(OWN, OWN) is None
+
+
+def test_result_distribution() -> None:
+    distribution = result_distribution(2, OWN, OTHER, 0.5)
+    np.testing.assert_allclose(distribution.dense(4), [0.0, 0.1, 0.5, 0.4], atol=1e-16)
+
+
+def test_target_given_drafts_is_half_of_each() -> None:
+    distribution = target_given_drafts(1, 3, OWN, OTHER, 0.5)
+    expected = 0.5 * result_distribution(1, OWN, OTHER, 0.5).dense(4) + 0.5 * result_distribution(
+        3, OTHER, OWN, 0.5
+    ).dense(4)
+    np.testing.assert_array_equal(distribution.dense(4), expected)
+
+
+@pytest.mark.parametrize(("u", "token"), [(2**-53, 2), (0.49, 2), (0.51, 7), (1 - 2**-53, 7)])
+def test_draw_takes_the_quantile_and_never_a_token_of_probability_zero(u: float, token: int) -> None:
+    distribution = Distribution(np.array([1, 2, 5, 7, 9]), np.array([0.0, 0.5, 0.0, 0.5, 0.0]))
+    assert draw(distribution, u) == token
+
+
+def test_draw_stays_inside_when_the_sum_is_rounded() -> None:
+    for n in range(1, 400):
+        distribution = Distribution(np.arange(n), np.full(n, 1 / n))
+        assert draw(distribution, 1 - 2**-53) == n - 1
+
+
+# ---- acceptance formulas against slow obvious sums and an integral -------------------------------------------
+
+VOCAB = 8
+weights = st.lists(st.integers(0, 9), min_size=VOCAB, max_size=VOCAB).filter(any)
+dense_distributions = weights.map(lambda w: np.array(w) / sum(w))
+
+
+def both_coupled(device: Distribution, cloud: Distribution, eta_device: float) -> tuple[float, float]:
+    """Acceptance rates of device and cloud against their mixture."""
+    target = target_distribution(device, cloud, eta_device)
+    return coupled_acceptance(device, target), coupled_acceptance(cloud, target)
+
+
+def slow_coupled(q: np.ndarray, p: np.ndarray) -> float:
+    alive = [i for i in range(q.size) if q[i] > 0 and p[i] > 0]
+    return sum(1 / np.maximum(q / q[i], p / p[i]).sum() for i in alive)
+
+
+@given(dense_distributions, dense_distributions, st.floats(0, 1))
+def test_coupled_formula_equals_the_double_sum(a: np.ndarray, b: np.ndarray, eta_device: float) -> None:
+    device, cloud = from_dense(a), from_dense(b)
+    assert coupled_acceptance(device, cloud) == pytest.approx(slow_coupled(a, b), abs=1e-12)
+    p = target_distribution(device, cloud, eta_device)
+    expected = slow_coupled(a, p.dense(VOCAB)), slow_coupled(b, p.dense(VOCAB))
+    assert both_coupled(device, cloud, eta_device) == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_coupled_formula_equals_the_integral_over_the_clocks(seed: int) -> None:
+    """P(i wins both) = integral over E_i = t of exp(-t) prod_j P(E_j > t max(q_j/q_i, p_j/p_i))."""
+    rng = np.random.default_rng(seed)
+    q, p = rng.dirichlet(np.ones(5), size=2)
+
+    def wins_both(i: int) -> float:
+        others = [j for j in range(5) if j != i]
+        rate = [max(q[j] / q[i], p[j] / p[i]) for j in others]
+        return float(
+            integrate.quad(lambda t: np.exp(-t) * np.prod(np.exp(-t * np.array(rate))), 0, np.inf)[0]
+        )
+
+    expected = sum(wins_both(i) for i in range(5))
+    assert coupled_acceptance(from_dense(q), from_dense(p)) == pytest.approx(expected, abs=1e-8)
+
+
+@given(dense_distributions, dense_distributions, st.floats(0, 1))
+def test_eq5_equals_the_sum_over_the_vocabulary(a: np.ndarray, b: np.ndarray, eta: float) -> None:
+    delta = 1 - np.minimum(a, b).sum()
+    p = eta * a + (1 - eta) * b
+    expected = 0.5 * (1 - (1 - eta) * delta) + 0.5 * (a * p).sum()
+    assert speculative_acceptance(from_dense(a), from_dense(b), eta) == pytest.approx(expected, abs=1e-12)
+
+
+def test_equal_distributions_always_agree_when_coupled_and_half_the_time_when_not() -> None:
+    flat = Distribution(np.arange(100), np.full(100, 0.01))
+    assert both_coupled(flat, flat, 0.3) == pytest.approx((1.0, 1.0), abs=1e-12)
+    assert speculative_acceptance(flat, flat, 0.3) == pytest.approx(0.5 + 0.5 * 0.01, abs=1e-12)
+
+
+def test_disjoint_distributions() -> None:
+    device, cloud = Distribution(np.array([0]), np.ones(1)), Distribution(np.array([1]), np.ones(1))
+    assert both_coupled(device, cloud, 0.25) == pytest.approx((0.25, 0.75), abs=1e-12)
+    assert both_coupled(device, cloud, 1.0) == (1.0, 0.0)
+    assert coupled_acceptance(device, cloud) == 0.0
+    assert speculative_acceptance(device, cloud, 0.25) == pytest.approx(0.25, abs=1e-12)
+
+
+@given(dense_distributions, dense_distributions)
+def test_the_coupled_acceptance_lies_between_its_bounds(a: np.ndarray, b: np.ndarray) -> None:
+    """(1 - delta) / (1 + delta) <= alpha <= 1 - delta, delta the total variation (Daliri, Musco and Suresh)."""
+    delta = float(np.abs(a - b).sum() / 2)
+    alpha = coupled_acceptance(from_dense(a), from_dense(b))
+    assert (1 - delta) / (1 + delta) - 1e-12 <= alpha <= 1 - delta + 1e-12
+
+
+# ---- draft rules: the decision, its names and its errors -----------------------------------------------------
 
 DEVICE = Distribution(np.array([1, 4, 70_000]), np.array([0.5, 0.25, 0.25]))
 CLOUD = Distribution(np.array([1, 9]), np.array([0.25, 0.75]))

@@ -97,7 +97,7 @@ def test_many_runs_give_the_tokens_of_the_draft_free_loop(roles: str) -> None:
 def calm(seed: int, num_workers: int, **changes: Any) -> ChainScenario:
     """A scenario in which nothing is planted, asked where the drafter is."""
     scenario = make_chain_scenario(seed, num_workers)
-    changes.setdefault("asked", "")
+    changes.setdefault("home", "")
     of_scenario = {key: changes.pop(key) for key in ("drafter", "faults") if key in changes}
     values = {"faults": (), "cancel_s": None, "is_recomputing": False, "first_end": 1 << 30, **of_scenario}
     return replace(scenario, spec=change_spec(scenario.spec, **changes), **values)
@@ -587,7 +587,7 @@ MUTANTS: dict[str, tuple[Plant | type[ChainRun], int, range, int]] = {
     "lost_weight_not_renormalized": (not_renormalized, 3, range(4), 1),
     "weights_shifted_after_a_loss": (weights_shifted, 3, range(2, 6), 3),
     "documents_weights_forgotten_after_a_loss": (alike_after_a_loss, 3, range(6, 9), 6),
-    "returned_worker_counts_from_a_decided_step": (put(coordinator, CountsTooEarly), 3, range(8), 0),
+    "returned_worker_counts_from_a_decided_step": (put(coordinator, CountsTooEarly), 3, range(8), 2),
     "ballot_of_former_voters_decides": (put(coordinator, FormerVotersDecide), 3, range(190, 194), 192),
 }
 """By name: the mutant, the number of workers (0: speculative), seeds among which it is found, and a witness."""

@@ -34,7 +34,7 @@ def asked_at(worker: str, seed: int, num_workers: int, *faults: ChainFault, **ch
     """A scenario of a long answer in which only these faults are planted."""
     scenario = make_chain_scenario(seed, num_workers)
     values: dict[str, Any] = {
-        "workers": scenario.spec.roles.voters, "asked": worker, "on_peer_loss": "continue",
+        "workers": scenario.spec.roles.voters, "home": worker, "on_peer_loss": "continue",
         "peer_loss_margin_s": 0.3, "max_new_tokens": 40, "max_proposal": 2, "pacing": "pipelined",
         "length_policy": "fixed", **changes,
     }  # fmt: skip

@@ -490,7 +490,7 @@ SEEDS: dict[str, tuple[Mutate, range, int]] = {
     "own_distribution_computed_again": (put(coordinator, ComputedAgain), range(1, 12), 1),
     "acknowledged_by_count_alone": (put(coordinator, CountAcknowledges), range(12), 0),
     "adopt_and_commit_in_order_of_arrival": (put(decoding, AdoptInOrderOfArrival), range(964, 972), 969),
-    "begin_is_taken_as_it_comes": (begin_is_taken_as_it_comes, range(100), 59),
+    "begin_is_taken_as_it_comes": (begin_is_taken_as_it_comes, range(100), 60),
     "resync_posts_nothing": (put(coordinator, PostsNothing), range(24), 0),
     "receipts_survive_a_resync": (put(coordinator, ReceiptsForEver), range(12), 0),
     "a_branch_drawn_again_is_unknown": (put(coordinator, OnlyFirstLineage), range(60, 80), 60),

@@ -72,6 +72,8 @@ def make_spec(seed: int, **changes: Any) -> SessionSpec:
         "evidence_memory": rng.choice([0.5, 1.0]),
         "max_window": rng.randint(1, 16),
     }
+    if changes.get("placement") == "mirror" and changes.get("draft_rule") is None:
+        values["draft_rule"] = "coupled"  # it needs them
     fixed = {"session": seed + 1, "seed": seed, "eos_token_ids": (EOS,), "on_peer_loss": "wait"}
     return specs.vary_layouts(specs.make_spec(**{**fixed, **values, **changes}), seed)
 
