@@ -7,7 +7,6 @@ frame is the order of the fields (docs/reference/wire-format.md). What crosses t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
 from tandem.errors import FAILED, ProtocolError
@@ -25,6 +24,7 @@ from tandem.messages.wire import (
     FrameCursor,
     Line,
     Lines,
+    Message,
     PartyIndex,
     Registry,
     Text,
@@ -39,10 +39,9 @@ from tandem.messages.wire import (
 PROTOCOL_VERSION = 11
 
 registry = Registry()
-message, body, part = registry.message, registry.body, registry.part
 
 
-class LinkBody:
+class LinkBody(Message):
     """What a `LinkFrame` may carry."""
 
     __slots__ = ()
@@ -63,8 +62,7 @@ def _read_version(cursor: FrameCursor) -> int:
 Version = Annotated[int, FieldFormat(write_varint, _read_version)]
 
 
-@body(1)
-@dataclass(frozen=True, slots=True, kw_only=True)
+@registry.body(1)
 class Proposal(LinkBody):
     """Tokens that a drafter proposes from one prefix. Drafter -> coordinators of all that vote or decide.
 
@@ -85,9 +83,8 @@ class Proposal(LinkBody):
     decode_us: Varint  # time the party took to decode them, microseconds
 
 
-@part(22)
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Logprobs:
+@registry.part(22)
+class Logprobs(Message):
     """How probable a token was in the target that it was drawn from, and the likeliest ones. Part of other messages."""
 
     logprob: Float64  # natural logarithm
@@ -95,9 +92,8 @@ class Logprobs:
     top_logprobs: Float64s  # of each
 
 
-@part(23)
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tail:
+@registry.part(23)
+class Tail(Message):
     """What only a decider knows of its verdict, for the home of the query. Part of a `Verdict`."""
 
     logprobs: Annotated[
@@ -107,8 +103,7 @@ class Tail:
     last_voters: Varints = ()  # of several behind it, whose vote on each token came last; the decider itself: not told
 
 
-@body(2)
-@dataclass(frozen=True, slots=True, kw_only=True)
+@registry.body(2)
 class Verdict(LinkBody):
     """What was decided, in step order. The decider's coordinator -> those of all others.
 
@@ -130,8 +125,7 @@ class Verdict(LinkBody):
         return tuple(known for tail in self.tail for known in tail.logprobs)
 
 
-@body(3)
-@dataclass(frozen=True, slots=True, kw_only=True)
+@registry.body(3)
 class Done(LinkBody):
     """The sender has committed the whole answer: the count and the digest are in the frame's header."""
 
@@ -140,8 +134,7 @@ class Done(LinkBody):
     is_reply: Flag  # an answer to the receiver's own Done; not to be answered
 
 
-@body(4)
-@dataclass(frozen=True, slots=True, kw_only=True)
+@registry.body(4)
 class Resync(LinkBody):
     """The device's committed tokens, which the cloud adopts. It starts the view of its frame."""
 
@@ -151,16 +144,14 @@ class Resync(LinkBody):
     tokens: Varints  # all committed tokens, from step 0
 
 
-@body(5)
-@dataclass(frozen=True, slots=True, kw_only=True)
+@registry.body(5)
 class Heartbeat(LinkBody):
     """The sender is alive; its LinkFrame carries what is acknowledged."""
 
     words = "a heartbeat"
 
 
-@body(6)
-@dataclass(frozen=True, slots=True, kw_only=True)
+@registry.body(6)
 class Cancel(LinkBody):
     """The sender has given up the session; drop it."""
 
@@ -170,8 +161,7 @@ class Cancel(LinkBody):
     fault: Failure = FAILED  # decides what the receiver does
 
 
-@body(8)
-@dataclass(frozen=True, slots=True, kw_only=True)
+@registry.body(8)
 class Probe(LinkBody):
     """To be echoed at once: measures the round trip and, by its padding, the bandwidth."""
 
@@ -181,8 +171,7 @@ class Probe(LinkBody):
     padding: Blob  # zeros
 
 
-@body(9)
-@dataclass(frozen=True, slots=True, kw_only=True)
+@registry.body(9)
 class Rejoin(LinkBody):
     """The cloud's coordinator was restarted and does not know what was committed: it asks for a Resync."""
 
@@ -191,8 +180,7 @@ class Rejoin(LinkBody):
     incarnation: UInt32  # drawn at the restart; one Resync answers it
 
 
-@body(11)
-@dataclass(frozen=True, slots=True, kw_only=True)
+@registry.body(11)
 class Open(LinkBody):
     """A query begins. Home -> peer, and on to parties behind it; repeated until a frame of the receiver arrives."""
 
@@ -201,8 +189,7 @@ class Open(LinkBody):
     spec: Text  # SessionSpec.to_json(), as the receiver may see it
 
 
-@body(12)
-@dataclass(frozen=True, slots=True, kw_only=True)
+@registry.body(12)
 class Sources(LinkBody):
     """What a party has retrieved and prefilled, passed on to the client at home; no text, title or score."""
 
@@ -215,8 +202,7 @@ class Sources(LinkBody):
     notes: Lines  # sentences for the user: a truncated document, ...
 
 
-@body(14)
-@dataclass(frozen=True, slots=True, kw_only=True)
+@registry.body(14)
 class Votes(LinkBody):
     """A voter's distributions after several prefixes, each one token longer than the one before. Voter -> decider."""
 
@@ -231,8 +217,7 @@ class Votes(LinkBody):
     )
 
 
-@body(15)
-@dataclass(frozen=True, slots=True, kw_only=True)
+@registry.body(15)
 class ListRequest(LinkBody):
     """The race list of a vote leaves the winner open: send a longer one, as a proposal again. Decider -> voter."""
 
@@ -243,9 +228,8 @@ class ListRequest(LinkBody):
     depth: Varint  # tokens wanted; more than a list may have: the vote in full
 
 
-@message(10)
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LinkFrame:
+@registry.message(10)
+class LinkFrame(Message):
     """What crosses the link: one body under the header that acknowledges and measures. Coordinator -> peer."""
 
     version: Version = PROTOCOL_VERSION  # of the protocol; a frame of another one is refused
@@ -269,9 +253,8 @@ def in_127ths(share: float) -> int:
 # ---- within a site: none of these crosses the link -----------------------------------------------------------
 
 
-@message(16)
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Local:
+@registry.message(16)
+class Local(Message):
     """A body of the link within a site. Decoder -> own coordinator: its new proposal, or its votes on another party's.
     Coordinator -> own decoder of a party that votes on proposals: one to be voted on, without tokens a request."""
 
@@ -282,9 +265,8 @@ class Local:
 # ---- to a coordinator ---------------------------------------------------------------------------------------
 
 
-@message(17)
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VerifyResult:
+@registry.message(17)
+class VerifyResult(Message):
     """How a ballot was decided. Aggregator -> own coordinator."""
 
     session: UInt32
@@ -303,9 +285,8 @@ class VerifyResult:
     ] = ()  # of each token, where known
 
 
-@message(18)
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DecoderReady:
+@registry.message(18)
+class DecoderReady(Message):
     """Documents are retrieved and prefilled; drafting begins. Decoder -> own coordinator."""
 
     session: UInt32
@@ -316,9 +297,8 @@ class DecoderReady:
     notes: Texts  # sentences for the user of this party: a truncated document, ...
 
 
-@message(19)
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DecoderFailed:
+@registry.message(19)
+class DecoderFailed(Message):
     """The session cannot be decoded here. Decoder -> own coordinator."""
 
     session: UInt32
@@ -326,9 +306,8 @@ class DecoderFailed:
     fault: Failure = FAILED
 
 
-@message(21)
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Undecided:
+@registry.message(21)
+class Undecided(Message):
     """The race lists of a ballot leave the winner open, or votes cannot be read. Aggregator -> own coordinator."""
 
     session: UInt32
@@ -344,18 +323,16 @@ class Undecided:
 # ---- to a decoder ------------------------------------------------------------------------------------------
 
 
-@message(32)
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Begin:
+@registry.message(32)
+class Begin(Message):
     """A query starts. Coordinator -> decoder, aggregator, profiler and scheduler of its site."""
 
     session: UInt32
     spec: Text  # SessionSpec.to_json()
 
 
-@message(33)
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Commit:
+@registry.message(33)
+class Commit(Message):
     """One token is committed. Coordinator -> own decoder."""
 
     session: UInt32
@@ -365,9 +342,8 @@ class Commit:
     view: Varint = 0  # Resyncs before it; says which of a Commit and an Adopt is later
 
 
-@message(34)
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Adopt:
+@registry.message(34)
+class Adopt(Message):
     """The committed tokens are these (Resync, restart). Coordinator -> own decoder."""
 
     session: UInt32
@@ -376,44 +352,39 @@ class Adopt:
     view: Varint = 0  # Resyncs so far, including its own
 
 
-@message(35)
-@dataclass(frozen=True, slots=True, kw_only=True)
-class End:
+@registry.message(35)
+class End(Message):
     """The session is over: stop and free it. Coordinator -> decoder, aggregator, profiler, scheduler."""
 
     session: UInt32
 
 
-@message(39)
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Window:
+@registry.message(39)
+class Window(Message):
     """How far to draft ahead. Profiler -> own decoder."""
 
     session: UInt32
     size: Varint  # drafts past the last committed token
 
 
-@message(41)
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Alone:
+@registry.message(41)
+class Alone(Message):
     """Whether the answer goes on with drafts because all voters are lost. Coordinator -> own decoder, of a drafter."""
 
     session: UInt32
     is_alone: Flag
 
 
-@message(42)
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProposalLength:
+@registry.message(42)
+class ProposalLength(Message):
     """How many tokens the next proposals have. Scheduler -> own decoder, of a drafter without a vote."""
 
     session: UInt32
     length: Varint  # 0: the decider goes on without proposals
 
 
-@message(36)
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RetrieveResult:
+@registry.message(36)
+class RetrieveResult(Message):
     """The retrieved documents; they stay at this site. Retriever -> own decoder."""
 
     session: UInt32
@@ -423,9 +394,8 @@ class RetrieveResult:
     retrieve_us: Varint
 
 
-@message(38)
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RetrieveFailed:
+@registry.message(38)
+class RetrieveFailed(Message):
     """Retrieval failed. Retriever -> own decoder."""
 
     session: UInt32
@@ -436,9 +406,8 @@ class RetrieveFailed:
 # ---- to a retriever ----------------------------------------------------------------------------------------
 
 
-@message(48)
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RetrieveRequest:
+@registry.message(48)
+class RetrieveRequest(Message):
     """Find documents for a query. Decoder -> own retriever."""
 
     session: UInt32
@@ -450,9 +419,8 @@ class RetrieveRequest:
 # ---- to an aggregator --------------------------------------------------------------------------------------
 
 
-@message(64)
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ballot:
+@registry.message(64)
+class Ballot(Message):
     """Enough to decide the next step: the votes of all voters that are there. Coordinator -> own aggregator.
 
     Where votes follow a proposal, those after each of its tokens may be there as well: enough for several steps.
@@ -468,9 +436,8 @@ class Ballot:
     log_weights: Float32s  # with each payload; none where weights are fixed
 
 
-@message(66)
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Placement:
+@registry.message(66)
+class Placement(Message):
     """Who is to aggregate from the next verdict of this party on. Scheduler -> own aggregator."""
 
     session: UInt32
@@ -480,9 +447,8 @@ class Placement:
 # ---- to a profiler and a scheduler: what steps showed, and what follows -------------------------------------
 
 
-@part(80)
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Observation:
+@registry.part(80)
+class Observation(Message):
     """What one committed step showed. Part of `Observations`."""
 
     step: Varint
@@ -495,9 +461,8 @@ class Observation:
     bytes_per_s: Float64  # of the link towards the peer; nan: not measured since, inf: too much to measure
 
 
-@message(82)
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Observations:
+@registry.message(82)
+class Observations(Message):
     """What a few consecutive steps showed: one message per step would wake two more actors for every token.
 
     Coordinator -> own profiler.
@@ -507,9 +472,8 @@ class Observations:
     steps: Annotated[tuple[Any, ...], sequence(registry.nested(Observation))]
 
 
-@message(81)
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Profile:
+@registry.message(81)
+class Profile(Message):
     """The profiler's estimates after a step; nan where nothing is known. Profiler -> own scheduler."""
 
     session: UInt32
@@ -523,9 +487,8 @@ class Profile:
     notes: Texts  # one sentence for each measurement that was clamped, and to what
 
 
-@message(83)
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Estimate:
+@registry.message(83)
+class Estimate(Message):
     """What the scheduler made of a profile. Scheduler -> own coordinator, for statistics and timelines."""
 
     session: UInt32
@@ -535,9 +498,8 @@ class Estimate:
     assumed: Texts  # one sentence for each value that was not measured or not believed
 
 
-@part(84)
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Round:
+@registry.part(84)
+class Round(Message):
     """What became of one proposal, or how long the decider took for a token without one. Part of `Rounds`."""
 
     length: Varint  # tokens that were proposed; 0: none
@@ -549,18 +511,16 @@ class Round:
     bytes_per_s: Float64  # of the link towards the peer; nan: not measured yet, inf: too much to measure
 
 
-@message(85)
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rounds:
+@registry.message(85)
+class Rounds(Message):
     """What became of the last proposals of a party without a vote. Coordinator -> own profiler."""
 
     session: UInt32
     rounds: Annotated[tuple[Any, ...], sequence(registry.nested(Round))]
 
 
-@message(86)
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RoundProfile:
+@registry.message(86)
+class RoundProfile(Message):
     """The profiler's estimates of proposals; times are nan where nothing is known. Profiler -> own scheduler."""
 
     session: UInt32

@@ -9,13 +9,23 @@ from __future__ import annotations
 import dataclasses
 import struct
 from collections.abc import Callable, Collection
-from typing import Annotated, Any, Generic, TypeVar, get_args, get_origin, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    ClassVar,
+    Generic,
+    TypeVar,
+    dataclass_transform,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from tandem.errors import MAX_RETRY_AFTER_S, Code, Fault, ProtocolError
 from tandem.topology import MAX_PARTIES
 
 T = TypeVar("T")
-C = TypeVar("C", bound=type[Any])
+M = TypeVar("M", bound="Message")
 
 MAX_FRAME_BYTES = 1 << 22
 """Longest frame, in bytes; a dense distribution over 2^18 ids fits."""
@@ -270,6 +280,14 @@ def to_float32(value: float) -> float:
 # ---- whole messages ----------------------------------------------------------------------------------------
 
 
+@dataclass_transform(kw_only_default=True, frozen_default=True)
+class Message:
+    """Base of what a registry makes a frozen dataclass with slots, whose fields are given by name."""
+
+    __slots__ = ()
+    __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
+
+
 class Registry:
     """Maps one tag byte to one message class, both ways."""
 
@@ -279,22 +297,23 @@ class Registry:
         self._messages: list[type[Any]] = []
         self._bodies: list[type[Any]] = []
 
-    def message(self, tag: int) -> Callable[[C], C]:
-        """Class decorator: this frozen dataclass travels by itself, under `tag` (0 to 255)."""
+    def message(self, tag: int) -> Callable[[type[M]], type[M]]:
+        """Class decorator: such a frozen dataclass travels by itself, under `tag` (0 to 255)."""
         return self._register(tag, self._messages)
 
-    def body(self, tag: int) -> Callable[[C], C]:
+    def body(self, tag: int) -> Callable[[type[M]], type[M]]:
         """The same for one that travels in a field of `bodies`."""
         return self._register(tag, self._bodies)
 
-    def part(self, tag: int) -> Callable[[C], C]:
+    def part(self, tag: int) -> Callable[[type[M]], type[M]]:
         """The same for one that travels in a field of `nested` that names it."""
         return self._register(tag, [])
 
-    def _register(self, tag: int, group: list[type[Any]]) -> Callable[[C], C]:
-        def register(cls: C) -> C:
+    def _register(self, tag: int, group: list[type[Any]]) -> Callable[[type[M]], type[M]]:
+        def register(plain: type[M]) -> type[M]:
             if tag in self._by_tag:
                 raise ValueError(f"tag {tag} is taken by {self._by_tag[tag][0].__name__}")
+            cls = dataclasses.dataclass(frozen=True, slots=True, kw_only=True)(plain)
             self._tags[cls] = tag
             self._by_tag[tag] = (cls, None)  # the fields are resolved at first use, when all classes exist
             group.append(cls)

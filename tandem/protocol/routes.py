@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from math import exp, fsum, inf
+from typing import TypeVar
 
 from tandem.aggregation.distributions import TOLERANCE
 from tandem.errors import ProtocolError
@@ -34,6 +35,8 @@ from tandem.modes.proposing import MAX_PROPOSAL
 from tandem.modes.spec import SessionSpec
 from tandem.protocol.log import MAX_VERDICT_TOKENS
 from tandem.topology import Topology, in_words
+
+P = TypeVar("P", bound=Proposal)
 
 IN_TURN = (Verdict, ListRequest)
 """What a party may send for the next step only if it decides that step. Which party does, the verdicts before say."""
@@ -110,7 +113,7 @@ class Routes:
     def _has_others_behind(self, party: str) -> bool:
         return len(self.topology.peers(party)) > 1
 
-    def make_public(self, proposal: Proposal) -> Proposal:
+    def make_public(self, proposal: P) -> P:
         """A proposal as the peers need it: of a drafter without a vote ids are enough."""
         if self.rules.drafters_vote or self.rules.needs_drafts:
             return proposal

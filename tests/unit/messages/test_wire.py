@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Annotated, Any
 
 import pytest
@@ -17,6 +16,7 @@ from tandem.messages.wire import (
     VARINTS,
     Digest,
     FrameCursor,
+    Message,
     PartyIndex,
     Registry,
     Text,
@@ -34,21 +34,18 @@ registry = Registry()
 
 
 @registry.message(1)
-@dataclass(frozen=True, kw_only=True)
-class Leaf:
+class Leaf(Message):
     number: Varint
 
 
 @registry.message(2)
-@dataclass(frozen=True, kw_only=True)
-class Other:
+class Other(Message):
     party: PartyIndex
     digest: Digest
 
 
 @registry.message(3)
-@dataclass(frozen=True, kw_only=True)
-class Tree:
+class Tree(Message):
     texts: Texts
     numbers: Varints
     text: Text
@@ -193,12 +190,11 @@ def test_a_field_without_a_wire_form() -> None:
     own = Registry()
 
     @own.message(200)
-    @dataclass
-    class Bare:
+    class Bare(Message):
         number: int
 
     with pytest.raises(TypeError, match=r"Bare.number has no binary form"):
-        own.encode(Bare(1))
+        own.encode(Bare(number=1))
 
 
 @UNHURRIED
