@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from tandem.aggregation.rules import DRAFT_RULES, DraftRule, draft_rule
 from tandem.codecs.base import Codec
 from tandem.codecs.race_lists import RaceLists
-from tandem.messages import ListRequest, Proposal, Undecided, Verdict, VerifyResult
+from tandem.messages import ListRequest, Proposal, Undecided, Verdict, VerifyResult, Votes
 from tandem.modes.query import Query
 from tandem.modes.roles import Roles
 from tandem.modes.tally import Tally, UnreadableVoteError
@@ -70,21 +70,20 @@ class Mode(ABC):
         return False
 
     def audience(self, kind: type[Any], party: str) -> tuple[str, ...]:
-        """The peers to which `party` sends what an answer is made of: `Proposal`, `Votes`, `Verdict`, `ListRequest`."""
-        own = self.roles.role(party)
-        if kind is Proposal and own.drafts:
-            return self.deciding_peers(party)
-        if kind is Verdict and own.decides and not self.all_decide:
-            return self.roles.topology.peers(party)
-        return self.voting_peers(party) if kind is ListRequest and own.decides and self.has_race_lists else ()
+        """The peers to which `party` sends what an answer is made of: `Proposal`, `Votes`, `Verdict`, `ListRequest`.
 
-    def voting_peers(self, party: str) -> tuple[str, ...]:
-        """The peers of `party` that vote."""
-        return tuple(peer for peer in self.roles.topology.peers(party) if self.roles.role(peer).votes)
-
-    def deciding_peers(self, party: str) -> tuple[str, ...]:
-        """The peers of `party` that decide."""
-        return tuple(peer for peer in self.roles.topology.peers(party) if self.roles.role(peer).decides)
+        A draft that is a vote goes to who decides; another one to the voters, whose votes on it go to who decides.
+        """
+        own, peers = self.roles.role(party), self.roles.topology.peers(party)
+        voters = tuple(peer for peer in peers if self.roles.role(peer).votes)
+        deciders = tuple(peer for peer in peers if self.roles.role(peer).decides)
+        audiences = {
+            Proposal: (voters if self.follows_proposals else deciders) if own.drafts else (),
+            Votes: deciders if own.votes and self.follows_proposals else (),
+            Verdict: peers if own.decides and not self.all_decide else (),
+            ListRequest: voters if own.decides and self.has_race_lists else (),
+        }
+        return audiences[kind]
 
     # ---- proposals of a drafter without a vote -----------------------------------------------------------------
 

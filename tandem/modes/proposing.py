@@ -5,9 +5,6 @@ drafter --Proposal--> voters --Votes--> who decides --Verdict--> all others
 
 from __future__ import annotations
 
-from typing import Any
-
-from tandem.messages import ListRequest, Proposal, Verdict, Votes
 from tandem.modes.mode import Mode
 
 MAX_PROPOSAL = 16
@@ -22,17 +19,6 @@ class Proposing(Mode):
     drafters_vote = False
     follows_proposals = True
     max_proposal = MAX_PROPOSAL
-
-    def audience(self, kind: type[Any], party: str) -> tuple[str, ...]:
-        """Proposals go to voters, votes to who decides, and verdicts to everybody else."""
-        own = self.roles.role(party)
-        if kind is Proposal and own.drafts:
-            return self.voting_peers(party)
-        if kind is Votes and own.votes:
-            return self.deciding_peers(party)
-        if kind is Verdict and own.decides:
-            return self.roles.topology.peers(party)
-        return self.voting_peers(party) if kind is ListRequest and own.decides and self.has_race_lists else ()
 
     def proposes(self, party: str) -> bool:
         """The drafter, unless no token fits a proposal."""

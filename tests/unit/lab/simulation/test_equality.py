@@ -44,7 +44,7 @@ def test_speculative_equals_synchronous_under_faults(placement: str, num_seeds: 
         reasons.add(outcome.done.reason)
         num_rejected += outcome.done.statistics.num_tokens - outcome.done.statistics.num_device_accepted
     assert reasons == {"eos", "stop", "length"}
-    assert num_rejected > num_seeds  # the property was put to the test
+    assert num_rejected > num_seeds / 2  # the property was put to the test
 
 
 def test_the_synchronous_loop_itself_is_the_same_over_any_link() -> None:
