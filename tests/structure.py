@@ -159,13 +159,6 @@ KNOWN_LARGE = {
     "engine.Engine",
     "engine.GrowingSession",
     "engine.Session",
-    "protocol.Committer",
-    "protocol.Convergence",
-    "protocol.CoordinatorTable",
-    "protocol.Leading",
-    "protocol.Lifecycle",
-    "protocol.Messenger",
-    "protocol.RaceVotes",
     "server.Metrics",
 }
 """Classes, by package, that exceed a limit until they are cut along their things."""

@@ -26,8 +26,15 @@ from tandem.config.extensions import is_extension
 from tandem.errors import Code, Fault, TandemError, describe_origin
 from tandem.messages import PROTOCOL_VERSION, Begin, DecoderFailed, End
 from tandem.modes.spec import SessionSpec
-from tandem.protocol.decoding import DecodingSession, Forward, Job, Prefill, Result, compute_steps
-from tandem.protocol.drafting_table import DraftingTable
+from tandem.protocol.decoding import (
+    DecodingSession,
+    DecodingTable,
+    Forward,
+    Job,
+    Prefill,
+    Result,
+    compute_steps,
+)
 from tandem.protocol.outbox import ActorKind, Send
 from tandem.scheduler.policies import load_policy
 from tandem.topology import PARTIES, Party, at_start
@@ -63,7 +70,7 @@ class DecoderActor(SiteActor):
 
     def __init__(self, party: str, runtime: Runtime) -> None:
         super().__init__(party, runtime)
-        self.table = DraftingTable(party)
+        self.table = DecodingTable(party)
         self.num_forwards = 0
         self.num_passes = 0  # batches of forwards
         self.num_abandoned = 0

@@ -257,7 +257,7 @@ class DraftQueueActor(SiteActor):
                 await asyncio.sleep(TICK_S)
                 now_s = time.monotonic()
                 self.dispatch(self.table.tick(now_s))
-                if any(session.lifecycle.is_peer_silent(now_s) for session in self.table.sessions.values()):
+                if any(session.is_peer_silent(now_s) for session in self.table.sessions.values()):
                     self._renew_peers(now_s)
         finally:
             self._ticking = False

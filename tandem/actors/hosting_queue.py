@@ -20,8 +20,8 @@ from tandem.errors import Code, ProtocolError, QueryError, TandemError
 from tandem.messages import Cancel, LinkFrame, Open, encode
 from tandem.modes.spec import SessionSpec
 from tandem.protocol.limits import check_spec
-from tandem.protocol.link import PeerLink
 from tandem.protocol.outbox import Send
+from tandem.protocol.peer import Peer
 from tandem.protocol.prefix import Prefix
 from tandem.topology import Party
 
@@ -112,7 +112,7 @@ class HostingQueue(DraftQueueActor):
             _log.warning(
                 "%s refused a query of %s, %d so far: %s", self.name, source, self.table.num_refused, error
             )
-        link = PeerLink(frame.session, time.monotonic(), Party.DEVICE)
+        link = Peer(frame.session, time.monotonic(), Party.DEVICE)
         send = link.send(
             Cancel(reason=str(error), fault=error.fault), Prefix(frame.session), time.monotonic()
         )

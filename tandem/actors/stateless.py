@@ -14,9 +14,9 @@ from tandem.actors.base import Runtime, SiteActor, report_failure
 from tandem.codecs import codec_of
 from tandem.errors import TandemError
 from tandem.messages import Ballot
-from tandem.protocol.estimating_tables import ProfilingTable, SchedulingTable
+from tandem.protocol.aggregating import AggregatingTable
+from tandem.protocol.estimating import ProfilingTable, SchedulingTable
 from tandem.protocol.outbox import ActorKind, Send
-from tandem.protocol.session_tables import AggregatingTable
 from tandem.scheduler.lengths import load_length_policy
 from tandem.scheduler.policies import load_policy
 from tandem.topology import SERVER, Party

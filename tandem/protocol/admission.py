@@ -17,11 +17,11 @@ from tandem.errors import Code, Fault
 from tandem.events import ClientEvent, DoneEvent, Event, SessionStatistics, WaitEvent
 from tandem.messages import Cancel, Done, Heartbeat, LinkBody, LinkFrame, Open
 from tandem.modes.spec import SessionSpec
-from tandem.protocol.lifecycle import ABANDONED_S, StopCheck
-from tandem.protocol.link import PeerLink
 from tandem.protocol.outbox import Send
+from tandem.protocol.peer import Peer
 from tandem.protocol.prefix import Prefix
-from tandem.protocol.session_tables import CoordinatorTable
+from tandem.protocol.session import ABANDONED_S, StopCheck
+from tandem.protocol.table import CoordinatorTable
 from tandem.topology import at_start
 
 MAX_WAITING = 256
@@ -142,7 +142,7 @@ class AdmittingTable(CoordinatorTable):
     def _toward_home(self, spec: SessionSpec, body: LinkBody, now_s: float) -> Send:
         """In a session that has not begun here: nothing is committed, nothing received."""
         peer = spec.roles.topology.toward_home(self.party) or spec.home
-        return PeerLink(spec.session, now_s, peer).send(body, Prefix(spec.session), now_s)
+        return Peer(spec.session, now_s, peer).send(body, Prefix(spec.session), now_s)
 
 
 def _to_client(spec: SessionSpec, event: Event) -> Send:

@@ -8,17 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from tandem.aggregation.distributions import TargetLogprobs, log_probabilities
 from tandem.aggregation.race_lists import RaceList
 from tandem.codecs import Codec
 from tandem.codecs.token import read_named_token
-from tandem.messages import Ballot, Logprobs, Undecided, VerifyResult
+from tandem.messages import Ballot, Logprobs, Placement, Undecided, VerifyResult
 from tandem.modes.spec import SessionSpec
 from tandem.modes.tally import Tally, UnreadableVoteError
-from tandem.protocol.scheduling import policy_of
+from tandem.protocol.estimating import policy_of
+from tandem.protocol.outbox import Send
+from tandem.protocol.table import SessionTable, misdirected
 from tandem.scheduler.policies import Policy
-from tandem.topology import Party
+from tandem.topology import PARTIES, Party
 
 
 class AggregatorSession:
@@ -83,3 +86,24 @@ class AggregatorSession:
         """Whether payloads are tokens: votes of the only voter, or drafts that a party without a vote goes on with."""
         votes = self._rules.roles.role(tally.voters[0]).votes
         return self._rules.votes_are_tokens if votes else not self._rules.needs_drafts
+
+
+class AggregatingTable(SessionTable[AggregatorSession]):
+    """The aggregator of one party."""
+
+    def __init__(self, party: str, codec: Codec) -> None:
+        super().__init__(party)
+        self.codec = codec
+
+    def _open(self, spec: SessionSpec) -> AggregatorSession:
+        return AggregatorSession(spec, self.party, self.codec)
+
+    def _act(self, session: AggregatorSession, message: Any) -> list[Send]:
+        match message:
+            case Ballot():
+                return [Send("draft_queue", session.decide(message))]
+            case Placement():
+                session.advise(PARTIES[message.aggregator])
+                return []
+            case _:
+                raise misdirected(message, "an aggregator")

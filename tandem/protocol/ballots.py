@@ -10,9 +10,8 @@ from tandem.messages import Ballot, Proposal, Undecided, VerifyResult, Votes
 from tandem.messages.wire import MAX_FRAME_BYTES
 from tandem.modes.mode import Mode
 from tandem.modes.proposing import MAX_PROPOSAL
-from tandem.protocol.lineage import Lineage
 from tandem.protocol.log import MAX_AHEAD
-from tandem.protocol.prefix import Prefix, extend_digest
+from tandem.protocol.prefix import Branches, Prefix, extend_digest
 
 MAX_ENTRIES = 512
 """Entries of a peer beyond which only what is next is taken in; the sender keeps the rest and sends it again."""
@@ -55,7 +54,7 @@ class BallotBox:
         self.entries: dict[str, dict[bytes, Entry]] = {
             name: {} for name in rules.roles.topology.parties
         }  # by party and digest
-        self.lineages = {name: Lineage() for name in rules.roles.drafters}
+        self.branches = {name: Branches() for name in rules.roles.drafters}
         self.pending: BallotKey | None = None  # the ballot at the aggregator
         self._roles = rules.roles
         self._measure = measure
@@ -67,6 +66,11 @@ class BallotBox:
         """What this party says, by the digest of the prefix."""
         return self.entries[self.party]
 
+    @property
+    def drafts(self) -> Mapping[bytes, Entry]:
+        """What the client may see before it is decided: the own drafts, or those of the drafter; by digest."""
+        return self.entries[self.party if self.party in self._drafters else self._drafters[0]]
+
     # ---- taking in ---------------------------------------------------------------------------------------------
 
     def hold_proposal(self, source: str, proposal: Proposal, prefix: Prefix, arrived_s: float) -> bool:
@@ -74,14 +78,14 @@ class BallotBox:
         last = proposal.step + len(proposal.tokens) - 1
         if last >= len(prefix) + MAX_AHEAD:
             return False
-        lineage, digest = self._lineage(source), proposal.digest
+        branches, digest = self._branches(source), proposal.digest
         for position, token in enumerate(proposal.tokens):
             step = proposal.step + position
             if not self._has_room(source, step, prefix):
                 return False
-            _kill_if_dead(lineage, digest, step, prefix)
+            _kill_if_dead(branches, digest, step, prefix)
             if step >= len(prefix):
-                lineage.add(digest, step, token)
+                branches.add(digest, step, token)
             entry = Entry(
                 step=step,
                 token=token,
@@ -92,7 +96,7 @@ class BallotBox:
             )
             self._hold(source, digest, entry, prefix)
             digest = extend_digest(digest, token)
-        _kill_if_dead(lineage, digest, last + 1, prefix)
+        _kill_if_dead(branches, digest, last + 1, prefix)
         return True
 
     def hold_votes(self, source: str, votes: Votes, prefix: Prefix, arrived_s: float) -> bool:
@@ -121,9 +125,9 @@ class BallotBox:
         num_bytes = sum(len(entry.payload or b"") for entry in held.values())
         return len(held) < MAX_ENTRIES and num_bytes < MAX_HELD_BYTES
 
-    def _lineage(self, party: str) -> Lineage:
+    def _branches(self, party: str) -> Branches:
         """That of a drafter's own proposals, or for a voter of those that it follows."""
-        return self.lineages[party if party in self.lineages else self._drafters[0]]
+        return self.branches[party if party in self.branches else self._drafters[0]]
 
     def _hold(self, source: str, digest: bytes, entry: Entry, prefix: Prefix) -> None:
         if entry.step >= len(prefix) and not self._is_dead(source, digest, entry.step, prefix):
@@ -217,6 +221,52 @@ class BallotBox:
             digest = extend_digest(digest, token)
         return tokens
 
+    def payload_of(self, party: str, digest: bytes) -> bytes | None:
+        """What is here of the vote of a party on one prefix; empty: a draft without one."""
+        entry = self.entries[party].get(digest)
+        return None if entry is None else entry.payload or b""
+
+    def proposals_of(self, party: str) -> list[Proposal]:
+        """One proposal for each token that a party proposes."""
+        return [
+            Proposal(
+                party=self._roles.topology.index(party),
+                step=entry.step,
+                digest=digest,
+                tokens=(entry.token,),
+                payloads=() if entry.payload is None else (entry.payload,),
+                log_weights=() if entry.log_weight is None else (entry.log_weight,),
+                decode_us=entry.decode_us,
+            )
+            for digest, entry in self.entries[party].items()
+            if entry.token is not None
+        ]
+
+    def votes_of(self, party: str) -> list[Votes]:
+        """The votes of a party that does not draft, each by itself."""
+        return [
+            Votes(
+                party=self._roles.topology.index(party),
+                step=entry.step,
+                digests=(digest,),
+                payloads=(entry.payload or b"",),
+                log_weights=() if entry.log_weight is None else (entry.log_weight,),
+            )
+            for digest, entry in self.entries[party].items()
+        ]
+
+    def make_request(self, prefix: Prefix) -> Proposal:
+        """A proposal without tokens: it asks for a vote on the prefix itself."""
+        return Proposal(
+            party=self._roles.topology.index(self._drafters[0]),
+            step=len(prefix),
+            digest=prefix.digest,
+            tokens=(),
+            payloads=(),
+            log_weights=(),
+            decode_us=0,
+        )
+
     def drafts_on(self, digest: bytes) -> tuple[Entry | None, ...]:
         """What each drafter says after this prefix, in the topology's order."""
         return tuple(self.entries[drafter].get(digest) for drafter in self._drafters)
@@ -231,12 +281,34 @@ class BallotBox:
         is_told = self._follows_proposal and 1 < len(arrived_s) == len(voters)
         return max(arrived_s, key=arrived_s.__getitem__) if is_told else None
 
+    def find_last_voters(
+        self, prefix: Prefix, tokens: Sequence[int], voters: Sequence[str]
+    ) -> list[str | None]:
+        """The same for each of the tokens that follow `prefix`."""
+        digest, last_voters = prefix.digest, []
+        for token in tokens:
+            last_voters.append(self.find_last_voter(digest, voters))
+            digest = extend_digest(digest, token)
+        return last_voters
+
+    def continues(self, source: str, proposal: Proposal, prefix: Prefix) -> bool:
+        """Whether a proposal that was taken in goes on behind the committed `prefix`.
+
+        Its first tokens may be committed: a bonus was.
+        """
+        num_committed, digest = len(prefix) - proposal.step, proposal.digest
+        if num_committed < 0:
+            return digest in self.entries[source]
+        for token in proposal.tokens[:num_committed]:
+            digest = extend_digest(digest, token)
+        return num_committed <= len(proposal.tokens) and digest == prefix.digest
+
     # ---- committing --------------------------------------------------------------------------------------------
 
     def advance(self, prefix: Prefix) -> None:
         """One more token is committed: drop entries for committed steps and on dead branches."""
-        for lineage in self.lineages.values():
-            lineage.commit(prefix)
+        for branches in self.branches.values():
+            branches.commit(prefix)
         for party, held in self.entries.items():
             self.entries[party] = {
                 digest: entry
@@ -246,16 +318,16 @@ class BallotBox:
 
     def adopt(self, prefix: Prefix) -> None:
         """The committed tokens were replaced by these: branches that were dead may be alive."""
-        for lineage in self.lineages.values():
-            lineage.clear()
+        for branches in self.branches.values():
+            branches.clear()
         self.advance(prefix)
 
     def _is_dead(self, party: str, digest: bytes, step: int, prefix: Prefix) -> bool:
-        is_dead = self._lineage(party).is_dead(digest)
+        is_dead = self._branches(party).is_dead(digest)
         return is_dead or (step == len(prefix) and digest != prefix.digest)
 
 
-def _kill_if_dead(lineage: Lineage, digest: bytes, step: int, prefix: Prefix) -> None:
+def _kill_if_dead(branches: Branches, digest: bytes, step: int, prefix: Prefix) -> None:
     """What continues a rejected token is dead, and so is whatever continues that."""
     if step <= len(prefix) and digest != prefix.digests[step]:
-        lineage.kill(digest, step)
+        branches.kill(digest, step)

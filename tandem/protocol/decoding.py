@@ -1,7 +1,7 @@
-"""One session as a decoder sees it: its documents, and what a commit, a rollback or a Resync changes.
+"""The decoder of one party: its documents as rows, its line of tokens, and what it drafts or votes.
 
 It decides what to compute and does no computation: the driver runs each `Job` on the model and returns the result.
-What is computed depends on the party's role: own drafts (`drafting`), or votes on what another proposes (`following`).
+What is computed depends on the party's role: own drafts, or votes on what another party proposes.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate, takewhile
 from typing import Any, NamedTuple, Protocol
 
 from tandem.aggregation.document_weights import DocumentWeights, Evidence, Weights, log_weight
@@ -16,23 +17,77 @@ from tandem.aggregation.rules import Proposed
 from tandem.conversation import Message
 from tandem.messages import (
     Adopt,
+    Alone,
     Commit,
     DecoderFailed,
     DecoderReady,
+    Local,
+    Proposal,
+    ProposalLength,
     RetrieveFailed,
     RetrieveRequest,
     RetrieveResult,
+    Votes,
+    Window,
 )
-from tandem.messages.wire import to_float32
+from tandem.messages.wire import MAX_FRAME_BYTES, to_float32
+from tandem.modes.proposing import MAX_PROPOSAL
 from tandem.modes.spec import SessionSpec
-from tandem.protocol.line import DraftLine
 from tandem.protocol.outbox import Send
 from tandem.protocol.prefix import Prefix, extend_digest
-from tandem.protocol.rows import Row, arrange_rows
+from tandem.protocol.table import SessionTable
 from tandem.topology import at_start
 
 MAX_BLOCK = 16
 """Steps of one pass at most where the evidence of tokens is computed again."""
+KEPT_DRAFTS = 8
+"""Drafts of committed steps that are kept: a Resync may take some tokens back."""
+MAX_VOTES_BYTES = MAX_FRAME_BYTES // 2
+"""Of the votes of one message, if there are several."""
+
+# ---- rows ------------------------------------------------------------------------------------------------------------
+
+JOINT = "\n\n"
+"""Between the documents of one row."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row of a party's model."""
+
+    text: str  # empty: without document
+    ids: tuple[str, ...]  # of the documents in it
+    score: float  # how well they fit the question
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether its cache is worth storing: others hardly ever come again, or take no time."""
+        return len(self.ids) == 1
+
+
+def arrange_rows(retrieved: RetrieveResult, layout: str) -> tuple[Row, ...]:
+    """The rows of what was retrieved, those that are stored first; none without documents.
+
+    layout: "rows" (each document its own), "joined" (one of all), "both" (these and one without any).
+
+    A row of several documents has them best first, for what does not fit is cut off at its end, and the score of the
+    best; the row without any has that of the worst.
+    """
+    documents = zip(retrieved.texts, retrieved.ids, retrieved.scores, strict=True)
+    rows = tuple(Row(text, (name,), score) for text, name, score in documents)
+    if layout == "rows" or not rows:
+        return rows
+    ranked = sorted(rows, key=lambda row: -row.score)
+    joined = rows[0]
+    if len(rows) > 1:
+        joined = Row(JOINT.join(row.text for row in ranked), retrieved.ids, ranked[0].score)
+    if layout == "joined":
+        return (joined,)
+    bare = Row("", (), ranked[-1].score)
+    return (*rows, bare) if len(rows) == 1 else (*rows, joined, bare)
+
+
+# ---- jobs ----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,38 +152,14 @@ class Forward:
 Job = Prefill | Forward
 
 
-class Computed(Protocol):
+class Result(NamedTuple):
     """What a forward pass gave at one step."""
 
-    @property
-    def token(self) -> int:
-        """Drawn from the distribution, or chosen by the rule."""
-
-    @property
-    def payload(self) -> bytes:
-        """What is sent of it."""
-
-    @property
-    def log_weight(self) -> float:
-        """Of the party's rows at this step, as it is sent."""
-
-    @property
-    def decode_us(self) -> int:
-        """Time of the pass, microseconds."""
-
-    @property
-    def evidence(self) -> Evidence:
-        """After the token that follows in the job; after the last step, after `token`."""
-
-
-class Result(NamedTuple):
-    """A plain `Computed`."""
-
-    token: int
-    payload: bytes
-    decode_us: int
-    log_weight: float = -float("inf")
-    evidence: Evidence = ()
+    token: int  # drawn from the distribution, or chosen by the rule
+    payload: bytes  # what is sent of it: the encoded distribution; where ids alone travel, the token
+    decode_us: int  # time of the pass
+    log_weight: float = -float("inf")  # of the party's rows at this step, as it is sent
+    evidence: Evidence = ()  # after the token that follows in the job; after the last step, after `token`
 
 
 class StepModel(Protocol):
@@ -156,6 +187,62 @@ def compute_steps(job: Forward, model: StepModel, elapsed_us: Callable[[], int] 
     return results
 
 
+# ---- the line ------------------------------------------------------------------------------------------------------
+
+
+class DraftLine:
+    """What a decoder drafts on, and how commits change it.
+
+    Invariants: the first `num_committed` tokens are committed. Commits take effect in the order of (view, step),
+    whatever the order of arrival: the data plane may be Ray calls, which overtake each other.
+    """
+
+    def __init__(self, session: int) -> None:
+        self.prefix = Prefix(session)
+        self.num_committed = 0
+        self.view = 0
+        self.early: dict[
+            tuple[int, int], Commit
+        ] = {}  # by view and step: overtook an earlier one, or an Adopt
+
+    def commit(self, commit: Commit) -> bool:
+        """Take in a commit; False: it is not the next one."""
+        key, following = (commit.view, commit.step), (self.view, self.num_committed)
+        if key != following:
+            if key > following:
+                self.early[key] = commit
+            return False
+        self.num_committed += 1
+        self.replace(commit.step, commit.token)
+        return True
+
+    def replace(self, step: int, token: int) -> None:
+        """Put `token` at `step`; drafts that were conditioned on another token there are rolled back."""
+        tokens = self.prefix.tokens
+        if step >= len(tokens) or tokens[step] != token:
+            self.prefix.truncate(step)
+            self.prefix.append(token)
+
+    def adopt(self, adopt: Adopt) -> bool:
+        """Take over committed tokens; False: a later commit is already here."""
+        length = len(adopt.tokens)
+        if (adopt.view, length) < (self.view, self.num_committed):
+            return False
+        self.view = adopt.view
+        self.prefix.truncate(self.prefix.common_length(adopt.tokens))
+        self.prefix.extend(adopt.tokens[len(self.prefix) :])
+        self.num_committed = len(self.prefix)
+        self.early = {key: kept for key, kept in self.early.items() if key >= (adopt.view, length)}
+        return True
+
+    def take_next(self) -> Commit | None:
+        """The commit that follows, if it has overtaken something."""
+        return self.early.pop((self.view, self.num_committed), None)
+
+
+# ---- sessions ------------------------------------------------------------------------------------------------------
+
+
 class DecodingSession(ABC):
     """The state of one query in a decoder.
 
@@ -168,18 +255,24 @@ class DecodingSession(ABC):
         self.party = party
         self.line = DraftLine(spec.session)
         self.weights = DocumentWeights(())
+        self._results: dict[bytes, tuple[int, Result]] = {}  # with the step, by digest of the prefix
         self._evidence: dict[bytes, Evidence] = {}  # by digest of the prefix
         self._retrieved: RetrieveResult | None = None
         self._rows: tuple[Row, ...] = ()
-        self._is_filtered_out = False
-        self._is_prefilled = False
-        self._ready: DecoderReady | None = None  # what the coordinator knows of the documents
+        self._ready: DecoderReady | None = (
+            None  # what the coordinator knows of the documents, once they are prefilled
+        )
         self._has_ended = False  # the answer is complete
 
     @property
     def prefix(self) -> Prefix:
         """The committed tokens, then those that this party computes on."""
         return self.line.prefix
+
+    @property
+    def num_results(self) -> int:
+        """Drafts or votes that are stored."""
+        return len(self._results)
 
     @property
     def num_evidence(self) -> int:
@@ -189,7 +282,7 @@ class DecodingSession(ABC):
     # ---- what the roles differ in ------------------------------------------------------------------------------
 
     @abstractmethod
-    def finish(self, job: Forward, results: Sequence[Computed]) -> list[Send]:
+    def finish(self, job: Forward, results: Sequence[Result]) -> list[Send]:
         """What a pass gave at the steps of `job`."""
 
     @abstractmethod
@@ -243,7 +336,6 @@ class DecodingSession(ABC):
         match message:
             case RetrieveResult():
                 self._retrieved = message
-                self._is_filtered_out = self._lets_nothing_through(message)
                 self._rows = arrange_rows(message, self.spec.row_layout(self.party))
                 return []
             case RetrieveFailed():
@@ -268,7 +360,6 @@ class DecodingSession(ABC):
         question: the log likelihood of the question in each of these rows; empty: unknown.
         """
         assert self._retrieved is not None
-        self._is_prefilled = True
         if rows is not None:
             self._rows = tuple(self._rows[row] for row in rows)
         self.weights = self._weigh_rows(question)
@@ -281,7 +372,7 @@ class DecodingSession(ABC):
             scores=tuple(scores[name] for name in sources),
             retrieve_us=self._retrieved.retrieve_us,
             prefill_us=prefill_us,
-            notes=(*self._notes_on_filter(), *notes),
+            notes=(*self._notes_on_filter(self._retrieved), *notes),
         )
         # A restarted decoder, or a cloud that joins late, begins in the middle of an answer.
         return [Send("draft_queue", self._ready)]
@@ -301,16 +392,12 @@ class DecodingSession(ABC):
     def _can_matter(self) -> bool:
         """Whether weights of the rows can change the target."""
         roles = self.spec.roles
-        num_holders = sum(self.spec.num_documents(voter) > 0 for voter in roles.voters)
-        return len(self._rows) > 1 or (len(self._rows) == 1 and roles.weighs_by_documents and num_holders > 1)
+        num_parties = sum(self.spec.num_documents(voter) > 0 for voter in roles.voters)
+        return len(self._rows) > 1 or (len(self._rows) == 1 and roles.weighs_by_documents and num_parties > 1)
 
-    def _lets_nothing_through(self, retrieved: RetrieveResult) -> bool:
-        """Whether documents were searched for, and the filter left none."""
+    def _notes_on_filter(self, retrieved: RetrieveResult) -> tuple[str, ...]:
         is_searched = self.spec.num_documents(self.party) > 0 and bool(self.spec.filter(self.party))
-        return is_searched and not retrieved.ids
-
-    def _notes_on_filter(self) -> tuple[str, ...]:
-        if not self._is_filtered_out:
+        if retrieved.ids or not is_searched:
             return ()
         return (f"{at_start(self.party)} has no document that its filter lets through; it answers without.",)
 
@@ -320,22 +407,22 @@ class DecodingSession(ABC):
         """What to compute now, or None: there is nothing to do."""
         if self._retrieved is None or self._has_ended:
             return None
-        if not self._is_prefilled:
-            scores_question = (
-                self.spec.question_weight > 0 and self.spec.evidence_weight > 0 and self._can_matter
-            )
-            return Prefill(
-                session=self.spec.session,
-                query=self.spec.query,
-                documents=tuple(row.text for row in self._rows),
-                max_new_tokens=self.spec.sampling.max_new_tokens,
-                history=self.spec.history,
-                day=self.spec.day,
-                num_stored=sum(row.is_stored for row in self._rows),
-                scores_question=scores_question,
-                has_baseline=scores_question and self.spec.has_several_models,
-            )
-        return self._next_forward()
+        return self._make_prefill() if self._ready is None else self._next_forward()
+
+    def _make_prefill(self) -> Prefill:
+        spec = self.spec
+        scores_question = spec.question_weight > 0 and spec.evidence_weight > 0 and self._can_matter
+        return Prefill(
+            session=spec.session,
+            query=spec.query,
+            documents=tuple(row.text for row in self._rows),
+            max_new_tokens=spec.sampling.max_new_tokens,
+            history=spec.history,
+            day=spec.day,
+            num_stored=sum(row.is_stored for row in self._rows),
+            scores_question=scores_question,
+            has_baseline=scores_question and spec.has_several_models,
+        )
 
     def _plan(self, wanted: int, last: int, proposed: Sequence[Proposed | None] = ()) -> Forward:
         """The pass that gives the results at the steps from `wanted` to `last` of the line.
@@ -363,12 +450,7 @@ class DecodingSession(ABC):
             proposed=tuple(proposed),
         )
 
-    def _forget_evidence(self) -> None:
-        """Drop that of other prefixes."""
-        digests = set(self.prefix.digests)
-        self._evidence = {digest: kept for digest, kept in self._evidence.items() if digest in digests}
-
-    def _learn(self, job: Forward, results: Sequence[Computed]) -> None:
+    def _learn(self, job: Forward, results: Sequence[Result]) -> None:
         """Keep the evidence of a pass."""
         if not self.weights.moves:
             return
@@ -402,3 +484,367 @@ class DecodingSession(ABC):
         if (following := self.line.take_next()) is not None:
             return self._on_commit(following)
         return self._extend()
+
+    def _forget_before(self, step: int) -> None:
+        """Drop results for earlier steps, and the evidence of prefixes that are not the line's."""
+        digests = set(self.prefix.digests)
+        self._evidence = {digest: kept for digest, kept in self._evidence.items() if digest in digests}
+        self._results = {digest: kept for digest, kept in self._results.items() if kept[0] >= step}
+
+
+class DraftingSession(DecodingSession):
+    """The state of one query in the decoder of a party that drafts.
+
+    Invariant: one draft per prefix, ever; what was drafted is stored and proposed again from the store. Every token is
+    proposed once per line, in proposals of `length` tokens, or shorter ones where nothing can be added now or the
+    budget of bits is used up, or longer ones, up to the query's limit, where more were drafted when the length became
+    less. A draft that exceeds the budget by itself is never proposed: the voter decides its step.
+    """
+
+    def __init__(self, spec: SessionSpec, party: str) -> None:
+        super().__init__(spec, party)
+        self.has_vote = spec.roles.role(
+            party
+        ).votes  # then each token is a proposal of its own, with its distribution
+        self.length = 1 if self.has_vote else spec.rules.first_length
+        self.window = (
+            1
+            if spec.decoding.synchronous
+            else min(4, spec.decoding.max_window)
+            if self.has_vote
+            else spec.decoding.max_window
+        )
+        self._is_alone = False  # no voter is there: the answer goes on with what is drafted here
+        self._num_proposed = 0  # tokens of the line that are committed or proposed
+        self._asked_step = -1  # for which a proposal without tokens asked
+
+    # ---- results -------------------------------------------------------------------------------------------------
+
+    def finish(self, job: Forward, results: Sequence[Result]) -> list[Send]:
+        """Propose the result of `job`, which is one draft."""
+        if not self.is_current(job):
+            return []
+        self._learn(job, results)
+        if job.is_catching_up:
+            return []
+        self._results[job.digest] = job.step, results[-1]
+        return [*self._emit(results[-1]), *self._ask()]
+
+    def is_current(self, job: Forward) -> bool:
+        """Whether the result of `job` is still wanted; the model asks between layers."""
+        if self._has_ended or len(self.prefix) < job.step or self.prefix.digests[job.step] != job.digest:
+            return False
+        return job.is_catching_up or len(self.prefix) == job.step
+
+    # ---- planning ------------------------------------------------------------------------------------------------
+
+    def _next_forward(self) -> Forward | None:
+        step = len(self.prefix)
+        return self._plan(step, step) if self._may_draft() else None
+
+    def _may_draft(self) -> bool:
+        step = len(self.prefix)
+        if not self._may_continue(step) or step - self.line.num_committed >= self.window:
+            return False
+        return self._is_alone or (self.length > 0 and not self._waits_for_verdict and not self._is_held_up)
+
+    @property
+    def _waits_for_verdict(self) -> bool:
+        """Stop-and-wait: whether a proposal is on its way."""
+        if self._is_alone or self.has_vote or self.spec.rules.pacing != "stop_and_wait":
+            return False
+        return max(self._num_proposed, self._asked_step + 1) > self.line.num_committed
+
+    # ---- proposals -----------------------------------------------------------------------------------------------
+
+    def _emit(self, draft: Result) -> list[Send]:
+        self.prefix.append(draft.token)
+        return self._propose()
+
+    @property
+    def _is_held_up(self) -> bool:
+        """Whether the next draft to propose exceeds the budget by itself."""
+        left = self._drafts_left(1)
+        return bool(left) and self._count_fitting(left) == 0
+
+    def _drafts_left(self, most: int) -> list[Result]:
+        """The first drafts of the line that are in no proposal, at most so many."""
+        first = max(self._num_proposed, self.line.num_committed)
+        end = min(first + most, len(self.prefix))
+        return [self._results[digest][1] for digest in self.prefix.digests[first:end]]
+
+    def _count_fitting(self, drafts: Sequence[Result]) -> int:
+        """How many of them one proposal may hold; nothing of what this party commits alone crosses the link."""
+        if self._is_alone:
+            return len(drafts)
+        return self.spec.rules.count_fitting([draft.payload for draft in drafts])
+
+    def _propose(self) -> list[Send]:
+        """Proposals of the drafts that are in none yet, as soon as they are enough or nothing can be added to them."""
+        self._num_proposed = max(self._num_proposed, self.line.num_committed)
+        enough = 1 if self._is_alone else self.length
+        most = 1 if self.has_vote else max(1, self.spec.rules.longest_proposal)
+        sends: list[Send] = []
+        while not self._waits_for_verdict and (left := self._drafts_left(most)):
+            count = self._count_fitting(left)
+            is_full = count < len(left)
+            if count == 0 or (count < enough and not is_full and self._may_draft()):
+                break
+            sends.append(self._make_proposal(self._num_proposed, left[:count]))
+            self._num_proposed += count
+        return sends
+
+    def _make_proposal(self, step: int, drafts: Sequence[Result]) -> Send:
+        proposal = Proposal(
+            party=self.spec.roles.topology.index(self.party),
+            step=step,
+            digest=self.prefix.digests[step],
+            tokens=tuple(draft.token for draft in drafts),
+            payloads=tuple(draft.payload for draft in drafts),
+            log_weights=tuple(draft.log_weight for draft in drafts) if self.has_vote else (),
+            decode_us=sum(draft.decode_us for draft in drafts),
+        )
+        return Send("draft_queue", Local(session=self.spec.session, body=proposal))
+
+    def _ask(self) -> list[Send]:
+        """Proposals of no tokens ask for the next token, unless the voter goes on without being asked."""
+        step = self.line.num_committed
+        has_none = self.length == 0 or self._is_held_up
+        is_asking = has_none and not self._is_alone and self.spec.rules.pacing != "cloud_goes_on"
+        if (
+            not is_asking
+            or self._ready is None
+            or step <= self._asked_step
+            or step < self._num_proposed
+            or not self._may_continue(step)
+        ):
+            return []
+        self._asked_step = step
+        return [self._make_proposal(step, ())]
+
+    def _extend(self) -> list[Send]:
+        """Propose again what was already drafted on the present prefix, then what is left over."""
+        self._num_proposed = min(self._num_proposed, len(self.prefix))
+        sends: list[Send] = []
+        while self._may_draft() and (stored := self._results.get(self.prefix.digest)) is not None:
+            sends += self._emit(stored[1])
+        return [*sends, *self._propose(), *self._ask()]
+
+    # ---- changes -------------------------------------------------------------------------------------------------
+
+    def finish_prefill(
+        self,
+        prefill_us: int,
+        notes: tuple[str, ...],
+        rows: Sequence[int] | None = None,
+        question: Sequence[float] = (),
+    ) -> list[Send]:
+        """As the base class."""
+        return [*super().finish_prefill(prefill_us, notes, rows, question), *self._ask()]
+
+    def _on_order(self, message: Any) -> list[Send]:
+        match message:
+            case Window():
+                if not self.spec.decoding.synchronous:
+                    self.window = max(1, min(message.size, self.spec.decoding.max_window))
+            case Alone():
+                self._is_alone = message.is_alone
+            case ProposalLength():
+                self.length = min(message.length, self.spec.rules.longest_proposal)
+        return self._extend()  # what was drafted before under a wider window
+
+    def _on_adopt(self, adopt: Adopt) -> list[Send]:
+        self._num_proposed, self._asked_step = 0, -1  # what was proposed may be lost
+        return super()._on_adopt(adopt)
+
+    def _forget(self) -> None:
+        """Drop what no later step can need."""
+        num_committed = self.line.num_committed
+        if num_committed % 32 == 0:
+            self._forget_before(num_committed - KEPT_DRAFTS)
+
+
+class FollowingSession(DecodingSession):
+    """The state of one query in the decoder of a party that votes and does not draft.
+
+    It answers a proposal with its vote after every prefix of it, one more than that has tokens, each block from one
+    pass. A vote behind a rejected token never becomes current. Where this party alone votes, its vote is the token
+    that will be committed: it need not wait for the commit, and a proposal that says otherwise is left at once.
+
+    Invariants: one vote per prefix, ever, and one proposed token per prefix, the first that came. The line is the
+    committed tokens, then own votes if they decide, then what is proposed behind them.
+    """
+
+    def __init__(self, spec: SessionSpec, party: str) -> None:
+        super().__init__(spec, party)
+        self._decides = spec.roles.voters == (party,)
+        self._proposed: dict[
+            bytes, tuple[int, Proposed]
+        ] = {}  # with the step, by digest of the prefix before it
+        self._asked_for: dict[bytes, int] = {}  # prefixes that a vote is asked for, with their length
+
+    # ---- results -------------------------------------------------------------------------------------------------
+
+    def finish(self, job: Forward, results: Sequence[Result]) -> list[Send]:
+        """Vote after each prefix of the block, as far as the line still goes this way."""
+        self._learn(job, results)
+        digests: list[bytes] = []
+        for step, result in enumerate(results[job.num_learned :], job.wanted):
+            digest = job.lineage[step]
+            if self._has_ended or step > len(self.prefix) or self.prefix.digests[step] != digest:
+                break
+            _, vote = self._results.setdefault(digest, (step, result))
+            digests.append(digest)
+            if self._decides and step >= self.line.num_committed:  # it is the next token: go on with it
+                self.line.replace(step, vote.token)
+                self._follow_proposals()
+        return self._send(digests)
+
+    def is_current(self, job: Forward) -> bool:
+        """Whether a result of `job` is still wanted; the model asks between layers."""
+        first = min(job.wanted, job.step)
+        return (
+            not self._has_ended
+            and first <= len(self.prefix)
+            and self.prefix.digests[first] == job.lineage[first]
+        )
+
+    def _send(self, digests: Sequence[bytes]) -> list[Send]:
+        """Stored votes on successive prefixes."""
+        sends: list[Send] = []
+        while digests:
+            count = self._count_that_fit(digests)
+            sends.append(self._make_votes(digests[:count]))
+            digests = digests[count:]
+        return sends
+
+    def _count_that_fit(self, digests: Sequence[bytes]) -> int:
+        """How many of the votes one message holds, at least one: in full, some take megabytes together."""
+        sizes = accumulate(len(self._results[digest][1].payload) for digest in digests)
+        return max(1, sum(size <= MAX_VOTES_BYTES for size in sizes))
+
+    def _make_votes(self, digests: Sequence[bytes]) -> Send:
+        votes = [self._results[digest][1] for digest in digests]
+        is_weighed = self.spec.roles.weighs_by_documents
+        message = Votes(
+            party=self.spec.roles.topology.index(self.party),
+            step=self._results[digests[0]][0],
+            digests=tuple(digests),
+            payloads=tuple(vote.payload for vote in votes),
+            log_weights=tuple(vote.log_weight for vote in votes) if is_weighed else (),
+        )
+        return Send("draft_queue", Local(session=self.spec.session, body=message))
+
+    # ---- planning ------------------------------------------------------------------------------------------------
+
+    @property
+    def _first_step(self) -> int:
+        """The first step that is not voted on."""
+        digests = self.prefix.digests
+        steps = range(self.line.num_committed, len(digests))
+        return next((step for step in steps if digests[step] not in self._results), len(digests))
+
+    def _next_forward(self) -> Forward | None:
+        first = self._first_step
+        steps = range(first, min(len(self.prefix) + 1, first + MAX_PROPOSAL + 1))
+        last = max(takewhile(self._is_asked_for, steps), default=None)
+        if last is None:
+            return None
+        proposed = [
+            self._proposed.get(digest, (0, None))[1] for digest in self.prefix.digests[first : last + 1]
+        ]
+        return self._plan(first, last, proposed)
+
+    def _is_asked_for(self, step: int) -> bool:
+        """Whether a vote after the first `step` tokens of the line is to be computed now."""
+        if not self._may_continue(step):
+            return False
+        goes_on = self._decides and self.spec.rules.pacing == "cloud_goes_on"
+        may_go_on = goes_on and step - self.line.num_committed < self.spec.decoding.max_window
+        return may_go_on or self.prefix.digests[step] in self._asked_for
+
+    # ---- changes -------------------------------------------------------------------------------------------------
+
+    def _on_order(self, message: Any) -> list[Send]:
+        if not isinstance(message, Local):
+            return []
+        proposal: Proposal = message.body
+        digest = proposal.digest
+        for position, token in enumerate(proposal.tokens):
+            payload = proposal.payloads[position] if proposal.payloads else None
+            self._proposed.setdefault(digest, (proposal.step + position, Proposed(token, payload)))
+            self._asked_for[digest] = proposal.step + position
+            digest = extend_digest(digest, token)
+        self._asked_for[digest] = proposal.step + len(proposal.tokens)
+        self._follow_proposals()
+        # A vote that is asked for again may be lost.
+        is_repeated = not proposal.tokens and proposal.digest in self._results
+        return self._send([proposal.digest]) if is_repeated else []
+
+    def _follow_proposals(self) -> None:
+        """Lengthen the line by own votes that decide and by what is proposed behind it."""
+        prefix = self.prefix
+        while len(prefix) - self.line.num_committed <= 2 * MAX_PROPOSAL:
+            vote, proposed = self._results.get(prefix.digest), self._proposed.get(prefix.digest)
+            if self._decides and vote is not None:
+                prefix.append(vote[1].token)
+            elif proposed is not None:
+                prefix.append(proposed[1].token)
+            else:
+                return
+
+    def _extend(self) -> list[Send]:
+        self._follow_proposals()
+        return []
+
+    def _on_adopt(self, adopt: Adopt) -> list[Send]:
+        """After a restart of the coordinator, which holds no votes: they are sent again."""
+        sends = super()._on_adopt(adopt)
+        digests = self.prefix.digests[self.line.num_committed : self._first_step]
+        return [*sends, *(self._send(digests) if not self._has_ended else [])]
+
+    def _forget(self) -> None:
+        """Drop what no later step can need; a Resync may take some tokens back."""
+        horizon = self.line.num_committed - 2 * MAX_PROPOSAL
+        if horizon > 0 and self.line.num_committed % 16 == 0:
+            self._forget_before(horizon)
+            self._proposed = {key: kept for key, kept in self._proposed.items() if kept[0] >= horizon}
+            self._asked_for = {key: step for key, step in self._asked_for.items() if step >= horizon}
+
+
+class DecodingTable(SessionTable[DecodingSession]):
+    """The decoder of one party: plans for all its sessions, one job of each at a time. After `End` the driver frees the
+    session in the engine."""
+
+    def _open(self, spec: SessionSpec) -> DecodingSession:
+        make = DraftingSession if spec.roles.role(self.party).drafts else FollowingSession
+        return make(spec, self.party)
+
+    def _begin(self, session: DecodingSession) -> list[Send]:
+        return session.begin()
+
+    def _begin_again(self, session: DecodingSession) -> list[Send]:
+        return session.begin_again()
+
+    def _act(self, session: DecodingSession, message: Any) -> list[Send]:
+        return session.receive(message)
+
+    def next_job(self) -> Job | None:
+        """The next thing to compute."""
+        return next(iter(self.next_jobs(1)), None)
+
+    def next_jobs(self, max_rows: int) -> list[Job]:
+        """The next job of every session that has one of the first's kind, up to about `max_rows` rows in all.
+
+        Sessions take turns: those served go to the end, those left out keep their place.
+        """
+        jobs: list[Job] = []
+        num_rows = 0
+        for session in self.sessions.values():
+            job = session.next_job() if num_rows < max_rows else None
+            if job is not None and (not jobs or type(job) is type(jobs[0])):
+                jobs.append(job)
+                num_rows += job.num_rows
+        for job in jobs:
+            self.sessions[job.session] = self.sessions.pop(job.session)
+        return jobs

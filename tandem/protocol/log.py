@@ -34,32 +34,44 @@ class DecidedToken:
     next_decider: str
 
 
-class CommittedLog:
+class Log:
     """The committed prefix, and verdicts that arrived before their turn.
 
     Invariants: tokens are appended in step order, and only `adopt` removes any. At most MAX_AHEAD verdicts wait, and
     none of them whose last token is committed.
     """
 
-    def __init__(self, session: int, roles: Roles, decider: str, committed: Sequence[int] = ()) -> None:
+    def __init__(
+        self, session: int, roles: Roles, decider: str, committed: Sequence[int] = (), opened_s: float = 0.0
+    ) -> None:
         """committed: tokens that an earlier run of the query committed."""
         self.prefix = Prefix(session, committed)
         self.epochs = dict.fromkeys(roles.drafters, 0)  # rollbacks of each drafter
         self.decider = decider  # of the next step
         self.verdicts: dict[int, Verdict] = {}  # of the peers, by their first step
-        self.is_known = True  # else this party was restarted, and waits for a Resync: it decides nothing
+        self.incarnation: int | None = (
+            None  # this party was restarted, and waits for a Resync: it decides nothing
+        )
         self.view = 0  # Resyncs so far
         self.adopted_view = 0  # of the last Resync that was adopted here
+        self.opened_s = self.committed_s = opened_s  # and when the last token was committed
         self._session, self._topology = session, roles.topology
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the committed tokens are known here."""
+        return self.incarnation is None
 
     def is_near(self, step: int) -> bool:
         """Whether a step is near enough to be buffered."""
         return step < len(self.prefix) + MAX_AHEAD
 
-    def hold(self, verdict: Verdict) -> None:
-        """Buffer a verdict of a peer until its turn."""
-        if self.is_near(verdict.step) and verdict.step + len(verdict.tokens) > len(self.prefix):
+    def hold(self, verdict: Verdict) -> bool:
+        """Buffer a verdict of a peer until its turn. False: it is too far ahead, and must come again."""
+        is_near = self.is_near(verdict.step)
+        if is_near and verdict.step + len(verdict.tokens) > len(self.prefix):
             self.verdicts[verdict.step] = verdict
+        return is_near
 
     def take_next(self) -> Verdict | None:
         """What a peer decided from the next step on, if it is there; a verdict may begin before."""
@@ -96,8 +108,9 @@ class CommittedLog:
                 next_decider=decider,
             )
 
-    def append(self, decided: DecidedToken) -> None:
+    def append(self, decided: DecidedToken, now_s: float = 0.0) -> None:
         """Commit the token of the next step."""
+        self.committed_s = now_s
         self.prefix.append(decided.token)
         for drafter, is_accepted in zip(self.epochs, decided.accepted, strict=True):
             self.epochs[drafter] += not is_accepted
@@ -121,13 +134,19 @@ class CommittedLog:
         tokens = tuple(self.prefix.tokens)
         return Adopt(session=self._session, tokens=tokens, is_last=is_last, view=self.adopted_view)
 
-    def adopt(self, tokens: Sequence[int], party: str) -> None:
-        """Replace what differs from `tokens`, on behalf of `party`, which begins a new epoch if it drafts."""
+    def adopt(self, tokens: Sequence[int], party: str, view: int, decider: str) -> None:
+        """Replace what differs from the authority's `tokens` by these, in a new view.
+
+        party: this one, which begins a new epoch if it drafts. decider: of the next step.
+        """
         common = self.prefix.common_length(tokens)
         self.prefix.truncate(common)
         self.prefix.extend(tokens[common:])
         if party in self.epochs:
             self.epochs[party] += 1
+        self.verdicts.clear()
+        self.view = self.adopted_view = view
+        self.decider, self.incarnation = decider, None
 
 
 def _without_first(verdict: Verdict, count: int) -> Verdict:

@@ -8,19 +8,14 @@ those on another party's.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Iterator
 from dataclasses import replace
 from typing import TypeVar
 
 from tandem.codecs.race_lists import MAX_LISTED, WHOLE, cut_vote, vote_depth
-from tandem.messages import ListRequest, Proposal, Undecided, VerifyResult, Votes
+from tandem.messages import ListRequest, Proposal, Votes
 from tandem.modes.spec import SessionSpec
-from tandem.protocol.ballots import BallotBox
-from tandem.protocol.link import PeerLink
-from tandem.protocol.log import CommittedLog
-from tandem.protocol.outbox import Send
-from tandem.protocol.report import Reporter
-from tandem.protocol.routes import Routes
+from tandem.protocol.prefix import Prefix
 
 B = TypeVar("B", Proposal, Votes)
 
@@ -64,96 +59,57 @@ class RaceVotes:
     per view, and sent once per view; what gets lost on the link is resent as any other body.
     """
 
-    def __init__(
-        self,
-        spec: SessionSpec,
-        routes: Routes,
-        log: CommittedLog,
-        ballots: BallotBox,
-        links: Mapping[str, PeerLink],
-        reporter: Reporter,
-        lost: Container[str],
-    ) -> None:
-        """lost: the peers that are lost at present."""
+    def __init__(self, spec: SessionSpec, party: str) -> None:
         self.length = ListLength(spec.race_depth)
-        self._spec, self._routes, self._log, self._ballots = spec, routes, log, ballots
-        self._links, self._reporter, self._lost = links, reporter, lost
-        self._votes = spec.roles.role(routes.party).votes
+        self.are_cut = spec.rules.has_race_lists and spec.roles.role(party).votes
+        self._spec, self._party = spec, party
         self._kept: dict[bytes, Proposal | Votes] = {}  # in full, one vote each, by digest of its prefix
-        self._wanted: dict[bytes, tuple[int, ListRequest]] = {}  # by digest, with the view it was answered in
+        self._requests: dict[
+            bytes, tuple[int, ListRequest]
+        ] = {}  # by digest, with the view it was answered in
         self._asked: dict[str, tuple[int, bytes, int]] = {}  # of each peer: view, digest and depth
 
-    def make_public(self, body: B) -> B:
-        """An own proposal, or own votes, as the peers need them. The payloads of a voter are its votes in full."""
-        is_proposal = isinstance(body, Proposal)
-        peers = self._routes.proposals_go_to if is_proposal else self._routes.votes_go_to
-        is_cut = (
-            self._spec.rules.has_race_lists and self._votes and any(peer not in self._lost for peer in peers)
-        )
-        if not is_cut:
-            return self._routes.make_public(body) if isinstance(body, Proposal) else body
-        self._forget()
+    def cut(self, body: B, prefix: Prefix, own: Container[bytes], num_committed: int) -> B:
+        """An own proposal, or own votes, as the peers need them. The payloads of a voter are its votes in full.
+
+        prefix: the committed one. own: of which prefixes an own vote may still count. num_committed: steps that all
+        peers have committed.
+        """
+        self._forget(prefix, own, num_committed)
         payloads = []
         for digest, vote in _split(body):
             self._kept[digest] = vote
-            depth = WHOLE if self._spec.rules.sends_whole_votes(self._routes.party) else self.length.take()
-            if digest in self._wanted:
-                depth = max(depth, self._wanted[digest][1].depth)
+            depth = WHOLE if self._spec.rules.sends_whole_votes(self._party) else self.length.take()
+            if digest in self._requests:
+                depth = max(depth, self._requests[digest][1].depth)
             payloads.append(self._cut(vote, depth))
         return replace(body, payloads=tuple(payloads))
 
-    def answer(self, peer: str, request: ListRequest, number: int, now_s: float) -> list[Send]:
-        """A peer needs more of an own vote; one that is not computed yet goes out at that length. number: of its
-        frame."""
-        view = self._links[peer].view
-        self._links[peer].receipts.add(number, now_s)
-        answered = self._wanted.get(request.digest)
+    def answer(self, request: ListRequest, view: int) -> Proposal | Votes | None:
+        """More of an own vote for a peer in this view. One that is not computed yet goes out at that length."""
+        answered = self._requests.get(request.digest)
         if answered is not None and answered[0] == view and answered[1].depth >= request.depth:
-            return []
-        self._wanted[request.digest] = view, request
-        if len(self._wanted) > MAX_WANTED:
-            del self._wanted[next(iter(self._wanted))]
+            return None
+        self._requests[request.digest] = view, request
+        if len(self._requests) > MAX_WANTED:
+            del self._requests[next(iter(self._requests))]
         self.length.grow()
         kept = self._kept.get(request.digest)
-        if kept is None:
-            return []
-        longer = replace(kept, payloads=(self._cut(kept, request.depth),))
-        self._links[peer].backlog.supersede(longer)
-        return [self._links[peer].post(longer, self._log.prefix, now_s)]
+        return None if kept is None else replace(kept, payloads=(self._cut(kept, request.depth),))
 
-    def ask(self, undecided: Undecided, now_s: float) -> list[Send]:
-        """The own aggregator needs more of the peers' votes; nothing to do if the ballot it speaks of is an old one."""
-        prefix = self._log.prefix
-        if not self._ballots.is_pending(undecided) or undecided.digest != prefix.digest:
-            return []
-        sends = []
-        for voter, depth in zip(undecided.voters, undecided.depths, strict=True):
-            peer = self._routes.topology.name(voter)
-            if peer not in self._links or depth <= self._known(peer, undecided.digest):
-                continue
-            self._asked[peer] = self._links[peer].view, undecided.digest, depth
-            self._reporter.count("num_list_requests")
-            request = ListRequest(step=undecided.step, digest=undecided.digest, depth=depth)
-            sends.append(self._links[peer].post(request, prefix, now_s))
-        return sends
+    def ask(self, peer: str, view: int, digest: bytes, payload: bytes | None, depth: int) -> bool:
+        """Whether to ask a peer for so much of its vote in this view. payload: what is here of it, if anything."""
+        asked_view, asked, asked_depth = self._asked.get(peer, (-1, b"", 0))
+        is_asked = (asked_view, asked) == (view, digest)
+        depth_here = 0 if payload is None else vote_depth(payload)
+        if depth <= max(asked_depth if is_asked else 0, depth_here):
+            return False
+        self._asked[peer] = view, digest, depth
+        return True
 
-    def count_decided(self, result: VerifyResult, num_tokens: int) -> None:
-        """So many steps are decided here: by the first lists, or the first of them only with a longer one.
-
-        A later one that needs a longer list ends the result before it, and begins the next.
-        """
-        if not self._spec.rules.has_race_lists or len(result.voters) < 2:
-            return
-        is_escalated = any(digest == result.digest for _, digest, _ in self._asked.values())
-        self._reporter.count("num_escalated", int(is_escalated))
-        self._reporter.count("num_certified", num_tokens - is_escalated)
-
-    def _known(self, peer: str, digest: bytes) -> int:
-        """How much of a peer's vote is held, or was asked for in this view."""
-        held = self._ballots.entries[peer].get(digest)
-        view, asked, depth = self._asked.get(peer, (-1, b"", 0))
-        is_asked = (view, asked) == (self._links[peer].view, digest)
-        return max(depth if is_asked else 0, vote_depth(held.payload or b"") if held is not None else 0)
+    def has_asked(self, digest: bytes) -> bool:
+        """Whether more of a vote on this prefix was asked for."""
+        return any(asked == digest for _, asked, _ in self._asked.values())
 
     def _cut(self, vote: Proposal | Votes, depth: int) -> bytes:
         spec = self._spec
@@ -166,18 +122,15 @@ class RaceVotes:
             temperature=spec.sampling.temperature,
         )
 
-    def _forget(self) -> None:
+    def _forget(self, prefix: Prefix, own: Container[bytes], num_committed: int) -> None:
         """Drop votes that no peer can need any more."""
-        prefix, own = self._log.prefix, self._ballots.own
-        there = [link.peer_committed for peer, link in self._links.items() if peer not in self._lost]
-        reached = min(there, default=len(prefix))
         self._kept = {
             digest: kept
             for digest, kept in self._kept.items()
             if (
                 digest in own
                 if kept.step >= len(prefix)
-                else kept.step >= reached and prefix.digests[kept.step] == digest
+                else kept.step >= num_committed and prefix.digests[kept.step] == digest
             )
         }
 

@@ -5,6 +5,7 @@ It learns of a commit after it happened and decides nothing.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import nan
@@ -14,7 +15,10 @@ from tandem.events import (
     ClientEvent,
     EstimateEvent,
     Event,
+    PeerEvent,
     PlacementEvent,
+    ProvisionalEvent,
+    RetractEvent,
     SessionStatistics,
     Source,
     SourcesEvent,
@@ -35,11 +39,13 @@ from tandem.modes.spec import SessionSpec
 from tandem.protocol.ballots import Entry
 from tandem.protocol.log import DecidedToken
 from tandem.protocol.outbox import Send
-from tandem.protocol.provisional import Provisional
+from tandem.protocol.prefix import Prefix
 from tandem.topology import PARTIES, Party
 
 T = TypeVar("T")
 
+MAX_SOURCES = 64
+"""How often a party's documents are passed on: it names them again after a restart and after each Resync."""
 REPORT_STEPS = 4
 """Steps per message to the profiler: one message per step would wake two more actors for every token."""
 
@@ -61,6 +67,38 @@ class CommitRecord:
     logprobs: Logprobs | None = None  # where they are wanted and known
 
 
+class Provisional:
+    """The tokens that are shown: the committed ones, then drafts that continue them."""
+
+    def __init__(self, session: int) -> None:
+        self.shown = Prefix(session)
+
+    def extend(self, own: Mapping[bytes, Entry], now_s: float) -> list[Event]:
+        """Show the drafts that have become the next ones."""
+        events: list[Event] = []
+        while (entry := own.get(self.shown.digest)) is not None and entry.token is not None:
+            events.append(
+                ProvisionalEvent(step=len(self.shown), token=entry.token, text="", shown_at_s=now_s)
+            )
+            self.shown.append(entry.token)
+        return events
+
+    def commit(self, step: int, token: int) -> list[Event]:
+        """`token` is committed: retract what contradicts it. Emit the result before the TokenEvent."""
+        if len(self.shown) > step and self.shown.tokens[step] == token:
+            return []
+        events = self.retract(step)
+        self.shown.append(token)
+        return events
+
+    def retract(self, step: int) -> list[Event]:
+        """Whatever is shown from `step` on is void."""
+        if len(self.shown) <= step:
+            return []
+        self.shown.truncate(step)
+        return [RetractEvent(step=step)]
+
+
 class Reporter:
     """Everything that leaves the session for the client or the profiler.
 
@@ -71,8 +109,8 @@ class Reporter:
     def __init__(self, spec: SessionSpec, party: str) -> None:
         self.own_sources: Sources | None = None  # once they are known
         self._spec, self._party = spec, party
-        self._is_home = party == spec.roles.topology.home
-        self._has_profiler = spec.rules.is_placed  # else there is nobody to place
+        self.lost_elsewhere: frozenset[str] = frozenset()  # parties without which the last verdict was made
+        self._num_sources: Counter[str] = Counter()  # messages that named documents, by party
         num_resumed = len(spec.committed)
         self._counts = SessionStatistics(num_tokens=num_resumed, num_resumed=num_resumed)
         self._rtt_s = nan  # measured since the last commit
@@ -80,17 +118,30 @@ class Reporter:
         self._last_rtt_s = nan
         self._unreported: list[Observation] = []
         self._expected: dict[str, list[float]] = {drafter: [] for drafter in spec.roles.drafters}
-        self._shown = Provisional(spec.session) if spec.show_drafts and self._is_home else None
+        self._shown = Provisional(spec.session) if spec.show_drafts and self.is_home else None
+
+    @property
+    def is_home(self) -> bool:
+        """Whether the client listens at this party."""
+        return self._party == self._spec.home
 
     def emit(self, *events: Event) -> list[Send]:
         """Events for the client, which listens at the home party."""
-        if not self._is_home:
+        if not self.is_home:
             return []
         return [Send("client", ClientEvent(self._spec.session, event)) for event in events]
 
     def emit_placement(self, step: int, decider: str) -> list[Send]:
         """Another party decides from this step on."""
         return self.emit(PlacementEvent(step=step, aggregator=decider))
+
+    def repeat(self, tokens: Sequence[int], decider: str) -> list[Send]:
+        """Tokens that an earlier run of the query committed, of which nothing else is known. decider: of this run."""
+        sends = []
+        for step, token in enumerate(tokens):
+            sends += self.confirm(step, token)
+            sends += self.emit(_repeat(step, token, decider))
+        return sends
 
     # ---- documents ---------------------------------------------------------------------------------------------
 
@@ -115,6 +166,11 @@ class Reporter:
     def emit_sources(self, party: str, sources: Sources) -> list[Send]:
         """The peer's documents, for this party's client."""
         return self._emit_sources(party, sources.ids, sources, ())
+
+    def may_pass_on(self, party: str) -> bool:
+        """Whether one more message that names documents of `party` is passed on."""
+        self._num_sources[party] += 1
+        return self._num_sources[party] <= MAX_SOURCES
 
     def _emit_sources(
         self, party: str, ids: Sequence[str], times: DecoderReady | Sources, scores: Sequence[float]
@@ -148,6 +204,14 @@ class Reporter:
         """Add to a counter of `SessionStatistics`."""
         self._counts = replace(self._counts, **{name: getattr(self._counts, name) + number})
 
+    def count_certified(self, num_tokens: int, *, is_escalated: bool) -> None:
+        """So many steps are decided here by race lists, the first of them perhaps by a longer one than came at first.
+
+        A later one that needs a longer list ends the result before it, and begins the next.
+        """
+        self.count("num_escalated", int(is_escalated))
+        self.count("num_certified", num_tokens - is_escalated)
+
     def measure(self, rtt_s: float, bytes_per_s: float) -> None:
         """Take in what a frame's header showed; nan: nothing."""
         if rtt_s == rtt_s:
@@ -160,6 +224,19 @@ class Reporter:
     def link(self) -> tuple[float, float]:
         """Round trip in seconds and bytes per second, both as last measured; nan: not yet."""
         return self._last_rtt_s, self._counts.bytes_per_s
+
+    # ---- who is missing ----------------------------------------------------------------------------------------
+
+    def note_losses(self, verdict: Verdict, step: int) -> list[Send]:
+        """At a home whose decider has others behind it: who is missing from `step` on, and who is back."""
+        if not any(tail.last_voters for tail in verdict.tail):
+            return []
+        topology, before = self._spec.roles.topology, self.lost_elsewhere
+        self.lost_elsewhere = frozenset(map(topology.name, verdict.tail[0].lost))
+        changed = [name for name in topology.parties if name in before ^ self.lost_elsewhere]
+        return self.emit(
+            *(PeerEvent(step=step, is_alone=name in self.lost_elsewhere, party=name) for name in changed)
+        )
 
     # ---- commits -----------------------------------------------------------------------------------------------
 
@@ -207,7 +284,7 @@ class Reporter:
 
     def _observe(self, observation: Observation, is_last: bool) -> list[Send]:
         """To the profiler: the first step at once, then a few at a time."""
-        if not self._has_profiler:
+        if not self._spec.rules.is_placed:  # there is nobody to place
             return []
         self._unreported.append(observation)
         if observation.step > 0 and len(self._unreported) < REPORT_STEPS and not is_last:
@@ -260,6 +337,20 @@ def expected_acceptance(
     if result is not None:
         return result.acceptance
     return tuple(share / 127 for share in verdict.acceptance) or (nan,) * num_drafters
+
+
+def _repeat(step: int, token: int, decider: str) -> TokenEvent:
+    return TokenEvent(
+        step=step,
+        token=token,
+        text="",
+        device_accepted=False,
+        cloud_accepted=False,
+        aggregator=decider,
+        committed_s=0.0,
+        device_decode_s=nan,
+        cloud_decode_s=nan,
+    )
 
 
 def make_estimate_event(estimate: Estimate) -> EstimateEvent:

@@ -28,7 +28,7 @@ class RoundTrips:
         self.rtt_s = nan  # last sample
         self._smoothed_s, self._deviation_s = nan, 0.0
         self.measures = measures
-        self.sent_s = now_s  # when the last frame went out
+        self.sent_s = self.received_s = now_s  # when the last frame went out, and when the last one arrived
         self._stamp = 0  # of the last frame that was sent
         self._sent_s: dict[int, float] = {}  # by stamp
         self._echo = 0
@@ -61,6 +61,7 @@ class RoundTrips:
         waited_s: how long ago the frame arrived. The echo says so, or the peer would take the wait for a part of the
         round trip.
         """
+        self.received_s = now_s
         self._echo, self._arrived_s = frame.stamp, now_s - waited_s
         if frame.echo not in self._sent_s:
             return nan

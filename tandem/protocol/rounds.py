@@ -8,12 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import isnan, nan
 
-from tandem.events import RoundEvent
+from tandem.events import Event, RoundEvent
 from tandem.messages import Proposal, Round, Rounds
 from tandem.modes.spec import SessionSpec
 from tandem.protocol.outbox import Send
 from tandem.protocol.prefix import Prefix
-from tandem.protocol.report import REPORT_STEPS, Reporter
+from tandem.protocol.report import REPORT_STEPS
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +31,8 @@ class ProposalRounds:
     continues other tokens than the committed ones says nothing and is dropped. What is committed never depends on this.
     """
 
-    def __init__(self, spec: SessionSpec, party: str, reporter: Reporter) -> None:
-        self._session, self._reporter = spec.session, reporter
+    def __init__(self, spec: SessionSpec, party: str) -> None:
+        self._session = spec.session
         self._is_wanted = spec.rules.adapts_lengths(party)
         self._goes_on, self._is_pipelined = (
             spec.rules.pacing == "cloud_goes_on",
@@ -41,6 +41,7 @@ class ProposalRounds:
         self._waiting: list[_Waiting] = []
         self._unreported: list[Round] = []
         self._committed_s = nan
+        self._lost: frozenset[str] | None = frozenset()  # when the last verdict was committed
 
     def propose(self, proposal: Proposal, num_committed: int, now_s: float) -> None:
         """A proposal is on its way; one that is repeated counts from now on. num_committed: tokens of the answer."""
@@ -49,15 +50,26 @@ class ProposalRounds:
         others = [kept for kept in self._waiting if kept.proposal.digest != proposal.digest]
         self._waiting = [*others, _Waiting(proposal, now_s if num_committed else nan)]
 
-    def forget(self) -> None:
-        """All voters are lost, and nobody judges what is on its way; or one is, which it waited for."""
-        self._waiting.clear()
-        self._committed_s = nan
+    def commit(
+        self,
+        prefix: Prefix,
+        num_new: int,
+        now_s: float,
+        opened_s: float,
+        link: tuple[float, float],
+        lost: frozenset[str] | None,
+    ) -> tuple[list[Event], list[Send]]:
+        """A verdict is committed: events for the client, and what the profiler gets.
 
-    def commit(self, prefix: Prefix, num_new: int, now_s: float, opened_s: float) -> list[Send]:
-        """A verdict is committed. prefix: with its num_new tokens; opened_s: when the query was."""
-        if not self._is_wanted:
-            return []
+        prefix: with its num_new tokens; opened_s: when the query was. link: round trip in seconds, and bytes per
+        second. lost: without whom it was decided; None: without any voter, and then nobody judges what is on its way.
+        """
+        is_same, self._lost = lost is not None and lost == self._lost, lost
+        if not is_same:  # what is on its way may wait for one that is gone
+            self._waiting.clear()
+            self._committed_s = nan
+        if not is_same or not self._is_wanted:
+            return [], []
         judged = [
             (kept, count)
             for kept in self._waiting
@@ -65,7 +77,7 @@ class ProposalRounds:
         ]
         has_proposals = bool(self._waiting)
         self._waiting = [kept for kept in self._waiting if is_open(kept.proposal, prefix)]
-        events = [
+        events: list[Event] = [
             RoundEvent(
                 step=kept.proposal.step,
                 length=len(kept.proposal.tokens),
@@ -74,33 +86,21 @@ class ProposalRounds:
             )
             for kept, count in judged
         ]
-        rounds = [self._observe(kept, count, now_s) for kept, count in judged]
+        rounds = [self._observe(kept, count, now_s, link) for kept, count in judged]
         if self._goes_on and not has_proposals:
-            rounds.append(self._make(0, 0, 0, 0, (now_s - self._committed_s) / num_new))
+            rounds.append(_make(link, 0, 0, 0, 0, (now_s - self._committed_s) / num_new))
         self._committed_s = now_s
-        return [*self._reporter.emit(*events), *self._report(rounds)]
+        return events, self._report(rounds)
 
-    def _observe(self, kept: _Waiting, num_accepted: int, now_s: float) -> Round:
+    def _observe(self, kept: _Waiting, num_accepted: int, now_s: float, link: tuple[float, float]) -> Round:
         proposal = kept.proposal
         num_bytes = sum(map(len, proposal.payloads))
         waited_s = now_s - kept.sent_s
         if self._is_pipelined and not isnan(
             self._committed_s
         ):  # without the wait behind the proposal before it
-            waited_s = min(waited_s, now_s - self._committed_s + self._reporter.link[0])
-        return self._make(len(proposal.tokens), num_accepted, proposal.decode_us, num_bytes, waited_s)
-
-    def _make(self, length: int, num_accepted: int, draft_us: int, num_bytes: int, waited_s: float) -> Round:
-        rtt_s, bytes_per_s = self._reporter.link
-        return Round(
-            length=length,
-            num_accepted=num_accepted,
-            draft_us=draft_us,
-            num_bytes=num_bytes,
-            waited_s=waited_s,
-            rtt_s=rtt_s,
-            bytes_per_s=bytes_per_s,
-        )
+            waited_s = min(waited_s, now_s - self._committed_s + link[0])
+        return _make(link, len(proposal.tokens), num_accepted, proposal.decode_us, num_bytes, waited_s)
 
     def _report(self, rounds: list[Round]) -> list[Send]:
         """At once where something was judged; tokens without a proposal a few at a time."""
@@ -110,6 +110,20 @@ class ProposalRounds:
             return []
         reported, self._unreported = tuple(self._unreported), []
         return [Send("profiler", Rounds(session=self._session, rounds=reported))]
+
+
+def _make(
+    link: tuple[float, float], length: int, num_accepted: int, draft_us: int, num_bytes: int, waited_s: float
+) -> Round:
+    return Round(
+        length=length,
+        num_accepted=num_accepted,
+        draft_us=draft_us,
+        num_bytes=num_bytes,
+        waited_s=waited_s,
+        rtt_s=link[0],
+        bytes_per_s=link[1],
+    )
 
 
 def count_accepted(proposal: Proposal, prefix: Prefix) -> int | None:

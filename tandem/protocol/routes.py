@@ -34,8 +34,10 @@ from tandem.messages import (
 from tandem.modes.proposing import MAX_PROPOSAL
 from tandem.modes.spec import SessionSpec
 from tandem.protocol.log import MAX_VERDICT_TOKENS
+from tandem.protocol.outbox import ActorKind
 from tandem.topology import Topology, in_words
 
+LISTENERS: tuple[ActorKind, ...] = ("decoder", "aggregator", "profiler", "scheduler")
 P = TypeVar("P", bound=Proposal)
 
 IN_TURN = (Verdict, ListRequest)
@@ -113,11 +115,67 @@ class Routes:
     def _has_others_behind(self, party: str) -> bool:
         return len(self.topology.peers(party)) > 1
 
+    @property
+    def listeners(self) -> tuple[ActorKind, ...]:
+        """The actors of this party that hear of the session: the last two only where there is something to estimate."""
+        return LISTENERS if self.rules.is_estimated(self.party) else LISTENERS[:2]
+
+    @property
+    def other_decider(self) -> str:
+        """Whose verdicts come from elsewhere. There must be such a party."""
+        return next(name for name in self.roles.deciders if name != self.party)
+
+    # ---- what this party sends ---------------------------------------------------------------------------------
+
+    def make_greeting(self, peer: str) -> LinkBody:
+        """Opens the session at a peer that is farther from home, or shows one that is nearer that it is open here.
+
+        Who will send one verdict after the other asks for an echo, so as to know in time whether the link is full.
+        """
+        if peer != self.toward_home:
+            return self.make_open(peer)
+        return Probe(is_reply=False, padding=b"") if self.rules.goes_on_at(self.party) else Heartbeat()
+
+    def make_open(self, peer: str) -> Open:
+        """For a peer, to which the display at home does not matter."""
+        return Open(spec=replace(self.spec.as_for(peer), show_drafts=False).to_json())
+
+    def may_propose(self, proposal: Proposal) -> bool:
+        """Whether it keeps to the uplink budget. What was drafted while all voters were lost need not; they decide that
+        step without it if they are back."""
+        num_tokens = len(proposal.tokens)
+        return self.rules.count_fitting(proposal.payloads or [b""] * num_tokens) == num_tokens
+
+    def address(
+        self, verdict: Verdict, lost: Iterable[str], last_voters: Sequence[str | None]
+    ) -> list[tuple[Sequence[str], Verdict]]:
+        """An own verdict, and to whom it goes. A home that has no link to the other voters hears more: who is lost, and
+        whose vote came last at each token."""
+        home, index = self.toward_home, self.topology.index
+        if home is None or not self.has_others_behind:
+            return [(self.verdicts_go_to, verdict)]
+        tail = Tail(
+            logprobs=verdict.logprobs,
+            lost=tuple(sorted(map(index, lost))),
+            last_voters=tuple(index(name or self.party) for name in last_voters),
+        )
+        others = [peer for peer in self.verdicts_go_to if peer != home]
+        return [(others, replace(verdict, tail=())), ((home,), replace(verdict, tail=(tail,)))]
+
+    def last_voter(self, verdict: Verdict, step: int) -> str | None:
+        """Whose vote on the token of this step came last, where a verdict from elsewhere says so."""
+        if not any(tail.last_voters for tail in verdict.tail):
+            return None
+        name = self.topology.name(verdict.tail[0].last_voters[step - verdict.step])
+        return name if name != self.other_decider else None
+
     def make_public(self, proposal: P) -> P:
         """A proposal as the peers need it: of a drafter without a vote ids are enough."""
         if self.rules.drafters_vote or self.rules.needs_drafts:
             return proposal
         return replace(proposal, payloads=(), log_weights=())
+
+    # ---- what it takes -----------------------------------------------------------------------------------------
 
     def check(self, source: str, body: LinkBody) -> None:
         """Raise ProtocolError, one sentence, if `source` may not send this party such a body, or not of this form."""
@@ -147,6 +205,14 @@ class Routes:
                 self._check_relayed(source, body.party)
             case _:
                 pass
+
+    def check_view(self, source: str, view: int, begun: int) -> None:
+        """Raise ProtocolError, one sentence, if a peer is in a view that this party should have begun, and has not."""
+        if view > begun and self.is_authority:
+            raise ProtocolError(
+                f"{source} sent a frame of view {view}, but {in_words(self.party)} begins the views and has begun "
+                f"{begun}; check its version."
+            )
 
     def check_turn(self, source: str, body: LinkBody, num_committed: int, decider: str) -> None:
         """Raise ProtocolError, one sentence, if `source` decides the next step out of turn, or asks for more of a vote.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from tandem.aggregation.document_weights import log_weight
 from tandem.engine.kv import CacheStore, DocumentCache, MemoryStore
-from tandem.protocol.rows import JOINT as JOINT
+from tandem.protocol.decoding import JOINT as JOINT
 from tandem.retrieval.documents import Document
 from tandem.retrieval.index import cosines
 from tandem.retrieval.retriever import Hit, Retriever

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 
 from tandem.aggregation.coupling import Purpose, uniform
 from tandem.modes.spec import SessionSpec
-from tandem.protocol.aggregating import AggregatorSession
-from tandem.protocol.session_tables import AggregatingTable
+from tandem.protocol.aggregating import AggregatingTable, AggregatorSession
 from tandem.scheduler.greedy import Situation
 from tandem.scheduler.policies import load_policy
 from tandem.topology import Party

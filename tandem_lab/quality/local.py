@@ -24,11 +24,10 @@ from tandem.engine.engine import Engine
 from tandem.engine.tokenizer import Detokenizer, StopRule
 from tandem.messages import RetrieveRequest, RetrieveResult
 from tandem.modes.spec import SessionSpec
-from tandem.protocol.decoding import Prefill
-from tandem.protocol.estimating_tables import ProfilingTable
+from tandem.protocol.decoding import Prefill, arrange_rows
+from tandem.protocol.estimating import ProfilingTable
 from tandem.protocol.prefix import Prefix
 from tandem.protocol.retrieval_requests import find_documents, to_result
-from tandem.protocol.rows import arrange_rows
 from tandem.retrieval.retriever import Retriever
 from tandem.topology import PARTIES, Party
 from tandem_lab.simulation.link import Link

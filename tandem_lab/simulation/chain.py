@@ -21,13 +21,13 @@ from tandem.codecs.token import read_token, write_token
 from tandem.events import DoneEvent, PeerEvent, RoundEvent, TokenEvent
 from tandem.messages import Ballot, Proposal, decode_link, encode
 from tandem.modes.proposing import MAX_PROPOSAL
+from tandem.protocol.aggregating import AggregatingTable
 from tandem.protocol.ballots import MAX_ENTRIES
-from tandem.protocol.coordinator import SessionCoordinator
-from tandem.protocol.decoding import Forward, Job, Prefill, Result, compute_steps
-from tandem.protocol.drafting_table import DraftingTable
-from tandem.protocol.estimating_tables import ProfilingTable, SchedulingTable
+from tandem.protocol.decoding import DecodingTable, Forward, Job, Prefill, Result, compute_steps
+from tandem.protocol.estimating import ProfilingTable, SchedulingTable
 from tandem.protocol.outbox import ActorKind, Send
-from tandem.protocol.session_tables import AggregatingTable, CoordinatorTable
+from tandem.protocol.session import Session
+from tandem.protocol.table import CoordinatorTable
 from tandem_lab.simulation.chain_scenario import (
     ChainFault,
     ChainScenario,
@@ -58,11 +58,11 @@ class ChainParty:
     """One party: its actors, its model, and what befalls it."""
 
     queue: CoordinatorTable
-    decoder: DraftingTable
+    decoder: DecodingTable
     aggregator: AggregatingTable
     profiler: ProfilingTable
     scheduler: SchedulingTable
-    session: SessionCoordinator | None = None  # the last one seen
+    session: Session | None = None  # the last one seen
     busy_with: Job | None = None  # what its model computes
     num_starts: int = 0  # of its actors but the coordinator; what an earlier start does or is told is lost
     is_down: bool = False
@@ -115,7 +115,7 @@ class ChainRun:
         scenario = self.scenario
         return ChainParty(
             CoordinatorTable(party, lambda _: scenario.check_stop),
-            DraftingTable(party),
+            DecodingTable(party),
             AggregatingTable(party, CODEC),
             ProfilingTable(party),
             SchedulingTable(party),
@@ -196,20 +196,20 @@ class ChainRun:
                     f"{party} committed {session.prefix.tokens}, {self.hub} {hub.prefix.tokens}"
                 )
 
-    def _may_differ(self, hub: SessionCoordinator, session: SessionCoordinator) -> bool:
-        is_apart = session.party in hub.lifecycle.lost or self.hub in session.lifecycle.lost
-        return is_apart or session.log.view < hub.links[session.party].view
+    def _may_differ(self, hub: Session, session: Session) -> bool:
+        is_apart = session.party in hub.lost or self.hub in session.lost
+        return is_apart or session.log.view < hub.peers[session.party].view
 
-    def _check_size(self, party: str, session: SessionCoordinator) -> None:
+    def _check_size(self, party: str, session: Session) -> None:
         kept: list[Sized] = [
             *session.ballots.entries.values(),
-            *(link.backlog.parcels for link in session.links.values()),
+            *(peer.deliveries.sent for peer in session.peers.values()),
         ]
         most = max(len(session.log.verdicts), *map(len, kept))
         if most > MAX_KEPT:
             raise InvariantError(f"{party} keeps {most} entries")
 
-    def _session(self, party: str) -> SessionCoordinator | None:
+    def _session(self, party: str) -> Session | None:
         state = self.parties[party]
         state.session = state.queue.sessions.get(self.scenario.spec.session, state.session)
         return state.session
@@ -451,7 +451,7 @@ class ChainRun:
         """The decoder knows nothing any more; the coordinator gives it the session as it stands."""
         state = self.parties[party]
         state.num_starts += 1
-        state.decoder, state.busy_with = DraftingTable(party), None
+        state.decoder, state.busy_with = DecodingTable(party), None
         self._deliver(party, state.queue.restart("decoder") + state.queue.restart("aggregator"))
 
     def _come_back(self, party: str) -> None:
@@ -465,9 +465,9 @@ class ChainRun:
         self._deliver(party, fresh.queue.reopen(self.scenario.spec, incarnation, self.now_s))
 
 
-def _standing_of(hub: SessionCoordinator | None) -> tuple[object, ...]:
+def _standing_of(hub: Session | None) -> tuple[object, ...]:
     """What decides whether the others may differ from it."""
-    return () if hub is None else (hub.prefix.digest, hub.log.view, *hub.lifecycle.lost)
+    return () if hub is None else (hub.prefix.digest, hub.log.view, *sorted(hub.lost))
 
 
 class _Pass(NamedTuple):

@@ -17,7 +17,7 @@ from tandem.events import PeerEvent
 from tandem.modes import reference
 from tandem.modes.proposing import MAX_PROPOSAL
 from tandem.modes.spec import SessionSpec
-from tandem.protocol.lifecycle import StopCheck
+from tandem.protocol.session import StopCheck
 from tandem.scheduler.lengths import load_length_policy
 from tandem_lab.simulation.oracle import WorldVoter
 from tandem_lab.simulation.specs import change_spec, make_spec, vary_layouts

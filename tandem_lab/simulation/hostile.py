@@ -48,9 +48,9 @@ from tandem.messages import (
 from tandem.modes import reference
 from tandem.modes.proposing import MAX_PROPOSAL
 from tandem.modes.spec import SessionSpec
-from tandem.protocol.coordinator import SessionCoordinator
 from tandem.protocol.outbox import ActorKind
 from tandem.protocol.prefix import Prefix, extend_digest
+from tandem.protocol.session import Session
 from tandem.topology import PARTIES, Party
 from tandem_lab.simulation.chain import ChainRun
 from tandem_lab.simulation.chain_scenario import ChainScenario, make_chain_scenario
@@ -110,9 +110,9 @@ class Forger:
         self._codec = codec_for(spec)
         self._index = spec.roles.topology.index(hostile)
 
-    def forge(self, session: SessionCoordinator) -> LinkFrame:
+    def forge(self, session: Session) -> LinkFrame:
         """The next one. session: all that the victim knows."""
-        rng, prefix, link = self.rng, session.prefix, session.links[self.hostile]
+        rng, prefix, link = self.rng, session.prefix, session.peers[self.hostile]
         body = self._body(session)
         count = rng.choice([len(prefix), len(prefix), len(prefix), rng.randrange(len(prefix) + 4), 1 << 40])
         known = prefix.digests[count] if count < len(prefix.digests) else self._digest(session)
@@ -130,13 +130,13 @@ class Forger:
             body=body,
         )
 
-    def _body(self, session: SessionCoordinator) -> LinkBody:
+    def _body(self, session: Session) -> LinkBody:
         rng = self.rng
         if rng.random() < ENDS:
             return Cancel(reason="Enough.") if rng.random() < 0.5 else Done(is_reply=True)
         kinds, weights = zip(*KINDS, strict=True)
         kind = rng.choices(kinds, weights)[0]
-        make: dict[type[LinkBody], Callable[[SessionCoordinator], LinkBody]] = {
+        make: dict[type[LinkBody], Callable[[Session], LinkBody]] = {
             Proposal: self._proposal, Votes: self._votes, ListRequest: self._request, Resync: self._resync,
             Sources: self._sources, Verdict: self._verdict,
         }  # fmt: skip
@@ -154,7 +154,7 @@ class Forger:
     def _party(self) -> int:
         return self.rng.choice([self._index, self._index, self._index, self.rng.randrange(8), 63])
 
-    def _step(self, session: SessionCoordinator) -> int:
+    def _step(self, session: Session) -> int:
         length = len(session.prefix)
         near = [length, length, length, length, length + 1, length + self.rng.randrange(300)]
         return self.rng.choice([*near, max(0, length - 1), 0, 1 << 62])
@@ -165,7 +165,7 @@ class Forger:
     def _tokens(self, longest: int) -> tuple[int, ...]:
         return tuple(self._token() for _ in range(self.rng.choice([1, 1, 1, 0, 2, longest, longest + 1])))
 
-    def _digest(self, session: SessionCoordinator) -> bytes:
+    def _digest(self, session: Session) -> bytes:
         """Mostly of the committed prefix, or of one that may follow it, as the victim has drafted or not."""
         rng, prefix = self.rng, session.prefix
         held = [digest for entries in session.ballots.entries.values() for digest in entries]
@@ -203,7 +203,7 @@ class Forger:
         broken = [payload[:-1], b"", rng.randbytes(rng.randrange(1, 40)), b"\0" + rng.randbytes(4 * VOCAB)]
         return rng.choice([payload] * 16 + broken)
 
-    def _proposal(self, session: SessionCoordinator) -> LinkBody:
+    def _proposal(self, session: Session) -> LinkBody:
         rng, step = self.rng, self._step(session)
         tokens = self._tokens(MAX_PROPOSAL)
         votes = self.spec.rules.name == "dual" or rng.random() < 0.1
@@ -218,7 +218,7 @@ class Forger:
             decode_us=rng.choice([0, 1000, 1 << 60]),
         )
 
-    def _votes(self, session: SessionCoordinator) -> LinkBody:
+    def _votes(self, session: Session) -> LinkBody:
         """A chain of prefixes as the victim may hold it, or any."""
         rng, step, digest = self.rng, self._step(session), self._digest(session)
         digests = [digest]
@@ -235,7 +235,7 @@ class Forger:
             log_weights=tuple(self._log_weight() for _ in digests) if is_weighed else (),
         )
 
-    def _verdict(self, session: SessionCoordinator) -> LinkBody:
+    def _verdict(self, session: Session) -> LinkBody:
         rng, num_drafters = self.rng, len(self.spec.roles.drafters)
         tokens = self._tokens(70)
         return Verdict(
@@ -265,11 +265,11 @@ class Forger:
             last_voters=voters if is_told else (),
         )
 
-    def _request(self, session: SessionCoordinator) -> LinkBody:
+    def _request(self, session: Session) -> LinkBody:
         depth = self.rng.choice([0, 1, 4, 40, MAX_LISTED, MAX_LISTED + 1, 1 << 63])
         return ListRequest(step=self._step(session), digest=self._digest(session), depth=depth)
 
-    def _resync(self, session: SessionCoordinator) -> LinkBody:
+    def _resync(self, session: Session) -> LinkBody:
         rng, tokens = self.rng, list(session.prefix.tokens)
         if tokens and rng.random() < 0.5:
             tokens[rng.randrange(len(tokens))] = self._token()
@@ -279,7 +279,7 @@ class Forger:
             decider=rng.choice([self._index, rng.randrange(len(self.spec.parties)), 63]), tokens=tuple(tokens)
         )
 
-    def _sources(self, session: SessionCoordinator) -> Sources:
+    def _sources(self, session: Session) -> Sources:
         marks = tuple(self.rng.randbytes(2).hex() for _ in range(self.rng.randrange(4)))
         return Sources(
             party=self._party(), ids=marks, retrieve_us=self.rng.getrandbits(60), prefill_us=0, notes=()
@@ -437,7 +437,7 @@ class Witness:
 
     # ---- what the victim commits -----------------------------------------------------------------------------------
 
-    def look(self, session: SessionCoordinator) -> None:
+    def look(self, session: Session) -> None:
         """After every event."""
         views, tokens = (session.log.view, session.log.adopted_view), session.prefix.tokens
         if views == self._views and len(tokens) == len(self.tokens):
@@ -463,9 +463,9 @@ class Witness:
         self.tokens = list(tokens)
         self.num_adopted += 1
 
-    def _explain(self, tokens: list[int], session: SessionCoordinator) -> None:
+    def _explain(self, tokens: list[int], session: Session) -> None:
         step = len(self.tokens)
-        is_own = self.spec.rules.all_decide or session.lifecycle.decides_alone or self.victim in self._turns
+        is_own = self.spec.rules.all_decide or session.decides_alone or self.victim in self._turns
         digest = session.prefix.digests[step]
         for decision in self._decisions.get(digest, ()) if is_own else ():
             some = decision.tokens[: len(tokens) - step]
@@ -525,7 +525,7 @@ class Attack:
     num_left: int
     counts: Counter[str]
     trace: EventLog
-    session: SessionCoordinator | None = None  # the last one seen at the victim
+    session: Session | None = None  # the last one seen at the victim
 
     def make(self) -> list[LinkFrame]:
         """The next burst, encoded and read again as on a link; what no message is stays behind, counted."""
@@ -546,7 +546,7 @@ class Attack:
             frames.append(frame)
         return frames
 
-    def look(self, session: SessionCoordinator | None) -> None:
+    def look(self, session: Session | None) -> None:
         """The victim's session as it stands, if it is open."""
         self.session = session or self.session
         if self.session is not None:

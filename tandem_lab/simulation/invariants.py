@@ -15,9 +15,9 @@ from typing import Any
 
 from tandem.events import Event, PeerEvent, TokenEvent
 from tandem.messages import Adopt, Ballot, Begin, Local, VerifyResult
-from tandem.protocol.coordinator import SessionCoordinator
 from tandem.protocol.outbox import ActorKind, Send
 from tandem.protocol.prefix import Prefix, common_length
+from tandem.protocol.session import Session
 from tandem.topology import PARTIES, Party
 from tandem_lab.simulation.display import Display
 from tandem_lab.simulation.event_log import EventLog
@@ -55,7 +55,7 @@ class WatchedRun(VirtualRun):
         self._hop_rng = random.Random(self.spec.seed)
         self._display = Display()
         self._unseen: set[tuple[Party, bytes]] = set()  # prefixes whose proposal was lost to the draft queue
-        self._latest: dict[Party, SessionCoordinator | None] = dict.fromkeys(PARTIES)
+        self._latest: dict[Party, Session | None] = dict.fromkeys(PARTIES)
         # Up to this generation the cloud's tokens may be others: something was planted, and no Resync since.
         self._excused_generation = -1
 
@@ -69,7 +69,7 @@ class WatchedRun(VirtualRun):
         tokens = device.prefix.tokens
         if tokens != self.committed:
             self._grow(tokens)
-        if device.lifecycle.decides_alone:
+        if device.decides_alone:
             self._excuse(device)
         if cloud is None or cloud.log.view <= self._excused_generation:
             return
@@ -89,14 +89,14 @@ class WatchedRun(VirtualRun):
         self.committed = list(tokens)
         self._plant_due()
 
-    def _queue(self, party: Party) -> SessionCoordinator | None:
+    def _queue(self, party: Party) -> Session | None:
         """The session in the draft queue of `side`; the last that was seen where it is freed."""
         found = self.parties[party].queue.sessions.get(self.spec.session)
         if found is not None:
             self._latest[party] = found
         return self._latest[party]
 
-    def _excuse(self, queue: SessionCoordinator) -> None:
+    def _excuse(self, queue: Session) -> None:
         self._excused_generation = max(self._excused_generation, queue.log.view)
 
     # ---- what passes -----------------------------------------------------------------------------------------

@@ -16,8 +16,8 @@ from tandem.messages import RetrieveRequest
 from tandem.messages.wire import to_float32
 from tandem.modes import reference
 from tandem.modes.spec import SessionSpec
-from tandem.protocol.lifecycle import StopCheck
-from tandem.protocol.rows import Row, arrange_rows
+from tandem.protocol.decoding import Row, arrange_rows
+from tandem.protocol.session import StopCheck
 from tandem.topology import Party
 from tandem_lab.simulation.world import CODEC, VOCAB, World, codec_for, distribution
 

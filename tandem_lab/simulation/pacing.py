@@ -20,7 +20,7 @@ from functools import partial
 from math import inf
 
 from tandem.profiler.rounds import ProposalAcceptance
-from tandem.protocol.backlog import RECEIPT_S
+from tandem.protocol.peer import RECEIPT_S
 from tandem.protocol.send_window import MAX_WAITING_TOKENS, SendWindow
 from tandem.scheduler.lengths import MAX_LENGTH, FixedLength, LengthPolicy
 from tandem_lab.simulation.conditions import Conditions, Pacing, Timing

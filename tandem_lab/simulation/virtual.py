@@ -1,6 +1,6 @@
 """A virtual-clock driver: both sides' state machines in one thread, with a link that delays, reorders and drops.
 
-It runs the very classes that the actors run (`tandem.protocol.session_tables`); only delivery, time and, if wanted, the
+It runs the very classes that the actors run (`tandem.protocol.table`); only delivery, time and, if wanted, the
 model are replaced. Deterministic: the same seed gives the same run. Frames that cross the link are encoded and decoded
 on the way, so what arrives is what a real link would deliver. A side may be stalled, an actor may crash and be
 restarted. Knows nothing of Ray or sockets.
@@ -21,13 +21,12 @@ from tandem.engine.drafter import Drafter
 from tandem.events import DoneEvent, Event, TokenEvent
 from tandem.messages import RetrieveRequest, RetrieveResult, decode, encode
 from tandem.modes.spec import SessionSpec
-from tandem.protocol.decoding import Forward, Job, Prefill, compute_steps
-from tandem.protocol.drafting_table import DraftingTable
-from tandem.protocol.estimating_tables import ProfilingTable, SchedulingTable
-from tandem.protocol.lifecycle import StopCheck
+from tandem.protocol.aggregating import AggregatingTable
+from tandem.protocol.decoding import DecodingTable, Forward, Job, Prefill, compute_steps
+from tandem.protocol.estimating import ProfilingTable, SchedulingTable
 from tandem.protocol.outbox import ActorKind, Send
-from tandem.protocol.session_tables import (
-    AggregatingTable,
+from tandem.protocol.session import StopCheck
+from tandem.protocol.table import (
     CoordinatorTable,
     sessions_of,
 )
@@ -60,7 +59,7 @@ class PartyState:
     """The actors of one side."""
 
     queue: CoordinatorTable
-    decoder: DraftingTable
+    decoder: DecodingTable
     aggregator: AggregatingTable
     profiler: ProfilingTable
     scheduler: SchedulingTable
@@ -121,7 +120,7 @@ class VirtualRun:
         self.parties = {
             party: PartyState(
                 CoordinatorTable(party, lambda _: finished),
-                DraftingTable(party),
+                DecodingTable(party),
                 RandomAggregatingTable(party, codec),
                 ProfilingTable(party),
                 SchedulingTable(party),
@@ -216,7 +215,7 @@ class VirtualRun:
                 self.outcome.tokens[party] = state.queue.sessions[self.spec.session].prefix.tokens
             return
         if role == "decoder":
-            state.decoder, state.busy_with = DraftingTable(party), None
+            state.decoder, state.busy_with = DecodingTable(party), None
         elif role == "aggregator":
             state.aggregator = RandomAggregatingTable(party, self._codec)
         elif role == "profiler":

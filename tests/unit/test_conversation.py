@@ -12,7 +12,7 @@ from tandem import Config
 from tandem.client.request import spec_of
 from tandem.conversation import EARLIER_CHARS, Message, join_questions
 from tandem.messages import RetrieveRequest
-from tandem.protocol.drafting import DraftingSession
+from tandem.protocol.decoding import DraftingSession
 from tandem.retrieval.embedding import Embedder
 from tandem.retrieval.factory import build_given_index
 from tandem.retrieval.retriever import Retriever

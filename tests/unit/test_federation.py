@@ -387,8 +387,8 @@ def test_a_frame_counts_for_the_worker_that_sent_it(config: Config) -> None:
     heard: LinkFrame = answers[0].message
     assert isinstance(heard.body, Heartbeat)
     server.table.receive(heard, 0.2, "bob")
-    links = server.table.sessions[spec.session].links
-    assert (links["alice"].has_heard, links["bob"].has_heard) == (False, True)
+    links = server.table.sessions[spec.session].peers
+    assert (links["alice"].has_spoken, links["bob"].has_spoken) == (False, True)
     resent = server.table.resend_all(0.3, "alice")
     assert {send.peer for send in resent} == {"alice"}
 

@@ -15,8 +15,7 @@ from tandem.config.schema import Config
 from tandem.engine.engine import Engine
 from tandem.errors import GenerationError
 from tandem.messages import Begin, Commit, DecoderFailed, End, Local
-from tandem.protocol.decoding import Forward, Prefill
-from tandem.protocol.drafting_table import DraftingTable
+from tandem.protocol.decoding import DecodingTable, Forward, Prefill
 from tandem.protocol.outbox import Send
 from tandem.protocol.prefix import Prefix
 from tandem.topology import Party
@@ -139,7 +138,7 @@ def test_a_query_that_fails_in_a_batch_fails_alone(tmp_path: Path, monkeypatch: 
 
 def test_a_batch_has_one_job_of_each_session_in_turn() -> None:
     """Jobs of one kind, in order of waiting; who is left out comes first the next time."""
-    table = DraftingTable(Party.CLOUD)
+    table = DecodingTable(Party.CLOUD)
     for session in range(5):
         table.receive(begin(session))
     assert [job.session for job in table.next_jobs(3)] == [0, 1, 2]

@@ -17,8 +17,7 @@ from tandem.engine.engine import Engine
 from tandem.messages import Adopt, Commit, RetrieveResult
 from tandem.messages.wire import to_float32
 from tandem.modes import reference
-from tandem.protocol.decoding import Forward, Prefill, Result
-from tandem.protocol.drafting import DraftingSession
+from tandem.protocol.decoding import DraftingSession, Forward, Prefill, Result
 from tandem.topology import Party
 from tandem_lab.simulation.specs import make_spec
 from tests.unit.engine.conftest import save_model, tokenizers

@@ -18,8 +18,7 @@ from tandem.actors.base import Runtime
 from tandem.actors.decoder import DecoderActor
 from tandem.config.schema import Config
 from tandem.messages import Begin, Commit, End, Local, decode
-from tandem.protocol.decoding import Forward, Job, Result
-from tandem.protocol.drafting import DraftingSession
+from tandem.protocol.decoding import DraftingSession, Forward, Job, Result
 from tandem.protocol.outbox import Send
 from tandem.topology import Party
 from tandem_lab.simulation.specs import make_spec

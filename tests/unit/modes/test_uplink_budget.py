@@ -19,8 +19,7 @@ from tandem.aggregation.rules import acceptance, residual
 from tandem.messages import Alone, Commit, LinkFrame, Local, Proposal, encode
 from tandem.modes.spec import SessionSpec
 from tandem.modes.speculative import UplinkBudget
-from tandem.protocol.decoding import Forward, Result
-from tandem.protocol.drafting import DraftingSession
+from tandem.protocol.decoding import DraftingSession, Forward, Result
 from tandem.protocol.outbox import Send
 from tandem.protocol.prefix import Prefix
 from tandem.protocol.routes import Routes

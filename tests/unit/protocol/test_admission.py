@@ -13,8 +13,8 @@ from tandem.messages import Begin, Cancel, Heartbeat, LinkFrame, Open, Verdict
 from tandem.modes.spec import SessionSpec
 from tandem.protocol import admission
 from tandem.protocol.admission import AdmittingTable
-from tandem.protocol.lifecycle import ABANDONED_S, StopCheck
 from tandem.protocol.outbox import Send
+from tandem.protocol.session import ABANDONED_S, StopCheck
 from tandem.topology import Party
 from tandem_lab.simulation.specs import make_spec
 from tests.unit.protocol.test_opening import begun, crossing, frame
@@ -171,7 +171,7 @@ def test_a_device_waits_for_a_full_cloud_instead_of_going_on_alone() -> None:
         for answer in down:
             device.receive(answer, now_s)
         up = crossing(device.tick(now_s))
-        assert not device.sessions[1].lifecycle.lost, now_s
+        assert not device.sessions[1].lost, now_s
     cloud.receive(frame(Cancel(reason="Enough."), 9), 10.0)
     assert set(cloud.sessions) == {1}
 

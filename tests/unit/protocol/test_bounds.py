@@ -10,12 +10,11 @@ from tandem.codecs import RaceLists
 from tandem.messages import LinkFrame, ListRequest, Local, Proposal, Rejoin, Sources
 from tandem.modes.proposing import MAX_PROPOSAL
 from tandem.protocol import ballots
-from tandem.protocol.backlog import MAX_RECEIPTS, Receipts
 from tandem.protocol.ballots import MAX_ENTRIES, BallotBox
-from tandem.protocol.lineage import MAX_PREFIXES, Lineage
-from tandem.protocol.prefix import Prefix, extend_digest
-from tandem.protocol.session_tables import CoordinatorTable
-from tandem.protocol.to_home import MAX_SOURCES
+from tandem.protocol.peer import MAX_RECEIPTS, Deliveries
+from tandem.protocol.prefix import MAX_PREFIXES, Branches, Prefix, extend_digest
+from tandem.protocol.report import MAX_SOURCES
+from tandem.protocol.table import CoordinatorTable
 from tandem.topology import Party
 from tandem_lab.simulation.hostile import count_items
 from tandem_lab.simulation.specs import make_spec
@@ -26,29 +25,29 @@ DRAFT = Proposal(
 )
 
 
-def test_a_lineage_remembers_so_many_prefixes() -> None:
+def test_branches_remember_so_many_prefixes() -> None:
     """Children of one prefix, and of dead ones; a commit makes room again."""
     for is_dead in (False, True):
-        lineage, prefix = Lineage(), Prefix(1)
+        branches, prefix = Branches(), Prefix(1)
         parent = b"elsewhere" if is_dead else prefix.digest
         if is_dead:
-            lineage.kill(parent, 0)
+            branches.kill(parent, 0)
         for token in range(2 * MAX_PREFIXES):
-            lineage.add(parent, 0, token)
-        assert len(lineage) == MAX_PREFIXES
+            branches.add(parent, 0, token)
+        assert len(branches) == MAX_PREFIXES
         for token in range(3):
             prefix.append(token)
-            lineage.commit(prefix)
-        assert len(lineage) == 0
+            branches.commit(prefix)
+        assert len(branches) == 0
 
 
 def test_receipts_that_wait_are_bounded() -> None:
-    receipts = Receipts()
+    receipts = Deliveries()
     for number in range(1, 2 * MAX_RECEIPTS):
-        receipts.add(number, 0.0)
-    assert len(receipts.take()) == MAX_RECEIPTS
-    receipts.add(1, 0.0)
-    assert receipts.take() == (1,)
+        receipts.receive(number, 0.0)
+    assert len(receipts.take_received()) == MAX_RECEIPTS
+    receipts.receive(1, 0.0)
+    assert receipts.take_received() == (1,)
 
 
 def test_proposals_from_the_next_step_on_are_bounded_too() -> None:
@@ -119,7 +118,7 @@ def test_longer_lists_of_one_vote_are_kept_once() -> None:
     table.receive(Local(session=1, body=own), 0.1)
     for depth in range(2, 12):
         assert table.receive(frame(ListRequest(step=0, digest=DRAFT.digest, depth=depth)), 0.2)
-    assert len(table.sessions[1].links[Party.CLOUD].backlog) == 1
+    assert len(table.sessions[1].peers[Party.CLOUD].deliveries) == 1
 
 
 def test_a_peer_that_restarts_all_the_time_is_answered_each_time_and_remembered_for_a_while() -> None:
@@ -128,7 +127,7 @@ def test_a_peer_that_restarts_all_the_time_is_answered_each_time_and_remembered_
     session = table.sessions[1]
     num_items: list[int] = []
     for incarnation in range(300):
-        num_items.append(count_items(session.convergence))
+        num_items.append(count_items(session.peers))
         table.receive(frame(Rejoin(incarnation=incarnation)), 0.1)
         table.receive(frame(Rejoin(incarnation=incarnation)), 0.1)
     assert session.log.view == 300
@@ -143,5 +142,5 @@ def test_sources_that_a_peer_names_again_and_again_are_passed_on_for_a_while() -
     for number in range(3 * MAX_SOURCES):
         sources = Sources(party=2, ids=(f"{number:x}",), retrieve_us=1, prefill_us=1, notes=())
         server.receive(replace(frame(sources), number=number + 1), 0.1, "ben")
-    assert len(server.sessions[1].links["ada"].backlog) == MAX_SOURCES
+    assert len(server.sessions[1].peers["ada"].deliveries) == MAX_SOURCES
     assert server.num_refused_frames == 0

@@ -19,8 +19,7 @@ from tandem.messages import (
     Rounds,
 )
 from tandem.modes.spec import SessionSpec
-from tandem.protocol.estimating_tables import ProfilingTable, SchedulingTable
-from tandem.protocol.lengths import LengthSession, RoundProfilingSession
+from tandem.protocol.estimating import LengthSession, ProfilingTable, RoundProfilingSession, SchedulingTable
 from tandem.protocol.outbox import Send
 from tandem.scheduler.lengths import RoundCosts, best_length, load_length_policy
 from tandem.topology import Party

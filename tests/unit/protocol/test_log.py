@@ -6,15 +6,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tandem.messages import LinkFrame, Logprobs, Verdict, VerifyResult, decode_link, encode
-from tandem.protocol.log import MAX_VERDICT_TOKENS, CommittedLog, join_verdicts
+from tandem.protocol.log import MAX_VERDICT_TOKENS, Log, join_verdicts
 from tandem_lab.simulation.specs import make_spec
 
 COUNTS = st.lists(st.tuples(st.integers(1, 9), st.integers(0, 9)), min_size=1, max_size=7)
 """Tokens of each verdict, and how many of them were proposed."""
 
 
-def log() -> CommittedLog:
-    return CommittedLog(1, make_spec(mode="speculative").roles, "cloud")
+def log() -> Log:
+    return Log(1, make_spec(mode="speculative").roles, "cloud")
 
 
 def logprobs(first: int, size: int) -> tuple[Logprobs, ...]:

@@ -13,11 +13,11 @@ from tandem.events import SourcesEvent
 from tandem.messages import Begin, Cancel, DecoderReady, End, Heartbeat, LinkFrame, Open, Sources
 from tandem.modes.query import MAX_TOP_LOGPROBS
 from tandem.modes.spec import SessionSpec
-from tandem.protocol.lifecycle import StopCheck
 from tandem.protocol.limits import check_spec
 from tandem.protocol.outbox import Send
 from tandem.protocol.prefix import Prefix
-from tandem.protocol.session_tables import CoordinatorTable
+from tandem.protocol.session import StopCheck
+from tandem.protocol.table import CoordinatorTable
 from tandem.topology import Party
 from tandem_lab.simulation.specs import make_spec
 

@@ -9,8 +9,8 @@ import pytest
 
 from tandem.messages import Observation, Window
 from tandem.profiler.estimates import DecodeLine
+from tandem.protocol.estimating import ProfilingSession
 from tandem.protocol.outbox import Send
-from tandem.protocol.profiling import ProfilingSession
 from tandem.topology import Party
 from tandem_lab.simulation.specs import make_spec
 

@@ -24,11 +24,11 @@ from tandem.messages import (
     VerifyResult,
 )
 from tandem.protocol.aggregating import AggregatorSession
-from tandem.protocol.coordinator import SessionCoordinator
 from tandem.protocol.outbox import Send
 from tandem.protocol.prefix import Prefix
 from tandem.protocol.race_votes import PATIENCE, ListLength
-from tandem.protocol.session_tables import CoordinatorTable
+from tandem.protocol.session import Session
+from tandem.protocol.table import CoordinatorTable
 from tandem.topology import Party
 from tandem_lab.simulation.race_votes import is_list_of
 from tandem_lab.simulation.specs import change_spec, make_spec
@@ -63,7 +63,7 @@ class Side:
     """The device's coordinator, with what it sends."""
 
     def __init__(self, spec: Any = SPEC) -> None:
-        self.session = SessionCoordinator(spec, Party.DEVICE, lambda tokens: None, 0.0, measures=False)
+        self.session = Session(spec, Party.DEVICE, lambda tokens: None, 0.0, measures=False)
         self.session.begin(0.0)
         self._number = 0
 
@@ -164,7 +164,7 @@ def test_an_open_winner_is_asked_about_once_and_decided_with_the_longer_list() -
     assert side.hear(proposal(1, make_list(vote(2), DEPTH))) == [], "the shorter list, overtaken"
     assert side.tell(undecided(10)) == [], "an answer to the ballot before"
     assert side.tell(undecided(50)) == [request(50)]
-    assert side.session.lifecycle.statistics.num_list_requests == 2
+    assert side.session.statistics.num_list_requests == 2
 
 
 def decided(prefix: Prefix) -> VerifyResult:
@@ -187,7 +187,7 @@ def test_steps_are_counted_by_whether_the_first_lists_settled_them() -> None:
         side.propose(vote(3), prefix)
         side.hear(proposal(1, make_list(vote(4), DEPTH, len(prefix)), prefix))
         side.tell(decided(prefix))
-    seen = side.session.lifecycle.statistics
+    seen = side.session.statistics
     assert (seen.num_certified, seen.num_escalated, seen.num_list_requests) == (2, 1, 2)
     assert seen.num_tokens == 3
 

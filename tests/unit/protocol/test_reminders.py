@@ -6,33 +6,39 @@ from itertools import pairwise
 
 import pytest
 
-from tandem.protocol.reminders import FIRST_S, MAX_WAIT_S, Farewells, Reminder
+from tandem.protocol.session import FIRST_REMINDER_S, MAX_REMINDER_S, Debt, Reminders
+from tandem.protocol.table import Farewells
 
 DEBT = (0, b"prefix 1")
 
 
-def times(reminder: Reminder, until_s: float) -> list[float]:
-    return [now / 20 for now in range(int(20 * until_s)) if reminder.is_due(DEBT, now / 20)]
+def times(reminders: Reminders, until_s: float, debt: Debt = DEBT, first_s: float = 0.0) -> list[float]:
+    ticks = (first_s + number / 20 for number in range(int(20 * (until_s - first_s))))
+    return [now_s for now_s in ticks if reminders.take_due({"decoder": debt}, now_s)]
 
 
 def test_the_wait_doubles() -> None:
-    due = times(Reminder(), 60.0)
-    assert due[0] == pytest.approx(FIRST_S)
+    due = times(Reminders(), 60.0)
+    assert due[0] == pytest.approx(FIRST_REMINDER_S)
     gaps = [later - earlier for earlier, later in pairwise(due)]
-    assert gaps == pytest.approx([2.0, 4.0, *[MAX_WAIT_S] * (len(gaps) - 2)])
+    assert gaps == pytest.approx([2.0, 4.0, *[MAX_REMINDER_S] * (len(gaps) - 2)])
 
 
 def test_another_debt_starts_the_wait_again() -> None:
-    reminder = Reminder()
-    times(reminder, 10.0)
-    assert not reminder.is_due((0, b"prefix 2"), 10.0)
-    assert not reminder.is_due((0, b"prefix 2"), 10.9)
-    assert reminder.is_due((0, b"prefix 2"), 11.0)
+    reminders = Reminders()
+    times(reminders, 10.0)
+    assert times(reminders, 12.0, (0, b"prefix 2"), first_s=10.0) == pytest.approx([11.0])
+
+
+def test_each_actor_has_its_own_wait() -> None:
+    reminders = Reminders()
+    reminders.take_due({"decoder": DEBT, "aggregator": None}, 0.0)
+    assert reminders.take_due({"decoder": DEBT, "aggregator": DEBT}, 1.0) == ["decoder"]
+    assert reminders.take_due({"decoder": DEBT, "aggregator": DEBT}, 2.0) == ["aggregator"]
 
 
 def test_nothing_owed_nothing_reminded() -> None:
-    reminder = Reminder()
-    assert not any(reminder.is_due(None, now_s) for now_s in range(100))
+    assert times(Reminders(), 100.0, debt=None) == []
 
 
 def test_the_end_is_repeated_three_times_and_forgotten() -> None:

@@ -37,7 +37,7 @@ from tandem.messages import (
 from tandem.modes.spec import SessionSpec
 from tandem.protocol.prefix import Prefix
 from tandem.protocol.routes import Routes
-from tandem.protocol.session_tables import CoordinatorTable
+from tandem.protocol.table import CoordinatorTable
 from tandem_lab.simulation.specs import change_spec, make_spec
 
 START = Prefix(1)
@@ -209,9 +209,9 @@ def standing(table: CoordinatorTable) -> tuple[Any, ...]:
     return (
         list(session.prefix.tokens), session.log.decider, session.log.view, dict(session.log.verdicts),
         {party: dict(held) for party, held in session.ballots.entries.items()}, session.ballots.pending,
-        session.lifecycle.reason, session.lifecycle.is_over, set(session.lifecycle.lost),
-        {peer: (link.view, link.peer_view, list(link.receipts.numbers)) for peer, link in session.links.items()},
-        {peer: dict(each.claims) for peer, each in session.convergence.items()},
+        session.end.reason, session.is_over, set(session.lost),
+        {peer: (link.view, link.seen_view, list(link.deliveries.received)) for peer, link in session.peers.items()},
+        {peer: (dict(each.claims.digests), each.is_lost, each.is_finished) for peer, each in session.peers.items()},
     )  # fmt: skip
 
 
@@ -228,7 +228,7 @@ def test_what_nobody_may_send_is_refused_and_counted_and_changes_nothing(name: s
         before = standing(table)
         assert table.receive(frame(each.body), 0.1, each.source) == [], each
         assert table.num_refused_frames == 1, each
-        assert table.sessions[1].lifecycle.statistics.num_refused_frames == 1, each
+        assert table.sessions[1].statistics.num_refused_frames == 1, each
         assert standing(table) == before, each
 
 
@@ -285,7 +285,7 @@ def test_a_verdict_before_its_turn_waits_and_is_judged_when_its_step_comes() -> 
         cloud.receive(frame(decided(0, 4, 1 - handover)), 0.2, "device")
         assert _tokens(cloud) == tokens
         assert cloud.num_refused_frames == len([4, 5]) - len(tokens)
-        assert cloud.sessions[1].lifecycle.statistics.num_refused_frames == cloud.num_refused_frames
+        assert cloud.sessions[1].statistics.num_refused_frames == cloud.num_refused_frames
         assert not cloud.sessions[1].log.verdicts
 
 
@@ -309,10 +309,10 @@ def test_a_request_for_more_of_a_vote_keeps_to_turns() -> None:
 def test_after_a_loss_the_device_decides_and_a_verdict_of_the_old_view_is_too_late() -> None:
     device = opened(make_spec(placement="cloud", on_peer_loss="continue", peer_loss_margin_s=0.1), "device")
     device.tick(5.0)
-    assert device.sessions[1].lifecycle.decides_alone
+    assert device.sessions[1].decides_alone
     device.receive(frame(decided(0, 4, 1)), 5.1, "cloud")
     assert _tokens(device) == []
-    assert not device.sessions[1].lifecycle.lost, "it is back, in a new view"
+    assert not device.sessions[1].lost, "it is back, in a new view"
     device.receive(frame(decided(0, 4, 1)), 5.2, "cloud")
     assert _tokens(device) == []
     device.receive(frame(decided(0, 4, 1), view=1), 5.3, "cloud")
@@ -557,7 +557,7 @@ def test_a_form_that_no_honest_party_sends_is_refused_in_one_sentence(
     before = standing(table)
     assert table.receive(frame(body, view=int(isinstance(body, Resync))), 0.1, source) == []
     assert standing(table) == before, "nor is it acknowledged"
-    assert table.num_refused_frames == table.sessions[1].lifecycle.statistics.num_refused_frames == 1
+    assert table.num_refused_frames == table.sessions[1].statistics.num_refused_frames == 1
     assert [record.getMessage() for record in caplog.records] == [
         f"The {party} refused a frame, 1 so far: {sentence}"
     ]
@@ -611,7 +611,7 @@ def test_a_role_that_is_allowed_goes_through() -> None:
     table.receive(frame(replace(IDS, tokens=tuple(range(16))), number=1), 0.2)
     session = table.sessions[1]
     assert len(session.ballots.entries["device"]) == 16
-    assert session.links["device"].receipts.numbers == [1]
+    assert session.peers["device"].deliveries.received == [1]
 
 
 @pytest.mark.parametrize(
@@ -644,7 +644,7 @@ def test_a_verdict_of_the_lost_peer_does_not_count_after_the_device_went_on_alon
     session = table.sessions[1]
     assert len(session.log.verdicts) == 1
     table.tick(5.0)
-    assert session.lifecycle.lost == {"cloud"}
+    assert session.lost == {"cloud"}
     assert not session.log.verdicts
 
 

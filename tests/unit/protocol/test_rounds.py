@@ -12,19 +12,16 @@ from tandem.events import ClientEvent, RoundEvent
 from tandem.messages import Proposal, Round, Rounds
 from tandem.protocol.outbox import Send
 from tandem.protocol.prefix import Prefix
-from tandem.protocol.report import REPORT_STEPS, Reporter
+from tandem.protocol.report import REPORT_STEPS
 from tandem.protocol.rounds import ProposalRounds, count_accepted
 from tandem.topology import Party
 from tandem_lab.simulation.specs import make_spec
 
 
-def made(rtt_s: float | None = None, **changes: Any) -> ProposalRounds:
+def made(**changes: Any) -> ProposalRounds:
     values = {"mode": "speculative", "pacing": "stop_and_wait", "length_policy": "best", "max_proposal": 8}
     spec = make_spec(**{**values, **changes})
-    reporter = Reporter(spec, Party.DEVICE)
-    if rtt_s is not None:
-        reporter.measure(rtt_s, inf)
-    return ProposalRounds(spec, Party.DEVICE, reporter)
+    return ProposalRounds(spec, Party.DEVICE)
 
 
 def proposal(before: tuple[int, ...], *tokens: int) -> Proposal:
@@ -39,8 +36,17 @@ def proposal(before: tuple[int, ...], *tokens: int) -> Proposal:
     )
 
 
-def commit(rounds: ProposalRounds, *tokens: int, num_new: int = 1, now_s: float = 1.0) -> list[Send]:
-    return rounds.commit(Prefix(1, tokens), num_new, now_s, 0.0)
+def commit(
+    rounds: ProposalRounds,
+    *tokens: int,
+    num_new: int = 1,
+    now_s: float = 1.0,
+    rtt_s: float = nan,
+    lost: frozenset[str] | None = frozenset(),
+) -> list[Send]:
+    link = (rtt_s, nan if isnan(rtt_s) else inf)
+    events, sends = rounds.commit(Prefix(1, tokens), num_new, now_s, 0.0, link, lost)
+    return [*(Send("client", ClientEvent(1, event)) for event in events), *sends]
 
 
 def reported(sends: list[Send]) -> list[Round]:
@@ -122,11 +128,12 @@ def test_the_cloud_s_own_tokens_are_rounds_of_none_where_it_goes_on() -> None:
     assert waits[1:] == [0.5] * (REPORT_STEPS - 1)
 
 
-def test_what_is_on_its_way_to_a_lost_voter_is_forgotten() -> None:
+@pytest.mark.parametrize("lost", [frozenset({Party.CLOUD}), None])
+def test_what_is_on_its_way_to_a_lost_voter_is_forgotten(lost: frozenset[str] | None) -> None:
     rounds = made()
     rounds.propose(proposal((5,), 6, 7), 1, 2.0)
-    rounds.forget()
-    assert commit(rounds, 5, 6, 7) == []
+    assert commit(rounds, 5, lost=lost) == []
+    assert commit(rounds, 5, 6, 7, lost=lost) == []
 
 
 @pytest.mark.parametrize("changes", [{"length_policy": "fixed"}, {"max_proposal": 0}, {"only": Party.DEVICE}])
@@ -139,10 +146,10 @@ def test_nothing_is_observed_where_lengths_do_not_adapt(changes: dict[str, Any])
 def test_a_proposal_does_not_answer_for_the_wait_behind_the_one_before_it() -> None:
     """Two proposals 10 ms apart, a round trip of 100 ms and passes of 50: the second one's pass begins later."""
     for pacing, waited_s in (("pipelined", 0.15), ("stop_and_wait", 0.19)):
-        rounds = made(pacing=pacing, rtt_s=0.1)
+        rounds = made(pacing=pacing)
         rounds.propose(proposal((5,), 6, 7), 1, 2.0)
         rounds.propose(proposal((5, 6, 7), 8, 9), 1, 2.01)
-        (first,) = reported(commit(rounds, 5, 6, 7, num_new=2, now_s=2.15))
-        (second,) = reported(commit(rounds, 5, 6, 7, 8, 9, num_new=2, now_s=2.2))
+        (first,) = reported(commit(rounds, 5, 6, 7, num_new=2, now_s=2.15, rtt_s=0.1))
+        (second,) = reported(commit(rounds, 5, 6, 7, 8, 9, num_new=2, now_s=2.2, rtt_s=0.1))
         assert first.waited_s == pytest.approx(0.15)
         assert second.waited_s == pytest.approx(waited_s)

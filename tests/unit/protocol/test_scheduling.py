@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from tandem.messages import Estimate, Placement, Profile
+from tandem.protocol.estimating import SchedulingSession, policy_of
 from tandem.protocol.outbox import Send
-from tandem.protocol.scheduling import SchedulingSession, policy_of
 from tandem.scheduler.policies import Fixed, Greedy
 from tandem.topology import PARTIES, Party
 from tandem_lab.simulation.specs import make_spec

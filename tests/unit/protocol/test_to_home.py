@@ -29,11 +29,11 @@ from tandem.messages import (
 )
 from tandem.modes.spec import SessionSpec
 from tandem.protocol.admission import AdmittingTable
-from tandem.protocol.lifecycle import ABANDONED_S
 from tandem.protocol.log import join_verdicts
 from tandem.protocol.outbox import Send
 from tandem.protocol.prefix import Prefix
-from tandem.protocol.session_tables import CoordinatorTable
+from tandem.protocol.session import ABANDONED_S
+from tandem.protocol.table import CoordinatorTable
 from tandem.topology import PAIR, SERVER, star
 from tandem_lab.simulation.specs import make_spec
 
@@ -228,7 +228,7 @@ def test_the_home_shows_whom_the_server_lost_and_got_back() -> None:
     (back, token) = events(home.receive(frame(later, (7,), number=2), 0.2, SERVER))
     assert back == PeerEvent(step=1, is_alone=False, party="ben")
     assert not token.is_alone
-    assert home.sessions[1].lifecycle.statistics.degraded_from == 0
+    assert home.sessions[1].statistics.degraded_from == 0
 
 
 def test_the_server_says_in_its_verdict_whom_it_lost() -> None:
@@ -236,7 +236,7 @@ def test_the_server_says_in_its_verdict_whom_it_lost() -> None:
     for step in range(40):
         server.receive(frame(Heartbeat()), 0.1 * step, "ada")
         server.tick(0.1 * step)
-    assert server.sessions[1].lifecycle.lost == {"ben"}
+    assert server.sessions[1].lost == {"ben"}
     server.receive(frame(votes(1)), 4.0, "ada")
     told = [body for to, body in crossing(decided(server, 4.1, voters=(1,))) if to == "ada"]
     assert [body.tail[0].lost for body in told if isinstance(body, Verdict)] == [(2,)]
@@ -247,7 +247,7 @@ def test_the_server_waits_for_the_home_and_frees_the_query_in_the_end() -> None:
     for step in range(int(ABANDONED_S)):
         server.receive(frame(Heartbeat()), float(step), "ben")
         server.tick(float(step))
-    assert server.sessions[1].lifecycle.lost == set()
+    assert server.sessions[1].lost == set()
     server.tick(ABANDONED_S + 1)
     assert not server.sessions
     told = crossing(server.receive(frame(Heartbeat()), ABANDONED_S + 2, "ben"))
@@ -289,7 +289,7 @@ def test_a_server_that_comes_back_is_dismissed_and_changes_no_token() -> None:
         assert (to, type(last)) == (SERVER, Cancel)
     assert crossing(home.receive(frame(Cancel(reason="It is over.")), 7.1, SERVER)) == []
     assert home.sessions[1].prefix.tokens == []
-    assert not home.sessions[1].lifecycle.is_over
+    assert not home.sessions[1].is_over
 
 
 @pytest.mark.parametrize("policy", ["wait", "fail"])

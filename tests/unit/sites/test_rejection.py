@@ -18,7 +18,7 @@ from tandem.codecs.base import CodecSession, CodecStates
 from tandem.config.sampling import SamplingParams
 from tandem.engine.drafter import mix_rows
 from tandem.messages import LinkFrame, Proposal
-from tandem.protocol import leading
+from tandem.protocol import session
 from tandem.sites.audit import listening_queue
 from tandem.topology import PARTIES, Party
 from tandem_lab.training.bundle import read_bundled_questions
@@ -150,7 +150,7 @@ def live(request: pytest.FixtureRequest) -> Iterator[Live]:
 
     classes: Any = {"draft_queue": listening_queue("device", listen)}
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(leading, "PATIENCE_S", 1e9)
+        patched.setattr(session, "PATIENCE_S", 1e9)
         with Tandem.launch(config, runtime="inline", actor_classes=classes) as rag:
             yield Live(rag, request.param, proposals, Loop(config))
 

@@ -22,7 +22,7 @@ from tandem.engine.engine import Engine
 from tandem.engine.prompt import Prompt
 from tandem.messages import RetrieveResult
 from tandem.messages.wire import to_float32
-from tandem.protocol.rows import arrange_rows
+from tandem.protocol.decoding import arrange_rows
 from tandem.topology import PARTIES, Party
 from tandem_lab.baselines.documents import JOINT
 from tandem_lab.quality import aggregation, teacher_forcing

@@ -11,17 +11,17 @@ from tandem.errors import ProtocolError
 from tandem.events import DoneEvent, EstimateEvent, PeerEvent, PlacementEvent, TokenEvent
 from tandem.messages import Heartbeat
 from tandem.modes.spec import SessionSpec
-from tandem.protocol.coordinator import SessionCoordinator
-from tandem.protocol.lifecycle import Lifecycle
-from tandem.protocol.link import PeerLink
 from tandem.protocol.outbox import Send
+from tandem.protocol.peer import Peer
 from tandem.protocol.prefix import Prefix
+from tandem.protocol.session import Session
 from tandem.topology import PARTIES, Party
 from tandem_lab.simulation.link import Link
 from tandem_lab.simulation.specs import make_spec as fixed_spec
 from tandem_lab.simulation.virtual import Outcome, VirtualRun
 from tandem_lab.simulation.world import distribution
 from tandem_lab.timeline.intervals import timeline
+from tests.unit.lab.simulation.test_mutants import put
 from tests.unit.lab.simulation.world import CODEC, Case, make_spec
 
 SEEDS = range(40)
@@ -79,13 +79,12 @@ def test_no_draft_is_wasted_but_those_past_the_end(party: Party) -> None:
 def test_a_heartbeat_to_nobody_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """The mutant: a lone queue that sends as if it had a peer."""
 
-    original = Lifecycle.complete
+    class SendsToNobody(Session):
+        def receive(self, message: Any, now_s: float) -> list[Send]:
+            sends = super().receive(message, now_s)
+            return [Peer(1, now_s).send(Heartbeat(), Prefix(1), now_s), *sends] if self.is_over else sends
 
-    def complete(self: Lifecycle, now_s: float, agreeing: Any) -> list[Send]:
-        heartbeat = PeerLink(1, now_s).send(Heartbeat(), Prefix(1), now_s)
-        return [heartbeat, *original(self, now_s, agreeing)]
-
-    monkeypatch.setattr(Lifecycle, "complete", complete)
+    put(SendsToNobody)(monkeypatch)
     case = lone(0, Party.CLOUD)
     with pytest.raises(AssertionError):
         check(case, case.run())
@@ -121,12 +120,12 @@ def test_frames_of_a_lone_session_are_refused() -> None:
     run = lone(3, Party.CLOUD).make()
     run.run(0.05)
     queue = run.parties[Party.CLOUD].queue.sessions[run.spec.session]
-    device = SessionCoordinator(make_spec(3), Party.DEVICE, lambda tokens: None, 0.0)
+    device = Session(make_spec(3), Party.DEVICE, lambda tokens: None, 0.0)
     frame = device.begin(0.0)[-1].message
     with pytest.raises(ProtocolError, match="of a query in which it has no link to the cloud"):
         queue.receive_frame(frame, 0.3)
     assert queue.resend_all(0.3) == []
-    assert not queue.lifecycle.is_peer_silent(1e6)
+    assert not queue.is_peer_silent(1e6)
 
 
 def test_a_crashed_decoder_goes_on() -> None:

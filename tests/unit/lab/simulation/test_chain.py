@@ -14,19 +14,18 @@ import pytest
 
 from tandem.cli import main
 from tandem.events import DoneEvent, PeerEvent
-from tandem.messages import Ballot, LinkBody, Proposal, Verdict, VerifyResult, Votes
+from tandem.messages import Ballot, Local, Proposal, Verdict, VerifyResult, Votes
 from tandem.modes.roles import Roles
 from tandem.modes.tally import Tally
-from tandem.protocol import coordinator, decoding, drafting_table, session_tables
 from tandem.protocol.aggregating import AggregatorSession
 from tandem.protocol.ballots import BallotBox
-from tandem.protocol.decoding import Computed, Forward, Result
-from tandem.protocol.following import FollowingSession
-from tandem.protocol.leading import Leading
-from tandem.protocol.lifecycle import Lifecycle
-from tandem.protocol.log import CommittedLog
+from tandem.protocol.decoding import FollowingSession, Forward, Result
+from tandem.protocol.log import Log
 from tandem.protocol.outbox import Send
+from tandem.protocol.peer import Peer
 from tandem.protocol.prefix import Prefix
+from tandem.protocol.routes import Routes
+from tandem.protocol.session import Session
 from tandem_lab.simulation import chain as simulated
 from tandem_lab.simulation.chain import ChainRun, play_chain
 from tandem_lab.simulation.chain_scenario import (
@@ -47,6 +46,7 @@ from tests.unit.lab.simulation.test_mutants import (
     evidence_of_votes_is_that_of_the_first,
     evidence_starts_at_zero_after_a_restart,
     evidence_survives_a_rollback,
+    put,
     weights_rounded_at_one_party,
 )
 from tests.unit.lab.simulation.test_race_list_mutants import (
@@ -211,14 +211,14 @@ def test_a_pipeline_never_waits_for_the_patience_of_the_voter(
 ) -> None:
     """Also where a proposal begins with the token that was its predecessor's bonus."""
     requests: list[float] = []
-    original = Leading.go_on
+    original = Session.lead_on
 
-    def go_on(self: Leading, waited_s: float) -> list[Send]:
+    def lead_on(self: Session, waited_s: float) -> list[Send]:
         sends = original(self, waited_s)
         requests.extend([waited_s] * len(sends))
         return sends
 
-    monkeypatch.setattr(Leading, "go_on", go_on)
+    monkeypatch.setattr(Session, "lead_on", lead_on)
     for seed, drafter in enumerate(("good", "garbage", "n-gram")):
         scenario = calm(
             seed, 0, drafter=drafter, max_proposal=max_proposal, max_window=16, pacing="pipelined",
@@ -368,11 +368,6 @@ def test_a_query_that_is_cancelled_ends_everywhere(num_workers: int, cancel_s: f
 Plant = Callable[[pytest.MonkeyPatch], None]
 
 
-def put(owner: Any, part: type[Any]) -> Plant:
-    """The mutant that has `owner` use `part` in place of the class it is derived from."""
-    return lambda patch: patch.setattr(owner, part.__mro__[1].__name__, part)
-
-
 class PairedByStep(BallotBox):
     """A vote counts for its step, whatever prefix it was conditioned on."""
 
@@ -388,14 +383,14 @@ class PairedByStep(BallotBox):
             self.entries[party] = {key: kept for key, kept in held.items() if kept.step >= len(prefix)}
 
 
-class OldBaseAccepted(Leading):
+class OldBaseAccepted(Session):
     """A proposal is taken to begin at the committed prefix, whatever its base."""
 
-    def lead(self, source: str, body: LinkBody) -> list[Send]:
-        if not isinstance(body, Proposal) or not self._routes.follows_proposals:
+    def lead(self, source: str, proposal: Proposal) -> list[Send]:
+        if not self.routes.follows_proposals:
             return []
-        prefix = self._log.prefix
-        return [self._follow(replace(body, step=len(prefix), digest=prefix.digest))]
+        moved = replace(proposal, step=len(self.prefix), digest=self.prefix.digest)
+        return [Send("decoder", Local(session=self.spec.session, body=moved))]
 
 
 class SharesReversed(BallotBox):
@@ -437,7 +432,7 @@ class FormerVotersDecide(BallotBox):
         return (result.view, result.digest) in self.former
 
 
-class FirstTokenOnly(CommittedLog):
+class FirstTokenOnly(Log):
     """Of a verdict of several tokens only the first counts."""
 
     def take_next(self) -> Verdict | None:
@@ -472,11 +467,11 @@ class DrafterCounts(AggregatorSession):
         return replace(result, tokens=result.tokens[:-1] + proposed) if proposed and is_close else result
 
 
-class CountsTooEarly(Lifecycle):
+class CountsTooEarly(Session):
     """A worker that returns counts from a step that is already decided."""
 
-    def rejoin_peer(self, peer: str) -> list[Send]:
-        sends = super().rejoin_peer(peer)
+    def take_back(self, peer: Peer) -> list[Send]:
+        sends = super().take_back(peer)
         for send in sends:
             event = send.message.event
             if isinstance(event, PeerEvent):
@@ -517,7 +512,7 @@ class LogWeightsReversed(BallotBox):
 class WeightOfTheLastStep(FollowingSession):
     """All votes of a pass come with the weight of the last of them."""
 
-    def finish(self, job: Forward, results: Sequence[Computed]) -> list[Send]:
+    def finish(self, job: Forward, results: Sequence[Result]) -> list[Send]:
         weight = results[-1].log_weight
         same = [Result(one.token, one.payload, one.decode_us, weight, one.evidence) for one in results]
         return super().finish(job, same)
@@ -552,43 +547,43 @@ def weights_shifted(patch: pytest.MonkeyPatch) -> None:
 
 def without_budget_after_a_loss(patch: pytest.MonkeyPatch) -> None:
     """What was drafted while the cloud was lost is proposed to it when it is back."""
-    patch.setattr(Lifecycle, "may_propose", lambda *arguments: True)
+    patch.setattr(Routes, "may_propose", lambda *arguments: True)
 
 
 MUTANTS: dict[str, tuple[Plant | type[ChainRun], int, range, int]] = {
-    "votes_paired_by_step": (put(coordinator, PairedByStep), 2, range(4), 0),
-    "proposal_with_an_old_base_accepted": (put(coordinator, OldBaseAccepted), 2, range(4), 0),
-    "only_the_first_token_of_a_verdict": (put(coordinator, FirstTokenOnly), 0, range(6), 1),
+    "votes_paired_by_step": (put(PairedByStep), 2, range(4), 0),
+    "proposal_with_an_old_base_accepted": (put(OldBaseAccepted), 2, range(4), 0),
+    "only_the_first_token_of_a_verdict": (put(FirstTokenOnly), 0, range(6), 1),
     "whole_proposal_if_its_first_token_stands": (
-        put(session_tables, WholeProposalCommitted),
+        put(WholeProposalCommitted),
         0,
         range(16, 22),
         16,
     ),
     "bonus_from_the_vote_before": (BonusOneEarly, 0, range(8), 1),
-    "correction_from_the_vote_before": (put(session_tables, CorrectionOneEarly), 0, range(6), 1),
+    "correction_from_the_vote_before": (put(CorrectionOneEarly), 0, range(6), 1),
     "cache_not_cropped": (CacheNotCropped, 0, range(4), 2),
     "budget_forgotten_after_a_loss": (without_budget_after_a_loss, 0, range(754, 755), 754),
-    "drafter_without_a_vote_counts": (put(session_tables, DrafterCounts), 0, range(8, 24), 23),
-    "shares_not_in_the_voters_order": (put(coordinator, SharesReversed), 2, range(4), 0),
-    "ballot_without_the_last_voter": (put(coordinator, WithoutTheLast), 2, range(4), 0),
-    "documents_weights_of_others": (put(coordinator, LogWeightsReversed), 3, range(2, 8), 2),
-    "documents_weights_of_another_step": (put(drafting_table, WeightOfTheLastStep), 3, range(6, 10), 6),
+    "drafter_without_a_vote_counts": (put(DrafterCounts), 0, range(8, 24), 23),
+    "shares_not_in_the_voters_order": (put(SharesReversed), 2, range(4), 0),
+    "ballot_without_the_last_voter": (put(WithoutTheLast), 2, range(4), 0),
+    "documents_weights_of_others": (put(LogWeightsReversed), 3, range(2, 8), 2),
+    "documents_weights_of_another_step": (put(WeightOfTheLastStep), 3, range(6, 10), 6),
     "evidence_survives_a_rollback": (evidence_survives_a_rollback, 3, range(6, 16), 6),
     "evidence_of_votes_is_that_of_the_first": (evidence_of_votes_is_that_of_the_first, 3, range(6, 16), 6),
     "evidence_starts_at_zero_after_a_restart": (evidence_starts_at_zero_after_a_restart, 3, range(6, 16), 6),
-    "memory_left_out": (put(decoding, WithoutMemory), 3, range(6, 16), 6),
+    "memory_left_out": (put(WithoutMemory), 3, range(6, 16), 6),
     "weights_rounded_at_one_party": (weights_rounded_at_one_party, 3, range(6, 16), 6),
     "winner_without_certificate": (without_certificate, 3, range(5, 11), 6),
     "what_lists_lack_left_out": (bound_left_out, 3, range(5, 11), 6),
     "lists_by_the_noise_of_another_step": (noise_of_another_step, 3, range(9, 15), 9),
-    "longer_list_not_put_to_the_vote": (put(coordinator, LongerListIsKeptAside), 3, range(9, 13), 10),
-    "votes_computed_again": (put(coordinator, VotesComputedAgain), 2, range(17, 20), 19),
+    "longer_list_not_put_to_the_vote": (put(LongerListIsKeptAside), 3, range(9, 13), 10),
+    "votes_computed_again": (put(VotesComputedAgain), 2, range(17, 20), 19),
     "lost_weight_not_renormalized": (not_renormalized, 3, range(4), 1),
     "weights_shifted_after_a_loss": (weights_shifted, 3, range(2, 6), 3),
     "documents_weights_forgotten_after_a_loss": (alike_after_a_loss, 3, range(6, 9), 6),
-    "returned_worker_counts_from_a_decided_step": (put(coordinator, CountsTooEarly), 3, range(8), 2),
-    "ballot_of_former_voters_decides": (put(coordinator, FormerVotersDecide), 3, range(190, 194), 192),
+    "returned_worker_counts_from_a_decided_step": (put(CountsTooEarly), 3, range(8), 2),
+    "ballot_of_former_voters_decides": (put(FormerVotersDecide), 3, range(190, 194), 192),
 }
 """By name: the mutant, the number of workers (0: speculative), seeds among which it is found, and a witness."""
 OF_LOSSES = list(MUTANTS)[-5:-1]

@@ -11,12 +11,11 @@ import pytest
 
 from tandem.events import RoundEvent
 from tandem.messages import LinkBody, Verdict
-from tandem.modes.spec import SessionSpec
-from tandem.protocol import committing, coordinator
-from tandem.protocol.lifecycle import Lifecycle
 from tandem.protocol.outbox import Send
+from tandem.protocol.peer import Peer
 from tandem.protocol.report import Reporter
-from tandem.protocol.to_home import Messenger
+from tandem.protocol.routes import Routes
+from tandem.protocol.session import Session
 from tandem.topology import SERVER
 from tandem_lab.simulation.chain import ChainRun, play_chain
 from tandem_lab.simulation.chain_scenario import (
@@ -28,6 +27,7 @@ from tandem_lab.simulation.faults import FaultyWire
 from tandem_lab.simulation.invariants import InvariantError
 from tandem_lab.simulation.link import Link
 from tandem_lab.simulation.specs import change_spec
+from tests.unit.lab.simulation.test_mutants import put
 
 
 def asked_at(worker: str, seed: int, num_workers: int, *faults: ChainFault, **changes: Any) -> ChainScenario:
@@ -144,67 +144,64 @@ def test_another_worker_that_is_lost_is_missed_from_a_stated_step() -> None:
 class AuthorityHasTheEvents(Reporter):
     """The client of the server is told, as if it had asked."""
 
-    def __init__(self, spec: SessionSpec, party: str) -> None:
-        super().__init__(spec, party)
-        self._is_home = party == spec.roles.topology.authority
+    @property
+    def is_home(self) -> bool:
+        return self._party == self._spec.roles.topology.authority
 
 
 class BothHaveTheEvents(Reporter):
     """The client of the server listens."""
 
-    def __init__(self, spec: SessionSpec, party: str) -> None:
-        super().__init__(spec, party)
-        self._is_home = self._is_home or party == spec.roles.topology.authority
+    @property
+    def is_home(self) -> bool:
+        return self._party in (self._spec.home, self._spec.roles.topology.authority)
 
 
-class HomeIsNotTold(Messenger):
+class HomeIsNotTold(Routes):
     """The home hears what every worker hears."""
 
-    def address(self, verdict: Verdict) -> Any:
-        return [(self._routes.verdicts_go_to, verdict)]
+    def address(self, verdict: Verdict, *others: Any) -> Any:
+        return [(self.verdicts_go_to, verdict)]
 
 
-class LossesOneStepLate(Messenger):
+class LossesOneStepLate(Reporter):
     """A verdict says who was there for the step before."""
 
-    def follow(self, verdict: Verdict, step: int) -> list[Send]:
-        sends = super().follow(verdict, step)
+    def note_losses(self, verdict: Verdict, step: int) -> list[Send]:
+        sends = super().note_losses(verdict, step)
         for send in sends:
             event = send.message.event
             object.__setattr__(event, "step", event.step + 1)
         return sends
 
 
-class ServerIsTakenBack(Messenger):
+class ServerIsTakenBack(Session):
     """A home that goes on alone listens to a server that is back."""
 
-    def dismiss(self, peer: str, body: LinkBody, now_s: float) -> list[Send]:
-        self._lifecycle.lost.discard(peer)
+    def turn_away(self, peer: Peer, body: LinkBody, now_s: float) -> list[Send]:
+        peer.is_lost = False
         return []
 
 
-class HomeCountsAll(Lifecycle):
+class HomeCountsAll(Session):
     """A home that goes on alone waits for the votes of all."""
 
     @property
     def voters(self) -> tuple[str, ...]:
-        return tuple(name for name in self._routes.roles.voters if name not in self.lost)
+        lost = self.lost
+        return tuple(name for name in self.routes.roles.voters if name not in lost)
 
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 
 
-def put(module: Any, mutant: type[Any]) -> Plant:
-    return lambda patch: patch.setattr(module, mutant.__mro__[1].__name__, mutant)
-
-
 MUTANTS: dict[str, tuple[Plant, str]] = {
-    "authority_has_the_events": (put(coordinator, AuthorityHasTheEvents), "worker-2"),
-    "both_have_the_events": (put(coordinator, BothHaveTheEvents), "worker-2"),
-    "home_is_not_told_of_losses": (put(committing, HomeIsNotTold), "worker-2"),
-    "losses_one_step_late": (put(committing, LossesOneStepLate), "worker-2"),
-    "server_is_taken_back": (put(committing, ServerIsTakenBack), "worker-1"),
-    "home_counts_all": (put(coordinator, HomeCountsAll), "worker-1"),
+    "authority_has_the_events": (put(AuthorityHasTheEvents), "worker-2"),
+    "both_have_the_events": (put(BothHaveTheEvents), "worker-2"),
+    "home_is_not_told_of_losses": (put(HomeIsNotTold), "worker-2"),
+    "losses_one_step_late": (put(LossesOneStepLate), "worker-2"),
+    "server_is_taken_back": (put(ServerIsTakenBack), "worker-1"),
+    "home_counts_all": (put(HomeCountsAll), "worker-1"),
 }
 """By name: the mutant, and who is cut off; worker-1 is home. Without a mutant the tests above play these cuts."""
 

@@ -10,8 +10,8 @@ import pytest
 
 from tandem.events import TokenEvent
 from tandem.messages import VerifyResult
-from tandem.protocol.coordinator import SessionCoordinator
 from tandem.protocol.outbox import Send
+from tandem.protocol.session import Session
 from tandem.topology import PARTIES, Party
 from tandem_lab.simulation.link import Link
 from tandem_lab.simulation.specs import change_spec
@@ -39,14 +39,12 @@ class _Slip:
         return Send(send.to, replace(decision, tokens=(target,), accepted=(0, 0)))
 
 
-def slipping(
-    case: Case, party: Party, step: int, shift: int = 1
-) -> tuple[VirtualRun, _Slip, list[SessionCoordinator]]:
+def slipping(case: Case, party: Party, step: int, shift: int = 1) -> tuple[VirtualRun, _Slip, list[Session]]:
     """A run with one slip on `side`, and the device's session, kept for its counters."""
     run = case.make()
     slip = _Slip(run.parties[party].aggregator, step, shift)
     run.parties[party].aggregator = slip  # type: ignore[assignment]
-    device: list[SessionCoordinator] = []
+    device: list[Session] = []
     run.at(1e-9, lambda: device.append(run.parties[Party.DEVICE].queue.sessions[case.spec.session]))
     return run, slip, device
 
@@ -68,7 +66,7 @@ def test_a_planted_divergence_is_detected_counted_and_healed(party: Party, jitte
         assert outcome.tokens[Party.DEVICE] == outcome.tokens[Party.CLOUD] == tokens, (case, step)
         assert not any(run.open_sessions(each) for each in PARTIES)
         assert outcome.ended_s < 10
-        statistics = device[0].lifecycle.statistics
+        statistics = device[0].statistics
         assert statistics.num_divergences == statistics.num_resyncs == slip.num_slips, (case, step)
         if party is Party.CLOUD:
             assert tuple(tokens) == synchronous(change_spec(spec, placement="device"))
@@ -94,7 +92,7 @@ def test_the_cloud_ends_its_answer_early_by_a_slip() -> None:
         run, slip, device = slipping(Case(spec, Link(delay_s=0.05)), Party.CLOUD, step, shifts[0])
         outcome = run.run(100)
         assert tuple(outcome.tokens[Party.DEVICE]) == tuple(outcome.tokens[Party.CLOUD]) == expected
-        assert device[0].lifecycle.statistics.num_divergences == slip.num_slips == 1
+        assert device[0].statistics.num_divergences == slip.num_slips == 1
         num_ended += 1
         if num_ended == 20:
             return
@@ -108,4 +106,4 @@ def test_under_one_aggregator_there_is_nothing_to_diverge() -> None:
     outcome = run.run(100)
     assert slip.num_slips == 1
     assert outcome.tokens[Party.DEVICE] == outcome.tokens[Party.CLOUD]
-    assert device[0].lifecycle.statistics.num_divergences == 0
+    assert device[0].statistics.num_divergences == 0

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import pytest
 
 from tandem.events import PlacementEvent, StopReason, TokenEvent
-from tandem.protocol.lifecycle import Lifecycle
+from tandem.protocol.session import Session
 from tandem.scheduler.policies import Greedy
 from tandem.topology import PARTIES, Party
 from tandem_lab.simulation.link import Link
@@ -82,7 +82,7 @@ def test_random_placement_hands_over_about_half_the_time() -> None:
 
 def test_an_old_aggregator_that_goes_on_deciding_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the hand-over both sides decide: harmless for coupled targets, but not one decision a step."""
-    monkeypatch.setattr(Lifecycle, "decides_here", property(lambda self: True))
+    monkeypatch.setattr(Session, "decides_here", property(lambda self: True))
     with pytest.raises(AssertionError):
         check(0, LINKS[1])
 

@@ -15,10 +15,10 @@ import pytest
 from tandem.cli import main
 from tandem.errors import ProtocolError
 from tandem.messages import Ballot, LinkBody, Proposal, Resync, Undecided, Verdict
-from tandem.protocol import coordinator
 from tandem.protocol.aggregating import AggregatorSession
 from tandem.protocol.ballots import BallotBox
 from tandem.protocol.routes import Routes
+from tandem.protocol.session import Session
 from tandem_lab.cli.fuzz import HOSTILE
 from tandem_lab.simulation.event_log import EventLog
 from tandem_lab.simulation.fuzz import fuzz
@@ -150,14 +150,14 @@ def resyncs_of_anybody(patch: pytest.MonkeyPatch) -> None:
         "rights",
         property(lambda self: {**original(self), Resync: self.topology.peers(self.party)}),
     )
-    patch.setattr(coordinator.SessionCoordinator, "receive_frame", _without_views)
+    patch.setattr(Session, "receive_frame", _without_views)
     patch.setattr(Routes, "is_home", property(lambda self: False))
 
 
-_receive_frame = coordinator.SessionCoordinator.receive_frame
+_receive_frame = Session.receive_frame
 
 
-def _without_views(self: coordinator.SessionCoordinator, frame: Any, *args: Any) -> Any:
+def _without_views(self: Session, frame: Any, *args: Any) -> Any:
     with pytest.MonkeyPatch.context() as patch:
         if isinstance(frame.body, Resync):
             patch.setattr(Routes, "is_authority", property(lambda routes: False))

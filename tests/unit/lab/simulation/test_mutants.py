@@ -36,6 +36,7 @@ after a Resync, and the later proposals forgotten.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -45,30 +46,24 @@ import pytest
 
 from tandem.aggregation.document_weights import DocumentWeights, Evidence, Weights
 from tandem.events import TokenEvent
-from tandem.messages import (
-    Adopt,
-    Ballot,
-    Commit,
-    Heartbeat,
-    LinkFrame,
-    Proposal,
-    Resync,
-    Verdict,
-)
+from tandem.messages import Adopt, Ballot, Commit, Heartbeat, LinkFrame, Proposal, Resync, Verdict
 from tandem.messages.wire import to_float32
-from tandem.protocol import coordinator, decoding, drafting_table
 from tandem.protocol.ballots import BallotBox, Entry
-from tandem.protocol.convergence import Convergence
-from tandem.protocol.coordinator import SessionCoordinator
-from tandem.protocol.decoding import Computed, DecodingSession, Forward, Job
-from tandem.protocol.drafting import DraftingSession
-from tandem.protocol.following import FollowingSession
-from tandem.protocol.line import DraftLine
-from tandem.protocol.link import PeerLink
-from tandem.protocol.log import CommittedLog
+from tandem.protocol.decoding import (
+    DecodingSession,
+    DraftingSession,
+    DraftLine,
+    FollowingSession,
+    Forward,
+    Job,
+    Result,
+)
+from tandem.protocol.log import Log
 from tandem.protocol.outbox import Send
+from tandem.protocol.peer import Peer
 from tandem.protocol.prefix import Prefix, extend_digest
-from tandem.protocol.sessions import ReorderBuffer
+from tandem.protocol.session import Session
+from tandem.protocol.table import ReorderBuffer
 from tandem.topology import PAIR, PARTIES
 from tandem_lab.simulation.faults import Fault
 from tandem_lab.simulation.fuzz import FuzzFailure, Scenario, expected, make_scenario, play
@@ -151,14 +146,14 @@ class LatestCounts(BallotBox):
         return super().hold_proposal(source, proposal, prefix, arrived_s)
 
 
-class OutOfOrder(CommittedLog):
+class OutOfOrder(Log):
     """A verdict is applied when it arrives, not in its turn."""
 
     def take_next(self) -> Verdict | None:
         return self.verdicts.popitem()[1] if self.verdicts else None
 
 
-class TwiceAfterHandover(CommittedLog):
+class TwiceAfterHandover(Log):
     """The verdict that hands over is committed as the peer's, and then as the own decision on the next step."""
 
     again: Verdict | None = None
@@ -173,7 +168,7 @@ class TwiceAfterHandover(CommittedLog):
         return taken
 
 
-class NothingResent(PeerLink):
+class NothingResent(Peer):
     """What was sent once is not sent again; heartbeats go on."""
 
     def resend(self, bodies: Any, prefix: Prefix, now_s: float) -> list[Send]:
@@ -183,7 +178,7 @@ class NothingResent(PeerLink):
         return []
 
 
-class CountAcknowledges(PeerLink):
+class CountAcknowledges(Peer):
     """A count of committed tokens acknowledges, whatever the tokens."""
 
     def receive(self, frame: LinkFrame, *args: Any) -> float:
@@ -191,13 +186,13 @@ class CountAcknowledges(PeerLink):
         return super().receive(frame, *args)
 
 
-class ReceiptsForEver(PeerLink):
+class ReceiptsForEver(Peer):
     """What was received in one view counts as received in the next, though the peer may have lost it."""
 
-    def start_view(self, view: int, peer_committed: int, now_s: float) -> None:
-        received = {key: parcel for key, parcel in self.backlog.parcels.items() if parcel.is_received}
-        super().start_view(view, peer_committed, now_s)
-        self.had = {parcel.body.digest for parcel in received.values() if isinstance(parcel.body, Proposal)}
+    def start_view(self, view: int, num_committed: int, now_s: float) -> None:
+        received = [sent.body for sent in self.deliveries.sent.values() if sent.is_received]
+        super().start_view(view, num_committed, now_s)
+        self.had = {body.digest for body in received if isinstance(body, Proposal)}
 
     def post(self, body: Any, prefix: Prefix, now_s: float) -> Send:
         if isinstance(body, Proposal) and body.digest in getattr(self, "had", ()):
@@ -205,10 +200,10 @@ class ReceiptsForEver(PeerLink):
         return super().post(body, prefix, now_s)
 
 
-class PostsNothing(Convergence):
+class PostsNothing(Session):
     """After a Resync a party waits for its decoder to propose again what it holds already."""
 
-    def post_held(self, now_s: float) -> list[Send]:
+    def post_again(self, peer: Peer, now_s: float) -> list[Send]:
         return []
 
 
@@ -274,12 +269,19 @@ class OneTokenLate(DocumentWeights):
         return (*super().learn(evidence[:count], evidence[count:]), *token)
 
 
-def put(owner: Any, part: type[Any]) -> Mutate:
-    """The mutant that has `owner` use `part` in place of the class it is derived from."""
-    return lambda patch: patch.setattr(owner, part.__mro__[1].__name__, part)
+def put(part: type[Any]) -> Mutate:
+    """The mutant in which `part` stands in for the class it is derived from, wherever the protocol makes one."""
+    base = part.__mro__[1]
+
+    def plant(patch: pytest.MonkeyPatch) -> None:
+        for name, module in list(sys.modules.items()):
+            if name.startswith("tandem.protocol.") and vars(module).get(base.__name__) is base:
+                patch.setattr(module, base.__name__, part)
+
+    return plant
 
 
-no_resend = put(coordinator, NothingResent)
+no_resend = put(NothingResent)
 
 
 def cache_not_cropped(patch: pytest.MonkeyPatch) -> None:
@@ -301,19 +303,19 @@ def rejection_has_no_effect(patch: pytest.MonkeyPatch) -> None:
 def latest_counts(patch: pytest.MonkeyPatch) -> None:
     """As `LatestCounts`, where decoders restart all the time."""
     decoders_restart_all_the_time(patch)
-    put(coordinator, LatestCounts)(patch)
+    put(LatestCounts)(patch)
 
 
 def verdict_has_no_effect(patch: pytest.MonkeyPatch) -> None:
     """A peer's verdict is committed, but the decoder does not hear of it."""
-    original = SessionCoordinator.receive_frame
+    original = Session.receive_frame
 
-    def receive_frame(self: SessionCoordinator, frame: LinkFrame, *args: Any) -> list[Send]:
+    def receive_frame(self: Session, frame: LinkFrame, *args: Any) -> list[Send]:
         sends = original(self, frame, *args)
         is_verdict = isinstance(frame.body, Verdict)
         return [send for send in sends if not (is_verdict and isinstance(send.message, Commit))]
 
-    patch.setattr(SessionCoordinator, "receive_frame", receive_frame)
+    patch.setattr(Session, "receive_frame", receive_frame)
 
 
 def begin_is_taken_as_it_comes(patch: pytest.MonkeyPatch) -> None:
@@ -336,15 +338,13 @@ def change_jobs(patch: pytest.MonkeyPatch, change: Change) -> None:
     patch.setattr(DecodingSession, "next_job", next_job)
 
 
-def note_results(
-    patch: pytest.MonkeyPatch, note: Callable[[DecodingSession, Forward, Computed], None]
-) -> None:
+def note_results(patch: pytest.MonkeyPatch, note: Callable[[DecodingSession, Forward, Result], None]) -> None:
     """`note` gets the last result of every pass."""
     for kind in (DraftingSession, FollowingSession):
         original = kind.finish
 
         def finish(
-            self: Any, job: Forward, results: Sequence[Computed], original: Any = original
+            self: Any, job: Forward, results: Sequence[Result], original: Any = original
         ) -> list[Send]:
             note(self, job, results[-1])
             return original(self, job, results)  # type: ignore[no-any-return]
@@ -361,7 +361,7 @@ def evidence_survives_a_rollback(patch: pytest.MonkeyPatch) -> None:
     """What was learned from tokens that were rolled back weighs the rows after the new ones."""
     by_length: dict[tuple[int, int], Evidence] = {}  # of the line's tokens, by session and how many there are
 
-    def note(session: DecodingSession, job: Forward, result: Computed) -> None:
+    def note(session: DecodingSession, job: Forward, result: Result) -> None:
         by_length.setdefault((id(session), job.step + 1), result.evidence)
 
     def change(session: DecodingSession, job: Forward) -> Forward:
@@ -376,7 +376,7 @@ def evidence_of_the_own_draft(patch: pytest.MonkeyPatch) -> None:
     """A row gains by the token that the party itself had drafted, not by the one that was committed."""
     of_draft: dict[tuple[int, bytes], Evidence] = {}  # after it, by the digest of the prefix before it
 
-    def note(session: DecodingSession, job: Forward, result: Computed) -> None:
+    def note(session: DecodingSession, job: Forward, result: Result) -> None:
         if not job.is_catching_up:
             of_draft[id(session), job.digest] = result.evidence
 
@@ -435,7 +435,7 @@ def rejection_forgets_later_proposals(patch: pytest.MonkeyPatch) -> None:
     """A rejected party forgets its later proposals, though a restarted decoder may have drawn the target."""
     decoders_restart_all_the_time(patch)
     for name in ("receive", "receive_frame"):
-        patch.setattr(SessionCoordinator, name, forgetting(getattr(SessionCoordinator, name)))
+        patch.setattr(Session, name, forgetting(getattr(Session, name)))
 
 
 def decoders_restart_all_the_time(patch: pytest.MonkeyPatch) -> None:
@@ -458,13 +458,13 @@ def decoders_restart_all_the_time(patch: pytest.MonkeyPatch) -> None:
 def forgetting(original: Callable[..., list[Send]]) -> Callable[..., list[Send]]:
     """An entry of the coordinator that forgets what it posted once its party's draft is rejected."""
 
-    def receive(self: SessionCoordinator, message: Any, *args: Any) -> list[Send]:
+    def receive(self: Session, message: Any, *args: Any) -> list[Send]:
         before = self.log.epochs[self.party]
         sends = original(self, message, *args)
         is_resync = isinstance(message, LinkFrame) and isinstance(message.body, Resync)
         if self.log.epochs[self.party] > before and not is_resync:
-            for link in self.links.values():
-                link.backlog.drop_dead((), len(self.prefix))
+            for peer in self.peers.values():
+                peer.deliveries.drop_dead((), len(self.prefix))
         return sends
 
     return receive
@@ -472,28 +472,28 @@ def forgetting(original: Callable[..., list[Send]]) -> Callable[..., list[Send]]
 
 SEEDS: dict[str, tuple[Mutate, range, int]] = {
     # Seeds among which it is found, for another version of numpy may round other distributions; and a witness.
-    "pair_by_step": (put(coordinator, PairedByStep), range(12), 0),
-    "an_earlier_step_voids_later_ones": (put(coordinator, EarlierVoidsLater), range(24), 0),
-    "verdicts_as_they_come": (put(coordinator, OutOfOrder), range(24), 3),
+    "pair_by_step": (put(PairedByStep), range(12), 0),
+    "an_earlier_step_voids_later_ones": (put(EarlierVoidsLater), range(24), 0),
+    "verdicts_as_they_come": (put(OutOfOrder), range(24), 3),
     "cache_not_cropped": (cache_not_cropped, range(12), 0),
-    "handover_commits_twice": (put(coordinator, TwiceAfterHandover), range(24), 5),
+    "handover_commits_twice": (put(TwiceAfterHandover), range(24), 5),
     "no_resend": (no_resend, range(12), 0),
     "rejection_has_no_effect": (rejection_has_no_effect, range(24), 0),
     "verdict_has_no_effect": (verdict_has_no_effect, range(12), 2),
-    "rollback_to_the_latest_target": (put(decoding, TargetOnly), range(12), 0),
+    "rollback_to_the_latest_target": (put(TargetOnly), range(12), 0),
     "evidence_survives_a_rollback": (evidence_survives_a_rollback, range(24), 7),
     "evidence_of_the_own_draft": (evidence_of_the_own_draft, range(24), 7),
-    "memory_left_out": (put(decoding, WithoutMemory), range(24), 3),
-    "evidence_one_token_late": (put(decoding, OneTokenLate), range(24), 3),
+    "memory_left_out": (put(WithoutMemory), range(24), 3),
+    "evidence_one_token_late": (put(OneTokenLate), range(24), 3),
     "weights_rounded_at_one_party": (weights_rounded_at_one_party, range(24), 8),
     "evidence_starts_at_zero_after_a_restart": (evidence_starts_at_zero_after_a_restart, range(56, 64), 60),
-    "own_distribution_computed_again": (put(coordinator, ComputedAgain), range(1, 12), 1),
-    "acknowledged_by_count_alone": (put(coordinator, CountAcknowledges), range(12), 0),
-    "adopt_and_commit_in_order_of_arrival": (put(decoding, AdoptInOrderOfArrival), range(964, 972), 969),
+    "own_distribution_computed_again": (put(ComputedAgain), range(1, 12), 1),
+    "acknowledged_by_count_alone": (put(CountAcknowledges), range(12), 0),
+    "adopt_and_commit_in_order_of_arrival": (put(AdoptInOrderOfArrival), range(964, 972), 969),
     "begin_is_taken_as_it_comes": (begin_is_taken_as_it_comes, range(100), 60),
-    "resync_posts_nothing": (put(coordinator, PostsNothing), range(24), 0),
-    "receipts_survive_a_resync": (put(coordinator, ReceiptsForEver), range(12), 0),
-    "a_branch_drawn_again_is_unknown": (put(coordinator, OnlyFirstLineage), range(60, 80), 60),
+    "resync_posts_nothing": (put(PostsNothing), range(24), 0),
+    "receipts_survive_a_resync": (put(ReceiptsForEver), range(12), 0),
+    "a_branch_drawn_again_is_unknown": (put(OnlyFirstLineage), range(60, 80), 60),
     "restarted_decoder_proposal_replaces": (latest_counts, range(4, 12), 6),
     "rejection_forgets_later_proposals": (rejection_forgets_later_proposals, range(36, 42), 38),
 }
@@ -548,7 +548,7 @@ def test_a_synchronous_loop_that_does_not_wait_is_found(monkeypatch: pytest.Monk
             super().__init__(*args)
             self.window = 4
 
-    monkeypatch.setattr(drafting_table, "DraftingSession", Impatient)
+    put(Impatient)(monkeypatch)
     for seed in range(20):
         if len(synchronous(make_spec(seed, placement="device", max_new_tokens=10))) < 2:
             continue

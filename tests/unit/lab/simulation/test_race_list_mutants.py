@@ -26,14 +26,15 @@ import pytest
 from tandem.aggregation import race_lists
 from tandem.aggregation.race_lists import Certificate, RaceList
 from tandem.codecs.race_lists import WHOLE, vote_depth
-from tandem.messages import LinkFrame, ListRequest, Proposal, encode
+from tandem.messages import Heartbeat, LinkFrame, ListRequest, Proposal, encode
 from tandem.modes.tally import Tally
-from tandem.protocol import coordinator, link, race_votes
-from tandem.protocol.backlog import Backlog
+from tandem.protocol import race_votes
 from tandem.protocol.ballots import BallotBox, Entry
 from tandem.protocol.outbox import Send
+from tandem.protocol.peer import Deliveries
 from tandem.protocol.prefix import Prefix
 from tandem.protocol.race_votes import RaceVotes
+from tandem.protocol.session import Session
 from tandem_lab.simulation import virtual
 from tandem_lab.simulation.fuzz import make_scenario, play
 from tests.unit.lab.simulation.test_mutants import Mutate, found_by, put
@@ -75,35 +76,35 @@ def noise_of_another_step(patch: pytest.MonkeyPatch) -> None:
 class AnswersForAnotherPrefix(RaceVotes):
     """The longer list is that of the vote computed last, whatever prefix was asked for."""
 
-    def answer(self, peer: str, request: ListRequest, number: int, now_s: float) -> list[Send]:
-        sends = super().answer(peer, request, number, now_s)
-        latest = max(self.latest, key=lambda proposal: proposal.step, default=None)
-        for send in sends:
-            if latest is not None and isinstance(body := send.message.body, Proposal):
-                wrong = replace(body, payloads=latest.payloads)
-                return [Send(send.to, replace(send.message, body=wrong), send.peer)]
-        return sends
+    latest: Any = None
 
-    @property
-    def latest(self) -> list[Proposal]:
-        """The votes that are kept, in full."""
-        return [kept for kept in vars(self)["_kept"].values()]
+    def cut(self, body: Any, *others: Any) -> Any:
+        if self.latest is None or body.step >= self.latest.step:
+            self.latest = body
+        return super().cut(body, *others)
+
+    def answer(self, request: ListRequest, view: int) -> Any:
+        longer = super().answer(request, view)
+        if longer is None or not isinstance(longer, Proposal):
+            return longer
+        return replace(longer, payloads=self.latest.payloads)
 
 
-class ForgetsWithTheCommit(RaceVotes):
+class ForgetsWithTheCommit(Session):
     """A vote is forgotten once its own party has committed the step; under mirror the peer may still need it."""
 
-    def answer(self, peer: str, request: ListRequest, number: int, now_s: float) -> list[Send]:
-        prefix = vars(self)["_log"].prefix
-        return [] if request.step < len(prefix) else super().answer(peer, request, number, now_s)
+    def receive_frame(self, frame: LinkFrame, *others: Any) -> list[Send]:
+        if isinstance(frame.body, ListRequest) and frame.body.step < len(self.prefix):
+            frame = replace(frame, body=Heartbeat())
+        return super().receive_frame(frame, *others)
 
 
-class AsksOnce(Backlog):
+class AsksOnce(Deliveries):
     """A request is not sent again if it gets lost."""
 
     def take_overdue(self, now_s: float, timeout_s: float) -> dict[int, Any]:
         overdue = super().take_overdue(now_s, timeout_s)
-        return {key: parcel for key, parcel in overdue.items() if not isinstance(parcel.body, ListRequest)}
+        return {number: body for number, body in overdue.items() if not isinstance(body, ListRequest)}
 
 
 class LongerListIsKeptAside(BallotBox):
@@ -127,11 +128,11 @@ MUTANTS: dict[str, tuple[Mutate, int]] = {
     "a_winner_without_certificate": (without_certificate, 8),
     "a_bound_left_out": (bound_left_out, 8),
     "noise_of_another_step": (noise_of_another_step, 0),
-    "an_answer_for_another_prefix": (put(coordinator, AnswersForAnotherPrefix), 1),
-    "a_vote_forgotten_with_the_commit": (put(coordinator, ForgetsWithTheCommit), 1),
-    "a_request_is_not_resent": (put(link, AsksOnce), 1),
-    "a_longer_list_is_not_put_to_the_vote": (put(coordinator, LongerListIsKeptAside), 1),
-    "the_first_list_stays": (put(coordinator, FirstListStays), 1),
+    "an_answer_for_another_prefix": (put(AnswersForAnotherPrefix), 1),
+    "a_vote_forgotten_with_the_commit": (put(ForgetsWithTheCommit), 1),
+    "a_request_is_not_resent": (put(AsksOnce), 1),
+    "a_longer_list_is_not_put_to_the_vote": (put(LongerListIsKeptAside), 1),
+    "the_first_list_stays": (put(FirstListStays), 1),
 }
 """By name: the mutant, and a witness: a seed whose run finds it."""
 

@@ -30,10 +30,10 @@ class Measured(VirtualRun):
             if session is not None:
                 held = sum(map(len, session.ballots.entries.values()))
                 self.most_kept = max(
-                    self.most_kept, max(len(link.backlog) for link in session.links.values())
+                    self.most_kept, max(len(link.deliveries) for link in session.peers.values())
                 )
                 self.most_held = max(self.most_held, held)
-                remembered = sum(map(len, session.ballots.lineages.values()))
+                remembered = sum(map(len, session.ballots.branches.values()))
                 self.most_remembered = max(self.most_remembered, remembered)
 
 

@@ -12,10 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tandem.messages import Done, Heartbeat, LinkFrame, Open, Probe, Proposal, Verdict
-from tandem.protocol.backlog import RECEIPT_S
-from tandem.protocol.link import HEARTBEAT_RTTS, HEARTBEAT_S, PeerLink
 from tandem.protocol.log import MAX_VERDICT_TOKENS
 from tandem.protocol.outbox import Send
+from tandem.protocol.peer import HEARTBEAT_RTTS, HEARTBEAT_S, RECEIPT_S, Peer
 from tandem.protocol.prefix import Prefix
 from tandem.protocol.round_trips import FIRST_TIMEOUT_S, MAX_TIMEOUT_S, MIN_TIMEOUT_S, NUM_STAMPS
 from tandem.protocol.send_window import FIRST_FRAMES
@@ -24,7 +23,7 @@ UNHURRIED = settings(deadline=None, derandomize=True)
 PREFIX = Prefix(1, [4, 5])
 
 
-def frame(link: PeerLink, now_s: float, body: object = None) -> LinkFrame:
+def frame(link: Peer, now_s: float, body: object = None) -> LinkFrame:
     sent: LinkFrame = link.send(body or Heartbeat(), PREFIX, now_s).message  # type: ignore[arg-type]
     return sent
 
@@ -48,7 +47,7 @@ def verdict(step: int) -> Verdict:
 
 def exchange(start_s: float, offset_s: float, there_s: float, held_s: float, back_s: float) -> float:
     """What the asker measures when the other's clock is ahead by `offset_s`."""
-    own, peer = PeerLink(1, start_s), PeerLink(1, start_s + offset_s)
+    own, peer = Peer(1, start_s), Peer(1, start_s + offset_s)
     peer.receive(frame(own, start_s), start_s + there_s + offset_s)
     answered_s = start_s + there_s + held_s
     return own.receive(frame(peer, answered_s + offset_s), answered_s + back_s)
@@ -75,7 +74,7 @@ def test_round_trips_do_not_depend_on_the_clocks(
 
 def test_stamps_are_used_again() -> None:
     """Each frame measures its own round trip, however many there were before it."""
-    own, peer = PeerLink(1, 0.0), PeerLink(1, 0.0)
+    own, peer = Peer(1, 0.0), Peer(1, 0.0)
     for number in range(3 * NUM_STAMPS):
         sent_s = 0.1 * number
         sent = frame(own, sent_s)
@@ -85,7 +84,7 @@ def test_stamps_are_used_again() -> None:
 
 
 def test_nothing_is_measured_before_the_first_echo() -> None:
-    own, peer = PeerLink(1, 0.0), PeerLink(1, 0.0)
+    own, peer = Peer(1, 0.0), Peer(1, 0.0)
     first = frame(own, 5.0)
     assert (first.echo, first.held_us) == (0, 0)
     assert isnan(peer.receive(first, 6.0))
@@ -94,7 +93,7 @@ def test_nothing_is_measured_before_the_first_echo() -> None:
 
 def test_the_echo_of_a_stamp_that_was_used_again_measures_nothing() -> None:
     """The peer heard nothing of all that was sent since, and says how long ago that was."""
-    own, peer = PeerLink(1, 0.0), PeerLink(1, 0.0)
+    own, peer = Peer(1, 0.0), Peer(1, 0.0)
     peer.receive(frame(own, 0.0), 0.1)
     for number in range(NUM_STAMPS):
         frame(own, 0.25 * (number + 1))
@@ -103,14 +102,14 @@ def test_the_echo_of_a_stamp_that_was_used_again_measures_nothing() -> None:
 
 
 def test_an_echo_of_what_was_never_sent_measures_nothing() -> None:
-    own = PeerLink(1, 0.0)
+    own = Peer(1, 0.0)
     for echo in (1, NUM_STAMPS + 1, 2**40):
-        assert isnan(own.receive(replace(frame(PeerLink(1, 0.0), 0.0), echo=echo), 1.0))
+        assert isnan(own.receive(replace(frame(Peer(1, 0.0), 0.0), echo=echo), 1.0))
 
 
 def test_a_duplicate_and_an_overtaken_frame_measure_their_own_way() -> None:
     """Never less than the true round trip, never negative, and the next good frame puts it right."""
-    own, peer = PeerLink(1, 0.0), PeerLink(1, 0.0)
+    own, peer = Peer(1, 0.0), Peer(1, 0.0)
     first, second = frame(own, 1.0), frame(own, 1.01)
     peer.receive(second, 1.11)
     peer.receive(first, 1.3)  # overtaken: it took 0.3 s
@@ -122,17 +121,17 @@ def test_a_duplicate_and_an_overtaken_frame_measure_their_own_way() -> None:
 
 
 def test_a_peer_whose_clock_jumped_back_measures_nothing() -> None:
-    own = PeerLink(1, 0.0)
+    own = Peer(1, 0.0)
     answer = LinkFrame(
         session=1, view=0, committed=0, committed_digest=PREFIX.digests[0],
         stamp=1, echo=frame(own, 1.0).stamp, held_us=9_000_000, body=Heartbeat(),
     )  # fmt: skip
     assert isnan(own.receive(answer, 2.0))
-    assert own.received_s == 2.0
+    assert own.round_trips.received_s == 2.0
 
 
 def test_the_header_says_where_the_sender_stands() -> None:
-    link = PeerLink(9, 0.0)
+    link = Peer(9, 0.0)
     link.start_view(3, 0, 0.0)
     sent = frame(link, 1.5)
     assert (sent.session, sent.view, sent.committed) == (9, 3, 2)
@@ -143,7 +142,7 @@ def test_the_header_says_where_the_sender_stands() -> None:
 # ---- resend ----------------------------------------------------------------------------------------------------
 
 
-def times_of_resends(link: PeerLink, until_s: float, start_s: float = 0.0) -> list[float]:
+def times_of_resends(link: Peer, until_s: float, start_s: float = 0.0) -> list[float]:
     times, now_s = [], start_s
     while now_s < until_s:
         sends = link.due(PREFIX, now_s, [])
@@ -154,113 +153,113 @@ def times_of_resends(link: PeerLink, until_s: float, start_s: float = 0.0) -> li
 
 
 def test_resends_back_off() -> None:
-    link = PeerLink(1, 0.0)
+    link = Peer(1, 0.0)
     link.post(draft(2), PREFIX, 0.0)
     times = times_of_resends(link, 30.0)
     assert times[0] == pytest.approx(FIRST_TIMEOUT_S, abs=0.051)
     gaps = [later - earlier for earlier, later in pairwise(times)]
     assert gaps[:3] == pytest.approx([2.0, 4.0, 4.0], abs=0.051)
     assert max(gaps) <= MAX_TIMEOUT_S + 0.051
-    assert link.num_resent_frames == len(times)
+    assert link.statistics().num_resent_frames == len(times)
 
 
 def test_the_wait_begins_with_the_body() -> None:
     """A long prefill must not make the first draft go out twice."""
-    link = PeerLink(1, 0.0)
+    link = Peer(1, 0.0)
     assert times_of_resends(link, 10.0) == []
     link.post(draft(2), PREFIX, 10.0)
     assert times_of_resends(link, 11.5, start_s=10.0) == pytest.approx([11.0], abs=0.051)
 
 
 def test_a_far_peer_is_given_time() -> None:
-    link = PeerLink(1, 0.0)
+    link = Peer(1, 0.0)
     link.post(draft(2), PREFIX, 0.0)
     link.round_trips.rtt_s = 1.5
     assert times_of_resends(link, 3.2) == pytest.approx([3.0], abs=0.051)
 
 
-def deliver(sends: list[Send], peer: PeerLink, now_s: float) -> None:
+def deliver(sends: list[Send], peer: Peer, now_s: float) -> None:
     """What a coordinator does with frames of the present view: it holds the bodies."""
     for send in sends:
         peer.receive(send.message, now_s)
         peer.acknowledge(send.message, 0, now_s)
-        peer.receipts.add(send.message.number, now_s)
+        peer.deliveries.receive(send.message.number, now_s)
 
 
 def test_what_was_received_is_not_resent_however_long_its_commit_takes() -> None:
-    own, peer = PeerLink(1, 0.0), PeerLink(1, 0.0)
+    own, peer = Peer(1, 0.0), Peer(1, 0.0)
     deliver([own.post(draft(2), PREFIX, 0.0), own.post(verdict(2), PREFIX, 0.0)], peer, 0.01)
     (receipt,) = peer.due(PREFIX, 0.01 + RECEIPT_S, [])
     assert receipt.message.received == (1, 2)
     deliver([receipt], own, 0.02 + RECEIPT_S)
     assert times_of_resends(own, 60.0) == []
-    assert len(own.backlog) == 2, "a new view may need them"
+    assert len(own.deliveries) == 2, "a new view may need them"
     assert peer.due(PREFIX, 0.2, []) == [], "each arrival is acknowledged once"
 
 
 def test_a_receipt_travels_with_the_next_frame() -> None:
-    own, peer = PeerLink(1, 0.0), PeerLink(1, 0.0)
+    own, peer = Peer(1, 0.0), Peer(1, 0.0)
     deliver([own.post(draft(2), PREFIX, 0.0)], peer, 0.01)
     assert frame(peer, 0.02, draft(3)).received == (1,)
     assert frame(peer, 0.03, draft(4)).received == ()
 
 
 def test_only_what_was_lost_is_resent_and_its_repetition_is_acknowledged_again() -> None:
-    own, peer = PeerLink(1, 0.0), PeerLink(1, 0.0)
+    own, peer = Peer(1, 0.0), Peer(1, 0.0)
     own.post(draft(2), PREFIX, 0.0)  # lost
     deliver([own.post(draft(3), PREFIX, 0.0)], peer, 0.01)
     deliver([peer.send(Heartbeat(), PREFIX, 0.01)], own, 0.02)
     (again,) = own.due(PREFIX, FIRST_TIMEOUT_S, [])
     assert (again.message.body, again.message.number) == (draft(2), 1)
     deliver([again, again], peer, 0.6)
-    assert peer.receipts.numbers == [1, 1]
+    assert peer.deliveries.received == [1, 1]
     deliver([peer.send(Heartbeat(), PREFIX, 0.6)], own, 0.7)
     assert times_of_resends(own, 60.0) == []
 
 
 def test_a_sign_of_life_shortens_the_wait_for_the_rest() -> None:
-    own = PeerLink(1, 0.0)
+    own = Peer(1, 0.0)
     first, second = own.post(draft(2), PREFIX, 0.0), own.post(draft(3), PREFIX, 0.0)
     times_of_resends(own, 4.0)  # the next one would be due at 7
-    alive = replace(frame(PeerLink(1, 0.0), 4.0), received=(second.message.number,))
+    alive = replace(frame(Peer(1, 0.0), 4.0), received=(second.message.number,))
     own.acknowledge(alive, 0, 4.0)
     (again,) = own.due(PREFIX, 5.0, [])
     assert again.message.body == first.message.body
 
 
 def test_committed_bodies_are_forgotten_and_no_others() -> None:
-    link = PeerLink(1, 0.0)
+    link = Peer(1, 0.0)
     for step in range(5):
         link.post(draft(step), PREFIX, 0.0)
         link.post(verdict(step), PREFIX, 0.0)
-    plain = frame(PeerLink(1, 0.0), 1.0)
+    plain = frame(Peer(1, 0.0), 1.0)
     link.acknowledge(plain, 3, 1.0)
-    assert sorted(parcel.body.step for parcel in link.backlog.parcels.values()) == [3, 3, 4, 4]
+    assert sorted(parcel.body.step for parcel in link.deliveries.sent.values()) == [3, 3, 4, 4]
     link.acknowledge(plain, 2, 2.0)  # an overtaken frame
-    assert len(link.backlog) == 4
+    assert len(link.deliveries) == 4
     link.start_view(1, 0, 3.0)
-    assert len(link.backlog) == 0
-    assert link.peer_committed == 0
+    assert len(link.deliveries) == 0
+    assert link.num_committed == 0
 
 
 def test_receipts_of_an_older_view_are_forgotten() -> None:
-    own, peer = PeerLink(1, 0.0), PeerLink(1, 0.0)
+    own, peer = Peer(1, 0.0), Peer(1, 0.0)
     deliver([own.post(draft(2), PREFIX, 0.0)], peer, 0.01)
     peer.start_view(1, 0, 0.02)
     assert frame(peer, 0.03).received == ()
 
 
 def test_dead_proposals_are_dropped_but_not_those_that_the_peer_has_yet_to_commit() -> None:
-    link, step = PeerLink(1, 0.0), len(PREFIX)
+    link, step = Peer(1, 0.0), len(PREFIX)
     for body in (draft(step - 1), draft(step), draft(step + 1), verdict(step + 1)):
         link.post(body, PREFIX, 0.0)
-    link.backlog.drop_dead({draft(step + 1).digest}, step)
-    kept = [parcel.body for parcel in link.backlog.parcels.values()]
+    link.deliveries.drop_dead({draft(step + 1).digest}, step)
+    kept = [parcel.body for parcel in link.deliveries.sent.values()]
     assert kept == [draft(step - 1), draft(step + 1), verdict(step + 1)]
 
 
 def test_bodies_without_a_number_are_repeated_in_the_present_view() -> None:
-    link = PeerLink(1, 0.0)
+    link = Peer(1, 0.0)
     link.start_view(4, 0, 0.0)
     link.post(verdict(2), PREFIX, 0.0)
     sends = link.due(PREFIX, 1.0, [Done(is_reply=False)])
@@ -274,7 +273,7 @@ def test_bodies_without_a_number_are_repeated_in_the_present_view() -> None:
 # ---- verdicts that wait for a full link ------------------------------------------------------------------------
 
 
-def stream(link: PeerLink, num_verdicts: int, start_s: float = 0.0) -> list[Verdict]:
+def stream(link: Peer, num_verdicts: int, start_s: float = 0.0) -> list[Verdict]:
     """Verdicts of one token each, 10 ms apart; those that went out."""
     sent: list[Verdict] = []
     for step in range(num_verdicts):
@@ -284,7 +283,7 @@ def stream(link: PeerLink, num_verdicts: int, start_s: float = 0.0) -> list[Verd
 
 
 def test_verdicts_that_wait_go_out_together_once_there_is_an_echo() -> None:
-    own, peer = PeerLink(1, 0.0), PeerLink(1, 0.0)
+    own, peer = Peer(1, 0.0), Peer(1, 0.0)
     sent = stream(own, FIRST_FRAMES + 10)
     assert [len(body.tokens) for body in sent] == [1] * FIRST_FRAMES
     assert own.release(PREFIX, 0.3) == [], "nothing has changed"
@@ -293,18 +292,18 @@ def test_verdicts_that_wait_go_out_together_once_there_is_an_echo() -> None:
     (late,) = own.release(PREFIX, 0.4)
     assert (late.message.body.step, len(late.message.body.tokens)) == (FIRST_FRAMES, 10)
     assert own.release(PREFIX, 0.4) == []
-    assert [parcel.body for parcel in own.backlog.parcels.values()] == [*sent, late.message.body]
+    assert [parcel.body for parcel in own.deliveries.sent.values()] == [*sent, late.message.body]
 
 
 def test_the_last_verdict_takes_along_all_that_wait() -> None:
-    own = PeerLink(1, 0.0)
+    own = Peer(1, 0.0)
     stream(own, FIRST_FRAMES + 3)
     (last,) = own.post_verdict(verdict(FIRST_FRAMES + 3), PREFIX, 0.2, may_wait=False)
     assert (last.message.body.step, len(last.message.body.tokens)) == (FIRST_FRAMES, 4)
 
 
 def test_verdicts_that_wait_replace_a_heartbeat_and_never_wait_longer_than_a_resend() -> None:
-    own = PeerLink(1, 0.0)
+    own = Peer(1, 0.0)
     stream(own, FIRST_FRAMES + 3)
     at_s = next(tick / 20 for tick in range(1, 100) if own.due(PREFIX, tick / 20, []))
     assert HEARTBEAT_S <= at_s <= HEARTBEAT_S + 0.15
@@ -315,7 +314,7 @@ def test_verdicts_that_wait_replace_a_heartbeat_and_never_wait_longer_than_a_res
 
 
 def test_a_frame_holds_no_more_tokens_than_a_verdict_may_have() -> None:
-    own = PeerLink(1, 0.0)
+    own = Peer(1, 0.0)
     assert max(len(body.tokens) for body in stream(own, 90)) <= MAX_VERDICT_TOKENS
 
 
@@ -327,7 +326,7 @@ def proposals(answer: Prefix, *steps: int) -> list[Proposal]:
 
 
 def test_proposals_wait_for_a_full_link_and_then_go_out_in_order() -> None:
-    link, peer, answer = PeerLink(1, 0.0), PeerLink(1, 0.0), Prefix(1, [4, 5, 6, 7, 8])
+    link, peer, answer = Peer(1, 0.0), Peer(1, 0.0), Prefix(1, [4, 5, 6, 7, 8])
     for _ in range(FIRST_FRAMES - 1):
         link.send(Heartbeat(), PREFIX, 0.0)
     first, second, third = proposals(answer, 2, 3, 4)
@@ -342,7 +341,7 @@ def test_proposals_wait_for_a_full_link_and_then_go_out_in_order() -> None:
 
 
 def test_a_proposal_that_a_voter_waits_for_never_waits() -> None:
-    link, (first,) = PeerLink(1, 0.0), proposals(Prefix(1, [4, 5, 6]), 2)
+    link, (first,) = Peer(1, 0.0), proposals(Prefix(1, [4, 5, 6]), 2)
     for _ in range(FIRST_FRAMES):
         link.send(Heartbeat(), PREFIX, 0.0)
     assert link.post_proposal(first, PREFIX, 0.0, may_wait=False)
@@ -350,7 +349,7 @@ def test_a_proposal_that_a_voter_waits_for_never_waits() -> None:
 
 def test_proposals_that_nothing_can_accept_any_more_do_not_go_out() -> None:
     """What they propose is committed, or something else is, or another proposal has taken their place."""
-    link, peer = PeerLink(1, 0.0), PeerLink(1, 0.0)
+    link, peer = Peer(1, 0.0), Peer(1, 0.0)
     for _ in range(FIRST_FRAMES - 1):
         link.send(Heartbeat(), PREFIX, 0.0)
     last = frame(link, 0.0)
@@ -367,7 +366,7 @@ def test_proposals_that_nothing_can_accept_any_more_do_not_go_out() -> None:
     "end", [lambda link: link.start_view(1, 2, 0.0), lambda link: link.window.clear_proposals()]
 )
 def test_proposals_that_wait_are_of_their_view_and_of_an_answer_that_goes_on(end: Any) -> None:
-    link = PeerLink(1, 0.0)
+    link = Peer(1, 0.0)
     for _ in range(FIRST_FRAMES):
         link.send(Heartbeat(), PREFIX, 0.0)
     assert not link.post_proposal(*proposals(Prefix(1, [4, 5, 6]), 2), PREFIX, 0.0, may_wait=True)
@@ -377,7 +376,7 @@ def test_proposals_that_wait_are_of_their_view_and_of_an_answer_that_goes_on(end
 
 
 def test_what_waits_is_of_its_view() -> None:
-    own = PeerLink(1, 0.0)
+    own = Peer(1, 0.0)
     stream(own, FIRST_FRAMES + 3)
     own.start_view(1, 5, 0.3)
     assert own.release(PREFIX, 9.0) == []
@@ -390,12 +389,12 @@ def test_what_waits_is_of_its_view() -> None:
 def test_an_opening_has_as_long_as_it_takes_over_a_slow_link(num_bytes: int, again_s: float) -> None:
     """Nothing else is sent meanwhile: it would only queue behind it."""
     opening = Open(spec="x" * num_bytes)
-    own = PeerLink(1, 0.0)
+    own = Peer(1, 0.0)
     frame(own, 0.0, opening)
     at_s = next(tick / 20 for tick in range(1, 200) if own.due(PREFIX, tick / 20, [opening]))
     assert at_s == pytest.approx(again_s, abs=0.06)
     assert own.loss_limit_s(1.0) == pytest.approx(1.5 + num_bytes / 1250)
-    own.receive(frame(PeerLink(1, 0.0), 2.0), 2.0)
+    own.receive(frame(Peer(1, 0.0), 2.0), 2.0)
     assert own.loss_limit_s(1.0) == 1.5
 
 
@@ -403,7 +402,7 @@ def test_an_opening_has_as_long_as_it_takes_over_a_slow_link(num_bytes: int, aga
 
 
 def test_an_idle_party_sends_heartbeats_and_a_busy_one_none() -> None:
-    link = PeerLink(1, 0.0)
+    link = Peer(1, 0.0)
     beats, now_s = 0, 0.0
     while now_s < 10.0:
         beats += len(link.due(PREFIX, now_s, []))
@@ -417,25 +416,25 @@ def test_an_idle_party_sends_heartbeats_and_a_busy_one_none() -> None:
 
 def test_over_a_slow_link_heartbeats_and_receipts_wait_for_its_round_trips() -> None:
     """At 10 kbit/s a heartbeat with its headers takes a tenth of a second: four a second would be half of the link."""
-    link = PeerLink(1, 0.0)
+    link = Peer(1, 0.0)
     link.round_trips.rtt_s = 0.8
     beats = [now_s for now_s in (0.05 * tick for tick in range(200)) if link.due(PREFIX, now_s, [])]
     gaps = [after - before for before, after in pairwise(beats)]
     assert min(gaps) >= HEARTBEAT_RTTS * 0.8 - 1e-9
     assert max(gaps) < link.loss_limit_s(0.0) / 2, "one that is lost must not look like a lost peer"
-    link.receipts.add(1, 20.0)
+    link.deliveries.receive(1, 20.0)
     frame(link, 20.0)
-    link.receipts.add(2, 20.0)
+    link.deliveries.receive(2, 20.0)
     assert link.due(PREFIX, 20.0 + 2 * RECEIPT_S, []) == []
     assert [send.message.received for send in link.due(PREFIX, 20.45, [])] == [(2,)]
 
 
 def test_resends_wait_for_round_trips_as_they_vary() -> None:
     """Frames that queue behind each other come later and later; nothing of it is lost."""
-    own, now_s = PeerLink(1, 0.0), 0.0
+    own, now_s = Peer(1, 0.0), 0.0
     assert own.round_trips.timeout_s == FIRST_TIMEOUT_S
     for rtt_s in (0.1, 0.3, 0.5, 0.7, 0.9):
-        peer, now_s = PeerLink(1, now_s), now_s + 1.0
+        peer, now_s = Peer(1, now_s), now_s + 1.0
         peer.receive(frame(own, now_s), now_s)
         own.receive(frame(peer, now_s), now_s + rtt_s)
     assert 2 * 0.9 <= own.round_trips.timeout_s < MAX_TIMEOUT_S
@@ -446,31 +445,31 @@ def test_resends_wait_for_round_trips_as_they_vary() -> None:
 @pytest.mark.parametrize(("rtt_s", "limit_s"), [(float("nan"), 1.5), (0.01, 1.5), (0.125, 1.5), (0.3, 2.2)])
 def test_the_loss_limit(rtt_s: float, limit_s: float) -> None:
     """max(4 RTT, 0.5 s) + margin."""
-    link = PeerLink(1, 0.0)
+    link = Peer(1, 0.0)
     link.round_trips.rtt_s = rtt_s
     assert link.loss_limit_s(1.0) == pytest.approx(limit_s)
 
 
 def test_silence_ends_with_any_frame() -> None:
-    own, peer = PeerLink(1, 0.0), PeerLink(1, 0.0)
+    own, peer = Peer(1, 0.0), Peer(1, 0.0)
     assert own.silence_s(3.0) == 3.0
     own.receive(replace(frame(peer, 3.0), view=0), 3.0)
     assert own.silence_s(3.5) == 0.5
 
 
 def test_the_generation_of_the_peer_only_grows() -> None:
-    own, peer = PeerLink(1, 0.0), PeerLink(1, 0.0)
+    own, peer = Peer(1, 0.0), Peer(1, 0.0)
     own.receive(replace(frame(peer, 0.0), view=2), 0.1)
     own.receive(replace(frame(peer, 0.0), view=1), 0.2)
-    assert own.peer_view == 2
+    assert own.seen_view == 2
 
 
 # ---- probes ----------------------------------------------------------------------------------------------------
 
 
-def probed(bytes_per_s: float, delay_s: float = 0.05) -> PeerLink:
+def probed(bytes_per_s: float, delay_s: float = 0.05) -> Peer:
     """A link over which both probes went out and were answered."""
-    own, peer = PeerLink(1, 0.0), PeerLink(1, 0.0)
+    own, peer = Peer(1, 0.0), Peer(1, 0.0)
     for number, send in enumerate(own.probe(PREFIX, 1.0)):
         there_s = 1.0 + number * 2e-6 + delay_s + len(send.message.body.padding) / bytes_per_s
         peer.receive(send.message, there_s)
@@ -492,13 +491,13 @@ def test_a_link_that_is_too_fast_to_measure_is_infinite() -> None:
 
 
 def test_nothing_is_known_of_the_bandwidth_before_both_are_answered() -> None:
-    link = PeerLink(1, 0.0)
+    link = Peer(1, 0.0)
     assert isnan(link.round_trips.take_bytes_per_s())
     link.probe(PREFIX, 1.0)
     assert isnan(link.round_trips.take_bytes_per_s())
 
 
 def test_the_time_that_a_frame_waited_for_its_query_is_no_part_of_the_round_trip() -> None:
-    own, peer = PeerLink(1, 0.0), PeerLink(1, 0.0)
+    own, peer = Peer(1, 0.0), Peer(1, 0.0)
     peer.receive(frame(own, 0.0), 9.0, waited_s=8.9)
     assert own.receive(frame(peer, 9.1), 9.2) == pytest.approx(0.2, abs=5e-6)

@@ -41,17 +41,17 @@ from tandem.messages import (
     Window,
 )
 from tandem.modes.spec import SessionSpec
-from tandem.protocol.estimating_tables import ProfilingTable, SchedulingTable
-from tandem.protocol.lifecycle import ABANDONED_S, LINGER_S
-from tandem.protocol.link import PROBE_BYTES
+from tandem.protocol.aggregating import AggregatingTable
+from tandem.protocol.estimating import ProfilingTable, SchedulingTable
 from tandem.protocol.log import MAX_AHEAD
 from tandem.protocol.outbox import Send
+from tandem.protocol.peer import PROBE_BYTES
 from tandem.protocol.prefix import Prefix
-from tandem.protocol.session_tables import (
+from tandem.protocol.session import ABANDONED_S, LINGER_S
+from tandem.protocol.table import (
     MAX_CLOSED_SESSIONS,
     MAX_EARLY_BYTES,
     MAX_EARLY_FRAMES,
-    AggregatingTable,
     CoordinatorTable,
     sessions_of,
 )
@@ -156,7 +156,7 @@ def test_a_cloud_that_opens_late_does_not_lengthen_the_round_trip() -> None:
     answers = [send.message for send in cloud.open(spec(), 2.01) if send.to == "peer"]
     for answer in answers:
         device.receive(answer, 2.02)
-    assert device.sessions[1].links[Party.CLOUD].round_trips.rtt_s == pytest.approx(0.02, abs=1e-5)
+    assert device.sessions[1].peers[Party.CLOUD].round_trips.rtt_s == pytest.approx(0.02, abs=1e-5)
 
 
 def test_a_cancel_before_the_query_frees_it_at_the_next_tick() -> None:
@@ -317,7 +317,7 @@ def test_queries_of_one_link_share_what_is_known_of_it_and_those_of_two_devices_
     queue.owner_of = {1: "phone", 2: "phone", 3: "laptop"}.__getitem__
     for session in (1, 2, 3):
         queue.open(spec(session), 0.0)
-    rooms = [queue.sessions[session].links[Party.DEVICE].window.room for session in (1, 2, 3)]
+    rooms = [queue.sessions[session].peers[Party.DEVICE].window.room for session in (1, 2, 3)]
     assert rooms[0] is rooms[1]
     assert rooms[0] is not rooms[2]
 
@@ -332,7 +332,7 @@ def test_a_session_that_breaks_does_not_stop_the_timers_of_the_others(
     def due(*args: Any) -> list[Send]:
         raise ZeroDivisionError("a bug")
 
-    queue.sessions[2].links[Party.CLOUD].due = due  # type: ignore[method-assign]
+    queue.sessions[2].peers[Party.CLOUD].due = due  # type: ignore[method-assign]
     sends = queue.tick(1.3)
     assert [send.message.session for send in sends if isinstance(send.message, LinkFrame)] == [1, 2, 3]
     (emitted,) = to("client", sends)
@@ -403,7 +403,7 @@ def test_buffers_ahead_of_the_committed_prefix_are_bounded() -> None:
         cloud.receive(frame(verdict(step, 1), [1] * step), 0.1)
     assert len(session.ballots.entries[Party.DEVICE]) < MAX_AHEAD
     assert len(session.log.verdicts) < MAX_AHEAD
-    assert len(session.convergence[Party.DEVICE].claims) <= MAX_AHEAD
+    assert len(session.peers[Party.DEVICE].claims.digests) <= MAX_AHEAD
 
 
 def test_a_draft_of_the_wrong_party_is_not_taken_for_the_peers() -> None:
@@ -430,7 +430,7 @@ def test_frames_of_another_generation_are_ignored_but_heard() -> None:
     assert session.prefix.tokens == [5]
     cloud.receive(frame(verdict(1, 9), [5], view=1), 2.0)
     assert session.prefix.tokens == [5]
-    assert session.links[Party.DEVICE].received_s == 2.0
+    assert session.peers[Party.DEVICE].round_trips.received_s == 2.0
     cloud.receive(frame(Resync(decider=0, tokens=(6,)), [6], view=1), 2.0)
     cloud.receive(frame(Resync(decider=0, tokens=(6,)), [6], view=2), 2.0)
     assert session.prefix.tokens == [5]
@@ -441,7 +441,7 @@ def test_a_device_adopts_from_nobody() -> None:
     device.open(spec(), 0.0)
     device.receive(frame(Resync(decider=0, tokens=(5,)), [5], view=2), 1.0)
     assert device.sessions[1].prefix.tokens == []
-    assert device.sessions[1].links[Party.CLOUD].view == 0
+    assert device.sessions[1].peers[Party.CLOUD].view == 0
 
 
 def test_a_cloud_that_is_ahead_shows_what_the_device_can_compare() -> None:
@@ -457,7 +457,7 @@ def test_a_cloud_that_is_ahead_shows_what_the_device_can_compare() -> None:
     device.receive(frame(verdict(0, 8, decider=1)), 0.1)
     resync = bodies(device.receive(answer.message, 0.3))
     assert resync[0] == Resync(decider=1, tokens=(8,))
-    assert device.sessions[1].lifecycle.statistics.num_divergences == 1
+    assert device.sessions[1].statistics.num_divergences == 1
 
 
 def test_a_new_connection_brings_everything_unacknowledged_at_once() -> None:
@@ -599,7 +599,7 @@ def test_a_vote_that_cannot_be_read_counts_as_not_received() -> None:
             assert device.receive(unreadable, 0.3) == []
     assert device.num_refused_frames == 1
     session = device.sessions[1]
-    assert session.lifecycle.statistics.num_refused_frames == 1
+    assert session.statistics.num_refused_frames == 1
     assert session.ballots.entries[Party.CLOUD][good.digest].payload == good.payloads[0]
 
 

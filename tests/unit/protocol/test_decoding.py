@@ -26,9 +26,18 @@ from tandem.messages import (
 )
 from tandem.messages.wire import to_float32
 from tandem.modes.spec import SessionSpec
-from tandem.protocol.decoding import DecodingSession, Forward, Prefill, Result
-from tandem.protocol.drafting import DraftingSession
-from tandem.protocol.drafting_table import DraftingTable
+from tandem.protocol import decoding
+from tandem.protocol.decoding import (
+    DecodingSession,
+    DecodingTable,
+    DraftingSession,
+    FollowingSession,
+    Forward,
+    Prefill,
+    Result,
+    Row,
+    arrange_rows,
+)
 from tandem.protocol.outbox import Send
 from tandem.protocol.prefix import Prefix
 from tandem.topology import Party
@@ -346,7 +355,7 @@ def test_memory_is_bounded() -> None:
     for step in range(500):
         compute(made, 7)
         made.receive(commit(step, 7))
-    assert made.num_drafts < 64
+    assert made.num_results < 64
 
 
 # ---- weights; how they move is in `test_evidence` -------------------------------------------------------------
@@ -361,8 +370,8 @@ def test_the_draft_carries_the_log_weight_of_the_weights_used() -> None:
 # ---- the host --------------------------------------------------------------------------------------------------
 
 
-def host_with(*ids: int) -> DraftingTable:
-    host = DraftingTable(Party.DEVICE)
+def host_with(*ids: int) -> DecodingTable:
+    host = DecodingTable(Party.DEVICE)
     for key in ids:
         host.receive(Begin(session=key, spec=spec(session=key, device_documents=0).to_json()))
         host.sessions[key].finish_prefill(0, ())
@@ -472,3 +481,96 @@ def test_length_none_is_silent_beside_a_cloud_that_goes_on() -> None:
     assert lengths_of(made.receive(commit(0, 5))) == []
     made.receive(longer(1))
     assert lengths_of(compute(made, 6)) == [1]
+
+
+# ---- rows
+
+
+FOUND = RetrieveResult(
+    session=1, ids=("a", "b", "c"), texts=("A.", "B.", "C."), scores=(0.2, 0.9, 0.5), retrieve_us=7
+)
+ROWS = (Row("A.", ("a",), 0.2), Row("B.", ("b",), 0.9), Row("C.", ("c",), 0.5))
+JOINED = Row("B.\n\nC.\n\nA.", ("a", "b", "c"), 0.9)
+BARE = Row("", (), 0.2)
+
+
+def first(count: int) -> RetrieveResult:
+    return RetrieveResult(
+        session=1,
+        ids=FOUND.ids[:count],
+        texts=FOUND.texts[:count],
+        scores=FOUND.scores[:count],
+        retrieve_us=7,
+    )
+
+
+@pytest.mark.parametrize(
+    ("layout", "rows"), [("rows", ROWS), ("joined", (JOINED,)), ("both", (*ROWS, JOINED, BARE))]
+)
+def test_each_layout_has_its_rows(layout: str, rows: tuple[Row, ...]) -> None:
+    assert arrange_rows(FOUND, layout) == rows
+
+
+@pytest.mark.parametrize(
+    ("layout", "rows"), [("rows", ROWS[:1]), ("joined", ROWS[:1]), ("both", (ROWS[0], BARE))]
+)
+def test_one_document_is_joined_with_nothing(layout: str, rows: tuple[Row, ...]) -> None:
+    assert arrange_rows(first(1), layout) == rows
+
+
+@pytest.mark.parametrize("layout", ["rows", "joined", "both"])
+def test_without_documents_there_are_no_rows(layout: str) -> None:
+    assert arrange_rows(first(0), layout) == ()
+
+
+def test_a_row_of_one_document_is_worth_storing_and_these_come_first() -> None:
+    """A joined one hardly ever comes again, a bare one takes no time."""
+    assert [row.is_stored for row in arrange_rows(FOUND, "both")] == [True, True, True, False, False]
+    assert [row.is_stored for row in arrange_rows(FOUND, "joined")] == [False]
+
+
+def test_a_decoder_opens_the_rows_of_its_own_layout() -> None:
+    spec = make_spec(device_documents=3, layouts={"device": "both", "cloud": "joined"})
+    made = DraftingSession(spec, Party.DEVICE)
+    made.begin()
+    made.receive(FOUND)
+    job = made.next_job()
+    assert isinstance(job, Prefill)
+    assert (job.documents, job.num_stored, job.num_rows) == (("A.", "B.", "C.", JOINED.text, ""), 3, 5)
+    (ready,) = [send.message for send in made.finish_prefill(1, ())]
+    assert isinstance(ready, DecoderReady)
+    assert dict(zip(ready.sources, ready.scores, strict=True)) == {"a": 0.2, "b": 0.9, "c": 0.5}
+    assert made.weights.prior == pytest.approx(tuple(10 * row.score for row in (*ROWS, JOINED, BARE)))
+
+
+def test_documents_without_room_are_no_sources_unless_a_joined_row_has_them() -> None:
+    made = DraftingSession(make_spec(device_documents=3, layouts={"device": "both"}), Party.DEVICE)
+    made.begin()
+    made.receive(FOUND)
+    (ready,) = [send.message for send in made.finish_prefill(1, (), [1, 4])]
+    assert isinstance(ready, DecoderReady)
+    assert ready.sources == ("b",)
+    assert made.weights.prior == pytest.approx((9.0, 2.0))
+
+
+# ---- votes
+
+
+@pytest.mark.parametrize(("limit", "sizes"), [(10, [1, 1, 1]), (25, [2, 1]), (1000, [3])])
+def test_votes_in_full_travel_in_as_many_messages_as_they_need(
+    limit: int, sizes: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(decoding, "MAX_VOTES_BYTES", limit)
+    spec = make_spec(mode="federated", workers=("ada", "ben"), documents={})
+    session = FollowingSession(spec, "ada")
+    session.receive(RetrieveResult(session=spec.session, ids=(), texts=(), scores=(), retrieve_us=0))
+    session.finish_prefill(1, ())
+    prefix = Prefix(spec.session, [4, 5])
+    session.prefix.extend([4, 5])
+    job = Forward(spec.session, 2, prefix.digest, (4, 5), DocumentWeights(()), (), tuple(prefix.digests), 2)
+    sends = session.finish(job, [Result(0, bytes(12), 1)] * 3)
+    votes = [send.message.body for send in sends]
+    assert [len(each.digests) for each in votes] == sizes
+    assert [digest for each in votes for digest in each.digests] == prefix.digests
+    assert [each.step for each in votes] == [sum(sizes[:number]) for number in range(len(sizes))]
+    assert all(len(each.log_weights) == len(each.digests) for each in votes), "documents decide here"

@@ -1,5 +1,8 @@
 """All sessions of one actor behind one entry: message and time in, messages out.
 
+Sessions begin and end, whatever overtakes what: order is not promised within a site, so a message may overtake the
+`Begin` of its session or arrive after its `End`.
+
 One table per kind of actor. An actor adds delivery and a clock, the virtual-clock driver adds neither; both run these
 classes.
 """
@@ -7,39 +10,37 @@ classes.
 from __future__ import annotations
 
 import logging
-from collections import OrderedDict, defaultdict
+from abc import ABC, abstractmethod
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from math import inf
-from typing import Any
+from typing import Any, Generic, TypeVar
 
-from tandem.codecs import Codec
-from tandem.errors import Code, ConfigError, Fault, ProtocolError, describe_origin
+from tandem.errors import Code, ConfigError, Fault, ProtocolError, TandemError, describe_origin
 from tandem.messages import (
-    Ballot,
+    Begin,
     Cancel,
     Done,
     End,
     LinkFrame,
     Open,
-    Placement,
     encode,
 )
 from tandem.messages.wire import MAX_FRAME_BYTES
 from tandem.modes.spec import SessionSpec
-from tandem.protocol.aggregating import AggregatorSession
-from tandem.protocol.coordinator import SessionCoordinator
-from tandem.protocol.lifecycle import LISTENERS, StopCheck
-from tandem.protocol.link import PeerLink
 from tandem.protocol.outbox import ActorKind, Send
+from tandem.protocol.peer import Backoff, Peer
 from tandem.protocol.prefix import Prefix
 from tandem.protocol.race_votes import ListLength
-from tandem.protocol.reminders import Farewells
+from tandem.protocol.routes import LISTENERS
 from tandem.protocol.send_window import LinkRoom
-from tandem.protocol.sessions import SessionTable, misdirected
-from tandem.topology import PARTIES, at_start
+from tandem.protocol.session import FIRST_REMINDER_S, MAX_REMINDER_S, Session, StopCheck
+from tandem.topology import at_start
 
 _LOST = Fault(code=Code.LOST)
 _log = logging.getLogger("tandem")
+
+S = TypeVar("S")
 
 MAX_EARLY_FRAMES = 256
 """Frames kept for sessions that the peer has opened and this party has not."""
@@ -49,6 +50,59 @@ MEASURE_AGAIN_S = 60.0
 """Time between queries that probe the link; the profiler remembers in between."""
 MAX_CLOSED_SESSIONS = 256
 """Ended sessions that still answer their peer."""
+
+
+class Farewells:
+    """`End`s of sessions that are over, to be said again: whoever misses it would hold the session for ever.
+
+    Invariant: each is repeated REPEATS times, and nothing is kept afterwards.
+    """
+
+    REPEATS = 3
+
+    def __init__(self) -> None:
+        self._sessions: dict[int, tuple[Backoff, int]] = {}  # with how often it was repeated
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def add(self, session: int, now_s: float) -> None:
+        """This session is over."""
+        self._sessions[session] = Backoff(now_s, FIRST_REMINDER_S, MAX_REMINDER_S), 0
+
+    def take_due(self, now_s: float) -> list[int]:
+        """The sessions whose `End` is to be repeated now."""
+        due = [session for session, (backoff, _) in self._sessions.items() if backoff.take_due(now_s)]
+        for session in due:
+            backoff, count = self._sessions.pop(session)
+            if count + 1 < self.REPEATS:
+                self._sessions[session] = backoff, count + 1
+        return due
+
+
+class Shared:
+    """What the queries of one coordinator know from one another: of the links, and of list lengths."""
+
+    def __init__(self) -> None:
+        self._measured_s = -inf  # when a query last probed the link
+        self._list_length: ListLength | None = None  # of the race lists of all queries
+        self._rooms: defaultdict[tuple[str, str], LinkRoom] = defaultdict(LinkRoom)  # by owner and peer
+
+    def take_measuring(self, spec: SessionSpec, party: str, now_s: float) -> bool:
+        """Whether this query is the one that probes the link."""
+        measures = spec.rules.is_estimated(party) and now_s - self._measured_s > MEASURE_AGAIN_S
+        if measures:
+            self._measured_s = now_s
+        return measures
+
+    def join(self, session: Session, owner: str) -> None:
+        """A query begins. Race lists go on as long as those of the query before, where they begin alike."""
+        for name, peer in session.peers.items():
+            peer.window.room = self._rooms[owner, name]
+        if session.spec.rules.has_race_lists:
+            if self._list_length is None or self._list_length.first != session.spec.race_depth:
+                self._list_length = session.race_votes.length
+            session.race_votes.length = self._list_length
 
 
 class CoordinatorTable:
@@ -62,16 +116,14 @@ class CoordinatorTable:
     ) -> None:
         """make_stop_check: makes the stop rule of a query. find_obstacle: why no query can be taken now, if so."""
         self.party = party
-        self.sessions: dict[int, SessionCoordinator] = {}
+        self.sessions: dict[int, Session] = {}
         self.owner_of: Callable[[int], str] = lambda session: ""  # whose query it is, by session
         self.num_refused = 0  # queries of a peer that could not be opened
         self.num_refused_frames = 0  # whose sender may not send such a thing, or that proved unusable
         self._make_stop_check = make_stop_check
         self._find_obstacle = find_obstacle
         self._farewells = Farewells()
-        self._measured_s = -inf  # when a query last probed the link
-        self._list_length: ListLength | None = None  # of the race lists of all queries
-        self._rooms: defaultdict[tuple[str, str], LinkRoom] = defaultdict(LinkRoom)  # by owner and peer
+        self._shared = Shared()
         self._early: list[tuple[float, str, LinkFrame, int]] = []  # with time of arrival, sender and size
         self._final: OrderedDict[int, dict[str, LinkFrame]] = (
             OrderedDict()
@@ -90,34 +142,22 @@ class CoordinatorTable:
     def open(self, spec: SessionSpec, now_s: float) -> list[Send]:
         """A query starts; frames of the peer that arrived before it are taken in."""
         obstacle = self._find_obstacle()
-        measures = spec.rules.is_estimated(self.party) and now_s - self._measured_s > MEASURE_AGAIN_S
-        if measures:
-            self._measured_s = now_s
-        session = SessionCoordinator(spec, self.party, self._make_stop_check(spec), now_s, measures=measures)
+        measures = self._shared.take_measuring(spec, self.party, now_s)
+        session = Session(spec, self.party, self._make_stop_check(spec), now_s, measures=measures)
         self.sessions[spec.session] = session
-        self._share_list_length(session)
-        for peer, link in session.links.items():
-            link.window.room = self._rooms[self.owner_of(spec.session), peer]
+        self._shared.join(session, self.owner_of(spec.session))
         early = [entry for entry in self._early if entry[2].session == spec.session]
         self._early = [entry for entry in self._early if entry[2].session != spec.session]
         sends = session.begin(now_s)
         for arrived_s, source, frame, _ in early:
             sends += self._take_in(session, frame, now_s, source, now_s - arrived_s)
         if obstacle is not None:
-            sends += session.lifecycle.fail(obstacle, now_s, _LOST)
+            sends += session.fail(obstacle, now_s, _LOST)
         return self._close(session, sends, now_s)
-
-    def _share_list_length(self, session: SessionCoordinator) -> None:
-        """Race lists go on as long as those of the query before, where they begin alike."""
-        if not session.spec.rules.has_race_lists:
-            return
-        if self._list_length is None or self._list_length.first != session.spec.race_depth:
-            self._list_length = session.race_votes.length
-        session.race_votes.length = self._list_length
 
     def reopen(self, spec: SessionSpec, incarnation: int, now_s: float) -> list[Send]:
         """Go on with a query whose state was lost when this coordinator was restarted: the cloud asks for a Resync."""
-        session = SessionCoordinator(spec, self.party, self._make_stop_check(spec), now_s)
+        session = Session(spec, self.party, self._make_stop_check(spec), now_s)
         self.sessions[spec.session] = session
         return session.rejoin(incarnation, now_s)
 
@@ -136,7 +176,7 @@ class CoordinatorTable:
         return [] if session is None else self._close(session, session.receive(message, now_s), now_s)
 
     def _take_in(
-        self, session: SessionCoordinator, frame: LinkFrame, now_s: float, source: str, waited_s: float = 0.0
+        self, session: Session, frame: LinkFrame, now_s: float, source: str, waited_s: float = 0.0
     ) -> list[Send]:
         """A frame of a peer. One that its sender has no right to send is refused, and the session goes on."""
         try:
@@ -145,10 +185,10 @@ class CoordinatorTable:
             session.refusals.append(str(error))
             return []
 
-    def _count_refusals(self, session: SessionCoordinator) -> None:
+    def _count_refusals(self, session: Session) -> None:
         for problem in session.refusals:
             self.num_refused_frames += 1
-            session.reporter.count("num_refused_frames")
+            session.report.count("num_refused_frames")
             if self.num_refused_frames.bit_count() == 1:  # ever more rarely: a peer decides how often
                 _log.warning(
                     "The %s refused a frame, %d so far: %s", self.party, self.num_refused_frames, problem
@@ -176,20 +216,20 @@ class CoordinatorTable:
     def cancel(self, session_id: int, now_s: float) -> list[Send]:
         """The user gave up a query."""
         session = self.sessions.get(session_id)
-        return [] if session is None else self._close(session, session.lifecycle.cancel(now_s), now_s)
+        return [] if session is None else self._close(session, session.cancel(now_s), now_s)
 
     def fail(self, session_id: int, reason: str, now_s: float) -> list[Send]:
         """A session cannot go on."""
         session = self.sessions.get(session_id)
-        return [] if session is None else self._close(session, session.lifecycle.fail(reason, now_s), now_s)
+        return [] if session is None else self._close(session, session.fail(reason, now_s), now_s)
 
     def fail_all(self, reason: str, now_s: float) -> list[Send]:
         """An actor of this party was lost: its sessions cannot go on."""
-        return self._apply(lambda session: session.lifecycle.fail(reason, now_s, _LOST), now_s)
+        return self._apply(lambda session: session.fail(reason, now_s, _LOST), now_s)
 
     def _apply(
         self,
-        act: Callable[[SessionCoordinator], list[Send]],
+        act: Callable[[Session], list[Send]],
         now_s: float,
         sessions: Collection[int] | None = None,
     ) -> list[Send]:
@@ -205,17 +245,17 @@ class CoordinatorTable:
                     "session %d of the %s failed with %s at %s", session.spec.session, self.party, kind, where
                 )
                 reason = f"The draft queue of the {self.party} failed on this query with {kind}; see its log."
-                acted = session.lifecycle.fail(reason, now_s)
+                acted = session.fail(reason, now_s)
             sends += self._close(session, acted, now_s)
         return sends
 
-    def _close(self, session: SessionCoordinator, sends: list[Send], now_s: float) -> list[Send]:
+    def _close(self, session: Session, sends: list[Send], now_s: float) -> list[Send]:
         self._count_refusals(session)
-        if session.lifecycle.is_over and self.sessions.pop(session.spec.session, None) is not None:
+        if session.is_over and self.sessions.pop(session.spec.session, None) is not None:
             self._farewells.add(session.spec.session, now_s)
-            if session.lifecycle.is_solo:  # no peer will ask how it ended
+            if not session.peers:  # no peer will ask how it ended
                 return sends
-            self._keep_final(session.spec.session, session.lifecycle.make_final_frames(now_s))
+            self._keep_final(session.spec.session, session.make_final_frames(now_s))
         return sends
 
     def _keep_final(self, session: int, frames: dict[str, LinkFrame]) -> None:
@@ -263,7 +303,7 @@ class CoordinatorTable:
             self.num_refused += 1
             if self.num_refused.bit_count() == 1:
                 _log.warning("The %s refused a query, %d so far: %s", self.party, self.num_refused, error)
-            refusal = PeerLink(frame.session, now_s, source).send(
+            refusal = Peer(frame.session, now_s, source).send(
                 Cancel(reason=str(error)), Prefix(frame.session), now_s
             )
             self._keep_final(frame.session, {source: refusal.message})
@@ -272,25 +312,103 @@ class CoordinatorTable:
         return sends + self.receive(frame, now_s, source) if frame.session in self.sessions else sends
 
 
-class AggregatingTable(SessionTable[AggregatorSession]):
-    """The aggregator of one party."""
+# ---- the other actors ------------------------------------------------------------------------------------------------
 
-    def __init__(self, party: str, codec: Codec) -> None:
-        super().__init__(party)
-        self.codec = codec
+MAX_EARLY = 256
+"""Messages kept for sessions that have not begun, and ended sessions remembered."""
 
-    def _open(self, spec: SessionSpec) -> AggregatorSession:
-        return AggregatorSession(spec, self.party, self.codec)
 
-    def _act(self, session: AggregatorSession, message: Any) -> list[Send]:
-        match message:
-            case Ballot():
-                return [Send("draft_queue", session.decide(message))]
-            case Placement():
-                session.advise(PARTIES[message.aggregator])
-                return []
-            case _:
-                raise misdirected(message, "an aggregator")
+class ReorderBuffer:
+    """What waits for a session to begin, and which sessions have ended."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[Any] = deque(maxlen=MAX_EARLY)
+        self._ended: deque[int] = deque(maxlen=MAX_EARLY)
+
+    def keep(self, message: Any) -> None:
+        """Keep a message of a session that has not begun; one of an ended session is dropped."""
+        if not self.has_ended(message.session):
+            self._waiting.append(message)
+
+    def end(self, session: int) -> None:
+        """This session has ended, whether it had begun or not: what still arrives for it is late."""
+        if not self.has_ended(session):
+            self._ended.append(session)
+        self.take(session)
+
+    def has_ended(self, session: int) -> bool:
+        """Whether its end was seen."""
+        return session in self._ended
+
+    def take(self, session: int) -> list[Any]:
+        """What arrived for this session, in order; it is no longer kept."""
+        messages = [message for message in self._waiting if message.session == session]
+        if messages:
+            rest = [message for message in self._waiting if message.session != session]
+            self._waiting = deque(rest, maxlen=MAX_EARLY)
+        return messages
+
+
+class SessionTable(ABC, Generic[S]):
+    """All sessions of one actor.
+
+    A `Begin` of a known session comes from a coordinator that was restarted: the session goes on.
+    """
+
+    def __init__(self, party: str) -> None:
+        self.party = party
+        self.sessions: dict[int, S] = {}
+        self._early = ReorderBuffer()
+
+    def receive(self, message: Any) -> list[Send]:
+        """Any message for this actor."""
+        known = self.sessions.get(message.session)
+        if isinstance(message, End):
+            self.sessions.pop(message.session, None)
+            self._early.end(message.session)
+            return []
+        if isinstance(message, Begin):
+            return self._begin_again(known) if known is not None else self._start(message)
+        if known is None:
+            self._early.keep(message)
+            return []
+        return self._act(known, message)
+
+    def forget(self) -> None:
+        """The coordinator that began the sessions is lost with them. Another one may begin one of the same number."""
+        self.sessions.clear()
+        self._early = ReorderBuffer()
+
+    def _start(self, begin: Begin) -> list[Send]:
+        if self._early.has_ended(begin.session):
+            return []
+        spec = SessionSpec.from_json(begin.spec)
+        self.sessions[begin.session] = session = self._open(spec)
+        sends = self._begin(session)
+        for message in self._early.take(begin.session):
+            sends += self.receive(message)
+        return sends
+
+    @abstractmethod
+    def _open(self, spec: SessionSpec) -> S:
+        """The state of a query."""
+
+    @abstractmethod
+    def _act(self, session: S, message: Any) -> list[Send]:
+        """Any message of a known session, except its begin and end."""
+
+    def _begin(self, session: S) -> list[Send]:
+        """What a session sends as it begins."""
+        return []
+
+    def _begin_again(self, session: S) -> list[Send]:
+        """What a restarted coordinator needs to know of a session."""
+        return []
+
+
+def misdirected(message: Any, receiver: str) -> TandemError:
+    """A message that its receiver has no use for. receiver: in words."""
+    return TandemError(f"A {type(message).__name__} is not for {receiver}; report this as a bug.")
 
 
 def sessions_of(tables: Sequence[Any]) -> Iterator[int]:

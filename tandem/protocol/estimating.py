@@ -1,0 +1,289 @@
+"""What a query's profiler and scheduler say of it: placement where there is a choice of who decides, and lengths of the
+proposals of a drafter without a vote.
+
+Coordinator --Observations, Rounds--> profiler --Profile, RoundProfile--> scheduler --Placement, ProposalLength--> own
+aggregator, own decoder. The numbers are those of `tandem.profiler` and `tandem.scheduler`; this is their message form.
+No token ever waits for it. Each party has one of each; the scheduler's advice stands until the next one, also while the
+other party aggregates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import isfinite, isnan
+from typing import Any
+
+from tandem.messages import (
+    Estimate,
+    Observation,
+    Observations,
+    Placement,
+    Profile,
+    ProposalLength,
+    Round,
+    RoundProfile,
+    Rounds,
+    Window,
+)
+from tandem.modes.spec import SessionSpec
+from tandem.profiler.estimates import DecodeLine, Estimator
+from tandem.profiler.rounds import RoundEstimator
+from tandem.protocol.outbox import Send
+from tandem.protocol.table import SessionTable, misdirected
+from tandem.scheduler.greedy import fill_gaps
+from tandem.scheduler.lengths import BestLength, LengthPolicy, RoundCosts, make_length_policy
+from tandem.scheduler.policies import Policy, make_policy
+from tandem.topology import PARTIES, Party
+
+
+class ProfilingSession:
+    """Estimates of one query at one party."""
+
+    def __init__(self, spec: SessionSpec, party: Party, before: ProfilingSession | None = None) -> None:
+        """before: an earlier query, whose estimates are the first of this one as far as they apply."""
+        self.spec = spec
+        self.party = party
+        self.window = 0
+        self._estimator = Estimator(_lines(spec)) if before is None else before.carry_over(spec)
+        self._step = 0
+        self._aggregator = PARTIES.index(spec.rules.first_decider)
+
+    def carry_over(self, spec: SessionSpec) -> Estimator:
+        """This query's estimates for another query: the link's in any case, others where the settings are equal."""
+        old = self.spec
+        return self._estimator.carry_over(
+            _lines(spec),
+            decode_of=[party for party in PARTIES if _decoding(old, party) == _decoding(spec, party)],
+            acceptance=(old.decoding.draft_rule, old.sampling.without_end())
+            == (spec.decoding.draft_rule, spec.sampling.without_end()),
+        )
+
+    def begin(self) -> list[Send]:
+        """The draft window that earlier queries call for, if there were any."""
+        return self._update_window() if isfinite(self._estimator.estimate(1).rtt_s) else []
+
+    def observe(self, *steps: Observation) -> list[Send]:
+        """Take in committed steps: a Profile for the scheduler, and a Window for the decoder if it has changed."""
+        notes = [note for observation in steps for note in self._take(observation)]
+        return [Send("scheduler", self.profile(notes)), *self._update_window()]
+
+    def profile(self, notes: Sequence[str] = ()) -> Profile:
+        """The present estimates; nan where nothing is known."""
+        estimates = self._estimator.estimate(self._step + 1)
+        return Profile(
+            session=self.spec.session,
+            step=self._step,
+            aggregator=self._aggregator,
+            decode_s=tuple(estimates.decode_s[party] for party in PARTIES),
+            acceptance=tuple(estimates.acceptance[party] for party in PARTIES),
+            rtt_s=estimates.rtt_s,
+            rtt_average_s=estimates.rtt_average_s,
+            bytes_per_s=estimates.bytes_per_s,
+            notes=tuple(notes),
+        )
+
+    def _take(self, observation: Observation) -> tuple[str, ...]:
+        self._step, self._aggregator = observation.step, observation.aggregator
+        return self._estimator.add(observation)
+
+    def _update_window(self) -> list[Send]:
+        window = self._estimator.estimate(self._step + 1).window(self.party)
+        if window == self.window:
+            return []
+        self.window = window
+        return [Send("decoder", Window(session=self.spec.session, size=window))]
+
+
+def _decoding(spec: SessionSpec, party: Party) -> tuple[object, ...]:
+    """What a party's decode time depends on."""
+    return spec.num_documents(party), spec.decode_line(party)
+
+
+def _lines(spec: SessionSpec) -> dict[Party, DecodeLine]:
+    """The offline profiles that come with a query."""
+    return {party: DecodeLine.from_tuple(line) for party in PARTIES if (line := spec.decode_line(party))}
+
+
+def policy_of(spec: SessionSpec) -> Policy:
+    """The placement policy that a query asks for."""
+    return make_policy(spec.decoding.placement, first=Party(spec.rules.first_decider))
+
+
+class SchedulingSession:
+    """Decides the placement of one query."""
+
+    def __init__(self, spec: SessionSpec, party: Party, policy: Policy | None = None) -> None:
+        """policy: default the one that the query asks for."""
+        self.spec = spec
+        self.party = party
+        self._policy = policy or policy_of(spec)
+
+    def observe(self, profile: Profile) -> list[Send]:
+        """Take in estimates: an Estimate for the client and, if the policy gives advice, a Placement.
+
+        The advice is repeated with every profile, since the aggregator may have restarted.
+        """
+        situation, assumed = fill_gaps(
+            dict(zip(PARTIES, profile.decode_s, strict=True)),
+            dict(zip(PARTIES, profile.acceptance, strict=True)),
+            profile.rtt_s,
+        )
+        aggregator = PARTIES[profile.aggregator]
+        estimate = Estimate(
+            session=self.spec.session,
+            profile=profile,
+            delta_z_s=situation.delta_z_s,
+            chosen=PARTIES.index(self._policy.advise(situation, aggregator) or aggregator),
+            assumed=(*profile.notes, *assumed),
+        )
+        sends = [Send("draft_queue", estimate)]
+        advice = self._policy.advise(situation, self.party)
+        if advice is not None:
+            sends.append(
+                Send("aggregator", Placement(session=self.spec.session, aggregator=PARTIES.index(advice)))
+            )
+        return sends
+
+
+class RoundProfilingSession:
+    """Estimates of the rounds of one query, at the party that drafts."""
+
+    def __init__(self, spec: SessionSpec, before: RoundProfilingSession | None = None) -> None:
+        """before: an earlier query, whose estimates are the first of this one as far as they apply."""
+        self.spec = spec
+        self._estimator = _new_estimator(spec) if before is None else before.carry_over(spec)
+
+    def carry_over(self, spec: SessionSpec) -> RoundEstimator:
+        """This query's estimates for another one: times if both deciders go on or neither does, rates if drafts are
+        alike."""
+        goes_on = [each.rules.pacing == "cloud_goes_on" for each in (spec, self.spec)]
+        if goes_on[0] != goes_on[1] or spec.rules.longest_proposal != self.spec.rules.longest_proposal:
+            return _new_estimator(spec)
+        is_alike = _drafts_of(spec) == _drafts_of(self.spec)
+        return self._estimator.carry_over(acceptance=is_alike, is_pipelined=spec.rules.pacing == "pipelined")
+
+    def begin(self) -> list[Send]:
+        """What earlier queries showed, if there were any."""
+        profile = self.profile()
+        return [] if isnan(profile.fixed_s) else [Send("scheduler", profile)]
+
+    def observe(self, *rounds: Round) -> list[Send]:
+        """Take in rounds."""
+        for observed in rounds:
+            self._estimator.add(observed)
+        return [Send("scheduler", self.profile(*rounds))]
+
+    def profile(self, *rounds: Round) -> RoundProfile:
+        """The present estimates. rounds: taken in since the last profile."""
+        acceptance, costs = self._estimator.acceptance, self._estimator.costs
+        return RoundProfile(
+            session=self.spec.session,
+            rounds=rounds,
+            rates=acceptance.rates,
+            error=acceptance.error,
+            fixed_s=costs.fixed_s,
+            token_s=costs.token_s,
+            alone_s=costs.alone_s,
+            draft_s=costs.draft_s,
+            pass_s=costs.pass_s,
+        )
+
+
+class LengthSession:
+    """Chooses the lengths of one query's proposals."""
+
+    def __init__(
+        self, spec: SessionSpec, policy: LengthPolicy | None = None, before: LengthSession | None = None
+    ) -> None:
+        """policy: default the one that the query asks for. before: an earlier query; proposals that did not pay are
+        tried again only after many tokens, and an answer may be short."""
+        self.spec = spec
+        self._policy = policy or make_length_policy(spec.decoding.length_policy, spec.rules.longest_proposal)
+        if policy is None and before is not None and before.spec.rules.pacing == spec.rules.pacing:
+            earlier = before._policy
+            if isinstance(self._policy, BestLength) and isinstance(earlier, BestLength):
+                self._policy = BestLength(earlier.num_alone)
+
+    def observe(self, profile: RoundProfile) -> list[Send]:
+        """Take in rounds and estimates; nothing follows before the time of a round is known.
+
+        The length is repeated with every profile, since the decoder may have restarted.
+        """
+        for observed in profile.rounds:
+            self._policy.observe(observed.length, observed.num_accepted)
+        if isnan(profile.fixed_s):
+            return []
+        costs = RoundCosts(
+            fixed_s=profile.fixed_s,
+            token_s=profile.token_s,
+            alone_s=profile.alone_s,
+            draft_s=profile.draft_s,
+            pass_s=profile.pass_s,
+        )
+        chosen = self._policy.choose(profile.rates, costs, profile.error)
+        length = max(0, min(int(chosen), self.spec.rules.longest_proposal))
+        return [Send("decoder", ProposalLength(session=self.spec.session, length=length))]
+
+
+def _new_estimator(spec: SessionSpec) -> RoundEstimator:
+    return RoundEstimator(
+        spec.rules.longest_proposal,
+        goes_on=spec.rules.pacing == "cloud_goes_on",
+        is_pipelined=spec.rules.pacing == "pipelined",
+    )
+
+
+def _drafts_of(spec: SessionSpec) -> tuple[object, ...]:
+    """What the acceptance of a draft depends on, besides the question."""
+    return spec.decoding.draft_rule, spec.sampling.without_end(), *sorted(spec.documents.items())
+
+
+class ProfilingTable(SessionTable[ProfilingSession | RoundProfilingSession]):
+    """The profiler of one party. A query begins with what the last one of its kind learned."""
+
+    def __init__(self, party: str) -> None:
+        super().__init__(party)
+        self._latest: ProfilingSession | None = None
+        self._latest_rounds: RoundProfilingSession | None = None
+
+    def _open(self, spec: SessionSpec) -> ProfilingSession | RoundProfilingSession:
+        if spec.rules.adapts_lengths(self.party):
+            self._latest_rounds = RoundProfilingSession(spec, self._latest_rounds)
+            return self._latest_rounds
+        self._latest = ProfilingSession(spec, Party(self.party), self._latest)
+        return self._latest
+
+    def _begin(self, session: ProfilingSession | RoundProfilingSession) -> list[Send]:
+        return session.begin()
+
+    def _act(self, session: ProfilingSession | RoundProfilingSession, message: Any) -> list[Send]:
+        match session, message:
+            case ProfilingSession(), Observations():
+                return session.observe(*message.steps)
+            case RoundProfilingSession(), Rounds():
+                return session.observe(*message.rounds)
+            case _:
+                raise misdirected(message, "a profiler")
+
+
+class SchedulingTable(SessionTable[SchedulingSession | LengthSession]):
+    """The scheduler of one party."""
+
+    def __init__(self, party: str) -> None:
+        super().__init__(party)
+        self._latest_lengths: LengthSession | None = None
+
+    def _open(self, spec: SessionSpec) -> SchedulingSession | LengthSession:
+        if spec.rules.adapts_lengths(self.party):
+            self._latest_lengths = LengthSession(spec, before=self._latest_lengths)
+            return self._latest_lengths
+        return SchedulingSession(spec, Party(self.party))
+
+    def _act(self, session: SchedulingSession | LengthSession, message: Any) -> list[Send]:
+        match session, message:
+            case SchedulingSession(), Profile():
+                return session.observe(message)
+            case LengthSession(), RoundProfile():
+                return session.observe(message)
+            case _:
+                raise misdirected(message, "a scheduler")

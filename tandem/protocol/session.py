@@ -1,0 +1,857 @@
+"""One session as a coordinator (the draft queue) sees it: make ballots, commit in order, keep the peers in step.
+
+Each party's coordinator holds the committed tokens, and what those that it depends on propose and vote. It has the
+aggregator decide a ballot, commits the verdict, and passes it to the own decoder and to the peers that do not decide by
+themselves. A vote is opaque bytes that match a prefix or do not. The modes differ in who sends what to whom
+(`Routes`) and in what a ballot needs (`BallotBox`); everything else is the same in all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import zip_longest
+from math import nan
+from typing import TypeAlias, TypeVar, assert_never
+
+from tandem.codecs.race_lists import vote_depth
+from tandem.errors import FAILED, Code, Fault, ProtocolError
+from tandem.events import DoneEvent, PeerEvent, SessionStatistics, StopReason
+from tandem.messages import (
+    Alone,
+    Begin,
+    Cancel,
+    DecoderFailed,
+    DecoderReady,
+    Done,
+    End,
+    Estimate,
+    Heartbeat,
+    LinkBody,
+    LinkFrame,
+    ListRequest,
+    Local,
+    Proposal,
+    Rejoin,
+    Resync,
+    Sources,
+    Undecided,
+    Verdict,
+    VerifyResult,
+    Votes,
+)
+from tandem.modes.spec import SessionSpec
+from tandem.protocol.ballots import BallotBox
+from tandem.protocol.log import DecidedToken, Log
+from tandem.protocol.outbox import ActorKind, Send
+from tandem.protocol.peer import Backoff, Numbered, Peer
+from tandem.protocol.prefix import Prefix
+from tandem.protocol.race_votes import RaceVotes
+from tandem.protocol.report import (
+    CommitRecord,
+    Reporter,
+    expected_acceptance,
+    make_estimate_event,
+)
+from tandem.protocol.rounds import ProposalRounds
+from tandem.protocol.routes import Routes
+from tandem.topology import at_start
+
+StopCheck = Callable[[Sequence[int]], StopReason | None]
+"""Why an answer of these tokens is complete, or None: end-of-sequence, stop string, length."""
+LocalMessage = Local | VerifyResult | Undecided | DecoderReady | DecoderFailed | Estimate
+Debt: TypeAlias = tuple[int, bytes] | None
+"""The view and the prefix on which an actor of this party owes something; None: it owes nothing."""
+B = TypeVar("B", Proposal, Votes)
+
+LINGER_S = 10.0
+"""Silence of a peer after which a finished authority no longer waits for its Done."""
+ABANDONED_S = 60.0
+"""Silence of the authority after which a peer frees a session, finished or not: the authority may still need it.
+Also the longest that a finished authority waits for a peer that is alive but does not finish."""
+PATIENCE_S = 0.5
+"""A voter without a proposal votes on the committed prefix after this long: no drafter can stop the answer."""
+FIRST_REMINDER_S, MAX_REMINDER_S = 1.0, 8.0
+"""How long an actor of this party may owe the same before it gets the session again."""
+_CANCELLED = Cancel(reason="The query was cancelled.", fault=Fault(code=Code.CANCELLED))
+_BEHIND = "{} decided {} tokens from step {} on, but the answer ends with {}; check its settings."
+_SILENT = "{} has been silent for {:.1f} s; check the link, or set on_peer_loss to 'continue' or 'wait'."
+_FREED = (
+    "{} frees a query after {:.0f} s of silence and has freed this one; ask again, or set on_peer_loss to "
+    "'continue'."
+)
+
+
+@dataclass(slots=True)
+class Ending:
+    """How far a session is: it runs, its answer is complete for some reason, or it is over."""
+
+    reason: StopReason | None = None  # only a Resync can take it back
+    finished_s: float = nan
+    cancel: Cancel | None = None  # what the peers hear of a query that was cancelled or failed
+    is_over: bool = False  # for good: nothing is owed to anybody
+
+    def last_word(self, peer: Peer, party: str) -> LinkBody:
+        """To a peer that is not to go on. party: this one."""
+        if self.cancel is not None:
+            return self.cancel
+        if peer.is_lost:
+            return Cancel(reason=f"{at_start(party)} answers alone.", fault=_CANCELLED.fault)
+        return Done(is_reply=True)
+
+    def is_abandoned(self, peers: Mapping[str, Peer], routes: Routes, now_s: float) -> bool:
+        """Whether the peers have been silent, or unfinished, for too long to be waited for."""
+        nearer = routes.toward_home
+        if nearer is not None and peers[nearer].silence_s(now_s) > ABANDONED_S:
+            return True
+        waited_s = 0.0 if self.reason is None else now_s - self.finished_s
+        may_end = nearer is None or routes.is_authority
+        return may_end and all(
+            peer.is_finished or min(waited_s, peer.silence_s(now_s)) > LINGER_S or waited_s > ABANDONED_S
+            for peer in peers.values()
+        )
+
+
+class Reminders:
+    """When an actor of this party that owes something gets the session again: a message may have been lost.
+
+    Invariant: one reminder per wait, and each wait is twice the one before, so that an actor that is only slow is not
+    kept from its work.
+    """
+
+    def __init__(self) -> None:
+        self._debts: dict[ActorKind, tuple[Debt, Backoff]] = {}
+
+    def take_due(self, debts: Mapping[ActorKind, Debt], now_s: float) -> list[ActorKind]:
+        """The actors to remind now. debts: what each owes at present."""
+        due: list[ActorKind] = []
+        for role, debt in debts.items():
+            owed, backoff = self._debts.get(role, (None, None))
+            if backoff is None or debt is None or debt != owed:
+                self._debts[role] = debt, Backoff(now_s, FIRST_REMINDER_S, MAX_REMINDER_S)
+            elif backoff.take_due(now_s):
+                due.append(role)
+        return due
+
+
+class Session:
+    """The state of one query at one party. It alone holds log, ballots and peers; none of them knows another.
+
+    Invariants: after each token ballots and peers hold nothing that cannot count any more, and the stop rule has been
+    asked about exactly the committed tokens. The authority's tokens never change, and only it starts a view; a peer
+    enters a view only by adopting. A party follows the peer towards home and loses only others; from the step of the
+    PeerEvent on, exactly the votes of those that are not lost count. A home that has lost the authority never takes it
+    back. Log probabilities and sources go towards home and no other way.
+    """
+
+    def __init__(
+        self, spec: SessionSpec, party: str, check_stop: StopCheck, now_s: float, *, measures: bool = True
+    ) -> None:
+        """measures: probe round trip and bandwidth when the first frame of a peer arrives."""
+        self.routes = Routes(spec, party)
+        self.log = Log(spec.session, spec.roles, spec.rules.first_decider, spec.committed, now_s)
+        self.ballots = BallotBox(
+            spec.session, spec.rules, party, vote_depth if spec.rules.has_race_lists else None
+        )
+        names = spec.roles.topology.peers(party)
+        self.peers = {name: Peer(spec.session, now_s, name, measures=measures) for name in names}
+        self.race_votes = RaceVotes(spec, party)
+        self.rounds = ProposalRounds(spec, party)
+        self.report = Reporter(spec, party)
+        self.end = Ending()
+        self.refusals: list[str] = []  # one sentence for each thing of a peer that proved unusable later on
+        self._check_stop = check_stop
+        self._asked = b""  # the last prefix that the own decoder was asked to vote on without a proposal
+        self._reminders = Reminders()
+
+    @property
+    def spec(self) -> SessionSpec:
+        """The query."""
+        return self.routes.spec
+
+    @property
+    def party(self) -> str:
+        """Whose coordinator this is."""
+        return self.routes.party
+
+    @property
+    def prefix(self) -> Prefix:
+        """The committed tokens."""
+        return self.log.prefix
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing is owed to anybody any more."""
+        return self.end.is_over
+
+    @property
+    def lost(self) -> set[str]:
+        """The peers that are lost at present."""
+        return {name for name, peer in self.peers.items() if peer.is_lost}
+
+    @property
+    def decides_alone(self) -> bool:
+        """Whether this party decides without any peer, be it lost or never asked."""
+        return all(peer.is_lost for peer in self.peers.values())
+
+    @property
+    def decides_here(self) -> bool:
+        """Whether this party decides the next step."""
+        return self.decides_alone or self.spec.rules.all_decide or self.log.decider == self.party
+
+    @property
+    def voters(self) -> tuple[str, ...]:
+        """Whose votes decide the next step: all that are not lost; without any, this party goes on by itself."""
+        lost = self.lost
+        there = tuple(name for name in self.routes.roles.voters if name not in lost)
+        return (self.party,) if self.decides_alone else there
+
+    @property
+    def statistics(self) -> SessionStatistics:
+        """Counters so far."""
+        return self.report.statistics(sum(peer.deliveries.num_resent for peer in self.peers.values()))
+
+    # ---- entries: each takes an event and the time, and returns what to send -----------------------------------
+
+    def begin(self, now_s: float) -> list[Send]:
+        """Start the own actors, and open the session at the peers, or show the home that it is open here."""
+        sends = self._begin(*self.routes.listeners)
+        if self.spec.committed:  # by an earlier run of this query
+            sends.append(Send("decoder", self.log.make_adopt(is_last=False)))
+            sends += self.report.repeat(self.spec.committed, self.log.decider)
+        return sends + [self._send(name, self.routes.make_greeting(name), now_s) for name in self.peers]
+
+    def rejoin(self, incarnation: int, now_s: float) -> list[Send]:
+        """Begin at a party whose coordinator was restarted. incarnation: new, 32 bits."""
+        self.log.incarnation = incarnation
+        sends = self._begin(*self.routes.listeners)
+        return sends + [self._send(name, Rejoin(incarnation=incarnation), now_s) for name in self.peers]
+
+    def restart(self, role: ActorKind) -> list[Send]:
+        """Give the session as it stands to an actor of this party that was restarted, or may lack a part of it."""
+        if role not in self.routes.listeners:
+            return []
+        sends = self._begin(role)
+        if role == "decoder":
+            sends.append(Send("decoder", self.log.make_adopt(is_last=self.end.reason is not None)))
+            sends += self._lead_again()
+        elif role == "aggregator":
+            self.ballots.reopen()
+            sends += self._ask()
+        return sends
+
+    def receive(self, message: LocalMessage, now_s: float) -> list[Send]:
+        """A message of an own actor."""
+        if self.is_over:
+            return []
+        match message:
+            case Local(body=Proposal()):
+                return self._on_own_proposal(message.body, now_s)
+            case Local():
+                return self._on_own_votes(message.body, now_s)
+            case VerifyResult():
+                return self._on_result(message, now_s)
+            case Undecided():
+                return self._on_undecided(message, now_s)
+            case DecoderReady():
+                return self._on_ready(message, now_s)
+            case DecoderFailed():
+                return self.fail(message.reason, now_s, message.fault)
+            case Estimate():
+                return self.report.emit(make_estimate_event(message)) if self.end.reason is None else []
+            case _:
+                assert_never(message)
+
+    def receive_frame(
+        self, frame: LinkFrame, now_s: float, source: str = "", waited_s: float = 0.0
+    ) -> list[Send]:
+        """A frame of a peer, by default the only one. waited_s: how long ago it arrived, before the query.
+
+        Raises ProtocolError, one sentence, where that peer may not send such a frame; it changes nothing, and the
+        session goes on.
+        """
+        if self.is_over:
+            return []
+        source = source or next(iter(self.peers), "a peer")
+        self.routes.check(source, frame.body)
+        peer = self.peers[source]
+        self.routes.check_view(source, frame.view, peer.view)
+        self.report.measure(peer.receive(frame, now_s, waited_s), peer.round_trips.take_bytes_per_s())
+        sends = peer.answer_probe(frame.body, self.prefix, now_s) + self._act_on(peer, frame, now_s)
+        return sends + peer.release(self.prefix, now_s)
+
+    def tick(self, now_s: float) -> list[Send]:
+        """Timers: reminders, resend, heartbeat, loss of a peer, lingering. Call every 50 ms or so."""
+        if self.is_over:
+            return []
+        if not self.peers:
+            return self._remind(now_s)
+        if self.end.is_abandoned(self.peers, self.routes, now_s):
+            return self._free()
+        sends = self.lead_on(now_s - self.log.committed_s)
+        for peer in self.peers.values():
+            if not peer.is_finished:
+                sends += peer.due(self.prefix, now_s, self._unacknowledged(peer))
+        return sends + self._check_peers(now_s) + self._ask() + self._remind(now_s)
+
+    def resend_all(self, now_s: float, name: str = "") -> list[Send]:
+        """There is a new connection to a peer (default: to all): send at once whatever it has not acknowledged."""
+        sends: list[Send] = []
+        for peer in self.peers.values() if not self.is_over else ():
+            if name in ("", peer.name):
+                sends += peer.resend_all(self._unacknowledged(peer), self.prefix, now_s)
+        return sends
+
+    def cancel(self, now_s: float) -> list[Send]:
+        """The user gave the query up: every party stops and frees it."""
+        if self.is_over:
+            return []
+        if (
+            self.end.reason is not None
+        ):  # a finished peer goes on answering an authority that may not have finished
+            return self._free() if self.routes.is_authority else []
+        return self._give_up(_CANCELLED, now_s)
+
+    def fail(self, reason: str, now_s: float, fault: Fault = FAILED) -> list[Send]:
+        """This party cannot go on: tell the user and the peers."""
+        if self.is_over or self.end.reason is not None:
+            return []
+        public = Cancel(reason=public_reason(reason, fault, self.routes), fault=fault)
+        return self._give_up(public, now_s, reason)
+
+    # ---- own actors --------------------------------------------------------------------------------------------
+
+    def _begin(self, *roles: ActorKind) -> list[Send]:
+        return [Send(role, Begin(session=self.spec.session, spec=self.spec.to_json())) for role in roles]
+
+    def _remind(self, now_s: float) -> list[Send]:
+        """Give the session again to an actor that owes something for too long: a message may have been lost."""
+        here: Debt = None if self.end.reason is not None else (self.log.view, self.prefix.digest)
+        debts: dict[ActorKind, Debt] = {
+            "decoder": here if self.prefix.digest not in self.ballots.own else None,
+            "aggregator": here if here and (self.ballots.pending or ())[:2] == here else None,
+        }
+        return [send for role in self._reminders.take_due(debts, now_s) for send in self.restart(role)]
+
+    def _on_own_proposal(self, proposal: Proposal, now_s: float) -> list[Send]:
+        if self.end.reason is not None or proposal.step + len(proposal.tokens) < len(self.prefix):
+            return []
+        num_before = len(self.ballots.own)
+        self.ballots.hold_proposal(self.party, proposal, self.prefix, now_s - self.log.opened_s)
+        self.rounds.propose(proposal, len(self.prefix), now_s)
+        sends = self._show(now_s)
+        if len(self.ballots.own) > num_before or not proposal.tokens:
+            public = self._make_public(proposal)
+            is_within = self.routes.may_propose(public)
+            sends += self._post(self.routes.proposals_go_to, public, now_s) if is_within else []
+        return sends + self._advance(now_s)
+
+    def _on_own_votes(self, votes: Votes, now_s: float) -> list[Send]:
+        """Votes that are here already go out as they went out before, whatever was computed now."""
+        if self.end.reason is not None:
+            return []
+        num_before = len(self.ballots.own)
+        self.ballots.hold_votes(self.party, votes, self.prefix, now_s - self.log.opened_s)
+        if len(self.ballots.own) == num_before:
+            return []
+        public = self._make_public(self.ballots.restore(votes))
+        return self._post(self.routes.votes_go_to, public, now_s) + self._advance(now_s)
+
+    def _on_ready(self, ready: DecoderReady, now_s: float) -> list[Send]:
+        """Tell the client, who is at home, of this party's documents."""
+        if (nearer := self.routes.toward_home) is None:
+            return self.report.emit_own_sources(ready)
+        sources = self.report.note_sources(ready)
+        return [] if sources is None else self._post((nearer,), sources, now_s)
+
+    def _show(self, now_s: float) -> list[Send]:
+        """Show the own drafts that follow what is shown, or the drafter's, while the answer goes on."""
+        if self.end.reason is not None:
+            return []
+        return self.report.show(self.ballots.drafts, now_s - self.log.opened_s)
+
+    # ---- leading the own decoder, where it votes on another party's proposals -----------------------------------
+
+    def lead(self, source: str, proposal: Proposal) -> list[Send]:
+        """What a peer proposed has been taken in: the own decoder votes on what goes on behind the committed tokens."""
+        if not self.routes.follows_proposals:
+            return []
+        goes_on = self.ballots.continues(source, proposal, self.prefix)
+        return self._to_decoder(proposal) if goes_on else []
+
+    def lead_on(self, waited_s: float) -> list[Send]:
+        """Ask for a vote without a proposal, at once where nobody proposes. waited_s: since the last commit."""
+        digest = self.prefix.digest
+        may_vote = self.routes.follows_proposals and self.end.reason is None and self.log.is_known
+        is_due = may_vote and (waited_s > PATIENCE_S or self.decides_alone)
+        if not is_due or digest in self.ballots.own or self._asked == digest:
+            return []
+        self._asked = digest
+        return self._to_decoder(self.ballots.make_request(self.prefix))
+
+    def _lead_again(self) -> list[Send]:
+        """For a decoder that was restarted, or may lack a part."""
+        self._asked = b""
+        sends = self._tell_alone()
+        for drafter in self.routes.roles.drafters if self.routes.follows_proposals else ():
+            for proposal in self.ballots.proposals_of(drafter):
+                sends += self._to_decoder(proposal)
+        return sends
+
+    def _to_decoder(self, proposal: Proposal) -> list[Send]:
+        return [Send("decoder", Local(session=self.spec.session, body=proposal))]
+
+    def _tell_alone(self) -> list[Send]:
+        """To the own decoder, if it drafts for others: whether it goes on without them."""
+        alone = Alone(session=self.spec.session, is_alone=self.decides_alone)
+        return [Send("decoder", alone)] if self.routes.leads else []
+
+    # ---- ballots -----------------------------------------------------------------------------------------------
+
+    def _advance(self, now_s: float) -> list[Send]:
+        """Commit the peers' verdicts in step order, then ask for the next one if this party decides."""
+        sends = self._show(now_s)
+        while self.end.reason is None and (verdict := self.log.take_next()) is not None:
+            decider = self.routes.other_decider
+            try:
+                self.routes.check_turn(decider, verdict, len(self.prefix), self.log.decider)
+            except ProtocolError as error:  # it came before its turn, which then was not its sender's
+                self.refusals.append(str(error))
+                continue
+            sends += self._commit(verdict, None, now_s)
+            if len(self.prefix) < verdict.step + len(verdict.tokens):
+                self.refusals.append(
+                    _BEHIND.format(decider, len(verdict.tokens), verdict.step, len(self.prefix))
+                )
+        return sends + self._ask()
+
+    def _ask(self) -> list[Send]:
+        """Send the next ballot to the aggregator, if there is one and it is not there yet. Safe to call at any time."""
+        if self.end.reason is not None or not self.log.is_known or not self.decides_here:
+            return []
+        ballot = self.ballots.take_ballot(self.log.view, self.prefix, self.voters)
+        sends = self.lead_on(0.0)
+        return sends if ballot is None else [*sends, Send("aggregator", ballot)]
+
+    def _on_undecided(self, undecided: Undecided, now_s: float) -> list[Send]:
+        """A ballot needs more of a vote, or holds one that cannot be read: that counts as not received."""
+        if not self.ballots.is_pending(undecided):
+            return []
+        if not undecided.unreadable:
+            return self._ask_for_more(undecided, now_s)
+        for voter in undecided.unreadable:
+            self.ballots.drop(self.routes.topology.name(voter), undecided.digest)
+        self.refusals.append(undecided.problem)
+        return self._advance(now_s)
+
+    def _ask_for_more(self, undecided: Undecided, now_s: float) -> list[Send]:
+        """The own aggregator needs more of the peers' votes; nothing to do if the ballot it speaks of is an old one."""
+        digest, sends = undecided.digest, list[Send]()
+        for voter, depth in zip(undecided.voters, undecided.depths, strict=True):
+            peer = self.peers.get(self.routes.topology.name(voter))
+            if peer is None or digest != self.prefix.digest:
+                continue
+            payload = self.ballots.payload_of(peer.name, digest)
+            if self.race_votes.ask(peer.name, peer.view, digest, payload, depth):
+                self.report.count("num_list_requests")
+                request = ListRequest(step=undecided.step, digest=digest, depth=depth)
+                sends.append(peer.post(request, self.prefix, now_s))
+        return sends
+
+    def _make_public(self, body: B) -> B:
+        """An own proposal, or own votes, as the peers need them."""
+        is_proposal = isinstance(body, Proposal)
+        audience = self.routes.proposals_go_to if is_proposal else self.routes.votes_go_to
+        if self.race_votes.are_cut and any(not self.peers[name].is_lost for name in audience):
+            reached = min(peer.num_committed for peer in self.peers.values() if not peer.is_lost)
+            return self.race_votes.cut(body, self.prefix, self.ballots.own, reached)
+        return self.routes.make_public(body) if isinstance(body, Proposal) else body
+
+    # ---- verdicts and commits ----------------------------------------------------------------------------------
+
+    def _on_result(self, result: VerifyResult, now_s: float) -> list[Send]:
+        is_next = self.ballots.is_pending(result) and result.digest == self.prefix.digest
+        if self.end.reason is not None or not is_next:
+            return []
+        num_tokens = count_to_end(self.prefix, result.tokens, self._check_stop)
+        verdict = self.log.make_verdict(result, num_tokens, is_home=self.routes.is_home)
+        if self.spec.rules.has_race_lists and len(result.voters) > 1:
+            self.report.count_certified(num_tokens, is_escalated=self.race_votes.has_asked(result.digest))
+        last_voters = self.ballots.find_last_voters(self.prefix, verdict.tokens, self.voters)
+        addressed = self.routes.address(verdict, self.lost, last_voters)
+        sends = self._commit(verdict, result, now_s)
+        for names, body in addressed:
+            sends = [*self._post(names, body, now_s), *sends]
+        return sends + self._advance(now_s)
+
+    def _commit(self, verdict: Verdict, result: VerifyResult | None, now_s: float) -> list[Send]:
+        """Commit a verdict up to the end of the answer: the own one, made of `result`, or a peer's."""
+        num_before = len(self.prefix)
+        logprobs = verdict.logprobs if result is None else result.logprobs
+        sends = self.report.note_losses(verdict, num_before)
+        for decided, known in zip_longest(self.log.split(verdict), logprobs[: len(verdict.tokens)]):
+            if self.end.reason is not None:  # a peer's verdict goes on behind the end
+                break
+            record = self._append(decided, verdict, result, now_s)
+            sends += self._publish(replace(record, logprobs=known), now_s)
+        lost, link = None if self.decides_alone else frozenset(self.lost), self.report.link
+        num_tokens, opened_s = len(self.prefix) - num_before, self.log.opened_s
+        events, rounds = self.rounds.commit(self.prefix, num_tokens, now_s, opened_s, link, lost)
+        sends += [*self.report.emit(*events), *rounds]
+        return sends + self._complete(now_s)
+
+    def _append(
+        self, decided: DecidedToken, verdict: Verdict, result: VerifyResult | None, now_s: float
+    ) -> CommitRecord:
+        """Commit one token, and drop all that cannot count any more."""
+        digest, epochs = self.prefix.digest, tuple(self.log.epochs.values())
+        drafts, voters = self.ballots.drafts_on(digest), self.voters
+        last_voter = self.routes.last_voter(verdict, decided.step) or self.ballots.find_last_voter(
+            digest, voters
+        )
+        self.log.append(decided, now_s)
+        self.ballots.advance(self.prefix)
+        for peer in self.peers.values():
+            peer.deliveries.drop_dead(self.ballots.own, len(self.prefix))
+        self.end.reason = self._check_stop(self.prefix.tokens)
+        is_degraded = bool(self.lost or self.report.lost_elsewhere)
+        return CommitRecord(
+            decided=decided,
+            decided_by=self.party if result is not None else self.routes.other_decider,
+            acceptance=expected_acceptance(verdict, result, len(epochs)),
+            drafts=drafts,
+            epochs=epochs,
+            is_alone=is_degraded or not self.peers,
+            is_degraded=is_degraded,
+            is_last=self.end.reason is not None,
+            committed_s=now_s - self.log.opened_s,
+            last_voter=last_voter,
+        )
+
+    def _publish(self, record: CommitRecord, now_s: float) -> list[Send]:
+        """A token is committed: for the own decoder, the client and the profiler."""
+        decided = record.decided
+        event, observations = self.report.commit(record)
+        commit = self.log.make_commit(decided, is_last=record.is_last)
+        sends = [Send("decoder", commit), *self.report.confirm(decided.step, decided.token)]
+        sends += self.report.emit(event) + self._show(now_s) + observations
+        return sends + self._hand_over(decided.step + 1, decided.next_decider)
+
+    def _hand_over(self, step: int, decider: str) -> list[Send]:
+        """From this step on `decider` decides."""
+        if decider == self.log.decider:
+            return []
+        self.log.decider = decider
+        return self.report.emit_placement(step, decider)
+
+    # ---- frames of a peer --------------------------------------------------------------------------------------
+
+    def _act_on(self, peer: Peer, frame: LinkFrame, now_s: float) -> list[Send]:
+        """Whatever a frame brings beside its header."""
+        body = frame.body
+        if peer.is_lost and not self.routes.is_authority:
+            return self.turn_away(peer, body, now_s)
+        match body:
+            case Cancel():
+                return self._on_cancel(peer, body, now_s) + self._ask()
+            case Done(is_reply=True):
+                return self._on_last_word(peer, now_s) + self._ask()
+            case Resync():
+                return self._adopt(peer, frame.view, body, now_s) + self._ask()
+            case Rejoin():
+                return self._on_rejoin(peer, body, now_s) + self._ask()
+        if peer.is_lost:
+            return self._resync(peer, now_s) + self._ask()
+        if frame.view != peer.view or not self.log.is_known:
+            return []
+        self.routes.check_turn(peer.name, body, len(self.prefix), self.log.decider)
+        if peer.claims.contradict(frame, self.prefix, is_complete=self.end.reason is not None):
+            return self._on_divergence(peer, frame, now_s) + self._ask()
+        # A peer that is ahead may be on another branch: a proposal that is not committed here may still be needed.
+        peer.acknowledge(frame, min(frame.committed, len(self.prefix)), now_s)
+        return self._take_in(peer, frame, now_s)
+
+    def _take_in(self, peer: Peer, frame: LinkFrame, now_s: float) -> list[Send]:
+        """What a peer decided, proposed or voted. What is too far ahead is not acknowledged, so it comes again."""
+        body, opened_s, sends = frame.body, self.log.opened_s, list[Send]()
+        match body:
+            case Done():
+                return self._advance(now_s) + self._on_done(peer, frame, now_s) + self._ask()
+            case ListRequest():
+                peer.deliveries.receive(frame.number, now_s)
+                longer = self.race_votes.answer(body, peer.view)
+                if longer is None:
+                    return []
+                peer.deliveries.supersede(longer)
+                return [peer.post(longer, self.prefix, now_s)]
+            case Sources():
+                is_kept, sends = True, self._on_sources(peer, body, now_s)
+            case Verdict():
+                is_kept = self.log.hold(body)
+            case Proposal():
+                is_kept = self.ballots.hold_proposal(peer.name, body, self.prefix, now_s - opened_s)
+                sends = self.lead(peer.name, body)
+            case Votes():
+                is_kept = self.ballots.hold_votes(peer.name, body, self.prefix, now_s - opened_s)
+            case _:
+                is_kept = False  # the header says it all
+        if is_kept:
+            peer.deliveries.receive(frame.number, now_s)
+        return sends + self._advance(now_s)
+
+    def _on_sources(self, peer: Peer, sources: Sources, now_s: float) -> list[Send]:
+        """Documents of a peer, or of a party behind it: for the client here, or on towards home."""
+        owner, nearer = self.routes.topology.name(sources.party), self.routes.toward_home
+        if not self.report.may_pass_on(owner):
+            return []
+        if nearer is None:
+            return self.report.emit_sources(owner, sources)
+        return [] if peer.name == nearer else self._post((nearer,), sources, now_s)
+
+    # ---- two parties on one sequence of tokens -----------------------------------------------------------------
+
+    def _on_divergence(self, peer: Peer, frame: LinkFrame, now_s: float) -> list[Send]:
+        """The authority starts a new view; its peer shows where the two differ: at the authority's count, if that is
+        behind, since it cannot judge a greater one."""
+        if not self.routes.is_authority:
+            shown = Prefix(self.spec.session, self.prefix.tokens[: frame.committed])
+            return [peer.send(Heartbeat(), shown, now_s)]
+        self.report.count("num_divergences")
+        return self._resync(peer, now_s)
+
+    def _on_rejoin(self, peer: Peer, rejoin: Rejoin, now_s: float) -> list[Send]:
+        """Authority: the peer's coordinator was restarted. One Resync per restart, however often it asks."""
+        if not self.routes.is_authority:
+            return []
+        is_answered = peer.claims.note_restart(rejoin.incarnation)
+        return [] if is_answered and not peer.is_lost else self._resync(peer, now_s)
+
+    def _resync(self, peer: Peer, now_s: float) -> list[Send]:
+        """Authority: a new view starts from what is committed here."""
+        sends = self.take_back(peer)
+        self.ballots.reopen()
+        self.log.verdicts.clear()
+        sends += self._hand_over(len(self.prefix), self.spec.rules.first_decider)
+        self.log.view += 1
+        peer.start_view(self.log.view, 0, now_s)
+        self.report.count("num_resyncs")
+        sends += [peer.send(body, self.prefix, now_s) for body in self._unacknowledged(peer)]
+        return sends + self.post_again(peer, now_s)
+
+    def _adopt(self, peer: Peer, view: int, resync: Resync, now_s: float) -> list[Send]:
+        """Take over the authority's committed tokens; at home none are taken back, for the client has seen them."""
+        if self.routes.is_home:
+            reason = f"{at_start(peer.name)} has other tokens than those shown here; ask again."
+            return self.fail(reason, now_s)
+        if view <= peer.view:
+            return [peer.send(Heartbeat(), self.prefix, now_s)]
+        self.log.adopt(resync.tokens, self.party, view, self.routes.topology.name(resync.decider))
+        self.ballots.reopen()
+        self.ballots.adopt(self.prefix)
+        self.end.reason, self.end.finished_s = self._check_stop(self.prefix.tokens), now_s
+        for each in self.peers.values():
+            each.is_finished = False
+        peer.start_view(view, len(self.prefix), now_s)
+        self.report.count("num_resyncs")
+        is_last = self.end.reason is not None
+        sends = [
+            Send("decoder", self.log.make_adopt(is_last=is_last)),
+            peer.send(Heartbeat(), self.prefix, now_s),
+        ]
+        return sends + (self._complete(now_s) if is_last else self.post_again(peer, now_s))
+
+    def post_again(self, peer: Peer, now_s: float) -> list[Send]:
+        """In a new view the peer may need every own proposal and vote that is kept here: it may be put to the vote here
+        before the decoder emits it again."""
+        sources, is_nearer = self.report.own_sources, peer.name == self.routes.toward_home
+        bodies: list[Numbered] = [sources] if sources is not None and is_nearer else []
+        if peer.name in self.routes.proposals_go_to:
+            proposals = map(self._make_public, self.ballots.proposals_of(self.party))
+            bodies += [proposal for proposal in proposals if self.routes.may_propose(proposal)]
+        if peer.name in self.routes.votes_go_to:
+            bodies += map(self._make_public, self.ballots.votes_of(self.party))
+        return [peer.post(body, self.prefix, now_s) for body in bodies]
+
+    # ---- what goes to a peer -----------------------------------------------------------------------------------
+
+    def _unacknowledged(self, peer: Peer) -> list[LinkBody]:
+        """What must be repeated, besides proposals and verdicts, until the peer shows that it has it."""
+        bodies: list[LinkBody] = []
+        if peer.name != self.routes.toward_home and not peer.has_spoken:
+            bodies.append(self.routes.make_open(peer.name))
+        is_behind = peer.seen_view < peer.view and not peer.is_lost
+        if self.routes.is_authority and is_behind and peer.has_spoken:
+            decider = self.routes.topology.index(self.log.decider)
+            bodies.append(Resync(decider=decider, tokens=tuple(self.prefix.tokens)))
+        if self.log.incarnation is not None:
+            bodies.append(Rejoin(incarnation=self.log.incarnation))
+        if self.end.reason is not None:
+            bodies.append(Done(is_reply=False))
+        return bodies
+
+    def _send(self, name: str, body: LinkBody, now_s: float) -> Send:
+        return self.peers[name].send(body, self.prefix, now_s)
+
+    def _post(self, names: Sequence[str], body: Numbered, now_s: float) -> list[Send]:
+        """To these peers, but for those that are lost: a Resync brings them up when they return.
+
+        Where a party goes on by itself, its verdicts wait while the link is full, but for the last, and so do
+        proposals to it.
+        """
+        goes_on_at, sends = self.spec.rules.goes_on_at, list[Send]()
+        for peer in (self.peers[name] for name in names if not self.peers[name].is_lost):
+            match body:
+                case Verdict():
+                    may_wait = goes_on_at(self.party) and self.end.reason is None
+                    sends += peer.post_verdict(body, self.prefix, now_s, may_wait=may_wait)
+                case Proposal():
+                    sends += peer.post_proposal(body, self.prefix, now_s, may_wait=goes_on_at(peer.name))
+                case _:
+                    sends.append(peer.post(body, self.prefix, now_s))
+        return sends
+
+    # ---- the end -----------------------------------------------------------------------------------------------
+
+    def _complete(self, now_s: float) -> list[Send]:
+        """Once the last token is committed: tell the client, and all peers that have not said that they agree."""
+        if self.end.reason is None:
+            return []
+        sends = self._finish(self.end.reason, now_s)
+        for peer in self.peers.values():
+            peer.window.clear_proposals()
+            is_done = peer.is_lost or peer.claims.agree(self.prefix)
+            sends += (
+                self._dismiss(peer, now_s)
+                if is_done
+                else [self._send(peer.name, Done(is_reply=False), now_s)]
+            )
+        return sends + self._free_if_finished()
+
+    def _on_done(self, peer: Peer, frame: LinkFrame, now_s: float) -> list[Send]:
+        """The peer has committed everything; once this party has the same, nothing is owed to anybody."""
+        peer.claims.complete(frame)
+        if self.is_over or self.end.reason is None:
+            return []
+        if not peer.claims.agree(self.prefix):
+            return self._on_divergence(peer, frame, now_s)
+        return self._dismiss(peer, now_s) + self._free_if_finished()
+
+    def _dismiss(self, peer: Peer, now_s: float) -> list[Send]:
+        """The last word to a peer that has the whole answer, or is lost."""
+        peer.is_finished = True
+        return [self._send(peer.name, self.end.last_word(peer, self.party), now_s)]
+
+    def turn_away(self, peer: Peer, body: LinkBody, now_s: float) -> list[Send]:
+        """An authority is back after the home has gone on without it."""
+        is_last_word = isinstance(body, Cancel) or (isinstance(body, Done) and body.is_reply)
+        return [] if is_last_word else [self._send(peer.name, self.end.last_word(peer, self.party), now_s)]
+
+    def make_final_frames(self, now_s: float) -> dict[str, LinkFrame]:
+        """What a driver answers each peer for this session once it is freed."""
+        last_words = {name: self.end.last_word(peer, self.party) for name, peer in self.peers.items()}
+        return {name: self._send(name, body, now_s).message for name, body in last_words.items()}
+
+    def _give_up(self, body: Cancel, now_s: float, error: str | None = None) -> list[Send]:
+        """End the query early, and tell all peers that have not done so themselves. error: None: it was cancelled."""
+        self.end.cancel = body
+        sends = [self._send(name, body, now_s) for name, peer in self.peers.items() if not peer.is_finished]
+        return sends + self._finish("failed" if error else "cancelled", now_s, error) + self._free()
+
+    def _finish(self, reason: StopReason, now_s: float, error: str | None = None) -> list[Send]:
+        self.end.reason, self.end.finished_s = reason, now_s
+        fault = self.end.cancel.fault if self.end.cancel is not None and error is not None else None
+        done = DoneEvent(reason=reason, statistics=self.statistics, error=error, fault=fault)
+        return [*self.report.void(len(self.prefix)), *self.report.emit(done)]
+
+    def _free(self) -> list[Send]:
+        """Nothing is owed to anybody any more."""
+        if self.is_over:
+            return []
+        self.end.is_over = True
+        return [Send(role, End(session=self.spec.session)) for role in self.routes.listeners]
+
+    def _free_if_finished(self) -> list[Send]:
+        return self._free() if all(peer.is_finished for peer in self.peers.values()) else []
+
+    def is_peer_silent(self, now_s: float) -> bool:
+        """Whether a peer has been quiet for so long that its connection should be renewed."""
+        return self.end.reason is None and any(
+            peer.silence_s(now_s) > peer.loss_limit_s(0.0) for peer in self.peers.values()
+        )
+
+    def _check_peers(self, now_s: float) -> list[Send]:
+        """Declare the peers lost that have been silent for too long."""
+        sends: list[Send] = []
+        for peer in self.peers.values():
+            silence_s = peer.silence_s(now_s)
+            can_lose = peer.name != self.routes.toward_home and self.end.reason is None and not peer.is_lost
+            if not can_lose or silence_s <= peer.loss_limit_s(self.spec.peer_loss_margin_s):
+                continue
+            if self.spec.on_peer_loss == "continue":
+                sends += self._lose(peer)
+            elif self.spec.on_peer_loss == "fail":
+                sends += self.fail(_SILENT.format(at_start(peer.name), silence_s), now_s, _lost(peer))
+        return sends
+
+    def _on_cancel(self, peer: Peer, cancel: Cancel, now_s: float) -> list[Send]:
+        """A peer gave the session up."""
+        goes_on = self.spec.on_peer_loss == "continue" and not cancel.fault.is_refusal
+        is_nearer = peer.name == self.routes.toward_home
+        if goes_on and not is_nearer and self.end.reason is None:
+            return [] if peer.is_lost else self._lose(peer, cancel.reason)
+        peer.is_finished = True
+        if is_nearer:
+            return self._give_up(_CANCELLED, now_s)
+        if self.end.reason is not None:
+            return self._free_if_finished()
+        because = f"{at_start(peer.name)} gave the query up: {cancel.reason}"
+        return self.fail(because, now_s, replace(cancel.fault, party=peer.name))
+
+    def _on_last_word(self, peer: Peer, now_s: float) -> list[Send]:
+        """A peer has freed the session; an authority that is not done was silent for too long."""
+        is_nearer = peer.name == self.routes.toward_home
+        if is_nearer and (self.end.reason is None or not self.routes.is_authority):
+            return self._free()
+        if self.end.reason is not None:
+            peer.is_finished = True
+            return self._free_if_finished()
+        if self.spec.on_peer_loss != "continue":
+            return self.fail(_FREED.format(at_start(peer.name), ABANDONED_S), now_s, _lost(peer))
+        return [] if peer.is_lost else self._lose(peer)
+
+    def _lose(self, peer: Peer, reason: str | None = None) -> list[Send]:
+        peer.is_lost = True
+        self.ballots.reopen()
+        self.log.verdicts.clear()  # they decide steps after one that is now decided without the peer
+        peer.deliveries.sent.clear()  # a Resync brings the peer up when it returns
+        event = PeerEvent(step=len(self.prefix), is_alone=True, reason=reason, party=peer.name)
+        return [*self.report.emit(event), *self._tell_alone()]
+
+    def take_back(self, peer: Peer) -> list[Send]:
+        """A lost peer is back: its votes count again from the next step on."""
+        if not peer.is_lost:
+            return []
+        peer.is_lost = False
+        event = PeerEvent(step=len(self.prefix), is_alone=False, party=peer.name)
+        return [*self.report.emit(event), *self._tell_alone()]
+
+
+def public_reason(reason: str, fault: Fault, routes: Routes) -> str:
+    """What the peers hear of a failure: the sentence only where its code promises that it holds Tandem's own words, and
+    never from a private party."""
+    is_private = routes.party in routes.topology.private
+    if is_private or fault.code is Code.FAILED:
+        return f"{at_start(routes.party)} could not go on{'' if is_private else '; see its log'}."
+    return reason
+
+
+def _lost(peer: Peer) -> Fault:
+    return Fault(code=Code.LOST, party=peer.name)
+
+
+def count_to_end(prefix: Prefix, tokens: Sequence[int], check_stop: StopCheck) -> int:
+    """How many of these next tokens belong to the answer."""
+    for count in range(1, len(tokens)):
+        if check_stop([*prefix.tokens, *tokens[:count]]) is not None:
+            return count
+    return len(tokens)
