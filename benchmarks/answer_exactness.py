@@ -34,7 +34,7 @@ from tandem.client.request import spec_of
 from tandem.protocol.prefix import common_length
 from tandem.retrieval import Embedder
 from tandem.retrieval.factory import build_given_index
-from tandem.sites.serving import Address, served
+from tandem.sites.host import Address, served
 from tandem.topology import PARTIES, SERVER
 from tandem_lab.quality.local import LocalPair
 from tandem_lab.quality.memoized import local_pair

@@ -1,7 +1,7 @@
 """What does the framework itself cost per token, when the network costs nothing?
 
 In the synchronous loop a token costs the larger of the two decode times, which run side by side, plus everything
-else: hops between actors, pairing, aggregation, commit. That rest is the framework's. Targets with `socket` on 2 idle
+else: hops between actors, pairing, aggregation, commit. That rest is the framework's. Targets on 2 idle
 cores: at most 3 ms at the median, 1.5 ms in the speculative loop, where decoding overlaps with all of this, and 6 ms
 at the 95th percentile. Prediction for actors apart: 6 hops of about 0.09 ms (half of the 0.18 ms round trip measured
 for an asyncio socket) plus about 0.3 ms of Python in five actors: 0.9 ms; with the light actors together, 2 of the
@@ -105,9 +105,9 @@ def models_of(name: str) -> Iterator[tuple[str, ...]]:
 
 
 @contextlib.contextmanager
-def running(plane: str, shape: str, models: tuple[str, ...]) -> Iterator[Tandem]:
+def running(shape: str, models: tuple[str, ...]) -> Iterator[Tandem]:
     """Both parties in a shape."""
-    settings = (f"link.data_plane={plane}", "link.on_peer_loss=wait", *models)
+    settings = ("link.on_peer_loss=wait", *models)
     if shape == "joined":
         with (
             tempfile.TemporaryDirectory(prefix="tandem-overhead-") as keys,
@@ -127,7 +127,7 @@ def target_ms(shape: str, loop: str) -> float:
 
 
 class Tally:
-    """All answers of one data plane, shape and loop, over several clusters."""
+    """All answers of one shape and loop, over several clusters."""
 
     def __init__(self) -> None:
         self.answers: list[Answer] = []
@@ -187,27 +187,23 @@ def main() -> None:
     )
     parser.add_argument("--turns", type=int, default=3, help="clusters of each shape")
     parser.add_argument("--shapes", nargs="+", choices=tuple(PREDICTED_MS), default=tuple(PREDICTED_MS))
-    parser.add_argument("--planes", nargs="+", choices=("socket", "ray"), default=("socket",))
     parser.add_argument("--models", choices=("bundled", "half"), default="bundled")
-    parser.add_argument("--smoke", action="store_true", help="one turn and round of each shape, socket only")
+    parser.add_argument("--smoke", action="store_true", help="one turn and round of each shape")
     arguments = parser.parse_args()
     num_turns, num_rounds = (1, 1) if arguments.smoke else (arguments.turns, arguments.rounds)
-    planes = ("socket",) if arguments.smoke else tuple(arguments.planes)
     print(
         f"prediction: {PREDICTED_MS} ms per token on an idle machine; targets: {TARGET_MS} ms at the median"
     )
-    tallies: dict[tuple[str, str, str], Tally] = {}
+    tallies: dict[tuple[str, str], Tally] = {}
     with models_of(arguments.models) as models:
-        for turn, plane, shape in itertools.product(range(num_turns), planes, arguments.shapes):
-            if shape in WITHOUT_RAY and plane == "ray":
-                continue
-            with running(plane, shape, models) as rag:
+        for turn, shape in itertools.product(range(num_turns), arguments.shapes):
+            with running(shape, models) as rag:
                 time.sleep(SETTLE_S)
                 for loop, options in OPTIONS.items():
-                    tally = tallies.setdefault((plane, shape, loop), Tally())
+                    tally = tallies.setdefault((shape, loop), Tally())
                     tally.measure(rag, num_rounds, options)
                     print(
-                        f"turn {turn + 1}: {plane} {shape} {loop}: overhead p50 {tally.medians_ms[-1]:.2f} ms, "
+                        f"turn {turn + 1}: {shape} {loop}: overhead p50 {tally.medians_ms[-1]:.2f} ms, "
                         f"load {tally.loads[-1]:.1f}",
                         flush=True,
                     )
@@ -221,22 +217,22 @@ def main() -> None:
     )
 
 
-def _compare(tallies: dict[tuple[str, str, str], Tally], wanted: str) -> dict[str, dict[str, float]]:
+def _compare(tallies: dict[tuple[str, str], Tally], wanted: str) -> dict[str, dict[str, float]]:
     """Median overhead of a shape by that of actors apart, turn by turn."""
     ratios = {}
-    for (plane, shape, loop), tally in tallies.items():
-        other = tallies.get((plane, "apart", loop))
+    for (shape, loop), tally in tallies.items():
+        other = tallies.get(("apart", loop))
         if shape == wanted and other is not None:
             values = [own / apart for own, apart in zip(tally.medians_ms, other.medians_ms, strict=True)]
-            ratios[f"{plane}/{loop}"] = summary(values)
-            print(f"{plane} {loop}: {shape} by apart {', '.join(f'{value:.2f}' for value in values)}")
+            ratios[loop] = summary(values)
+            print(f"{loop}: {shape} by apart {', '.join(f'{value:.2f}' for value in values)}")
     return ratios
 
 
-def _show(plane: str, shape: str, loop: str, measured: dict[str, Any]) -> None:
+def _show(shape: str, loop: str, measured: dict[str, Any]) -> None:
     overhead, pace = measured["overhead_ms"], measured["commit_to_commit_ms"]
     print(
-        f"{plane:6} {shape:8} {loop:11}  overhead p50 {overhead['p50']:5.2f} [{overhead['p25']:.2f}, "
+        f"{shape:8} {loop:11}  overhead p50 {overhead['p50']:5.2f} [{overhead['p25']:.2f}, "
         f"{overhead['p75']:.2f}] p95 {overhead['p95']:6.2f} ms ({overhead['p50'] / target_ms(shape, loop):.0%} and "
         f"{overhead['p95'] / TARGET_P95_MS:.0%} of target)  commit to commit p50 {pace['p50']:6.2f} ms"
         f"  bytes/token {measured['device_to_cloud_bytes_per_token']:.0f} up"

@@ -38,7 +38,7 @@ from tandem.errors import TandemError
 from tandem.events import TokenEvent
 from tandem.joining.devices import DeviceList
 from tandem.joining.join_link import JoinLink
-from tandem.sites.attached import attach
+from tandem.sites.socket import connect
 from tandem_lab.reliability.processes import Child, child, cloud_arguments, device_arguments
 from tandem_lab.training.bundle import read_bundled_questions
 
@@ -144,7 +144,7 @@ def joined_devices(cloud: Child, folder: Path, num_light: int, num_real: int) ->
                 arguments = device_arguments(link, link.port, folder / name, [PATIENT])
                 stack.enter_context(child(*arguments))
                 config = Config.load(None, ["link.on_peer_loss=wait"])
-                tandem = Tandem(config, attach(lambda line: None, folder / name))
+                tandem = Tandem(config, connect(lambda line: None, folder / name))
                 asking.append(Asking(name, stack.enter_context(tandem), {}))
             print(f"{name} has joined after {time.monotonic() - start_s:.0f} s", flush=True)
         yield asking

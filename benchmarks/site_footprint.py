@@ -60,17 +60,17 @@ async def _measure_site(began_s: float) -> dict[str, Any]:
     from tandem.client.request import build_spec
     from tandem.config.schema import Config
     from tandem.events import collect
-    from tandem.sites.site import Site
-    from tandem.sites.wiring import start_actors
+    from tandem.sites.local import LocalSite
+    from tandem.sites.startup import start_actors
     from tandem.transport.memory import MemoryNetwork
 
     config = Config()
-    site = Site("device", config, MemoryNetwork().open, asyncio.get_running_loop())
-    described = await start_actors({site.party: site.handles}, lambda line: None)
+    site = LocalSite.create("device", config, MemoryNetwork().new_plane, asyncio.get_running_loop())
+    described = await start_actors({site.party: site.actors}, lambda line: None)
     ready_s = time.time() - began_s
     idle = _footprint()
     spec = build_spec(config, described, QUESTION, only="device", seed=7)
-    asker = Asker({site.party: site.handles}, str)
+    asker = Asker({site.party: site}, str)
     events = [event async for event in asker.ask(spec, 60.0, at_once=True)]
     result = _result(ready_s, began_s, idle, collect(events, 7).text)
     await site.stop()

@@ -8,6 +8,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from tandem.system.version import __version__ as __version__
+
 if TYPE_CHECKING:
     from tandem.client.batch import BatchItem
     from tandem.client.request import QueryOptions
@@ -43,8 +45,6 @@ if TYPE_CHECKING:
         WaitEvent,
     )
     from tandem.topology import Party
-
-__version__ = "0.2.0.dev0"
 
 __all__ = [
     "Answer",

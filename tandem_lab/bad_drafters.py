@@ -10,7 +10,7 @@ from tandem.actors.base import Runtime
 from tandem.actors.decoder import DecoderActor
 from tandem.codecs.token import write_token
 from tandem.protocol.decoding import DecodingSession, Forward, Result
-from tandem.sites.deployment import ActorClasses
+from tandem.sites.port import ActorClasses
 from tandem.topology import Party
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from tandem.messages import (
     VerifyResult,
 )
 from tandem.protocol.outbox import Send
-from tandem.sites.deployment import ActorClasses
+from tandem.sites.port import ActorClasses
 
 LOST: tuple[type[Any], ...] = (
     Adopt, Ballot, Commit, DecoderReady, Local, RetrieveRequest, RetrieveResult, VerifyResult,

@@ -154,7 +154,6 @@ MAX_CLASS_LINES, MAX_ATTRIBUTES, MAX_PARTS = 700, 12, 2
 package has its border in the wrong place."""
 KNOWN_LARGE = {
     "actors.DecoderActor",
-    "transport.SocketPlane",
     "cli.Transcript",
     "engine.Engine",
     "engine.GrowingSession",
@@ -162,16 +161,7 @@ KNOWN_LARGE = {
     "server.Metrics",
 }
 """Classes, by package, that exceed a limit until they are cut along their things."""
-KNOWN_CIRCLES = [
-    [
-        "tandem.actors.base",
-        "tandem.actors.handles",
-        "tandem.actors.planes",
-        "tandem.actors.ray_handles",
-        "tandem.actors.ray_plane",
-    ],
-    ["tandem", "tandem.client.tandem", "tandem.sites.attached", "tandem.sites.offering"],
-]
+KNOWN_CIRCLES: list[list[str]] = []
 """Modules that import each other for annotations until they are one, or have a port between them."""
 BASELINE_METHODS = ("sequence", "written", "cloud_texts", "cloud_caches", "lend_caches")
 """Methods that `Tandem` had in version 0.1 for the laboratory's baselines."""

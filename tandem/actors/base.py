@@ -12,22 +12,22 @@ import asyncio
 import contextlib
 import logging
 import os
+import ssl
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any, ClassVar, TypeVar
 
-from tandem.actors.planes import Runtime as Runtime
-from tandem.actors.planes import make_plane, own_address
+from tandem.config.schema import Config
 from tandem.errors import ProtocolError, TandemError, describe_origin
 from tandem.messages import DecoderFailed, decode, decode_link, encode
 from tandem.protocol.outbox import ActorKind, Send
 from tandem.topology import PARTIES, at_start
-from tandem.transport.memory import Exchange
-from tandem.transport.port import DataPlane, Endpoint
+from tandem.transport.memory import Bus
+from tandem.transport.port import DataPlane, Endpoint, NewPlane
 
 T = TypeVar("T")
 
@@ -35,6 +35,38 @@ _log = logging.getLogger("tandem")
 
 MAX_REASON_CHARS = 10_000
 """A reason why a query failed is cut here, far below the size of a message."""
+
+
+def remedy_for(party: str) -> str:
+    """What helps where an actor of a party has died."""
+    if party not in PARTIES:
+        return "close this cluster and launch another"
+    return f"ask again in a moment where `tandem up {party}` started it, else launch again"
+
+
+def sendable(text: str) -> str:
+    """`text` in a form that fits a message: characters that UTF-8 cannot encode are escaped, long texts are cut."""
+    return text[:MAX_REASON_CHARS].encode("utf-8", "backslashreplace").decode()
+
+
+def report_failure(session: int, error: TandemError) -> DecoderFailed:
+    """To the coordinator, whose session cannot be decoded here."""
+    return DecoderFailed(session=session, reason=sendable(str(error)), fault=error.fault)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Runtime:
+    """What an actor is created with, besides its party."""
+
+    secret: bytes  # of the cluster's data plane
+    directory: str  # for Unix-domain sockets; created if missing
+    config: Config
+    host: str | None = None  # address on which the draft queue waits for its peer; None: the node's
+    new_plane: NewPlane | None = None  # of a site that is one process; None: sockets
+    role: str = ""  # of one of several decoders, such as "decoder-1"; empty: as its kind is called
+    node_address: Callable[[], str] | None = (
+        None  # where decoders may be on other nodes: that of the own node
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,12 +103,12 @@ class SiteActor:
         self.plane: DataPlane | None = None
         self._endpoint: Endpoint | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
-        self.join(Exchange())
+        self.join(Bus())
 
-    def join(self, exchange: Exchange) -> None:
-        """Share a process with the other actors of an exchange."""
-        self.exchange = exchange
-        exchange.join(self.name, self.receive)
+    def join(self, bus: Bus) -> None:
+        """Share a process with the other actors on a bus."""
+        self.bus = bus
+        bus.join(self.name, self.receive)
 
     # ---- control plane ---------------------------------------------------------------------------------------
 
@@ -106,9 +138,7 @@ class SiteActor:
         """Connect to those of `endpoints` that this actor dials."""
         wanted = self._own_dialled() | self._peers()
         outside = [
-            endpoint
-            for endpoint in endpoints
-            if endpoint.name in wanted and endpoint.name not in self.exchange
+            endpoint for endpoint in endpoints if endpoint.name in wanted and endpoint.name not in self.bus
         ]
         await asyncio.gather(*(self._plane().connect(endpoint) for endpoint in outside))
 
@@ -119,11 +149,6 @@ class SiteActor:
     async def describe(self) -> dict[str, Any]:
         """The description that `prepare` returned."""
         return self.description
-
-    async def deliver(self, source: str, frames: list[bytes]) -> None:
-        """Receive frames that travelled as a Ray call."""
-        self._received_by_call(source, frames)
-        self.on_frames(source, frames)
 
     async def statistics(self) -> ActorStatistics:
         """Counters of this actor."""
@@ -158,7 +183,7 @@ class SiteActor:
     def on_frames(self, source: str, frames: list[bytes]) -> None:
         """Handle frames of one actor, in order; drop and count malformed ones. A peer sends LinkFrames only."""
         read = decode if source.partition("/")[0] == self.party else decode_link
-        with self.exchange.turn():
+        with self.bus.batch():
             for frame in frames:
                 try:
                     message = read(frame)
@@ -201,14 +226,14 @@ class SiteActor:
 
     def dispatch(self, sends: list[Send]) -> None:
         """Deliver what a state machine returned. A message that cannot be encoded ends its session only."""
-        with self.exchange.turn():
+        with self.bus.batch():
             for send in sends:
                 if send.to == "client":
                     self.on_event(send.message)
                     continue
                 for name in self.receivers(send):
-                    if name in self.exchange:
-                        self.exchange.post(self.name, name, send.message)
+                    if name in self.bus:
+                        self.bus.post(self.name, name, send.message)
                     else:
                         self._send_out(send, name)
 
@@ -225,7 +250,7 @@ class SiteActor:
         if send.to == "peer":
             self.send_to_peer(send, frame)
         else:
-            self.exchange.send(self._plane(), name, frame)
+            self.bus.send(self._plane(), name, frame)
 
     def on_event(self, event: Any) -> None:
         """An event for the client; only draft queues have clients."""
@@ -264,11 +289,11 @@ class SiteActor:
 
     def send_to_peer(self, send: Send, frame: bytes) -> None:
         """Send a message, encoded as `frame`, across the link to its peer, by default the only one."""
-        self.exchange.send(self._plane(), f"{send.peer or self.peers[0]}/draft_queue", frame)
+        self.bus.send(self._plane(), f"{send.peer or self.peers[0]}/draft_queue", frame)
 
     def is_reachable(self, name: str) -> bool:
         """Whether a message to an actor of this party would be delivered now."""
-        return name in self.exchange or self._plane().is_connected(name)
+        return name in self.bus or self._plane().is_connected(name)
 
     def _sessions(self) -> dict[int, Any]:
         table = getattr(self, "table", None)
@@ -299,33 +324,67 @@ class SiteActor:
 
     def _listening_host(self) -> str | None:
         """Where actors of other nodes reach this one; None: they need not."""
-        is_asked = self.role in ("decoder", "retriever") and self.runtime.spans_nodes
-        return own_address() if is_asked else None
+        address = self.runtime.node_address
+        return address() if address is not None and self.role in ("decoder", "retriever") else None
 
-    def _received_by_call(self, source: str, frames: list[bytes]) -> None:
-        counter = self._plane().counters[source]
-        counter.received_frames += len(frames)
-        counter.received_bytes += sum(map(len, frames))
+
+class SharedProcess:
+    """Several actors of one party in one process, on one event loop: the same classes that have one each elsewhere.
+
+    caller --call(role, method)--> SharedProcess --method--> one of its actors
+    actor --message, as an object--> another actor of the process
+    """
+
+    def __init__(self, party: str, runtime: Runtime, classes: Mapping[ActorKind, type[SiteActor]]) -> None:
+        bus = Bus()
+        self.actors: dict[str, SiteActor] = {
+            role: actor_class(party, runtime) for role, actor_class in classes.items()
+        }
+        for actor in self.actors.values():
+            actor.join(bus)
+
+    async def call(self, role: str, method: str, *arguments: Any) -> Any:
+        """What a method of one of the actors returns."""
+        return await getattr(self.actors[role], method)(*arguments)
+
+
+def make_plane(
+    owner: SiteActor, runtime: Runtime, *, has_peers: bool, host: str | None = None
+) -> DataPlane | None:
+    """The data plane of one actor; None where all that it talks to shares its process.
+
+    has_peers: whether it talks to other sites. host: address on which it awaits them, or actors of this site on other
+    nodes; None if it does not.
+    """
+    if runtime.new_plane is not None:
+        return runtime.new_plane(owner) if has_peers else None
+    os.makedirs(runtime.directory, mode=0o700, exist_ok=True)
+    from tandem.transport.handshake import with_secret
+    from tandem.transport.sockets import SocketPlane
+
+    server_tls, client_tls = _cluster_tls()
+    return SocketPlane(
+        owner,
+        handshake=with_secret(owner.name, runtime.secret, spans_nodes=runtime.node_address is not None),
+        directory=runtime.directory if has_peers or host is None else None,
+        host=host,
+        port=runtime.config.link.port if has_peers else 0,
+        server_tls=server_tls,
+        client_tls=client_tls,
+    )
+
+
+def _cluster_tls() -> tuple[ssl.SSLContext | None, ssl.SSLContext | None]:
+    """The cluster's certificates, if Ray uses TLS."""
+    from tandem.transport.sockets import tls_contexts, uses_tls
+
+    if not uses_tls():
+        return None, None
+    names = ("RAY_TLS_SERVER_CERT", "RAY_TLS_SERVER_KEY", "RAY_TLS_CA_CERT")
+    return tls_contexts(*(os.environ[name] for name in names))
 
 
 def _resident_bytes() -> int:
     """Memory that this process holds."""
     with open("/proc/self/statm") as statm:
         return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-
-
-def remedy_for(party: str) -> str:
-    """What helps where an actor of a party has died."""
-    if party not in PARTIES:
-        return "close this cluster and launch another"
-    return f"ask again in a moment where `tandem up {party}` started it, else launch again"
-
-
-def sendable(text: str) -> str:
-    """`text` in a form that fits a message: characters that UTF-8 cannot encode are escaped, long texts are cut."""
-    return text[:MAX_REASON_CHARS].encode("utf-8", "backslashreplace").decode()
-
-
-def report_failure(session: int, error: TandemError) -> DecoderFailed:
-    """To the coordinator, whose session cannot be decoded here."""
-    return DecoderFailed(session=session, reason=sendable(str(error)), fault=error.fault)

@@ -84,7 +84,7 @@ class DraftQueueActor(SiteActor):
         """Why no query can be taken now, if so; an actor that was replaced may not be connected yet."""
         return self._obstacle()
 
-    async def limit_queries(self, max_queries: int) -> None:
+    def limit_queries(self, max_queries: int) -> None:
         """So many are open at once, as the cloud of a join link takes them, and no more than the settings say."""
         own = self.config.cluster.max_sessions
         self.table.max_open = min(own, max_queries)

@@ -9,116 +9,92 @@ import asyncio
 import contextlib
 import importlib
 import socket
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import ray
-from ray.exceptions import RayActorError, RayError
+from ray.exceptions import RayError
 
-from tandem.actors.handles import Call, Handles
+from tandem.actors.base import ActorStatistics
 from tandem.errors import CallError, TandemError
-from tandem.protocol.outbox import ActorKind
+from tandem.transport.port import Endpoint
 
 LOOK_AFTER_S = 1.0
 """A call that takes so long looks whether this machine's node is there still, and then again after as long."""
 
 NODE_ENDED = "This machine's Ray node and its actors have ended; run `tandem down`, then `tandem up` again."
 
-RayHandles = dict[str, Any]
-"""Ray handles of one party's actors by role, or Members of a process that several share."""
-
 
 @dataclass(frozen=True, slots=True)
-class Method:
-    """A method of an actor that shares its process; called like one of a Ray actor."""
-
-    call: Any  # `SharedProcess.call` of a Ray handle
-    role: ActorKind
-    name: str
-
-    def remote(self, *arguments: Any) -> Any:
-        """Start the call; returns what Ray returns."""
-        return self.call.remote(self.role, self.name, *arguments)
-
-    def options(self, **options: Any) -> Method:
-        """The same method under Ray's options for a call."""
-        return Method(self.call.options(**options), self.role, self.name)
-
-
-@dataclass(frozen=True, slots=True)
-class Member:
-    """An actor that shares its process; `member.method.remote(...)` as for a Ray actor."""
-
-    process: Any  # Ray handle of a SharedProcess
-    role: ActorKind
-
-    def __getattr__(self, name: str) -> Method:
-        if name.startswith("_"):
-            raise AttributeError(name)
-        return Method(self.process.call, self.role, name)
-
-
-class RayActors:
-    """The Ray handles of one party's actors, found again after one of them has died: it may have been replaced."""
-
-    def __init__(
-        self, handles: Mapping[str, Any], find: Callable[[], Mapping[str, Any]] | None = None
-    ) -> None:
-        """find: None where nobody replaces them."""
-        self._handles, self._find = handles, find
-        self._has_lost = False
-
-    def __getitem__(self, role: str) -> Any:
-        if self._has_lost and self._find is not None:
-            try:
-                self._handles = self._find()
-            except TandemError as error:
-                raise CallError(str(error)) from None
-            self._has_lost = False
-        return self._handles[role]
-
-    def translate(self, error: RayError) -> TandemError:
-        """What a call raises whose error was this; see `unwrap`."""
-        self._has_lost = self._has_lost or isinstance(error, RayActorError)
-        return unwrap(error)
-
-
 class RayActor:
-    """An actor behind a Ray handle or a Member; what Ray raises is a CallError with Ray's error as its cause."""
+    """An actor on Ray. Its methods, those of an `ActorPort`, raise what the actor raised, or CallError if it is lost.
 
-    def __init__(self, actors: RayActors, role: str) -> None:
-        self._actors = actors
-        self._role = role
+    What Ray raises is the cause of a CallError.
+    """
 
-    def __getattr__(self, name: str) -> RayMethod:
-        if name.startswith("_"):
-            raise AttributeError(name)
-        return RayMethod(self._actors, self._role, name)
+    process: Any  # Ray handle
+    role: str = ""  # of one that shares the process, a SharedProcess
 
+    def start(self, method: str, *arguments: Any) -> Any:
+        """Start a call of any method; returns Ray's reference to the result. Raises RayError."""
+        if self.role:
+            return self.process.call.remote(self.role, method, *arguments)
+        return getattr(self.process, method).remote(*arguments)
 
-@dataclass(frozen=True, slots=True)
-class RayMethod:
-    """A method of a RayActor."""
-
-    actors: RayActors
-    role: str
-    name: str
-
-    def remote(self, *arguments: Any) -> Call:
-        """Start a call."""
+    async def call(self, method: str, *arguments: Any) -> Any:
+        """What any method returns."""
         try:
-            reference = getattr(self.actors[self.role], self.name).remote(*arguments)
+            return await while_node_runs(self.start(method, *arguments))
         except RayError as error:
-            raise self.actors.translate(error) from error
+            raise unwrap(error) from error
 
-        async def wait() -> Any:
-            try:
-                return await while_node_runs(reference)
-            except RayError as error:
-                raise self.actors.translate(error) from error
+    async def prepare(self) -> dict[str, Any]:
+        """Load what takes time; returns a description of what was loaded."""
+        return dict(await self.call("prepare"))
 
-        return Call(wait)
+    async def describe(self) -> dict[str, Any]:
+        """The description that `prepare` returned."""
+        return dict(await self.call("describe"))
+
+    async def bind(self) -> Endpoint:
+        """Open the actor's end of the data plane and return its address."""
+        endpoint: Endpoint = await self.call("bind")
+        return endpoint
+
+    async def endpoint(self) -> Endpoint:
+        """The address that `bind` returned."""
+        endpoint: Endpoint = await self.call("endpoint")
+        return endpoint
+
+    async def connect_peers(self, endpoints: list[Endpoint]) -> None:
+        """Connect to those of `endpoints` that the actor dials."""
+        await self.call("connect_peers", endpoints)
+
+    async def forget_sessions(self) -> None:
+        """The draft queue that began them is no more."""
+        await self.call("forget_sessions")
+
+    async def tokenizer_json(self) -> str:
+        """Of a decoder's model."""
+        return str(await self.call("tokenizer_json"))
+
+    async def set_tokenizer(self, tokenizer_json: str) -> None:
+        """Give a draft queue its decoder's tokenizer."""
+        await self.call("set_tokenizer", tokenizer_json)
+
+    async def statistics(self) -> ActorStatistics:
+        """The actor's counters."""
+        statistics: ActorStatistics = await self.call("statistics")
+        return statistics
+
+    async def close(self) -> None:
+        """Stop tasks and connections."""
+        await self.call("close")
+
+
+RayActors = Mapping[str, RayActor]
+"""The actors of one party, by role."""
 
 
 async def while_node_runs(reference: Awaitable[Any]) -> Any:
@@ -165,15 +141,6 @@ def unwrap(error: RayError) -> TandemError:
     return CallError(f"A call to an actor failed with {kind}; see Ray's logs.")
 
 
-def wrap(handles: Mapping[str, Any], find: Callable[[], Mapping[str, Any]] | None = None) -> Handles:
-    """The actors of one party as everything but Ray's own part of the code sees them.
-
-    find: gives the handles again once an actor has died; None: there are no others.
-    """
-    actors = RayActors(handles, find)
-    return {role: RayActor(actors, role) for role in handles}
-
-
 def process_name(party: str, roles: Sequence[str]) -> str:
     """How Ray knows the process of these actors."""
     return f"{party}/{'+'.join(roles)}"
@@ -185,16 +152,15 @@ def names_in(process: str) -> list[str]:
     return [f"{party}/{role}" for role in roles.split("+")]
 
 
-def find_actor(name: str, namespace: str) -> Any:
-    """Ray handle of a running actor, or a Member. Raises ValueError if there is none."""
+def find_actor(name: str, namespace: str) -> RayActor:
+    """A running actor. Raises ValueError if there is none."""
     try:
-        return ray.get_actor(name, namespace=namespace)
+        return RayActor(ray.get_actor(name, namespace=namespace))
     except ValueError:
         for known in ray.util.list_named_actors(all_namespaces=True):
             if known["namespace"] == namespace and name in names_in(known["name"]):
                 process = ray.get_actor(known["name"], namespace=namespace)
-                role: Any = name.partition("/")[2]
-                return Member(process, role)
+                return RayActor(process, name.partition("/")[2])
         raise
 
 
@@ -204,8 +170,8 @@ def node_address() -> str:
     return next(str(node["NodeManagerAddress"]) for node in ray.nodes() if node["NodeID"] == own)
 
 
-def kill_actors(handles: Iterable[Any]) -> None:
+def kill_actors(actors: Iterable[RayActor]) -> None:
     """Stop the processes of actors at once."""
-    for process in {handle.process if isinstance(handle, Member) else handle for handle in handles}:
+    for process in {actor.process for actor in actors}:
         with contextlib.suppress(RayError):
             ray.kill(process)

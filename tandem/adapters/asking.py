@@ -87,7 +87,7 @@ def read_turns(tandem: Tandem, turns: Sequence[tuple[str, str]]) -> tuple[str, l
 
 def _check_system_prompt(tandem: Tandem, text: str) -> None:
     """The system message is a setting of the party, part of its stored caches; a message can only repeat it."""
-    configured = tandem.config.party(next(iter(tandem.actors))).system_prompt
+    configured = tandem.config.party(next(iter(tandem.sites))).system_prompt
     if text.strip() not in ("", configured.strip()):
         raise QueryError(
             f"A system message must be the configured one, but it is {text!r:.60}; leave it out, or set "

@@ -23,8 +23,8 @@ from tandem.client.batch import check_question
 from tandem.errors import ConfigError
 
 if TYPE_CHECKING:
+    from tandem.actors.tally import Tally
     from tandem.config.schema import Config
-    from tandem.sites.audit import Tally
 
 WIDTH = 22
 
@@ -81,8 +81,8 @@ def count(
     question: str, config: Config, join: str | None, log: StageLog, options: dict[str, Any]
 ) -> tuple[Tally, Any]:
     """Ask, and count what the device sends, until both parties have ended the question. Raises TandemError."""
+    from tandem.actors.tally import Tally, listening_queue
     from tandem.client.tandem import Tandem
-    from tandem.sites.audit import Tally, listening_queue
     from tandem.topology import Party
 
     tally = Tally()
@@ -102,7 +102,7 @@ def count(
 
 def lines(tally: Tally, num_tokens: int) -> list[str]:
     """A table for people: kinds in their order, and the sum."""
-    from tandem.sites.audit import KINDS
+    from tandem.actors.tally import KINDS
 
     rows = [
         f"{kind:<{WIDTH}} {tally.counts[kind]:>6} {tally.num_bytes[kind]:>9,}  {meaning}"

@@ -88,7 +88,7 @@ def serve(
     config = load_settings(config_file, overrides, log)
     folder = keys or _default_folder()
     host, port = listen or (LOOPBACK, DEFAULT_PORT)
-    from tandem.sites.serving import Address, served
+    from tandem.sites.host import Address, served
 
     # Links to a cloud that listens everywhere name this machine's address in its own network.
     public_host, public_port = public or (socket.getfqdn() if host in ("0.0.0.0", "::") else host, 0)

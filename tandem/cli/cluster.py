@@ -116,7 +116,7 @@ def _repair(
     """
     from tandem.cluster import attach, credentials, nodes, registry, supervisor
     from tandem.cluster.start_settings import start_settings
-    from tandem.sites.wiring import check_files
+    from tandem.sites.startup import check_files
 
     is_elsewhere = join not in (None, entry.address)
     loss = None if node_only else _find_loss(entry, join, config)
@@ -166,7 +166,7 @@ def _start(
     """
     from tandem.cluster import attach, registry, supervisor
     from tandem.cluster.start_settings import start_settings
-    from tandem.sites.wiring import check_files
+    from tandem.sites.startup import check_files
 
     check_files(config, (party,), log)
     node = attach.start_node(party, join=join, config=config)

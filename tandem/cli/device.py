@@ -23,16 +23,15 @@ def device(join: Join = None, config_file: ConfigFile = None, overrides: Overrid
     config = load_settings(config_file, overrides, log)
     from tandem.cluster.start_settings import start_settings
     from tandem.joining.join_link import read_link
-    from tandem.sites import joined
-    from tandem.sites.local_calls import socket_folder
-    from tandem.sites.offering import offered, reserved
+    from tandem.sites.home import join as join_cloud
+    from tandem.sites.socket import listening, reserved, socket_folder
     from tandem.topology import Party
 
     link, folder = read_link(join), socket_folder()
     with (
         reserved(folder),
-        contextlib.closing(joined.join(link, config, log)) as site,
-        offered(site, config, folder, start_settings(config, Party.DEVICE)),
+        contextlib.closing(join_cloud(link, config, log)) as site,
+        listening(site, config, folder, start_settings(config, Party.DEVICE)),
     ):
         log("ready: `tandem ask QUESTION` and `tandem chat` ask this device, until Ctrl-C")
         with contextlib.suppress(KeyboardInterrupt):

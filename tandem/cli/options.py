@@ -210,7 +210,7 @@ class Place:
             return Tandem.launch(config, progress=log)
         address = self.address or config.cluster.address
         if not address:
-            from tandem.sites.attached import is_device_running
+            from tandem.sites.socket import is_device_running
 
             if not config.is_federated and is_device_running():
                 return Tandem.connect(None, config, progress=log)

@@ -49,7 +49,7 @@ def status(
 
 def read_state(address: str, config: Config, log: StageLog) -> dict[str, Any]:
     """What runs at an address, or on this machine. Raises ClusterError."""
-    from tandem.sites.attached import is_device_running
+    from tandem.sites.socket import is_device_running
 
     if not address and not config.is_federated and is_device_running():
         from tandem.client.tandem import Tandem

@@ -1,4 +1,4 @@
-"""Asks the actors of a question's home party, and follows its events; the same wherever the actors run."""
+"""Asks the site of a question's home party, and follows its events; the same wherever the site runs."""
 
 from __future__ import annotations
 
@@ -12,13 +12,12 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from tandem.actors.handles import Handles
 from tandem.config.sampling import SamplingParams
 from tandem.conversation import ask_to_condense
 from tandem.errors import CallError, Code, QueryError, TandemError
 from tandem.events import DoneEvent, Event, SourcesEvent, TokenEvent
 from tandem.modes.spec import SessionSpec
-from tandem.protocol.outbox import kind_of
+from tandem.sites.port import SitePort
 
 # ---- A question that stands for itself, written from a conversation: what documents are found by -----------
 
@@ -80,17 +79,17 @@ LOST_SOURCES_WAIT_S = 1.0
 
 
 class Asker:
-    """Asks through the actors of the parties."""
+    """Asks through the sites of the parties."""
 
     def __init__(
         self,
-        parties: Mapping[str, Handles],
+        sites: Mapping[str, SitePort],
         explain_loss: Callable[[CallError], str],
         described: Callable[[], Mapping[str, Mapping[str, Any]]] = dict,
     ) -> None:
         """explain_loss: makes a sentence of a call that failed; it may block. described: what parties have loaded."""
         self._described = described
-        self._parties = parties
+        self._sites = sites
         self._explain_loss = explain_loss
         self._tokenizer: Tokenizer | None = None
 
@@ -99,7 +98,7 @@ class Asker:
 
         limit_s: for the whole answer. Raises QueryError.
         """
-        if spec.home not in self._parties:
+        if spec.home not in self._sites:
             raise QueryError(
                 f"The {spec.home} answers by itself where its client is, which a join link does not reach; leave out "
                 f'only={str(spec.home)!r}, or let it write every token with mode="speculative" and max_proposal=0.',
@@ -110,7 +109,10 @@ class Asker:
             spec = replace(spec, condensed=await self._condense(spec, limit_s / 2))
         try:
             spec = await self.fit(spec)
-            await self._open(spec)
+            # Not awaited: the events will tell how it went.
+            opening = asyncio.ensure_future(self._sites[spec.home].open(spec.as_for(spec.home).to_json()))
+            opening.add_done_callback(lambda done: done.cancelled() or done.exception())
+            await asyncio.sleep(0)  # it is under way before the first call for events
             async with contextlib.aclosing(self._events(spec, limit_s, at_once, started_s)) as events:
                 async for event in events:
                     is_done = isinstance(event, DoneEvent)
@@ -124,9 +126,9 @@ class Asker:
     async def count_tokens(self, texts: Sequence[str]) -> int:
         """Tokens of these texts, as the model of the first party here counts them. Raises QueryError."""
         if self._tokenizer is None:
-            decoder = next(iter(self._parties.values()))["decoder"]
+            site = next(iter(self._sites.values()))
             try:
-                self._tokenizer = Tokenizer.from_str(await decoder.tokenizer_json.remote())
+                self._tokenizer = Tokenizer.from_str(await site.tokenizer_json())
             except CallError as error:
                 raise QueryError(
                     await asyncio.to_thread(self._explain_loss, error), code=error.code
@@ -156,35 +158,29 @@ class Asker:
         num_bytes = sum(len(text.encode()) for text in texts)
         if shortest is None or num_bytes + FRAME_TOKENS + 2 * spec.sampling.max_new_tokens <= shortest:
             return spec
-        decoders = (handle for role, handle in self._parties[spec.home].items() if kind_of(role) == "decoder")
         room = spec.sampling.max_new_tokens
         # A lost decoder is told of by who opens the query.
-        with contextlib.suppress(CallError, StopIteration):
-            room = min(room, await next(decoders).answer_room.remote(spec.to_json(), shortest))
+        with contextlib.suppress(CallError):
+            room = min(room, await self._sites[spec.home].answer_room(spec.to_json(), shortest))
         return replace(spec, sampling=replace(spec.sampling, max_new_tokens=room))
 
     async def _give_up(self, spec: SessionSpec) -> None:
         """Cancel a query, without waiting long for a party that is lost."""
-        queue = self._parties[spec.home]["draft_queue"]
         with contextlib.suppress(TandemError, TimeoutError):
-            await asyncio.wait_for(queue.cancel.remote(spec.session), RPC_GRACE_S)
-
-    async def _open(self, spec: SessionSpec) -> None:
-        """At home, which opens it at the peer across the link. Not awaited: the events will tell."""
-        self._parties[spec.home]["draft_queue"].open.remote(spec.as_for(spec.home).to_json())
+            await asyncio.wait_for(self._sites[spec.home].cancel(spec.session), RPC_GRACE_S)
 
     async def _events(
         self, spec: SessionSpec, limit_s: float, at_once: bool, started_s: float
     ) -> AsyncGenerator[Event, None]:
         """The home party's events in order, with each party's sources as soon as they are known."""
         deadline_s = started_s + limit_s
-        queue = self._parties[spec.home]["draft_queue"]
+        site = self._sites[spec.home]
         sources = [asyncio.ensure_future(self._sources(party, spec, limit_s)) for party in spec.parties]
         position = 0
         try:
             while True:
                 left_s = deadline_s - time.monotonic()
-                call = queue.events.remote(spec.session, position, min(EVENTS_WAIT_S, left_s), at_once)
+                call = site.events(spec.session, position, min(EVENTS_WAIT_S, left_s), at_once)
                 async with asyncio.timeout(
                     left_s + RPC_GRACE_S
                 ):  # `wait_for` would take a task for each call
@@ -220,14 +216,11 @@ class Asker:
     async def _sources(self, party: str, spec: SessionSpec, limit_s: float) -> SourcesEvent | None:
         event: SourcesEvent | None = None
         with contextlib.suppress(TandemError):  # the answer can go on without this party
-            queue = self._parties[spec.home]["draft_queue"]
-            event = await queue.sources.remote(spec.session, limit_s, party)
+            event = await self._sites[spec.home].sources(spec.session, limit_s, party)
         if event is None or party != spec.home:
             return event
         with contextlib.suppress(TandemError):
-            passages = await self._parties[party]["retriever"].passages.remote(
-                [source.id for source in event.sources]
-            )
+            passages = await self._sites[party].passages([source.id for source in event.sources])
             sources = (
                 replace(source, **known) for source, known in zip(event.sources, passages, strict=True)
             )

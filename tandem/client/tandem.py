@@ -19,7 +19,7 @@ from tandem.config.checks import change
 from tandem.config.schema import Config, checked_config
 from tandem.errors import QueryError
 from tandem.events import Answer, Event, collect
-from tandem.sites.deployment import ActorClasses, Deployment, Progress, ignore
+from tandem.sites.port import ActorClasses, Deployment, Progress, ignore
 from tandem.topology import Party
 
 if TYPE_CHECKING:
@@ -32,16 +32,16 @@ if TYPE_CHECKING:
 
 def find_device(config: Config, progress: Progress) -> Deployment | None:
     """The device that `tandem device` runs here; None if there is none. Raises ClusterError."""
-    from tandem.sites import attached
+    from tandem.sites import socket
 
-    if not attached.is_device_running():
+    if not socket.is_device_running():
         return None
     from tandem.cluster.start_settings import explain_ignored
 
-    device = attached.attach(progress)
-    if ignored := explain_ignored(config, [(Party.DEVICE, device.settings)]):
+    deployment = socket.connect(progress)
+    if ignored := explain_ignored(config, [(Party.DEVICE, deployment.device.settings)]):
         progress(ignored)
-    return device
+    return deployment
 
 
 T = TypeVar("T")
@@ -57,10 +57,10 @@ class Tandem:
         """Use `launch`, `connect` or `join`."""
         self.config = config
         self.described = deployment.described
-        self.actors = deployment.parties  # those that can be called from here, by party
+        self.sites = deployment.sites  # those that can be asked from here, by party
         self._deployment = deployment
         self._asker = Asker(
-            self.actors,
+            self.sites,
             lambda error: deployment.explain_loss(error, self.config),
             lambda: deployment.described,
         )
@@ -94,9 +94,9 @@ class Tandem:
         if runtime is not None:
             config = replace(config, cluster=change(config.cluster, {"runtime": runtime}, "cluster"))
         if config.cluster.runtime == "inline":
-            from tandem.sites import inline
+            from tandem.sites import local
 
-            return cls(config, inline.launch(config, progress or ignore, actor_classes, hosts))
+            return cls(config, local.launch(config, progress or ignore, actor_classes, hosts))
         from tandem.cluster import bootstrap
 
         return cls(config, bootstrap.launch(config, hosts, progress or ignore, actor_classes))
@@ -136,10 +136,10 @@ class Tandem:
         answers, only if `link.on_peer_loss` is "fail".
         """
         from tandem.joining.join_link import read_link
-        from tandem.sites import joined
+        from tandem.sites import home
 
         config = checked_config(config)
-        return cls(config, joined.join(read_link(link), config, progress or ignore, actor_classes))
+        return cls(config, home.join(read_link(link), config, progress or ignore, actor_classes))
 
     @property
     def nodes(self) -> tuple[NodeInfo, ...]:

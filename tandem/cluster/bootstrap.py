@@ -19,42 +19,44 @@ import ray
 from ray.exceptions import RayActorError, RayError
 
 from tandem.actors.base import Runtime
-from tandem.actors.handles import Handles
-from tandem.actors.ray_handles import NODE_ENDED, RayHandles, is_node_there, wrap
+from tandem.actors.ray_handles import NODE_ENDED, RayActors, is_node_there
 from tandem.cluster import credentials, nodes
 from tandem.cluster.attach import attach, attached, wait_for_roles
 from tandem.cluster.launch import PartyLost, close_actors, create_party, find_party, runtime_for
 from tandem.cluster.nodes import Host, NodeInfo
 from tandem.cluster.registry import find_address
+from tandem.cluster.site import RaySite
 from tandem.cluster.table import collect_status, explain_loss, is_supervised
 from tandem.config.schema import Config
 from tandem.errors import CallError, ClusterError, TandemError
-from tandem.sites.agreement import compare, warn_of_drafter
-from tandem.sites.deployment import ActorClasses, Progress
-from tandem.sites.wiring import check_files, connect_parties, describe, start_together
-from tandem.system.loop_thread import LoopThread
+from tandem.sites.port import ActorClasses, Deployment, Progress
+from tandem.sites.startup import (
+    check_files,
+    compare,
+    connect_parties,
+    describe,
+    start_together,
+    warn_of_drafter,
+)
 
 AGAIN_S = 0.5
 """Between two attempts to find a party that is being started again."""
 
 
-@dataclass
-class Cluster:
-    """All parties' actors, the loop on which this process calls them, and what must be undone in the end."""
+@dataclass(kw_only=True)
+class Cluster(Deployment):
+    """All parties' sites on Ray, and what must be undone in the end."""
 
-    parties: dict[str, Handles]
-    described: dict[str, dict[str, Any]]  # what each party's actors reported of model and index
-    loop: LoopThread
-    handles: dict[str, RayHandles] = field(default_factory=dict)  # of the actors that this process started
-    nodes: list[NodeInfo] = field(default_factory=list)  # started by this process
-    socket_folder: str = ""
+    sites: dict[str, RaySite] = field(default_factory=dict)
+    actors: dict[str, RayActors] = field(default_factory=dict)  # that this process started
+    nodes: list[NodeInfo] = field(default_factory=list)
     undo: ExitStack = field(default_factory=ExitStack)
 
     def close(self) -> None:
         """Stop what was started; a cluster that ran already is only left."""
         with contextlib.suppress(RayError, TandemError):
             if self.nodes:
-                self.loop.run(close_actors(self.handles))
+                self.loop.run(close_actors(self.actors))
         self.abandon()
 
     def abandon(self) -> None:
@@ -98,7 +100,7 @@ def launch(
     host = config.link.host or hosts[config.topology.dialled[0]].address or "127.0.0.1"
     runtime = runtime_for(config, secrets.token_bytes(32), host)
     saved = {name: os.environ.get(name) for name in environment}
-    cluster = Cluster({}, {}, LoopThread(), socket_folder=runtime.directory)
+    cluster = Cluster(socket_folder=runtime.directory)
     cluster.undo.callback(credentials.restore_environment, saved)
     cluster.undo.callback(shutil.rmtree, runtime.directory, ignore_errors=True)
     cluster.undo.callback(cluster.stop_nodes)
@@ -106,7 +108,7 @@ def launch(
     os.environ.update(environment)
     with _undo_on_failure(cluster):
         _start_nodes(cluster, runtime, environment, hosts, actor_classes or {}, progress)
-        cluster.described = cluster.loop.run(start_together(cluster.parties, config, progress))
+        cluster.described = cluster.loop.run(start_together(cluster.actors, config, progress))
         warn_of_drafter(cluster.described, progress)
     return cluster
 
@@ -118,7 +120,7 @@ def connect(address: str | None, config: Config, progress: Progress) -> Cluster:
     """
     config.require_cluster("Tandem.connect")
     address = find_address(address, config, progress)
-    cluster = Cluster({}, {}, LoopThread())
+    cluster = Cluster()
     with _undo_on_failure(cluster):
         cluster.undo.enter_context(attached(address, config))
         _find_parties(cluster, config, progress)
@@ -133,8 +135,10 @@ def _find_parties(cluster: Cluster, config: Config, progress: Progress) -> None:
     is_waiting = False
     while True:
         try:
-            cluster.parties.update(_find_present(config, progress))
-            cluster.described = cluster.loop.run(_meet(cluster.parties, config))
+            parties = _find_present(config, progress)
+            for party, found in parties.items():
+                cluster.sites[party] = RaySite(found, partial(find_party, party, config))
+            cluster.described = cluster.loop.run(_meet(parties, config))
             return
         except PartyLost as error:
             if not is_node_there():
@@ -147,14 +151,13 @@ def _find_parties(cluster: Cluster, config: Config, progress: Progress) -> None:
             time.sleep(AGAIN_S)
 
 
-def _find_present(config: Config, progress: Progress) -> dict[str, Handles]:
+def _find_present(config: Config, progress: Progress) -> dict[str, RayActors]:
     """The parties that are up. Raises ClusterError where one is missing without which nothing can be answered."""
-    parties: dict[str, Handles] = {}
+    parties: dict[str, RayActors] = {}
     missing: dict[str, ClusterError] = {}
     for party in config.parties:
-        find = partial(find_party, party, config)
         try:
-            parties[party] = wrap(find(), find)
+            parties[party] = find_party(party, config)
         except PartyLost:
             raise
         except ClusterError as error:
@@ -210,8 +213,8 @@ def _start_nodes(
     wait_for_roles((first,), limit_s, still_running)
     # Ray keeps the others' actors waiting for their nodes, while the first one's start already.
     for party in config.parties:
-        cluster.handles[party] = create_party(party, runtime, detached=False, actor_classes=actor_classes)
-        cluster.parties[party] = wrap(cluster.handles[party])
+        cluster.actors[party] = create_party(party, runtime, detached=False, actor_classes=actor_classes)
+        cluster.sites[party] = RaySite(cluster.actors[party])
     for number, party in enumerate(
         others, 2
     ):  # one at a time: on one machine they would take each other's ports
@@ -221,7 +224,7 @@ def _start_nodes(
     progress(f"nodes: {len(config.parties)} up ({', '.join(config.parties)})")
 
 
-async def _meet(parties: dict[str, Handles], config: Config) -> dict[str, dict[str, Any]]:
+async def _meet(parties: Mapping[str, RayActors], config: Config) -> dict[str, dict[str, Any]]:
     limit_s = config.cluster.start_timeout_s
     try:
         async with asyncio.timeout(limit_s):

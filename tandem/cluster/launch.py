@@ -13,31 +13,30 @@ import contextlib
 import hashlib
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 import ray
 from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from tandem.actors.base import Runtime
+from tandem.actors.base import Runtime, SharedProcess
 from tandem.actors.decoder_pool import decoder_roles
 from tandem.actors.ray_handles import (
-    Member,
-    RayHandles,
+    RayActor,
+    RayActors,
     find_actor,
     kill_actors,
+    node_address,
     process_name,
 )
-from tandem.actors.shared import SharedProcess
 from tandem.cluster import nodes
 from tandem.cluster.attach import attached
 from tandem.cluster.table import explain_party, is_supervised, needed, read_actors
 from tandem.config.schema import Config
-from tandem.errors import ClusterError
+from tandem.errors import ClusterError, TandemError
 from tandem.protocol.outbox import ROLES, ActorKind, kind_of
-from tandem.sites.deployment import ActorClasses
-from tandem.sites.site import ACTOR_CLASSES
-from tandem.sites.wiring import call_all
+from tandem.sites.local import ACTOR_CLASSES
+from tandem.sites.port import ActorClasses
 
 LIGHT: tuple[ActorKind, ...] = ("aggregator", "profiler", "scheduler")
 """Actors that may share the draft queue's process."""
@@ -66,14 +65,14 @@ def create_party(
     detached: bool,
     actor_classes: ActorClasses = ACTOR_CLASSES,
     wanted: Collection[str] | None = None,
-) -> RayHandles:
+) -> RayActors:
     """Ask Ray for the actors of a side, in as many processes as the settings say; they start in parallel.
 
     wanted: only these, by role, each with all that share its process; None: all. actor_classes: an extension point:
     classes to use instead of those in ACTOR_CLASSES, from which they derive; a kind that is not named keeps its class.
     """
     classes = {**ACTOR_CLASSES, **actor_classes}
-    handles: RayHandles = {}
+    handles: dict[str, RayActor] = {}
     for roles in plan_processes(party, runtime.config):
         if wanted is None or set(roles) & set(wanted):
             handles |= _create(party, {role: classes[kind_of(role)] for role in roles}, runtime, detached)
@@ -94,7 +93,7 @@ def roles_of(party: str, config: Config) -> set[str]:
     return {role for roles in plan_processes(party, config) for role in roles}
 
 
-def find_party(party: str, config: Config) -> RayHandles:
+def find_party(party: str, config: Config) -> RayActors:
     """The running actors of a side, ready to be asked. Raises ClusterError that names those that are not.
 
     It is a PartyLost if that may change by itself.
@@ -102,11 +101,11 @@ def find_party(party: str, config: Config) -> RayHandles:
     if loss := explain_party(party, read_actors(config, (party,)), config):
         raise (PartyLost if is_supervised(party, config) else ClusterError)(loss)
     try:
-        handles: RayHandles = {}
+        handles: dict[str, RayActor] = {}
         for actor in needed(read_actors(config, (party,))):
             handles.setdefault(actor.kind, find_actor(actor.name, config.cluster.namespace))
         is_prepared = are_prepared(handles.values())
-        obstacle = ray.get(handles["draft_queue"].find_obstacle.remote(), timeout=ANSWER_S)
+        obstacle = ray.get(handles["draft_queue"].start("find_obstacle"), timeout=ANSWER_S)
     except (ValueError, RayError):
         raise PartyLost(f"The {party} side has just lost an actor; see `tandem status`.") from None
     if not all(is_prepared):
@@ -116,9 +115,9 @@ def find_party(party: str, config: Config) -> RayHandles:
     return handles
 
 
-def are_prepared(handles: Iterable[Any]) -> list[bool]:
+def are_prepared(handles: Iterable[RayActor]) -> list[bool]:
     """Whether each of these actors is. Raises RayError if one does not answer."""
-    return list(ray.get([handle.is_prepared.remote() for handle in handles], timeout=ANSWER_S))
+    return list(ray.get([handle.start("is_prepared") for handle in handles], timeout=ANSWER_S))
 
 
 def find_loss(address: str, party: str, config: Config) -> str | None:
@@ -127,10 +126,11 @@ def find_loss(address: str, party: str, config: Config) -> str | None:
         return explain_party(party, read_actors(config, (party,)), config)
 
 
-async def close_actors(parties: Mapping[str, RayHandles]) -> None:
+async def close_actors(parties: Mapping[str, RayActors]) -> None:
     """Close the actors' tasks and connections, then stop the actors."""
-    with contextlib.suppress(RayError, TimeoutError):
-        await asyncio.wait_for(call_all(parties, "close"), 5.0)
+    with contextlib.suppress(TandemError, TimeoutError):
+        every = [actor for actors in parties.values() for actor in actors.values()]
+        await asyncio.wait_for(asyncio.gather(*(actor.close() for actor in every)), 5.0)
     for handles in parties.values():
         kill_actors(handles.values())
 
@@ -177,7 +177,7 @@ def place(party: str, role: str, config: Config, *, detached: bool) -> dict[str,
     return options
 
 
-def _create(party: str, classes: Mapping[str, type[Any]], runtime: Runtime, detached: bool) -> RayHandles:
+def _create(party: str, classes: Mapping[str, type[Any]], runtime: Runtime, detached: bool) -> RayActors:
     """One process with these actors, by role."""
     roles, config = list(classes), runtime.config
     options: dict[str, Any] = {
@@ -192,9 +192,10 @@ def _create(party: str, classes: Mapping[str, type[Any]], runtime: Runtime, deta
     if detached:
         options["lifetime"] = "detached"
     spans_nodes = detached and config.party(party).num_decoders > 1
-    runtime = replace(runtime, config=config.seen_by(party), spans_nodes=spans_nodes)
+    address = node_address if spans_nodes else None
+    runtime = replace(runtime, config=config.seen_by(party), node_address=address)
     if len(roles) == 1:
         runtime = replace(runtime, role=roles[0])
-        return {roles[0]: ray.remote(classes[roles[0]]).options(**options).remote(party, runtime)}
+        return {roles[0]: RayActor(ray.remote(classes[roles[0]]).options(**options).remote(party, runtime))}
     process = ray.remote(SharedProcess).options(**options).remote(party, runtime, classes)
-    return {role: Member(process, cast("ActorKind", role)) for role in roles}
+    return {role: RayActor(process, role) for role in roles}

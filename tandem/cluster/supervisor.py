@@ -27,8 +27,7 @@ import ray
 from ray.exceptions import RayError
 
 from tandem.actors.base import Runtime
-from tandem.actors.handles import Handles
-from tandem.actors.ray_handles import RayHandles, find_actor, kill_actors, wrap
+from tandem.actors.ray_handles import RayActor, RayActors, find_actor, kill_actors
 from tandem.cluster import nodes
 from tandem.cluster.attach import wait_for_roles
 from tandem.cluster.launch import (
@@ -44,8 +43,8 @@ from tandem.cluster.table import SUPERVISOR, explain_party, read_actors, running
 from tandem.config.schema import Config
 from tandem.errors import ClusterError, TandemError
 from tandem.protocol.outbox import kind_of
-from tandem.sites.deployment import Progress
-from tandem.sites.wiring import connect_parties, join_actors, start_actors
+from tandem.sites.port import Progress
+from tandem.sites.startup import connect_parties, join_actors, start_actors
 
 WATCH_S = 1.0
 """Between two looks at who runs."""
@@ -144,11 +143,11 @@ class Watch:
         """Have the draft queues of the party and of its peers that are up connect; whether that were all."""
         config = self._runtime.config
         wanted = {self._party, *config.topology.peers(self._party)}
-        parties: dict[str, Handles] = {}
+        parties: dict[str, RayActors] = {}
         for party in config.parties:
             with contextlib.suppress(ClusterError):  # it is not up, or is being replaced itself
                 if party in wanted:
-                    parties[party] = wrap(find_party(party, config))
+                    parties[party] = find_party(party, config)
         if self._party not in parties or len(parties) == 1:
             return False
         try:
@@ -213,7 +212,7 @@ def start_party(role: str, config: Config, progress: Progress = lambda line: Non
     supervisor = _create(role, runtime)
     try:
         replace_actors(role, runtime, progress=progress)
-        ray.get(supervisor.watch.remote(), timeout=config.cluster.start_timeout_s)
+        ray.get(supervisor.start("watch"), timeout=config.cluster.start_timeout_s)
     except BaseException:
         kill_actors([supervisor])
         raise
@@ -239,13 +238,13 @@ def replace_actors(
     others = {} if lost is None else find_serving(party, config)
     stop_actors(party, running_roles(party, config) if lost is None else lost, config)
     if lost and "draft_queue" in others:  # whether its connections to them have noticed or not
-        ray.get([others["draft_queue"].drop.remote(f"{party}/{role}") for role in lost], timeout=ANSWER_S)
+        ray.get([others["draft_queue"].start("drop", f"{party}/{role}") for role in lost], timeout=ANSWER_S)
     handles = create_party(party, runtime, detached=True, wanted=lost)
     try:
         if lost is None:
-            starting: Any = start_actors({party: wrap(handles)}, progress)
+            starting: Any = start_actors({party: handles}, progress)
         else:
-            starting = join_actors(wrap(others | handles), list(handles))
+            starting = join_actors({**others, **handles}, list(handles))
         asyncio.run(asyncio.wait_for(starting, config.cluster.start_timeout_s))
     except BaseException:
         kill_actors(handles.values())
@@ -257,18 +256,18 @@ def is_complete(party: str, config: Config) -> bool:
     reaches another, is stopped: whoever started it has died. Raises RayError or ValueError if one has just died."""
     serving, up = find_serving(party, config), running_roles(party, config)
     queue = serving.get("draft_queue")
-    names = set() if queue is None else ray.get(queue.reached.remote(), timeout=ANSWER_S)
+    names = set() if queue is None else ray.get(queue.start("reached"), timeout=ANSWER_S)
     reached = {role for role in up if f"{party}/{role}" in names}
     strays = {role for role in up - reached if kind_of(role) in map(kind_of, reached)}
     stop_actors(party, strays, config)
     return up - strays <= serving.keys()
 
 
-def find_serving(party: str, config: Config) -> RayHandles:
+def find_serving(party: str, config: Config) -> RayActors:
     """Those of a party's actors that others can connect to. Raises RayError or ValueError if one has just died."""
     roles = running_roles(party, config)
     handles = {role: find_actor(f"{party}/{role}", config.cluster.namespace) for role in sorted(roles)}
-    asked = {handle.is_prepared.remote(): role for role, handle in handles.items()}
+    asked = {handle.start("is_prepared"): role for role, handle in handles.items()}
     if not asked:
         return {}
     answered, _ = ray.wait(list(asked), num_returns=len(asked), timeout=ANSWER_S)
@@ -288,7 +287,7 @@ def stop_actors(party: str, roles: Collection[str], config: Config) -> None:
             kill_actors([find_actor(f"{party}/{role}", config.cluster.namespace)])
 
 
-def _create(party: str, runtime: Runtime) -> Any:
+def _create(party: str, runtime: Runtime) -> RayActor:
     """The supervisor of a party, on its node; it starts in parallel to whatever follows."""
     options: dict[str, Any] = {
         "name": f"{party}/{SUPERVISOR}",
@@ -302,7 +301,7 @@ def _create(party: str, runtime: Runtime) -> Any:
         "enable_task_events": False,
     }
     seen = replace(runtime, config=runtime.config.seen_by(party))
-    return ray.remote(Supervisor).options(**options).remote(party, seen)
+    return RayActor(ray.remote(Supervisor).options(**options).remote(party, seen))
 
 
 def _shared_secret(party: str, config: Config) -> bytes:
@@ -312,6 +311,6 @@ def _shared_secret(party: str, config: Config) -> bytes:
             continue
         with contextlib.suppress(ValueError, RayError):  # there is none, or it has just died
             supervisor = find_actor(f"{other}/{SUPERVISOR}", config.cluster.namespace)
-            secret: Any = ray.get(supervisor.secret.remote())
+            secret: Any = ray.get(supervisor.start("secret"))
             return bytes(secret)
     return secrets.token_bytes(32)

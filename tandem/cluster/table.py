@@ -177,8 +177,8 @@ async def _ask_supervisors(config: Config) -> dict[str, Any]:
 
 async def _ask(name: str, method: str, config: Config) -> Any:
     try:
-        handle = find_actor(name, config.cluster.namespace)
-        return await asyncio.wait_for(getattr(handle, method).remote(), ANSWER_LIMIT_S)
+        actor = find_actor(name, config.cluster.namespace)
+        return await asyncio.wait_for(actor.start(method), ANSWER_LIMIT_S)
     except (ValueError, RayError, TimeoutError):  # it has just died, or hangs
         return None
 

@@ -146,21 +146,16 @@ class WorkerConfig(PartyConfig):
     )
 
 
-def check_parties(parties: Mapping[str, PartyConfig], mode: str, data_plane: str, runtime: str) -> None:
+def check_parties(parties: Mapping[str, PartyConfig], runtime: str) -> None:
     """Raise ConfigError if one of these parties cannot be run as it is set up."""
-    check_decoders(parties, data_plane)
+    check_decoders(parties)
     if runtime == "inline":
         check_one_decoder(parties)
 
 
-def check_decoders(parties: Mapping[str, PartyConfig], data_plane: str) -> None:
+def check_decoders(parties: Mapping[str, PartyConfig]) -> None:
     """Raise ConfigError if the decoders of one of these parties cannot be run as it is set up."""
     for name, party in parties.items():
-        if party.num_decoders > 1 and data_plane == "ray":
-            raise ConfigError(
-                f'The setting {name}.num_decoders is {party.num_decoders}, but link.data_plane is "ray", which serves '
-                'one decoder; set link.data_plane to "socket".'
-            )
         gpus = party.gpus_per_decoder
         if gpus > 1 and gpus != int(gpus):
             raise ConfigError(

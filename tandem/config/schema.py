@@ -238,9 +238,6 @@ class WeightsConfig(Settings):
 class LinkConfig(Settings):
     """The data plane between the two parties."""
 
-    data_plane: Literal["socket", "ray"] = Field(
-        default="socket", description="what carries drafts and verdicts"
-    )
     on_peer_loss: OnPeerLoss = Field(default="continue", description="what the device does without the cloud")
     peer_loss_margin_s: float = Field(
         default=1.0, ge=0, description="silence allowed beyond max(4 RTT, 0.5 s), in seconds"
@@ -304,7 +301,7 @@ class Config(Settings):
     def _check_together(self) -> Config:
         if self.cluster.runtime == "inline":
             self._check_inline()
-        check_parties(self._by_party(), self.decoding.mode, self.link.data_plane, self.cluster.runtime)
+        check_parties(self._by_party(), self.cluster.runtime)
         if self.is_federated:
             check_federation(self.server, self.workers, self.weights.workers, self.decoding.home)
         else:
@@ -325,10 +322,6 @@ class Config(Settings):
             raise ConfigError(
                 f"The setting cluster.address names a running Ray cluster (got {self.cluster.address!r}), but "
                 'cluster.runtime is "inline"; remove one of them.'
-            )
-        if self.link.data_plane == "ray":
-            raise ConfigError(
-                'The setting link.data_plane is "ray", but cluster.runtime is "inline"; remove one of them.'
             )
 
     @property

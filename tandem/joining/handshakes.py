@@ -17,7 +17,7 @@ import secrets
 import sys
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from tandem.errors import ProtocolError
 from tandem.joining.devices import Device
@@ -48,22 +48,32 @@ REFUSALS: Mapping[str, str] = {
 FOR_NOW = ("busy", "in_use")
 """Refusals that say when to come back."""
 
-Recognise = Callable[[bytes], Device | None]
-"""The device with a secret, also one that was revoked."""
 
-
-class Obstacle(NamedTuple):
+class RetryLater(NamedTuple):
     """Why a device cannot be taken now."""
 
     word: str  # of FOR_NOW
     retry_after_s: float
 
 
-FindObstacle = Callable[[str, str], Obstacle | None]
-"""Why a device, by its name and instance, cannot be taken; None: it can, and is."""
+class AdmissionPort(Protocol):
+    """Who may join, as a cloud decides it."""
+
+    @property
+    def about(self) -> Mapping[str, Any] | None:
+        """What devices that are let in learn of the cloud."""
+
+    def recognise(self, secret: bytes) -> Device | None:
+        """The device with a secret, also one that was revoked."""
+
+    def admit(self, device: Device, instance: str) -> RetryLater | None:
+        """Let a process of a device in; or why it cannot be taken now."""
+
+    def note_refusal(self, error: ProtocolError) -> None:
+        """A connection is refused."""
 
 
-class Holders:
+class Leases:
     """The process that has each device's link: while its connection lives, no other takes its place."""
 
     def __init__(self, is_connected: Callable[[str], bool]) -> None:
@@ -71,10 +81,10 @@ class Holders:
         self._is_connected = is_connected
         self._instances: dict[str, str] = {}  # the latest of each device
 
-    def take(self, device: str, instance: str) -> Obstacle | None:
+    def acquire(self, device: str, instance: str) -> RetryLater | None:
         """Give a process the device's link, unless another one has it."""
         if self._instances.get(device) != instance and self._is_connected(queue_of(device)):
-            return Obstacle("in_use", IN_USE_S)
+            return RetryLater("in_use", IN_USE_S)
         self._instances[device] = instance
         return None
 
@@ -129,18 +139,8 @@ class CloudHandshake:
 
     max_frame_bytes = MAX_HELLO_BYTES
 
-    def __init__(
-        self,
-        recognise: Recognise,
-        about: Mapping[str, Any],
-        find_obstacle: FindObstacle,
-        on_welcome: Callable[[Device], None] = lambda device: None,
-    ) -> None:
-        """about: what recognised devices learn about this cloud. on_welcome: called with one that is let in."""
-        self._recognise = recognise
-        self._about = about
-        self._find_obstacle = find_obstacle
-        self._on_welcome = on_welcome
+    def __init__(self, admission: AdmissionPort) -> None:
+        self._admission = admission
 
     def begin(self, certificate: bytes | None) -> list[bytes]:
         """The device speaks first."""
@@ -148,12 +148,19 @@ class CloudHandshake:
 
     def receive(self, frame: bytes) -> tuple[list[bytes], str | None]:
         """Welcome, and the device's name as that of its draft queue. Raises Refusal or ProtocolError."""
+        try:
+            return self._receive(frame)
+        except ProtocolError as error:
+            self._admission.note_refusal(error)
+            raise
+
+    def _receive(self, frame: bytes) -> tuple[list[bytes], str | None]:
         hello = _unpack(frame, "What connects")
         try:
             secret = b64decode(hello.get("secret", ""), validate=True)
         except (TypeError, ValueError):
             raise ProtocolError("What connects shows no token; use a join link.") from None
-        device = self._recognise(secret)
+        device = self._admission.recognise(secret)
         if device is None:
             raise _refusal("A token that this cloud has not given out was shown.", "stranger")
         if not device.is_welcome:
@@ -166,11 +173,11 @@ class CloudHandshake:
                 PROTOCOL_VERSION,
             )
         instance = hello.get("instance")
-        obstacle = self._find_obstacle(device.name, instance if isinstance(instance, str) else "")
-        if obstacle is not None:
-            raise _refusal(f"The device {device.name!r} cannot be taken now ({obstacle.word}).", *obstacle)
-        self._on_welcome(device)
-        return [_pack(tandem=JOINING_VERSION, about=dict(self._about))], queue_of(device.name)
+        later = self._admission.admit(device, instance if isinstance(instance, str) else "")
+        if later is not None:
+            raise _refusal(f"The device {device.name!r} cannot be taken now ({later.word}).", *later)
+        about = dict(self._admission.about or {})
+        return [_pack(tandem=JOINING_VERSION, about=about)], queue_of(device.name)
 
 
 def new_instance() -> str:

@@ -150,7 +150,7 @@ class Service:
     @property
     def home(self) -> str:
         """The party that runs here and answers clients."""
-        return next(iter(self.tandem.actors))
+        return next(iter(self.tandem.sites))
 
     @property
     def system_prompt(self) -> str:
@@ -160,7 +160,7 @@ class Service:
     @property
     def embedders(self) -> list[str]:
         """The embedder of the first party here that has documents; empty if there is none."""
-        names = [self.tandem.described[party].get("embedder") for party in self.tandem.actors]
+        names = [self.tandem.described[party].get("embedder") for party in self.tandem.sites]
         return [str(name) for name in names if name][:1]
 
     @cached_property
@@ -203,12 +203,12 @@ class Service:
 
     async def embed(self, texts: Sequence[str]) -> list[list[float]]:
         """Unit vectors, one per text. Raises TandemError."""
-        actors = self.tandem.actors
-        holder = next(party for party in actors if self.tandem.described[party].get("embedder"))
+        sites = self.tandem.sites
+        holder = next(party for party in sites if self.tandem.described[party].get("embedder"))
         vectors: list[list[float]] = []
         for first in range(0, len(texts), EMBEDDED_AT_ONCE):
             part = list(texts[first : first + EMBEDDED_AT_ONCE])
-            vectors += await actors[holder]["retriever"].embed.remote(part)
+            vectors += await sites[holder].embed(part)
         return vectors
 
 

@@ -1,7 +1,7 @@
 """The link between sites that share a process and an event loop: the bytes that a socket would carry, handed over.
 
 Frames are encoded, joined and cut apart as on a socket, and counted alike; there is no port, no proof and no delay. A
-site behind a real link has another `OpenLink` and is the same otherwise.
+site behind a real link has another `NewPlane` and is the same otherwise.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ class MemoryNetwork:
     def __init__(self) -> None:
         self._planes: dict[str, MemoryPlane] = {}
 
-    def open(self, owner: PlaneOwner) -> MemoryPlane:
-        """An `OpenLink`: the end of an actor's links."""
+    def new_plane(self, owner: PlaneOwner) -> MemoryPlane:
+        """A `NewPlane`: the end of an actor's links."""
         return MemoryPlane(owner, self._planes)
 
 
@@ -123,8 +123,8 @@ Receive = Callable[[Any, str], None]
 _log = logging.getLogger("tandem")
 
 
-class Exchange:
-    """The actors of one process, by name. One that has its process for itself is the only one of its exchange.
+class Bus:
+    """The actors of one process, by name. One that has its process for itself is the only one on its bus.
 
     Invariant: at most one handler runs at a time, and what it sends is received after it has returned.
     """
@@ -133,7 +133,7 @@ class Exchange:
         self._members: dict[str, Receive] = {}
         self._messages: deque[tuple[str, str, Any]] = deque()  # sender, receiver, message
         self._unflushed: dict[DataPlane, None] = {}
-        self._depth = 0  # turns within turns
+        self._depth = 0  # batches within batches
 
     def __contains__(self, name: str) -> bool:
         return name in self._members
@@ -144,17 +144,17 @@ class Exchange:
 
     def post(self, source: str, to: str, message: Any) -> None:
         """Hand a message to an actor of this process."""
-        with self.turn():
+        with self.batch():
             self._messages.append((source, to, message))
 
     def send(self, plane: DataPlane, to: str, frame: bytes) -> None:
         """Hand a frame for another process to a data plane."""
-        with self.turn():
+        with self.batch():
             plane.send(to, frame)
             self._unflushed[plane] = None
 
-    def turn(self) -> Exchange:
-        """`with exchange.turn():` delivers at the end what is sent within; one within another belongs to it.
+    def batch(self) -> Bus:
+        """`with bus.batch():` delivers at the end what is sent within; one within another belongs to it.
 
         No `await` within.
         """

@@ -12,13 +12,6 @@ from typing import Protocol
 from tandem.errors import ProtocolError
 from tandem.messages.wire import MAX_FRAME_BYTES, read_varint, write_varint
 
-OnFrames = Callable[[str, list[bytes]], None]
-"""Called with the sender's name and the frames that arrived together, in order."""
-OnConnected = Callable[[str], None]
-"""Called with the name of an actor to which there is a new connection."""
-OnLost = Callable[[str], None]
-"""Called with the name of an actor whose last connection broke."""
-
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
@@ -53,7 +46,9 @@ def add_counters(first: LinkCounters, second: LinkCounters) -> LinkCounters:
 class PlaneOwner(Protocol):
     """Whose frames a data plane carries: an actor."""
 
-    name: str  # "party/role"
+    @property
+    def name(self) -> str:
+        """As "party/role"."""
 
     def on_frames(self, source: str, frames: list[bytes]) -> None:
         """Frames of `source` arrived together, in order."""
@@ -95,7 +90,7 @@ class DataPlane(Protocol):
         """Stop listening and drop all connections."""
 
 
-OpenLink = Callable[[PlaneOwner], DataPlane]
+NewPlane = Callable[[PlaneOwner], DataPlane]
 """Makes the data plane on which an actor of a site in one process talks to other sites."""
 
 

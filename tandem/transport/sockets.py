@@ -14,9 +14,10 @@ import socket
 import ssl
 from collections import defaultdict
 from collections.abc import Callable, Coroutine, Iterator
+from dataclasses import dataclass
 from functools import partial
 from math import inf
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 from tandem.errors import ProtocolError, TandemError
 from tandem.messages.wire import MAX_FRAME_BYTES
@@ -25,9 +26,7 @@ from tandem.transport.port import (
     Endpoint,
     FrameSplitter,
     LinkCounters,
-    OnConnected,
-    OnFrames,
-    OnLost,
+    PlaneOwner,
     join_frames,
 )
 
@@ -41,32 +40,16 @@ VANISHED_MS = 25_000
 gives up after the same time, so that a device's link is free again; the end that dials tries again by itself."""
 
 
-class ConnectionOwner(Protocol):
-    """What a connection needs of its data plane."""
-
-    def opened(self, connection: Connection) -> None:
-        """There is a connection; the other end is still unknown."""
-
-    def proven(self, connection: Connection, name: str) -> None:
-        """The other end has proven that it is the actor `name`."""
-
-    def received(self, connection: Connection, frames: list[bytes], num_bytes: int) -> None:
-        """Bytes of a proven connection arrived, and completed these frames, perhaps none."""
-
-    def disconnected(self, connection: Connection) -> None:
-        """The connection broke."""
-
-
 class Connection(asyncio.Protocol):
     """A handshake, then frames. Until the other end is known only the small frames of the handshake are accepted."""
 
-    def __init__(self, owner: ConnectionOwner, handshake: Handshake, *, dials: bool, limit_s: float) -> None:
+    def __init__(self, plane: SocketPlane, handshake: Handshake, *, dials: bool, limit_s: float) -> None:
         """dials: whether this end opened it; limit_s: for the handshake."""
         self.dials = dials
         self.name: str | None = None  # of the other end, once proven
         self.proven: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.transport: asyncio.Transport | None = None
-        self._owner = owner
+        self._plane = plane
         self._handshake = handshake
         self._limit_s = limit_s
         self._splitter = FrameSplitter(handshake.max_frame_bytes)
@@ -81,7 +64,7 @@ class Connection(asyncio.Protocol):
         if handle is not None and handle.family in (socket.AF_INET, socket.AF_INET6):
             _set_options(handle, dials=self.dials)
         self._deadline = asyncio.get_running_loop().call_later(self._limit_s, self.abort)
-        self._owner.opened(self)
+        self._plane.opened(self)
         try:
             self._write(self._handshake.begin(_certificate_of(transport)))
         except ProtocolError as error:
@@ -103,7 +86,7 @@ class Connection(asyncio.Protocol):
             self.refuse(error)
             return
         if num_bytes and self.name is not None:
-            self._owner.received(self, frames, num_bytes)
+            self._plane.received(self, frames, num_bytes)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The end, whoever closed."""
@@ -111,7 +94,7 @@ class Connection(asyncio.Protocol):
         if self._resuming is not None:
             self._resuming.cancel()
         self._fail_proof(ConnectionError("the connection was closed before the proof"))
-        self._owner.disconnected(self)
+        self._plane.disconnected(self)
 
     def refuse(self, error: ProtocolError) -> None:
         """Close; nothing more is read from this end. It is told why where the handshake has words for it."""
@@ -158,7 +141,7 @@ class Connection(asyncio.Protocol):
         self._stop_deadline()
         self._splitter.max_frame_bytes = MAX_FRAME_BYTES
         self.name = name
-        self._owner.proven(self, name)
+        self._plane.proven(self, name)
         if not self.proven.done():
             self.proven.set_result(name)
 
@@ -179,33 +162,37 @@ def _set_options(handle: socket.socket, *, dials: bool) -> None:
             handle.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
-# ---- Accepting connections over TCP ------------------------------------------------------------------------
+# ---- Accepting connections ---------------------------------------------------------------------------------
 
 
 _log = logging.getLogger("tandem")
 ACCEPT_RETRY_S = 0.1
 """Pause where the system has no file descriptor left."""
 BACKLOG = 128
+MAX_UNPROVEN = 64
+"""Accepted connections in their handshake; the oldest makes room for the next."""
 
 
-class Door:
-    """A listening port; its connections get a protocol, with TLS once that has been agreed on."""
+class Listener:
+    """Where an actor awaits others: a Unix-domain socket, a TCP port, or neither.
+
+    A connection gets its protocol once TLS, where there is a context, has been agreed on.
+    """
 
     def __init__(
         self,
-        new_protocol: Callable[[], asyncio.Protocol],
+        new_protocol: Callable[[bool], asyncio.Protocol],
+        unix_path: str | None,
+        host: str | None,
+        port: int,
         context: ssl.SSLContext | None,
-        limit_s: float,
-        max_shaking: int,
     ) -> None:
-        """context: None for no TLS; limit_s: for its handshake; max_shaking: connections in it, at most: the oldest
-        makes room for the next.
-        """
+        """new_protocol: of a connection, by whether it comes from another node."""
+        self.port = port  # after `start` the one it got
         self.num_failed = 0  # connections that did not get through TLS
         self._new_protocol = new_protocol
-        self._context = context
-        self._limit_s = limit_s
-        self._max_shaking = max_shaking
+        self._unix_path, self._host, self._context = unix_path, host, context
+        self._unix_server: asyncio.Server | None = None
         self._shaking: dict[asyncio.Task[None], None] = {}  # oldest first
         self._listeners: list[socket.socket] = []
         self._accepting: list[asyncio.Task[None]] = []
@@ -215,28 +202,42 @@ class Door:
         """Connections in the handshake of TLS."""
         return len(self._shaking)
 
-    async def start(self, host: str, port: int) -> int:
-        """Listen; the port. Raises OSError."""
+    async def start(self, name: str) -> Endpoint:
+        """Listen; the address of the actor `name`. Raises OSError."""
         loop = asyncio.get_running_loop()
-        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        if self._unix_path is not None:
+            listener = bind(self._unix_path)
+            self._unix_server = await loop.create_unix_server(
+                lambda: self._new_protocol(False), sock=listener
+            )
+        if self._host is None:
+            return Endpoint(name, self._unix_path)
+        found = await loop.getaddrinfo(
+            self._host, self.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
         try:
             for family, _, _, _, address in dict.fromkeys(found):
-                self._listeners.append(_listen(family, (address[0], port, *address[2:])))
-                port = self._listeners[-1].getsockname()[1]  # all addresses of a name share one
+                self._listeners.append(_listen(family, (address[0], self.port, *address[2:])))
+                self.port = self._listeners[-1].getsockname()[1]  # all addresses of a name share one
         except OSError:
             await self.close()
             raise
         self._accepting = [loop.create_task(self._accept(listener)) for listener in self._listeners]
-        return port
+        return Endpoint(name, self._unix_path, self._host, self.port)
 
     async def close(self) -> None:
-        """Stop listening, and drop the connections that are in their handshake."""
+        """Stop listening, and drop the connections that are in the handshake of TLS."""
+        if self._unix_server is not None:
+            self._unix_server.close()
         tasks = [*self._accepting, *self._shaking]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         for listener in self._listeners:
             listener.close()
+        if self._unix_path is not None:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self._unix_path)
 
     async def _accept(self, listener: socket.socket) -> None:
         loop = asyncio.get_running_loop()
@@ -250,16 +251,16 @@ class Door:
             task = loop.create_task(self._shake(connection))
             self._shaking[task] = None
             task.add_done_callback(partial(self._finish, connection))
-            if len(self._shaking) > self._max_shaking:
+            if len(self._shaking) > MAX_UNPROVEN:
                 next(iter(self._shaking)).cancel()
 
     async def _shake(self, connection: socket.socket) -> None:
         """TLS, and then it is up to the protocol."""
         await asyncio.get_running_loop().connect_accepted_socket(
-            self._new_protocol,
+            lambda: self._new_protocol(True),
             connection,
             ssl=self._context,
-            ssl_handshake_timeout=self._limit_s if self._context else None,
+            ssl_handshake_timeout=DIAL_LIMIT_S if self._context else None,
         )
 
     def _finish(self, connection: socket.socket, task: asyncio.Task[None]) -> None:
@@ -304,44 +305,63 @@ kbit/s, and none came through any more. Below the 2 s after which the parties ar
 MAX_ATTEMPTS = 4
 """That are under way at once: as many as begin within the time that one may take, so that there is always a new one."""
 
+MAX_REFUSALS = 3
+"""Attempts in a row that may be refused for good before an actor that was never reached is given up."""
+BRIEF_S = 10.0
+"""A connection that lived for less counts as a failed attempt, except for the first in a row: a link may break twice.
+Longer than MAX_RETRY_S: two ends that replace each other would otherwise start over at every turn."""
+
 Attempt = Callable[[], Coroutine[Any, Any, Connection]]
 """One attempt at a proven connection; raises OSError, TimeoutError or ProtocolError."""
 
 
-class Dialling:
-    """Attempts at one connection until one of them succeeds.
+class Dialler:
+    """Connections to one actor that this end opens, and what became of earlier ones.
 
     An attempt does not wait for the end of the one before: what was sent into a link that was cut is repeated by TCP
     after ever longer pauses, while the link may be back. An end that says when to come back is not asked before.
     """
 
-    def __init__(
-        self, attempt: Attempt, on_refusal: Callable[[ProtocolError], None], num_failed: int = 0
-    ) -> None:
-        """on_refusal is told of refusals, and may raise to give up; num_failed: attempts that failed just before."""
-        self._attempt = attempt
-        self._on_refusal = on_refusal
-        self._num_unawaited = num_failed  # attempts since somebody waited
-        self._begun_s = -inf  # of the event loop's clock
-        self._not_before_s = -inf  # of that clock, too: as the other end said
+    def __init__(self, own: str, name: str, attempt: Attempt) -> None:
+        """own, name: of this actor and of the other one."""
+        self.refusal: ProtocolError | None = None  # the latest since there was a connection
+        self._own, self._name, self._attempt = own, name, attempt
+        self._has_met = False
+        self._num_brief = 0  # connections in a row
+        self._opened_s = -inf
+        # Since dialling began:
+        self._num_refusals = 0  # for good
+        self._num_unawaited = 0  # attempts since somebody waited
+        self._not_before_s = -inf  # as the other end said
+        self._begun_s = -inf  # of the latest attempt
         self._attempts: set[asyncio.Task[Connection]] = set()
 
     def hurry(self) -> None:
         """Somebody waits: try again soon, and often."""
         self._num_unawaited = min(self._num_unawaited, 1)
 
+    def opened(self, now_s: float) -> None:
+        """There is a connection."""
+        self.refusal, self._has_met, self._opened_s = None, True, now_s
+
+    def lost(self, now_s: float) -> None:
+        """The connection broke, and no other one had replaced it."""
+        self._num_brief = self._num_brief + 1 if now_s - self._opened_s < BRIEF_S else 0
+
     async def run(self) -> Connection:
-        """The first connection that an attempt opens."""
-        if self._num_unawaited:
-            self._begun_s = asyncio.get_running_loop().time()
+        """The first connection that an attempt opens. Raises ProtocolError to give up; see MAX_REFUSALS."""
+        self._num_refusals, self._not_before_s = 0, -inf
+        self._num_unawaited = max(0, self._num_brief - 1)
+        self._begun_s = asyncio.get_running_loop().time() if self._num_unawaited else -inf
         try:
             while (connection := await self._round()) is None:
                 pass
             return connection
         finally:
-            for task in self._attempts:
+            attempts, self._attempts = self._attempts, set()
+            for task in attempts:
                 task.cancel()
-            for late in await asyncio.gather(*self._attempts, return_exceptions=True):
+            for late in await asyncio.gather(*attempts, return_exceptions=True):
                 if isinstance(late, Connection):
                     late.abort()
 
@@ -374,55 +394,20 @@ class Dialling:
         try:
             return task.result()
         except ProtocolError as error:
-            self._on_refusal(error)
-            if isinstance(error, Refused) and error.retry_after_s is not None:
-                self._not_before_s = asyncio.get_running_loop().time() + error.retry_after_s
+            self._refuse(error)
         except (OSError, TimeoutError):
             pass
         return None
 
-
-# ---- How dialling one actor has gone -----------------------------------------------------------------------
-
-
-MAX_REFUSALS = 3
-"""Attempts in a row that may be refused for good before an actor that was never reached is given up."""
-BRIEF_S = 10.0
-"""A connection that lived for less counts as a failed attempt, except for the first in a row: a link may break twice.
-Longer than MAX_RETRY_S of dialling: two ends that replace each other would otherwise start over at every turn."""
-
-
-class DialHistory:
-    """Connections to one actor that this end opened, and refusals since the last one."""
-
-    def __init__(self, own: str, name: str) -> None:
-        """own, name: of this actor and of the other one."""
-        self.refusal: ProtocolError | None = None  # the latest
-        self._own, self._name = own, name
-        self._has_met = False
-        self._num_refusals = 0  # for good, since dialling began
-        self._num_brief = 0  # connections in a row
-        self._opened_s = -inf
-
-    def begin(self) -> int:
-        """Dialling begins; the number of attempts that count as failed already."""
-        self._num_refusals = 0
-        return max(0, self._num_brief - 1)
-
-    def opened(self, now_s: float) -> None:
-        """There is a connection."""
-        self.refusal, self._has_met, self._opened_s = None, True, now_s
-
-    def lost(self, now_s: float) -> None:
-        """The connection broke, and no other one had replaced it."""
-        self._num_brief = self._num_brief + 1 if now_s - self._opened_s < BRIEF_S else 0
-
-    def refused(self, error: ProtocolError) -> None:
-        """The other actor refused this one, or was not what it should be; raises `error` to give up."""
+    def _refuse(self, error: ProtocolError) -> None:
+        """The other actor refused this one, or is not what it should be; raises `error` to give up."""
         if self.refusal is None:
             _log.error("%s cannot connect to %s: %s", self._own, self._name, error)
         self.refusal = error
-        self._num_refusals += not (isinstance(error, Refused) and error.retry_after_s is not None)
+        if isinstance(error, Refused) and error.retry_after_s is not None:
+            self._not_before_s = asyncio.get_running_loop().time() + error.retry_after_s
+            return
+        self._num_refusals += 1
         if self._num_refusals == MAX_REFUSALS and not self._has_met:
             raise error
 
@@ -447,21 +432,6 @@ class TokenBucket:
         filled = min(self._bytes_per_s, self._level + since_s * self._bytes_per_s)
         self._level = filled - num_bytes
         return max(0.0, -self._level / self._bytes_per_s)
-
-
-class RateLimits:
-    """A bucket for everyone who sends, however many connections they use."""
-
-    def __init__(self, max_bytes_per_s: int | None) -> None:
-        """max_bytes_per_s: of each sender; None: no limit."""
-        self._max_bytes_per_s = max_bytes_per_s
-        self._buckets: dict[str, TokenBucket] = {}
-
-    def take(self, name: str, num_bytes: int, now_s: float) -> float:
-        """As of the sender's bucket."""
-        if self._max_bytes_per_s is None:
-            return 0.0
-        return self._buckets.setdefault(name, TokenBucket(self._max_bytes_per_s)).take(num_bytes, now_s)
 
 
 # ---- Unix-domain sockets in folders with long paths --------------------------------------------------------
@@ -510,12 +480,26 @@ def bind(unix_path: str) -> socket.socket:
     return listener
 
 
+# ---- All connections of an actor ---------------------------------------------------------------------------
+
+
 DIAL_LIMIT_S = 5.0
 """For one attempt: connection, TLS and proof. An end that connects has as long for each of its steps."""
-MAX_UNPROVEN = 64
-"""Accepted connections in their handshake; the oldest makes room for the next."""
 MAX_BUFFERED_BYTES = 1 << 20
 """Unsent bytes on one connection beyond which frames are dropped; the protocol resends them."""
+
+
+@dataclass(slots=True)
+class _Peer:
+    """What an actor knows of another one."""
+
+    dialler: Dialler
+    bucket: TokenBucket | None  # of what the other one sends, however many its connections; None: no limit
+    endpoint: Endpoint | None = None  # None: it is not dialled
+    dialling: asyncio.Task[None] | None = None  # under way
+    newest: Connection | None = None  # that frames go out on
+    dialled: Connection | None = None  # the newest that this end opened
+    accepted: Connection | None = None  # and that the other one opened
 
 
 class SocketPlane:
@@ -523,13 +507,10 @@ class SocketPlane:
 
     def __init__(
         self,
-        name: str,
-        on_frames: OnFrames,
+        owner: PlaneOwner,
         *,
         handshake: NewHandshake,
         directory: str | None = None,
-        on_connected: OnConnected = lambda name: None,
-        on_lost: OnLost = lambda name: None,
         host: str | None = None,
         port: int = 0,
         server_tls: ssl.SSLContext | None = None,
@@ -539,46 +520,33 @@ class SocketPlane:
         """directory: of the Unix-domain sockets, None: this actor is alone at its site; host: where other nodes connect
         to it, None: nowhere; max_bytes_per_s: read from any one actor, however many its connections, None: no limit.
         """
-        self.name = name
-        self._new_handshake = handshake
         self.counters: dict[str, LinkCounters] = defaultdict(LinkCounters)
-        self._on_frames, self._on_connected, self._on_lost = on_frames, on_connected, on_lost
-        self._unix_path = None if directory is None else os.path.join(directory, name.replace("/", "-"))
-        self._host, self.port = host, port  # the port is known after `start`
-        self._server_tls, self._client_tls = server_tls, client_tls
-        self._servers: list[asyncio.Server] = []
-        self._door: Door | None = None  # for other nodes
+        self._owner = owner
+        self._new_handshake = handshake
+        self._client_tls = client_tls
+        self._max_bytes_per_s = max_bytes_per_s
+        path = None if directory is None else os.path.join(directory, owner.name.replace("/", "-"))
+        self._listener = Listener(self._accept, path, host, port, server_tls)
         self._num_unproven = 0  # accepted connections that ended without a proof
-        self._endpoints: dict[str, Endpoint] = {}
-        self._connections: dict[str, Connection] = {}  # the newest to each actor
-        self._dialled: dict[str, Connection] = {}  # of those, the ones that this actor opened
-        self._accepted: dict[str, Connection] = {}  # and the ones that the other actor opened
+        self._peers: dict[str, _Peer] = {}
         self._all: dict[Connection, None] = {}  # oldest first
-        self._is_closed = False
         self._waiting: dict[str, list[bytes]] = {}  # frames until the next flush
-        self._dialling: dict[str, tuple[Dialling, asyncio.Task[None]]] = {}
-        self._rates = RateLimits(max_bytes_per_s)
-        self._histories: dict[str, DialHistory] = {}  # of actors that this one dials
+        self._is_closed = False
 
     async def start(self) -> Endpoint:
         """Listen on a Unix-domain socket and, where a host is given, on TCP."""
-        if self._unix_path is not None:
-            listener, loop = bind(self._unix_path), asyncio.get_running_loop()
-            self._servers.append(await loop.create_unix_server(self._accept_local, sock=listener))
-        if self._host is None:
-            return Endpoint(self.name, self._unix_path)
-        self._door = Door(self._accept_remote, self._server_tls, DIAL_LIMIT_S, MAX_UNPROVEN)
-        self.port = await self._door.start(self._host, self.port)
-        return Endpoint(self.name, self._unix_path, self._host, self.port)
+        return await self._listener.start(self._owner.name)
 
     async def connect(self, endpoint: Endpoint) -> None:
         """Make an actor known and open a connection to it; retried until there is one.
 
         ProtocolError if what answers there refuses this actor, or is not what it should be.
         """
-        self._endpoints[endpoint.name] = endpoint
+        peer = self._peer(endpoint.name)
+        peer.endpoint = endpoint
         self.renew(endpoint.name)
-        await asyncio.shield(self._dialling[endpoint.name][1])
+        assert peer.dialling is not None
+        await asyncio.shield(peer.dialling)
 
     def send(self, to: str, frame: bytes) -> None:
         """Hand one frame over; it goes out with the next `flush`."""
@@ -589,7 +557,7 @@ class SocketPlane:
         waiting, self._waiting = self._waiting, {}
         for name, frames in waiting.items():
             counters = self.counters[name]
-            connection = self._connections.get(name)
+            connection = self._peer(name).newest
             transport = None if connection is None else connection.transport
             if (
                 transport is None
@@ -607,21 +575,26 @@ class SocketPlane:
 
     def is_connected(self, to: str) -> bool:
         """Whether there is a proven connection to an actor."""
-        return to in self._connections
+        return self.connection_to(to) is not None
 
     def refusal_of(self, to: str) -> str | None:
         """With what sentence an actor has refused this one since there last was a connection, if it has."""
-        refusal = self._history(to).refusal
+        refusal = self._peer(to).dialler.refusal
         return None if refusal is None else str(refusal)
 
     def connection_to(self, name: str) -> Connection | None:
         """The connection that frames for an actor go out on."""
-        return self._connections.get(name)
+        return self._peer(name).newest
+
+    @property
+    def port(self) -> int:
+        """At which it listens, once it has started."""
+        return self._listener.port
 
     @property
     def connected_names(self) -> tuple[str, ...]:
         """The actors to which there is a proven connection."""
-        return tuple(self._connections)
+        return tuple(name for name, peer in self._peers.items() if peer.newest is not None)
 
     def drop(self, name: str) -> None:
         """Close all connections of an actor at once."""
@@ -631,40 +604,32 @@ class SocketPlane:
     @property
     def num_connections(self) -> int:
         """Open connections, proven or not."""
-        return len(self._all) + (self._door.num_shaking if self._door else 0)
+        return len(self._all) + self._listener.num_shaking
 
     @property
     def num_turned_away(self) -> int:
         """Accepted connections that ended before the other end had proven who it is."""
-        return self._num_unproven + (self._door.num_failed if self._door else 0)
+        return self._num_unproven + self._listener.num_failed
 
     def renew(self, to: str) -> None:
         """Open another connection to a known actor; where that is in progress, hurry."""
-        if to in self._dialling:
-            self._dialling[to][0].hurry()
-        elif to in self._endpoints and not self._is_closed:
-            history = self._history(to)
-            dialling = Dialling(lambda: self._attempt(to), history.refused, history.begin())
-            task = asyncio.get_running_loop().create_task(self._dial(to, dialling))
-            self._dialling[to] = dialling, task
-            task.add_done_callback(lambda task: self._finish_dial(to, task))
+        peer = self._peer(to)
+        if peer.dialling is not None:
+            peer.dialler.hurry()
+        elif peer.endpoint is not None and not self._is_closed:
+            peer.dialling = asyncio.get_running_loop().create_task(self._dial(peer))
+            peer.dialling.add_done_callback(lambda task: self._finish_dial(to, task))
 
     async def close(self) -> None:
         """Stop listening, drop all connections."""
         self._is_closed = True
-        tasks = [task for _, task in self._dialling.values()]
+        tasks = [peer.dialling for peer in self._peers.values() if peer.dialling is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        for server in self._servers:
-            server.close()
-        if self._door is not None:
-            await self._door.close()
+        await self._listener.close()
         for connection in list(self._all):
             connection.abort()
-        if self._unix_path is not None:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(self._unix_path)
         await asyncio.sleep(0)
 
     # ---- called by connections -------------------------------------------------------------------------------
@@ -678,65 +643,73 @@ class SocketPlane:
 
     def proven(self, connection: Connection, name: str) -> None:
         """A connection may carry frames; it replaces an older one to the same actor."""
-        self._connections[name] = connection
+        peer = self._peer(name)
+        peer.newest = connection
         if connection.dials:
-            self._history(name).opened(asyncio.get_running_loop().time())
+            peer.dialler.opened(asyncio.get_running_loop().time())
         else:
-            self._replace(self._accepted, name, connection)
+            _drop(peer.accepted, connection)
+            peer.accepted = connection
         self.counters[name].connections += 1
-        self._on_connected(name)
+        self._owner.on_connected(name)
 
     def received(self, connection: Connection, frames: list[bytes], num_bytes: int) -> None:
         """Bytes of a proven connection arrived, and completed these frames, perhaps none."""
         assert connection.name is not None
-        counters = self.counters[connection.name]
+        counters, bucket = self.counters[connection.name], self._peer(connection.name).bucket
         counters.received_frames += len(frames)
         counters.received_bytes += num_bytes
-        if pause_s := self._rates.take(connection.name, num_bytes, asyncio.get_running_loop().time()):
+        if bucket is not None and (pause_s := bucket.take(num_bytes, asyncio.get_running_loop().time())):
             counters.pauses += 1
             connection.pause(pause_s)
         if frames:
-            self._on_frames(connection.name, frames)
+            self._owner.on_frames(connection.name, frames)
 
     def disconnected(self, connection: Connection) -> None:
         """A connection broke; a known actor is dialled again."""
         self._all.pop(connection, None)
-        name = connection.name
-        self._num_unproven += name is None and not connection.dials
-        for ends in (self._dialled, self._accepted):
-            if name is not None and ends.get(name) is connection:
-                del ends[name]
-        if name is not None and self._connections.get(name) is connection:
-            del self._connections[name]
+        if connection.name is None:
+            self._num_unproven += not connection.dials
+            return
+        peer = self._peer(connection.name)
+        peer.dialled = None if peer.dialled is connection else peer.dialled
+        peer.accepted = None if peer.accepted is connection else peer.accepted
+        if peer.newest is connection:
+            peer.newest = None
             if not self._is_closed:
-                self._on_lost(name)
+                self._owner.on_lost(connection.name)
                 if connection.dials:
-                    self._history(name).lost(asyncio.get_running_loop().time())
-                self.renew(name)
+                    peer.dialler.lost(asyncio.get_running_loop().time())
+                self.renew(connection.name)
 
     # ---- private ---------------------------------------------------------------------------------------------
 
-    def _accept_local(self) -> Connection:
-        return self._new_connection(dials=False, crosses_sites=False)
+    def _peer(self, name: str) -> _Peer:
+        if name not in self._peers:
+            bucket = None if self._max_bytes_per_s is None else TokenBucket(self._max_bytes_per_s)
+            dialler = Dialler(self._owner.name, name, lambda: self._attempt(name))
+            self._peers[name] = _Peer(dialler, bucket)
+        return self._peers[name]
 
-    def _accept_remote(self) -> Connection:
-        return self._new_connection(dials=False, crosses_sites=True)
+    def _accept(self, crosses_sites: bool) -> Connection:
+        return self._new_connection(dials=False, crosses_sites=crosses_sites)
 
     def _new_connection(self, *, dials: bool, crosses_sites: bool) -> Connection:
         return Connection(self, self._new_handshake(dials, crosses_sites), dials=dials, limit_s=DIAL_LIMIT_S)
 
-    async def _dial(self, name: str, dialling: Dialling) -> None:
-        self._replace(self._dialled, name, await dialling.run())
-
-    def _history(self, name: str) -> DialHistory:
-        return self._histories.setdefault(name, DialHistory(self.name, name))
+    async def _dial(self, peer: _Peer) -> None:
+        connection = await peer.dialler.run()
+        _drop(peer.dialled, connection)
+        peer.dialled = connection
 
     async def _attempt(self, name: str) -> Connection:
         """One attempt at the newest address: an actor may have been replaced."""
         connection = None
         try:
             async with asyncio.timeout(DIAL_LIMIT_S):
-                connection = await self._open(self._endpoints[name])
+                endpoint = self._peer(name).endpoint
+                assert endpoint is not None
+                connection = await self._open(endpoint)
                 await connection.proven
                 return connection
         except BaseException:
@@ -745,20 +718,17 @@ class SocketPlane:
             raise
 
     def _finish_dial(self, name: str, task: asyncio.Task[None]) -> None:
-        self._dialling.pop(name, None)
+        peer = self._peer(name)
+        peer.dialling = None
         has_failed = task.cancelled() or task.exception() is not None  # asked for: often nobody waits
-        if not has_failed and name not in self._connections:  # it broke before the dialling had ended
+        if not has_failed and peer.newest is None:  # it broke before the dialling had ended
             self.renew(name)
-
-    def _replace(self, ends: dict[str, Connection], name: str, connection: Connection) -> None:
-        """Drop the connection that was there before: it may hang for as long as TCP likes."""
-        old, ends[name] = ends.get(name), connection
-        if old is not None and old is not connection:
-            old.abort()
 
     async def _open(self, endpoint: Endpoint) -> Connection:
         loop = asyncio.get_running_loop()
-        is_remote = endpoint.unix_path is None or endpoint.name.split("/")[0] != self.name.split("/")[0]
+        is_remote = (
+            endpoint.unix_path is None or endpoint.name.split("/")[0] != self._owner.name.split("/")[0]
+        )
         if endpoint.host is not None and endpoint.port is not None and is_remote:
             _, connection = await loop.create_connection(
                 lambda: self._new_connection(dials=True, crosses_sites=True),
@@ -774,6 +744,12 @@ class SocketPlane:
                 lambda: self._new_connection(dials=True, crosses_sites=False), path
             )
         return connection
+
+
+def _drop(old: Connection | None, new: Connection) -> None:
+    """Give up the connection that was there before: it may hang for as long as TCP likes."""
+    if old is not None and old is not new:
+        old.abort()
 
 
 # ---- TLS of a Ray cluster whose owner has given it certificates --------------------------------------------

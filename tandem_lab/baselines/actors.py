@@ -22,7 +22,7 @@ from tandem.messages import Begin, End, RetrieveRequest
 from tandem.modes.spec import SessionSpec
 from tandem.protocol.decoding import DecodingSession, Forward, Prefill, Result
 from tandem.protocol.outbox import Send
-from tandem.sites.deployment import ActorClasses
+from tandem.sites.port import ActorClasses
 from tandem.topology import Party
 from tandem_lab.baselines.documents import LentFirst, concatenate, score_texts
 from tandem_lab.baselines.experiments import Treatment

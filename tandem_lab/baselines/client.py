@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
-from ray.exceptions import RayError
-
-from tandem.actors.ray_handles import RayHandles, unwrap
+from tandem.actors.ray_handles import RayActors
 from tandem.client.request import build_spec
 from tandem.client.tandem import Tandem
 from tandem.cluster.launch import find_party
@@ -25,6 +23,8 @@ from tandem_lab.baselines.sequences import SequenceResult
 
 RPC_GRACE_S = 1.0
 """Grace period beyond the time limit, so that an actor's own error arrives first."""
+Call = Callable[..., Awaitable[Any]]
+"""Calls an actor of one party: its role, a method, and arguments."""
 TREATED: tuple[ActorKind, ...] = ("draft_queue", "decoder", "retriever")
 
 
@@ -49,12 +49,12 @@ def launch(
 class Baselines:
     """Calls to the laboratory's actors of one cluster, which `launch` started. Every method raises TandemError."""
 
-    def __init__(self, tandem: Tandem, parties: Mapping[str, RayHandles] | None = None) -> None:
-        """parties: handles of the actors; None looks them up."""
+    def __init__(self, tandem: Tandem, parties: Mapping[str, Call] | None = None) -> None:
+        """parties: how the actors of each are called; None looks them up on Ray."""
         self._tandem = tandem
         self._limit_s = tandem.config.cluster.query_timeout_s
         self._parties = parties or {
-            party: find_party(party, tandem.config) for party in tandem.config.parties
+            party: call_of(find_party(party, tandem.config)) for party in tandem.config.parties
         }
         self._treatments = {party: Treatment() for party in self._parties}
 
@@ -117,30 +117,30 @@ class Baselines:
     async def _write(self, spec: SessionSpec, party: Party, dense: bool) -> SequenceResult:
         """The decoder is called at once, so that its result takes no round trip of its own; the queue knows how the
         answer ended, and where: the decoder drafts past a stop text."""
-        queue, decoder = self._parties[party]["draft_queue"], self._parties[party]["decoder"]
-        queue.open.remote(spec.as_for(party).to_json())
+        call = self._parties[party]
+        opening = asyncio.ensure_future(call("draft_queue", "open", spec.as_for(party).to_json()))
         sequence = asyncio.ensure_future(
-            self._result(decoder.fetch_sequence.remote(spec.session, None, dense))
+            self._result(call("decoder", "fetch_sequence", spec.session, None, dense))
         )
         try:
-            last = await self._result(queue.events.remote(spec.session, -1, self._limit_s, True))
+            last = await self._result(call("draft_queue", "events", spec.session, -1, self._limit_s, True))
             if not last:
                 raise QueryError(_late(self._limit_s))
             num_tokens = collect(last, spec.seed).statistics.num_tokens
             result: SequenceResult = await sequence
             return result.up_to(num_tokens)
         except BaseException:
-            queue.cancel.remote(spec.session)
+            await call("draft_queue", "cancel", spec.session)
             raise
         finally:
             sequence.cancel()
-            await asyncio.gather(sequence, return_exceptions=True)
+            await asyncio.gather(opening, sequence, return_exceptions=True)
 
     def _call(self, party: str, kind: ActorKind, method: str, *values: Any) -> Any:
         """What an actor's method returns."""
 
         async def call() -> Any:
-            return await self._result(getattr(self._parties[party][kind], method).remote(*values))
+            return await self._result(self._parties[party](kind, method, *values))
 
         return asyncio.run(call())
 
@@ -148,10 +148,13 @@ class Baselines:
         """What a call returns. Raises the TandemError that the actor raised, or QueryError after the time limit."""
         try:
             return await asyncio.wait_for(call, self._limit_s + RPC_GRACE_S)
-        except RayError as error:
-            raise unwrap(error) from None
         except TimeoutError:
             raise QueryError(_late(self._limit_s)) from None
+
+
+def call_of(actors: RayActors) -> Call:
+    """How these actors are called."""
+    return lambda role, method, *arguments: actors[role].call(method, *arguments)
 
 
 def _late(limit_s: float) -> str:

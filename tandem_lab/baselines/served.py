@@ -15,21 +15,17 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Awaitable, Iterator
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from tandem.actors.handles import Handles
-from tandem.actors.hosting_queue import HostingQueue
+from tandem.actors.host_queue import HostQueue
 from tandem.cluster.nodes import Host
 from tandem.config.schema import Config
 from tandem.errors import ClusterError, TandemError
-from tandem.protocol.outbox import ROLES
-from tandem.sites.deployment import ActorClasses, Progress, ignore
-from tandem.sites.serving import Address, ServedCloud, served
+from tandem.sites.host import Address, ServedCloud, served
+from tandem.sites.port import ActorClasses, Progress, ignore
 from tandem_lab.baselines.actors import BASELINE_ACTORS, BaselineDraftQueue
 
 DEVICE_NAME = "device"
@@ -38,11 +34,11 @@ END_LIMIT_S = 30.0
 """How long the process may take to stop its actors."""
 
 
-class BaselineHostingQueue(BaselineDraftQueue, HostingQueue):
+class BaselineHostQueue(BaselineDraftQueue, HostQueue):
     """The laboratory's draft queue of a cloud that devices join."""
 
 
-SERVED_ACTORS: ActorClasses = {**BASELINE_ACTORS, "draft_queue": BaselineHostingQueue}
+SERVED_ACTORS: ActorClasses = {**BASELINE_ACTORS, "draft_queue": BaselineHostQueue}
 """For `served(actor_classes=...)`."""
 
 
@@ -54,10 +50,9 @@ class CloudProcess:
         self._connection, self._limit_s = connection, limit_s
         self._lock = threading.Lock()
 
-    @property
-    def handles(self) -> Handles:
-        """Its actors, by role."""
-        return {role: CloudActor(self, role) for role in ROLES}
+    async def acall(self, actor: str, method: str, *arguments: Any) -> Any:
+        """Async twin of `call`."""
+        return await asyncio.to_thread(self.call, actor, method, *arguments)
 
     def status(self) -> list[dict[str, Any]]:
         """Every actor, as `tandem status` shows it."""
@@ -86,33 +81,6 @@ class CloudProcess:
             if kind == "result":
                 return value
             progress(value)
-
-
-@dataclass(frozen=True, slots=True)
-class CloudActor:
-    """An actor of the cloud's process, as others see it."""
-
-    process: CloudProcess
-    role: str
-
-    def __getattr__(self, name: str) -> CloudMethod:
-        if name.startswith("_"):
-            raise AttributeError(name)
-        return CloudMethod(self.process, self.role, name)
-
-
-@dataclass(frozen=True, slots=True)
-class CloudMethod:
-    """A method of a CloudActor."""
-
-    process: CloudProcess
-    role: str
-    name: str
-
-    def remote(self, *arguments: Any) -> Awaitable[Any]:
-        """Start a call."""
-        call = partial(self.process.call, self.role, self.name, *arguments)
-        return asyncio.get_running_loop().run_in_executor(None, call)
 
 
 @contextlib.contextmanager
@@ -173,13 +141,9 @@ def _answer(cloud: ServedCloud, actor: str, method: str, arguments: tuple[Any, .
     try:
         if actor == "site":
             return "result", cloud.status()
-        return "result", cloud.loop.run(_call(cloud.site.handles, actor, method, arguments))
+        return "result", cloud.loop.run(cloud.site.call(actor, method, *arguments))
     except TandemError as error:
         return "error", error
-
-
-async def _call(handles: Handles, actor: str, method: str, arguments: tuple[Any, ...]) -> Any:
-    return await getattr(handles[actor], method).remote(*arguments)
 
 
 if __name__ == "__main__":

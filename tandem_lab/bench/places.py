@@ -24,12 +24,12 @@ from tandem.cluster.nodes import Host
 from tandem.config.schema import Config
 from tandem.joining.handshakes import queue_of
 from tandem.joining.join_link import read_link
-from tandem.sites import joined
-from tandem.sites.deployment import Deployment, Progress, ignore
+from tandem.sites.home import join
+from tandem.sites.port import Deployment, Progress, ignore
 from tandem.topology import PARTIES, Party
 from tandem_lab.baselines import client as baselines
 from tandem_lab.baselines.actors import BASELINE_ACTORS
-from tandem_lab.baselines.client import Baselines
+from tandem_lab.baselines.client import Baselines, Call
 from tandem_lab.baselines.experiments import Experiments
 from tandem_lab.baselines.served import DEVICE_NAME, CloudProcess, cloud_process
 from tandem_lab.netlab import NetLab, Shape
@@ -129,8 +129,12 @@ def join_across(
     with contextlib.ExitStack() as stack:
         with while_starting(lab):
             cloud, link = stack.enter_context(cloud_process(config, cloud_host, DATA_PORT, progress))
-            device = joined.join(read_link(link), config, progress, BASELINE_ACTORS)
+            device = join(read_link(link), config, progress, BASELINE_ACTORS)
             tandem = stack.enter_context(MeasuredDevice(config, device, cloud))
-            own = Baselines(tandem, {**tandem.actors, Party.CLOUD: cloud.handles})
+            calls: dict[str, Call] = {
+                Party.DEVICE: device.sites[Party.DEVICE].call,
+                Party.CLOUD: cloud.acall,
+            }
+            own = Baselines(tandem, calls)
             own.apply(experiments)
         yield tandem, own

@@ -167,5 +167,5 @@ def _setup(replay: Replay, config: Config) -> str:
         how = f"{decoding.mode}, pacing {decoding.pacing}, lengths {decoding.length_policy}"
     return (
         f"{plural(num_questions, 'question')}, {plural(len(replay.tokens()), 'token')}; {how}, {drafts}, "
-        f"temperature {config.sampling.temperature:g}, {config.link.data_plane} plane"
+        f"temperature {config.sampling.temperature:g}"
     )

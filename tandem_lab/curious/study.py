@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from tandem.actors.tally import listening_queue
 from tandem.client.tandem import Tandem
 from tandem.codecs import codec_of
 from tandem.config.schema import Config
@@ -24,7 +25,6 @@ from tandem.corpora import model_path
 from tandem.engine.engine import Engine
 from tandem.retrieval.build import build_index
 from tandem.retrieval.embedding import Embedder, TextEmbedder
-from tandem.sites.audit import listening_queue
 from tandem.topology import Party
 from tandem_lab.curious.attacker import Attacker, guess
 from tandem_lab.curious.imagined import Imagination

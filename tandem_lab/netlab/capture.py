@@ -60,10 +60,7 @@ def capturing(
 
 
 def data_plane_flows(lab: NetLab, tandem: Tandem) -> list[Flow]:
-    """The connections between the two draft queues, from the device's end; whatever data plane they use.
-
-    A draft queue of the `ray` plane has other connections too: to Ray's own processes and to clients.
-    """
+    """The connections between the two draft queues, from the device's end."""
     actors = {actor["name"]: int(actor["pid"]) for actor in tandem.status()["actors"]}
     device, cloud = (_connections(lab, party, actors[f"{party}/draft_queue"]) for party in PARTIES)
     return [flow for flow in device if flow.back in cloud]

@@ -18,7 +18,7 @@ from tandem.errors import TandemError
 from tandem.events import DoneEvent, Event, PeerEvent, TokenEvent
 from tandem.joining.devices import DeviceList
 from tandem.joining.join_link import JoinLink
-from tandem.sites.attached import attach
+from tandem.sites.socket import connect
 from tandem_lab.reliability.processes import Child, child, cloud_arguments, device_arguments
 from tandem_lab.reliability.proxy import Cut, Link, relayed
 from tandem_lab.training.bundle import read_bundled_questions
@@ -171,7 +171,7 @@ class Bench(Trial):
 def attach_all(folder: Path, settings: Sequence[str]) -> dict[str, Tandem]:
     """A client of the device for each policy."""
     configs = configs_of(settings)
-    return {policy: Tandem(config, attach(lambda line: None, folder)) for policy, config in configs.items()}
+    return {policy: Tandem(config, connect(lambda line: None, folder)) for policy, config in configs.items()}
 
 
 def configs_of(settings: Sequence[str] = ()) -> dict[str, Config]:

@@ -212,6 +212,21 @@ def false_clouds(link: JoinLink, num_connections: int, folder: Path) -> dict[str
     return results
 
 
+class DeafQueue:
+    """A device's draft queue that ignores what it receives."""
+
+    name = "device/draft_queue"
+
+    def on_frames(self, source: str, frames: list[bytes]) -> None:
+        """Ignored."""
+
+    def on_connected(self, name: str) -> None:
+        """Ignored."""
+
+    def on_lost(self, name: str) -> None:
+        """Ignored."""
+
+
 async def _refuse_cloud(context: ssl.SSLContext, link: JoinLink, num_connections: int) -> dict[str, Any]:
     heard = bytearray()
 
@@ -225,8 +240,7 @@ async def _refuse_cloud(context: ssl.SSLContext, link: JoinLink, num_connections
     own = replace(link, host="127.0.0.1", port=port)
     planes = [
         SocketPlane(
-            "device/draft_queue",
-            lambda source, frames: None,
+            DeafQueue(),
             handshake=lambda dials, crosses: DeviceHandshake(own, new_instance(), lambda about: None),
             client_tls=client_context(),
         )

@@ -10,6 +10,7 @@ from typing import Any
 
 import psutil
 
+from tandem.actors.tally import listening_queue
 from tandem.client.tandem import Tandem
 from tandem.config.schema import Config
 from tandem.errors import ProtocolError
@@ -17,10 +18,10 @@ from tandem.joining.handshakes import CLOUD_QUEUE, DeviceHandshake, new_instance
 from tandem.joining.identity import client_context
 from tandem.joining.join_link import JoinLink
 from tandem.messages import LinkFrame, decode_link
-from tandem.sites.audit import listening_queue
 from tandem.transport.port import Endpoint, FrameSplitter, join_frames
 from tandem.transport.sockets import SocketPlane
 from tandem_lab.reliability.bench import Bench
+from tandem_lab.reliability.hostile import DeafQueue
 
 EXTREMES = (b"\x00", b"\x7f", b"\x80", b"\xff", b"\xff" * 9 + b"\x01", b"\xff\xff\xff\xff\x0f", b"\x80" * 12)
 """Bytes that are the ends of a varint's range, or none."""
@@ -152,8 +153,7 @@ async def _send(link: JoinLink, frames: Iterator[bytes], is_read: Callable[[], b
     """Until all are read: what is still under way when a connection is dropped is lost."""
     instance = new_instance()
     plane = SocketPlane(
-        "device/draft_queue",
-        lambda source, frames: None,
+        DeafQueue(),
         handshake=lambda dials, crosses: DeviceHandshake(link, instance, lambda about: None),
         client_tls=client_context(),
     )

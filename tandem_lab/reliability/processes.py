@@ -21,9 +21,9 @@ import psutil
 
 from tandem.config.schema import Config
 from tandem.joining.join_link import JoinLink, read_link
-from tandem.sites import joined
-from tandem.sites.offering import offered, reserved
-from tandem.sites.serving import Address, served
+from tandem.sites import home
+from tandem.sites.host import Address, served
+from tandem.sites.socket import listening, reserved
 
 ROOT = Path(__file__).parents[2]
 
@@ -148,8 +148,8 @@ def _serve(keys: Path, port: int, config: Config) -> None:
 def _join(link: str, folder: Path, config: Config) -> None:
     with (
         reserved(folder),
-        contextlib.closing(joined.join(read_link(link), config, lambda line: None)) as device,
-        offered(device, config, folder),
+        contextlib.closing(home.join(read_link(link), config, lambda line: None)) as device,
+        listening(device, config, folder),
     ):
         _say({"pid": os.getpid()})
         for _ in sys.stdin:

@@ -62,9 +62,25 @@ def read_votes(data: bytes) -> None:
         read_token(data[1:], VOCAB_SIZE)
 
 
+class Anybody:
+    """Lets everybody in."""
+
+    about = None
+
+    def recognise(self, secret: bytes) -> Device:
+        """Any token is that of one device."""
+        return KNOWN
+
+    def admit(self, device: Device, instance: str) -> None:
+        """It may come in."""
+
+    def note_refusal(self, error: ProtocolError) -> None:
+        """Nobody reads it."""
+
+
 def read_hello(data: bytes) -> None:
     """What a device says first; any token is known."""
-    CloudHandshake(lambda secret: KNOWN, {}, lambda device, instance: None).receive(data)
+    CloudHandshake(Anybody()).receive(data)
 
 
 def read_welcome(data: bytes) -> None:

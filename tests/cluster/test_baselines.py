@@ -154,4 +154,4 @@ def test_the_device_hands_no_texts_out(rag: Tandem) -> None:
 
     retriever: Any = find_party(Party.DEVICE, rag.config)["retriever"]
     with pytest.raises((RayTaskError, TandemError), match=r"Only the cloud hands out its documents"):
-        ray.get(retriever.texts.remote(QUESTION, 1))
+        ray.get(retriever.start("texts", QUESTION, 1))

@@ -1,8 +1,8 @@
 """Runs in the device's host: asks about a private document, then something that is meant to be seen, and captures both.
 
 Usage: captured.py NETWORK FOLDER; FOLDER/asked.json holds the document's sentence, pieces of it, the question, and the
-name of a file that the device's filter lets through besides. The packets and what came of it go there too. For each
-data plane one cluster, which is searched for the pieces and, with sockets, scanned for open ports.
+name of a file that the device's filter lets through besides. The packets and what came of it go there too. The cluster
+is searched for the pieces and scanned for open ports.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import re
 import shutil
 import sys
 import tempfile
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -43,23 +43,7 @@ def main(name: str, folder: str) -> None:
     corpus = shutil.copytree(DEVICE_CORPUS, out / "corpus")
     (corpus / "secret.md").write_text(f"# Umbrellas\n\n{marker}\n", "utf-8")
     assert tandem_command(["index", "device", str(corpus), "--out", str(out / "index")]) == 0
-    for plane in ("socket", "ray"):
-        config = Config.load(None, ("cluster.start_timeout_s=300", f"device.index={out / 'index'}"))
-        (out / plane).mkdir()
-        one_cluster(
-            lab,
-            replace(config, link=replace(config.link, data_plane=plane)),
-            out / plane,
-            marker,
-            pieces,
-            question,
-            file,
-        )
-
-
-def one_cluster(
-    lab: NetLab, config: Config, out: Path, marker: str, pieces: list[str], question: str, file: str
-) -> None:
+    config = Config.load(None, ("cluster.start_timeout_s=300", f"device.index={out / 'index'}"))
     lab.shape(Shape(rtt_s=0.05))
     before = lab.counters(Party.CLOUD)
     private = capturing(lab, out / "private.pcap")
@@ -74,10 +58,9 @@ def one_cluster(
         with capturing(lab, out / "control.pcap"):
             ask(tandem, marker)
         found["control_leaks"] = leaks(lab, tandem, [*pieces, *PUBLIC])
-        if config.link.data_plane == "socket":
-            found["ports"] = ports(lab)
+        found["ports"] = ports(lab)
         handles = find_party(Party.DEVICE, tandem.config)
-        found["tokenizer"] = ray.get(handles["decoder"].tokenizer_json.remote())
+        found["tokenizer"] = ray.get(handles["decoder"].start("tokenizer_json"))
         found["vocab_size"] = tandem.described[Party.DEVICE]["vocab_size"]
     (out / "results.json").write_text(json.dumps(found), "utf-8")
 

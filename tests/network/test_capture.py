@@ -1,7 +1,7 @@
 """Nothing of a private document crosses the link: every packet of a run without TLS is looked at, and what the cloud
 holds afterwards; and no port is open but those that are documented.
 
-One network for all of this file, and one cluster for each data plane; `captured.py` is what runs in the device's host.
+One network and one cluster for all of this file; `captured.py` is what runs in the device's host.
 """
 
 from __future__ import annotations
@@ -78,12 +78,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-@pytest.fixture(scope="module", params=["socket", "ray"])
-def run(request: pytest.FixtureRequest, folder: Path) -> Run:
-    place = folder / request.param
-    found = json.loads((place / "results.json").read_text("utf-8"))
+@pytest.fixture(scope="module")
+def run(folder: Path) -> Run:
+    found = json.loads((folder / "results.json").read_text("utf-8"))
     document = Tokenizer.from_str(found["tokenizer"]).encode(MARKER, add_special_tokens=False).ids
-    captures = [read_capture(place / f"{name}.pcap") for name in ("private", "control")]
+    captures = [read_capture(folder / f"{name}.pcap") for name in ("private", "control")]
     return Run(*captures, found, [Flow(*flow) for flow in found["flows"]], document)
 
 
@@ -111,9 +110,7 @@ def test_what_is_sent_is_found_by_the_same_search(run: Run) -> None:
     assert len(leaked(run.control)) == len(MARKER) - PIECE_BYTES + 1
 
 
-def test_no_run_of_its_tokens_stands_in_a_frame_of_the_socket_plane(folder: Path, run: Run) -> None:
-    if run.flows[0].target_port != DATA_PORT:
-        pytest.skip("frames are decoded from the socket data plane; the raw bytes of both are searched")
+def test_no_run_of_its_tokens_stands_in_a_frame(run: Run) -> None:
     frames = run.private.frames(run.flows)
     parties = {frame.body.party for frame in frames if isinstance(frame.body, Proposal)}
     assert parties == set(range(len(PARTIES)))
@@ -146,9 +143,8 @@ def test_the_data_planes_bytes_are_told_from_rays_own(run: Run) -> None:
     assert to_cloud > own["sent_bytes"] > 500, "frames, and the headers around them"
     assert to_device > own["received_bytes"] > 500
     assert to_cloud + to_device < run.private.wire_bytes
-    if run.flows[0].target_port == DATA_PORT:
-        assert run.private.bytes_by_port(DATA_PORT) == (to_cloud, to_device)
-        assert own["sent_bytes"] > 0.3 * to_cloud
+    assert run.private.bytes_by_port(DATA_PORT) == (to_cloud, to_device)
+    assert own["sent_bytes"] > 0.3 * to_cloud
 
 
 # ---- what the hosts hold and where they listen -------------------------------------------------------------------
@@ -177,7 +173,7 @@ def test_the_same_search_finds_it_where_it_is(run: Run) -> None:
 
 def test_a_scan_of_both_hosts_finds_the_documented_ports(folder: Path) -> None:
     """The table of docs/how-to/real-machines.md."""
-    found = json.loads((folder / "socket" / "results.json").read_text("utf-8"))["ports"]
+    found = json.loads((folder / "results.json").read_text("utf-8"))["ports"]
     kinds = {
         host: Counter(_kind(int(port), command) for port, command in ports.items())
         for host, ports in found.items()

@@ -18,7 +18,7 @@ from tandem import Config, Tandem
 from tandem.server.app import create_app
 from tandem.server.document_store import open_store
 from tandem.server.runner import Server, bind
-from tandem.sites.serving import Address, served
+from tandem.sites.host import Address, served
 from tests.server.relay import Relay, relayed
 
 DELAY_S = 0.01

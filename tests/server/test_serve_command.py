@@ -144,7 +144,7 @@ def test_without_the_extra_it_says_how_to_install_it(
 
 def test_fastapi_is_imported_for_serving_only() -> None:
     code = (
-        "import sys, tandem.cli, tandem.client, tandem.sites.inline\n"
+        "import sys, tandem.cli, tandem.client, tandem.sites.local\n"
         "tandem.cli.build_command()\n"
         "assert not {'fastapi', 'uvicorn', 'prometheus_client'} & set(sys.modules), sys.modules.keys()"
     )

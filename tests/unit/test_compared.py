@@ -12,7 +12,7 @@ from tandem.actors.base import Runtime
 from tandem.actors.retriever import RetrieverActor
 from tandem.config.schema import Config
 from tandem.errors import ClusterError
-from tandem.sites.agreement import HANDSHAKE_FIELDS, compare
+from tandem.sites.startup import HANDSHAKE_FIELDS, compare
 from tandem.topology import PARTIES, Party
 from tests.unit.retrieval.test_scoring import save_cross_encoder
 

@@ -384,11 +384,6 @@ def test_code_of_ones_own_and_its_parameters_survive_a_round_trip(tmp_path: Path
             "set it to 1, or start the party with `tandem up`.",
         ),
         (
-            ["cloud.num_decoders=2", "link.data_plane=ray"],
-            'The setting cloud.num_decoders is 2, but link.data_plane is "ray", which serves one decoder; set '
-            'link.data_plane to "socket".',
-        ),
-        (
             ["cloud.gpus_per_decoder=1"],
             'The setting cloud.gpus_per_decoder is 1, but cloud.torch_device is "cpu"; set torch_device to "cuda", or '
             "gpus_per_decoder to 0.",

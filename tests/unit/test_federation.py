@@ -26,7 +26,7 @@ from tandem.errors import ClusterError, ConfigError, QueryError, TandemError
 from tandem.messages import Heartbeat, LinkFrame, Open
 from tandem.modes.spec import SessionSpec
 from tandem.protocol.outbox import Send
-from tandem.sites.agreement import HANDSHAKE_FIELDS, compare
+from tandem.sites.startup import HANDSHAKE_FIELDS, compare
 from tandem.system.paths import state_folder
 from tandem.topology import PARTIES, SERVER, star
 from tandem.transport.port import LinkCounters, add_counters

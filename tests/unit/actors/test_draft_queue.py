@@ -231,7 +231,7 @@ def test_a_device_opens_as_many_queries_as_its_cloud_takes(
 
     async def run() -> tuple[int, list[Event]]:
         queue = await open_queue(2, 0)
-        await queue.limit_queries(taken)
+        queue.limit_queries(taken)
         for session in range(4):
             spec = replace(spec_of(queue.config), session=session, query="q", only=Party.DEVICE)
             await queue.open(spec.to_json())

@@ -10,10 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from tandem.actors.base import Runtime, SiteActor
+from tandem.actors.base import Runtime, SharedProcess, SiteActor
 from tandem.actors.draft_queue import DraftQueueActor
-from tandem.actors.ray_handles import Member, names_in, process_name
-from tandem.actors.shared import SharedProcess
+from tandem.actors.ray_handles import RayActor, names_in, process_name
 from tandem.actors.stateless import AggregatorActor, ProfilerActor, SchedulerActor
 from tandem.client.request import spec_of
 from tandem.codecs import codec_of
@@ -190,7 +189,7 @@ def test_a_ballot_that_cannot_be_decided_ends_its_query_alone() -> None:
     assert done.reason == "failed"
 
 
-def test_a_member_is_called_like_an_actor_of_its_own() -> None:
+def test_an_actor_that_shares_its_process_is_called_through_it() -> None:
     calls: list[Any] = []
 
     class Call:
@@ -198,17 +197,12 @@ def test_a_member_is_called_like_an_actor_of_its_own() -> None:
             calls.append(arguments)
             return "reference"
 
-        def options(self, **options: Any) -> Call:
-            calls.append(options)
-            return self
-
     class Process:
-        call = Call()
+        call = statistics = Call()
 
-    member = Member(Process(), "profiler")
-    assert member.statistics.remote() == "reference"
-    assert member.deliver.options(a=1).remote("x", [b"f"]) == "reference"
-    assert calls == [("profiler", "statistics"), {"a": 1}, ("profiler", "deliver", "x", [b"f"])]
+    assert RayActor(Process(), "profiler").start("connect_peers", []) == "reference"
+    assert RayActor(Process()).start("statistics") == "reference"
+    assert calls == [("profiler", "connect_peers", []), ()]
 
 
 def test_a_process_is_named_after_its_actors() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tandem.sites.agreement import warn_of_drafter
+from tandem.sites.startup import warn_of_drafter
 from tandem.topology import Party
 
 DRAFTER = {

@@ -28,10 +28,8 @@ class FakeParty:
         return [ActorState(name=f"{party}/{role}", state="alive") for party in parties for role in ROLES]
 
     def find_actor(self, name: str, namespace: str) -> Any:
-        return SimpleNamespace(
-            is_prepared=SimpleNamespace(remote=lambda: name not in self.unprepared),
-            find_obstacle=SimpleNamespace(remote=lambda: self.obstacle),
-        )
+        answers = {"is_prepared": name not in self.unprepared, "find_obstacle": self.obstacle}
+        return SimpleNamespace(start=answers.__getitem__)
 
 
 @pytest.fixture

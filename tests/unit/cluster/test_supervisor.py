@@ -72,7 +72,6 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> FakeCluster:
     fake = FakeCluster()
     for name in ("running_actors", "find_party", "is_complete", "replace_actors", "connect_parties"):
         monkeypatch.setattr(supervisor, name, getattr(fake, name))
-    monkeypatch.setattr(supervisor, "wrap", lambda handles: handles)
     return fake
 
 
@@ -260,11 +259,13 @@ def test_it_looks_after_the_party_in_one_thread(monkeypatch: pytest.MonkeyPatch,
 
 
 class FakeActor:
-    """A Ray handle whose calls are answered at once, or never."""
+    """An actor on Ray whose calls are answered at once, or never."""
 
     def __init__(self, is_prepared: bool | None, joined: tuple[str, ...] = ()) -> None:
-        self.is_prepared = SimpleNamespace(remote=lambda: ("is_prepared", id(self), is_prepared))
-        self.reached = SimpleNamespace(remote=lambda: ("reached", id(self), set(joined)))
+        self.answers = {"is_prepared": is_prepared, "reached": set(joined)}
+
+    def start(self, method: str) -> tuple[str, int, Any]:
+        return method, id(self), self.answers[method]
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from tandem.engine.tokenizer import (
     vocab_size,
 )
 from tandem.errors import ClusterError, GenerationError
-from tandem.sites.agreement import HANDSHAKE_FIELDS, compare
+from tandem.sites.startup import HANDSHAKE_FIELDS, compare
 from tandem.topology import PARTIES
 
 TEXTS = [

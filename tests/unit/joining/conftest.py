@@ -8,21 +8,23 @@ from typing import Any
 
 import pytest
 
-from tandem.joining.devices import DeviceList
+from tandem.errors import ProtocolError
+from tandem.joining.devices import Device, DeviceList
 from tandem.joining.handshakes import (
     CLOUD_QUEUE,
     CloudHandshake,
     DeviceHandshake,
-    Holders,
-    Obstacle,
+    Leases,
+    RetryLater,
     new_instance,
 )
 from tandem.joining.identity import Identity, client_context, load_identity
 from tandem.joining.join_link import JoinLink
 from tandem.transport import sockets
-from tandem.transport import sockets as dialling
 from tandem.transport.port import Endpoint
 from tandem.transport.sockets import SocketPlane
+from tests.unit.transport.conftest import PLANES
+from tests.unit.transport.conftest import pytest_pyfunc_call as pytest_pyfunc_call
 
 ABOUT = {"vocabulary_fingerprint": "abc", "window": 8}
 
@@ -30,7 +32,7 @@ ABOUT = {"vocabulary_fingerprint": "abc", "window": 8}
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Retry and give up sooner than in earnest."""
-    monkeypatch.setattr(dialling, "RETRY_S", 0.05)
+    monkeypatch.setattr(sockets, "RETRY_S", 0.05)
     monkeypatch.setattr(sockets, "DIAL_LIMIT_S", 1.0)
 
 
@@ -43,6 +45,9 @@ def identity(tmp_path_factory: pytest.TempPathFactory) -> Identity:
 class Cloud:
     """The end of a cloud that listens, and what it heard."""
 
+    name = CLOUD_QUEUE
+    about = ABOUT
+
     def __init__(self, identity: Identity, folder: Path) -> None:
         self.identity = identity
         self.devices = DeviceList(folder)
@@ -50,26 +55,39 @@ class Cloud:
         self.frames: list[tuple[str, bytes]] = []
         self.lost: list[str] = []
         self.port = 0
-        self._holders = Holders(lambda name: self.plane.is_connected(name))
+        self._leases = Leases(lambda name: self.plane.is_connected(name))
         self.plane = self._make_plane()
 
-    def _find_obstacle(self, device: str, instance: str) -> Obstacle | None:
+    def recognise(self, secret: bytes) -> Device | None:
+        return self.devices.recognise(secret)
+
+    def admit(self, device: Device, instance: str) -> RetryLater | None:
         if self.retry_after_s is not None:
-            return Obstacle("busy", self.retry_after_s)
-        return self._holders.take(device, instance)
+            return RetryLater("busy", self.retry_after_s)
+        return self._leases.acquire(device.name, instance)
+
+    def note_refusal(self, error: ProtocolError) -> None:
+        pass
+
+    def on_frames(self, source: str, frames: list[bytes]) -> None:
+        self.frames += [(source, frame) for frame in frames]
+
+    def on_connected(self, name: str) -> None:
+        pass
+
+    def on_lost(self, name: str) -> None:
+        self.lost.append(name)
 
     def _make_plane(self) -> SocketPlane:
-        return SocketPlane(
-            CLOUD_QUEUE,
-            lambda source, frames: self.frames.extend((source, frame) for frame in frames),
-            handshake=lambda dials, crosses: CloudHandshake(
-                self.devices.recognise, ABOUT, self._find_obstacle
-            ),
+        plane = SocketPlane(
+            self,
+            handshake=lambda dials, crosses: CloudHandshake(self),
             host="127.0.0.1",
             port=self.port,
             server_tls=self.identity.server_context(),
-            on_lost=self.lost.append,
         )
+        PLANES.append(plane)
+        return plane
 
     async def start(self) -> None:
         """Listen on a free port, or again on the one it had."""
@@ -86,6 +104,8 @@ class Cloud:
 class Phone:
     """The end of a device, and what it heard."""
 
+    name = "device/draft_queue"
+
     def __init__(self, link: JoinLink, instance: str = "") -> None:
         """instance: of its process, another one if empty."""
         self.link = link
@@ -93,11 +113,20 @@ class Phone:
         self.welcomes: list[dict[str, Any]] = []
         self.frames: list[bytes] = []
         self.plane = SocketPlane(
-            "device/draft_queue",
-            lambda source, frames: self.frames.extend(frames),
+            self,
             handshake=lambda dials, crosses: DeviceHandshake(link, instance, self.welcomes.append),
             client_tls=client_context(),
         )
+        PLANES.append(self.plane)
+
+    def on_frames(self, source: str, frames: list[bytes]) -> None:
+        self.frames += frames
+
+    def on_connected(self, name: str) -> None:
+        pass
+
+    def on_lost(self, name: str) -> None:
+        pass
 
     async def join(self) -> None:
         """As far as the welcome. Raises ProtocolError."""

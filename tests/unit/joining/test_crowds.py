@@ -12,7 +12,7 @@ import pytest
 from tandem.joining.identity import client_context
 from tandem.transport import sockets
 from tests.unit.joining.conftest import Cloud, Phone
-from tests.unit.transport.conftest import run, until
+from tests.unit.transport.conftest import until
 
 
 @contextlib.contextmanager
@@ -24,38 +24,31 @@ def crowd(port: int, num_connections: int) -> Iterator[list[socket.socket]]:
         ]
 
 
-def test_silent_connections_do_not_pile_up_before_tls(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_silent_connections_do_not_pile_up_before_tls(
+    cloud: Cloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """asyncio's own servers would hold all of them, with a quarter of a megabyte each, until the limit of time."""
     monkeypatch.setattr(sockets, "MAX_UNPROVEN", 8)
-
-    async def main() -> None:
-        await cloud.start()
-        phone = Phone(cloud.link_for("phone"))
-        with contextlib.ExitStack() as stack:
-            await asyncio.to_thread(lambda: stack.enter_context(crowd(cloud.port, 100)))
-            await until(lambda: cloud.plane.num_turned_away >= 92)
-            assert cloud.plane.num_connections <= 8
-            await asyncio.wait_for(phone.join(), 60)
-            phone.plane.send("cloud/draft_queue", b"frame")
-            phone.plane.flush()
-            await until(lambda: cloud.frames)
-        await phone.plane.close()
-        await until(lambda: cloud.plane.num_turned_away >= 100)
-        await cloud.plane.close()
-
-    run(main)
+    await cloud.start()
+    phone = Phone(cloud.link_for("phone"))
+    with contextlib.ExitStack() as stack:
+        await asyncio.to_thread(lambda: stack.enter_context(crowd(cloud.port, 100)))
+        await until(lambda: cloud.plane.num_turned_away >= 92)
+        assert cloud.plane.num_connections <= 8
+        await asyncio.wait_for(phone.join(), 60)
+        phone.plane.send("cloud/draft_queue", b"frame")
+        phone.plane.flush()
+        await until(lambda: cloud.frames)
+    await phone.plane.close()
+    await until(lambda: cloud.plane.num_turned_away >= 100)
 
 
-def test_who_leaves_tls_without_a_token_is_counted(cloud: Cloud) -> None:
-    async def main() -> None:
-        await cloud.start()
-        _, silent = await asyncio.open_connection("127.0.0.1", cloud.port, ssl=client_context())
-        silent.close()
-        await until(lambda: cloud.plane.num_turned_away == 1)
-        _, plain = await asyncio.open_connection("127.0.0.1", cloud.port)
-        plain.write(b"GET / HTTP/1.1\r\n\r\n")
-        await until(lambda: cloud.plane.num_turned_away == 2)
-        plain.close()
-        await cloud.plane.close()
-
-    run(main)
+async def test_who_leaves_tls_without_a_token_is_counted(cloud: Cloud) -> None:
+    await cloud.start()
+    _, silent = await asyncio.open_connection("127.0.0.1", cloud.port, ssl=client_context())
+    silent.close()
+    await until(lambda: cloud.plane.num_turned_away == 1)
+    _, plain = await asyncio.open_connection("127.0.0.1", cloud.port)
+    plain.write(b"GET / HTTP/1.1\r\n\r\n")
+    await until(lambda: cloud.plane.num_turned_away == 2)
+    plain.close()

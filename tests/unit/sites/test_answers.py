@@ -123,8 +123,8 @@ def test_nobody_but_the_worker_that_asks_has_the_events(owners: Tandem) -> None:
     answer = owners.query(QUESTIONS[0], seed=2, max_new_tokens=4, home="bob")
 
     async def events_at(party: str) -> list[Event]:
-        queue = owners.actors[party]["draft_queue"]
-        found: list[Event] = await queue.events.remote(answer.session, 0, 0.2, False)
+        site = owners.sites[party]
+        found: list[Event] = await site.events(answer.session, 0, 0.2, False)
         return found
 
     def count(party: str) -> int:

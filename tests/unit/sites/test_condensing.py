@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from tandem import Config, Tandem
+from tandem.actors.tally import listening_queue
 from tandem.client import ask as condensing
 from tandem.conversation import CONDENSED_CHARS, Message, ask_to_condense
 from tandem.messages import LinkFrame, Open
 from tandem.modes.spec import SessionSpec
-from tandem.sites.audit import listening_queue
 from tandem_lab.simulation.specs import make_spec
 
 QUESTION = "And what soup?"

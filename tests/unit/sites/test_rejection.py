@@ -11,6 +11,7 @@ import pytest
 
 from tandem import Config, Tandem
 from tandem.actors.loading import load_engine
+from tandem.actors.tally import listening_queue
 from tandem.aggregation.distributions import Distribution, restrict
 from tandem.aggregation.rules import RejectionProposals
 from tandem.codecs import codec_of
@@ -19,7 +20,6 @@ from tandem.config.sampling import SamplingParams
 from tandem.engine.drafter import mix_rows
 from tandem.messages import LinkFrame, Proposal
 from tandem.protocol import session
-from tandem.sites.audit import listening_queue
 from tandem.topology import PARTIES, Party
 from tandem_lab.training.bundle import read_bundled_questions
 

@@ -14,15 +14,14 @@ from typing import Any
 import pytest
 
 from tandem import Config, Tandem
-from tandem.actors.base import Runtime, SiteActor
+from tandem.actors.base import Runtime, SharedProcess, SiteActor
 from tandem.actors.decoder_pool import decoder_roles
-from tandem.actors.handles import Handles, LocalActor
-from tandem.actors.shared import SharedProcess
-from tandem.errors import CallError, ClusterError, ConfigError, QueryError
+from tandem.errors import ClusterError, ConfigError, QueryError
 from tandem.events import Answer, DoneEvent, TokenEvent
 from tandem.protocol.outbox import ROLES, ActorKind, kind_of
-from tandem.sites.site import ACTOR_CLASSES, Site
-from tandem.sites.wiring import call_all, join_actors, start_actors
+from tandem.sites.local import ACTOR_CLASSES, LocalSite
+from tandem.sites.port import Deployment
+from tandem.sites.startup import join_actors, start_actors
 from tandem.system.loop_thread import LoopThread
 from tandem.transport.memory import MemoryNetwork
 
@@ -32,32 +31,24 @@ KILLED_AT = 4
 LIGHT: list[ActorKind] = [role for role in ROLES if role not in ("decoder", "retriever")]
 
 
-@dataclass
-class Cloud:
-    """A `Deployment` of a cloud alone, each of whose decoders is an actor with sockets of its own."""
+@dataclass(kw_only=True)
+class Cloud(Deployment):
+    """A cloud alone, each of whose decoders is an actor with sockets of its own."""
 
     folder: Path
     num_decoders: int = 2
-    loop: LoopThread = field(default_factory=LoopThread)
     actors: dict[str, SiteActor] = field(default_factory=dict)
-    described: dict[str, dict[str, Any]] = field(default_factory=dict)
-    nodes: tuple[()] = ()
-    socket_folder: str = ""
 
     def __post_init__(self) -> None:
         self.config = Config.load(None, [f"cloud.num_decoders={self.num_decoders}"])
-        self.handles: Handles = {}
+        self.sites = {"cloud": LocalSite("cloud", self.actors, self.loop.event_loop)}
         self.loop.run(self._start())
-
-    @property
-    def parties(self) -> dict[str, Handles]:
-        return {"cloud": self.handles}
 
     async def _start(self) -> None:
         """The light actors share the draft queue's process, as they may on Ray."""
         self.runtime = Runtime(secret=b"s", directory=str(self.folder), config=self.config)
         self.make(*LIGHT, "retriever", *decoder_roles(self.num_decoders))
-        self.described |= await start_actors({"cloud": self.handles}, lambda line: None)
+        self.described |= await start_actors({"cloud": self.actors}, lambda line: None)
 
     def make(self, *roles: str) -> None:
         if "draft_queue" in roles:
@@ -67,13 +58,11 @@ class Cloud:
             self.actors["retriever"] = ACTOR_CLASSES["retriever"]("cloud", self.runtime)
         for role in [role for role in roles if kind_of(role) == "decoder"]:
             self.actors[role] = ACTOR_CLASSES["decoder"]("cloud", replace(self.runtime, role=role))
-        self.handles |= {role: LocalActor(self.actors[role], self.loop.event_loop) for role in roles}
 
     def kill(self, *roles: str) -> None:
         """Nothing of them is left, and nothing was said."""
         for role in roles:
             self.loop.run(self.actors.pop(role).close())
-            del self.handles[role]
 
     def replace(self, *roles: str) -> None:
         """Start actors again, as the supervisor does."""
@@ -82,8 +71,8 @@ class Cloud:
             self.make(*roles)
             if "draft_queue" not in roles:
                 for role in roles:
-                    await self.handles["draft_queue"].drop.remote(f"cloud/{role}")
-            await join_actors(self.handles, roles)
+                    await self.queue.drop(f"cloud/{role}")
+            await join_actors(self.actors, roles)
 
         self.loop.run(start())
 
@@ -96,23 +85,18 @@ class Cloud:
             role: self.statistics(role).extra["num_forwards"] for role in self.actors if "decoder" in role
         }
 
-    async def status(self, config: Config) -> dict[str, Any]:
-        return {}
-
-    def explain_loss(self, error: CallError, config: Config) -> str:
-        return str(error)
+    @property
+    def queue(self) -> Any:
+        return self.actors["draft_queue"]
 
     def close(self) -> None:
-        self.loop.run(self._close())
+        self.loop.run(LocalSite("cloud", self.actors, self.loop.event_loop).stop())
         self.loop.close()
-
-    async def _close(self) -> None:
-        await call_all({"cloud": self.handles}, "close")
 
 
 @pytest.fixture
 def cloud(tmp_path: Path) -> Iterator[Cloud]:
-    deployment = Cloud(tmp_path)
+    deployment = Cloud(folder=tmp_path)
     yield deployment
     deployment.close()
 
@@ -120,7 +104,7 @@ def cloud(tmp_path: Path) -> Iterator[Cloud]:
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> list[Answer]:
     """The answers of a cloud with one decoder."""
-    with Tandem(Config(), Cloud(tmp_path_factory.mktemp("alone"), num_decoders=1)) as tandem:
+    with Tandem(Config(), Cloud(folder=tmp_path_factory.mktemp("alone"), num_decoders=1)) as tandem:
         return [tandem.query(question, **OPTIONS) for question in QUESTIONS]
 
 
@@ -185,7 +169,7 @@ def test_whoever_is_lost_in_an_answer_is_replaced_among_the_others(
     tmp_path: Path, alone: list[Answer], num_decoders: int, lost: list[str]
 ) -> None:
     """What the others hold for a draft queue that is no more, they free."""
-    cloud = Cloud(tmp_path, num_decoders)
+    cloud = Cloud(folder=tmp_path, num_decoders=num_decoders)
     tandem = Tandem(Config(), cloud)
     stream = tandem.stream(QUESTIONS[0], **OPTIONS)
     for event in stream:
@@ -206,10 +190,9 @@ def test_whoever_is_lost_in_an_answer_is_replaced_among_the_others(
 
 def test_a_decoder_that_is_known_to_be_dead_gets_nothing(cloud: Cloud, alone: list[Answer]) -> None:
     """The connection to a machine that is gone may stay for minutes."""
-    queue: Any = cloud.actors["draft_queue"]
-    cloud.loop.run(queue.drop("cloud/decoder"))
-    assert "cloud/decoder-1" in cloud.loop.run(queue.reached())
-    assert "cloud/decoder" not in cloud.loop.run(queue.reached())
+    cloud.loop.run(cloud.queue.drop("cloud/decoder"))
+    assert "cloud/decoder-1" in cloud.loop.run(cloud.queue.reached())
+    assert "cloud/decoder" not in cloud.loop.run(cloud.queue.reached())
     assert tokens(ask_all(Tandem(Config(), cloud))) == tokens(alone)
     assert cloud.served()["decoder"] == 0
 
@@ -230,8 +213,7 @@ def test_a_decoder_with_another_model_is_refused(cloud: Cloud) -> None:
         ClusterError, match=r"^All decoders of a party must have the same model, decoder has "
     ):
         cloud.replace("decoder-1")
-    queue: Any = cloud.actors["draft_queue"]
-    assert "cloud/decoder-1" not in cloud.loop.run(queue.reached())
+    assert "cloud/decoder-1" not in cloud.loop.run(cloud.queue.reached())
 
 
 def test_a_site_in_one_process_has_one_decoder() -> None:
@@ -241,6 +223,6 @@ def test_a_site_in_one_process_has_one_decoder() -> None:
         with pytest.raises(
             ConfigError, match=r"^The setting cloud.num_decoders is 2, but without a Ray cluster"
         ):
-            Site("cloud", config, MemoryNetwork().open, loop.event_loop)
+            LocalSite.create("cloud", config, MemoryNetwork().new_plane, loop.event_loop)
     finally:
         loop.close()

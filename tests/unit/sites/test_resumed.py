@@ -20,10 +20,8 @@ from tandem.client.request import build_spec
 from tandem.client.resume import Unfinished
 from tandem.errors import QueryError
 from tandem.events import Answer, ProvisionalEvent, TokenEvent
-from tandem.sites.attached import attach
-from tandem.sites.inline import InlineSites, launch
-from tandem.sites.local_calls import socket_folder
-from tandem.sites.offering import offered, reserved
+from tandem.sites.local import LocalDeployment, launch
+from tandem.sites.socket import connect, listening, reserved, socket_folder
 
 ROOT = Path(tandem.__file__).parents[1]
 QUESTION = "Which game should Mira try?"
@@ -42,15 +40,15 @@ MODES: dict[str, dict[str, Any]] = {
 
 
 @pytest.fixture(scope="module")
-def sites(state: Path) -> Iterator[InlineSites]:
+def sites(state: Path) -> Iterator[LocalDeployment]:
     """Both parties in this process, which other commands of this user find as their device."""
     sites = launch(WAIT, lambda line: None)
-    with contextlib.closing(sites), reserved(socket_folder()), offered(sites, WAIT, socket_folder()):
+    with contextlib.closing(sites), reserved(socket_folder()), listening(sites, WAIT, socket_folder()):
         yield sites
 
 
 @pytest.fixture(scope="module")
-def rag(sites: InlineSites) -> Tandem:
+def rag(sites: LocalDeployment) -> Tandem:
     return Tandem(WAIT, sites)
 
 
@@ -141,8 +139,8 @@ def test_without_its_device_a_command_says_what_is_kept(state: Path) -> None:
     sites = launch(WAIT, lambda line: None)
     folder = state / "other"
     with contextlib.closing(sites), reserved(folder), contextlib.ExitStack() as offer:
-        offer.enter_context(offered(sites, WAIT, folder))
-        with Tandem(WAIT, attach(lambda line: None, folder)) as asking:
+        offer.enter_context(listening(sites, WAIT, folder))
+        with Tandem(WAIT, connect(lambda line: None, folder)) as asking:
             events = asking.stream(QUESTION, **OPTIONS, resumable=True)
             while not isinstance(next(events), TokenEvent):
                 pass

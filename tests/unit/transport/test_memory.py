@@ -34,7 +34,7 @@ DEVICE, CLOUD = "device/draft_queue", "cloud/draft_queue"
 def test_frames_arrive_together_in_order_in_a_later_turn_and_count_as_on_a_socket() -> None:
     async def run() -> None:
         network, device, cloud = MemoryNetwork(), Owner(DEVICE), Owner(CLOUD)
-        near, far = network.open(device), network.open(cloud)
+        near, far = network.new_plane(device), network.new_plane(cloud)
         assert await near.start() == Endpoint(DEVICE)
         await near.connect(await far.start())
         assert (device.log, cloud.log) == ([f"connected to {CLOUD}"], [f"connected to {DEVICE}"])
@@ -59,7 +59,7 @@ def test_frames_arrive_together_in_order_in_a_later_turn_and_count_as_on_a_socke
 def test_without_a_link_frames_are_dropped_and_counted_and_a_renewed_one_carries_again() -> None:
     async def run() -> None:
         network, device, cloud = MemoryNetwork(), Owner(DEVICE), Owner(CLOUD)
-        near = network.open(device)
+        near = network.new_plane(device)
         await near.start()
         with pytest.raises(
             ProtocolError, match=r"^device/draft_queue finds no cloud/draft_queue in this process"
@@ -68,7 +68,7 @@ def test_without_a_link_frames_are_dropped_and_counted_and_a_renewed_one_carries
         near.send(CLOUD, b"lost")
         near.flush()
         assert near.counters[CLOUD].dropped_frames == 1
-        far = network.open(cloud)
+        far = network.new_plane(cloud)
         await far.start()
         near.renew(CLOUD)
         near.renew(CLOUD)

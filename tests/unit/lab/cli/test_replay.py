@@ -38,13 +38,21 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, list[str], Shape]]
 
 
 def test_the_inner_command_line_says_the_same(asked: list[tuple[str, list[str], Shape]]) -> None:
-    options = ["--temperature", "1", "--set", "link.data_plane=ray", "--set", "decoding.placement=device"]
+    options = ["--temperature", "1", "--set", "link.on_peer_loss=wait", "--set", "decoding.placement=device"]
     assert main(["lab", "replay", "constant-100", "--out", "found", *options, "--json"]) == 7
     ((name, arguments, shape),) = asked
     assert shape == Shape(rtt_s=0.1)
     assert arguments == [
         *("lab", "replay", "constant-100", "--out", "found", "--temperature", "1"),
-        *("--set", "link.data_plane=ray", "--set", "decoding.placement=device", "--json", "--within", name),
+        *(
+            "--set",
+            "link.on_peer_loss=wait",
+            "--set",
+            "decoding.placement=device",
+            "--json",
+            "--within",
+            name,
+        ),
     ]
     assert Path("found").is_dir()
 
@@ -63,7 +71,7 @@ def test_the_inner_command_line_says_the_same(asked: list[tuple[str, list[str], 
         (["5g", "--out", "bad.csv"], "--out needs a folder to write into, but 'bad.csv' cannot be created"),
         (["5g", "--out", "full"], "--out needs the name of a file, but 'full/replay.json' is a folder"),
         (["5g", "--temperature", "-1"], "temperature"),
-        (["5g", "--set", "link.data_plane=tcp"], "data_plane"),
+        (["5g", "--set", "link.on_peer_loss=stop"], "on_peer_loss"),
     ],
 )
 def test_bad_input(
@@ -150,10 +158,10 @@ def test_without_matplotlib_there_are_numbers_and_a_note(
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ([], "placement mirror, coupled drafts, temperature 0, socket plane"),
+        ([], "placement mirror, coupled drafts, temperature 0"),
         (
             ["decoding.mode=speculative", "decoding.draft_rule=rejection", "decoding.length_policy=best"],
-            "speculative, pacing cloud_goes_on, lengths best, rejection, temperature 0, socket plane",
+            "speculative, pacing cloud_goes_on, lengths best, rejection, temperature 0",
         ),
     ],
 )

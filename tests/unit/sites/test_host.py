@@ -1,4 +1,4 @@
-"""The door of a served cloud, without a site: who is disconnected, and what a list that cannot be read changes."""
+"""Who may join a served cloud, without a site: who is disconnected, and what a list that cannot be read changes."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from tandem.joining.devices import Device, DeviceList
 from tandem.joining.handshakes import CLOUD_QUEUE, queue_of
 from tandem.joining.identity import client_context, load_identity
 from tandem.joining.join_link import JoinLink
-from tandem.sites import serving
-from tandem.sites.serving import Address, Door
+from tandem.sites import host
+from tandem.sites.host import Address, Admission
 from tests.unit.joining.conftest import ABOUT, Phone
 from tests.unit.transport.conftest import run, until
 
@@ -32,20 +32,20 @@ class Owner:
         """Nobody sends any."""
 
     def on_connected(self, name: str) -> None:
-        """The door has noted it."""
+        """It has been noted."""
 
     def on_lost(self, name: str) -> None:
         """As above."""
 
 
 class Opened:
-    """A door that is watched, and its list of devices."""
+    """An admission that is watched, and its list of devices."""
 
     def __init__(self, folder: Path) -> None:
         self.identity, self.devices = load_identity(folder), DeviceList(folder)
-        self.door = Door(Config(), self.identity, self.devices, Address("127.0.0.1", 0))
-        self.door.about = ABOUT
-        self.plane = self.door.open(Owner())
+        self.admission = Admission(Config(), self.identity, self.devices, Address("127.0.0.1", 0))
+        self.admission.about = ABOUT
+        self.plane = self.admission.new_plane(Owner())
 
     def link_for(self, name: str) -> JoinLink:
         """A new device's."""
@@ -60,7 +60,7 @@ class Opened:
 async def opened(folder: Path) -> AsyncIterator[Opened]:
     cloud = Opened(folder)
     await cloud.plane.start()
-    watching = asyncio.create_task(cloud.door.watch())
+    watching = asyncio.create_task(cloud.admission.watch())
     try:
         yield cloud
     finally:
@@ -81,28 +81,24 @@ async def joined(link: JoinLink) -> AsyncIterator[Phone]:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serving, "WATCH_S", 0.05)
+    monkeypatch.setattr(host, "WATCH_S", 0.05)
 
 
-def test_a_token_that_was_taken_back_is_out_although_its_name_is_given_again(tmp_path: Path) -> None:
+async def test_a_token_that_was_taken_back_is_out_although_its_name_is_given_again(tmp_path: Path) -> None:
     """Both within one look at the list; whoever holds the old token would stay for good."""
-
-    async def main() -> None:
-        async with opened(tmp_path) as cloud:
-            old = cloud.link_for("laptop")
-            async with joined(cloud.link_for("phone")), joined(old):
-                await until(lambda: cloud.is_there("laptop") and cloud.is_there("phone"))
-                cloud.devices.revoke("laptop")
-                new = cloud.link_for("laptop")
-                await until(lambda: not cloud.is_there("laptop"))
-                async with joined(new):
-                    await until(lambda: cloud.is_there("laptop"))
-                    cloud.devices.add("tablet")  # the list is read again
-                    await asyncio.sleep(0.2)
-                    assert cloud.is_there("laptop")
-                    assert cloud.is_there("phone")
-
-    run(main)
+    async with opened(tmp_path) as cloud:
+        old = cloud.link_for("laptop")
+        async with joined(cloud.link_for("phone")), joined(old):
+            await until(lambda: cloud.is_there("laptop") and cloud.is_there("phone"))
+            cloud.devices.revoke("laptop")
+            new = cloud.link_for("laptop")
+            await until(lambda: not cloud.is_there("laptop"))
+            async with joined(new):
+                await until(lambda: cloud.is_there("laptop"))
+                cloud.devices.add("tablet")  # the list is read again
+                await asyncio.sleep(0.2)
+                assert cloud.is_there("laptop")
+                assert cloud.is_there("phone")
 
 
 def test_the_owner_reads_who_was_turned_away_but_not_each_time(

@@ -1,7 +1,7 @@
 """The draft queue of a cloud that serves many devices, each of which sees its own queries only.
 
-    device "@phone" --LinkFrame--> HostingQueue --as from "device"--> session table
-    device "@phone" <--LinkFrame-- HostingQueue <--to "device"------- session table
+    device "@phone" --LinkFrame--> HostQueue --as from "device"--> session table
+    device "@phone" <--LinkFrame-- HostQueue <--to "device"------- session table
 
 A session belongs to the device that opened it. Its number, 32 random bits, is part of every digest, so it is not
 translated; a number that another device uses already is refused, and a frame for another device's session is dropped.
@@ -14,8 +14,8 @@ import time
 from collections import Counter
 from typing import Any
 
+from tandem.actors.base import Runtime
 from tandem.actors.draft_queue import DraftQueueActor
-from tandem.actors.planes import Runtime
 from tandem.errors import Code, ProtocolError, QueryError, TandemError
 from tandem.messages import Cancel, LinkFrame, Open, encode
 from tandem.modes.spec import SessionSpec
@@ -38,7 +38,7 @@ def is_device(name: str) -> bool:
     return name.startswith("@")
 
 
-class HostingQueue(DraftQueueActor):
+class HostQueue(DraftQueueActor):
     """Gives every query of every device to the same session table, and keeps them apart."""
 
     def __init__(self, party: str, runtime: Runtime) -> None:
@@ -73,7 +73,7 @@ class HostingQueue(DraftQueueActor):
     def send_to_peer(self, send: Send, frame: bytes) -> None:
         """To the device whose session it is."""
         if owner := self.owners.get(send.message.session):
-            self.exchange.send(self._plane(), owner, frame)
+            self.bus.send(self._plane(), owner, frame)
 
     def on_connected(self, name: str) -> None:
         """Resend at once what this device has not acknowledged."""
@@ -116,7 +116,7 @@ class HostingQueue(DraftQueueActor):
         send = link.send(
             Cancel(reason=str(error), fault=error.fault), Prefix(frame.session), time.monotonic()
         )
-        self.exchange.send(self._plane(), source, encode(send.message))
+        self.bus.send(self._plane(), source, encode(send.message))
 
     def _forget_owners(self) -> None:
         """Of ended sessions, those that ended first."""

@@ -7,23 +7,20 @@ anything here.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from tandem.actors.handles import Handles
+from tandem.actors.draft_queue import DraftQueueActor
 from tandem.config.schema import Config
-from tandem.errors import CallError, ClusterError, ConfigError, ProtocolError, TandemError
+from tandem.errors import ClusterError, ConfigError, ProtocolError
 from tandem.joining.about import read_about
 from tandem.joining.handshakes import CLOUD_QUEUE, DeviceHandshake, new_instance
 from tandem.joining.identity import client_context
 from tandem.joining.join_link import JoinLink
-from tandem.sites.agreement import compare, warn_of_drafter
-from tandem.sites.deployment import ActorClasses, Progress
-from tandem.sites.site import Site
-from tandem.sites.wiring import check_files, start_actors
-from tandem.system.loop_thread import LoopThread
+from tandem.sites.local import LocalDeployment
+from tandem.sites.port import ActorClasses, Progress
+from tandem.sites.startup import check_files, compare, warn_of_drafter
 from tandem.topology import Party
 from tandem.transport.port import Endpoint, PlaneOwner
 from tandem.transport.sockets import SocketPlane
@@ -32,61 +29,37 @@ FIRST_JOIN_S = 10.0
 """How long the first attempt to reach the cloud may take before the device goes on by itself, or fails."""
 
 
-@dataclass
-class JoinedDevice:
-    """The device's site and its link; a `Deployment`."""
+@dataclass(kw_only=True)
+class JoinedDevice(LocalDeployment):
+    """The device's site and its link. The cloud's site cannot be asked."""
 
-    loop: LoopThread
     link: JoinLink
-    site: Site | None = None
-    described: dict[str, dict[str, Any]] = field(default_factory=dict)
-    nodes: tuple[()] = ()
-    socket_folder: str = ""
     plane: SocketPlane | None = None
     instance: str = field(default_factory=new_instance)  # tells this process from others with the same link
 
     @property
-    def parties(self) -> dict[str, Handles]:
-        """The device's actors; those of the cloud cannot be called."""
-        return {} if self.site is None else {Party.DEVICE: self.site.handles}
+    def queue(self) -> DraftQueueActor:
+        """The draft queue, which has the link; for the event loop."""
+        return cast(DraftQueueActor, self.sites[Party.DEVICE].actors["draft_queue"])
 
     async def status(self, config: Config) -> dict[str, Any]:
         """The device's actors, and whether the cloud is there."""
         is_there = self.plane is not None and self.plane.is_connected(CLOUD_QUEUE)
         why_not = f": {self.refusal.rstrip('.')}" if self.refusal else ""
-        return {
-            "cluster": f"joined to {self.link.address}"
-            + ("" if is_there else f" (not connected now{why_not})"),
-            "connected": [Party.CLOUD] if is_there else [],
-            "nodes": [],
-            "parties": {party: dict(known) for party, known in self.described.items()},
-            "actors": [] if self.site is None else await self.site.status(),
-        }
+        address = f"joined to {self.link.address}" + ("" if is_there else f" (not connected now{why_not})")
+        connected = [Party.CLOUD] if is_there else []
+        return await super().status(config) | {"cluster": address, "connected": connected}
 
     @property
     def refusal(self) -> str | None:
         """With what sentence the cloud has refused this device since it was last connected, if it has."""
         return None if self.plane is None else self.plane.refusal_of(CLOUD_QUEUE)
 
-    def explain_loss(self, error: CallError, config: Config) -> str:
-        """No actor dies by itself here, so the error says it all."""
-        return str(error)
-
-    def close(self) -> None:
-        """Leave the cloud and stop the site."""
-        with contextlib.suppress(TandemError):
-            if self.site is not None:
-                self.loop.run(self.site.stop())
-        self.loop.close()
-
-    def open(self, owner: PlaneOwner) -> SocketPlane:
-        """An `OpenLink`: the draft queue's end."""
+    def new_plane(self, owner: PlaneOwner) -> SocketPlane:
+        """A `NewPlane`: the draft queue's end."""
         self.plane = SocketPlane(
-            owner.name,
-            owner.on_frames,
+            owner,
             handshake=lambda dials, crosses: DeviceHandshake(self.link, self.instance, self._meet),
-            on_connected=owner.on_connected,
-            on_lost=owner.on_lost,
             client_tls=client_context(),
         )
         return self.plane
@@ -101,7 +74,7 @@ class JoinedDevice:
             raise ProtocolError(str(error)) from None
         self.described[Party.CLOUD] = description
         if about.max_queries is not None:
-            self.parties[Party.DEVICE]["draft_queue"].limit_queries.remote(about.max_queries)
+            self.queue.limit_queries(about.max_queries)
 
 
 def join(
@@ -115,7 +88,7 @@ def join(
         )
     config = config.resolve(Path.cwd())
     check_files(config, (Party.DEVICE,), progress)
-    device = JoinedDevice(LoopThread(), link)
+    device = JoinedDevice(link=link)
     try:
         device.loop.run(_start(device, config, progress, actor_classes))
     except BaseException:
@@ -128,21 +101,13 @@ def join(
 async def _start(
     device: JoinedDevice, config: Config, progress: Progress, actor_classes: ActorClasses | None
 ) -> None:
-    loop, limit_s = asyncio.get_running_loop(), config.cluster.start_timeout_s
-    device.site = Site(Party.DEVICE, config, device.open, loop, actor_classes)
-    try:
-        async with asyncio.timeout(limit_s):
-            device.described |= await start_actors(device.parties, progress)
-    except TimeoutError:
-        raise ClusterError(
-            f"The device must be ready within {limit_s:g} s but is not; raise cluster.start_timeout_s."
-        ) from None
+    await device.start_alone(Party.DEVICE, config, device.new_plane, progress, actor_classes)
     # until the cloud says how many, its default: those that are begun without it must fit when it comes
-    await device.site.handles["draft_queue"].limit_queries.remote(Config().devices.max_queries)
+    device.queue.limit_queries(Config().devices.max_queries)
     where = Endpoint(CLOUD_QUEUE, None, device.link.host, device.link.port)
     try:
         async with asyncio.timeout(FIRST_JOIN_S):
-            await device.site.handles["draft_queue"].connect_peers.remote([where])
+            await device.queue.connect_peers([where])
         progress(f"link: joined the cloud at {device.link.address}")
     except TimeoutError:
         unanswered = (

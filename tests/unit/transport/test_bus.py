@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tandem.transport.memory import Exchange
+from tandem.transport.memory import Bus
 
 
 class Plane:
@@ -26,14 +26,14 @@ class Plane:
         self.waiting = []
 
 
-def member(exchange: Exchange, name: str, act: Callable[[Any], None]) -> None:
-    exchange.join(name, lambda message, source: act(message))
+def member(bus: Bus, name: str, act: Callable[[Any], None]) -> None:
+    bus.join(name, lambda message, source: act(message))
 
 
 def test_no_handler_runs_within_another_and_messages_keep_their_order() -> None:
     """Random fan-out among three actors, against a queue."""
     for seed in range(200):
-        rng, exchange = random.Random(seed), Exchange()
+        rng, bus = random.Random(seed), Bus()
         received: list[int] = []
         expected: list[int] = []
         running = 0
@@ -47,72 +47,72 @@ def test_no_handler_runs_within_another_and_messages_keep_their_order() -> None:
             for number in [next(fresh, None) for _ in range(rng.randrange(4))]:  # noqa: B023
                 if number is not None:
                     expected.append(number)  # noqa: B023
-                    exchange.post(me, rng.choice("abc"), number)  # noqa: B023
+                    bus.post(me, rng.choice("abc"), number)  # noqa: B023
             running -= 1
 
         for name in "abc":
-            exchange.join(name, lambda message, source, me=name: act(message, me))  # type: ignore[misc]
-        exchange.post("outside", "a", 0)
+            bus.join(name, lambda message, source, me=name: act(message, me))  # type: ignore[misc]
+        bus.post("outside", "a", 0)
         assert received == [0, *expected], seed
 
 
 def test_a_long_chain_needs_no_stack() -> None:
-    exchange, left = Exchange(), [10_000]
+    bus, left = Bus(), [10_000]
 
     def act(message: int) -> None:
         left[0] -= 1
         if left[0]:
-            exchange.post("a", "a", message)
+            bus.post("a", "a", message)
 
-    member(exchange, "a", act)
-    exchange.post("outside", "a", 1)
+    member(bus, "a", act)
+    bus.post("outside", "a", 1)
     assert left == [0]
 
 
 def test_a_failure_is_its_receivers_own(caplog: pytest.LogCaptureFixture) -> None:
-    exchange, received = Exchange(), []
+    bus, received = Bus(), []
 
     def fail(message: Any) -> None:
         raise ValueError("broken")
 
-    member(exchange, "bad", fail)
-    member(exchange, "good", received.append)
-    with exchange.turn():
-        exchange.post("x", "bad", 1)
-        exchange.post("x", "good", 2)
-    exchange.post("x", "good", 3)
+    member(bus, "bad", fail)
+    member(bus, "good", received.append)
+    with bus.batch():
+        bus.post("x", "bad", 1)
+        bus.post("x", "good", 2)
+    bus.post("x", "good", 3)
     assert received == [2, 3]
     assert "bad failed on a int from x" in caplog.text
 
 
 def test_what_was_sent_before_a_failure_is_delivered() -> None:
-    exchange, received = Exchange(), []
-    member(exchange, "a", received.append)
+    bus, received = Bus(), []
+    member(bus, "a", received.append)
 
     def turn() -> None:
-        with exchange.turn():
-            exchange.post("x", "a", 1)
+        with bus.batch():
+            bus.post("x", "a", 1)
             raise ValueError("the sender failed")
 
     with pytest.raises(ValueError, match="the sender failed"):
         turn()
-    exchange.post("x", "a", 2)
+    bus.post("x", "a", 2)
     assert received == [1, 2]
 
 
 def test_frames_of_a_turn_leave_in_one_write_before_messages_are_handled() -> None:
-    exchange, log = Exchange(), []
+    bus, log = Bus(), []
     plane: Any = Plane(log)
 
     def act(message: int) -> None:
         log.append(message)
-        exchange.send(plane, "peer", b"3")
+        bus.send(plane, "peer", b"3")
 
-    member(exchange, "a", act)
-    with exchange.turn():
-        exchange.send(plane, "peer", b"1")
-        exchange.post("x", "a", 7)
-        exchange.send(plane, "peer", b"2")
+    member(bus, "a", act)
+    with bus.batch():
+        bus.send(plane, "peer", b"1")
+        bus.post("x", "a", 7)
+        bus.send(plane, "peer", b"2")
         assert not log
     assert log == [("written", ("peer", b"1"), ("peer", b"2")), 7, ("written", ("peer", b"3"))]
 
@@ -120,5 +120,5 @@ def test_frames_of_a_turn_leave_in_one_write_before_messages_are_handled() -> No
 def test_a_frame_outside_a_turn_leaves_at_once() -> None:
     log: list[Any] = []
     plane: Any = Plane(log)
-    Exchange().send(plane, "peer", b"1")
+    Bus().send(plane, "peer", b"1")
     assert log == [("written", ("peer", b"1"))]

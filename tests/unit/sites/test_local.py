@@ -19,8 +19,8 @@ from tandem.client.request import build_spec
 from tandem.errors import ClusterError, ConfigError, GenerationError, QueryError, TandemError
 from tandem.events import DoneEvent, PeerEvent, SourcesEvent, TokenEvent, WaitEvent
 from tandem.protocol.outbox import ROLES
-from tandem.sites.site import Site
-from tandem.sites.wiring import start_actors
+from tandem.sites.local import LocalSite
+from tandem.sites.startup import start_actors
 from tandem.topology import Party
 from tandem.transport.memory import MemoryNetwork
 from tandem_lab.training.bundle import read_bundled_questions
@@ -247,10 +247,10 @@ def test_one_site_answers_by_itself_and_goes_on_without_a_peer_that_never_came()
 
     async def run() -> tuple[Mapping[str, Any], list[Any], list[Any]]:
         config = Config()
-        site = Site("device", config, MemoryNetwork().open, asyncio.get_running_loop())
-        parties = {site.party: site.handles}
+        site = LocalSite.create("device", config, MemoryNetwork().new_plane, asyncio.get_running_loop())
+        parties = {site.party: site.actors}
         described = await start_actors(parties, lambda line: None)
-        asker = Asker(parties, str)
+        asker = Asker({site.party: site}, str)
         answers = []
         for only in ("device", None):
             spec = build_spec(config, described | {"cloud": described["device"]}, QUESTION, only=only, seed=7)
@@ -288,15 +288,11 @@ def test_one_site_answers_by_itself_and_goes_on_without_a_peer_that_never_came()
             r"^The setting cluster\.address names a running Ray cluster \(got '10\.0\.0\.1:6379'\), but .*remove one",
         ),
         (
-            lambda: Config.load(None, ["cluster.runtime=inline", "link.data_plane=ray"]),
-            r'^The setting link\.data_plane is "ray", but cluster\.runtime is "inline"',
-        ),
-        (
             lambda: Tandem.connect("10.0.0.1:6379", Config.load(None, ["cluster.runtime=inline"])),
             r"^Tandem\.connect needs a Ray cluster, but cluster\.runtime is \"inline\"",
         ),
     ],
-    ids=["launch", "setting", "hosts", "address", "data plane", "connect"],
+    ids=["launch", "setting", "hosts", "address", "connect"],
 )
 def test_what_only_ray_has_is_one_sentence(start: Any, sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):

@@ -12,11 +12,12 @@ from ray.exceptions import RayActorError, RaySystemError
 
 from tandem.actors import ray_handles
 from tandem.actors.base import Runtime
-from tandem.actors.handles import LocalActor
-from tandem.actors.ray_handles import while_node_runs, wrap
+from tandem.actors.ray_handles import RayActor, while_node_runs
 from tandem.actors.stateless import ProfilerActor
+from tandem.cluster.site import RaySite
 from tandem.config.schema import Config
 from tandem.errors import CallError, ClusterError, QueryError
+from tandem.sites.local import LocalSite
 from tandem.system.loop_thread import LoopThread
 from tandem.topology import Party
 
@@ -47,28 +48,28 @@ class Profiler(ProfilerActor):
             raise
 
 
-async def check(actor: Profiler, handle: Any) -> None:
-    handle.note.remote("dropped")  # goes on although nobody waits
-    handle.refuse.remote()
-    assert await handle.note.remote("a") == 2
+def site_of(actor: Profiler, loop: asyncio.AbstractEventLoop) -> LocalSite:
+    return LocalSite(Party.DEVICE, {"profiler": actor}, loop)
+
+
+async def check(actor: Profiler, site: LocalSite) -> None:
+    assert await site.call("profiler", "note", "a") == 1
     with pytest.raises(QueryError, match=r"^No\.$"):
-        await handle.refuse.remote()
-    with pytest.raises(
-        CallError, match=r"^The device's profiler failed on the call 'break_down' with Timeout"
-    ):
-        await handle.break_down.remote()
+        await site.call("profiler", "refuse")
+    with pytest.raises(CallError, match="The device's profiler failed on the call 'break_down' with Timeout"):
+        await site.call("profiler", "break_down")
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.05):
-            await handle.wait.remote()
+            await site.call("profiler", "wait")
     await asyncio.sleep(0.05)
-    assert actor.log == ["dropped", "a", "cancelled"]
+    assert actor.log == ["a", "cancelled"]
 
 
 @pytest.mark.filterwarnings("error")
 def test_calls_on_the_loop_of_the_actor() -> None:
     async def run() -> None:
         actor = Profiler()
-        await check(actor, LocalActor(actor, asyncio.get_running_loop()))
+        await check(actor, site_of(actor, asyncio.get_running_loop()))
 
     asyncio.run(run())
 
@@ -76,21 +77,17 @@ def test_calls_on_the_loop_of_the_actor() -> None:
 @pytest.mark.filterwarnings("error")
 def test_calls_from_another_loop_and_after_the_end() -> None:
     actor, home = Profiler(), LoopThread()
-
-    async def make() -> LocalActor:
-        return LocalActor(actor, asyncio.get_running_loop())
-
-    handle = home.run(make())
-    asyncio.run(check(actor, handle))
+    site = site_of(actor, home.event_loop)
+    asyncio.run(check(actor, site))
 
     async def outlive() -> None:
-        call = handle.wait.remote()
-        await handle.note.remote("b")
+        call = asyncio.ensure_future(site.call("profiler", "wait"))
+        await site.call("profiler", "note", "b")
         await asyncio.to_thread(home.close)
-        with pytest.raises(CallError, match=r"^The device's profiler was closed during a call"):
+        with pytest.raises(CallError, match=r"^The device's site was closed during a call"):
             await call
-        with pytest.raises(CallError, match=r"^The device's profiler is closed; start its site again\.$"):
-            handle.note.remote("c")
+        with pytest.raises(CallError, match=r"^The device's site is closed; start it again\.$"):
+            await site.call("profiler", "note", "c")
 
     asyncio.run(outlive())
 
@@ -115,8 +112,10 @@ class RayHandle:
         self.outcome = outcome
 
     @property
-    def ask(self) -> RayHandle:
+    def describe(self) -> RayHandle:
         return self
+
+    embed = tokenizer_json = describe
 
     def remote(self, *values: Any) -> Reference:
         return Reference(self.outcome)
@@ -130,25 +129,22 @@ class Raised(RaySystemError):
 
 def test_what_ray_raises_is_a_call_error_or_what_the_actor_raised() -> None:
     async def run() -> None:
-        assert await wrapped(RayHandle(3)).ask.remote(1, 2) == 3
+        assert await RayActor(RayHandle({"a": 1})).describe() == {"a": 1}
         with pytest.raises(QueryError, match=r"^No\.$"):
-            await wrapped(RayHandle(Raised("x"))).ask.remote()
+            await RayActor(RayHandle(Raised("x"))).describe()
         lost = RayActorError("x")
         with pytest.raises(CallError) as caught:
-            await wrapped(RayHandle(lost)).ask.remote()
+            await RayActor(RayHandle(lost)).describe()
         assert caught.value.__cause__ is lost
 
     asyncio.run(run())
 
 
-def wrapped(handle: RayHandle) -> Any:
-    return wrap({"decoder": handle})["decoder"]
-
-
 def test_a_party_that_has_lost_an_actor_is_found_again() -> None:
     """All of it: whoever replaces one actor replaces the others, too."""
-    old = {"decoder": RayHandle(RayActorError("x")), "retriever": RayHandle("old")}
-    outcomes: list[Any] = [ClusterError("It is being started."), {role: RayHandle("new") for role in old}]
+    old = {"decoder": RayActor(RayHandle(RayActorError("x"))), "retriever": RayActor(RayHandle([[0.5]]))}
+    new = {"decoder": RayActor(RayHandle("{}")), "retriever": RayActor(RayHandle([[1.0]]))}
+    outcomes: list[Any] = [ClusterError("It is being started."), new]
 
     def find() -> Any:
         if isinstance(outcome := outcomes.pop(0), ClusterError):
@@ -156,13 +152,13 @@ def test_a_party_that_has_lost_an_actor_is_found_again() -> None:
         return outcome
 
     async def run() -> None:
-        handles: Any = wrap(old, find)
-        assert await handles["retriever"].ask.remote() == "old"
+        site = RaySite(old, find)
+        assert await site.embed(["a"]) == [[0.5]]
         with pytest.raises(CallError):
-            await handles["decoder"].ask.remote()
+            await site.tokenizer_json()
         with pytest.raises(CallError, match=r"^It is being started\.$"):
-            handles["retriever"].ask.remote()
-        assert [await handles[role].ask.remote() for role in old] == ["new", "new"]
+            await site.embed(["a"])
+        assert (await site.tokenizer_json(), await site.embed(["a"])) == ("{}", [[1.0]])
         assert not outcomes
 
     asyncio.run(run())

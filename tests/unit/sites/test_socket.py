@@ -22,11 +22,20 @@ import tandem
 from tandem import Config, Tandem
 from tandem.errors import CallError, ClusterError
 from tandem.events import TokenEvent
-from tandem.sites.attached import attach, is_device_running
-from tandem.sites.inline import launch
-from tandem.sites.local_calls import decode_error, encode_error, read_line, socket_folder, write_line
-from tandem.sites.offering import SOCKET, offered, reserved
-from tandem.sites.serving import Address, ServedCloud, served
+from tandem.sites.host import Address, ServedCloud, served
+from tandem.sites.local import launch
+from tandem.sites.socket import (
+    SOCKET,
+    connect,
+    decode_error,
+    encode_error,
+    is_device_running,
+    listening,
+    read_line,
+    reserved,
+    socket_folder,
+    write_line,
+)
 
 QUESTION = "Which game should Mira try?"
 WAIT = Config.load(None, ["link.on_peer_loss=wait"])
@@ -198,17 +207,18 @@ def wait_until(is_true: Any) -> None:
 def test_a_device_that_stops_ends_its_queries_with_a_sentence(tmp_path: Path) -> None:
     sites = launch(WAIT, lambda line: None)
     with contextlib.closing(sites):
-        with reserved(tmp_path), offered(sites, WAIT, tmp_path):
-            asking = Tandem(WAIT, attach(lambda line: None, tmp_path))
+        with reserved(tmp_path), listening(sites, WAIT, tmp_path):
+            asking = Tandem(WAIT, connect(lambda line: None, tmp_path))
             assert asking.query(QUESTION, seed=1, max_new_tokens=4).text
         with asking, pytest.raises(Exception, match=r"The device \(process \d+\) has stopped"):
             asking.query(QUESTION, seed=1)
         with pytest.raises(ClusterError, match="No device answers at"):
-            attach(lambda line: None, tmp_path)
+            connect(lambda line: None, tmp_path)
 
 
 def test_errors_keep_their_class() -> None:
     for error in (ClusterError("one"), CallError("two")):
         back = decode_error(encode_error(error))
         assert (type(back), str(back)) == (type(error), str(error))
-    assert type(decode_error({"kind": "SystemExit", "sentence": "three"})) is CallError
+    unknown = encode_error(ClusterError("three")) | {"kind": "SystemExit"}
+    assert type(decode_error(unknown)) is CallError

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tandem import Config, Tandem
-from tandem.actors.hosting_queue import HostingQueue
+from tandem.actors.host_queue import HostQueue
 from tandem.corpora import WEIGHTS
 from tandem.engine.model import load_model
 from tandem.errors import ClusterError, ConfigError, ProtocolError, QueryError
@@ -23,8 +23,8 @@ from tandem.events import DoneEvent, PeerEvent, TokenEvent
 from tandem.joining.join_link import JoinLink
 from tandem.messages import LinkFrame, Open, decode_link
 from tandem.modes.spec import SessionSpec
-from tandem.sites import joined, serving
-from tandem.sites.serving import Address, ServedCloud, served
+from tandem.sites import home, host
+from tandem.sites.host import Address, ServedCloud, served
 from tandem_lab.training.bundle import read_bundled_questions
 
 QUESTIONS = [asked.question for asked in read_bundled_questions()][:3]
@@ -99,7 +99,7 @@ def test_what_crosses_holds_no_document_and_no_setting_of_the_device(tmp_path: P
     """Every frame as the cloud reads it, after TLS; the question itself is the positive control."""
     heard: list[bytes] = []
 
-    class Listening(HostingQueue):
+    class Listening(HostQueue):
         def on_frames(self, source: str, frames: list[bytes]) -> None:
             heard.extend(frames)
             super().on_frames(source, frames)
@@ -205,7 +205,7 @@ def test_a_device_that_is_revoked_is_disconnected_and_told(
     with Tandem.join(str(link), Config.load(None, ["link.peer_loss_margin_s=0.2"])) as tandem:
         assert not tandem.query(QUESTIONS[0], seed=1, on_peer_loss="wait").is_degraded
         cloud.devices.revoke("lost")
-        deadline_s = time.monotonic() + 10 * serving.WATCH_S
+        deadline_s = time.monotonic() + 10 * host.WATCH_S
         revoked = f"The cloud at {link.address} has revoked this join link; ask its owner for a new one"
         while not tandem.status()["cluster"].endswith(f"(not connected now: {revoked})"):
             assert time.monotonic() < deadline_s
@@ -224,7 +224,7 @@ def free_port() -> int:
 
 
 def test_a_cloud_that_never_came(cloud: ServedCloud, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(joined, "FIRST_JOIN_S", 0.5)
+    monkeypatch.setattr(home, "FIRST_JOIN_S", 0.5)
     nowhere = dataclasses.replace(cloud.link_for("early"), port=free_port())
     said: list[str] = []
     config = Config.load(None, ["link.peer_loss_margin_s=0.2"])
@@ -276,7 +276,7 @@ def test_a_second_process_with_the_same_link_is_told(
     cloud: ServedCloud, phone: Tandem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first keeps its connection, and the second starts as where no cloud answers."""
-    monkeypatch.setattr(joined, "FIRST_JOIN_S", 0.5)
+    monkeypatch.setattr(home, "FIRST_JOIN_S", 0.5)
     link = cloud.link_for("shared")
     in_use = f"This link to the cloud at {link.address} is in use by another process; stop that one, or give"
     said: list[str] = []
@@ -299,21 +299,21 @@ def test_a_device_that_starts_while_its_cloud_loads(
     cloud: ServedCloud, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It comes back when the cloud said, instead of ending after three refusals."""
-    monkeypatch.setattr(serving, "STARTING_S", 0.2)
-    monkeypatch.setattr(joined, "FIRST_JOIN_S", 1.0)
-    link, about, said = cloud.link_for("sooner"), cloud.door.about, list[str]()
-    cloud.door.about = None
+    monkeypatch.setattr(host, "STARTING_S", 0.2)
+    monkeypatch.setattr(home, "FIRST_JOIN_S", 1.0)
+    link, about, said = cloud.link_for("sooner"), cloud.admission.about, list[str]()
+    cloud.admission.about = None
     try:
         with Tandem.join(str(link), WAIT, progress=said.append) as tandem:
             assert any("is busy; retry after 0.2 s; until then questions wait" in line for line in said)
-            cloud.door.about = about
+            cloud.admission.about = about
             assert not tandem.query(QUESTIONS[0], seed=1).is_degraded
     finally:
-        cloud.door.about = about
+        cloud.admission.about = about
 
 
 def test_as_many_devices_as_may_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(joined, "FIRST_JOIN_S", 1.0)
+    monkeypatch.setattr(home, "FIRST_JOIN_S", 1.0)
     config = Config.load(None, ["devices.max_devices=1", "link.on_peer_loss=fail"])
     with served(config, ANYWHERE, tmp_path) as cloud:
         first, second = cloud.link_for("first"), cloud.link_for("second")
@@ -332,7 +332,7 @@ def test_a_certificate_is_renewed_while_devices_are_connected(
     cloud.identity.certificate_file.unlink()
 
     async def renew() -> None:
-        cloud.door.renew()
+        cloud.admission.renew()
 
     cloud.loop.run(renew())
     assert cloud.identity.certificate_file.read_bytes() != before

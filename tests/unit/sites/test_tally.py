@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from tandem import Config, Tandem
+from tandem.actors.tally import KINDS, Tally, listening_queue
 from tandem.cli import main
 from tandem.joining.handshakes import hello_of, new_instance
 from tandem.messages import LinkFrame, Logprobs, Open, Proposal, Tail, Verdict, Votes, encode
-from tandem.sites.audit import KINDS, Tally, listening_queue
-from tandem.sites.serving import Address, served
+from tandem.sites.host import Address, served
 from tandem.transport.port import join_frames
 
 QUESTION = "Which game should Mira try?"

@@ -1,0 +1,157 @@
+"""The ports through which a site is used: what clients call of one, and what whoever starts it asks of its actors.
+
+client --SitePort--> LocalSite: on its event loop | RaySite: Ray calls | SocketSite: a Unix-domain socket --> actors
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ParamSpec, Protocol, TypeVar
+
+from tandem.actors.base import ActorStatistics, SiteActor
+from tandem.config.schema import Config
+from tandem.errors import CallError, TandemError
+from tandem.events import Event, SourcesEvent
+from tandem.protocol.outbox import ActorKind
+from tandem.system.loop_thread import LoopThread
+from tandem.transport.port import Endpoint
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+Progress = Callable[[str], None]
+"""Called with one line for each stage."""
+
+
+def ignore(line: str) -> None:
+    """No progress is wanted."""
+
+
+ActorClasses = Mapping[ActorKind, type[SiteActor]]
+"""Classes of actors by their kind."""
+
+
+class SitePort(ABC):
+    """One party's site, as clients use it. Every call raises the actor's TandemError, or CallError if it is lost."""
+
+    @abstractmethod
+    async def call(self, role: str, method: str, *arguments: Any) -> Any:
+        """What a method of one of the site's actors returns; all others are calls of this one."""
+
+    async def open(self, spec: str) -> None:
+        """Start a query whose client is here. spec: a SessionSpec as JSON."""
+        await self.call("draft_queue", "open", spec)
+
+    async def events(self, session: int, after: int, wait_s: float, at_once: bool) -> list[Event]:
+        """The events of a query from position `after` on; see `DraftQueueActor.events`."""
+        return list(await self.call("draft_queue", "events", session, after, wait_s, at_once))
+
+    async def sources(self, session: int, wait_s: float, party: str) -> SourcesEvent | None:
+        """Opaque ids of a party's documents, once they are prefilled; None if they never were."""
+        event: SourcesEvent | None = await self.call("draft_queue", "sources", session, wait_s, party)
+        return event
+
+    async def cancel(self, session: int) -> None:
+        """Cancel a query."""
+        await self.call("draft_queue", "cancel", session)
+
+    async def passages(self, ids: list[str]) -> list[dict[str, Any]]:
+        """Title, text, page and metadata of this party's documents that were found; empty for one that is forgotten."""
+        return list(await self.call("retriever", "passages", ids))
+
+    async def embed(self, texts: list[str]) -> list[list[float]]:
+        """Unit vectors of texts."""
+        return list(await self.call("retriever", "embed", texts))
+
+    async def tokenizer_json(self) -> str:
+        """The tokenizer of this party's model."""
+        return str(await self.call("decoder", "tokenizer_json"))
+
+    async def answer_room(self, spec: str, context: int) -> int:
+        """Tokens that the answer to a question may have in a context of so many tokens. spec: as JSON."""
+        return int(await self.call("decoder", "answer_room", spec, context))
+
+
+CALLS = frozenset(
+    {
+        ("draft_queue", "open"),
+        ("draft_queue", "events"),
+        ("draft_queue", "sources"),
+        ("draft_queue", "cancel"),
+        ("retriever", "passages"),
+        ("retriever", "embed"),
+        ("decoder", "tokenizer_json"),
+        ("decoder", "answer_room"),
+    }
+)
+"""All that clients call, by actor and method."""
+
+
+class ActorPort(Protocol):
+    """An actor, as whoever starts its party uses it. A SiteActor is one on its own event loop."""
+
+    async def prepare(self) -> dict[str, Any]:
+        """Load what takes time; returns a description of what was loaded."""
+
+    async def describe(self) -> dict[str, Any]:
+        """The description that `prepare` returned."""
+
+    async def bind(self) -> Endpoint:
+        """Open the actor's end of the data plane and return its address."""
+
+    async def endpoint(self) -> Endpoint:
+        """The address that `bind` returned."""
+
+    async def connect_peers(self, endpoints: list[Endpoint]) -> None:
+        """Connect to those of `endpoints` that the actor dials."""
+
+    async def forget_sessions(self) -> None:
+        """The draft queue that began them is no more."""
+
+    async def statistics(self) -> ActorStatistics:
+        """The actor's counters."""
+
+    async def close(self) -> None:
+        """Stop tasks and connections."""
+
+
+Actors = Mapping[str, ActorPort]
+"""The actors of one party, by role; its decoders as in `tandem.actors.decoder_pool.decoder_roles`."""
+
+
+async def call(method: Callable[P, Awaitable[T]], *arguments: P.args, **named: P.kwargs) -> T:
+    """What an actor's method returns. Raises its TandemError, or CallError for whatever else went wrong."""
+    try:
+        return await method(*arguments, **named)
+    except TandemError:
+        raise
+    except Exception as error:
+        name, place = method.__name__, getattr(getattr(method, "__self__", None), "place", "An actor")
+        raise CallError(
+            f"{place} failed on the call {name!r} with {type(error).__name__}; see its log."
+        ) from error
+
+
+@dataclass(kw_only=True)
+class Deployment:
+    """The sites that this process can ask, and the event loop on which it calls them."""
+
+    loop: LoopThread = field(default_factory=LoopThread)
+    sites: Mapping[str, SitePort] = field(default_factory=dict)  # those that can be asked from here, by party
+    described: dict[str, dict[str, Any]] = field(default_factory=dict)  # model and index of each party
+    nodes: Sequence[Any] = ()  # Ray nodes that this process started, as NodeInfo
+    socket_folder: str = ""  # where actors that this process started keep their sockets; empty: none do
+
+    async def status(self, config: Config) -> dict[str, Any]:
+        """Nodes, models, indexes and every actor, as plain values."""
+        raise NotImplementedError
+
+    def explain_loss(self, error: CallError, config: Config) -> str:
+        """The sentence for a call that failed; it may block."""
+        return str(error)
+
+    def close(self) -> None:
+        """Stop what was started; what ran before is only left."""
+        raise NotImplementedError

@@ -1,0 +1,231 @@
+"""How parties start: their actors load, bind and connect, what they loaded is compared, and the links are opened.
+
+The same wherever the actors run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from tandem.actors.decoder_pool import compare_decoders
+from tandem.actors.loading import check_model, describe_conversion
+from tandem.actors.retriever import NO_INDEX
+from tandem.config.schema import Config
+from tandem.corpora import describe_model
+from tandem.engine.tokenizer import common_size
+from tandem.errors import ClusterError
+from tandem.protocol.outbox import kind_of
+from tandem.sites.port import Actors, Progress, call
+from tandem.topology import PAIR, PARTIES, Topology, in_words
+
+
+def check_files(
+    config: Config, parties: Sequence[str] | None = None, progress: Progress = lambda line: None
+) -> None:
+    """Check models and indexes on this machine without loading them, before anything starts. Raises TandemError.
+
+    parties: whose; default: of all. progress: receives a line where a model takes long to load for the first time.
+    """
+    notes: dict[str, None] = {}
+    for party in parties or config.parties:
+        settings = config.party(party)
+        check_model(settings)
+        notes[describe_conversion(settings)] = None
+        if settings.index_folder is not None and settings.num_documents:
+            from tandem.retrieval.store import read_manifest
+
+            read_manifest(settings.index_folder)
+    for note in filter(None, notes):
+        progress(f"models: {note}")
+
+
+async def start_together(
+    parties: Mapping[str, Actors], config: Config, progress: Progress
+) -> dict[str, dict[str, Any]]:
+    """Start the actors of all parties and open the links between them, if all agree; returns their descriptions.
+
+    Raises TandemError, also if it takes longer than `cluster.start_timeout_s`.
+    """
+    limit_s = config.cluster.start_timeout_s
+    try:
+        async with asyncio.timeout(limit_s):
+            described = await start_actors(parties, progress)
+            compare(described)
+            await connect_parties(parties, config.topology)
+    except TimeoutError:
+        raise ClusterError(
+            f"All actors must be ready within {limit_s:g} s but are not; raise cluster.start_timeout_s."
+        ) from None
+    return described
+
+
+async def start_actors(parties: Mapping[str, Actors], progress: Progress) -> dict[str, dict[str, Any]]:
+    """Have the actors of some parties bind, load and connect; returns the descriptions of what they loaded."""
+    loaded = {party: _prepare(actors) for party, actors in parties.items()}
+    endpoints = await asyncio.gather(
+        *(call(actor.bind) for own in parties.values() for actor in own.values())
+    )
+    progress(f"actors: {len(endpoints)} ready")
+    for party, actors in parties.items():
+        own = [endpoint for endpoint in endpoints if endpoint.name.startswith(f"{party}/")]
+        await asyncio.gather(
+            *(call(actor.connect_peers, own) for role, actor in actors.items() if role != "draft_queue")
+        )
+        await call(actors["draft_queue"].connect_peers, own)
+    described: dict[str, dict[str, Any]] = {party: {} for party in parties}
+    for part, plural in (("retriever", "indexes"), ("decoder", "models")):
+        for party in parties:
+            described[party] |= await loaded[party][part]
+            if part == "decoder":
+                decoders = {
+                    role: await loading
+                    for role, loading in loaded[party].items()
+                    if kind_of(role) == "decoder"
+                }
+                compare_decoders({f"{party}/{role}": values for role, values in decoders.items()})
+        show = _show_index if part == "retriever" else _show_model
+        shown = {party: show(described[party]) for party in parties}
+        progress(f"{plural}: {_join_equal(shown)}")
+    for actors in parties.values():
+        await _give_tokenizer(actors)
+    return described
+
+
+def _show_index(described: Mapping[str, Any]) -> str:
+    return str(described["num_documents"] or described["factory"])  # no count: a store
+
+
+def _show_model(described: Mapping[str, Any]) -> str:
+    """Its name, and how large it is, where that is known."""
+    text = describe_model(described["model"])
+    if count := described.get("num_parameters"):
+        num_bytes = count * (4 if described["dtype"] == "float32" else 2)
+        text += f", {num_bytes / 1e6:.0f} MB of {described['dtype']}"
+    return text
+
+
+def _join_equal(shown: Mapping[str, str]) -> str:
+    """What parties have, once for those that have the same."""
+    by_text: dict[str, list[str]] = {}
+    for party, text in shown.items():
+        by_text.setdefault(text, []).append(party)
+    return "; ".join(f"{' and '.join(parties)} {text}" for text, parties in by_text.items())
+
+
+async def join_actors(actors: Actors, new: Collection[str]) -> None:
+    """Have new actors of a party that runs load, bind and connect. actors: theirs, and those of others that serve.
+
+    Nobody can connect to one before it has loaded. What a lost draft queue had begun ends. Raises TandemError.
+    """
+    others = {role: actor for role, actor in actors.items() if role not in new}
+    loading = _prepare({role: actors[role] for role in new})
+    described = {role: await actor.describe() for role, actor in others.items() if kind_of(role) == "decoder"}
+    described |= {role: await future for role, future in loading.items() if kind_of(role) == "decoder"}
+    compare_decoders(described)
+    await asyncio.gather(*loading.values())
+    if "draft_queue" in new:
+        await asyncio.gather(*(other.forget_sessions() for other in others.values()))
+    endpoints = await asyncio.gather(*(actors[role].bind() for role in new))
+    known = [*endpoints, *await asyncio.gather(*(other.endpoint() for other in others.values()))]
+    for role in new:
+        await actors[role].connect_peers(known)
+    await asyncio.gather(*(other.connect_peers(endpoints) for other in others.values()))
+    await _give_tokenizer(actors)
+
+
+async def connect_parties(parties: Mapping[str, Actors], topology: Topology = PAIR) -> None:
+    """Open the links between the draft queues of these parties, unless they are open already."""
+    queues = {party: parties[party]["draft_queue"] for party in topology.parties if party in parties}
+    endpoints = {party: await queues[party].endpoint() for party in topology.dialled if party in queues}
+    for party, queue in queues.items():
+        if dialled := [endpoints[target] for target in topology.dials_of(party) if target in endpoints]:
+            await queue.connect_peers(dialled)
+
+
+async def describe(parties: Mapping[str, Actors]) -> dict[str, dict[str, Any]]:
+    """Descriptions of what each party has loaded."""
+    return {
+        party: await actors["retriever"].describe() | await actors["decoder"].describe()
+        for party, actors in parties.items()
+    }
+
+
+def _prepare(actors: Actors) -> dict[str, asyncio.Future[dict[str, Any]]]:
+    loading = {
+        role: asyncio.ensure_future(call(actor.prepare))
+        for role, actor in actors.items()
+        if role == "retriever" or kind_of(role) == "decoder"
+    }
+    for future in loading.values():  # where another one fails first, nobody asks for the error of this one
+        future.add_done_callback(lambda done: done.cancelled() or done.exception())
+    return dict(loading)
+
+
+async def _give_tokenizer(actors: Actors) -> None:
+    """The draft queue turns tokens into text as its decoders do."""
+    decoder: Any = next(actor for role, actor in actors.items() if kind_of(role) == "decoder")
+    queue: Any = actors["draft_queue"]
+    await queue.set_tokenizer(await decoder.tokenizer_json())
+
+
+# ---- What parties, and the decoders of one, must have in common ---------------------------------------------
+
+
+HANDSHAKE_FIELDS = {
+    "vocabulary_fingerprint": ("vocabulary", "use models that share a tokenizer"),
+    "codec": ("codec", "use the same [codec] settings on both machines"),
+    "policy": (
+        "placement policy",
+        "use the same decoding.placement and [scheduler] settings on both machines",
+    ),
+    "protocol_version": ("protocol version", "install the same version of tandem-rag on both machines"),
+    "embedder_fingerprint": ("embedder", "use the same retrieval.embedder on both machines"),
+    "scorer_fingerprint": ("scoring model", "use the same weights.scorer on both machines"),
+}
+"""What all parties must have in common before the first query, and the remedy."""
+
+
+def compare(described: Mapping[Any, Mapping[str, Any]]) -> None:
+    """All parties must agree before the first query. Raises ClusterError that names two values and the remedy."""
+    parties = "Both parties" if len(described) == 2 else "All parties"
+    for key, (what, remedy) in HANDSHAKE_FIELDS.items():
+        known = {party: values for party, values in described.items() if not _lacks(key, values)}
+        for other in list(known)[1:]:
+            first = next(iter(known))
+            if known[first].get(key) != known[other].get(key) and not _may_differ(
+                key, known[first], known[other]
+            ):
+                one, another = _shown(key, known[first]), _shown(key, known[other])
+                raise ClusterError(
+                    f"{parties} must have the same {what}, {in_words(first)} has {one!r} and "
+                    f"{in_words(other)} {another!r}; {remedy}."
+                )
+
+
+def _may_differ(key: str, one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether parties with these can work together all the same: they use the tokens that both have."""
+    is_described = all("vocabulary_prefixes" in known for known in (one, other))
+    return key == "vocabulary_fingerprint" and is_described and common_size(one, other) is not None
+
+
+def _shown(key: str, known: Mapping[str, Any]) -> Any:
+    """A value as sentences show it; that of a vocabulary with the tokenizer's name."""
+    value = known.get(key)
+    return f"{known.get('tokenizer')} ({value})" if key == "vocabulary_fingerprint" else value
+
+
+def _lacks(key: str, known: Mapping[str, Any]) -> bool:
+    """Whether a party has nothing to compare: without documents it has no embedder."""
+    return key not in known and known.get("factory") == NO_INDEX
+
+
+def warn_of_drafter(described: Mapping[Any, Mapping[str, Any]], progress: Progress) -> None:
+    """Say so where the device's drafter was made for another model than the cloud's; answers stay exact."""
+    from tandem.engine.places import find_mismatch
+
+    if all(party in described for party in PARTIES) and (
+        sentence := find_mismatch(*(described[party] for party in PARTIES))
+    ):
+        progress(f"drafter: {sentence}")

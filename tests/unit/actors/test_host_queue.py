@@ -1,0 +1,224 @@
+"""A cloud's draft queue with several devices: each has its own queries, within limits; no Ray and no model."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tandem.actors.base import Runtime
+from tandem.actors.host_queue import HostQueue
+from tandem.config.sampling import SamplingParams
+from tandem.config.schema import Config, DecodingConfig
+from tandem.errors import Code, Fault
+from tandem.joining.handshakes import queue_of
+from tandem.messages import Begin, Cancel, End, Heartbeat, LinkFrame, Open, decode, encode
+from tandem.modes.spec import SessionSpec
+from tandem.protocol import limits
+from tandem.protocol.prefix import Prefix
+from tandem.topology import Party
+from tandem_lab.simulation.specs import make_spec
+from tests.unit.transport.conftest import PLANES
+
+PHONE, LAPTOP = queue_of("phone"), queue_of("laptop")
+
+
+class Outbox:
+    """A data plane that keeps what it is given; everybody is reachable."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[str, Any]] = []
+        self.counters: dict[str, Any] = {}
+
+    def send(self, to: str, frame: bytes) -> None:
+        self.sent.append((to, decode(frame)))
+
+    def flush(self) -> None:
+        pass
+
+    def is_connected(self, to: str) -> bool:
+        return True
+
+    def renew(self, to: str) -> None:
+        pass
+
+    async def close(self) -> None:
+        pass
+
+    def bodies_to(self, name: str) -> list[Any]:
+        return [message.body for to, message in self.sent if to == name]
+
+    def begun(self) -> list[int]:
+        """Sessions that were given to the cloud's decoder."""
+        return [
+            message.session
+            for to, message in self.sent
+            if to == "cloud/decoder" and isinstance(message, Begin)
+        ]
+
+
+class Hosting:
+    """The actor, its outbox and its devices' frames."""
+
+    def __init__(self, *settings: str) -> None:
+        self.outbox = Outbox()
+        self.queue = HostQueue(
+            Party.CLOUD, Runtime(secret=b"", directory="", config=Config.load(None, settings))
+        )
+        self.queue.plane = self.outbox  # type: ignore[assignment]
+        PLANES.append(self.queue)
+
+    def hear(self, source: str, body: Any, session: int) -> None:
+        frame = LinkFrame(
+            session=session, view=0, committed=0, committed_digest=Prefix(session).digest,
+            stamp=1, echo=0, held_us=0, body=body,
+        )  # fmt: skip
+        self.queue.on_frames(source, [encode(frame)])
+
+    def open(self, source: str, session: int, **changes: Any) -> None:
+        asked = {"query": "?", "documents": {"device": 1, "cloud": 1}, **changes}
+        self.hear(source, Open(spec=replace(make_spec(session=session), **asked).to_json()), session)
+
+    def refusals(self, source: str) -> list[str]:
+        return [body.reason for body in self.outbox.bodies_to(source) if isinstance(body, Cancel)]
+
+
+async def test_each_device_hears_of_its_own_queries_only() -> None:
+    hosting = Hosting()
+    hosting.open(PHONE, 1)
+    hosting.open(LAPTOP, 2)
+    assert hosting.outbox.begun() == [1, 2]
+    to = {
+        name
+        for name, message in hosting.outbox.sent
+        if isinstance(message, LinkFrame) and message.session == 1
+    }
+    assert to == {PHONE}
+    before = len(hosting.outbox.sent)
+    hosting.queue.on_connected(LAPTOP)
+    resent = hosting.outbox.sent[before:]
+    assert {message.session for _, message in resent} <= {2}
+    assert {name for name, _ in resent} <= {LAPTOP}
+
+
+async def test_a_foreign_frame_touches_nothing() -> None:
+    """Not even one that would end the query, or open another under its number."""
+    hosting = Hosting()
+    hosting.open(PHONE, 1)
+    sent = len(hosting.outbox.sent)
+    for body in (
+        Cancel(reason="I am not the phone."),
+        Heartbeat(),
+        Open(spec=make_spec(session=1).to_json()),
+    ):
+        hosting.hear(LAPTOP, body, 1)
+    assert hosting.queue.num_foreign == 3
+    assert len(hosting.outbox.sent) == sent
+    assert list(hosting.queue.table.sessions) == [1]
+    hosting.hear(PHONE, Cancel(reason="It is over."), 1)
+    assert not hosting.queue.table.sessions
+
+
+async def test_a_frame_of_no_query_is_dropped(caplog: pytest.LogCaptureFixture) -> None:
+    """None is kept for later: a device's frames come in order, and what has a number comes again."""
+    hosting = Hosting()
+    for _ in range(9):
+        hosting.hear(PHONE, Heartbeat(), 7)
+    assert hosting.queue.table.num_early_frames == 0
+    assert hosting.queue.num_foreign == 9
+    said = "cloud/draft_queue dropped a frame of @phone/draft_queue for a query that it has not opened, {} so far"
+    assert [line for line in caplog.messages if "dropped" in line] == [said.format(n) for n in (1, 2, 4, 8)]
+
+
+async def test_a_name_without_the_mark_of_a_device_is_an_actor_of_the_cloud() -> None:
+    hosting = Hosting()
+    hosting.hear("cloud/decoder", Heartbeat(), 7)
+    assert hosting.queue.num_foreign == 0
+
+
+async def test_so_many_queries_per_device() -> None:
+    """Twice those that it may ask at once, and no device answers by itself what was refused."""
+    hosting = Hosting("devices.max_queries=2")
+    for session in (1, 2, 3, 4, 5):
+        hosting.open(PHONE, session)
+    hosting.open(LAPTOP, 6)
+    assert hosting.outbox.begun() == [1, 2, 3, 4, 6]
+    reason = "This device has 4 queries open at the cloud, as many as it may; wait for one to end."
+    busy = Fault(code=Code.BUSY, retry_after_s=1)
+    assert Cancel(reason=reason, fault=busy) in hosting.outbox.bodies_to(PHONE)
+    assert len(hosting.refusals(PHONE)) == 1
+    assert hosting.refusals(LAPTOP) == []
+    hosting.hear(PHONE, Cancel(reason="It is over."), 1)
+    hosting.open(PHONE, 7)
+    assert hosting.outbox.begun() == [1, 2, 3, 4, 6, 7]
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"sampling": SamplingParams(max_new_tokens=101)}, "at most 100 for max_new_tokens (got 101)"),
+        ({"documents": {"device": 9, "cloud": 6}}, "at most 5 for num_documents of the cloud (got 6)"),
+        (
+            {"query": "é" * 51},
+            "at most 100 for the length of question, history and stop texts in bytes (got 102)",
+        ),
+        ({"sampling": SamplingParams(max_new_tokens=9, stop=("x" * 99, "y" * 9))}, "stop texts in bytes"),
+        ({"cloud_filter": '{"a": "' + "x" * 99 + '"}'}, "at most 100 for the length of the cloud's filter"),
+        (
+            {"decoding": DecodingConfig(placement="device", max_window=10**9)},
+            f"at most {limits.MAX_WINDOW} for max_window",
+        ),
+    ],
+)
+async def test_a_query_that_asks_for_too_much(
+    changes: dict[str, Any], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "MAX_DOCUMENTS", 5)
+    monkeypatch.setattr(limits, "MAX_QUESTION_BYTES", 100)
+    hosting = Hosting("devices.max_answer_tokens=100")
+    hosting.open(PHONE, 1, **changes)
+    (refusal,) = hosting.refusals(PHONE)
+    assert said in refusal
+    assert not hosting.outbox.begun()
+    assert not hosting.queue.open_by_device()
+
+
+async def test_the_next_query_is_of_the_device_with_the_fewest_open() -> None:
+    """The phone's third and fourth query came first, the laptop's only one is opened before them."""
+    hosting = Hosting("cluster.max_sessions=2")
+    for session in (1, 2, 3, 4):
+        hosting.open(PHONE, session)
+    hosting.open(LAPTOP, 5)
+    assert hosting.outbox.begun() == [1, 2]
+    hosting.hear(PHONE, Cancel(reason="It is over."), 1)
+    assert hosting.outbox.begun() == [1, 2, 5]
+    hosting.hear(PHONE, Cancel(reason="It is over."), 2)
+    assert hosting.outbox.begun() == [1, 2, 5, 3]
+
+
+async def test_whose_a_query_was_is_forgotten_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tandem.actors.host_queue.MAX_OWNERS", 10)
+    hosting = Hosting()
+    hosting.open(LAPTOP, 1000)
+    for session in range(50):
+        hosting.open(PHONE, session)
+        hosting.hear(PHONE, Cancel(reason="It is over."), session)
+    assert len(hosting.queue.owners) <= 11
+    assert hosting.queue.owners[1000] == LAPTOP, "it is open"
+    assert not [
+        message for _, message in hosting.outbox.sent if isinstance(message, End) and message.session == 1000
+    ]
+
+
+async def test_a_malformed_frame_and_a_malformed_query_are_counted() -> None:
+    hosting = Hosting()
+    hosting.queue.on_frames(PHONE, [b"garbage"])
+    assert hosting.queue.num_malformed == 1
+    hosting.hear(PHONE, Open(spec="{}"), 3)
+    (refusal,) = hosting.refusals(PHONE)
+    assert "spec of a session is malformed" in refusal
+    spec = SessionSpec.from_json(make_spec(session=4).to_json())
+    hosting.hear(PHONE, Open(spec=spec.to_json()), 5)
+    assert len(hosting.refusals(PHONE)) == 2, "another number than its frame's"
+    assert not hosting.outbox.begun()
