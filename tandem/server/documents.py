@@ -13,12 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from fastapi import APIRouter, Request
-from starlette.requests import ClientDisconnect
 from starlette.responses import Response, StreamingResponse
 
 from tandem.errors import TandemError
 from tandem.server.document_store import KINDS, DocumentStore, why_no_name
-from tandem.server.http import HEADERS, ApiError, bad_request, encode_event
+from tandem.server.http import HEADERS, ApiError, bad_request, encode_event, read_parts
 from tandem.server.logs import log_failure
 from tandem.server.queries import Service, service_of
 
@@ -106,21 +105,10 @@ def _check_name(name: str) -> None:
 
 async def _save(request: Request, path: Path, max_bytes: int) -> None:
     """Write the body to a file. Raises ApiError if it is longer."""
-    size = 0
-    try:
-        with path.open("wb") as file:
-            async for part in request.stream():
-                size += len(part)
-                if size > max_bytes:
-                    raise ApiError(
-                        413,
-                        f"A document has at most {max_bytes} bytes, this one has more; split it, or raise "
-                        "http.max_document_bytes.",
-                        code="document_too_large",
-                    )
-                await asyncio.to_thread(file.write, part)
-    except ClientDisconnect:
-        raise bad_request("The client left before the file was complete.", code="disconnected") from None
+    remedy = "split it, or raise http.max_document_bytes"
+    with path.open("wb") as file:
+        async for part in read_parts(request, max_bytes, "A document", remedy, "document_too_large"):
+            await asyncio.to_thread(file.write, part)
 
 
 class Indexing:

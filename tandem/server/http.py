@@ -130,7 +130,9 @@ def _in_words_of_request(error: TandemError, names: Mapping[str, str]) -> str:
 
 async def read_object(request: Request, max_bytes: int) -> dict[str, Any]:
     """The JSON object that a request carries. Raises ApiError."""
-    text = await _read(request, max_bytes)
+    remedy = "shorten it, or raise http.max_body_bytes"
+    parts = read_parts(request, max_bytes, "A request", remedy, "request_too_large")
+    text = b"".join([part async for part in parts])
     try:
         body = json.loads(text, parse_constant=_refuse_constant)
     except UnicodeDecodeError:
@@ -151,22 +153,20 @@ async def read_object(request: Request, max_bytes: int) -> dict[str, Any]:
     return body
 
 
-async def _read(request: Request, max_bytes: int) -> bytes:
-    parts, size = [], 0
+async def read_parts(
+    request: Request, max_bytes: int, what: str, remedy: str, code: str
+) -> AsyncIterator[bytes]:
+    """A body as it comes. what, remedy, code: of the refusal of one that is longer. Raises ApiError."""
+    size = 0
     try:
         async for part in request.stream():
             size += len(part)
             if size > max_bytes:
-                raise ApiError(
-                    413,
-                    f"A request has at most {max_bytes} bytes, this one has more; shorten it, or raise "
-                    "http.max_body_bytes.",
-                    code="request_too_large",
-                )
-            parts.append(part)
+                message = f"{what} has at most {max_bytes} bytes, this one has more; {remedy}."
+                raise ApiError(413, message, code=code)
+            yield part
     except ClientDisconnect:
         raise bad_request("The client left before the body was complete.", code="disconnected") from None
-    return b"".join(parts)
 
 
 def _refuse_constant(name: str) -> NoReturn:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -29,61 +29,39 @@ class Metrics:
     """All metrics of one server."""
 
     def __init__(self) -> None:
-        self._registry = registry = CollectorRegistry()
-        self.requests = Counter(
-            "tandem_http_requests", "HTTP requests", ["method", "path", "status"], registry=registry
+        self._registry = CollectorRegistry()
+
+        def count(name: str, meaning: str, *labels: str) -> Counter:
+            return Counter(f"tandem_{name}", meaning, labels, registry=self._registry)
+
+        def show(name: str, meaning: str, *labels: str) -> Gauge:
+            return Gauge(f"tandem_{name}", meaning, labels, registry=self._registry)
+
+        def time_of(
+            name: str, meaning: str, *labels: str, buckets: Sequence[float] = QUERY_BUCKETS_S
+        ) -> Histogram:
+            name = f"tandem_{name}_seconds"
+            return Histogram(name, meaning, labels, buckets=buckets, registry=self._registry)
+
+        self.requests = count("http_requests", "HTTP requests", "method", "path", "status")
+        self.request_duration = time_of(
+            "http_request_duration", "From a request to the end of its response", "path"
         )
-        self.request_duration = Histogram(
-            "tandem_http_request_duration_seconds",
-            "From a request to the end of its response",
-            ["path"],
-            buckets=QUERY_BUCKETS_S,
-            registry=registry,
+        self.queries_open = show("queries_open", "Queries of HTTP clients that are open or wait")
+        self.queries_refused = count("queries_refused", "Queries refused because too many were open")
+        self.queries = count("queries", "Ended queries, by reason", "reason")
+        self.queries_degraded = count(
+            "queries_degraded", "Answers of which a part was decided without a peer"
         )
-        self.queries_open = Gauge(
-            "tandem_queries_open", "Queries of HTTP clients that are open or wait", registry=registry
-        )
-        self.queries_refused = Counter(
-            "tandem_queries_refused", "Queries refused because too many were open", registry=registry
-        )
-        self.queries = Counter("tandem_queries", "Ended queries, by reason", ["reason"], registry=registry)
-        self.queries_degraded = Counter(
-            "tandem_queries_degraded", "Answers of which a part was decided without a peer", registry=registry
-        )
-        self.tokens = Counter("tandem_tokens", "Committed tokens", registry=registry)
-        self.drafts_accepted = Counter(
-            "tandem_drafts_accepted", "Tokens that equal the draft of a party", ["party"], registry=registry
-        )
-        self.rollbacks = Counter(
-            "tandem_rollbacks", "Tokens that differ from the draft of a party", ["party"], registry=registry
-        )
-        self.first_token = Histogram(
-            "tandem_first_token_seconds",
-            "From the start of a query to its first token",
-            buckets=QUERY_BUCKETS_S,
-            registry=registry,
-        )
-        self.inter_token = Histogram(
-            "tandem_inter_token_seconds",
-            "Between two tokens of an answer",
-            buckets=TOKEN_BUCKETS_S,
-            registry=registry,
-        )
-        self.queue_wait = Histogram(
-            "tandem_queue_wait_seconds",
-            "How long a query waited at its home for an open one to end",
-            buckets=QUERY_BUCKETS_S,
-            registry=registry,
-        )
-        self.peer_losses = Counter(
-            "tandem_peer_losses", "Times that a peer was lost during a query", ["party"], registry=registry
-        )
-        self.round_trip = Gauge(
-            "tandem_link_round_trip_seconds", "Last measured round trip of the link", registry=registry
-        )
-        Gauge("tandem_build_info", "Version of Tandem", ["version"], registry=registry).labels(
-            __version__
-        ).set(1)
+        self.tokens = count("tokens", "Committed tokens")
+        self.drafts_accepted = count("drafts_accepted", "Tokens that equal the draft of a party", "party")
+        self.rollbacks = count("rollbacks", "Tokens that differ from the draft of a party", "party")
+        self.first_token = time_of("first_token", "From the start of a query to its first token")
+        self.inter_token = time_of("inter_token", "Between two tokens of an answer", buckets=TOKEN_BUCKETS_S)
+        self.queue_wait = time_of("queue_wait", "How long a query waited at its home for an open one to end")
+        self.peer_losses = count("peer_losses", "Times that a peer was lost during a query", "party")
+        self.round_trip = show("link_round_trip_seconds", "Last measured round trip of the link")
+        show("build_info", "Version of Tandem", "version").labels(__version__).set(1)
         self.by_acceptance = {
             party: (self.rollbacks.labels(party), self.drafts_accepted.labels(party))
             for party in (Party.DEVICE, Party.CLOUD)
