@@ -95,14 +95,6 @@ class ChainRun:
         self.proposed: set[tuple[int, ...]] = set()  # what the drafter's proposals lead to
         self._drafter = drafter or make_drafter(scenario)
         self._numbers = count()
-        self._actors: dict[ActorKind, Callable[[str, int, Any], None]] = {
-            "aggregator": self._decide,
-            "decoder": self._tell,
-            "draft_queue": self._hand_in,
-            "profiler": self._estimate,
-            "retriever": self._retrieve,
-            "scheduler": self._schedule,
-        }
         self._events: list[tuple[float, int, str, Callable[[], None]]] = []
         link = plan_link(self.rng)
         self.wires = {
@@ -233,9 +225,8 @@ class ChainRun:
                     raise InvariantError(f"{party} has events of a query that was asked at {self.home}")
                 self._on_event(send.message.event)
             else:
-                start = self.parties[party].num_starts
-                act = self._actors[send.to]
-                self._at(self.now_s + self.hop_s(), party, partial(act, party, start, send.message))
+                act = partial(self._hand, party, send.to, self.parties[party].num_starts, send.message)
+                self._at(self.now_s + self.hop_s(), party, act)
 
     def cross(self, party: str, send: Send) -> None:
         """A frame on its way to a peer."""
@@ -276,37 +267,28 @@ class ChainRun:
 
     # ---- actors and models -----------------------------------------------------------------------------------------
 
-    def _decide(self, party: str, start: int, message: Any) -> None:
+    def _hand(self, party: str, to: ActorKind, start: int, message: Any) -> None:
+        """A message reaches an actor of a party, unless that is down or was restarted since."""
         state = self.parties[party]
         if state.is_down or start != state.num_starts:
             return
-        if isinstance(message, Ballot):
-            self._check_ballot(party, message)
-        self._deliver(party, state.aggregator.receive(message))
-
-    def _tell(self, party: str, start: int, message: Any) -> None:
-        state = self.parties[party]
-        if not state.is_down and start == state.num_starts:
-            self._deliver(party, state.decoder.receive(message))
-
-    def _estimate(self, party: str, start: int, message: Any) -> None:
-        state = self.parties[party]
-        if not state.is_down and start == state.num_starts:
-            self._deliver(party, state.profiler.receive(message))
-
-    def _retrieve(self, party: str, start: int, message: Any) -> None:
-        state = self.parties[party]
-        if not state.is_down and start == state.num_starts:
-            self._deliver(party, [Send("decoder", World(self.scenario.seed, party).retrieve(message))])
-
-    def _schedule(self, party: str, start: int, message: Any) -> None:
-        """Lengths of proposals: nobody waits for them."""
-        state = self.parties[party]
-        if state.is_down or start != state.num_starts:
-            return
-        for send in state.scheduler.receive(message):
-            self.lengths.append(send.message.length)
-            self._deliver(party, [send])
+        match to:
+            case "draft_queue":
+                sends = state.queue.receive(message, self.now_s)
+            case "retriever":
+                sends = [Send("decoder", World(self.scenario.seed, party).retrieve(message))]
+            case "decoder":
+                sends = state.decoder.receive(message)
+            case "aggregator":
+                if isinstance(message, Ballot):
+                    self._check_ballot(party, message)
+                sends = state.aggregator.receive(message)
+            case "profiler":
+                sends = state.profiler.receive(message)
+            case _:
+                sends = state.scheduler.receive(message)
+                self.lengths += [send.message.length for send in sends]
+        self._deliver(party, sends)
 
     def _check_ballot(self, party: str, ballot: Ballot) -> None:
         """A vote counts only if it was computed from the committed tokens and those proposed before it."""
@@ -339,11 +321,6 @@ class ChainRun:
             return dense
         token = draft_from(self.scenario, dense, len(tokens))
         return write_token(token, logprobs_of(self.scenario.spec, party, dense, token))
-
-    def _hand_in(self, party: str, start: int, message: Any) -> None:
-        state = self.parties[party]
-        if not state.is_down and start == state.num_starts:
-            self._deliver(party, state.queue.receive(message, self.now_s))
 
     def _work(self, party: str) -> None:
         """Start what this party's model should do next."""

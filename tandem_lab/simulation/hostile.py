@@ -654,17 +654,14 @@ class HostileChain(ChainRun):
             self.attack.witness.hear(decode_link(data).body)
         super()._receive(party, source, data)
 
-    def _decide(self, party: str, start: int, message: Any) -> None:
+    def _hand(self, party: str, to: ActorKind, start: int, message: Any) -> None:
         session = self._session(party)
-        if party == self.attack.witness.victim and session is not None and isinstance(message, Ballot):
-            self.attack.witness.check_ballot(message, session.prefix.tokens)
-        super()._decide(party, start, message)
-
-    def _hand_in(self, party: str, start: int, message: Any) -> None:
-        session = self._session(party)
-        if party == self.attack.witness.victim and session is not None and isinstance(message, VerifyResult):
-            self.attack.witness.decide(message, session.prefix.tokens)
-        super()._hand_in(party, start, message)
+        if party == self.attack.witness.victim and session is not None:
+            if to == "aggregator" and isinstance(message, Ballot):
+                self.attack.witness.check_ballot(message, session.prefix.tokens)
+            elif to == "draft_queue" and isinstance(message, VerifyResult):
+                self.attack.witness.decide(message, session.prefix.tokens)
+        super()._hand(party, to, start, message)
 
     def _check_ballot(self, party: str, ballot: Ballot) -> None:
         """The witness does."""
