@@ -59,7 +59,7 @@ KINDS: dict[str, Callable[[int], str]] = {
 class Replay(TextEmbedder):
     """Gives the vector whose number a text ends in."""
 
-    name, fingerprint, dimension = "replay", "r" * 32, DIMENSION
+    name, fingerprint, dimension, window = "replay", "r" * 32, DIMENSION, None
 
     def __init__(self, vectors: NDArray[np.float32]) -> None:
         self._vectors = vectors

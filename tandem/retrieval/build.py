@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -109,14 +110,15 @@ def build_index(
     roots, is_known = _choose_roots(source, directory, before, replace)
     loaded = _load(source) if source is not None and roots == [GIVEN] else _load_roots(roots)
     key = bytes.fromhex(known.id_key) if known else id_key
-    chunks = split(loaded.documents, chunk_chars, overlap, key)
+    if previous is not None and not is_known:
+        uncut = split(loaded.documents, chunk_chars, overlap, key)
+        _check_nothing_is_lost(previous, roots[0], uncut)
+    chunks = split(loaded.documents, chunk_chars, overlap, key, embedder.window)
     problems = list(loaded.problems)
     if previous is not None and before == roots:
         kept = [chunk for chunk in previous.chunks() if source_of(chunk) in loaded.failed]
         chunks += kept
         problems += _describe_kept(kept)
-    if previous is not None and not is_known:
-        _check_nothing_is_lost(previous, roots[0], chunks)
     write = partial(write_index, id_key=key, num_threads=num_threads, progress=progress, roots=roots)
     return _bring_up_to_date(directory, previous, chunks, embedder, factory, problems, roots, write)
 
@@ -156,7 +158,7 @@ def update_index(
     chunks = [chunk for chunk in held if source_of(chunk) not in replaced]
     kept = [chunk for chunk in chunks if source_of(chunk) in loaded.failed]
     known = {chunk.id for chunk in chunks}
-    added = split(loaded.documents, chunk_chars, overlap, key)
+    added = split(loaded.documents, chunk_chars, overlap, key, embedder.window)
     chunks += [chunk for chunk in added if chunk.id not in known]
     write = partial(
         write_index,
@@ -366,8 +368,8 @@ def _without(
     named = list(zip(roots, _names_of(roots), strict=True))
     names: list[str] = []
     for text in deleted:
-        name = text.rstrip("/")
-        if text not in sources:
+        name = readable_name(text.rstrip("/"))
+        if name not in sources:
             path = os.path.abspath(os.path.expanduser(text))
             inside = (_name_inside(root, known, path) for root, known in named)
             name = next((known for known in inside if known is not None), "") or name
@@ -378,13 +380,17 @@ def _without(
 def _check_nothing_is_lost(previous: Index, root: str, chunks: Sequence[Document]) -> None:
     """Refuses to make an index that of another root if it would lose a document. Raises RetrievalError.
 
-    chunks: those of the other root.
+    chunks: those of the other root, not yet cut to the window of the embedder, which is loaded after this.
     """
-    known = {chunk.id for chunk in chunks}
+    texts = {(_place(chunk), chunk.page_content) for chunk in chunks}
+    longer: dict[Any, list[str]] = {}
+    for place, text in texts:
+        longer.setdefault(place, []).append(text)
     lost = {
         (source_of(chunk) or chunk.id, chunk.metadata.get("line"))  # a file, or a line of one
         for chunk in previous.chunks()
-        if chunk.id not in known
+        if (_place(chunk), chunk.page_content) not in texts
+        and not any(chunk.page_content in text for text in longer.get(_place(chunk), ()))
     }
     if not lost:
         return
@@ -395,6 +401,11 @@ def _check_nothing_is_lost(previous: Index, root: str, chunks: Sequence[Document
         f"{root} would delete {what}; use --replace (in Python replace=True: the index becomes this alone), {add}, or "
         "--delete NAME (removes a document)."
     )
+
+
+def _place(chunk: Document) -> tuple[Any, ...]:
+    """Which document a chunk is of: a file, or a line or page of one."""
+    return source_of(chunk), chunk.metadata.get("line"), chunk.metadata.get("page")
 
 
 def _is_same(path: str, other: str) -> bool:

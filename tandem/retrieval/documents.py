@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import json
 import os
+import unicodedata
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from langchain_core.documents import Document as Document
 
@@ -25,6 +26,10 @@ ID_BYTES = 10
 
 RESERVED = ("source", "chunk", "page", "line")
 """Metadata keys that Tandem sets itself; a file's own value under one of them is kept as `given_<key>`."""
+
+_SEPARATORS = ["\n\n", "\n", "\u3002", "\uff01", "\uff1f", ". ", " ", ""]
+"""Where a text is cut that is longer than an embedder's window, the first that is there: it may have no spaces, and
+full stops of its own."""
 
 MAX_DEPTH = 64
 """Objects and lists within each other that metadata may consist of; far less than Python's own limit, which ends what
@@ -88,20 +93,36 @@ def describe_passage(document: Document) -> dict[str, Any]:
 
 
 def readable_name(name: str) -> str:
-    """A file name as text that can be stored and printed: bytes that are not UTF-8 become `\\xff`."""
+    """A file name as text that can be stored, printed and compared: composed as people type it (Unicode's NFC, which a
+    Mac does not keep), and bytes that are not UTF-8 become `\\xff`."""
     try:
-        return os.fsencode(name).decode("utf-8", "backslashreplace")
+        text = os.fsencode(name).decode("utf-8", "backslashreplace")
     except UnicodeEncodeError:  # not from the file system
-        return name.encode("utf-8", "backslashreplace").decode()
+        text = name.encode("utf-8", "backslashreplace").decode()
+    return unicodedata.normalize("NFC", text)
 
 
-def split(documents: Iterable[Document], chunk_chars: int, overlap: int, key: bytes = b"") -> list[Document]:
+class Window(NamedTuple):
+    """How much of a text an embedder reads."""
+
+    max_tokens: int
+    count_tokens: Callable[[str], int]
+
+
+def split(
+    documents: Iterable[Document],
+    chunk_chars: int,
+    overlap: int,
+    key: bytes = b"",
+    window: Window | None = None,
+) -> list[Document]:
     """Chunks of at most `chunk_chars` characters, neighbours sharing up to `overlap`, in the order of the documents.
 
     A heading of Markdown is no chunk of its own, which would be found and say nothing: it stands before the text below
-    it, which may then be longer by it. Each chunk keeps its document's metadata, gains `chunk` (its number within its
-    source, from 0) and an id
-    (see `chunk_id`; `key` as there). Raises RetrievalError for lengths that make no sense.
+    it, which may then be longer by it. A chunk with more tokens than the embedder's window (digits, Chinese) is cut
+    further, so that no part of it is beyond what search sees. Each chunk keeps its document's metadata, gains `chunk`
+    (its number within its source, from 0) and an id (see `chunk_id`; `key` as there). Raises RetrievalError for lengths
+    that make no sense.
     """
     if chunk_chars < 1:
         raise RetrievalError(
@@ -120,13 +141,30 @@ def split(documents: Iterable[Document], chunk_chars: int, overlap: int, key: by
         source = str(document.metadata.get("source", ""))
         is_markdown = source.lower().endswith(".md")
         texts = splitters[is_markdown].split_text(document.page_content)
-        for text in _join_headings(texts) if is_markdown else texts:
+        for text in _cut(_join_headings(texts) if is_markdown else texts, window):
             identity = chunk_id(text, source, occurrences[source, text], key)
             metadata = {**document.metadata, "chunk": numbers[source]}
             chunks.append(Document(page_content=text, metadata=metadata, id=identity))
             numbers[source] += 1
             occurrences[source, text] += 1
     return chunks
+
+
+def _cut(texts: Iterable[str], window: Window | None) -> Iterator[str]:
+    """The texts, each that is longer than the window in parts that fit it."""
+    from langchain_text_splitters import RecursiveCharacterTextSplitter
+
+    for text in texts:
+        if window is None or window.count_tokens(text) <= window.max_tokens:
+            yield text
+        else:
+            yield from RecursiveCharacterTextSplitter(
+                chunk_size=window.max_tokens,
+                chunk_overlap=window.max_tokens // 10,
+                length_function=window.count_tokens,
+                separators=_SEPARATORS,
+                keep_separator="end",
+            ).split_text(text)
 
 
 def _join_headings(texts: Iterable[str]) -> list[str]:

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tandem.errors import RetrievalError, install_line
+from tandem.retrieval.documents import Window
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -41,6 +42,10 @@ class TextEmbedder(Protocol):
     @property
     def dimension(self) -> int:
         """Length of a vector."""
+
+    @property
+    def window(self) -> Window | None:
+        """How much of a text it reads; None: all of it, or nobody knows."""
 
     def embed(self, texts: Sequence[str], *, keep_end: bool = False) -> NDArray[np.float32]:
         """Unit vectors [n, dimension]; of a text that is too long its beginning counts, or its end."""
@@ -142,6 +147,10 @@ class Embedder:
         rest = [sorted(pipeline.tokenizer.get_vocab().items()), pipeline.max_tokens, pipeline.stages]
         self.fingerprint = fingerprint(pipeline, rest)
         self.dimension = pipeline.dimension
+        self.window: Window | None = None
+        if pipeline.max_tokens is not None:
+            num_special = pipeline.tokenizer.num_special_tokens_to_add(pair=False)
+            self.window = Window(pipeline.max_tokens - num_special, self._count_tokens)
         self._pipeline = pipeline
         self._batch_size = batch_size
         self._lock = Lock()
@@ -179,6 +188,11 @@ class Embedder:
         with self._lock:
             self._pipeline.tokenizer.truncation_side = "left" if keep_end else "right"
             return self._pipeline.encode(texts, self._batch_size)
+
+    def _count_tokens(self, text: str) -> int:
+        with self._lock:
+            found = self._pipeline.tokenizer(text, add_special_tokens=False, truncation=False, verbose=False)
+            return len(found["input_ids"])
 
 
 def _load_pipeline(where: str, device: str) -> Pipeline:

@@ -42,6 +42,8 @@ class LangChainEmbedder:
     are too long is its own affair.
     """
 
+    window = None
+
     def __init__(self, embeddings: Embeddings, name: str) -> None:
         """name: which model it is; indexes are refused under another name, so a new model needs a new one."""
         self.name = name

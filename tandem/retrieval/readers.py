@@ -9,8 +9,11 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
 from datetime import date
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,17 +22,52 @@ from tandem.system.file_kinds import FILE_KINDS
 
 if TYPE_CHECKING:
     from bs4 import BeautifulSoup
-    from pypdf import PdfReader
+    from bs4.element import Tag
+    from pypdf import PageObject, PdfReader
 
 MAX_LINE_PROBLEMS = 10
 """Malformed lines of one jsonl file that are named one by one; the rest is counted."""
 
-_BLOCKS = (
-    "address article aside blockquote dd div dl dt figcaption figure footer form h1 h2 h3 h4 h5 h6 header hr "
+_BLOCKS = "address article aside blockquote br caption center dd details dialog div dl dt fieldset figcaption figure "
+_BLOCKS += (
+    "footer form h1 h2 h3 h4 h5 h6 header hgroup hr legend li main menu nav ol optgroup option p pre search "
 )
-_BLOCKS += "li main nav ol p pre section table tr ul"
-_BREAKS = frozenset(("br", *_BLOCKS.split()))
+_BLOCKS += "section select summary table tbody textarea tfoot thead tr ul"
+_BREAKS = frozenset(_BLOCKS.split())
 """Elements that begin and end a line."""
+_APART = {"td": "\t", "th": "\t", "button": " ", "input": " ", "meter": " ", "progress": " "}
+"""Elements within a line -> what stands before them."""
+_KEPT = frozenset(("pre", "textarea", "listing"))
+"""Elements whose spaces and line ends are part of the text."""
+_MEDIA = ("audio", "canvas", "iframe", "object", "svg", "video")
+_UNSEEN = frozenset((*_MEDIA, "datalist", "head", "noscript", "rp", "script", "style", "template", "title"))
+"""Elements whose text no browser shows."""
+_CELLS = ("td", "th", "tr", "tbody", "tfoot")
+_ENDS: dict[str, Collection[str]] = {
+    "p": _BREAKS - {"br"},
+    "li": ("li",),
+    "dt": ("dt", "dd"),
+    "dd": ("dt", "dd"),
+}
+_ENDS |= {
+    "td": _CELLS,
+    "th": _CELLS,
+    "tr": _CELLS[2:],
+    "option": ("option", "optgroup"),
+    "optgroup": ("optgroup",),
+}
+"""Elements whose end may be left out -> the next ones that end them."""
+_LISTS = frozenset(("dl", "menu", "ol", "select", "table", "ul"))
+"""Elements whose own items end nothing outside."""
+_UNTYPED = ("checkbox", "color", "file", "hidden", "image", "password", "radio", "range")
+"""Types of `input` whose value is not shown as text."""
+_HIDDEN_STYLE = re.compile(
+    r"(?:^|[;{\s])(?:display\s*:\s*none|visibility\s*:\s*(?:hidden|collapse)|opacity\s*:\s*0*\.?0+(?![\d.])|"
+    r"font-size\s*:\s*0(?![\d.]))",
+    re.IGNORECASE,
+)
+MAX_HIDING_RULES = 100
+"""Rules of a page's style sheets that are looked at for what they hide."""
 
 _FRONT_MATTER = re.compile(r"\A---[ \t]*\n(.*?)^(?:---|\.\.\.)[ \t]*(?:\n|\Z)", re.DOTALL | re.MULTILINE)
 _QUOTES = re.compile(r"""(['"]).{1,2}\1|b?(['"]).*""", re.DOTALL)
@@ -37,8 +75,6 @@ MAX_NAMED = 10
 """Ignored fields that one sentence names."""
 MAX_NAME_CHARS = 40
 """So much of the name of an ignored field is shown."""
-
-_INVISIBLE = frozenset(("script", "style", "noscript", "template", "head"))
 
 
 class Unreadable(Exception):
@@ -95,7 +131,8 @@ def read_pdf(path: Path, source: str, problems: list[str]) -> Iterator[Document]
     num_read = 0
     for number in range(1, _num_pages(reader) + 1):
         try:
-            text = reader.pages[number - 1].extract_text()
+            page = reader.pages[number - 1]
+            text = "\n".join([page.extract_text(), *_filled_in(page)]).strip("\n")
         except MemoryError:
             raise
         except Exception as error:  # pypdf raises many kinds on damaged pages; the others are still good
@@ -161,26 +198,101 @@ def _decode(data: bytes) -> str:
 
 
 def _visible_text(page: BeautifulSoup) -> str:
-    """What a browser shows, one line per block, white space collapsed; in time linear in the page's size."""
-    lines = (" ".join(line.split()) for line in "".join(_shown(page)).split("\n"))
-    return "\n".join(line for line in lines if line)
+    """What a browser shows: a line per block, a tab between cells, white space collapsed but in `pre`."""
+    lines = [_collapse(line) for line in "".join(_shown(page)).split("\n")]
+    return "\n".join(line for line in lines if line.strip())
+
+
+def _collapse(line: str) -> str:
+    """White space as a browser shows it; what is kept of `pre` comes as it is."""
+    cells = (" ".join(cell.split()) for cell in line.split("\t"))
+    return "\t".join(cells).strip().translate(_WRITTEN)
+
+
+_KEEP = str.maketrans(" \t", "\ue000\ue001", "\r")
+"""Private characters in the place of what `pre` keeps, until all other white space is collapsed."""
+_WRITTEN = str.maketrans("\ue000\ue001", " \t", "\u00ad")  # a soft hyphen is not seen
 
 
 def _shown(page: BeautifulSoup) -> Iterator[str]:
     """The pieces of text that a browser shows, in their order, with line breaks around blocks."""
     from bs4.element import CData, NavigableString, Tag
 
-    left: list[Any] = [page]  # what is still to be shown, the next one last
+    hidden = _hidden_by_sheets(page)
+    shown = _Cover(None)
+    left: list[tuple[Any, bool, _Cover]] = [(page, False, shown)]  # what is still to come, the next one last
     while left:
-        item = left.pop()
+        item, is_kept, cover = left.pop()
         if isinstance(item, Tag):
-            if item.name not in _INVISIBLE:
-                edge = ["\n"] if item.name in _BREAKS else []
-                left += [*edge, *reversed(item.contents), *edge]
+            if item.name in _UNSEEN:
+                continue
+            if cover.ends is not None and item.name in cover.ends:
+                cover.ends = None
+            if cover.ends is None and (id(item) in hidden or _is_hidden(item)):
+                cover = _Cover(_ENDS.get(item.name, ()))
+            elif cover.ends and item.name in _LISTS:
+                cover = _Cover(())
+            edge = "\n" if item.name in _BREAKS else ""
+            is_kept = is_kept or item.name in _KEPT
+            yield edge or _APART.get(item.name, "")
+            yield _value(item) if cover.ends is None else ""
+            left += [(edge, False, shown), *((child, is_kept, cover) for child in reversed(item.contents))]
+        elif cover.ends is not None:
+            continue
+        elif type(item) is NavigableString and is_kept:
+            yield item.translate(_KEEP)
         elif type(item) is NavigableString:  # subclasses are comments, doctypes and the like
             yield " ".join(f"|{item}|".split())[1:-1]  # the bars keep one space at either end
         elif type(item) in (str, CData):
             yield item
+
+
+@dataclass(slots=True)
+class _Cover:
+    """What hides the contents of an element, up to the first element that ends it: HTML allows to leave ends out, and
+    the parser puts what is behind such an element into it.
+    """
+
+    ends: Collection[str] | None  # None: nothing is hidden
+
+
+def _value(tag: Tag) -> str:
+    """The text of a form's field, which is not within the element."""
+    attributes = tag.attrs
+    is_text = tag.name == "input" and str(attributes.get("type", "")).lower() not in _UNTYPED
+    return str(attributes.get("value", "")) if is_text else ""
+
+
+def _is_hidden(tag: Tag) -> bool:
+    """Whether an element says of itself that it is not shown."""
+    attributes = tag.attrs
+    return bool(
+        "hidden" in attributes
+        or (tag.name == "dialog" and "open" not in attributes)
+        or _HIDDEN_STYLE.search(str(attributes.get("style", "")))
+    )
+
+
+def _hidden_by_sheets(page: BeautifulSoup) -> set[int]:
+    """Ids of the elements that the page's own style sheets hide, whatever the medium."""
+    import tinycss2
+    from soupsieve import SelectorSyntaxError
+
+    sheets = [
+        tinycss2.parse_stylesheet(sheet.get_text(), skip_comments=True, skip_whitespace=True)
+        for sheet in page.find_all("style")
+    ]
+    selectors = [
+        tinycss2.serialize(rule.prelude)
+        for sheet in sheets
+        for rule in sheet
+        if rule.type == "qualified-rule" and _HIDDEN_STYLE.search(tinycss2.serialize(rule.content))
+    ]
+    hidden: set[int] = set()
+    for selector in selectors[:MAX_HIDING_RULES]:
+        with suppress(SelectorSyntaxError, NotImplementedError, ValueError):
+            hidden.update(map(id, page.select(selector)))
+    return hidden
 
 
 def _open_pdf(path: Path) -> PdfReader:
@@ -201,6 +313,24 @@ def _open_pdf(path: Path) -> PdfReader:
     if is_locked:
         raise Unreadable("it is encrypted; save it without a password")
     return reader
+
+
+def _filled_in(page: PageObject) -> Iterator[str]:
+    """What a viewer shows on a page besides its own text: values of form fields, behind their names, and notes typed on
+    it.
+    """
+    for reference in page.annotations or ():
+        annotation = reference.get_object()
+        kind = annotation.get("/Subtype")
+        if kind == "/FreeText":
+            yield str(annotation.get("/Contents", ""))
+        elif kind == "/Widget":
+            field = annotation if "/T" in annotation else annotation.get("/Parent", annotation).get_object()
+            value = annotation.get("/V", field.get("/V"))
+            if annotation.get("/FT", field.get("/FT")) not in ("/Tx", "/Ch") or value is None:
+                continue
+            values = value if isinstance(value, list) else [value]
+            yield f"{field.get('/TU', field.get('/T', ''))}: {', '.join(map(str, values))}"
 
 
 def _num_pages(reader: PdfReader) -> int:
@@ -283,7 +413,7 @@ def _split_front_matter(text: str) -> tuple[dict[str, Any], str, str]:
         return {}, text, ""
     import yaml
 
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    loader = _loader()
     try:
         if _is_yaml_too_deep(yaml.parse(match[1], loader)):
             return {}, text, f"it is nested more than {MAX_DEPTH} levels deep; flatten it"
@@ -293,6 +423,27 @@ def _split_front_matter(text: str) -> tuple[dict[str, Any], str, str]:
     if not isinstance(fields, dict):  # a line across the page
         return {}, text, ""
     return fields, text[match.end() :], ""
+
+
+@cache
+def _loader() -> Any:
+    """A YAML loader that keeps values as they are written: a plain value is a number or truth value only where that is
+    written back alike. Else `NO` would be false, `10:30` 630 and `012` 10, as YAML 1.1 has it.
+    """
+    import yaml
+
+    loader: Any = type(
+        "Loader", (getattr(yaml, "CSafeLoader", yaml.SafeLoader),), {"yaml_implicit_resolvers": {}}
+    )
+    for kind, pattern, first in (
+        ("null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
+        ("bool", r"true|True|TRUE|false|False|FALSE", list("tTfF")),
+        ("int", r"0|-?[1-9][0-9]{0,17}", list("-0123456789")),
+        ("float", r"-?(?:0|[1-9][0-9]{0,7})\.[0-9]{0,7}[1-9]", list("-0123456789")),
+        ("merge", r"<<", ["<"]),
+    ):
+        loader.add_implicit_resolver(f"tag:yaml.org,2002:{kind}", re.compile(f"^(?:{pattern})$"), first)
+    return loader
 
 
 def _without_quotes(text: str) -> str:

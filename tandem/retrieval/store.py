@@ -18,6 +18,7 @@ import json
 import os
 import re
 import sqlite3
+import unicodedata
 import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -269,7 +270,11 @@ def values_of(wanted: Any) -> list[Any]:
 
 
 def canonical(value: Any) -> str:
-    """A value as a text that equals that of an equal value; 1 and 1.0 are equal, 1 and true are not."""
+    """A value as a text that equals that of an equal value; 1 and 1.0 are equal, 1 and true are not. Texts are compared
+    in one normal form of Unicode.
+    """
+    if isinstance(value, str):
+        value = unicodedata.normalize("NFC", value)
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     return _JSON.encode(value)
@@ -288,7 +293,7 @@ def _rows_of(database: Connection, key: str, wanted: Any) -> NDArray[np.uint32]:
             f"A filter must name metadata that the documents have, but {key!r:.100} is none of {named}"
         )
     rows: NDArray[np.uint32] = np.frombuffer(b"".join(blobs), _ROW)
-    return rows if len(blobs) == 1 else np.sort(rows)
+    return rows if len(blobs) == 1 else np.unique(rows)
 
 
 def _columns(chunk: Document) -> tuple[str, str, str]:
@@ -537,7 +542,9 @@ def _checked_rows(
             )
         seen.add(name)
         for key, value in json.loads(metadata).items():
-            facts.setdefault((key, canonical(value)), []).append(row)
+            items = value if isinstance(value, list) else ()  # each is a fact, as the whole list is
+            for fact in sorted({canonical(item) for item in (value, *items)}):
+                facts.setdefault((key, fact), []).append(row)
         yield row, name, text, metadata
 
 

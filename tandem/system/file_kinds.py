@@ -22,8 +22,15 @@ FILE_KINDS = (
         "the file without its front matter",
         "fields of YAML front matter between two --- lines",
     ),
-    FileKind((".html", ".htm"), "the file", "what a browser shows", "title, from <title>"),
-    FileKind((".pdf",), "a page that has text", "the page", "page, counted from 1"),
+    FileKind(
+        (".html", ".htm"), "the file", "what a browser shows, cells apart by tabs", "title, from <title>"
+    ),
+    FileKind(
+        (".pdf",),
+        "a page that has text",
+        "the page, and what is filled into its form",
+        "page, counted from 1",
+    ),
     FileKind(
         (".jsonl",),
         "a line",
@@ -34,8 +41,9 @@ FILE_KINDS = (
 
 COMMON = (
     "Every chunk also has source, the file's path within the folder, and chunk, its number within its source. A field "
-    "counts as metadata if its value is a text, number, truth value, date or list of these; others are ignored and "
-    "named once per file. A field called source, chunk, page or line is kept as given_source and so on."
+    "counts as metadata if its value is a text, number, truth value, date or list of these, kept as it is written; "
+    "others are ignored and named once per file. A field called source, chunk, page or line is kept as given_source "
+    "and so on."
 )
 """What holds for all kinds."""
 

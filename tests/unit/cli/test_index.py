@@ -25,6 +25,7 @@ class LengthEmbedder:
 
     name = "lengths"
     dimension = 2
+    window = None
     fingerprint = "f" * 32
 
     def embed(self, texts: Sequence[str], *, keep_end: bool = False) -> np.ndarray:

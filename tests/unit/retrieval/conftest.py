@@ -18,6 +18,8 @@ from tests.unit.retrieval.helpers import CHUNK_CHARS, OVERLAP, make_index
 class WordEmbedder:
     """Sum of one hashed vector per word, normalised: texts that share words are near each other."""
 
+    window = None
+
     def __init__(self, dimension: int = 32, name: str = "words") -> None:
         self.name = name
         self.dimension = dimension

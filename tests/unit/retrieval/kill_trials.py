@@ -44,7 +44,7 @@ FACTORY = "IVF4,PQ4"  # a kind that has every file
 class SlowEmbedder:
     """A vector by the hash of a text, a millisecond a batch."""
 
-    name, dimension, fingerprint = "slow", 16, "5" * 32
+    name, dimension, fingerprint, window = "slow", 16, "5" * 32, None
 
     def embed(self, texts: Sequence[str], *, keep_end: bool = False) -> NDArray[np.float32]:
         time.sleep(0.001)

@@ -7,7 +7,15 @@ from datetime import date
 import pytest
 
 from tandem.errors import RetrievalError
-from tandem.retrieval.documents import ID_BYTES, Document, chunk_id, describe_passage, split, with_metadata
+from tandem.retrieval.documents import (
+    ID_BYTES,
+    Document,
+    Window,
+    chunk_id,
+    describe_passage,
+    split,
+    with_metadata,
+)
 from tests.unit.retrieval.helpers import CHUNK_CHARS, OVERLAP
 
 
@@ -80,6 +88,16 @@ def test_chunks_keep_to_the_length_and_hold_every_word() -> None:
     assert [chunk.metadata["chunk"] for chunk in chunks] == list(range(len(chunks)))
     last, first = chunks[0].page_content.split()[-1], chunks[1].page_content.split()
     assert last in first
+
+
+@pytest.mark.parametrize("text", ["7" * 1000, "ab. " * 250, "\u6c34" * 999 + "\u3002"])
+def test_no_chunk_is_longer_than_the_embedders_window(text: str) -> None:
+    """Here a character is a token, as digits and Chinese are for many embedders."""
+    chunks = split([document(text)], 800, 0, window=Window(100, len))
+    assert all(len(chunk.page_content) <= 100 for chunk in chunks)
+    assert set("".join(chunk.page_content for chunk in chunks)) | {" "} == set(text) | {" "}
+    assert sum(len(chunk.page_content) for chunk in chunks) >= len(text.replace(" ", ""))
+    assert len(split([document(text)], 800, 0)) <= 3
 
 
 def test_markdown_is_cut_at_headings() -> None:

@@ -113,6 +113,16 @@ def test_of_a_text_that_is_too_long_the_chosen_end_counts(minilm: Embedder) -> N
     assert not np.array_equal(*ends)
 
 
+def test_the_window_is_what_the_model_reads(minilm: Embedder) -> None:
+    """A text of just so many tokens is read to its end, one token more is not."""
+    assert minilm.window is not None
+    fits = " ".join(["the"] * minilm.window.max_tokens)
+    assert minilm.window.count_tokens(fits) == minilm.window.max_tokens == 254
+    last, beyond = fits[:-3] + "sea", f"{fits} sea"
+    assert not np.array_equal(minilm.embed([last])[0], minilm.embed([fits])[0])
+    assert np.array_equal(minilm.embed([beyond])[0], minilm.embed([fits])[0])
+
+
 def test_a_model_is_known_by_its_content_not_its_place(minilm: Embedder, tmp_path: Path) -> None:
     shutil.copytree(resolve("offline"), tmp_path / "copy")
     copy = Embedder.load(str(tmp_path / "copy"))

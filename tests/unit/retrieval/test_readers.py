@@ -6,10 +6,13 @@ import json
 import re
 import time
 from contextlib import suppress
+from io import BytesIO
 from pathlib import Path
 
 import pytest
 from pypdf import PdfReader, PdfWriter
+from pypdf.generic import ArrayObject, DictionaryObject, NameObject
+from pypdf.generic import TextStringObject as TextString
 
 from tandem.retrieval.documents import Document
 from tandem.retrieval.readers import MAX_LINE_PROBLEMS, READERS, Unreadable
@@ -62,6 +65,43 @@ def test_html_gives_visible_text_and_title(tmp_path: Path) -> None:
     assert documents[0].metadata == {"title": "A page", "source": "a.html"}
 
 
+@pytest.mark.parametrize(
+    ("page", "text"),
+    [
+        ("<table><tr><th>Hall<th>Seats<tr><td>North<td>40</table>", "Hall\tSeats\nNorth\t40"),
+        ("<table><caption>Halls</caption><tr><td>North</table>", "Halls\nNorth"),
+        ("<select><option>Tea<option>Milk</select><p>more", "Tea\nMilk\nmore"),
+        ("<details><summary>Why?</summary>Because.</details>", "Why?\nBecause."),
+        ("a<button>Save</button><button>Stop</button>", "a Save Stop"),
+        (
+            "Name <input value='Ida'><input type=password value='key'><input type=hidden value='no'>",
+            "Name Ida",
+        ),
+        ("<pre>for x in y:\n    go(x)\t# on</pre><p>a   b", "for x in y:\n    go(x)\t# on\na b"),
+        ("Donau&shy;dampf", "Donaudampf"),
+        ("<p hidden>no</p><p hidden='until-found'>no</p>yes", "yes"),
+        (
+            "<p style='color: red; DISPLAY:none'>no</p><p style='opacity:.0'>no</p><p style='opacity:0.5'>yes",
+            "yes",
+        ),
+        (
+            "<b style='visibility:hidden'>no</b><i style='font-size:0px'>no</i><i style='font-size:0.9em'>yes",
+            "yes",
+        ),
+        ("<p hidden>no<p>yes<ul><li hidden>no<li>yes</ul>", "yes\nyes"),
+        ("<table><tr><td hidden>no<td>yes<tr hidden><td>no<tr><td>yes</table>", "yes\nyes"),
+        ("<ul><li hidden>no<ul><li>no</ul>no<li>yes</ul>", "yes"),
+        ("<dialog>no</dialog><dialog open>yes</dialog>", "yes"),
+        ("<style>/* a */ .x, #y > i { display : none }</style><p class=x>no<p id=y><i>no</i>yes", "yes"),
+        ("<style>@media print { p { display: none } } p:nope( { display: none }</style><p>yes", "yes"),
+        ("<iframe>no</iframe><video>no</video><svg><text>no</text></svg><ruby>a<rp>(</rp></ruby>", "a"),
+    ],
+)
+def test_html_is_read_as_a_browser_shows_it(tmp_path: Path, page: str, text: str) -> None:
+    (document,), _ = read(tmp_path / "a.html", page)
+    assert document.page_content == text
+
+
 def test_html_in_a_declared_encoding(tmp_path: Path) -> None:
     documents, _ = read(tmp_path / "a.html", '<meta charset="latin-1"><p>grün'.encode("latin-1"))
     assert documents[0].page_content == "grün"
@@ -72,6 +112,41 @@ def test_pdf_gives_a_document_a_page(tmp_path: Path, make_pdf) -> None:
     assert [(d.page_content.strip(), d.metadata) for d in documents] == [
         ("First page", {"source": "a.pdf", "page": 1}),
         ("Third page", {"source": "a.pdf", "page": 3}),
+    ]
+    assert not problems
+
+
+def test_pdf_gives_what_was_filled_in(tmp_path: Path, make_pdf) -> None:
+    """Two text fields, one with its value at its parent, a choice, a note; a box and an empty field give nothing."""
+    writer = PdfWriter(clone_from=PdfReader(BytesIO(make_pdf("Order of paper"))))
+    text, choice, box = NameObject("/Tx"), NameObject("/Ch"), NameObject("/Btn")
+
+    def widget(**entries: object) -> DictionaryObject:
+        own = {NameObject(f"/{name}"): value for name, value in entries.items()}
+        return DictionaryObject({NameObject("/Subtype"): NameObject("/Widget"), **own})
+
+    parent = DictionaryObject({NameObject("/T"): TextString("iban"), NameObject("/FT"): text})
+    parent[NameObject("/V")] = TextString("DE00 1234")
+    note = widget(Contents=TextString("Call Ida first"))
+    note[NameObject("/Subtype")] = NameObject("/FreeText")
+    annotations = [
+        widget(T=TextString("kind"), TU=TextString("Kind"), FT=text, V=TextString("Quarto")),
+        widget(Parent=writer._add_object(parent)),
+        widget(T=TextString("extras"), FT=choice, V=ArrayObject(map(TextString, ("lined", "holes")))),
+        widget(T=TextString("urgent"), FT=box, V=NameObject("/Yes")),
+        widget(T=TextString("empty"), FT=text),
+        note,
+    ]
+    writer.pages[0][NameObject("/Annots")] = ArrayObject(map(writer._add_object, annotations))
+    writer.write(tmp_path / "form.pdf")
+    (document,), problems = read(tmp_path / "a.pdf", (tmp_path / "form.pdf").read_bytes())
+    lines = document.page_content.splitlines()
+    assert lines == [
+        "Order of paper",
+        "Kind: Quarto",
+        "iban: DE00 1234",
+        "extras: lined, holes",
+        "Call Ida first",
     ]
     assert not problems
 
@@ -203,6 +278,24 @@ def test_front_matter_is_metadata_and_not_text(tmp_path: Path) -> None:
     assert problems == []
 
 
+@pytest.mark.parametrize(
+    ("written", "value"),
+    [
+        *(
+            (text, text)
+            for text in ("NO", "off", "7:05", "007", "1_000", "0x1F", "1e3", "2.50", "+49", ".5", "1.")
+        ),
+        *((text, text) for text in ("2024-13-45", "2024-05-06", "10:30:00", "~home", "Nullable", "9" * 30)),
+        *(("0", 0), ("-12", -12), ("1.5", 1.5), ("-0.25", -0.25), ("true", True), ("False", False)),
+        *(('"5"', "5"), ("'true'", "true"), ("[NO, 5]", ["NO", 5])),
+    ],
+)
+def test_values_are_as_they_are_written(tmp_path: Path, written: str, value: object) -> None:
+    documents, problems = read(tmp_path / "a.md", f"---\nx: {written}\n---\nText.")
+    assert (documents[0].metadata["x"], problems) == (value, [])
+    assert type(documents[0].metadata["x"]) is type(value)
+
+
 def test_fields_that_are_not_plain_are_named(tmp_path: Path) -> None:
     documents, problems = read(tmp_path / "a.md", "---\nwho: {name: Mira}\nyear: 2024\n---\nText.")
     assert documents[0].metadata == {"year": 2024, "source": "a.md"}
@@ -231,7 +324,7 @@ def test_lines_across_the_page_are_no_front_matter(tmp_path: Path, text: str) ->
     ("matter", "flaw"),
     [
         ("a: [1\n", r".*expected ',' or '\]'.* in line 3"),
-        ("day: 2024-13-45\n", r"month must be in 1\.\.12.*"),
+        ("a: b: c\n", r"mapping values are not allowed in this context in line 2"),
     ],
 )
 def test_front_matter_that_is_not_yaml(tmp_path: Path, matter: str, flaw: str) -> None:

@@ -265,7 +265,7 @@ from tandem.retrieval.build import build_index
 from tandem.retrieval.documents import Document
 
 class Ones:
-    name, dimension, fingerprint = "ones", 64, "1" * 32
+    name, dimension, fingerprint, window = "ones", 64, "1" * 32, None
     def embed(self, texts, *, keep_end=False):
         return np.ones((len(texts), 64), np.float32) / 8
 

@@ -211,7 +211,7 @@ def test_codes_find_and_vectors_decide(tmp_path: Path) -> None:
     """Recall of a coarse code alone is poor; with the vectors on disk it is that of the lists looked at."""
 
     class Numbered:
-        name, fingerprint, dimension = "numbered", "n" * 32, 32
+        name, fingerprint, dimension, window = "numbered", "n" * 32, 32, None
 
         def embed(self, texts, *, keep_end: bool = False):
             return vectors[[int(text) for text in texts]]
