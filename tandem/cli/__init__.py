@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from types import FrameType
 from typing import Any
 
+from tandem.cli.output import emit
 from tandem.errors import TandemError
 
 FAILED, WRONG_USAGE = 1, 2
@@ -35,10 +36,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return code
     except TandemError as error:
-        print(f"tandem: {error}", file=sys.stderr)
+        emit(f"tandem: {error}", to_stderr=True)
         return FAILED
     except KeyboardInterrupt:
-        print("\ntandem: interrupted", file=sys.stderr)
+        emit("\ntandem: interrupted", to_stderr=True)
         return INTERRUPTED
     except BrokenPipeError:
         # Whoever read our output has gone; what is still buffered must not raise again at exit.
@@ -48,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if error.errno not in DISK_TROUBLES:
             raise
         problem = f"{error.filename or 'A file'} cannot be used ({error.strerror})"
-        print(f"tandem: {problem}; check the disk and the permissions.", file=sys.stderr)
+        emit(f"tandem: {problem}; check the disk and the permissions.", to_stderr=True)
         return FAILED
     finally:
         signal.signal(signal.SIGTERM, previous)
@@ -68,7 +69,7 @@ def _run(arguments: list[str]) -> int:
     except typer.Exit as leaving:
         return leaving.exit_code
     except TyperException as error:
-        print(f"tandem: {explain(error)}", file=sys.stderr)
+        emit(f"tandem: {explain(error)}", to_stderr=True)
         return WRONG_USAGE
 
 

@@ -5,7 +5,6 @@ The answer goes to stdout; stages, notes and errors go to stderr.
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
@@ -26,7 +25,7 @@ from tandem.cli.options import (
     parse_count,
     with_options,
 )
-from tandem.cli.output import StageLog, json_safe, plural, print_json, warn
+from tandem.cli.output import StageLog, emit, plural, print_json, warn
 from tandem.cli.stream import follow
 from tandem.cli.transcript import Transcript
 from tandem.client.answers import new_seed
@@ -172,9 +171,9 @@ def print_rest(transcript: Transcript, *, show_sources: bool, quiet: bool, as_js
         print_json(transcript.as_dict())
     code = exit_code(transcript)
     if not as_json and (show_sources or not quiet):
-        print("\nSources", *transcript.source_lines(with_passages=show_sources), sep="\n")
+        emit("\nSources", *transcript.source_lines(with_passages=show_sources), sep="\n")
     if not as_json and not quiet:
-        print("\nStatistics", *transcript.statistics_lines(), sep="\n")
+        emit("\nStatistics", *transcript.statistics_lines(), sep="\n")
     return code
 
 
@@ -216,7 +215,7 @@ def _progress_of(questions: Sequence[str]) -> BatchProgress | None:
 
     def show(done: int, total: int) -> None:
         end = "\n" if done == total else "\r"
-        print(f"{done:{width}} of {total} answered", end=end, file=sys.stderr, flush=True)
+        emit(f"{done:{width}} of {total} answered", end=end, to_stderr=True)
 
     return show
 
@@ -228,9 +227,9 @@ def _print_items(items: Iterable[BatchItem], *, as_json: bool, is_quiet: bool) -
         num_items += 1
         errors += [item.error] if item.error else []
         if as_json:
-            print(json.dumps(json_safe(_as_dict(item)), ensure_ascii=False), flush=True)
+            print_json(_as_dict(item), indent=None)
         else:
-            print("\n".join(_item_lines(item, is_quiet=is_quiet)), flush=True)
+            emit("\n".join(_item_lines(item, is_quiet=is_quiet)))
     if errors:
         warn(f"{len(errors)} of {plural(num_items, 'question')} failed; the first: {errors[0]}")
     return 1 if errors else 0

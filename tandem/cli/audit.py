@@ -17,7 +17,7 @@ from tandem.cli.options import (
     merge_filters,
     with_options,
 )
-from tandem.cli.output import StageLog, print_json
+from tandem.cli.output import StageLog, emit, print_json
 from tandem.client.answers import new_seed
 from tandem.client.batch import check_question
 from tandem.errors import ConfigError
@@ -71,9 +71,9 @@ def audit(
             }
         )
         return 0
-    print("\n".join(lines(tally, len(answer.tokens))))
+    emit("\n".join(lines(tally, len(answer.tokens))))
     if answer.degraded_reason:
-        print(answer.degraded_reason)
+        emit(answer.degraded_reason)
     return 0
 
 

@@ -20,7 +20,7 @@ from tandem.cli.options import (
     load_settings,
     with_options,
 )
-from tandem.cli.output import StageLog, warn
+from tandem.cli.output import StageLog, emit, warn
 from tandem.cli.stream import follow
 from tandem.cli.transcript import Transcript
 from tandem.client.answers import new_seed
@@ -78,10 +78,10 @@ class Chat:
         if is_terminal:
             with contextlib.suppress(ImportError):
                 import readline  # noqa: F401  (lines can be edited and fetched again)
-            print(WELCOME, file=sys.stderr)
+            emit(WELCOME, to_stderr=True)
         while (line := self._read(PROMPT if is_terminal else "")) not in (None, "/quit"):
             if line and not is_terminal:
-                print(f"{PROMPT}{line}", flush=True)  # a terminal shows what was typed
+                emit(f"{PROMPT}{line}")  # a terminal shows what was typed
             if line:
                 self._obey(line) if line.startswith("/") else self._ask(line)
         return 0 if is_terminal or not self._num_failed else 1
@@ -91,12 +91,12 @@ class Chat:
         try:
             return input(prompt).strip()
         except EOFError:
-            print(end="\n" if prompt else "")
+            emit(end="\n" if prompt else "")
             return None
         except KeyboardInterrupt:
             if not prompt:
                 raise
-            print()
+            emit()
             return ""
 
     def _obey(self, line: str) -> None:
@@ -142,12 +142,12 @@ class Chat:
         if self._last is None:
             warn("There is no answer yet; ask a question.")
         else:
-            print(*lines(self._last), sep="\n")
+            emit(*lines(self._last), sep="\n")
 
     def _reset(self) -> None:
         self._history.clear()
         self._last = None
-        print("A new conversation.", file=sys.stderr)
+        emit("A new conversation.", to_stderr=True)
 
     def _print_help(self) -> None:
-        print(*(f"  {name:<9} {meaning}" for name, (meaning, _) in self._commands.items()), sep="\n")
+        emit(*(f"  {name:<9} {meaning}" for name, (meaning, _) in self._commands.items()), sep="\n")

@@ -20,7 +20,7 @@ from tandem.cli.options import (
     parse_address,
     with_options,
 )
-from tandem.cli.output import StageLog, print_json
+from tandem.cli.output import StageLog, emit, print_json
 from tandem.cli.usage import new_app
 from tandem.errors import ConfigError
 from tandem.system.files import read_private, write_private
@@ -98,7 +98,7 @@ def serve(
         if device is None and not cloud.devices.all():
             device = FIRST_DEVICE
         if device is not None:
-            print(cloud.link_for(device), flush=True)
+            emit(cloud.link_for(device))
         with contextlib.suppress(KeyboardInterrupt):
             threading.Event().wait()
         log("stopping")
@@ -115,7 +115,7 @@ def add(name: Name, address: PublicAddress = None, keys: Keys = None) -> int:
     folder = keys or _default_folder()
     host, port = address or _recall_address(folder)
     identity = load_identity(folder)
-    print(JoinLink(host, port, identity.fingerprint, DeviceList(folder).add(name)))
+    emit(JoinLink(host, port, identity.fingerprint, DeviceList(folder).add(name)))
     return 0
 
 
@@ -136,7 +136,7 @@ def devices(keys: Keys = None, as_json: AsJson = False) -> int:
     if as_json:
         print_json(known)
     elif not known:
-        print("No device may join yet; `tandem cloud add NAME` prints a link for one.")
+        emit("No device may join yet; `tandem cloud add NAME` prints a link for one.")
     else:
         rows = [("device", "added", "last joined", "state")]
         rows += [
@@ -150,7 +150,7 @@ def devices(keys: Keys = None, as_json: AsJson = False) -> int:
         ]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         for row in rows:
-            print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+            emit("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
     return 0
 
 
@@ -160,7 +160,7 @@ def revoke(name: Name, keys: Keys = None) -> int:
     from tandem.joining.devices import DeviceList
 
     device = DeviceList(keys or _default_folder()).revoke(name)
-    print(f"The device {device.name} was revoked on {device.revoked}.")
+    emit(f"The device {device.name} was revoked on {device.revoked}.")
     return 0
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 from typer import Argument, BadParameter, Option
 
 from tandem.cli.options import ConfigFile, Overrides, load_settings, with_options
-from tandem.cli.output import StageLog
+from tandem.cli.output import StageLog, emit
 from tandem.cli.usage import this_command
 from tandem.corpora import example_question
 from tandem.errors import ClusterError
@@ -88,9 +88,9 @@ def up(
             join = join or _find_other(party, config, log)
             token = credentials.require_token(join, token_file) if join else credentials.create_token()
             entry = _start(party, join, config, token, log, node_only=node_only)
-    print(f"The {party} node is up at {entry.address}.")
+    emit(f"The {party} node is up at {entry.address}.")
     if node_only:
-        print(f"It has no actors; `tandem up {party}` on one of the {party}'s machines starts them.")
+        emit(f"It has no actors; `tandem up {party}` on one of the {party}'s machines starts them.")
     else:
         _print_hints(entry, config, config_file)
     return 0
@@ -196,20 +196,20 @@ def _print_hints(entry: Entry, config: Config, config_file: str | None) -> None:
     tandem, others = this_command(), [party for party in config.parties if party != entry.party]
     missing = [party for party in others if launch.find_loss(entry.address, party, config) is not None]
     if not missing:
-        print(f"Ask: {_ask_command(entry, config, config_file)}")
+        emit(f"Ask: {_ask_command(entry, config, config_file)}")
         return
     option = ""
     if entry.address.startswith("127."):
-        print("Other machines cannot reach this address; for them, start with --set link.host=ADDRESS.")
+        emit("Other machines cannot reach this address; for them, start with --set link.host=ADDRESS.")
     elif entry.is_head and entry.token:
-        print(f"On another machine, first copy the cluster's token there: {token_file(entry.party)}")
+        emit(f"On another machine, first copy the cluster's token there: {token_file(entry.party)}")
         tandem, option = "tandem", " --token-file FILE"
     join = f" --join {entry.address}{option}" if option or not entry.address.startswith("127.") else ""
     settings = f" --config {config_file}" if config_file and config.is_federated else ""
     for party in missing:
         what = "the other party" if len(others) == 1 else party
-        print(f"Start {what}: {tandem} up {party}{join}{settings}")
-    print(f"Then ask here: {_ask_command(entry, config, config_file)}")
+        emit(f"Start {what}: {tandem} up {party}{join}{settings}")
+    emit(f"Then ask here: {_ask_command(entry, config, config_file)}")
 
 
 def _ask_command(entry: Entry, config: Config, config_file: str | None) -> str:
@@ -242,7 +242,7 @@ def down() -> int:
             else:
                 registry.unregister(entry.party)
             what = "is down" if is_running else "had ended before"
-            print(f"The {entry.party} node (process {entry.pid}) {what}.")
+            emit(f"The {entry.party} node (process {entry.pid}) {what}.")
     return 0
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tandem.cli.options import ConfigFile, Overrides, load_settings
+from tandem.cli.output import emit
 
 HEADER = """\
 # Settings of Tandem. What is left out keeps its default.
@@ -11,5 +12,5 @@ HEADER = """\
 
 def config(config_file: ConfigFile = None, overrides: Overrides = None) -> int:
     """Print the settings as TOML, each with its meaning."""
-    print(HEADER, load_settings(config_file, overrides).to_toml(), sep="\n\n", end="")
+    emit(HEADER, load_settings(config_file, overrides).to_toml(), sep="\n\n", end="")
     return 0

@@ -26,7 +26,7 @@ import psutil
 from tandem.actors.loading import check_model
 from tandem.cli.ask import toy_problem
 from tandem.cli.options import AsJson, ConfigFile, Overrides, load_settings, with_options
-from tandem.cli.output import print_json
+from tandem.cli.output import emit, print_json
 from tandem.engine import gguf
 from tandem.engine.places import expand_home, is_cached
 from tandem.errors import DISTRIBUTION, GenerationError, TandemError, install_line
@@ -80,8 +80,8 @@ def doctor(as_json: AsJson = False, config_file: ConfigFile = None, overrides: O
     if as_json:
         print_json({"is_well": is_well, "checks": [asdict(check) for check in results]})
         return int(not is_well)
-    print(*results, sep="\n")
-    print("\nTandem can run here." if is_well else "\nTandem cannot run here yet: see what is missing above.")
+    emit(*results, sep="\n")
+    emit("\nTandem can run here." if is_well else "\nTandem cannot run here yet: see what is missing above.")
     return int(not is_well)
 
 

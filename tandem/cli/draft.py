@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 from typer import BadParameter, Option
 
 from tandem.cli.options import parse_count, parse_seed
-from tandem.cli.output import StageLog, progress_bar
+from tandem.cli.output import StageLog, emit, progress_bar
 from tandem.cli.usage import new_app
 from tandem.errors import TandemError
 
@@ -114,12 +114,12 @@ def train(
             target, Path(out), texts=texts, questions=asked, recipe=recipe, progress=log, report=report
         )
     shown = card.acceptance
-    print(
+    emit(
         f"Drafter: {out}, trunk {card.trunk}; on {shown['num_tokens']:.0f} tokens held out {shown['coupled']:.2f} of "
         f"its coupled drafts stand at temperature 1 ({shown['rejection']:.2f} by rejection), "
         f"{shown['greedy']:.2f} at temperature 0."
     )
-    print(
+    emit(
         f"Use it: tandem ask QUESTION --mode speculative --set device.model={out} --set cloud.model={target}"
     )
     return 0

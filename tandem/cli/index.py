@@ -15,7 +15,7 @@ from typer import Argument, BadParameter, Option
 
 from tandem.actors.loading import drop_stale_caches
 from tandem.cli.options import AsJson, ConfigFile, Overrides, PartyArgument, load_settings
-from tandem.cli.output import StageLog, plural, print_json, progress_bar, warn
+from tandem.cli.output import StageLog, emit, plural, print_json, progress_bar, warn
 from tandem.errors import ConfigError, RetrievalError
 from tandem.system.file_kinds import COMMON, as_text
 from tandem.system.paths import index_folder
@@ -112,9 +112,9 @@ def index(
         _print_caches(caches)
     if config.party(party).num_documents == 0:
         setting = f"{party}.num_documents"
-        print(f"No question uses it while {setting} is 0, as the settings have it; set it to 4, for example.")
+        emit(f"No question uses it while {setting} is 0, as the settings have it; set it to 4, for example.")
     if delete:
-        print("What a folder still holds comes back when it is indexed next; move it out of the folder.")
+        emit("What a folder still holds comes back when it is indexed next; move it out of the folder.")
     return 0
 
 
@@ -190,17 +190,17 @@ def _print_report(report: BuildReport, party: Party, out: Path, *, is_in_setting
     if report.problems:
         summary += f", {plural(len(report.problems), 'problem')}"
     action = "Unchanged" if report.is_unchanged else "Indexed"
-    print(f"{action}: {summary} in {out} ({report.manifest.factory}, {report.manifest.embedder})")
+    emit(f"{action}: {summary} in {out} ({report.manifest.factory}, {report.manifest.embedder})")
     changes = f"{report.num_added} added, {report.num_replaced} replaced, {report.num_deleted} deleted"
     changes += f", {report.num_changed} with other metadata" if report.num_changed else ""
     embedded = plural(report.num_embedded, "text")
-    print(f"Chunks: {changes}, {report.num_unchanged} unchanged; {embedded} embedded")
-    print(f"From: {', '.join(report.manifest.roots)}")
+    emit(f"Chunks: {changes}, {report.num_unchanged} unchanged; {embedded} embedded")
+    emit(f"From: {', '.join(report.manifest.roots)}")
     if is_in_settings:
-        print("Use it: tandem ask QUESTION")
+        emit("Use it: tandem ask QUESTION")
         return
-    print(f"Use it: tandem ask --set {party}.index={out} QUESTION")
-    print(f'or permanently, in tandem.toml: {party}.index = "{out}"')
+    emit(f"Use it: tandem ask --set {party}.index={out} QUESTION")
+    emit(f'or permanently, in tandem.toml: {party}.index = "{out}"')
 
 
 # ---- Caches of chunks --------------------------------------------------------------------------------------
@@ -234,7 +234,7 @@ def _compute_caches(config: Config, party: Party, log: StageLog) -> PrecomputeRe
 
 def _print_caches(report: PrecomputeReport) -> None:
     counts = f"{plural(report.num_computed, 'chunk')} computed, {report.num_present} already there"
-    print(f"Caches: {counts}; {report.num_bytes / 1e6:.1f} MB")
+    emit(f"Caches: {counts}; {report.num_bytes / 1e6:.1f} MB")
     left_out = (
         (report.num_too_long, "exceed", "exceeds", "the model's context", "retrieval.chunk_chars"),
         (

@@ -13,6 +13,7 @@ import typer
 from typer import Argument, BadParameter, Option
 
 from tandem.cli.options import CONFIG_NAME
+from tandem.cli.output import emit
 from tandem.corpora import AUTO, NAMED_MODELS, SMOLLM2, can_load_smollm2
 from tandem.errors import ConfigError, did_you_mean, install_line, install_smollm2_line
 from tandem.topology import Party
@@ -91,7 +92,7 @@ def init(
         raise _is_there()
     pair = _choose_pair() if model is None else Pair(_model(model), _model(model), 0, "float32")
     _write(render(folders, pair), force=force)
-    print(f"Wrote {CONFIG_NAME}.")
+    emit(f"Wrote {CONFIG_NAME}.")
     if settings_only:
         _print_next([*(_index_line(party, path) for party, path in folders.items()), *_later(pair)])
         return 0
@@ -131,11 +132,11 @@ def _choose_pair() -> Pair | None:
 
     pairs = propose(available_bytes())
     if is_interactive() and pairs and pairs != [SMOLLM2_PAIR]:
-        print("Models for device and cloud, in the memory of this machine:")
+        emit("Models for device and cloud, in the memory of this machine:")
         for number, pair in enumerate(pairs, 1):
             download = "" if pair is SMOLLM2_PAIR else ", downloaded from the hub unless it is there"
             size = f"{pair.num_bytes / 1e9:.1f} GB as {pair.dtype}"
-            print(f"  {number}  {pair.device} and {pair.cloud}: {size}{download}")
+            emit(f"  {number}  {pair.device} and {pair.cloud}: {size}{download}")
         number = int(typer.prompt("Which", default=1, type=int))
         return pairs[min(max(number, 1), len(pairs)) - 1]
     return next((pair for pair in pairs if pair is SMOLLM2_PAIR), None)
@@ -188,7 +189,7 @@ def _later(pair: Pair | None) -> list[str]:
 
 
 def _print_next(lines: list[str]) -> None:
-    print("Next:", *(f"  {line}" for line in lines), sep="\n")
+    emit("Next:", *(f"  {line}" for line in lines), sep="\n")
 
 
 def _index_line(party: Party, path: Path) -> str:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import sys
 import textwrap
 import time
-import unicodedata
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeGuard
@@ -44,8 +44,8 @@ class StageLog:
             return
         from rich.text import Text
 
-        stage, colon, rest = line.partition(": ")
-        what = f"{stage:<10} {rest}" if colon else line
+        stage, colon, rest = _fit(printable(line), sys.stderr).partition(": ")
+        what = f"{stage:<10} {rest}" if colon else stage
         elapsed = f"[{time.monotonic() - self._start_s:5.1f} s]"
         self._console.print(Text.assemble((elapsed, "dim"), " ", what), soft_wrap=True)
 
@@ -75,23 +75,76 @@ def _line_printer(label: str) -> Callable[[int, int], None]:
         tenth = done * NUM_PROGRESS_LINES // max(1, total)
         if tenth != last_tenth:
             last_tenth = tenth
-            print(f"{label}: {100 * done // max(1, total)} %", file=sys.stderr, flush=True)
+            emit(f"{label}: {100 * done // max(1, total)} %", to_stderr=True)
 
     return advance
 
 
+# ---- the one way out for text: nothing that came from outside steers the terminal -----------------------------
+
+
+def emit(*values: object, sep: str = " ", end: str = "\n", to_stderr: bool = False) -> None:
+    """As print, at once, without characters that steer a terminal; what the stream's encoding lacks becomes "?"."""
+    stream = sys.stderr if to_stderr else sys.stdout
+    print(_fit(clean(sep.join(map(str, values))), stream), end=end, file=stream, flush=True)
+
+
+def _fit(text: str, stream: Any) -> str:
+    """What a stream can write of a text."""
+    encoding = getattr(stream, "encoding", None) or "utf-8"
+    return text.encode(encoding, "replace").decode(encoding)
+
+
+def clean(text: str) -> str:
+    """Without what moves a cursor, colours or commands a terminal, or reorders what stands around it."""
+    return _STEERING.sub("", text)
+
+
 def printable(text: str) -> str:
-    """Without characters that would move the cursor; a tab becomes spaces."""
-    return "".join(
-        character
-        for character in text.replace("\t", TAB)
-        if character == "\n" or unicodedata.category(character) != "Cc"
-    )
+    """The same with spaces in the place of a tab, for text that is folded or drawn in columns."""
+    return clean(text.replace("\t", TAB))
 
 
-def print_json(value: Any) -> None:
-    """One JSON object on stdout."""
-    print(json.dumps(json_safe(value), indent=2, ensure_ascii=False))
+_STEERING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+"""Control characters but line end and tab, and Unicode's controls of the writing direction (category Cf)."""
+_ESCAPED = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+"""The same in JSON, which escapes the others by itself, with line ends of Unicode and halves of surrogate pairs."""
+
+
+def print_json(value: Any, *, indent: int | None = 2) -> None:
+    """One JSON object on stdout, in ASCII where stdout is not UTF-8; a line with indent None."""
+    encoding = (getattr(sys.stdout, "encoding", None) or "utf-8").lower().replace("-", "")
+    text = json.dumps(json_safe(value), indent=indent, ensure_ascii=encoding != "utf8")
+    print(_ESCAPED.sub(lambda found: f"\\u{ord(found[0]):04x}", text), flush=True)
+
+
+class PlainText:
+    """Writes committed text to stdout as it comes; provisional text is not shown."""
+
+    def __init__(self, *, is_silent: bool = False) -> None:
+        self._is_silent = is_silent
+        self.has_begun = False
+
+    def propose(self, step: int, text: str) -> None:
+        """A provisional token adds `text`."""
+
+    def retract(self, step: int) -> None:
+        """Provisional text from `step` on is void."""
+
+    def interrupt(self) -> None:
+        """Somebody else is about to write whole lines."""
+
+    def commit(self, step: int, text: str) -> None:
+        """A committed token adds `text`; the space that tokenizers put before the first word is left out."""
+        text = text if self.has_begun else text.lstrip()
+        if text and not self._is_silent:
+            self.has_begun = True
+            emit(text, end="")
+
+    def end(self) -> None:
+        """Nothing more comes."""
+        if self.has_begun:
+            emit()
 
 
 def json_safe(value: Any) -> Any:
@@ -107,7 +160,7 @@ def json_safe(value: Any) -> Any:
 
 def warn(sentence: str) -> None:
     """One sentence on stderr that does not end the command."""
-    print(f"tandem: {sentence}", file=sys.stderr)
+    emit(f"tandem: {sentence}", to_stderr=True)
 
 
 def plural(count: int, noun: str) -> str:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, BadParameter, Option
 
 from tandem.cli.options import AsJson, ConfigFile, Overrides, load_settings, parse_count, with_options
-from tandem.cli.output import StageLog, plural, print_json, progress_bar
+from tandem.cli.output import StageLog, emit, plural, print_json, progress_bar
 from tandem.errors import TandemError, install_line
 from tandem.topology import PARTIES, Party
 
@@ -100,7 +100,7 @@ def profile(
     for party, result in results.items():
         _print(party, result)
     if target is not None:
-        print(f"Plot: {target}")
+        emit(f"Plot: {target}")
     return 0
 
 
@@ -187,7 +187,7 @@ def _print(party: Party, result: Result) -> None:
         )
     cached = f"cached in {result.path}; measure again with --force"
     lines.append(cached if result.is_cached else f"kept in {result.path}")
-    print(f"{party:<8}", "\n         ".join(lines))
+    emit(f"{party:<8}", "\n         ".join(lines))
 
 
 def _summary(line: DecodeLine) -> str:

@@ -20,6 +20,7 @@ from tandem.cli.output import (
     StageLog,
     describe_place,
     describe_score,
+    emit,
     metadata_line,
     plural,
     print_json,
@@ -115,14 +116,14 @@ def _find(
 
 def _print_hits(hits: list[Hit], *, full: bool) -> None:
     if not hits:
-        print("Nothing was found.")
+        emit("Nothing was found.")
     for rank, hit in enumerate(hits, 1):
         metadata = hit.document.metadata
         place = describe_place(metadata.get("source"), metadata.get("page"), metadata.get("line"))
-        print(f"{rank:>3}  {describe_score(hit.score)}  {place}")
-        print(*text_lines(hit.document.page_content, None if full else EXCERPT_LINES), sep="\n")
+        emit(f"{rank:>3}  {describe_score(hit.score)}  {place}")
+        emit(*text_lines(hit.document.page_content, None if full else EXCERPT_LINES), sep="\n")
         if line := metadata_line(metadata):
-            print(line)
+            emit(line)
 
 
 def _as_dict(rank: int, hit: Hit) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Option
 
 from tandem.cli.options import AsJson, ConfigFile, Overrides, load_settings
-from tandem.cli.output import StageLog, plural, print_json
+from tandem.cli.output import StageLog, emit, plural, print_json
 from tandem.corpora import describe_model
 from tandem.topology import Party
 
@@ -43,7 +43,7 @@ def status(
     if as_json:
         print_json(state)
     else:
-        print("\n".join(nested_lines(state) if show_all else summary_lines(state)))
+        emit("\n".join(nested_lines(state) if show_all else summary_lines(state)))
     return int(any(actor["state"] == "dead" for actor in state["actors"]))
 
 

@@ -6,7 +6,7 @@ import math
 import sys
 from collections.abc import Iterator
 
-from tandem.cli.output import StageLog, open_console, plural, printable
+from tandem.cli.output import PlainText, StageLog, open_console, plural, printable
 from tandem.cli.transcript import Transcript
 from tandem.events import (
     Event,
@@ -84,35 +84,6 @@ def _lines(event: Event) -> Iterator[str]:
             yield f"{event.party}: back at token {event.step}"
         case _:
             pass
-
-
-class PlainText:
-    """Writes committed text to stdout as it comes; provisional text is not shown."""
-
-    def __init__(self, *, is_silent: bool = False) -> None:
-        self._is_silent = is_silent
-        self.has_begun = False
-
-    def propose(self, step: int, text: str) -> None:
-        """A provisional token adds `text`."""
-
-    def retract(self, step: int) -> None:
-        """Provisional text from `step` on is void."""
-
-    def interrupt(self) -> None:
-        """Somebody else is about to write whole lines."""
-
-    def commit(self, step: int, text: str) -> None:
-        """A committed token adds `text`; the space that tokenizers put before the first word is left out."""
-        text = text if self.has_begun else text.lstrip()
-        if text and not self._is_silent:
-            self.has_begun = True
-            print(text, end="", flush=True)
-
-    def end(self) -> None:
-        """Nothing more comes."""
-        if self.has_begun:
-            print(flush=True)
 
 
 class LiveText:

@@ -18,6 +18,7 @@ from typer.core import TyperCommand, TyperGroup
 from typer.exceptions import TyperException
 
 from tandem import __version__
+from tandem.cli.output import emit
 from tandem.errors import TandemError, did_you_mean
 
 HELP_COLUMNS = 100
@@ -40,7 +41,7 @@ def new_app(root: Callable[..., None]) -> typer.Typer:
 def _print_version(is_asked: bool) -> None:
     """For --version."""
     if is_asked:
-        print(f"tandem {__version__}")
+        emit(f"tandem {__version__}")
         raise typer.Exit
 
 

@@ -106,21 +106,33 @@ def check_question(question: object) -> None:
 
 def read_texts(file: str) -> list[str]:
     """The questions of a UTF-8 file, or of standard input, in order; empty lines are left out. Raises QueryError."""
-    lines = split(sys.stdin.read(), "standard input") if file == STDIN else read_lines(Path(file))
+    lines = _lines_of(_read_stdin(), "standard input") if file == STDIN else read_lines(Path(file))
     return [text_of(entry_of(line, where), where) if line[0] == "{" else line for line, where in lines]
 
 
 def read_lines(path: Path) -> list[tuple[str, str]]:
     """The lines of a file that hold anything, as `split` gives them. Raises QueryError."""
     try:
-        return split(path.expanduser().read_text("utf-8"), str(path))
+        return _lines_of(path.expanduser().read_bytes(), str(path))
     except OSError as error:
         raise QueryError(
             f"Questions are read from a text file, but {path} cannot be read ({error.strerror}); check the path."
         ) from None
+
+
+def _read_stdin() -> bytes:
+    """Standard input as it is, whatever encoding this process has for it."""
+    stream = getattr(sys.stdin, "buffer", None)
+    return sys.stdin.read().encode() if stream is None else stream.read()
+
+
+def _lines_of(data: bytes, name: str) -> list[tuple[str, str]]:
+    """As `split`, of UTF-8 bytes with or without a byte-order mark."""
+    try:
+        return split(data.decode("utf-8-sig"), name)
     except UnicodeDecodeError as error:
         raise QueryError(
-            f"Questions must be UTF-8 text, but {path} is not (byte {error.start}); save it as UTF-8."
+            f"Questions must be UTF-8 text, but {name} is not (byte {error.start}); save it as UTF-8."
         ) from None
 
 
@@ -128,7 +140,7 @@ def split(text: str, name: str) -> list[tuple[str, str]]:
     """The lines that hold anything, stripped, each with its place; at least one. Raises QueryError."""
     lines = [
         (line.strip(), f"{name}, line {number}")
-        for number, line in enumerate(text.splitlines(), 1)
+        for number, line in enumerate(text.split("\n"), 1)
         if line.strip()
     ]
     if not lines:

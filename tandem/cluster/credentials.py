@@ -112,7 +112,7 @@ def require_protection(host: str, config: Config) -> None:
 
 def _read_token(path: Path) -> str:
     try:
-        token = path.read_text("utf-8").strip()
+        token = path.read_text("utf-8-sig").strip()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not a text file"
         raise ClusterError(f"The token file {path} cannot be read ({reason}); check the path.") from None

@@ -156,7 +156,7 @@ def locked() -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            print("tandem: waiting for another `tandem up` or `tandem down`", file=sys.stderr)
+            print("tandem: waiting for another `tandem up` or `tandem down`", file=sys.stderr)  # noqa: T201
             fcntl.flock(file, fcntl.LOCK_EX)
         yield
 

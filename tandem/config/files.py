@@ -21,7 +21,7 @@ TABLES: Mapping[str, type[Settings]] = {"workers": WorkerConfig}
 def read_toml(path: Path) -> dict[str, Any]:
     """The content of a file of settings. Raises ConfigError."""
     try:
-        return tomllib.loads(path.read_text("utf-8"))
+        return tomllib.loads(path.read_text("utf-8-sig"))
     except FileNotFoundError:
         problem, remedy = "does not exist", "check the path"
     except UnicodeDecodeError:

@@ -103,7 +103,7 @@ class PlainTemplate(Template):
     def read(cls, path: Path) -> PlainTemplate:
         """From a file with the keys document and query, of which one may be missing. Raises GenerationError."""
         try:
-            parts = json.loads(path.read_text(encoding="utf-8"))
+            parts = json.loads(path.read_text(encoding="utf-8-sig"))
         except FileNotFoundError:
             raise no_file(path) from None
         except (OSError, ValueError, RecursionError) as error:
@@ -354,7 +354,7 @@ def _read(path: Path, wrapper: Any, system_prompt: str) -> Template:
     if not path.is_file():
         raise no_file(path)
     try:
-        return ChatTemplate(wrapper, system_prompt, path.read_text(encoding="utf-8"), path)
+        return ChatTemplate(wrapper, system_prompt, path.read_text(encoding="utf-8-sig"), path)
     except (OSError, UnicodeDecodeError) as error:
         raise GenerationError(f"The template {path} cannot be read: {error}; correct the file.") from None
 

@@ -20,6 +20,7 @@ SECRET_BYTES = 16
 CHECK_BYTES = 2
 """Of the end of a token: they tell a mistyped link from one that was revoked."""
 EXAMPLE = "tandem://cloud.example:7800/#FINGERPRINT.TOKEN"
+_AROUND = " \t\r\n<>\"'.,\u201c\u201d\u201e\u2018\u2019\u00ab\u00bb\u200b\ufeff"  # put there by mail, chats and editors
 MAX_SHOWN = 60
 """Characters of a link's address that a sentence quotes; never its token."""
 
@@ -47,7 +48,7 @@ class JoinLink:
     @classmethod
     def parse(cls, text: str) -> JoinLink:
         """The parts of a link. Raises ConfigError, one sentence that does not quote the token."""
-        address, _, secret_part = text.strip().partition("#")
+        address, _, secret_part = text.strip(_AROUND).partition("#")
         host, port = _address(address)
         fingerprint_text, dot, token_text = secret_part.partition(".")
         if not dot:
@@ -74,7 +75,7 @@ class JoinLink:
 
 def read_link(text: str) -> JoinLink:
     """A link as it is written, or from a file that this user alone may read. Raises ConfigError."""
-    if text.strip().startswith(f"{SCHEME}:"):
+    if text.strip(_AROUND).startswith(f"{SCHEME}:"):
         return JoinLink.parse(text)
     content = read_private(Path(text).expanduser())
     if content is None:

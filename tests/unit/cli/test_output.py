@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import random
 import re
 import sys
@@ -10,7 +11,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tandem.cli.output import StageLog, progress_bar
+from tandem.cli.output import PlainText, StageLog, emit, print_json, progress_bar, warn
 from tandem.cli.stream import LiveText
 
 from .terminal import Terminal
@@ -159,3 +160,62 @@ def test_progress_that_is_not_wanted(capsys: pytest.CaptureFixture[str]) -> None
     with progress_bar("cloud", is_quiet=True) as advance:
         advance(1, 2)
     assert capsys.readouterr() == ("", "")
+
+
+# ---- text from outside ---------------------------------------------------------------------------------------
+
+ATTACKS = [
+    "\x1b[2Jgone",
+    "\x1b]0;title\x07",
+    "\x9b31mred",
+    "two\rone",
+    "back\b\b\b\b",
+    "\u202etxt.exe",
+    "\u2066isolated\u2069",
+    "\x7f",
+]
+
+
+@pytest.mark.parametrize("text", ATTACKS)
+@pytest.mark.parametrize("way", ["emit", "warn", "answer", "log"])
+def test_text_from_outside_steers_no_terminal(
+    text: str, way: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    match way:
+        case "emit":
+            emit("name:", text)
+        case "warn":
+            warn(text)
+        case "log":
+            StageLog()(f"stage: {text}")
+        case "answer":
+            answer = PlainText()
+            answer.commit(0, "begins ")
+            answer.commit(1, text)
+            answer.end()
+    written = "".join(capsys.readouterr())
+    assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]", written)
+    assert written.strip()
+
+
+def test_an_answers_tabs_and_lines_stay(capsys: pytest.CaptureFixture[str]) -> None:
+    answer = PlainText()
+    answer.commit(0, " a\tb\n")
+    answer.commit(1, "\u05e9\u200d\U0001f600")
+    answer.end()
+    assert capsys.readouterr().out == "a\tb\n\u05e9\u200d\U0001f600\n"
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp1252", "utf-8"])
+@pytest.mark.parametrize("text", ["caf\u00e9 \U0001f600 \u958b", "half \ud83d", *ATTACKS])
+def test_any_encoding_can_be_written(encoding: str, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Text loses what the encoding lacks, JSON loses nothing."""
+    raw = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, encoding=encoding, write_through=True))
+    emit(text)
+    size = len(raw.getvalue())
+    print_json({"text": text})
+    assert json.loads(raw.getvalue()[size:].decode(encoding)) == {"text": text}
+    assert not re.search(
+        "[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]", raw.getvalue().decode(encoding)
+    )

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import string
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tandem.errors import ConfigError
-from tandem.joining.join_link import JoinLink
+from tandem.joining.join_link import JoinLink, read_link
 
 LINK = JoinLink("cloud.example", 7800, bytes(range(32)), b"sixteen secrets!")
 TEXT = str(LINK)
@@ -24,6 +25,19 @@ def test_every_link_is_read_as_it_was_written(
     link = JoinLink(host, port, fingerprint, secret)
     assert JoinLink.parse(str(link)) == link
     assert JoinLink.parse(f"  {link}\n") == link
+
+
+@pytest.mark.parametrize(
+    "around", ["{}\r\n", "\ufeff{}\n", "<{}>", '"{}"', "\u201c{}\u201d", "\u200b{}", "{}."]
+)
+def test_a_link_is_read_as_it_arrives(around: str, tmp_path: Path) -> None:
+    """From mail, a chat or an editor, as an argument and in a file."""
+    link = JoinLink("cloud.example", 7800, bytes(range(32)), bytes(range(16)))
+    assert read_link(around.format(link)) == link
+    file = tmp_path / "link.txt"
+    file.write_text(around.format(link), "utf-8")
+    file.chmod(0o600)
+    assert read_link(str(file)) == link
 
 
 def test_the_secret_is_in_the_link_alone() -> None:
