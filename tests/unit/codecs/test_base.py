@@ -76,7 +76,7 @@ REFUSED = [
     (
         "top_k",
         {"p": 0.9},
-        "tandem.codecs.top_k:TopK has no parameter 'p' ([codec.parameters]); did you mean k?",
+        "tandem.codecs.top_k:TopK has no parameter 'p' ([codec.parameters]); choose one of k, rest.",
     ),
     (
         "own_codec:nucleus",
