@@ -14,9 +14,13 @@ class Solo(Mode):
     name = "solo"
 
     def __init__(self, spec: Query, *, votes_are_tokens: bool) -> None:
-        """votes_are_tokens: as in the mode that the query would have with the others, so that answers compare."""
+        """votes_are_tokens: in the mode that the query would have with the others.
+
+        What the codec leaves of a vote decides there and so does here, that answers compare. Race lists leave the whole
+        target, so nothing needs to be encoded where nobody else reads it.
+        """
         super().__init__(spec)
-        self.votes_are_tokens = votes_are_tokens
+        self.votes_are_tokens = votes_are_tokens or self.has_race_lists
 
     def assign_roles(self, spec: Query) -> Roles:
         """All are its own."""

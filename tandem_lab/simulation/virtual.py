@@ -15,8 +15,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
+from tandem.aggregation.distributions import log_probabilities
 from tandem.aggregation.document_weights import Evidence, Weights
 from tandem.codecs import Codec
+from tandem.codecs.token import write_token
 from tandem.engine.drafter import Drafter
 from tandem.events import DoneEvent, Event, TokenEvent
 from tandem.messages import RetrieveRequest, RetrieveResult, decode, encode
@@ -326,8 +328,14 @@ class VirtualRun:
             self.deliver(party, session.finish(job, compute_steps(job, steps, lambda: int(duration_s * 1e6))))
         self._work(party)
 
-    def _draw(self, party: Party, step: int, payload: bytes) -> int:
-        return self._drafter.draw(payload, seed=self.spec.seed, step=step, party=party)
+    def _draw(self, party: Party, step: int, payload: bytes) -> tuple[int, bytes]:
+        """A token from an encoded distribution, and what is said of it: that, or the token where no more is needed."""
+        token = self._drafter.draw(payload, seed=self.spec.seed, step=step, party=party)
+        if not self.spec.rules.votes_are_tokens:
+            return token, payload
+        known = self.spec.num_logprobs
+        named = None if known is None else log_probabilities(self._codec.decode(payload), token, known)
+        return token, write_token(token, named)
 
 
 class _Steps(NamedTuple):
@@ -335,12 +343,13 @@ class _Steps(NamedTuple):
 
     job: Forward
     reader: SideModel
-    draft: Callable[[int, bytes], int]  # by step and payload
+    draft: Callable[[int, bytes], tuple[int, bytes]]  # by step and encoded distribution
 
     def draw(self, step: int, weights: Weights) -> tuple[int, bytes]:
-        """The draft of one step, and its encoded distribution."""
-        payload = self.reader.payload(self.job.tokens[:step], weights, self.job.lineage[: step + 1])
-        return self.draft(step, payload), payload
+        """The draft of one step, and what goes with it."""
+        return self.draft(
+            step, self.reader.payload(self.job.tokens[:step], weights, self.job.lineage[: step + 1])
+        )
 
     def learn(self, step: int, token: int) -> Evidence:
         """What a token says of each row."""

@@ -53,6 +53,10 @@ def test_one_voter_alone_is_a_mode_of_its_own_whatever_the_query_names() -> None
             (),
         )
         assert rules.votes_are_tokens is MODES[mode].votes_are_tokens
+        lists = make_spec(mode=mode, only="device", race_depth=8, draft_rule="coupled").rules
+        assert (lists.votes_are_tokens, lists.has_race_lists) == (True, False), (
+            "nothing is encoded for nobody"
+        )
 
 
 @pytest.mark.parametrize(
