@@ -9,6 +9,7 @@ import os
 import secrets
 import shutil
 import tempfile
+import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import cached_property
@@ -32,7 +33,10 @@ if TYPE_CHECKING:
 SERVED_INDEXES = {"bundled": "served-notes", "household": "served-household"}
 """Indexes, in the data folder, of a device whose documents come with Tandem: those, and what was added."""
 KINDS = tuple(ending for kind in FILE_KINDS for ending in kind.endings)
-MAX_NAME_BYTES = 200
+MAX_NAME_BYTES = 255
+"""As file systems have it."""
+NEVER_IN_NAMES = frozenset({"Cc", "Cs"})
+"""Unicode's categories of control characters and of halves of surrogate pairs."""
 ID_KEY_BYTES = 32
 
 Progress = Callable[[int, int], None]
@@ -40,7 +44,10 @@ Progress = Callable[[int, int], None]
 
 
 class DocumentStore:
-    """One index, and a folder beside it for the files that are added. Its methods block; they are safe for threads."""
+    """One index, and a folder beside it for the files that are added. Its methods block; they are safe for threads.
+
+    Names are equal if they are in one normal form of Unicode: a Mac takes letters and their accents apart.
+    """
 
     def __init__(self, index: Path, config: Config) -> None:
         """index: of the device, as `config` names it. Its files are kept beside it, in INDEX-documents/added."""
@@ -61,12 +68,19 @@ class DocumentStore:
             for chunk in index.chunks():
                 sizes[str(chunk.metadata.get("source", ""))] += len(chunk.page_content.encode())
             prefix = self._place(index.manifest.roots)[1]
-        return [self._describe(source, prefix, size) for source, size in sorted(sizes.items())]
+        added = {prefix + name: name for name in self._added()}
+        return [
+            {"name": added.get(source, source), "num_bytes": size, "is_deletable": source in added}
+            for source, size in sorted(sizes.items())
+        ]
 
-    def _describe(self, source: str, prefix: str, size: int) -> dict[str, object]:
-        name = source.removeprefix(prefix)
-        is_added = source.startswith(prefix) and self.has(name)
-        return {"name": name if is_added else source, "num_bytes": size, "is_deletable": is_added}
+    def _added(self) -> dict[str, Path]:
+        """The files that were added, by their names in normal form."""
+        return {normal(path.name): path for path in self.folder.glob("[!.]*") if path.is_file()}
+
+    def _path(self, name: str) -> Path:
+        """Where the document of that name is, or would be."""
+        return self._added().get(normal(name), self.folder / normal(name))
 
     @contextlib.contextmanager
     def receive(self, name: str) -> Iterator[Path]:
@@ -89,7 +103,7 @@ class DocumentStore:
 
     def add(self, name: str, content: Path, progress: Progress) -> BuildReport:
         """Index a file under that name, in place of one that has it. Raises RetrievalError; nothing changed then."""
-        target = self.folder / name
+        target = self._path(name)
         with self._changing, self._keep_previous(target):
             content.replace(target)
             is_root, _ = self._place(self._roots())
@@ -97,15 +111,15 @@ class DocumentStore:
 
     def has(self, name: str) -> bool:
         """Whether a document of that name was added."""
-        return (self.folder / name).is_file()
+        return self._path(name).is_file()
 
     def delete(self, name: str) -> None:
         """Delete a document that was added. Raises RetrievalError."""
-        target = self.folder / name
+        target = self._path(name)
         with self._changing, self._keep_previous(target):
             _, prefix = self._place(self._roots())
             is_last = not any(path != target for path in self.folder.glob("[!.]*"))
-            self._update(delete=[prefix.rstrip("/") if prefix and is_last else prefix + name])
+            self._update(delete=[prefix.rstrip("/") if prefix and is_last else prefix + normal(name)])
             target.unlink()
 
     def remove_remains(self) -> None:
@@ -181,11 +195,19 @@ class DocumentStore:
         return load_embedder(self._config)
 
 
+def normal(name: str) -> str:
+    """A name in the form in which names are compared."""
+    return unicodedata.normalize("NFC", name)
+
+
 def why_no_name(name: str) -> str | None:
     """One sentence if a document cannot have that name."""
-    if not name or "/" in name or "\\" in name or not name.isprintable():
+    if not name or "/" in name or "\\" in name:
         return f"A document is named by a file name without a path, this one is {name!r:.100}; leave out the folder."
-    if name.startswith(".") or len(name.encode("utf-8", "replace")) > MAX_NAME_BYTES:
+    if wrong := [each for each in dict.fromkeys(name) if unicodedata.category(each) in NEVER_IN_NAMES]:
+        shown = ", ".join(f"U+{ord(each):04X}" for each in wrong[:5])
+        return f"A file name has no control characters, but {name!r:.100} has {shown}; rename the file."
+    if name.startswith(".") or len(normal(name).encode()) > MAX_NAME_BYTES:
         return (
             f"A file name has 1 to {MAX_NAME_BYTES} bytes and does not begin with a dot, this one is {name!r:.100}; "
             "rename the file."

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 import pytest
@@ -101,7 +102,12 @@ def test_a_file_takes_the_place_of_one_with_its_name(client: httpx.Client, store
         ("a\\b.md", NOTE, "without a path"),
         ("", NOTE, "without a path, this one is ''"),
         (".hidden.md", NOTE, "does not begin with a dot"),
-        (f"{'n' * 200}.md", NOTE, "has 1 to 200 bytes"),
+        (f"{'n' * 253}.md", NOTE, "has 1 to 255 bytes"),
+        (
+            "two\nlines\x85.md",
+            NOTE,
+            r"no control characters, but 'two\nlines\x85.md' has U+000A, U+0085; rename",
+        ),
         ("tool.exe", NOTE, "Only txt, md, html, pdf and jsonl files can be read, but this one is 'tool.exe'"),
         ("empty.txt", b"\n", "empty.txt was left out: it holds no text"),
         ("latin.txt", b"caf\xe9", "latin.txt was left out: it is not UTF-8 text (byte 0xe9 at offset 3)"),
@@ -118,6 +124,40 @@ def test_a_bad_file_is_refused_and_leaves_nothing(
     assert str(store.folder) not in error["message"]
     assert not store.folder.exists() or list(store.folder.iterdir()) == []
     assert names(client) == {"mira.txt": False}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "Scan\u00a0of\u202f9.41\u2009AM.txt",  # spaces of several widths
+        "Team \U0001f468\u200d\U0001f4bb\u2028.md",  # a joined emoji, a line separator
+        "\u05e9\u05dc\u05d5\u05dd\u200f.txt",  # a mark of the writing direction
+        "soft\u00adhyphen\ue000.md",  # a character for private use
+        "[1] 100% a*b?.txt",
+        "\u6f22" * 83 + ".txt",  # long in bytes
+    ],
+)
+def test_names_that_desktops_give_are_taken_as_they_are(client: httpx.Client, name: str) -> None:
+    kind, fields = events_of(add(client, name))[-1]
+    assert (kind, fields["name"], fields["num_added"]) == ("indexed", name, 1)
+    assert names(client) == {"mira.txt": False, name: True}
+    assert client.delete(f"{PATH}/{quote(name)}").status_code == 204
+    assert names(client) == {"mira.txt": False}
+
+
+def test_a_name_is_the_same_however_its_accents_are_written(
+    client: httpx.Client, store: DocumentStore
+) -> None:
+    composed, apart = "Men\u00fc.md", "Menu\u0308.md"
+    events_of(add(client, apart))
+    assert events_of(add(client, composed, b"Zomi likes soups."))[-1][1]["num_added"] == 1
+    assert names(client) == {"mira.txt": False, composed: True}
+    assert NOTE.decode() not in texts(store)
+    (store.folder / composed).rename(store.folder / apart)  # as an earlier version kept it, or a Mac does
+    assert names(client) == {"mira.txt": False, composed: True}
+    assert client.delete(f"{PATH}/{apart}").status_code == 204
+    assert names(client) == {"mira.txt": False}
+    assert list(store.folder.iterdir()) == []
 
 
 def test_files_that_would_end_or_hold_up_the_server_end_no_answer(
