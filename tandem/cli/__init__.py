@@ -20,6 +20,8 @@ from tandem.errors import TandemError
 FAILED, WRONG_USAGE = 1, 2
 INTERRUPTED = 128 + signal.SIGINT
 TERMINATED = 128 + signal.SIGTERM
+ENDING = (signal.SIGTERM, signal.SIGHUP)
+"""Signals that end a command; SIGHUP where its terminal is closed."""
 NO_LABORATORY = (
     "The laboratory does not come with the package; clone Tandem's repository and `pip install -e .[lab]`."
 )
@@ -30,7 +32,10 @@ DISK_TROUBLES = {errno.EACCES, errno.EDQUOT, errno.ENOSPC, errno.EPERM, errno.ER
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code. argv: the arguments; None takes those of the process."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    previous = signal.signal(signal.SIGTERM, _terminate)
+    previous = {number: signal.getsignal(number) for number in ENDING}
+    for number in ENDING:
+        if number != signal.SIGHUP or previous[number] != signal.SIG_IGN:  # as under nohup
+            signal.signal(number, _terminate)
     try:
         code = _run(arguments)
         sys.stdout.flush()
@@ -52,7 +57,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         emit(f"tandem: {problem}; check the disk and the permissions.", to_stderr=True)
         return FAILED
     finally:
-        signal.signal(signal.SIGTERM, previous)
+        for number, handler in previous.items():
+            signal.signal(number, handler)
 
 
 def _run(arguments: list[str]) -> int:
@@ -113,6 +119,8 @@ def build_command() -> Any:
     return group
 
 
-def _terminate(_signal: int, _frame: FrameType | None) -> None:
+def _terminate(number: int, _frame: FrameType | None) -> None:
     """Leave through every `with` and `finally`, so that nothing stays running."""
-    raise SystemExit(TERMINATED)
+    if number == signal.SIGHUP:
+        signal.signal(number, signal.SIG_IGN)  # shell and kernel each send one
+    raise SystemExit(128 + number)

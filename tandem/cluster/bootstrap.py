@@ -194,7 +194,7 @@ def _start_nodes(
 
     def start(party: str, join: str | None = None) -> NodeInfo:
         cluster.nodes.append(
-            nodes.start(party, config, environment=environment, join=join, host=hosts[party])
+            nodes.start(party, config, environment=environment, join=join, host=hosts[party], is_owned=True)
         )
         return cluster.nodes[-1]
 

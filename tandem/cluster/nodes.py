@@ -17,7 +17,7 @@ import sys
 import sysconfig
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -46,12 +46,24 @@ are refused, a cut of 10 s was enough. 20 last a minute, as long as a node waits
 
 
 LOOPBACK = "127.0.0.1"
-ON_LOOPBACK = (
-    "import ray._private.services as services; services.resolve_ip_for_localhost = str; "
-    "from ray.scripts.scripts import main; main()"
-)
-"""Ray's own command, as Python: a node of this machine alone listens on its loopback interface, where Ray itself would
-take its address in the network and listen everywhere."""
+ON_LOOPBACK = "import ray._private.services as services; services.resolve_ip_for_localhost = str"
+"""For Ray's own command, as Python: a node of this machine alone listens on its loopback interface, where Ray itself
+would take its address in the network and listen everywhere."""
+WITH_OWNER = """
+import atexit, os, shutil, signal, threading, time
+def is_orphan():
+    return os.getppid() != {owner}
+def watch():
+    while not is_orphan():
+        time.sleep(0.5)
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep({limit_s})
+    os.killpg(0, signal.SIGKILL)
+atexit.register(lambda: is_orphan() and shutil.rmtree({directory!r}, ignore_errors=True))
+threading.Thread(target=watch, daemon=True).start()
+"""
+"""Likewise: a node ends, with all that it started, once the process that started it is gone, however that ended. The
+kernel's own signal for this would come as soon as the thread that started the node ends."""
 
 
 def node_environment() -> dict[str, str]:
@@ -127,9 +139,13 @@ def start(
     environment: dict[str, str],
     join: str | None = None,
     host: Host = ANYWHERE,
+    is_owned: bool = False,
 ) -> NodeInfo:
     """Start a node: the first of a cluster, or one that joins at `join`. Returns at once; `wait_for_port` says when a
-    first one can be joined."""
+    first one can be joined.
+
+    is_owned: it ends with this process; else only `NodeInfo.stop` ends it.
+    """
     directory, address = "", join or ""
     role = [f"--address={join}"]
     if not address:
@@ -140,9 +156,12 @@ def start(
     own = f"{OWN_RESOURCE}{secrets.token_hex(8)}"
     offered = (PARTY_RESOURCE.format(party=party), own)
     where = host.address or (LOOPBACK if is_loopback(address.rpartition(":")[0]) else "")
+    before = [ON_LOOPBACK] if where and is_loopback(where) else []
+    if is_owned:
+        before.append(WITH_OWNER.format(owner=os.getpid(), limit_s=STOP_LIMIT_S, directory=directory))
     command = [
         *host.prefix,
-        *([sys.executable, "-P", "-c", ON_LOOPBACK] if where and is_loopback(where) else _ray_program()),
+        *_ray_program(before),
         "start",
         "--block",
         *role,
@@ -245,11 +264,12 @@ def _free_port() -> int:
         return port
 
 
-def _ray_program() -> list[str]:
+def _ray_program(before: Sequence[str] = ()) -> list[str]:
+    """Ray's command; before: Python that runs first."""
     beside = Path(sysconfig.get_path("scripts")) / "ray"
-    if beside.exists():
+    if beside.exists() and not before:
         return [str(beside)]
-    return [sys.executable, "-c", "from ray.scripts.scripts import main; main()"]
+    return [sys.executable, "-P", "-c", "\n".join([*before, "from ray.scripts.scripts import main; main()"])]
 
 
 def _with_descendants(*pids: int) -> set[psutil.Process]:

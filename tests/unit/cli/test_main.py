@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -157,21 +156,31 @@ def test_a_defect_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
         main(["config"])
 
 
-def test_termination_cleans_up_and_is_143() -> None:
-    script = """
+SIGNALLED = """
 import os, signal, sys
 from tandem.cli import config, main
+signal.signal(signal.SIGHUP, signal.{before})
 def run(*_):
     try:
-        os.kill(os.getpid(), signal.SIGTERM)
-        signal.pause()
+        os.kill(os.getpid(), signal.{name})
     finally:
+        os.kill(os.getpid(), signal.SIGHUP)
         print("cleaned up", flush=True)
+    raise SystemExit(0)
 config.load_settings = run
 sys.exit(main(["config"]))
 """
-    done = python("-c", script)
-    assert (done.returncode, done.stdout) == (128 + signal.SIGTERM, "cleaned up\n")
+"""The end of a terminal comes twice, from shell and kernel."""
+
+
+@pytest.mark.parametrize(
+    ("name", "before", "code"),
+    [("SIGHUP", "SIG_DFL", 129), ("SIGTERM", "SIG_IGN", 143), ("SIGHUP", "SIG_IGN", 0)],
+    ids=["terminal closed", "terminated", "nohup"],
+)
+def test_a_signal_that_ends_a_command_cleans_up(name: str, before: str, code: int) -> None:
+    done = python("-c", SIGNALLED.format(name=name, before=before))
+    assert (done.returncode, done.stdout) == (code, "cleaned up\n")
 
 
 def test_a_reader_that_leaves_causes_no_traceback() -> None:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -130,9 +134,45 @@ def test_a_node_of_this_machine_alone_listens_on_its_loopback_interface(
     assert [each for each in command if each.startswith("--node-ip-address=")] == (
         [f"--node-ip-address={address}"] if address else []
     )
-    assert (nodes.ON_LOOPBACK in command) is (address == "127.0.0.1")
+    assert any(nodes.ON_LOOPBACK in part for part in command) is (address == "127.0.0.1")
     assert node.address == join or node.address.startswith(f"{address}:")
     assert bool(node.directory) is (join is None)
+
+
+OWNER = f"""
+import subprocess, sys
+from tandem.cluster import nodes
+from tandem.config.schema import Config
+nodes.STOP_LIMIT_S = {LIMIT_S}
+nodes._ray_program = lambda before: [sys.executable, "-c", before[-1] + {PARENT.format(setup=STUBBORN)!r}]
+node = nodes.start("device", Config(), environment={{}}, host=nodes.Host("192.0.2.7"), is_owned=True)
+print(node.pid, node.directory, flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_node_ends_with_an_owner_that_was_killed() -> None:
+    """Also one that does not listen, with all that it started itself."""
+    command = [sys.executable, "-c", OWNER]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as owner:
+        assert owner.stdout is not None
+        pid, directory = owner.stdout.readline().split()
+        node = psutil.Process(int(pid))
+        try:
+            while not (children := node.children()):
+                time.sleep(0.01)
+            time.sleep(1.0)
+            assert not is_over(node), "its owner runs"
+            owner.kill()
+            deadline_s = time.monotonic() + 30
+            while not all(map(is_over, [node, *children])) and time.monotonic() < deadline_s:
+                time.sleep(0.05)
+            assert all(map(is_over, [node, *children]))
+        finally:
+            owner.kill()
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(int(pid), signal.SIGKILL)
+            shutil.rmtree(directory, ignore_errors=True)
 
 
 @pytest.fixture
