@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from tandem.errors import (
         CallError,
         ClusterError,
+        Code,
         ConfigError,
+        Fault,
         FilterError,
         GenerationError,
         ProtocolError,
@@ -51,11 +53,13 @@ __all__ = [
     "BatchItem",
     "CallError",
     "ClusterError",
+    "Code",
     "Config",
     "ConfigError",
     "DoneEvent",
     "EstimateEvent",
     "Event",
+    "Fault",
     "FilterError",
     "GenerationError",
     "Party",
@@ -81,6 +85,8 @@ __all__ = [
 
 _MODULES = {
     "BatchItem": "tandem.client.batch",
+    "Code": "tandem.errors",
+    "Fault": "tandem.errors",
     "Tandem": "tandem.client.tandem",
     "Config": "tandem.config.schema",
     "QueryOptions": "tandem.client.request",
@@ -88,7 +94,7 @@ _MODULES = {
     "Party": "tandem.topology",
     "Unfinished": "tandem.client.resume",
 }
-"""Where the names come from that are neither errors nor events."""
+"""Where the names come from that are neither exceptions nor events."""
 
 
 def __getattr__(name: str) -> Any:

@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from tandem.client.ask import Asker
 from tandem.modes.spec import SessionSpec
+from tandem.sites.port import SitePort
 from tandem_lab.simulation.specs import make_spec
 
 
-class Decoder:
-    """Notes what it is asked."""
+class Site(SitePort):
+    """Notes what its decoder is asked."""
 
     def __init__(self, room: int) -> None:
         self.asked: list[tuple[SessionSpec, int]] = []
-        self.answer_room = SimpleNamespace(remote=self._count)
         self._room = room
 
-    async def _count(self, spec: str, context: int) -> int:
+    async def call(self, role: str, method: str, *arguments: Any) -> Any:
+        assert (role, method) == ("decoder", "answer_room")
+        spec, context = arguments
         self.asked.append((SessionSpec.from_json(spec), context))
         return self._room
 
@@ -39,12 +40,11 @@ def test_the_home_counts_by_the_shortest_context_and_nobody_else_is_asked(
     contexts: dict[str, int | None], room: int, longest: int, asked: list[int]
 ) -> None:
     """The device's filter is part of the spec, and must not reach the cloud."""
-    decoders = {"device": Decoder(room), "cloud": Decoder(1)}
-    parties: Any = {party: {"decoder": decoder} for party, decoder in decoders.items()}
+    sites = {"device": Site(room), "cloud": Site(1)}
     described = {party: {"context_length": length} for party, length in contexts.items()}
-    asker = Asker(parties, str, lambda: described)
+    asker = Asker(sites, str, lambda: described)
     spec = make_spec(max_new_tokens=512, device_filter='{"source": "private.md"}')
     fitted = asyncio.run(asker.fit(spec))
     assert fitted.sampling.max_new_tokens == longest
-    assert [context for _, context in decoders["device"].asked] == asked
-    assert decoders["cloud"].asked == []
+    assert [context for _, context in sites["device"].asked] == asked
+    assert sites["cloud"].asked == []

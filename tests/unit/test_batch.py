@@ -21,7 +21,6 @@ from tandem.cluster.bootstrap import Cluster
 from tandem.config.schema import Config
 from tandem.errors import ConfigError, QueryError, TandemError
 from tandem.events import Answer, DoneEvent, SessionStatistics, collect
-from tandem.system.loop_thread import LoopThread
 from tandem.topology import PARTIES, Party
 
 DESCRIBED: dict[Party, dict[str, Any]] = {
@@ -132,7 +131,7 @@ class AskingTandem(Tandem):
     """A Tandem whose queries a Model answers."""
 
     def __init__(self) -> None:
-        super().__init__(Config(), Cluster({}, DESCRIBED, LoopThread()))  # type: ignore[arg-type]
+        super().__init__(Config(), Cluster(described=dict(DESCRIBED)))
         self.model = Model()
 
     async def aquery(self, question: str, **options: Any) -> Answer:

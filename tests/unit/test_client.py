@@ -15,11 +15,10 @@ import pytest
 from tandem.client import ask as asking
 from tandem.client.tandem import Tandem
 from tandem.cluster import nodes
-from tandem.cluster.bootstrap import Cluster
 from tandem.config.schema import Config
 from tandem.errors import ConfigError, QueryError, TandemError
 from tandem.events import DoneEvent, Event, SessionStatistics, Source, SourcesEvent, collect
-from tandem.system.loop_thread import LoopThread
+from tandem.sites.port import Deployment, SitePort
 from tandem.topology import PARTIES, Party
 
 from .cli.conftest import token
@@ -39,13 +38,24 @@ class Actor:
         self.methods = methods
         self.called: list[str] = []
 
-    def __getattr__(self, name: str) -> Any:
-        def remote(*values: Any) -> Any:
-            self.called.append(name)
-            call = self.methods.get(name, never)(*values)
-            return asyncio.ensure_future(call) if asyncio._get_running_loop() else call
 
-        return type("Method", (), {"remote": staticmethod(remote)})
+class Site(SitePort):
+    """A party of such actors."""
+
+    def __init__(self, actors: dict[str, Actor]) -> None:
+        self.actors = actors
+
+    async def call(self, role: str, method: str, *arguments: Any) -> Any:
+        actor = self.actors[role]
+        actor.called.append(method)
+        return await actor.methods.get(method, never)(*arguments)
+
+
+class Scripted(Deployment):
+    """Such sites as what a client asks."""
+
+    def close(self) -> None:
+        self.loop.close()
 
 
 Make = Callable[..., tuple[Tandem, dict[Party, dict[str, Actor]]]]
@@ -64,7 +74,8 @@ def make(monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
             party: {"decode_line": [], "eos_token_ids": [0]} for party in PARTIES
         }
         config = Config.load(None, [f"cluster.query_timeout_s={LIMIT_S}"])
-        opened.append(Tandem(config, Cluster(parties, described, LoopThread())))  # type: ignore[arg-type]
+        sites = {party: Site(parties[party]) for party in PARTIES}
+        opened.append(Tandem(config, Scripted(sites=sites, described=described)))
         return opened[-1], parties
 
     yield tandem

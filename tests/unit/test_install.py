@@ -24,8 +24,14 @@ SCRIPT = "from tandem import ConfigError, __version__\nprint(__version__, Config
 def clone(tmp_path: Path) -> Path:
     """A clone in a folder named as the package, with no more than this test imports."""
     clone = tmp_path / "tandem"
-    (clone / "tandem").mkdir(parents=True)
-    for name in ("pyproject.toml", "README.md", "LICENSE", "tandem/__init__.py", "tandem/errors.py"):
+    (clone / "tandem" / "system").mkdir(parents=True)
+    package = (
+        "tandem/__init__.py",
+        "tandem/errors.py",
+        "tandem/system/__init__.py",
+        "tandem/system/version.py",
+    )
+    for name in ("pyproject.toml", "README.md", "LICENSE", *package):
         if not (ROOT / name).exists():
             pytest.skip(f"{name} is not part of this installation")
         shutil.copy(ROOT / name, clone / name)

@@ -244,7 +244,7 @@ class FakeLauncher:
 def launcher(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeLauncher]:
     """What `tandem up` and `down` call to start and stop nodes and parties, and plain nodes."""
     from tandem.cluster import attach, launch, nodes, supervisor
-    from tandem.sites import wiring
+    from tandem.sites import startup
 
     fake = FakeLauncher()
     fakes: dict[ModuleType, tuple[str, ...]] = {
@@ -252,7 +252,7 @@ def launcher(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeLauncher]:
         launch: ("find_loss",),
         nodes: ("is_listening",),
         supervisor: ("start_party",),
-        wiring: ("check_files",),
+        startup: ("check_files",),
     }
     for module, names in fakes.items():
         for name in names:
