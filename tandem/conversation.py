@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypedDict
 
@@ -61,6 +61,19 @@ def read_history(messages: Sequence[Message | MessageDict] | None) -> tuple[Mess
             "ask that as the question.",
             option="history",
         )
+    return turns
+
+
+def join_turns(messages: Iterable[tuple[str, str]]) -> list[Message]:
+    """Messages as chat clients send them, as turns of user and assistant: neighbours of one role are one turn, and a
+    greeting answers nothing. messages: role, one of ROLES, and text.
+    """
+    turns = [Message("user", "")]
+    for role, text in messages:
+        if role == turns[-1].role:
+            turns[-1] = Message(role, "\n\n".join(part for part in (turns[-1].content, text) if part))
+        else:
+            turns.append(Message(ROLES[len(turns) % 2], text))
     return turns
 
 

@@ -146,7 +146,7 @@ LAYERS = {
         "system",
         "topology",
     },
-    "adapters": {"client", "errors", "events"},
+    "adapters": {"client", "conversation", "errors", "events"},
 }
 """Packages and modules of tandem that a package may import besides itself."""
 MAX_CLASS_LINES, MAX_ATTRIBUTES, MAX_PARTS = 700, 12, 2

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from tandem.client.answers import FINISH_REASONS, Trimmer, describe, fingerprint, new_seed, require_answer
 from tandem.client.request import build_spec
 from tandem.client.tandem import Tandem
+from tandem.conversation import Message, join_turns
 from tandem.errors import ConfigError, QueryError
 from tandem.events import Answer, Event, TokenEvent
 
@@ -73,16 +74,17 @@ def check_message(role: str | None, kind: str, parts: Iterable[str | None]) -> s
     return role
 
 
-def read_turns(tandem: Tandem, turns: Sequence[tuple[str, str]]) -> tuple[str, list[dict[str, str]]]:
+def read_turns(tandem: Tandem, turns: Sequence[tuple[str, str]]) -> tuple[str, list[Message]]:
     """The question and its history. turns: role ("system", "user" or "assistant") and text. Raises QueryError."""
-    turns = list(turns)
-    if turns and turns[0][0] == "system":
-        _check_system_prompt(tandem, turns.pop(0)[1])
+    for role, text in turns:
+        if role == "system":
+            _check_system_prompt(tandem, text)
+    turns = [(role, text) for role, text in turns if role != "system"]
     if not turns or turns[-1][0] != "user":
         last = f"it is of {turns[-1][0]}" if turns else "there is none"
         raise QueryError(f"The last message must be of the user, but {last}; add the question.")
-    *earlier, (_, question) = turns
-    return question, [{"role": role, "content": text} for role, text in earlier]
+    *history, question = join_turns(turns)
+    return question.content, history
 
 
 def _check_system_prompt(tandem: Tandem, text: str) -> None:
@@ -104,7 +106,7 @@ class Asking:
         self.options: Any = {"seed": new_seed(), **options}
         if history:
             self.options["history"] = history
-        self.texts = [message["content"] for message in history] + [self.question]
+        self.texts = [turn.content for turn in history] + [self.question]
         self._fingerprint = fingerprint(tandem.described)
         self._events: list[Event] = []
         self._trimmer = Trimmer()

@@ -30,7 +30,7 @@ from tandem.client.answers import (
     to_plain,
 )
 from tandem.client.request import MAX_TOP_LOGPROBS, QueryOptions
-from tandem.conversation import ROLES, Message
+from tandem.conversation import ROLES, Message, join_turns
 from tandem.errors import TandemError
 from tandem.events import Answer, Event, ProvisionalEvent, RetractEvent, TokenEvent, TokenLogprob
 from tandem.server.http import (
@@ -219,25 +219,17 @@ def read_chat(body: Mapping[str, Any], system_prompt: str) -> CompletionRequest:
             "role user.",
             "messages",
         )
-    turns = [_read_message(number, message) for number, message in enumerate(messages)]
-    if turns[0][0] == "system":
-        _check_system_prompt(turns.pop(0)[1], system_prompt)
-    first = len(messages) - len(turns)
-    for number, (role, _) in enumerate(turns, first):
-        if role != ROLES[(number - first) % 2]:
-            raise bad_request(
-                f"Messages alternate between user and assistant and begin with user, but message {number} is of "
-                f"{role}; correct the order.",
-                f"messages[{number}].role",
-            )
-    if len(turns) % 2 == 0:
+    read = [_read_message(number, message) for number, message in enumerate(messages)]
+    for number, (role, text) in enumerate(read):
+        if role == "system":
+            _check_system_prompt(number, text, system_prompt)
+    turns = join_turns((role, text) for role, text in read if role != "system")
+    *history, last = turns
+    if last.role != "user":
         raise bad_request(
-            f"The last message must be of user, but there are {len(turns)} turns; add the question.",
-            "messages",
+            "The last message must be of user, but it is of assistant; add the question.", "messages"
         )
-    *history, (_, question) = turns
-    messages = tuple(Message(ROLES[number % 2], text) for number, (_, text) in enumerate(history))
-    return _read_rest(body, "messages", question, messages)
+    return _read_rest(body, "messages", last.content, tuple(history))
 
 
 def read_prompt(body: Mapping[str, Any]) -> CompletionRequest:
@@ -317,13 +309,13 @@ def _read_message(number: int, message: Any) -> tuple[str, str]:
             f"{param} must be an object with role and content, but it is {message!r:.60}.", param
         )
     for name, value in message.items():
-        if name not in ("role", "content") and value:
+        if name not in ("role", "content", "name") and value:
             raise unsupported(f"{param}.{name}", f"{param}.{name} is not supported; leave it out.")
     role = message.get("role")
     role = "system" if role == "developer" else role
-    if role not in (*ROLES, "system") or (role == "system" and number > 0):
+    if role not in (*ROLES, "system"):
         raise bad_request(
-            f"{param}.role must be user or assistant (or system, for the first message), but it is {role!r:.40}.",
+            f"{param}.role must be user, assistant or system, but it is {role!r:.40}.",
             f"{param}.role",
         )
     return role, _read_content(f"{param}.content", message.get("content"))
@@ -344,11 +336,11 @@ def _read_content(param: str, content: Any) -> str:
     return "".join(part["text"] for part in parts)
 
 
-def _check_system_prompt(text: str, configured: str) -> None:
+def _check_system_prompt(number: int, text: str, configured: str) -> None:
     """The system message is a setting of the party, part of its stored caches; a client can only repeat it."""
     if text.strip() not in ("", configured.strip()):
         raise unsupported(
-            "messages[0].role",
+            f"messages[{number}].role",
             "A system message that differs from the configured one is not supported; leave it out, or set "
             "device.system_prompt and cloud.system_prompt of the server.",
         )

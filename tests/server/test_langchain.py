@@ -128,6 +128,12 @@ def test_leaving_a_stream_ends_its_query(served: Served) -> None:
     served.wait_until_idle()
 
 
+def test_neighbours_of_one_role_are_one_turn(chat: ChatTandem) -> None:
+    apart = [HumanMessage("It rains.", name="zomi"), HumanMessage(QUESTION)]
+    assert chat.invoke(apart).content == chat.invoke(f"It rains.\n\n{QUESTION}").content
+    assert chat.invoke([AIMessage("Welcome!"), *apart]).content
+
+
 @pytest.mark.parametrize(
     ("messages", "sentence"),
     [

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tandem import Tandem
+from tandem.conversation import SYSTEM_PROMPT
 from tests.server.running import KEY, LONG, LONG_SEEDS, QUESTION, Served, serving, wait_until
 
 openai = pytest.importorskip("openai")
@@ -184,9 +185,9 @@ def test_models_and_embeddings(client: Any) -> None:
         ({"extra_body": {"timeout_s": 0}}, "BadRequestError", "timeout_s", "invalid_value"),
         ({"messages": []}, "BadRequestError", "messages", "invalid_value"),
         (
-            {"messages": [{"role": "assistant", "content": "Hi"}]},
+            {"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hi"}]},
             "BadRequestError",
-            "messages[0].role",
+            "messages",
             "invalid_value",
         ),
         (
@@ -253,6 +254,51 @@ def test_values_that_ask_for_nothing_are_taken(client: Any) -> None:
         user="somebody",
     )
     assert completion.choices[0].finish_reason == "length"
+
+
+def say(role: str, content: str, **more: Any) -> dict[str, Any]:
+    return {"role": role, "content": content, **more}
+
+
+@pytest.mark.parametrize(
+    ("messages", "question", "history"),
+    [
+        ([say("user", QUESTION, name="zomi")], QUESTION, ()),
+        ([say("user", "It rains."), say("user", ""), say("user", QUESTION)], f"It rains.\n\n{QUESTION}", ()),
+        (
+            [
+                say("user", "Hi"),
+                say("assistant", "Hello.", name="bot"),
+                say("assistant", "Ask."),
+                say("user", QUESTION),
+            ],
+            QUESTION,
+            (say("user", "Hi"), say("assistant", "Hello.\n\nAsk.")),
+        ),
+        (
+            [say("assistant", "Welcome!"), say("user", QUESTION)],
+            QUESTION,
+            (say("user", ""), say("assistant", "Welcome!")),
+        ),
+        (
+            [say("system", ""), say("developer", SYSTEM_PROMPT), say("user", QUESTION), say("system", "")],
+            QUESTION,
+            (),
+        ),
+    ],
+)
+def test_messages_as_chat_clients_send_them(
+    client: Any, tandem: Tandem, messages: list[Any], question: str, history: tuple[Any, ...]
+) -> None:
+    completion = client.chat.completions.create(model="tandem", messages=messages, seed=5)
+    assert completion.choices[0].message.content == tandem.query(question, seed=5, history=history).text
+
+
+def test_a_system_message_in_the_middle_is_refused_by_its_number(client: Any) -> None:
+    messages = [say("user", "Hi"), say("system", "Be rude."), say("user", QUESTION)]
+    with pytest.raises(openai.BadRequestError) as raised:
+        client.chat.completions.create(model="tandem", messages=messages)
+    assert raised.value.param == "messages[1].role"
 
 
 def test_a_client_that_leaves_ends_its_own_query_at_all_parties(client: Any, served: Served) -> None:
