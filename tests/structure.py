@@ -15,7 +15,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).parents[1]
 PACKAGE, LAB = ROOT / "tandem", ROOT / "tandem_lab"
 BUDGETS = {
-    "": 920,
+    "": 940,
     "actors": 2420,
     "adapters": 480,
     "aggregation": 1380,
