@@ -30,8 +30,8 @@ def resume(
 ) -> int:
     """Go on with the newest answer that `tandem ask` could not finish, from the tokens that were committed.
 
-    Question, seed and options are those of before, so that the answer is the one that would have been; models and
-    documents must be the same, too.
+    Question, seed and options are those of before, so that the answer is the one that would have been; join link,
+    models and documents must be the same, too, or nothing is done.
     """
     from tandem.client.resume import Unfinished
 

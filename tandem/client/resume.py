@@ -1,6 +1,7 @@
 """The question and the committed tokens of an answer, in a private file until the answer ends.
 
-Whoever asks writes it, as tokens arrive: one line with the query's spec, then one line per token. It survives the
+Whoever asks writes it, as tokens arrive: one line with the query's spec and what else the answer depends on
+(`origin_of`), then one line per token. It survives the
 processes of both parties and the one that asks. No text of a document is in it. A token depends on the query, the
 prefix and its position alone, so whoever goes on from any part of the file gets the answer of an undisturbed run.
 """
@@ -10,39 +11,67 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import json
 import logging
 import os
 import secrets
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
-from tandem.errors import ProtocolError, QueryError
+from tandem.errors import Code, ProtocolError, QueryError
 from tandem.events import DoneEvent, Event, TokenEvent
 from tandem.modes.spec import SessionSpec
 from tandem.system.paths import state_folder
+from tandem.topology import in_words
 
 MAX_FILES = 8
 """Unfinished answers that are kept; the oldest ones make room."""
 _SUFFIX = ".answer"
 _log = logging.getLogger("tandem")
+LINK = "link_fingerprint"
+DEPENDS_ON = {
+    LINK: "join link",
+    "weights_fingerprint": "model",
+    "vocabulary_fingerprint": "tokenizer",
+    "template_fingerprint": "chat template or system prompt",
+    "index_fingerprint": "documents",
+    "embedder_fingerprint": "embedder",
+    "scorer_fingerprint": "scoring model",
+    "codec": "codec",
+}
+"""What an answer depends on beside its query, as parties describe it, and what people call it."""
+Origin = Mapping[str, Mapping[str, str]]
+"""What each party that was there had of this when an answer began."""
+
+
+def origin_of(spec: SessionSpec, described: Mapping[str, Mapping[str, Any]]) -> Origin:
+    """Of an answer that begins now. described: what the parties have loaded. One alone does not depend on a link."""
+    names = [name for name in DEPENDS_ON if spec.only is None or name != LINK]
+    return {
+        str(party): {name: described[party].get(name) or "" for name in names}
+        for party in spec.parties
+        if party in described
+    }
 
 
 class Unfinished:
     """One answer's file. This process holds it until `close`, so that no other one goes on with the same answer."""
 
-    def __init__(self, spec: SessionSpec, file: BinaryIO, path: Path, tokens: tuple[int, ...] = ()) -> None:
+    def __init__(
+        self, spec: SessionSpec, origin: Origin, file: BinaryIO, path: Path, tokens: tuple[int, ...] = ()
+    ) -> None:
         """Use `create` or `find`. tokens: those that are in the file."""
-        self.spec = spec
+        self.spec, self.origin = spec, origin
         self.num_tokens = len(tokens)
         self._tokens = tokens
         self._file: BinaryIO | None = file
         self._path = path
 
     @classmethod
-    def create(cls, spec: SessionSpec) -> Unfinished | None:
-        """A file for a query that begins; None, and a warning, where none can be written."""
+    def create(cls, spec: SessionSpec, origin: Origin) -> Unfinished | None:
+        """A file for a query that begins; None, and a warning, where none can be written. origin: see `origin_of`."""
         folder = _folder()
         path = folder / f"{spec.session:08x}{_SUFFIX}"
         draft = path.with_suffix(".new")  # not found before it is held
@@ -52,14 +81,14 @@ class Unfinished:
             descriptor = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
             file = os.fdopen(descriptor, "r+b", buffering=0)
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            _write(file, spec.to_json().encode() + b"\n")
+            _write(file, json.dumps([spec.to_json(), origin]).encode() + b"\n")
             draft.replace(path)
         except OSError as error:
             with contextlib.suppress(OSError):
                 draft.unlink(missing_ok=True)
             _log.warning("The answer cannot be kept in %s while it grows (%s).", folder, error.strerror)
             return None
-        return cls(spec, file, path)
+        return cls(spec, origin, file, path)
 
     @classmethod
     def find(cls) -> Unfinished:
@@ -76,13 +105,34 @@ class Unfinished:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             head, *lines = file.read().split(b"\n")
             tokens = tuple(map(int, lines[:-1]))  # what follows the last line end was torn
-            spec = SessionSpec.from_json(head.decode())
+            text, origin = json.loads(head)
+            spec = SessionSpec.from_json(text)
             file.seek(len(head) + 1 + sum(len(line) + 1 for line in lines[:-1]))
             file.truncate()
         except BaseException:
             file.close()
             raise
-        return cls(spec, file, path, tokens)
+        return cls(spec, origin, file, path, tokens)
+
+    def check_origin(self, described: Mapping[str, Mapping[str, Any]]) -> None:
+        """The parties have what the answer began with. Raises QueryError that says what differs; the file stays."""
+        now = origin_of(self.spec, described)
+        differences = [
+            f"{in_words(party)} was there"
+            if party not in now
+            else f"{what} of {in_words(party)} was {_shown(then)} and is {_shown(now[party][name])}"
+            for party, values in self.origin.items()
+            for name, then in values.items()
+            if (what := DEPENDS_ON.get(name, name)) and (party not in now or then != now[party][name])
+        ]
+        if differences:
+            self.close()
+            raise QueryError(
+                f"The unfinished answer began with something else ({', '.join(dict.fromkeys(differences))}); resume "
+                "it with the link (--join LINK), models, documents and settings of before, or ask again. Its "
+                f"{self.num_tokens} tokens stay kept.",
+                code=Code.CHANGED,
+            )
 
     def resume(self) -> SessionSpec:
         """The same query from its committed tokens on. The last one is decided again, so that a whole answer ends."""
@@ -145,6 +195,10 @@ async def keep(events: AsyncGenerator[Event, None], kept: Unfinished) -> AsyncGe
         raise
     finally:
         kept.close()
+
+
+def _shown(fingerprint: str) -> str:
+    return fingerprint[:8] or "none"
 
 
 def _write(file: BinaryIO, content: bytes) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack
 from tandem.client.ask import Asker
 from tandem.client.batch import BatchItem, BatchProgress, answer_all, bounded, list_questions
 from tandem.client.request import QueryOptions, build_spec
-from tandem.client.resume import Unfinished, keep
+from tandem.client.resume import Unfinished, keep, origin_of
 from tandem.config.checks import change
 from tandem.config.schema import Config, checked_config
 from tandem.errors import QueryError
@@ -222,7 +222,8 @@ class Tandem:
         """Go on with an answer whose process died, from its committed tokens: it is the one that would have been.
 
         unfinished: None: the newest one that `tandem ask`, or a query with `resumable=True`, left on this machine.
-        Models and documents must be those of before. Raises QueryError, such as where none is kept.
+        Join link, models, documents and settings must be those of before. Raises QueryError, such as where none is
+        kept.
         """
         self._check_open()
         answer: Answer = self._run(self.aresume(unfinished))
@@ -240,6 +241,7 @@ class Tandem:
     def astream_resumed(self, unfinished: Unfinished) -> AsyncGenerator[Event, None]:
         """Async twin of `stream_resumed`."""
         self._check_open()
+        unfinished.check_origin(self.described)
         limit_s = self.config.cluster.query_timeout_s
         return keep(self._asker.ask(unfinished.resume(), limit_s, at_once=False), unfinished)
 
@@ -283,7 +285,8 @@ class Tandem:
     def _ask(self, spec: SessionSpec, options: QueryOptions, at_once: bool) -> AsyncGenerator[Event, None]:
         """Events of a query, all at its end or as they happen; kept in a file if the options say so."""
         limit_s = options.get("timeout_s") or self.config.cluster.query_timeout_s
-        unfinished = Unfinished.create(spec) if options.get("resumable") else None
+        origin = origin_of(spec, self.described)
+        unfinished = Unfinished.create(spec, origin) if options.get("resumable") else None
         events = self._asker.ask(spec, limit_s, at_once=at_once and unfinished is None)
         return events if unfinished is None else keep(events, unfinished)
 

@@ -15,7 +15,7 @@ import pytest
 
 from tandem import Config
 from tandem.client.request import spec_of
-from tandem.client.resume import MAX_FILES, Unfinished, keep
+from tandem.client.resume import MAX_FILES, Origin, Unfinished, keep, origin_of
 from tandem.errors import QueryError
 from tandem.events import DoneEvent, Event, SessionStatistics, TokenEvent, collect
 
@@ -43,8 +43,8 @@ def token(step: int, number: int) -> TokenEvent:
     )
 
 
-def create(session: int = SPEC.session) -> Unfinished:
-    unfinished = Unfinished.create(replace(SPEC, session=session))
+def create(session: int = SPEC.session, origin: Origin | None = None) -> Unfinished:
+    unfinished = Unfinished.create(replace(SPEC, session=session), origin or {})
     assert unfinished is not None
     return unfinished
 
@@ -55,6 +55,46 @@ def left(*numbers: int) -> None:
     for step, number in enumerate(numbers):
         unfinished.add(token(step, number))
     unfinished.close()
+
+
+LOADED = {
+    "device": {"link_fingerprint": "77" * 32, "weights_fingerprint": "aa", "index_fingerprint": "0123456789"},
+    "cloud": {"weights_fingerprint": "aa", "index_fingerprint": "9876543210"},
+}
+
+
+def loaded(party: str, **changes: str) -> dict[str, dict[str, str]]:
+    return {**LOADED, party: LOADED[party] | changes}
+
+
+@pytest.mark.parametrize(
+    ("now", "difference"),
+    [
+        (loaded("device", link_fingerprint=""), "join link of the device was 77777777 and is none"),
+        (loaded("device", weights_fingerprint="bb"), "model of the device was aa and is bb"),
+        (loaded("cloud", template_fingerprint="cc"), "system prompt of the cloud was none and is cc"),
+        (loaded("cloud", index_fingerprint="x"), "documents of the cloud was 98765432 and is x"),
+        ({"device": LOADED["device"]}, "(the cloud was there)"),
+    ],
+)
+def test_it_does_not_go_on_with_something_else(now: dict[str, dict[str, str]], difference: str) -> None:
+    unfinished = create(origin=origin_of(SPEC, LOADED))
+    unfinished.add(token(0, 5))
+    unfinished.close()
+    with pytest.raises(QueryError, match=r"Its 1 tokens stay kept\.$") as refusal:
+        Unfinished.find().check_origin(now)
+    assert difference in str(refusal.value)
+    found = Unfinished.find()
+    found.check_origin(LOADED)
+    assert found.num_tokens == 1
+
+
+def test_what_nobody_knew_when_it_began_is_not_compared() -> None:
+    """A cloud that comes later; and the link of a party that answers by itself."""
+    create(origin=origin_of(SPEC, {"device": LOADED["device"]})).check_origin(LOADED)
+    alone = replace(SPEC, only="device", session=8)
+    assert list(origin_of(alone, LOADED)) == ["device"]
+    assert "link_fingerprint" not in origin_of(alone, LOADED)["device"]
 
 
 def test_it_goes_on_before_the_last_token_with_the_same_query(folder: Path) -> None:
@@ -112,7 +152,7 @@ def test_the_oldest_make_room_but_for_those_in_use(folder: Path) -> None:
 
 def test_a_folder_that_cannot_be_written_is_no_reason_not_to_answer(tmp_path: Path) -> None:
     (tmp_path / "tandem").write_text("a file in the way")
-    assert Unfinished.create(SPEC) is None
+    assert Unfinished.create(SPEC, {}) is None
 
 
 async def _events(*events: Event | Exception) -> AsyncGenerator[Event, None]:
@@ -181,7 +221,7 @@ def room_for(num_bytes: int) -> Iterator[None]:
 
 def test_a_disk_that_is_full_at_the_beginning(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     with room_for(10):
-        assert Unfinished.create(SPEC) is None
+        assert Unfinished.create(SPEC, {}) is None
     assert list(folder.iterdir()) == [], "the question does not stay there"
     assert "cannot be kept" in caplog.text
 

@@ -18,7 +18,7 @@ from .conftest import TEXTS, FakeTandem, answer_events
 @pytest.fixture
 def unfinished() -> None:
     """An answer whose process died after two tokens."""
-    left = Unfinished.create(replace(spec_of(Config()), session=5, query="Which game?", seed=9))
+    left = Unfinished.create(replace(spec_of(Config()), session=5, query="Which game?", seed=9), {})
     assert left is not None
     for event in [event for event in answer_events() if isinstance(event, TokenEvent)][:2]:
         left.add(event)

@@ -17,7 +17,7 @@ import pytest
 import tandem
 from tandem import Config, Tandem
 from tandem.client.request import build_spec
-from tandem.client.resume import Unfinished
+from tandem.client.resume import Unfinished, origin_of
 from tandem.errors import QueryError
 from tandem.events import Answer, ProvisionalEvent, TokenEvent
 from tandem.sites.local import LocalDeployment, launch
@@ -65,7 +65,7 @@ def command(*arguments: str) -> subprocess.Popen[str]:
 def cut(rag: Tandem, answer: Answer, num_tokens: int, **options: Any) -> Unfinished:
     """What is left of a query after some tokens of this answer."""
     spec = build_spec(rag.config, rag.described, QUESTION, **OPTIONS, **options)
-    unfinished = Unfinished.create(spec)
+    unfinished = Unfinished.create(spec, origin_of(spec, rag.described))
     assert unfinished is not None
     for event in answer.tokens[:num_tokens]:
         unfinished.add(event)
