@@ -20,6 +20,7 @@ from tandem.modes.spec import SessionSpec
 from tandem.protocol.outbox import Send
 from tandem.protocol.peer import Peer
 from tandem.protocol.prefix import Prefix
+from tandem.protocol.round_trips import Silence
 from tandem.protocol.session import ABANDONED_S, StopCheck
 from tandem.protocol.table import CoordinatorTable
 from tandem.topology import at_start
@@ -38,7 +39,7 @@ class Waiting:
     """A query that is not open yet."""
 
     spec: SessionSpec
-    heard_s: float  # when its peer was last heard
+    silence: Silence  # of its peer
 
 
 class AdmittingTable(CoordinatorTable):
@@ -80,7 +81,7 @@ class AdmittingTable(CoordinatorTable):
             return super().open(spec, now_s)
         if len(self._waiting) >= MAX_WAITING:
             return self._refuse(spec, now_s)
-        self._waiting[spec.session] = Waiting(spec, now_s)
+        self._waiting[spec.session] = Waiting(spec, Silence(now_s))
         if spec.home == self.party:
             return [_to_client(spec, WaitEvent(num_ahead=len(self._waiting) - 1))]
         return [self._toward_home(spec, Heartbeat(), now_s)]
@@ -94,7 +95,8 @@ class AdmittingTable(CoordinatorTable):
     def tick(self, now_s: float) -> list[Send]:
         """Timers of all sessions; then whatever waits may have room."""
         for session, waiting in list(self._waiting.items()):
-            if waiting.spec.home != self.party and now_s - waiting.heard_s > ABANDONED_S:
+            waiting.silence.tick(now_s)
+            if waiting.spec.home != self.party and waiting.silence.length_s(now_s) > ABANDONED_S:
                 del self._waiting[session]
         return super().tick(now_s) + self._admit(now_s)
 
@@ -121,7 +123,7 @@ class AdmittingTable(CoordinatorTable):
         if isinstance(frame.body, Cancel | Done):
             del self._waiting[frame.session]
             return []
-        waiting.heard_s = now_s
+        waiting.silence.end(now_s)
         if not isinstance(frame.body, Heartbeat | Open):
             self.keep_early(frame, now_s, source)
         return [self._toward_home(waiting.spec, Heartbeat(), now_s)]

@@ -419,8 +419,8 @@ class Peer:
     # ---- silence -----------------------------------------------------------------------------------------------
 
     def silence_s(self, now_s: float) -> float:
-        """Seconds since the last frame of the peer."""
-        return now_s - self.round_trips.received_s
+        """Seconds since the last frame of the peer, without stalls of this side."""
+        return self.round_trips.silence.length_s(now_s)
 
     def loss_limit_s(self, margin_s: float) -> float:
         """Silence after which the peer counts as lost: max(4 RTT, 0.5 s) + margin; one that has not spoken yet has as

@@ -286,6 +286,8 @@ class Session:
             return []
         if not self.peers:
             return self._remind(now_s)
+        for peer in self.peers.values():
+            peer.round_trips.silence.tick(now_s)
         if self.end.is_abandoned(self.peers, self.routes, now_s):
             return self._free()
         sends = self.lead_on(now_s - self.log.committed_s)
@@ -306,9 +308,7 @@ class Session:
         """The user gave the query up: every party stops and frees it."""
         if self.is_over:
             return []
-        if (
-            self.end.reason is not None
-        ):  # a finished peer goes on answering an authority that may not have finished
+        if self.end.reason is not None:  # a finished peer still answers an authority that has not
             return self._free() if self.routes.is_authority else []
         return self._give_up(_CANCELLED, now_s)
 

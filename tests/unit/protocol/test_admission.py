@@ -17,6 +17,7 @@ from tandem.protocol.outbox import Send
 from tandem.protocol.session import ABANDONED_S, StopCheck
 from tandem.topology import Party
 from tandem_lab.simulation.specs import make_spec
+from tests.unit.lab.simulation.world import tick_until
 from tests.unit.protocol.test_opening import begun, crossing, frame
 
 BUSY = "The {} is busy: 1 queries are open and 2 wait; retry after 30 s, or {}."
@@ -189,7 +190,7 @@ def test_a_query_whose_home_fell_silent_is_forgotten() -> None:
     cloud.receive(opening(1), 0.0)
     cloud.receive(opening(2), 0.0)
     cloud.receive(frame(Heartbeat(), 1), ABANDONED_S)
-    cloud.tick(ABANDONED_S + 0.1)
+    tick_until(cloud, ABANDONED_S + 0.1)
     assert cloud.num_waiting == 0
     assert set(cloud.sessions) == {1}
 

@@ -39,6 +39,7 @@ from tandem.protocol.prefix import Prefix
 from tandem.protocol.routes import Routes
 from tandem.protocol.table import CoordinatorTable
 from tandem_lab.simulation.specs import change_spec, make_spec
+from tests.unit.lab.simulation.world import tick_until
 
 START = Prefix(1)
 ALWAYS = {Heartbeat, Probe, Done, Cancel}
@@ -308,7 +309,7 @@ def test_a_request_for_more_of_a_vote_keeps_to_turns() -> None:
 
 def test_after_a_loss_the_device_decides_and_a_verdict_of_the_old_view_is_too_late() -> None:
     device = opened(make_spec(placement="cloud", on_peer_loss="continue", peer_loss_margin_s=0.1), "device")
-    device.tick(5.0)
+    tick_until(device, 5.0)
     assert device.sessions[1].decides_alone
     device.receive(frame(decided(0, 4, 1)), 5.1, "cloud")
     assert _tokens(device) == []
@@ -643,7 +644,7 @@ def test_a_verdict_of_the_lost_peer_does_not_count_after_the_device_went_on_alon
     table.receive(frame(late), 0.1)
     session = table.sessions[1]
     assert len(session.log.verdicts) == 1
-    table.tick(5.0)
+    tick_until(table, 5.0)
     assert session.lost == {"cloud"}
     assert not session.log.verdicts
 

@@ -36,6 +36,7 @@ from tandem.protocol.session import ABANDONED_S
 from tandem.protocol.table import CoordinatorTable
 from tandem.topology import PAIR, SERVER, star
 from tandem_lab.simulation.specs import make_spec
+from tests.unit.lab.simulation.world import tick_until
 
 SPEC = make_spec(
     mode="federated", workers=("ada", "ben"), weights=(0.5, 0.5), home="ada", on_peer_loss="continue"
@@ -246,9 +247,9 @@ def test_the_server_waits_for_the_home_and_frees_the_query_in_the_end() -> None:
     _, server, _ = opened()
     for step in range(int(ABANDONED_S)):
         server.receive(frame(Heartbeat()), float(step), "ben")
-        server.tick(float(step))
+        tick_until(server, step + 1.0, float(step))
     assert server.sessions[1].lost == set()
-    server.tick(ABANDONED_S + 1)
+    tick_until(server, ABANDONED_S + 1, ABANDONED_S)
     assert not server.sessions
     told = crossing(server.receive(frame(Heartbeat()), ABANDONED_S + 2, "ben"))
     assert [(to, type(body)) for to, body in told] == [("ben", Done)]

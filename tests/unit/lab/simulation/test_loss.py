@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -38,6 +39,23 @@ def long_case(seed: int, cut_s: tuple[float, float] | None, **changes: object) -
 
 def expected(case: Case) -> tuple[int, ...]:
     return synchronous(change_spec(case.spec, placement="device", on_peer_loss="wait"))
+
+
+@pytest.mark.parametrize("suspended", [(Party.DEVICE,), PARTIES])
+@pytest.mark.parametrize("on_peer_loss", ["continue", "fail"])
+def test_a_device_that_was_suspended_does_not_lose_its_cloud(
+    suspended: tuple[Party, ...], on_peer_loss: str
+) -> None:
+    """With both parties in one process both stand still."""
+    for seed in range(20):
+        case = long_case(seed, None, placement="mirror", on_peer_loss=on_peer_loss)
+        run = case.make()
+        for party in suspended:
+            run.at(0.05 + 0.02 * seed, partial(run.stall, party, 3.0))
+        outcome = run.run(100)
+        assert outcome.done is not None
+        assert not [event for event in outcome.events if isinstance(event, PeerEvent)], seed
+        assert tuple(event.token for event in tokens_of(outcome)) == expected(case)
 
 
 @pytest.mark.parametrize("placement", PLACEMENTS)
