@@ -41,12 +41,14 @@ def test_your_documents(tmp_path: Path) -> None:
 
 
 def test_many_questions(
-    rag: Tandem, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    rag: Tandem, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """It starts its cluster as the quickstart does; here it gets one that runs."""
+    """It starts its cluster as the quickstart does; here it gets one that runs, and questions for the toy."""
     path = str(EXAMPLES / "many_questions.py")
+    asked = ["Which game should Mira try?", "Which walk is right for Drezi?", "Which soup should Drezi cook?"]
+    (tmp_path / "questions.txt").write_text("\n".join(asked))
     monkeypatch.setattr(Tandem, "launch", lambda: contextlib.nullcontext(rag))
-    monkeypatch.setattr(sys, "argv", [path])
+    monkeypatch.setattr(sys, "argv", [path, str(tmp_path / "questions.txt")])
     runpy.run_path(path, run_name="__main__")
     lines = capsys.readouterr().out.splitlines()
     assert "1. Which game should Mira try? Mira likes puzzle games, so try Pukan Vakun." in lines
