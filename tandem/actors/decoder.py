@@ -127,9 +127,14 @@ class DecoderActor(SiteActor):
         return self.engine.tokenizer_json
 
     async def answer_room(self, spec: str, context: int) -> int:
-        """Tokens that the answer to a question may have in a context of so many tokens. spec: as JSON."""
+        """Tokens that the answer to a question may have in a context of so many tokens. spec: as JSON.
+
+        Counted in a thread: a long question holds up no other query's messages.
+        """
         asked = SessionSpec.from_json(spec)
-        return self.engine.answer_room(asked.query, asked.history, asked.day, context)
+        return await asyncio.to_thread(
+            self.engine.answer_room, asked.query, asked.history, asked.day, context
+        )
 
     async def forget_sessions(self) -> None:
         """As the base class, and in the engine."""

@@ -8,6 +8,7 @@ import secrets
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from tokenizers import Tokenizer
@@ -133,7 +134,8 @@ class Asker:
                 raise QueryError(
                     await asyncio.to_thread(self._explain_loss, error), code=error.code
                 ) from None
-        return sum(len(self._tokenizer.encode(text, add_special_tokens=False).ids) for text in texts)
+        encode = partial(self._tokenizer.encode_batch_fast, list(texts), add_special_tokens=False)
+        return sum(len(encoding) for encoding in await asyncio.to_thread(encode))
 
     async def _condense(self, spec: SessionSpec, limit_s: float) -> str:
         """The question of a conversation as the home's model writes it; empty where it cannot."""
@@ -154,9 +156,7 @@ class Asker:
         """
         contexts = [self._described().get(party, {}).get("context_length") for party in spec.parties]
         shortest = min((context for context in contexts if context is not None), default=None)
-        texts = (spec.query, *(message.content for message in spec.history))
-        num_bytes = sum(len(text.encode()) for text in texts)
-        if shortest is None or num_bytes + FRAME_TOKENS + 2 * spec.sampling.max_new_tokens <= shortest:
+        if shortest is None or spec.num_bytes + FRAME_TOKENS + 2 * spec.sampling.max_new_tokens <= shortest:
             return spec
         room = spec.sampling.max_new_tokens
         # A lost decoder is told of by who opens the query.

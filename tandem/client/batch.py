@@ -101,7 +101,7 @@ def check_question(question: object) -> None:
     if not isinstance(question, str):
         raise QueryError(f"A question is a text, but it is {question!r:.100}; give a str.", option="question")
     if not question.strip():
-        raise QueryError(f"The question is empty (got {question!r}); ask something.", option="question")
+        raise QueryError(f"The question is empty (got {question!r:.100}); ask something.", option="question")
 
 
 def read_texts(file: str) -> list[str]:

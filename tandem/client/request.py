@@ -183,6 +183,7 @@ def build_spec(
         show_drafts=bool(options.get("show_drafts")),
         num_logprobs=options.get("num_logprobs"),
     )
+    _check_context(spec, described)
     check_policies(spec, described)
     _check_filters(spec)
     _check_size(spec)
@@ -326,6 +327,22 @@ def _filter(name: str, metadata: Filter | None) -> str:
         raise QueryError(
             f"{name} holds a whole number with thousands of digits; give a smaller one.", option=name
         ) from None
+
+
+def _check_context(spec: SessionSpec, described: Mapping[Any, Mapping[str, Any]]) -> None:
+    """What fits no context is refused before a model works on it: no token has more bytes than the longest."""
+    lengths = [described.get(party, {}).get("context_length") for party in spec.parties]
+    context = min((length for length in lengths if length is not None), default=None)
+    longest = described[spec.home].get("longest_token")
+    if context is None or longest is None or spec.num_bytes <= context * longest:
+        return
+    what, remedy = ("conversation", "begin a new one") if spec.history else ("question", "shorten it")
+    raise QueryError(
+        f"The {what} of {spec.num_bytes} bytes does not fit the model's context of {context} tokens, which have at "
+        f"most {context * longest} bytes; {remedy}, or use a model with a longer context.",
+        code=Code.TOO_LONG,
+        option="question",
+    )
 
 
 def _check_size(spec: SessionSpec) -> None:

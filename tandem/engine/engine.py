@@ -73,6 +73,7 @@ class Engine:
         self.model = model  # of transformers; not to be changed
         self.vocab_size = tokenizers.vocab_size(tokenizer, models.num_logits(model), name)
         self.vocabulary_prefixes = tokenizers.fingerprint_prefixes(tokenizer)
+        self.longest_token = max(len(token.encode()) for token in tokenizer.get_vocab())  # in bytes, at least
         self._holes = torch.tensor(tokenizers.find_holes(tokenizer), device=model.device)
         self.context_length = models.context_length(model.config)
         self.tokenizer_json = tokenizer.to_str()
@@ -312,6 +313,7 @@ class Engine:
             "num_parameters": self.model.num_parameters(),
             "dtype": str(self.model.dtype).removeprefix("torch."),
             "context_length": self.context_length,
+            "longest_token": self.longest_token,
             "eos_token_ids": list(self.eos_token_ids),
             "batching": self.fallback,  # why sessions are not batched; "" if they are
         }

@@ -98,6 +98,12 @@ class Query:
             return join_questions(self.history, self.query)
         return self.condensed or self.query
 
+    @property
+    def num_bytes(self) -> int:
+        """Of the question and its history as UTF-8, without what a template adds."""
+        texts = (self.query, *(message.content for message in self.history))
+        return sum(len(text.encode("utf-8", "surrogatepass")) for text in texts)
+
     def check_weights(self, party: str, fingerprint: str) -> None:
         """An answer is of one version of each model. Raises GenerationError if `party` has another one by now."""
         if self.weights_fingerprints.get(party, fingerprint) != fingerprint:

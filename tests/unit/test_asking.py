@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -48,3 +50,24 @@ def test_the_home_counts_by_the_shortest_context_and_nobody_else_is_asked(
     assert fitted.sampling.max_new_tokens == longest
     assert [context for _, context in sites["device"].asked] == asked
     assert sites["cloud"].asked == []
+
+
+def test_texts_are_counted_while_the_loop_serves_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    goes_on = threading.Event()
+
+    class Slow:
+        def encode_batch_fast(self, texts: list[str], **_: object) -> list[str]:
+            return texts if goes_on.wait(5) else []
+
+    async def count() -> int:
+        async def tokenizer_json() -> str:
+            return ""
+
+        sites: Any = {"device": SimpleNamespace(tokenizer_json=tokenizer_json)}
+        counting = asyncio.create_task(Asker(sites, str).count_tokens(["abc", "", "de"]))
+        await asyncio.sleep(0.01)
+        goes_on.set()
+        return await counting
+
+    monkeypatch.setattr("tandem.client.ask.Tokenizer", SimpleNamespace(from_str=lambda _: Slow()))
+    assert asyncio.run(count()) == 5

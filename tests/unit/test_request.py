@@ -22,7 +22,7 @@ from tandem.config.schema import (
     WeightsConfig,
 )
 from tandem.conversation import Message
-from tandem.errors import ConfigError, ProtocolError, QueryError
+from tandem.errors import Code, ConfigError, ProtocolError, QueryError
 from tandem.modes.spec import SessionSpec
 from tandem.topology import PARTIES, Party
 from tandem_lab.quality.heldout import heldout_spec
@@ -340,6 +340,25 @@ def test_an_empty_question(question: str) -> None:
 def test_half_a_surrogate_pair_cannot_be_sent() -> None:
     with pytest.raises(QueryError, match="they hold half a surrogate pair; remove that character"):
         build_spec(Config(), DESCRIBED, "Why \ud800?")
+
+
+def test_what_fits_no_context_is_refused_before_any_work() -> None:
+    known: Any = {
+        party: DESCRIBED[party] | {"context_length": length, "longest_token": 6}
+        for party, length in zip(PARTIES, (200, 100), strict=True)
+    }
+    assert build_spec(Config(), known, "é" * 300).query
+    assert build_spec(Config(), known, "é" * 600, only="device").query
+    with pytest.raises(QueryError) as caught:
+        build_spec(Config(), known, "é" * 300 + "?")
+    assert caught.value.code is Code.TOO_LONG
+    assert str(caught.value) == (
+        "The question of 601 bytes does not fit the model's context of 100 tokens, which have at most 600 bytes; "
+        "shorten it, or use a model with a longer context."
+    )
+    history = [Message("user", "x" * 300), Message("assistant", "x" * 300)]
+    with pytest.raises(QueryError, match=r"The conversation of 601 bytes does not fit .* begin a new one"):
+        build_spec(Config(), known, "?", history=history)
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"session": "1"}'])
