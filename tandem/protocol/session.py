@@ -720,11 +720,8 @@ class Session:
         for peer in self.peers.values():
             peer.window.clear_proposals()
             is_done = peer.is_lost or peer.claims.agree(self.prefix)
-            sends += (
-                self._dismiss(peer, now_s)
-                if is_done
-                else [self._send(peer.name, Done(is_reply=False), now_s)]
-            )
+            done = Done(is_reply=False)
+            sends += self._dismiss(peer, now_s) if is_done else [self._send(peer.name, done, now_s)]
         return sends + self._free_if_finished()
 
     def _on_done(self, peer: Peer, frame: LinkFrame, now_s: float) -> list[Send]:
@@ -794,8 +791,9 @@ class Session:
         return sends
 
     def _on_cancel(self, peer: Peer, cancel: Cancel, now_s: float) -> list[Send]:
-        """A peer gave the session up."""
-        goes_on = self.spec.on_peer_loss == "continue" and not cancel.fault.is_refusal
+        """A peer gave the session up. One that refuses it in mid answer ends nothing but its own part."""
+        is_refused = cancel.fault.is_refusal and len(self.prefix) == len(self.spec.committed)
+        goes_on = self.spec.on_peer_loss == "continue" and not is_refused
         is_nearer = peer.name == self.routes.toward_home
         if goes_on and not is_nearer and self.end.reason is None:
             return [] if peer.is_lost else self._lose(peer, cancel.reason)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from tandem.errors import Code, Fault, ProtocolError, TandemError
-from tandem.events import ClientEvent, DoneEvent, PlacementEvent, StopReason
+from tandem.events import ClientEvent, DoneEvent, PeerEvent, PlacementEvent, StopReason
 from tandem.messages import (
     Ballot,
     Begin,
@@ -311,6 +311,33 @@ def test_a_query_that_the_cloud_refuses_fails_whatever_the_policy(on_peer_loss: 
     other.open(spec(on_peer_loss=on_peer_loss), 0.0)
     events = [told.event for told in to("client", other.receive(frame(Cancel(reason="Broken.")), 0.2))]
     assert any(isinstance(event, DoneEvent) for event in events) == (on_peer_loss != "continue")
+
+
+@pytest.mark.parametrize("code", Code)
+@pytest.mark.parametrize("on_peer_loss", ["continue", "wait", "fail"])
+def test_a_peer_that_gives_up_in_mid_answer_takes_no_committed_token_with_it(
+    code: Code, on_peer_loss: str
+) -> None:
+    """Whatever it says the reason is: by the policy the device goes on alone, as after a loss."""
+    device = host()
+    device.open(spec(placement="cloud", on_peer_loss=on_peer_loss), 0.0)
+    device.receive(frame(verdict(0, 7, decider=1)), 0.1)
+    cancel = Cancel(reason="No more room.", fault=Fault(code=code))
+    (event,) = [told.event for told in to("client", device.receive(frame(cancel), 0.2))]
+    if on_peer_loss == "continue":
+        assert event == PeerEvent(step=1, is_alone=True, reason="No more room.", party=Party.CLOUD)
+        assert device.sessions[1].prefix.tokens == [7]
+        assert device.sessions[1].decides_alone
+    else:
+        assert (event.reason, event.error) == ("failed", "The cloud gave the query up: No more room.")
+
+
+def test_a_query_that_goes_on_with_earlier_tokens_is_refused_like_a_new_one() -> None:
+    device = host()
+    device.open(spec(on_peer_loss="continue", committed=(7, 8)), 0.0)
+    cancel = Cancel(reason="Full.", fault=Fault(code=Code.BUSY, retry_after_s=3))
+    (event,) = [told.event for told in to("client", device.receive(frame(cancel), 0.2))]
+    assert (event.reason, event.error) == ("failed", "The cloud gave the query up: Full.")
 
 
 def test_queries_of_one_link_share_what_is_known_of_it_and_those_of_two_devices_do_not() -> None:
