@@ -322,7 +322,12 @@ def _filter(name: str, metadata: Filter | None) -> str:
         key: wanted if isinstance(wanted, scalar) else values_of(wanted) for key, wanted in metadata.items()
     }
     try:
+        json.dumps(values, ensure_ascii=False).encode()
         return json.dumps(values) if values else ""
+    except UnicodeEncodeError:
+        raise QueryError(
+            f"{name} must be Unicode, but it holds half a surrogate pair; remove that character.", option=name
+        ) from None
     except ValueError:  # of a whole number with thousands of digits
         raise QueryError(
             f"{name} holds a whole number with thousands of digits; give a smaller one.", option=name

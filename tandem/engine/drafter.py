@@ -17,7 +17,7 @@ from tandem.aggregation.distributions import Distribution, log_probabilities, re
 from tandem.aggregation.document_weights import check_weights
 from tandem.aggregation.rules import DRAFT_RULES, Proposed, draft_rule, proposal_rule
 from tandem.codecs import Codec, CodecStates
-from tandem.codecs.base import MAX_VOCAB, ROOT
+from tandem.codecs.base import MAX_VOCAB, ROOT, check_dense
 from tandem.codecs.token import write_token
 from tandem.config.sampling import SamplingParams
 from tandem.errors import GenerationError, ProtocolError
@@ -25,6 +25,11 @@ from tandem.topology import Party
 
 if TYPE_CHECKING:
     import torch
+
+
+EXTREME = 1e37
+"""Temperatures beyond it, or below its inverse, count as these: float32 would round them to infinity and 0, and no
+distribution would be another."""
 
 
 # ---- The distribution of one party -------------------------------------------------------------------------
@@ -37,7 +42,7 @@ def row_probabilities(logits: torch.Tensor, temperature: float = 1.0) -> NDArray
     rows = logits.detach().float()
     if temperature not in (0.0, 1.0):
         # Subtracting first keeps a tiny temperature from overflowing to inf - inf.
-        rows = (rows - rows.amax(dim=-1, keepdim=True)) / temperature
+        rows = (rows - rows.amax(dim=-1, keepdim=True)) / min(max(temperature, 1 / EXTREME), EXTREME)
     return np.asarray(torch.softmax(rows, dim=-1).cpu().numpy())
 
 
@@ -156,9 +161,13 @@ class Drafter:
         return self._states.encode(dense, lineage), dense
 
     def distribution(self, logits: torch.Tensor, log_weights: Sequence[float]) -> NDArray[np.float64]:
-        """The party's distribution q [vocab] for one step, over the tokens that all parties have."""
+        """The party's distribution q [vocab] for one step, over the tokens that all parties have.
+
+        Raises GenerationError where the model gave none.
+        """
         temperature = self._sampling.temperature
         mixed, rows = mix_and_keep(logits[:, : self._vocab_size], log_weights, temperature)
+        check_dense(mixed)
         self.rows = rows if temperature in (0.0, 1.0) else None
         self.dense = restrict(mixed, self._sampling)
         return self.dense

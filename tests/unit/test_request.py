@@ -183,6 +183,11 @@ def test_what_is_no_filter(given: Any) -> None:
             r"^device_filter holds a whole number with thousands of digits",
         ),
         (
+            {"cloud_filter": {"half \udc00": 1}},
+            r"^cloud_filter must be Unicode, but it holds half a surrogate pair; remove that character",
+        ),
+        ({"device_filter": {"source": ["a.txt", "\ud83d"]}}, r"^device_filter must be Unicode"),
+        (
             {"only": "cloud", "device_filter": {"page": 1}},
             r"^device_filter is for documents of the device, but the cloud was asked alone; leave it out",
         ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -200,6 +201,28 @@ def test_half_precision_logits() -> None:
     np.testing.assert_allclose(
         mix_rows(logits, [0.0, 0.0], 1.0), slow_law(logits.float().numpy(), [0.0, 0.0], 1.0), rtol=2e-5
     )
+
+
+def test_extreme_temperatures_are_the_limits() -> None:
+    logits = torch.tensor([[1.0, 3.0, 2.0, -math.inf]])
+    for temperature in (5e-324, 1e-320, 1e-46, 1e-40):
+        assert mix_rows(logits, [0.0], temperature).tolist() == [0, 1, 0, 0]
+    for temperature in (1e39, 1e308):
+        assert mix_rows(logits, [0.0], temperature).tolist() == pytest.approx([1 / 3, 1 / 3, 1 / 3, 0])
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+@pytest.mark.parametrize("kind", [Drafter, TokenVoter, TokenDrafter])
+@pytest.mark.parametrize("sampling", [SamplingParams(), SamplingParams(temperature=1.0, top_k=2, min_p=0.1)])
+def test_logits_that_are_no_numbers_are_one_sentence_in_every_mode(
+    bad: float, kind: type[Drafter], sampling: SamplingParams
+) -> None:
+    more: Any = {} if kind is Drafter else {"sends_drafts": False}
+    drafter = kind(CODEC, sampling, "coupled", 3, **more)
+    with pytest.raises(
+        GenerationError, match=r"must be finite, .* got values from nan to nan; check the model"
+    ):
+        drafter.draft(torch.tensor([[0.0, bad, 1.0]]), [0.0], seed=0, step=0, party=Party.DEVICE)
 
 
 def test_weigh_rows() -> None:
