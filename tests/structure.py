@@ -20,7 +20,7 @@ BUDGETS = {
     "adapters": 480,
     "aggregation": 1380,
     "cli": 4500,
-    "client": 1480,
+    "client": 1490,
     "cluster": 2160,
     "codecs": 1500,
     "config": 1540,
