@@ -251,8 +251,11 @@ class Listener:
             task = loop.create_task(self._shake(connection))
             self._shaking[task] = None
             task.add_done_callback(partial(self._finish, connection))
-            if len(self._shaking) > MAX_UNPROVEN:
-                next(iter(self._shaking)).cancel()
+            # Where many come at once nothing waits here, so that without the end of the oldest none would end.
+            while len(self._shaking) > MAX_UNPROVEN:
+                oldest = next(iter(self._shaking))
+                oldest.cancel()
+                await asyncio.wait([oldest])
 
     async def _shake(self, connection: socket.socket) -> None:
         """TLS, and then it is up to the protocol."""
@@ -638,8 +641,8 @@ class SocketPlane:
         """There is a connection; the other end is still unknown."""
         self._all[connection] = None
         unproven = [other for other in self._all if other.name is None and not other.dials]
-        if len(unproven) > MAX_UNPROVEN:
-            unproven[0].abort()
+        for surplus in unproven[:-MAX_UNPROVEN]:  # those of before may not have ended yet
+            surplus.abort()
 
     def proven(self, connection: Connection, name: str) -> None:
         """A connection may carry frames; it replaces an older one to the same actor."""

@@ -253,6 +253,21 @@ async def test_connections_without_a_proof_are_bounded(
         writer.close()
 
 
+async def test_connections_without_a_proof_are_bounded_where_all_come_at_once(
+    directory: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sockets, "DIAL_LIMIT_S", 100.0)
+    monkeypatch.setattr(sockets, "MAX_UNPROVEN", 8)
+    cloud = Recorder(QUEUE, directory, host="127.0.0.1")
+    endpoint = await cloud.plane.start()
+    assert endpoint.port is not None
+    strangers = [socket.create_connection(("127.0.0.1", endpoint.port)) for _ in range(100)]
+    await until(lambda: cloud.plane.num_turned_away >= 92 and cloud.plane.num_connections == 8)
+    for stranger in strangers:
+        stranger.close()
+    await close(cloud)
+
+
 async def prove_raw(endpoint: Endpoint, name: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     """A connection with a right proof and nothing behind it, as that of a host that vanished."""
     reader, writer = await dial_raw(endpoint)
