@@ -12,6 +12,7 @@ import torch
 from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
+from tandem.client.answers import fingerprint
 from tandem.conversation import Message
 from tandem.engine.engine import Engine
 from tandem.engine.kv import MemoryStore
@@ -112,6 +113,19 @@ def test_without_a_place_for_it_the_system_prompt_opens_the_first_message(
 
 def test_no_system_prompt(wrapper: Any) -> None:
     assert ChatTemplate(wrapper, " ").bare == "<|im_start|>user\n"
+
+
+def test_what_an_answer_depends_on_names_template_and_system_prompt(wrapper: Any) -> None:
+    """Programs compare `system_fingerprint` to know whether a seed still gives the same answer."""
+    loaded = (
+        ChatTemplate(wrapper, SYSTEM),
+        ChatTemplate(wrapper, "Answer like a pirate."),
+        ChatTemplate(wrapper, SYSTEM, SYSTEM_LAST),
+    )
+    prints = {fingerprint({"cloud": {"template_fingerprint": template.fingerprint}}) for template in loaded}
+    assert len(prints) == 3
+    again = ChatTemplate(wrapper, SYSTEM).fingerprint
+    assert fingerprint({"cloud": {"template_fingerprint": again}}) in prints
 
 
 def test_the_document_part_does_not_depend_on_what_follows(wrapper: Any) -> None:
