@@ -25,7 +25,7 @@ BUDGETS = {
     "codecs": 1500,
     "config": 1540,
     "corpora": 120,
-    "engine": 4460,
+    "engine": 4490,
     "joining": 710,
     "messages": 1160,
     "modes": 1200,
