@@ -36,6 +36,8 @@ class Prompt:
     num_question: int = 0  # of the query's tokens, those of the last question and what follows it
 
 
+SAMPLE_CHARS = 16
+"""Of a long text for each token of the context: what is tokenised to see whether the rest matters."""
 MIN_ANSWER = 64
 """Tokens of an answer that come before documents where the context is short."""
 
@@ -100,6 +102,14 @@ class PromptBuilder:
         query: a question, which the template frames; or token ids, which are used as they are. documents: an empty one
         has a bare row. history: turns before the question.
         """
+        if self._is_hopeless(query, history):
+            what, remedy = ("conversation", "begin a new one") if history else ("question", "shorten it")
+            raise GenerationError(
+                f"The {what} has more than twice the {self._context_length} tokens of the model's context; {remedy}, "
+                "or use a model with a longer context.",
+                code=Code.TOO_LONG,
+                option="question",
+            )
         bare_query_tokens = self.question_tokens(query, history) if isinstance(query, str) else tuple(query)
         query_tokens = bare_query_tokens
         if isinstance(query, str) and documents and (self._lead or self._place != self._bare_place):
@@ -129,12 +139,26 @@ class PromptBuilder:
         """Tokens that an answer may have in so much context: half of what the question leaves, for documents have the
         other half, but MIN_ANSWER of them where that is less; at least 1.
         """
+        if self._is_hopeless(query, history):
+            return 1
         if isinstance(query, str):
             rows = [self.question_tokens(query, history, follows_document=place) for place in (False, True)]
         else:
             rows = [tuple(query)]
         left = context - len(self._bare) - max(map(len, rows))
         return max(left // 2, min(left, MIN_ANSWER), 1)
+
+    def _is_hopeless(self, query: str | Sequence[int], history: Sequence[Message]) -> bool:
+        """Whether the beginning of one text fills the context twice, so that the rest need not be tokenised."""
+        if self._context_length is None or not isinstance(query, str):
+            return False
+        num_chars = SAMPLE_CHARS * self._context_length
+        mark = turn_mark(0)
+        return any(
+            len(self._encoder.encode(mark, {mark: text[:num_chars]})) > 2 * self._context_length
+            for text in (query, *(message.content for message in history))
+            if len(text) > num_chars
+        )
 
     def question_tokens(
         self, question: str, history: Sequence[Message] = (), *, follows_document: bool = False

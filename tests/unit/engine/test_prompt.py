@@ -11,7 +11,7 @@ from tokenizers import Tokenizer
 from tandem.conversation import Message
 from tandem.engine.prompt import PromptBuilder
 from tandem.engine.template import DOCUMENT, PlainTemplate, turn_mark
-from tandem.errors import GenerationError
+from tandem.errors import Code, GenerationError
 
 TEMPLATE = PlainTemplate(document_text="Note: {document}\n", query_text="Question: {query}\nAnswer:")
 LONG = "Mira likes puzzle games, so try Vantelu Cor. " * 12
@@ -83,6 +83,21 @@ def test_a_question_longer_than_the_context(tokenizers: dict[str, Tokenizer]) ->
         f"The question of {num_tokens} tokens and an answer of up to 8 tokens do not fit the model's context of 64; "
         "shorten the question, lower max_new_tokens or use a model with a longer context."
     )
+
+
+def test_of_a_hopelessly_long_text_only_the_beginning_is_tokenised(tokenizers: dict[str, Tokenizer]) -> None:
+    prompts = builder(tokenizers, 64)
+    assert prompts.answer_room("Mira " * 10_000, 64) == 1
+    with pytest.raises(GenerationError) as caught:
+        prompts.build("Mira " * 10_000, [], 1)
+    assert caught.value.code is Code.TOO_LONG
+    assert str(caught.value) == (
+        "The question has more than twice the 64 tokens of the model's context; shorten it, or use a model with a "
+        "longer context."
+    )
+    history = [Message("user", "Mira " * 10_000), Message("assistant", "Yes.")]
+    with pytest.raises(GenerationError, match=r"The conversation has more than twice .*; begin a new one"):
+        prompts.build("Why?", [], 1, history)
 
 
 def test_no_limit_where_the_model_names_none(tokenizers: dict[str, Tokenizer]) -> None:
