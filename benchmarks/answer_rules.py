@@ -29,7 +29,6 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import numpy as np
-from tandem_lab.quality.answers import contains_answer
 
 from benchmarks._common import finish
 from tandem.actors.loading import load_engine
@@ -45,7 +44,7 @@ from tandem.retrieval.embedding import Embedder
 from tandem.retrieval.factory import build_given_index
 from tandem.retrieval.retriever import Hit, Retriever
 from tandem.topology import PARTIES, Party
-from tandem_lab.quality.questions import Question, read_household
+from tandem_lab.quality.questions import Question, contains_answer, read_household
 from tandem_lab.quality.statistics import mcnemar, wilson
 
 SAY = (
