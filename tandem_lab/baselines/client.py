@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
@@ -130,9 +131,11 @@ class Baselines:
             result: SequenceResult = await sequence
             return result.up_to(num_tokens)
         except BaseException:
-            await call("draft_queue", "cancel", spec.session)
+            with contextlib.suppress(TandemError):
+                await self._result(call("draft_queue", "cancel", spec.session))
             raise
         finally:
+            opening.cancel()
             sequence.cancel()
             await asyncio.gather(opening, sequence, return_exceptions=True)
 

@@ -13,6 +13,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from tandem.codecs.token import read_token
 from tandem.events import Event, PeerEvent, TokenEvent
 from tandem.messages import Adopt, Ballot, Begin, Local, VerifyResult
 from tandem.protocol.outbox import ActorKind, Send
@@ -132,12 +133,16 @@ class WatchedRun(VirtualRun):
                 self._excuse(queue)
 
     def _find_vote(self, world: World, payload: bytes, committed: tuple[int, ...]) -> bytes | None:
-        """The vote that was computed from these tokens and is this payload, or of which it holds the best tokens."""
+        """The vote that was computed from these tokens and is this payload, or of which it is the token or the list."""
         if committed in world.conditioned_on.get(payload, ()):
             return payload
+        votes = (vote for vote, bases in world.conditioned_on.items() if committed in bases)
+        if self.spec.rules.votes_are_tokens:
+            token, step = read_token(payload, VOCAB), len(committed)
+            own = Party(self.spec.home)
+            return next((vote for vote in votes if self._draw(own, step, vote)[0] == token), None)
         if not self.spec.rules.has_race_lists:
             return None
-        votes = (vote for vote, bases in world.conditioned_on.items() if committed in bases)
         return next((vote for vote in votes if is_list_of(payload, vote, self.spec, len(committed))), None)
 
     def _slipped(self, decision: VerifyResult) -> VerifyResult:

@@ -16,6 +16,7 @@ from tandem.actors.ray_handles import RayActor, names_in, process_name
 from tandem.actors.stateless import AggregatorActor, ProfilerActor, SchedulerActor
 from tandem.client.request import spec_of
 from tandem.codecs import codec_of
+from tandem.codecs.token import write_token
 from tandem.config.schema import Config
 from tandem.corpora import WEIGHTS
 from tandem.errors import TandemError
@@ -87,9 +88,10 @@ class Site:
             else:
                 self.to_decoder.append(decode(frame))
 
-    def propose(self, prefix: Prefix, token: int) -> None:
+    def propose(self, prefix: Prefix, token: int, *, is_solo: bool) -> None:
         """As the decoder does."""
-        self.queue.on_frames("device/decoder", [encode(make_proposal(prefix, token))])
+        payload = write_token(token) if is_solo else None
+        self.queue.on_frames("device/decoder", [encode(make_proposal(prefix, token, payload))])
         self.run()
 
 
@@ -119,7 +121,7 @@ async def answer(site: Site, *, only: Party | None = Party.DEVICE) -> list[Event
     site.run()
     prefix = Prefix(SESSION)
     for step in range(NUM_TOKENS):
-        site.propose(prefix, 3 + step)
+        site.propose(prefix, 3 + step, is_solo=only is not None)
         prefix.append(3 + step)
     events: list[Event] = await site.queue.events(SESSION, 0, 1.0, False)
     await asyncio.sleep(0)  # its timer begins

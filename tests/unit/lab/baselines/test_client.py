@@ -15,7 +15,7 @@ from tandem.errors import QueryError, TandemError
 from tandem.events import DoneEvent, Event, SessionStatistics
 from tandem.topology import PARTIES, Party
 from tandem_lab.baselines import client
-from tandem_lab.baselines.client import Baselines
+from tandem_lab.baselines.client import Baselines, Call
 from tandem_lab.baselines.experiments import Experiments, Treatment
 from tandem_lab.baselines.sequences import SequenceResult
 
@@ -39,12 +39,9 @@ class Actor:
         self.methods = methods
         self.calls: list[tuple[Any, ...]] = []
 
-    def __getattr__(self, name: str) -> Any:
-        def remote(*values: Any) -> Any:
-            self.calls.append((name, *values))
-            return asyncio.ensure_future(self.methods.get(name, never)(*values))
-
-        return SimpleNamespace(remote=remote)
+    async def call(self, name: str, *values: Any) -> Any:
+        self.calls.append((name, *values))
+        return await self.methods.get(name, never)(*values)
 
 
 def queue(*events: Event) -> Actor:
@@ -74,7 +71,11 @@ def make(*settings: str, **cloud: Actor) -> tuple[Baselines, dict[Party, dict[st
         config=Config.load(None, [f"cluster.query_timeout_s={LIMIT_S}", *settings]),
         described={party: {"decode_line": [], "eos_token_ids": [0]} for party in PARTIES},
     )
-    return Baselines(tandem, parties), parties  # type: ignore[arg-type]
+
+    def call_of(party: Party) -> Call:
+        return lambda role, method, *values: parties[party][role].call(method, *values)
+
+    return Baselines(tandem, {party: call_of(party) for party in PARTIES}), parties
 
 
 async def four_steps(*_: object) -> SequenceResult:

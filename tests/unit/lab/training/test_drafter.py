@@ -32,6 +32,7 @@ from tandem_lab.training import drafter as training
 from tandem_lab.training.batches import NOT_COUNTED
 from tandem_lab.training.drafter import LESSON, SHARED, draw_pairs, measure_agreement
 from tandem_lab.training.train import Plan, Stage, make_model
+from tests.laws.proposals import verify
 
 TINY = Plan(hidden=32, num_layers=2, num_heads=4, inner=16, num_threads=1, steps_per_measurement=2)
 QUESTION = "Which game should Mira try?"
@@ -174,7 +175,7 @@ def test_its_drafts_of_the_phrases_stand(drafter: Engine, reader: Engine) -> Non
         for step in range(first, last):
             dense = mix_rows(drafter.next_logits("draft", proposed), [0.0], 1.0)
             proposed.append(rule.draft(Distribution(np.arange(dense.size), dense), seed=5, step=step))
-        outcome = rule.verify(proposed[first:], targets[first : last + 1], seed=5, step=first)
+        outcome = verify(rule, proposed[first:], targets[first : last + 1], seed=5, step=first)
         assert outcome.num_accepted == last - first
 
 
