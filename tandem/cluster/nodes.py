@@ -122,7 +122,10 @@ class NodeInfo:
                 with contextlib.suppress(psutil.NoSuchProcess):
                     process.kill()
             _wait_for_end(left, STOP_LIMIT_S)
-        self.is_running()  # reaps it, if it is our child
+        with contextlib.suppress(psutil.NoSuchProcess, psutil.TimeoutExpired):
+            psutil.Process(self.pid).wait(
+                STOP_LIMIT_S
+            )  # reaps our child: its other threads end a little later
         with contextlib.suppress(OSError):
             os.unlink(self.log)
         if self.directory:
