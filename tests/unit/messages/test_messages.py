@@ -284,15 +284,15 @@ def test_the_layout_is_pinned() -> None:
 )
 def test_what_a_peer_may_claim_of_a_failure_is_bounded(claim: bytes) -> None:
     frame = encode(Cancel(reason="", fault=Fault(code=Code.BUSY, retry_after_s=1e9)))
-    assert registry.decode(frame).fault == Fault(code=Code.BUSY, retry_after_s=MAX_RETRY_AFTER_S)
+    assert registry.decode(frame, KINDS).fault == Fault(code=Code.BUSY, retry_after_s=MAX_RETRY_AFTER_S)
     with pytest.raises(ProtocolError, match=r"holds an unknown failure|more than 64 bits"):
-        registry.decode(frame[:2] + claim)
+        registry.decode(frame[:2] + claim, KINDS)
 
 
 def test_every_code_travels_and_further_options_do_not() -> None:
     assert " ".join(Code) == "failed invalid too_long over_limit busy timeout lost changed cancelled"
     sent = Cancel(reason="", fault=Fault(code=Code.INVALID, option="stop", party="cloud"))
-    assert registry.decode(encode(sent)).fault == Fault(code=Code.INVALID)
+    assert registry.decode(encode(sent), KINDS).fault == Fault(code=Code.INVALID)
 
 
 def test_what_a_number_need_not_be() -> None:
