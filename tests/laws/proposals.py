@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import cast
 
 from tandem.aggregation.distributions import Distribution
 from tandem.aggregation.rules import Coupled, ProposalRule, RejectionProposals
@@ -44,23 +45,8 @@ def verify(
     raise AssertionError("a target behind the last token is missing")
 
 
-class CoupledVerifier(Coupled):
-    """Ids alone."""
-
-    def verify(  # type: ignore[override]
-        self,
-        tokens: Sequence[int],
-        targets: Sequence[Distribution],
-        drafts: Sequence[Distribution] = (),
-        *,
-        seed: int,
-        step: int,
-    ) -> Verified:
-        return verify(self, tokens, targets, drafts, seed=seed, step=step)
-
-
-class RejectionVerifier(RejectionProposals):
-    """Ids with the distributions that they were drawn from."""
+class Verifying:
+    """A rule with the loop over a proposal as a method, which mutants replace."""
 
     def verify(
         self,
@@ -71,7 +57,15 @@ class RejectionVerifier(RejectionProposals):
         seed: int,
         step: int,
     ) -> Verified:
-        return verify(self, tokens, targets, drafts, seed=seed, step=step)
+        return verify(cast("ProposalRule", self), tokens, targets, drafts, seed=seed, step=step)
+
+
+class CoupledVerifier(Verifying, Coupled):  # type: ignore[misc]
+    """Ids alone."""
+
+
+class RejectionVerifier(Verifying, RejectionProposals):
+    """Ids with the distributions that they were drawn from."""
 
 
 Verifier = CoupledVerifier | RejectionVerifier
