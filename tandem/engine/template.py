@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import date
@@ -37,7 +38,7 @@ def turn_mark(number: int) -> str:
     return f"\ufdd1{number}\ufdd2"
 
 
-class Template:
+class Template(ABC):
     """The text of a row: `document` or `bare`, then `question`."""
 
     document: str
@@ -55,9 +56,9 @@ class Template:
         return {}
 
     @property
+    @abstractmethod
     def fingerprint(self) -> str:
         """16 hexadecimal digits of all that it writes, whatever the day."""
-        raise NotImplementedError
 
     @property
     def writes_day(self) -> bool:
@@ -72,13 +73,13 @@ class Template:
         """What it makes of an earlier answer: it may leave out what the model thought."""
         return text
 
+    @abstractmethod
     def question(self, num_turns: int) -> str:
         """What follows in every row. num_turns: earlier messages, whose marks it holds before the question's."""
-        raise NotImplementedError
 
+    @abstractmethod
     def describe(self) -> str:
         """In a few words, for a user."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True)

@@ -135,7 +135,7 @@ async def call(method: Callable[P, Awaitable[T]], *arguments: P.args, **named: P
 
 
 @dataclass(kw_only=True)
-class Deployment:
+class Deployment(ABC):
     """The sites that this process can ask, and the event loop on which it calls them."""
 
     loop: LoopThread = field(default_factory=LoopThread)
@@ -144,14 +144,14 @@ class Deployment:
     nodes: Sequence[Any] = ()  # Ray nodes that this process started, as NodeInfo
     socket_folder: str = ""  # where actors that this process started keep their sockets; empty: none do
 
+    @abstractmethod
     async def status(self, config: Config) -> dict[str, Any]:
         """Nodes, models, indexes and every actor, as plain values."""
-        raise NotImplementedError
 
     def explain_loss(self, error: CallError, config: Config) -> str:
         """The sentence for a call that failed; it may block."""
         return str(error)
 
+    @abstractmethod
     def close(self) -> None:
         """Stop what was started; what ran before is only left."""
-        raise NotImplementedError

@@ -54,6 +54,9 @@ class Site(SitePort):
 class Scripted(Deployment):
     """Such sites as what a client asks."""
 
+    async def status(self, config: Config) -> dict[str, Any]:
+        return {}
+
     def close(self) -> None:
         self.loop.close()
 

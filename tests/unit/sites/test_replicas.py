@@ -50,6 +50,9 @@ class Cloud(Deployment):
         self.make(*LIGHT, "retriever", *decoder_roles(self.num_decoders))
         self.described |= await start_actors({"cloud": self.actors}, lambda line: None)
 
+    async def status(self, config: Config) -> dict[str, object]:
+        return {}
+
     def make(self, *roles: str) -> None:
         if "draft_queue" in roles:
             classes = {role: ACTOR_CLASSES[role] for role in LIGHT}
