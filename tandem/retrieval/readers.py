@@ -275,12 +275,14 @@ def _is_hidden(tag: Tag) -> bool:
 
 def _hidden_by_sheets(page: BeautifulSoup) -> set[int]:
     """Ids of the elements that the page's own style sheets hide, whatever the medium."""
+    if not (styles := page.find_all("style")):
+        return set()
     import tinycss2
     from soupsieve import SelectorSyntaxError
 
     sheets = [
         tinycss2.parse_stylesheet(sheet.get_text(), skip_comments=True, skip_whitespace=True)
-        for sheet in page.find_all("style")
+        for sheet in styles
     ]
     selectors = [
         tinycss2.serialize(rule.prelude)
