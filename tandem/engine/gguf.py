@@ -138,9 +138,8 @@ def check(file: Path) -> Header:
             f"installed; run {install_line('offline')}."
         )
     try:
-        size = file.stat().st_size
-        with file.open("rb") as stream:
-            header = _read_header(stream)
+        status = file.stat()
+        header = _header_of(str(file.resolve()), status.st_size, status.st_mtime_ns)
     except OSError as error:
         raise GenerationError(
             f"The GGUF file {str(file)!r} cannot be read ({error.strerror}); check its path and permissions."
@@ -148,11 +147,19 @@ def check(file: Path) -> Header:
     except (struct.error, ValueError, OverflowError, MemoryError) as error:
         reason = str(error) if type(error) is ValueError else "its header is incomplete"
         raise GenerationError(f"{str(file)!r} is no whole GGUF file: {reason}; download it again.") from None
-    if size < header.num_bytes:
+    if status.st_size < header.num_bytes:
         raise GenerationError(
-            f"{str(file)!r} is no whole GGUF file: it has {size:,} of {header.num_bytes:,} bytes; download it again."
+            f"{str(file)!r} is no whole GGUF file: it has {status.st_size:,} of {header.num_bytes:,} bytes; "
+            "download it again."
         )
     return header
+
+
+@lru_cache(maxsize=8)
+def _header_of(path: str, size: int, modified_ns: int) -> Header:
+    """That of a file as it is now; a vocabulary of 50,000 tokens takes a tenth of a second to read."""
+    with open(path, "rb") as stream:
+        return _read_header(stream)
 
 
 def _read_header(stream: BinaryIO) -> Header:
