@@ -11,7 +11,7 @@ tokens alone, bit for bit, because
 - the line is padded to a `multiple` of tokens, so that functions like exp never reach the last few elements of a
   tensor, which the processor's vectors do not fill and which are computed by another routine.
 
-Which sizes do is a property of the machine's libraries (docs/log.md, 2026-11-22), so `find_fault` tries them when a
+Which sizes do is a property of the machine's libraries (docs/log/2026-11.md), so `find_fault` tries them when a
 model is loaded.
 """
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import re
 import subprocess
@@ -192,7 +193,7 @@ def test_links_lead_somewhere(path: Path) -> None:
 FOLDERS = "tandem|tandem_lab|tests|docs|benchmarks|examples|actors|aggregation|codecs|engine|protocol|retrieval|transport"  # noqa: E501
 
 
-@pytest.mark.parametrize("path", [path for path in PAGES if path != DOCS / "log.md"])
+@pytest.mark.parametrize("path", [path for path in PAGES if path.parent != DOCS / "log"])
 def test_files_named_in_a_page_exist(path: Path) -> None:
     """Paths in code quotes that begin with a folder of the repository or of the package, and scripts in commands. The
     log names those of its days."""
@@ -201,6 +202,17 @@ def test_files_named_in_a_page_exist(path: Path) -> None:
     names += re.findall(r"\bpython3? ((?:benchmarks|docs|examples)/\w+\.py)\b", text)
     for name in names:
         assert (ROOT / name).exists() or (ROOT / "tandem" / name).exists(), name
+
+
+def test_the_lab_book_sums_up_each_month_and_keeps_it_out_of_the_search() -> None:
+    months = sorted(path for path in (DOCS / "log").glob("*.md") if path.name != "index.md")
+    assert months
+    assert re.findall(r"^## \[.+\]\((.+)\)$", page("log/index.md"), re.MULTILINE) == [
+        path.name for path in reversed(months)
+    ]
+    for month in months:
+        _, head, _ = month.read_text("utf-8").split("---\n", 2)
+        assert yaml.safe_load(head) == {"search": {"exclude": True}}, month.name
 
 
 MAX_COLUMNS = 120
@@ -235,6 +247,11 @@ def test_the_site_builds_without_a_warning_and_needs_no_other_server(tmp_path: P
     assert not re.findall(r"""<(?:script|link|img)[^>]+(?:src|href)=["']?https?:""", html)
     api = (tmp_path / "reference/api/index.html").read_text("utf-8")
     assert 'id="tandem.client.tandem.Tandem.query"' in api, "the reference is made from docstrings"
+    found = {
+        entry["location"] for entry in json.loads((tmp_path / "search/search_index.json").read_text())["docs"]
+    }
+    assert "explanation/architecture/" in found
+    assert not {location for location in found if location.startswith("log/2026")}
 
 
 def test_the_picture_is_well_formed() -> None:
