@@ -50,7 +50,7 @@ TEMPERATURES = (0.0, 0.6, 1.0, 1.5)
 PATIENT = ("link.on_peer_loss=wait", "cluster.start_timeout_s=300")
 LINK = Link(delay_s=0.05, jitter_s=0.01)
 CHOICES: dict[str, dict[str, tuple[Any, ...]]] = {
-    "dual": {"placement": ("mirror", "device", "cloud", "greedy"), "synchronous": (False, False, True)},
+    "dual": {"placement": ("mirror", "device", "cloud", "greedy"), "max_window": (16, 16, 1)},
     "speculative": {"pacing": ("stop_and_wait", "pipelined", "cloud_goes_on")},
     "federated": {
         "pacing": ("stop_and_wait", "pipelined"),
@@ -151,7 +151,6 @@ def cases(
             made = [
                 f'{SERVER}.model="{model}"',
                 "decoding.mode=federated",
-                f"weights.workers={weights}",
                 *PATIENT,
             ]
             for place in range(number):

@@ -176,7 +176,7 @@ def bundled(count: int) -> Iterator[Pair]:
     from tandem_lab.simulation.specs import change_spec
 
     engine, embedder = Engine.load(str(WEIGHTS), num_threads=1), Embedder.load("offline", num_threads=1)
-    spec = replace(change_spec(heldout_spec(Config()), temperature=1.0), synchronous=True, race_depth=0)
+    spec = replace(change_spec(heldout_spec(Config()), temperature=1.0), max_window=1, race_depth=0)
     num_made = 0
     for world, questions in worlds(count, 29):
         with tempfile.TemporaryDirectory() as folder:

@@ -45,8 +45,8 @@ from tandem_lab.training.bundle import read_bundled_questions
 PREDICTED_MS = {"apart": 0.9, "together": 0.5, "inline": 0.35, "joined": 0.35}
 TARGET_MS = {"synchronous": 3.0, "speculative": 1.5, "alone": 3.0}
 OPTIONS: dict[str, dict[str, Any]] = {
-    "synchronous": {"synchronous": True},
-    "speculative": {"synchronous": False},
+    "synchronous": {"max_window": 1},
+    "speculative": {"max_window": 16},
     "alone": {"only": "device"},
 }
 TARGET_PACE_BY_DECODE = 1.3

@@ -52,8 +52,8 @@ class Setting:
     def options(self) -> dict[str, Any]:
         """For `Tandem.stream` and for a spec."""
         if self.name == "token-wise":
-            return {"placement": "device", "synchronous": True}
-        return {"placement": "greedy" if self.is_random else self.name, "synchronous": False}
+            return {"placement": "device", "max_window": 1}
+        return {"placement": "greedy" if self.is_random else self.name, "max_window": 16}
 
     @property
     def is_random(self) -> bool:

@@ -60,7 +60,7 @@ def answers(num_questions: int) -> dict[str, Any]:
     pair, found = bundled_pair(Config()), {}
     for name, settings in {
         "top_p": ["codec.name=top_p"],
-        **{f"race lists {depth}": [f"codec.depth={depth}"] for depth in (4, 8)},
+        **{f"race lists {depth}": [f"codec.parameters={{depth = {depth}}}"] for depth in (4, 8)},
     }.items():
         config = Config.load(None, settings)
         for temperature in (0.0, 1.0):

@@ -89,7 +89,7 @@ class SchedulerActor(_Adviser):
         decoding, scheduler = self.config.decoding, self.config.scheduler
         load_policy(decoding.placement, scheduler.parameters, self.place)
         if self.party in (Party.DEVICE, SERVER):
-            load_length_policy(decoding.length_policy, scheduler.length_parameters, self.place)
+            load_length_policy(decoding.length_policy, scheduler.parameters, self.place)
         return await super().bind()
 
     def handle(self, message: Any, source: str) -> list[Send]:

@@ -149,7 +149,7 @@ def spec_of(config: Config) -> SessionSpec:
             name: layout for name in config.parties if (layout := config.party(name).documents) != "rows"
         },
         workers=tuple(config.workers),
-        weights=shares_of(config.workers) if config.is_federated and weights.workers == "fixed" else (),
+        weights=shares_of(config.workers),
         on_peer_loss=link.on_peer_loss,
         peer_loss_margin_s=link.peer_loss_margin_s,
         race_depth=config.codec.race_depth,

@@ -27,6 +27,6 @@ def codec_of(config: CodecConfig, where: str = "This process") -> Codec:
 
     where: the process that imports it, in words. Raises ConfigError.
     """
-    codec = call("codec.name", config.address, config.parameters, "codec.parameters", where)
+    codec = call("codec.name", config.address, config.whole_parameters, "codec.parameters", where)
     check_has(codec, MEMBERS, "codec.name", config.address, "codec")
     return cast(Codec, codec)

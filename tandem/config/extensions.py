@@ -9,9 +9,9 @@ import inspect
 from collections.abc import Mapping
 from importlib import import_module
 from types import ModuleType
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
-from pydantic import Field
+from pydantic import Field, model_validator
 from pydantic.dataclasses import dataclass
 
 from tandem.config.checks import STRICT, Extension, Settings
@@ -21,6 +21,9 @@ Parameters = dict[str, bool | int | float | str]
 """What FUNCTION is called with, by name."""
 
 
+DEPTH = 8
+MAX_DEPTH = 1024
+"""Tokens of a query's first race list: by default, and at most."""
 CODECS: Mapping[str, str] = {
     "auto": "tandem.codecs.top_p:TopP",
     "top_p": "tandem.codecs.top_p:TopP",
@@ -33,29 +36,40 @@ CODECS: Mapping[str, str] = {
 class CodecConfig(Settings):
     """How distributions are compressed before a draft is drawn.
 
-    "auto" decides twice: votes are race lists of `depth` tokens where several vote with coupled drafts, and elsewhere
-    whole distributions go through top_p.
+    "auto" decides twice: votes are race lists where several vote with coupled drafts, and elsewhere whole distributions
+    go through top_p.
     """
 
     name: Literal["auto", "top_p", "top_k"] | Extension = Field(
         default="auto",
         description="auto: race lists where several vote with coupled drafts, else top_p; MODULE:FUNCTION is your own",
     )
-    depth: int = Field(
-        default=8,
-        ge=1,
-        le=1024,
-        description="auto: tokens of the first race list of a query; adapted from then on",
-    )
     parameters: Parameters = Field(
         default_factory=dict,
-        description="parameters of the codec; top_p: p (0.8), max_tokens (4096); top_k: k (16), rest (renormalise)",
+        description="parameters of the codec; auto: depth (8) of a query's first race list, and those of top_p; top_p: "
+        "p (0.8), max_tokens (4096); top_k: k (16), rest (renormalise)",
     )
+
+    @model_validator(mode="after")
+    def _check_depth(self) -> CodecConfig:
+        depth = self.parameters.get("depth", DEPTH)
+        if self.name == "auto" and (type(depth) is not int or not 1 <= depth <= MAX_DEPTH):
+            raise ConfigError(
+                f'The parameter depth of codec.name = "auto" must be a whole number of at least 1 and of at most '
+                f"{MAX_DEPTH}, but it is {depth!r}; the default is {DEPTH}."
+            )
+        return self
 
     @property
     def race_depth(self) -> int:
-        """Tokens of a query's first race list; 0: votes are whole distributions under every rule."""
-        return self.depth if self.name == "auto" else 0
+        """Tokens of a query's first race list, adapted from then on; 0: votes are whole distributions."""
+        return cast(int, self.parameters.get("depth", DEPTH)) if self.name == "auto" else 0
+
+    @property
+    def whole_parameters(self) -> Parameters:
+        """Parameters of the codec of whole distributions."""
+        own = {"depth"} if self.name == "auto" else set()
+        return {name: value for name, value in self.parameters.items() if name not in own}
 
     @property
     def address(self) -> str:
@@ -65,13 +79,14 @@ class CodecConfig(Settings):
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class SchedulerConfig(Settings):
-    """Parameters of policies of your own, where `decoding.placement` or `decoding.length_policy` names one."""
+    """Parameters of a policy of your own, where `decoding.placement` or `decoding.length_policy` names one.
+
+    No mode asks both: placement is chosen in mode dual, lengths are in the others.
+    """
 
     parameters: Parameters = Field(
-        default_factory=dict, description="parameters of a placement policy of your own"
-    )
-    length_parameters: Parameters = Field(
-        default_factory=dict, description="parameters of a length policy of your own"
+        default_factory=dict,
+        description="parameters of a placement policy, or of a length policy, of your own",
     )
 
 

@@ -17,6 +17,16 @@ S = TypeVar("S", bound=Settings)
 TABLES: Mapping[str, type[Settings]] = {"workers": WorkerConfig}
 """Fields of a tree that hold groups by a name that the user chooses: sections such as [workers.alice]."""
 
+REMOVED: Mapping[str, str] = {
+    "codec.depth": 'it is a parameter of codec.name = "auto": codec.parameters = {depth = 8}',
+    "decoding.synchronous": "the token-wise loop is decoding.max_window = 1",
+    "http.max_body_bytes": "a request has 4 MB at most",
+    "http.max_document_bytes": "a file that is uploaded has 32 MB at most; `tandem index` takes longer ones",
+    "scheduler.length_parameters": "scheduler.parameters are those of either policy",
+    "weights.workers": "a worker counts by its documents, unless some worker has a weight",
+}
+"""Settings that are gone: what stands in their place."""
+
 
 def read_toml(path: Path) -> dict[str, Any]:
     """The content of a file of settings. Raises ConfigError."""
@@ -115,7 +125,9 @@ def find(key: str, tree: Settings) -> tuple[str, Setting, Any]:
 
 
 def unknown(key: str, tree: Settings, problem: str = "is not a setting") -> ConfigError:
-    """The error for a key that does not exist: it names the nearest one."""
+    """The error for a key that does not exist: it names what replaced it, or the nearest one."""
+    if key in REMOVED:
+        return ConfigError(f"The setting {key} was removed: {REMOVED[key]}.")
     keys = [f"{section}.{setting.name}" for section, setting, _ in walk(tree)]
     section = key.rpartition(".")[0]
     if member := _new_member(section):

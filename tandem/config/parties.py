@@ -140,9 +140,10 @@ class WorkerConfig(PartyConfig):
     """One worker of mode "federated": a party, and the weight of its votes."""
 
     weight: float = Field(
-        default=1.0,
-        ge=0,
-        description="weight of its votes where weights.workers is fixed; those of all workers are scaled to sum 1",
+        default=-1.0,
+        ge=-1,
+        description="fixed weight of its votes, scaled so that all sum to 1; -1: its documents decide, as in dual, or "
+        "1 beside a worker with a fixed one",
     )
 
 
@@ -193,12 +194,10 @@ def check_no_workers(workers: Mapping[str, WorkerConfig], mode: str, home: str =
         )
 
 
-def check_federation(
-    server: PartyConfig, workers: Mapping[str, WorkerConfig], weighed_by: str, home: str = ""
-) -> None:
+def check_federation(server: PartyConfig, workers: Mapping[str, WorkerConfig], home: str = "") -> None:
     """Raise ConfigError, one sentence, unless a server and these workers can answer together.
 
-    weighed_by: "fixed" weights, or the scores of each worker's "documents". home: who is asked; empty: the server.
+    home: who is asked; empty: the server.
     """
     if not MIN_WORKERS <= len(workers) < MAX_PARTIES:
         names = ", ".join(workers) or "none"
@@ -227,12 +226,6 @@ def check_federation(
                 f'There are bundled documents of device and cloud only, but {section}.index is "{party.index}"; name a '
                 f"folder that `tandem index` wrote, or set {section}.num_documents to 0."
             )
-    weighted = [name for name in workers if workers[name].weight != WorkerConfig().weight]
-    if weighed_by == "documents" and weighted:
-        raise ConfigError(
-            f'Documents decide how much a worker counts (weights.workers = "documents"), but workers.{weighted[0]}'
-            f'.weight is {workers[weighted[0]].weight:g}; leave it out, or set weights.workers to "fixed".'
-        )
     if not any(worker.weight for worker in workers.values()):
         raise ConfigError(
             f"The weights of all workers are 0 ({', '.join(workers)}), so nobody has a vote; set one above 0."
@@ -240,6 +233,8 @@ def check_federation(
 
 
 def shares_of(workers: Mapping[str, WorkerConfig]) -> tuple[float, ...]:
-    """The weights of the workers, scaled to sum 1."""
-    total = sum(worker.weight for worker in workers.values())
-    return tuple(worker.weight / total for worker in workers.values())
+    """The fixed weights of the workers, scaled to sum 1; empty where documents decide."""
+    if all(worker.weight < 0 for worker in workers.values()):
+        return ()
+    weights = [worker.weight if worker.weight >= 0 else 1.0 for worker in workers.values()]
+    return tuple(weight / sum(weights) for weight in weights)

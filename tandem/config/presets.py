@@ -34,7 +34,6 @@ PRESETS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
             "mode": "dual",
             "draft_rule": "algorithm1",
             "placement": "greedy",
-            "synchronous": False,
         },
         "weights": {"question": 0.0, "evidence": 0.0},
     },

@@ -52,16 +52,12 @@ class HttpConfig(Settings):
     """What the HTTP server gives its clients (`tandem serve`)."""
 
     send_timeout_s: ClassVar[float] = 60.0  # longest wait for a client that does not read
+    max_body_bytes: ClassVar[int] = 4_000_000  # of a request that is no document
+    max_document_bytes: ClassVar[int] = 32_000_000  # of a file that is added to the device's documents
     max_queries: int = Field(
         default=64,
         ge=1,
         description="queries of HTTP clients open or waiting at once, at most; one more is refused with status 429",
-    )
-    max_body_bytes: int = Field(default=4_000_000, ge=1, description="size of a request, in bytes")
-    max_document_bytes: int = Field(
-        default=32_000_000,
-        ge=1,
-        description="size of a file that is added to the device's documents, in bytes",
     )
     drain_timeout_s: float = Field(
         default=30.0, gt=0, description="longest wait for open answers when the server is stopped, in seconds"
@@ -94,10 +90,11 @@ class DecodingConfig(Settings):
         default="mirror",
         description="who aggregates: one party, both (mirror), whoever makes a token cheaper (greedy), or a policy",
     )
-    synchronous: bool = Field(
-        default=False, description="no draft before the previous token is committed (the token-wise loop)"
+    max_window: int = Field(
+        default=16,
+        ge=1,
+        description="most drafts past the last committed token; 1: each waits for the one before (the token-wise loop)",
     )
-    max_window: int = Field(default=16, ge=1, description="most drafts past the last committed token")
     max_proposal: int = Field(
         default=4,
         ge=0,
@@ -152,7 +149,6 @@ class DecodingOptions(TypedDict, total=False):
     mode: ModeName | None
     draft_rule: DraftRuleName | None
     placement: Placement | None
-    synchronous: bool | None
     max_window: int | None
     max_proposal: int | None
     length_policy: LengthPolicyName | None
@@ -228,10 +224,6 @@ class WeightsConfig(Settings):
         le=1,
         description="what is kept of this evidence at each token; 1: all of it",
     )
-    workers: Literal["documents", "fixed"] = Field(
-        default="documents",
-        description="federated: each worker counts by its documents' relevance, as in dual, or by its weight (fixed)",
-    )
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -303,7 +295,7 @@ class Config(Settings):
             self._check_inline()
         check_parties(self._by_party(), self.cluster.runtime)
         if self.is_federated:
-            check_federation(self.server, self.workers, self.weights.workers, self.decoding.home)
+            check_federation(self.server, self.workers, self.decoding.home)
         else:
             check_no_workers(self.workers, self.decoding.mode, self.decoding.home)
         return self

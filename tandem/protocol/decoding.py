@@ -507,13 +507,7 @@ class DraftingSession(DecodingSession):
             party
         ).votes  # then each token is a proposal of its own, with its distribution
         self.length = 1 if self.has_vote else spec.rules.first_length
-        self.window = (
-            1
-            if spec.decoding.synchronous
-            else min(4, spec.decoding.max_window)
-            if self.has_vote
-            else spec.decoding.max_window
-        )
+        self.window = min(4, spec.decoding.max_window) if self.has_vote else spec.decoding.max_window
         self._is_alone = False  # no voter is there: the answer goes on with what is drafted here
         self._num_proposed = 0  # tokens of the line that are committed or proposed
         self._asked_step = -1  # for which a proposal without tokens asked
@@ -645,8 +639,7 @@ class DraftingSession(DecodingSession):
     def _on_order(self, message: Any) -> list[Send]:
         match message:
             case Window():
-                if not self.spec.decoding.synchronous:
-                    self.window = max(1, min(message.size, self.spec.decoding.max_window))
+                self.window = max(1, min(message.size, self.spec.decoding.max_window))
             case Alone():
                 self._is_alone = message.is_alone
             case ProposalLength():

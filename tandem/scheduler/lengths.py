@@ -144,7 +144,7 @@ class BestLength:
 LENGTH_POLICIES = Loader[LengthPolicy](
     "length policy",
     "decoding.length_policy",
-    "scheduler.length_parameters",
+    "scheduler.parameters",
     ("choose", "observe"),
     "the device",
 )

@@ -105,7 +105,7 @@ def _check_name(name: str) -> None:
 
 async def _save(request: Request, path: Path, max_bytes: int) -> None:
     """Write the body to a file. Raises ApiError if it is longer."""
-    remedy = "split it, or raise http.max_document_bytes"
+    remedy = "split it, or add its folder with `tandem index`"
     with path.open("wb") as file:
         async for part in read_parts(request, max_bytes, "A document", remedy, "document_too_large"):
             await asyncio.to_thread(file.write, part)

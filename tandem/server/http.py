@@ -130,7 +130,7 @@ def _in_words_of_request(error: TandemError, names: Mapping[str, str]) -> str:
 
 async def read_object(request: Request, max_bytes: int) -> dict[str, Any]:
     """The JSON object that a request carries. Raises ApiError."""
-    remedy = "shorten it, or raise http.max_body_bytes"
+    remedy = "shorten it"
     parts = read_parts(request, max_bytes, "A request", remedy, "request_too_large")
     text = b"".join([part async for part in parts])
     try:

@@ -419,9 +419,8 @@ tokens, by worker."""
 
 
 def configure(config: Config) -> Config:
-    """The settings of the clusters: fixed weights of workers, and document weights that stay as they begin, so that
-    nothing but the mode takes time."""
-    return replace(config, weights=replace(config.weights, question=0.0, evidence=0.0, workers="fixed"))
+    """The settings of the clusters: document weights stay as they begin, so that nothing but the mode takes time."""
+    return replace(config, weights=replace(config.weights, question=0.0, evidence=0.0))
 
 
 SUITE = Suite(

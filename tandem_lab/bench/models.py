@@ -88,7 +88,9 @@ def close_federation(config: Config, workers: Sequence[str], noise: float = CLOS
         names = (SERVER, *workers)
         folders = {name: Path(folder, name) for name in names}
         build_models(list(folders.values()), noise)
-        voters = {name: _with_model(WorkerConfig(num_documents=0), folders[name]) for name in workers}
+        voters = {
+            name: _with_model(WorkerConfig(num_documents=0, weight=1), folders[name]) for name in workers
+        }
         server = _with_model(replace(config.server, num_documents=0), folders[SERVER])
         decoding = replace(config.decoding, mode="federated")
         yield replace(config, decoding=decoding, server=server, workers=voters)

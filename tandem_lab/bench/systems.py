@@ -41,7 +41,7 @@ class System:
     @property
     def is_speculative(self) -> bool:
         """Whether a side may draft what is thrown away."""
-        return self.kind == "together" and not self.options["synchronous"]
+        return self.kind == "together" and self.options["max_window"] > 1
 
     @property
     def calls_cloud(self) -> bool:
@@ -54,8 +54,8 @@ class System:
         return self.options.get("draft_rule") in ("algorithm1", "rejection")
 
 
-def _together(placement: str, draft_rule: str = "coupled", *, synchronous: bool = False) -> dict[str, Any]:
-    return {"placement": placement, "draft_rule": draft_rule, "synchronous": synchronous}
+def _together(placement: str, draft_rule: str = "coupled", *, max_window: int = 16) -> dict[str, Any]:
+    return {"placement": placement, "draft_rule": draft_rule, "max_window": max_window}
 
 
 def _tandem(placement: str, what: str, dragon: str, draft_rule: str = "coupled") -> System:
@@ -108,7 +108,7 @@ DUAL: tuple[System, ...] = (
         kind="together",
         what="no draft before the previous token is committed; the device aggregates",
         dragon="7.2, DRDG/TW",
-        options=_together("device", synchronous=True),
+        options=_together("device", max_window=1),
     ),
     System(
         name="DRDG/SW-dense",

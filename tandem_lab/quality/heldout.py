@@ -74,9 +74,7 @@ def heldout_spec(config: Config) -> SessionSpec:
     Who aggregates, which texts end an answer and what a lost peer means are fixed, so that runs with different
     settings compare.
     """
-    return change_spec(
-        spec_of(config), synchronous=True, placement="device", stop=(), on_peer_loss="continue"
-    )
+    return change_spec(spec_of(config), max_window=1, placement="device", stop=(), on_peer_loss="continue")
 
 
 def worlds(num_questions: int, seed: int) -> Iterator[tuple[World, Sequence[Question]]]:

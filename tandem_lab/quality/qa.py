@@ -173,7 +173,7 @@ def predictions(
         spec_of(config),
         query=question.text,
         seed=seed,
-        decoding=replace(config.decoding, synchronous=True, placement="device"),
+        decoding=replace(config.decoding, max_window=1, placement="device"),
         on_peer_loss="continue",
         eos_token_ids=tuple(parties.engines[Party.DEVICE].eos_token_ids),
     )

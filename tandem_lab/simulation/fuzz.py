@@ -154,7 +154,7 @@ def expected(seed: int) -> tuple[int, ...]:
     scenario = make_scenario(seed)
     if has_oracle(scenario.spec):
         return answer(scenario.spec, _finished(scenario), first_end=scenario.first_end)
-    spec = change_spec(scenario.spec, synchronous=True, placement="device", on_peer_loss="wait")
+    spec = change_spec(scenario.spec, max_window=1, placement="device", on_peer_loss="wait")
     run = VirtualRun(
         spec, _worlds(scenario, is_rounding=False), CODEC, finished=_finished(scenario), seed=seed
     )

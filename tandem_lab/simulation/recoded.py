@@ -30,7 +30,7 @@ class RecodedWorld(World):
 def simulate_codec(codec: Codec, seed: int, link: Link | None = None, **settings: Any) -> Outcome:
     """One answer of scripted models, coupled drafts, every frame encoded and decoded by the protocol.
 
-    settings: fields of the session's spec, such as placement="mirror" or synchronous=True; with RaceLists a race_depth.
+    settings: fields of the session's spec, such as placement="mirror" or max_window=1; with RaceLists a race_depth.
     """
     spec = change_spec(
         make_scenario(seed).spec,

@@ -80,9 +80,10 @@ def replay(
 
     Raises RuntimeError if the run does not give just that sequence: then its time would say nothing.
     """
-    is_synchronous = strategy == "token-wise"
-    placement = "device" if is_synchronous else strategy
-    spec = scripted_spec(len(accepted), placement=placement, synchronous=is_synchronous, seed=seed, **changes)
+    options = (
+        {"placement": "device", "max_window": 1} if strategy == "token-wise" else {"placement": strategy}
+    )
+    spec = scripted_spec(len(accepted), seed=seed, **options, **changes)
     run = VirtualRun(
         spec,
         {party: ScriptedModel(party, accepted) for party in PARTIES},

@@ -145,7 +145,7 @@ def test_one_row_on_both_parties(rag: Tandem, baselines: Baselines) -> None:
     answer = rag.query(QUESTION, seed=7)
     assert answer.reason in ("eos", "length")
     assert len(answer.sources) == 2
-    assert answer.token_ids == rag.query(QUESTION, seed=7, synchronous=True).token_ids
+    assert answer.token_ids == rag.query(QUESTION, seed=7, max_window=1).token_ids
 
 
 def test_the_device_hands_no_texts_out(rag: Tandem) -> None:

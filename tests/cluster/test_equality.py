@@ -40,7 +40,7 @@ def test_speculative_equals_synchronous(rag: Tandem, num_pairs: int) -> None:
     def ask(numbers: list[int], **options: Any) -> list[Answer]:
         return ask_all(rag, [(pairs[n][0], {**SHORT, **options, "seed": pairs[n][1]}) for n in numbers])
 
-    synchronous = ask(list(range(num_pairs)), synchronous=True)
+    synchronous = ask(list(range(num_pairs)), max_window=1)
     num_rejected = num_handovers = 0
     for turn, placement in enumerate(PLACEMENTS):
         is_random = placement == "random"
@@ -65,7 +65,7 @@ def test_different_seeds_give_different_answers(rag: Tandem) -> None:
 def test_algorithm1_is_a_function_of_the_seed_too(rag: Tandem) -> None:
     question = read_bundled_questions()[1].question
     ways = (
-        {"placement": "device", "synchronous": True},
+        {"placement": "device", "max_window": 1},
         {"placement": "device"},
         {"placement": "cloud"},
         {"placement": "greedy"},

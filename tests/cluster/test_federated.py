@@ -38,8 +38,7 @@ def overrides(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
     folder = tmp_path_factory.mktemp("federation")
     server = request.param if request.param != "untrained" else str(write_untrained(folder / "untrained"))
     owners = settings_of(folder, "alice=device", "bob=cloud", server=server)
-    fixed = ("weights.workers=fixed", "workers.bob.weight=0.75")
-    return (*owners, *fixed) if request.param == "untrained" else owners
+    return (*owners, "workers.bob.weight=0.75") if request.param == "untrained" else owners
 
 
 @pytest.fixture(scope="module")

@@ -30,9 +30,8 @@ OPTIONS: dict[str, Any] = {"seed": 3, "temperature": 1.0, "max_new_tokens": MAX_
 def overrides(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
     """One of the four has no documents and counts half; votes are cut to 32 tokens."""
     owners = settings_of(tmp_path_factory.mktemp("four"), "ada=device", "ben=cloud", "cleo=cloud", "dan=")
-    fixed = ("weights.workers=fixed", "workers.dan.weight=0.5")
     votes = ("codec.name=top_k", "codec.parameters={k = 32}")
-    return (*owners, *fixed, *votes, "link.on_peer_loss=continue")
+    return (*owners, "workers.dan.weight=0.5", *votes, "link.on_peer_loss=continue")
 
 
 @pytest.fixture(scope="module")

@@ -26,7 +26,11 @@ OWN_CLUSTER = "one more cluster to kill"
 )
 def mode(request: pytest.FixtureRequest) -> dict[str, Any]:
     """Options of a query each of whose tokens, or proposals, crosses the link before the next."""
-    return {"mode": request.param, "pacing": "stop_and_wait", "synchronous": request.param == "dual"}
+    return {
+        "mode": request.param,
+        "pacing": "stop_and_wait",
+        "max_window": 1 if request.param == "dual" else 16,
+    }
 
 
 @pytest.fixture(scope="module")

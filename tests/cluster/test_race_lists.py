@@ -22,7 +22,7 @@ from tandem_lab.training.bundle import read_bundled_questions
 pytestmark = pytest.mark.nightly("a cluster of its own: lists of depth 2")
 
 NUM_QUESTIONS = 6
-SETTINGS = ("codec.depth=2",)
+SETTINGS = ("codec.parameters={depth = 2}",)
 """Lists so short that some leave the winner open."""
 QUESTIONS = [question.question for question in read_bundled_questions()][:NUM_QUESTIONS]
 

@@ -40,7 +40,7 @@ def main(name: str, out: str) -> None:
             for number, question in enumerate(questions):
                 options = {"seed": 7 + number, "temperature": temperature}
                 lab.shape(Shape())
-                found = {"near": as_dict(tandem.query(question, synchronous=True, **options))}
+                found = {"near": as_dict(tandem.query(question, max_window=1, **options))}
                 lab.shape(FAR)
                 for placement in ("mirror", "device"):
                     found[placement] = as_dict(tandem.query(question, placement=placement, **options))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 import httpx
 import pytest
@@ -11,14 +10,12 @@ import pytest
 pytest.importorskip("fastapi")
 
 from tandem import Config, Tandem
-from tandem.config.schema import HttpConfig
 from tests.server.running import Served, serving
 
 
 @pytest.fixture(scope="session")
 def tandem() -> Iterator[Tandem]:
-    config = replace(Config(), http=HttpConfig(max_body_bytes=100_000))
-    with Tandem.launch(config, runtime="inline") as launched:
+    with Tandem.launch(Config(), runtime="inline") as launched:
         yield launched
 
 

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tandem.client.request import spec_of
-from tandem.config.files import replace_settings, walk
+from tandem.config.files import REMOVED, replace_settings, walk
 from tandem.config.sampling import SamplingParams
 from tandem.config.schema import Config, PartyConfig
 from tandem.errors import ConfigError
@@ -86,7 +86,7 @@ def test_overrides_win_and_need_no_quotes(tmp_path: Path) -> None:
     [
         ("sampling.stop=END", ("END",)),
         ('sampling.stop=["a", "b"]', ("a", "b")),
-        ("decoding.synchronous=true", True),
+        ("link.allow_plain=true", True),
         ('cluster.address="a=b"', "a=b"),
         ("cluster.address=", ""),
     ],
@@ -95,6 +95,15 @@ def test_override_values(override: str, expected: object) -> None:
     config = Config.load(None, [override])
     section, name = override.partition("=")[0].split(".")
     assert getattr(getattr(config, section), name) == expected
+
+
+@pytest.mark.parametrize("key", REMOVED)
+def test_what_was_removed_says_what_stands_in_its_place(tmp_path: Path, key: str) -> None:
+    section, _, name = key.partition(".")
+    (tmp_path / "old.toml").write_text(f"[{section}]\n{name} = 1\n")
+    for load in (lambda: Config.load(None, [f"{key}=1"]), lambda: Config.load(tmp_path / "old.toml")):
+        with pytest.raises(ConfigError, match=f"^The setting {re.escape(key)} was removed: .*\\.$"):
+            load()
 
 
 def test_relative_paths_count_from_where_they_were_written(
@@ -157,20 +166,24 @@ WRONG = [
         "cloud.num_documents=-2",
         RANGE.format("cloud.num_documents", "a whole number of at least -1", "-2", "-1"),
     ),
-    (
-        "codec.depth=0",
-        RANGE.format("codec.depth", "a whole number of at least 1 and of at most 1024", "0", "8"),
+    *(
+        (
+            f"codec.parameters={{depth = {depth}}}",
+            'The parameter depth of codec.name = "auto" must be a whole number of at least 1 and of at most 1024, but '
+            f"it is {shown}; the default is 8.",
+        )
+        for depth, shown in (("0", "0"), ("1.5", "1.5"), ("true", "True"), ("1025", "1025"))
     ),
     (
-        "codec.depth=1.5",
-        RANGE.format("codec.depth", "a whole number of at least 1 and of at most 1024", "1.5", "8"),
+        "link.port=65536",
+        RANGE.format("link.port", "a whole number of at least 0 and of at most 65535", "65536", "0"),
     ),
     (
         "weights.memory=2",
         RANGE.format("weights.memory", "a number of at least 0 and of at most 1", "2", "0.8"),
     ),
     ("device.model=", RANGE.format("device.model", "a text that is not empty", "''", '"auto"')),
-    ("decoding.synchronous=1", RANGE.format("decoding.synchronous", "true or false", "1", "false")),
+    ("link.allow_plain=1", RANGE.format("link.allow_plain", "true or false", "1", "false")),
     (
         "device.num_threads=true",
         RANGE.format("device.num_threads", "a whole number of at least 1", "True", "1"),
@@ -231,7 +244,7 @@ def test_votes_are_race_lists_where_coupled_drafts_of_both_parties_race() -> Non
     def has_lists(*settings: str) -> bool:
         return spec_of(Config.load(None, ["decoding.placement=device", *settings])).rules.has_race_lists
 
-    assert spec_of(Config.load(None, ["codec.depth=5"])).race_depth == 5
+    assert spec_of(Config.load(None, ["codec.parameters={depth = 5}"])).race_depth == 5
     assert has_lists()
     assert not has_lists("decoding.draft_rule=algorithm1")
     assert not has_lists("decoding.mode=speculative")
@@ -254,8 +267,8 @@ def test_votes_are_race_lists_where_coupled_drafts_of_both_parties_race() -> Non
         ("[sampling]\nstop = ''", "must be a text or a list of texts, none of them empty, but it is ''"),
         ("[device]\nindex = 3", "device.index must be a text that is not empty, but it is 3"),
         (
-            "[codec]\ndepth = '5'",
-            "codec.depth must be a whole number of at least 1 and of at most 1024, but it is '5'",
+            "[codec.parameters]\ndepth = '5'",
+            "must be a whole number of at least 1 and of at most 1024, but it is '5'",
         ),
     ],
 )

@@ -57,10 +57,10 @@ def test_custom_codec_carries_whole_sessions(seed: int) -> None:
     import custom_codec
 
     codec = codec_of(CodecConfig(name="custom_codec:TopK8", parameters={"k": 4}))
-    wanted = simulate_codec(codec, seed, Link(), synchronous=True, placement="device").tokens
+    wanted = simulate_codec(codec, seed, Link(), max_window=1, placement="device").tokens
     bad_link = Link(delay_s=0.1, jitter_s=0.1, drop=0.05)
     for placement in ("device", "cloud", "mirror"):
-        assert simulate_codec(codec, seed, bad_link, placement=placement, synchronous=False).tokens == wanted
+        assert simulate_codec(codec, seed, bad_link, placement=placement, max_window=16).tokens == wanted
     assert wanted[Party.DEVICE] == wanted[Party.CLOUD]
     assert len(wanted[Party.DEVICE]) > 12
     assert codec.fingerprint() != custom_codec.TopK8(k=5).fingerprint()
@@ -89,8 +89,8 @@ def test_custom_policy_hands_over_and_changes_no_token() -> None:
     """The parties take turns every three tokens: the answer is that of a fixed placement."""
     load_policy("custom_policy:Alternate", {"period": 3}, "This process")
     link = Link(delay_s=0.1, jitter_s=0.1, drop=0.05)
-    outcome = simulate_codec(CODEC, 2, link, placement="custom_policy:Alternate", synchronous=False)
-    wanted = simulate_codec(CODEC, 2, Link(), placement="device", synchronous=True)
+    outcome = simulate_codec(CODEC, 2, link, placement="custom_policy:Alternate", max_window=16)
+    wanted = simulate_codec(CODEC, 2, Link(), placement="device", max_window=1)
     assert outcome.tokens == wanted.tokens
     handovers = [
         (event.step, event.aggregator) for event in outcome.events if isinstance(event, PlacementEvent)

@@ -34,8 +34,6 @@ from tandem.transport.port import LinkCounters, add_counters
 FILE = """
 [decoding]
 mode = "federated"
-[weights]
-workers = "fixed"
 [server]
 model = "bundled-drafter"
 [workers.alice]
@@ -46,12 +44,11 @@ num_documents = 0
 """
 WORKERS = ["workers.alice.index=/home/ada/notes", "workers.bob.num_documents=0"]
 FEDERATED = ["decoding.mode=federated", *WORKERS]
-FIXED = ["weights.workers=fixed"]
 
 
 @pytest.fixture
 def config() -> Config:
-    return Config.load(None, [*FEDERATED, *FIXED, "workers.alice.weight=3"])
+    return Config.load(None, [*FEDERATED, "workers.alice.weight=3"])
 
 
 def described(config: Config) -> dict[str, dict[str, Any]]:
@@ -116,11 +113,11 @@ def test_each_party_is_told_its_own_paths_alone(config: Config) -> None:
             "that `tandem index` wrote, or set workers.bob.num_documents to 0.",
         ),
         (
-            [*FEDERATED, "workers.bob.weight=-1"],
-            "The setting workers.bob.weight must be a number of at least 0, but it is -1; the default is 1.0.",
+            [*FEDERATED, "workers.bob.weight=-2"],
+            "The setting workers.bob.weight must be a number of at least -1, but it is -2; the default is -1.0.",
         ),
         (
-            [*FEDERATED, *FIXED, "workers.alice.weight=0", "workers.bob.weight=0"],
+            [*FEDERATED, "workers.alice.weight=0", "workers.bob.weight=0"],
             "The weights of all workers are 0 (alice, bob), so nobody has a vote; set one above 0.",
         ),
         (
@@ -132,11 +129,6 @@ def test_each_party_is_told_its_own_paths_alone(config: Config) -> None:
             'The draft rule "rejection" is for mode "speculative"',
         ),
         (["workers=3"], "'workers' is not a setting"),
-        (
-            [*FEDERATED, "workers.bob.weight=2"],
-            'Documents decide how much a worker counts (weights.workers = "documents"), but workers.bob.weight is 2; '
-            'leave it out, or set weights.workers to "fixed".',
-        ),
     ],
 )
 def test_what_cannot_be_is_one_sentence(overrides: list[str], sentence: str) -> None:
@@ -177,7 +169,6 @@ def test_documents_may_say_how_much_a_worker_counts() -> None:
     assert spec.roles.voters == ("alice", "bob")
     assert spec.roles.weighs_by_documents
     assert SessionSpec.from_json(spec.to_json()) == spec
-    assert config.seen_by("alice").weights.workers == "documents"
 
 
 def test_votes_are_race_lists_unless_a_codec_is_named(config: Config) -> None:
@@ -290,7 +281,7 @@ def test_what_a_worker_was_started_with_is_known(config: Config) -> None:
     assert start_settings(changed, "alice").keys() - start_settings(config, "alice").keys() == {
         "workers.alice.dtype"
     }
-    heavier = Config.load(None, [*FEDERATED, *FIXED, "workers.alice.weight=3"])
+    heavier = Config.load(None, [*FEDERATED, "workers.alice.weight=3"])
     assert start_settings(heavier, "alice") == start_settings(config, "alice")
     ignored = explain_ignored(changed, [("alice", start_settings(config, "alice"))])
     assert ignored is not None

@@ -32,7 +32,7 @@ UNUSUAL = Config(
     device=PartyConfig(num_documents=2, documents="both"),
     cloud=PartyConfig(num_documents=5),
     sampling=SamplingParams(temperature=0.7, top_k=40, min_p=0.05, max_new_tokens=9, stop=("\n",)),
-    decoding=DecodingConfig(draft_rule="algorithm1", placement="cloud", synchronous=True, max_window=3),
+    decoding=DecodingConfig(draft_rule="algorithm1", placement="cloud", max_window=3),
     weights=WeightsConfig(scale=2.5, question=0.75, evidence=0.5, memory=0.25),
     link=LinkConfig(on_peer_loss="fail", peer_loss_margin_s=0.5),
 )
@@ -68,8 +68,8 @@ def test_what_no_setting_says_stays_empty() -> None:
 
 
 def test_held_out_questions_are_asked_token_by_token() -> None:
-    wanted = change_spec(WANTED, placement="device", stop=(), on_peer_loss="continue")
-    assert heldout_spec(replace(UNUSUAL, decoding=replace(UNUSUAL.decoding, synchronous=False))) == wanted
+    wanted = change_spec(WANTED, placement="device", max_window=1, stop=(), on_peer_loss="continue")
+    assert heldout_spec(UNUSUAL) == wanted
 
 
 DESCRIBED: dict[Party, dict[str, Any]] = {

@@ -31,7 +31,7 @@ class _Stepped(_Decoder):
 async def _answer(actor: _Stepped, session: int, rng: random.Random) -> None:
     """Begin, commit each draft some turns after it came, end; RuntimeError if the worker sleeps for good."""
     await _turns(rng.randrange(6))
-    actor.dispatch(actor.handle(begin(session, synchronous=rng.random() < 0.7), "q"))
+    actor.dispatch(actor.handle(begin(session, max_window=1 if rng.random() < 0.7 else 16), "q"))
     for step in range(NUM_TOKENS):
         for _ in range(MOST_TURNS):
             if has_drafted(actor, session, step):

@@ -114,7 +114,7 @@ async def _run(seed: int, num_sessions: int, patience_s: float = 5.0) -> _Decode
     actor.spawn(actor.work(), "work")
     answers = []
     for session in range(num_sessions):
-        actor.dispatch(actor.handle(begin(session, synchronous=rng.random() < 0.7), "q"))
+        actor.dispatch(actor.handle(begin(session, max_window=1 if rng.random() < 0.7 else 16), "q"))
         answers.append(_answer(actor, session, rng, patience_s))
         await asyncio.sleep(rng.choice([0, 0, 1e-3]))
     await asyncio.gather(*answers)

@@ -173,13 +173,16 @@ def test_which_cluster_counts(
 
 
 def test_settings_that_count_for_nothing_there_are_named(ask: Ask, registered: Entry) -> None:
-    registry.register(replace(registered, settings={"codec.depth": "5", "device.dtype": '"bfloat16"'}))
-    settings = ["--set", "device.index=./mine", "--set", "codec.depth=9", "--set", "device.dtype=bfloat16"]
+    registry.register(
+        replace(registered, settings={"codec.parameters": "{depth = 5}", "device.dtype": '"bfloat16"'})
+    )
+    deeper = ["--set", "codec.parameters={depth = 9}"]
+    settings = ["--set", "device.index=./mine", *deeper, "--set", "device.dtype=bfloat16"]
     unknown_there = ["--set", "cloud.index=./pages", "--set", "device.num_documents=2"]
-    note = 'settings   what runs here was started with device.index = "bundled", codec.depth = 5; for yours, use '
+    note = 'was started with device.index = "bundled", codec.parameters = {depth = 5}; for yours, use '
     assert note in ask(*settings, *unknown_there).err
-    note = "settings   what runs here was started with codec.depth = 5; for yours"
-    assert note in ask("--set", "codec.name=top_p", "--set", "codec.depth=9").err
+    note = "was started with codec.parameters = {depth = 5}; for yours"
+    assert note in ask("--set", "codec.name=top_p", *deeper).err
     assert "settings" not in ask().err
 
 

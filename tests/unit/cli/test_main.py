@@ -200,7 +200,7 @@ def test_the_package_offers_its_names_lazily() -> None:
     script = (
         "import sys, tandem; assert 'tandem.config' not in sys.modules;"
         "from tandem import Answer, Config, Party, TokenEvent;"
-        "print(Config().codec.depth, Party.DEVICE, 'ray' in sys.modules)"
+        "print(Config().codec.race_depth, Party.DEVICE, 'ray' in sys.modules)"
     )
     assert python("-c", script).stdout == "8 device False\n"
     assert set(tandem.__all__) <= set(dir(tandem))

@@ -41,7 +41,7 @@ def test_only_what_differs_from_the_defaults_travels() -> None:
 def test_every_decoding_option_travels() -> None:
     """Whatever is added to the group."""
     values = {
-        "mode": "speculative", "draft_rule": "rejection", "placement": "cloud", "synchronous": True, "max_window": 3,
+        "mode": "speculative", "draft_rule": "rejection", "placement": "cloud", "max_window": 3,
         "max_proposal": 5, "length_policy": "best", "uplink_budget_bits": 900, "pacing": "pipelined", "home": "ada",
     }  # fmt: skip
     assert {field.name for field in fields(DecodingConfig)} == values.keys()

@@ -224,7 +224,7 @@ def test_the_window_moves_with_the_commits_and_with_the_profiler() -> None:
 
 
 def test_the_synchronous_loop_drafts_one_token_at_a_time() -> None:
-    made = session(synchronous=True)
+    made = session(max_window=1)
     made.receive(Window(session=1, size=8))
     compute(made, 7)
     assert made.next_job() is None

@@ -51,8 +51,8 @@ def test_speculative_answers_are_those_of_the_cloud_alone(
 def test_the_synchronous_loop_answers_alike(rag: Tandem, placement: str) -> None:
     for seed, question in enumerate(QUESTIONS):
         answers = [
-            rag.query(question, seed=seed, temperature=1.0, placement=placement, synchronous=synchronous)
-            for synchronous in (False, True)
+            rag.query(question, seed=seed, temperature=1.0, placement=placement, max_window=max_window)
+            for max_window in (16, 1)
         ]
         assert answers[0].token_ids == answers[1].token_ids
 
@@ -61,7 +61,7 @@ def test_federated_answers_are_those_of_the_draft_free_loop(tmp_path: Path) -> N
     overrides = (
         *settings_of(tmp_path, "alice=device", "bob=cloud"),
         "cluster.runtime=inline",
-        "weights.workers=fixed",
+        "workers.bob.weight=1",
     )
     config = Config.load(None, ["link.on_peer_loss=wait", *overrides])
     loop = Loop(config)

@@ -161,9 +161,9 @@ def test_the_socket_is_for_this_user_alone(device: int) -> None:
 
 def test_a_setting_that_counts_at_the_start_only_is_named(device: int, tmp_path: Path) -> None:
     said: list[str] = []
-    with Tandem.connect(None, Config.load(None, ["codec.depth=5"]), progress=said.append):
+    with Tandem.connect(None, Config.load(None, ["codec.parameters={depth = 5}"]), progress=said.append):
         pass
-    assert any("was started with codec.depth = 8" in line for line in said)
+    assert any("was started with codec.parameters = {}" in line for line in said)
 
 
 @pytest.mark.parametrize(

@@ -156,7 +156,7 @@ def test_both_parties_together() -> None:
                 "max_new_tokens": 48,
                 "placement": "greedy",
                 "draft_rule": "algorithm1",
-                "synchronous": False,
+                "max_window": 16,
             },
         ),
     ]
@@ -179,7 +179,7 @@ def test_a_second_question_has_its_own_numbers() -> None:
     made = Asker(tandem, tandem)  # type: ignore[arg-type]
     one, other = (made.ask(BY_NAME["DRDG/TW"], SETTING, "Why?", 0, run) for run in range(2))
     assert one.num_forwards == other.num_forwards == {"device": 5, "cloud": 4}
-    assert dict(tandem.asked)["stream"]["synchronous"] is True
+    assert dict(tandem.asked)["stream"]["max_window"] == 1
 
 
 @pytest.mark.parametrize("party", ["device", "cloud"])

@@ -317,8 +317,8 @@ def test_the_full_grid_of_federated_decoding(plan_of: PlanOf) -> None:
     assert {len(each.workers) for each in settings} == {2, 4}
     assert plan.cells[0].systems == FEDERATED
     assert len(plan.clusters()) == 2
-    weights = bench.SUITES["federated"].configure(Config.load(None, ["weights.workers=documents"])).weights
-    assert (weights.workers, weights.question, weights.evidence) == ("fixed", 0, 0)
+    weights = bench.SUITES["federated"].configure(Config()).weights
+    assert (weights.question, weights.evidence) == (0, 0)
 
 
 def test_stragglers(plan_of: PlanOf) -> None:

@@ -57,7 +57,7 @@ def test_speculative_equals_synchronous(pair: LocalPair, number: int) -> None:
     wanted, _ = pair.answer(base)
     for placement in ("device", "cloud", "mirror"):
         link = Link(delay_s=rng.uniform(0, 0.2), jitter_s=rng.uniform(0, 0.2), drop=0.05, duplicate=0.05)
-        spec = change_spec(base, synchronous=False, placement=placement)
+        spec = change_spec(base, max_window=16, placement=placement)
         given, _ = pair.answer(
             spec, link=link, decode_s=lambda party, rng: rng.uniform(0.01, 0.06), seed=number
         )

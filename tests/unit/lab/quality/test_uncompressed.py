@@ -20,7 +20,7 @@ from tandem_lab.training.bundle import read_bundled_questions
 
 NUM_QUESTIONS = 3
 QUESTIONS = [question.question for question in read_bundled_questions()][:NUM_QUESTIONS]
-RACE_LISTS = Config.load(None, ["codec.depth=2"])
+RACE_LISTS = Config.load(None, ["codec.parameters={depth = 2}"])
 SMALL_NUCLEUS = Config.load(None, ["codec.name=top_p", "codec.parameters={p = 0.1}"])
 
 

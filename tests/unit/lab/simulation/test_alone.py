@@ -63,7 +63,7 @@ def test_a_lone_answer_is_the_party_s_own_and_no_frame_is_sent(party: Party) -> 
 def test_speculative_equals_synchronous(party: Party) -> None:
     for seed in SEEDS:
         case = lone(seed, party)
-        assert case.run().tokens == case.having(synchronous=True).run().tokens
+        assert case.run().tokens == case.having(max_window=1).run().tokens
 
 
 @pytest.mark.parametrize("party", PARTIES)

@@ -55,7 +55,7 @@ def check(seed: int, link: Link) -> None:
     with pytest.MonkeyPatch.context() as patch:
         after_every_token(patch)
         outcome = run(seed, link, placement="greedy")
-    expected = run(seed, Link(), placement="device", synchronous=True)
+    expected = run(seed, Link(), placement="device", max_window=1)
     assert outcome.done is not None
     assert outcome.done.reason == "length"
     assert outcome.tokens[Party.DEVICE] == outcome.tokens[Party.CLOUD] == expected.tokens[Party.DEVICE]
@@ -77,7 +77,7 @@ def test_random_placement_hands_over_about_half_the_time() -> None:
     tokens = [event for event in outcome.events if isinstance(event, TokenEvent)]
     by_cloud = sum(event.aggregator is Party.CLOUD for event in tokens)
     assert 60 <= by_cloud <= 140  # 200 fair coins: outside with probability 1e-8
-    assert outcome.tokens[Party.DEVICE] == run(3, Link(), synchronous=True).tokens[Party.DEVICE]
+    assert outcome.tokens[Party.DEVICE] == run(3, Link(), max_window=1).tokens[Party.DEVICE]
 
 
 def test_an_old_aggregator_that_goes_on_deciding_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

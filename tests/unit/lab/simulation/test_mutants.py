@@ -526,10 +526,10 @@ def test_the_property_holds_without_a_mutant() -> None:
 def check_waiting(seed: int) -> None:
     """Token-wise: one forward per token and side, and a round trip lies between two tokens."""
     rtt_s, decode_s = 0.3, 0.03
-    spec = make_spec(seed, synchronous=True, placement="device", max_new_tokens=10)
+    spec = make_spec(seed, max_window=1, placement="device", max_new_tokens=10)
     run = Case(spec, VirtualLink(delay_s=rtt_s / 2)).make(lambda party, rng: decode_s)
     outcome = run.run(60)
-    assert agree(outcome) == synchronous(change_spec(spec, synchronous=False))
+    assert agree(outcome) == synchronous(change_spec(spec, max_window=16))
     times = [event.committed_s for event in outcome.events if isinstance(event, TokenEvent)]
     assert all(later - earlier >= rtt_s + decode_s for earlier, later in pairwise(times))
     assert set(outcome.num_forwards.values()) == {len(times)}

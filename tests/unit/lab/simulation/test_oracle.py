@@ -15,7 +15,7 @@ from tests.unit.lab.simulation.world import Case, agree, make_spec, stop_rule
 def test_the_token_wise_loop_over_a_perfect_link_is_the_reference() -> None:
     num_compared = 0
     for seed in range(60):
-        spec = make_spec(seed, placement="device", synchronous=True)
+        spec = make_spec(seed, placement="device", max_window=1)
         if has_oracle(spec):
             assert agree(Case(spec, Link()).run()) == answer(spec, stop_rule(spec.sampling.max_new_tokens))
             num_compared += 1

@@ -64,7 +64,7 @@ def test_the_events_show_the_sequence(placement: str, link: Link) -> None:
 
 def test_the_token_wise_loop_shows_it_too() -> None:
     accepted = draw_acceptance(12, 0.5, 0.5, Random(1))
-    assert committed(accepted, "device", LINKS["delay"], synchronous=True) == accepted
+    assert committed(accepted, "device", LINKS["delay"], max_window=1) == accepted
 
 
 def test_decode_times_come_in_order_and_again() -> None:

@@ -101,7 +101,7 @@ def synchronous(spec: SessionSpec) -> tuple[int, ...]:
     """What every run must give: the draft-free loop, or for Algorithm 1 the token-wise loop over a perfect link."""
     if has_oracle(spec):
         return answer(spec, stop_rule(spec.sampling.max_new_tokens))
-    outcome = Case(change_spec(spec, synchronous=True, placement="device"), Link()).run()
+    outcome = Case(change_spec(spec, max_window=1, placement="device"), Link()).run()
     return agree(outcome)
 
 
