@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGE, LAB = ROOT / "tandem", ROOT / "tandem_lab"
 BUDGETS = {
     "": 930,
-    "actors": 2250,
+    "actors": 2220,
     "adapters": 440,
     "aggregation": 1300,
     "cli": 4180,
@@ -35,7 +35,7 @@ BUDGETS = {
     "retrieval": 3780,
     "scheduler": 470,
     "server": 2280,
-    "sites": 1450,
+    "sites": 1480,
     "system": 360,
     "transport": 1280,
 }
@@ -163,6 +163,13 @@ KNOWN_CIRCLES: list[list[str]] = []
 """Modules that import each other for annotations until they are one, or have a port between them."""
 BASELINE_METHODS = ("sequence", "written", "cloud_texts", "cloud_caches", "lend_caches")
 """Methods that `Tandem` had in version 0.1 for the laboratory's baselines."""
+
+FEATURES = {
+    "several decoders": ("num_decoders", "decoder_pool", "DecoderPool", "decoder_roles"),
+    "log probabilities": ("logprob",),
+}
+"""Names by which a file of the product takes part in a feature."""
+MAX_FEATURE_FILES = {"several decoders": 3, "log probabilities": 22}
 
 
 class Import(NamedTuple):
@@ -411,6 +418,14 @@ def baseline_methods() -> list[str]:
     return sorted(names & set(BASELINE_METHODS))
 
 
+def feature_files(feature: str) -> list[str]:
+    """Files of the product that mention a feature."""
+    pattern = re.compile("|".join(FEATURES[feature]), re.IGNORECASE)
+    return [
+        str(path.relative_to(ROOT)) for path in product_files() if pattern.search(path.read_text("utf-8"))
+    ]
+
+
 def private_accesses() -> list[str]:
     """Places where a test reads or patches a private attribute of Tandem's own objects, as file:line."""
     own = _private_names()
@@ -475,6 +490,7 @@ def main() -> None:
         "settings for experiments in the product": experiment_settings(),
         "methods of Tandem for baselines": baseline_methods(),
         "private attributes used by tests": len(private_accesses()),
+        **{f"files of {feature}": len(feature_files(feature)) for feature in FEATURES},
     }
     for name, value in figures.items():
         shown = value if not isinstance(value, list) else "none" if not value else ""

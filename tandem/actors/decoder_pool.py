@@ -7,10 +7,9 @@ a decoder is lost --> its sessions are given again, as they stand, each to the o
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from tandem.errors import ClusterError
 from tandem.messages import End, ProposalLength, Window
 from tandem.protocol.outbox import Send
 
@@ -19,39 +18,6 @@ MAX_ENDED = 1024
 
 Order = Window | ProposalLength
 """What profiler and scheduler have a decoder do; they do not know which one has a session."""
-
-
-SAME_DECODERS = {
-    "protocol_version": ("protocol version", "install the same version of tandem-rag on all its nodes"),
-    "weights_fingerprint": ("model", "put the same model on all its nodes"),
-    "vocabulary_fingerprint": ("vocabulary", "put the same model on all its nodes"),
-    "template": ("template", "put the same model on all its nodes"),
-    "template_fingerprint": ("template", "put the same model and settings on all its nodes"),
-    "codec": ("codec", "put the same codec on all its nodes"),
-    "batching": (
-        "outcome of the engine's self-check",
-        "use machines and libraries of one kind for all of them",
-    ),
-}
-"""What all decoders of one party must have in common: an answer must not depend on which of them has it."""
-
-
-def decoder_roles(num_decoders: int) -> tuple[str, ...]:
-    """What the decoders of a party are called: the first as an only one, then "decoder-1", "decoder-2" and so on."""
-    return ("decoder", *(f"decoder-{number}" for number in range(1, num_decoders)))
-
-
-def compare_decoders(described: Mapping[str, Mapping[str, Any]]) -> None:
-    """All decoders of a party must agree. Raises ClusterError that names two values. described: by their names."""
-    first, *others = described
-    for key, (what, remedy) in SAME_DECODERS.items():
-        for other in others:
-            one, another = described[first].get(key), described[other].get(key)
-            if one != another:
-                raise ClusterError(
-                    f"All decoders of a party must have the same {what}, {first} has {one!r} and {other} "
-                    f"{another!r}; {remedy}."
-                )
 
 
 class DecoderPool:

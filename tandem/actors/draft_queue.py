@@ -20,7 +20,7 @@ from functools import reduce
 from typing import Any, ClassVar
 
 from tandem.actors.base import Runtime, SiteActor, remedy_for, report_failure
-from tandem.actors.decoder_pool import DecoderPool, decoder_roles
+from tandem.actors.decoder_pool import DecoderPool
 from tandem.actors.event_log import EventLog
 from tandem.engine.tokenizer import Detokenizer, StopRule
 from tandem.errors import Code, TandemError
@@ -67,7 +67,7 @@ class DraftQueueActor(SiteActor):
         self.num_moved = 0  # sessions that were given to another decoder
         self._ticking = False
         self._renew_again_s = 0.0
-        names = [f"{party}/{role}" for role in decoder_roles(self.config.party(party).num_decoders)]
+        names = [f"{party}/{role}" for role in self.config.party(party).decoder_roles]
         self.decoders = DecoderPool(names, lambda session: session in self.table.sessions)
 
     # ---- control plane ---------------------------------------------------------------------------------------

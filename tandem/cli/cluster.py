@@ -49,7 +49,7 @@ NodeOnly = Annotated[
     bool,
     Option(
         "--node-only",
-        help="only the node, without actors: room for decoders of a party that has several (cloud.num_decoders)",
+        help="only the node, without actors: room for further decoders of a party on another machine",
     ),
 ]
 

@@ -20,7 +20,6 @@ from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from tandem.actors.base import Runtime, SharedProcess
-from tandem.actors.decoder_pool import decoder_roles
 from tandem.actors.ray_handles import (
     RayActor,
     RayActors,
@@ -85,7 +84,7 @@ def plan_processes(party: str, config: Config) -> list[tuple[str, ...]]:
     processes = [
         (role, *shared) if role == "draft_queue" else (role,) for role in ROLES if role not in shared
     ]
-    return [*processes, *((role,) for role in decoder_roles(config.party(party).num_decoders)[1:])]
+    return [*processes, *((role,) for role in config.party(party).spare_roles)]
 
 
 def roles_of(party: str, config: Config) -> set[str]:
@@ -165,7 +164,7 @@ def place(party: str, role: str, config: Config, *, detached: bool) -> dict[str,
         options["num_gpus"] = settings.gpus_per_decoder
     if not detached:
         return options
-    if not is_decoder or settings.num_decoders == 1:
+    if not (is_decoder and settings.spare_roles):
         options["scheduling_strategy"] = at_home(party)
     elif settings.gpus_per_decoder:
         options["scheduling_strategy"] = "SPREAD"
@@ -191,7 +190,7 @@ def _create(party: str, classes: Mapping[str, type[Any]], runtime: Runtime, deta
     }
     if detached:
         options["lifetime"] = "detached"
-    spans_nodes = detached and config.party(party).num_decoders > 1
+    spans_nodes = detached and bool(config.party(party).spare_roles)
     address = node_address if spans_nodes else None
     runtime = replace(runtime, config=config.seen_by(party), node_address=address)
     if len(roles) == 1:

@@ -170,7 +170,7 @@ def start(
         *role,
         *([f"--node-ip-address={where}"] if where else []),
         f"--num-cpus={ACTORS_PER_NODE}",  # also the number of workers that Ray starts ahead
-        *([] if config.party(party).wants_gpus else ["--num-gpus=0"]),
+        *([] if config.party(party).gpus_per_decoder else ["--num-gpus=0"]),
         f"--object-store-memory={OBJECT_STORE_BYTES}",
         f"--resources={json.dumps(dict.fromkeys(offered, UNITS))}",
         "--disable-usage-stats",

@@ -92,7 +92,7 @@ class Supervisor:
         return {
             "pid": os.getpid(),
             "num_replaced": watch.num_replaced,
-            "num_decoders_replaced": watch.spares.num_replaced,
+            "num_spares_replaced": watch.spares.num_replaced,
             "problem": watch.problem or watch.spares.problem,
         }
 

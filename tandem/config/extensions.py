@@ -68,8 +68,7 @@ class CodecConfig(Settings):
     @property
     def whole_parameters(self) -> Parameters:
         """Parameters of the codec of whole distributions."""
-        own = {"depth"} if self.name == "auto" else set()
-        return {name: value for name, value in self.parameters.items() if name not in own}
+        return {key: value for key, value in self.parameters.items() if (self.name, key) != ("auto", "depth")}
 
     @property
     def address(self) -> str:

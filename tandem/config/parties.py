@@ -105,9 +105,14 @@ class PartyConfig(Settings):
         return None if is_name else Path(self.index)
 
     @property
-    def wants_gpus(self) -> bool:
-        """Whether Ray is to give it GPUs."""
-        return self.gpus_per_decoder > 0
+    def decoder_roles(self) -> tuple[str, ...]:
+        """What its decoders are called: the first as an only one, the spare ones "decoder-1", "decoder-2" and so on."""
+        return ("decoder", *self.spare_roles)
+
+    @property
+    def spare_roles(self) -> tuple[str, ...]:
+        """Actors without which it still answers."""
+        return tuple(f"decoder-{number}" for number in range(1, self.num_decoders))
 
     @property
     def has_given_documents(self) -> bool:
@@ -147,15 +152,8 @@ class WorkerConfig(PartyConfig):
     )
 
 
-def check_parties(parties: Mapping[str, PartyConfig], runtime: str) -> None:
-    """Raise ConfigError if one of these parties cannot be run as it is set up."""
-    check_decoders(parties)
-    if runtime == "inline":
-        check_one_decoder(parties)
-
-
-def check_decoders(parties: Mapping[str, PartyConfig]) -> None:
-    """Raise ConfigError if the decoders of one of these parties cannot be run as it is set up."""
+def check_gpus(parties: Mapping[str, PartyConfig]) -> None:
+    """Raise ConfigError if Ray cannot give one of these parties the GPUs that it asks for."""
     for name, party in parties.items():
         gpus = party.gpus_per_decoder
         if gpus > 1 and gpus != int(gpus):
@@ -180,25 +178,26 @@ def check_one_decoder(parties: Mapping[str, PartyConfig]) -> None:
             )
 
 
-def check_no_workers(workers: Mapping[str, WorkerConfig], mode: str, home: str = "") -> None:
-    """Raise ConfigError if there are workers, which this mode has not. home: the worker that is asked, or empty."""
-    if home:
-        raise ConfigError(
-            f'The setting decoding.home names who is asked in mode "federated" (got {home!r}), but decoding.mode is '
-            f'"{mode}"; remove it.'
-        )
-    if workers:
-        raise ConfigError(
-            f'Workers ({", ".join(workers)}) answer in mode "federated", but decoding.mode is "{mode}"; set it to '
-            '"federated", or remove them.'
-        )
-
-
-def check_federation(server: PartyConfig, workers: Mapping[str, WorkerConfig], home: str = "") -> None:
-    """Raise ConfigError, one sentence, unless a server and these workers can answer together.
+def check_workers(
+    mode: str, server: PartyConfig, workers: Mapping[str, WorkerConfig], home: str = ""
+) -> None:
+    """Raise ConfigError, one sentence, unless a server and these workers can answer in mode "federated", and none do
+    in another mode.
 
     home: who is asked; empty: the server.
     """
+    if mode != "federated":
+        if home:
+            raise ConfigError(
+                f'The setting decoding.home names who is asked in mode "federated" (got {home!r}), but decoding.mode '
+                f'is "{mode}"; remove it.'
+            )
+        if workers:
+            raise ConfigError(
+                f'Workers ({", ".join(workers)}) answer in mode "federated", but decoding.mode is "{mode}"; set it to '
+                '"federated", or remove them.'
+            )
+        return
     if not MIN_WORKERS <= len(workers) < MAX_PARTIES:
         names = ", ".join(workers) or "none"
         raise ConfigError(

@@ -20,7 +20,7 @@ from tandem.config.extensions import CodecConfig, SchedulerConfig
 from tandem.config.files import parse_overrides, read_toml, replace_settings, unknown, write_toml
 from tandem.config.parties import LANGCHAIN as LANGCHAIN
 from tandem.config.parties import PartyConfig as PartyConfig
-from tandem.config.parties import WorkerConfig, check_federation, check_no_workers, check_parties
+from tandem.config.parties import WorkerConfig, check_gpus, check_one_decoder, check_workers
 from tandem.config.presets import expand, take_preset
 from tandem.config.sampling import SamplingParams
 from tandem.corpora import TOYS, default_model
@@ -62,9 +62,6 @@ class HttpConfig(Settings):
     drain_timeout_s: float = Field(
         default=30.0, gt=0, description="longest wait for open answers when the server is stopped, in seconds"
     )
-
-
-# ---- How tokens are drafted and decided: settings, which are options of a query too ------------------------
 
 
 DraftRuleName = Literal["coupled", "algorithm1", "rejection"]
@@ -291,13 +288,15 @@ class Config(Settings):
 
     @model_validator(mode="after")
     def _check_together(self) -> Config:
+        check_gpus(self._by_party())
         if self.cluster.runtime == "inline":
-            self._check_inline()
-        check_parties(self._by_party(), self.cluster.runtime)
-        if self.is_federated:
-            check_federation(self.server, self.workers, self.decoding.home)
-        else:
-            check_no_workers(self.workers, self.decoding.mode, self.decoding.home)
+            check_one_decoder(self._by_party())
+            if self.cluster.address:
+                raise ConfigError(
+                    f"The setting cluster.address names a running Ray cluster (got {self.cluster.address!r}), but "
+                    'cluster.runtime is "inline"; remove one of them.'
+                )
+        check_workers(self.decoding.mode, self.server, self.workers, self.decoding.home)
         return self
 
     def require_cluster(self, what: str) -> None:
@@ -306,14 +305,6 @@ class Config(Settings):
             raise ConfigError(
                 f'{what} needs a Ray cluster, but cluster.runtime is "inline"; use `tandem ask --runtime inline`, '
                 '`tandem device --join LINK` or Tandem.launch, or set cluster.runtime to "ray".'
-            )
-
-    def _check_inline(self) -> None:
-        """Without Ray there is no cluster to join and there are no calls between processes."""
-        if self.cluster.address:
-            raise ConfigError(
-                f"The setting cluster.address names a running Ray cluster (got {self.cluster.address!r}), but "
-                'cluster.runtime is "inline"; remove one of them.'
             )
 
     @property

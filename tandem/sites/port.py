@@ -118,7 +118,7 @@ class ActorPort(Protocol):
 
 
 Actors = Mapping[str, ActorPort]
-"""The actors of one party, by role; its decoders as in `tandem.actors.decoder_pool.decoder_roles`."""
+"""The actors of one party, by role, such as "retriever" or "decoder-1"."""
 
 
 async def call(method: Callable[P, Awaitable[T]], *arguments: P.args, **named: P.kwargs) -> T:

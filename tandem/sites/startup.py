@@ -9,7 +9,6 @@ import asyncio
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from tandem.actors.decoder_pool import compare_decoders
 from tandem.actors.loading import check_model, describe_conversion
 from tandem.actors.retriever import NO_INDEX
 from tandem.config.schema import Config
@@ -77,14 +76,13 @@ async def start_actors(parties: Mapping[str, Actors], progress: Progress) -> dic
     described: dict[str, dict[str, Any]] = {party: {} for party in parties}
     for part, plural in (("retriever", "indexes"), ("decoder", "models")):
         for party in parties:
-            described[party] |= await loaded[party][part]
-            if part == "decoder":
-                decoders = {
-                    role: await loading
-                    for role, loading in loaded[party].items()
-                    if kind_of(role) == "decoder"
-                }
-                compare_decoders({f"{party}/{role}": values for role, values in decoders.items()})
+            alike = {
+                f"{party}/{role}": await loading
+                for role, loading in loaded[party].items()
+                if kind_of(role) == part
+            }
+            _compare_alike(part, alike)
+            described[party] |= next(iter(alike.values()))
         show = _show_index if part == "retriever" else _show_model
         shown = {party: show(described[party]) for party in parties}
         progress(f"{plural}: {_join_equal(shown)}")
@@ -123,7 +121,7 @@ async def join_actors(actors: Actors, new: Collection[str]) -> None:
     loading = _prepare({role: actors[role] for role in new})
     described = {role: await actor.describe() for role, actor in others.items() if kind_of(role) == "decoder"}
     described |= {role: await future for role, future in loading.items() if kind_of(role) == "decoder"}
-    compare_decoders(described)
+    _compare_alike("decoder", described)
     await asyncio.gather(*loading.values())
     if "draft_queue" in new:
         await asyncio.gather(*(other.forget_sessions() for other in others.values()))
@@ -185,6 +183,34 @@ HANDSHAKE_FIELDS = {
     "scorer_fingerprint": ("scoring model", "use the same weights.scorer on both machines"),
 }
 """What all parties must have in common before the first query, and the remedy."""
+
+
+SAME_FIELDS = {
+    "protocol_version": ("protocol version", "install the same version of tandem-rag on all its nodes"),
+    "weights_fingerprint": ("model", "put the same model on all its nodes"),
+    "vocabulary_fingerprint": ("vocabulary", "put the same model on all its nodes"),
+    "template": ("template", "put the same model on all its nodes"),
+    "template_fingerprint": ("template", "put the same model and settings on all its nodes"),
+    "codec": ("codec", "put the same codec on all its nodes"),
+    "batching": (
+        "outcome of the engine's self-check",
+        "use machines and libraries of one kind for all of them",
+    ),
+}
+"""What actors of one kind and party must have in common: an answer must not depend on which of them has it."""
+
+
+def _compare_alike(kind: str, described: Mapping[str, Mapping[str, Any]]) -> None:
+    """All actors of a kind must agree. described: by their names. Raises ClusterError that names two that do not."""
+    first, *others = described
+    for key, (what, remedy) in SAME_FIELDS.items():
+        for other in others:
+            one, another = described[first].get(key), described[other].get(key)
+            if one != another:
+                raise ClusterError(
+                    f"All {kind}s of a party must have the same {what}, {first} has {one!r} and {other} "
+                    f"{another!r}; {remedy}."
+                )
 
 
 def compare(described: Mapping[Any, Mapping[str, Any]]) -> None:

@@ -333,7 +333,7 @@ def nodes_of(tandem: Tandem, names: Iterable[str]) -> int:
 
 def is_replaced(tandem: Tandem, times: int) -> bool:
     """Whether the supervisor has replaced decoders so often."""
-    return bool(tandem.status()["supervisors"]["cloud"]["num_decoders_replaced"] == times)
+    return bool(tandem.status()["supervisors"]["cloud"]["num_spares_replaced"] == times)
 
 
 def wait_for(condition: Callable[[], bool], limit_s: float = 240.0) -> None:

@@ -57,6 +57,12 @@ def test_packages_import_what_their_layer_allows() -> None:
     assert structure.layer_breaks() == []
 
 
+def test_features_stay_in_few_files() -> None:
+    for feature, most in structure.MAX_FEATURE_FILES.items():
+        files = structure.feature_files(feature)
+        assert 0 < len(files) <= most, files
+
+
 def test_every_folder_keeps_to_its_budget() -> None:
     lines = structure.folder_lines()
     assert lines.keys() == structure.BUDGETS.keys()

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from tandem.actors.decoder_pool import MAX_ENDED, DecoderPool, decoder_roles
+from tandem.actors.decoder_pool import MAX_ENDED, DecoderPool
+from tandem.config.schema import PartyConfig
 from tandem.messages import Commit, End, ProposalLength, Window
 from tandem.protocol.outbox import Send, kind_of
 
-FIRST, SECOND, THIRD = NAMES = tuple(f"cloud/{role}" for role in decoder_roles(3))
+FIRST, SECOND, THIRD = NAMES = tuple(f"cloud/{role}" for role in PartyConfig(num_decoders=3).decoder_roles)
 
 
 def commit(session: int) -> Commit:

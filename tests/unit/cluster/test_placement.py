@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from tandem.actors.decoder_pool import decoder_roles
 from tandem.cluster import launch
 from tandem.cluster.launch import party_nodes, place
-from tandem.config.schema import Config
+from tandem.config.schema import Config, PartyConfig
 from tandem.errors import ClusterError
 
 SLIVER = {"tandem_cloud": 0.001}
@@ -57,7 +56,7 @@ def test_a_single_decoder_is_at_home() -> None:
 
 
 def test_several_decoders_take_the_nodes_in_turn(cluster: list[dict[str, Any]]) -> None:
-    roles = decoder_roles(5)
+    roles = PartyConfig(num_decoders=5).decoder_roles
     assert [placed(role, "cloud.num_decoders=5") for role in roles] == [*"bacba"]
     del cluster[3]
     assert [placed(role, "cloud.num_decoders=5") for role in roles] == [*"bcbcb"], "one node is lost"

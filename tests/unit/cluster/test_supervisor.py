@@ -11,11 +11,10 @@ from typing import Any
 import pytest
 
 from tandem.actors.base import Runtime
-from tandem.actors.decoder_pool import decoder_roles
 from tandem.cluster import supervisor
 from tandem.cluster.launch import PartyLost
 from tandem.cluster.supervisor import MAX_PAUSE_S, WATCH_S, Run, Supervisor, Watch
-from tandem.config.schema import Config
+from tandem.config.schema import Config, PartyConfig
 from tandem.errors import ClusterError
 from tandem.protocol.outbox import ROLES
 from tandem.sites.status import State
@@ -60,7 +59,7 @@ class FakeCluster:
         if self.failures:
             raise self.failures.pop(0)
         self.unprepared.discard(party)
-        roles = lost or {*ROLES, *decoder_roles(runtime.config.party(party).num_decoders)}
+        roles = lost or {*ROLES, *runtime.config.party(party).decoder_roles}
         self.states |= {f"{party}/{role}": "alive" for role in roles}
 
     async def connect_parties(self, parties: dict[str, Any], topology: Any) -> None:
@@ -166,7 +165,7 @@ def test_one_that_was_restarted_finishes_what_it_was_at(cluster: FakeCluster) ->
 
 def watch_of_several(cluster: FakeCluster, run: Run = at_once) -> Watch:
     """Of a cloud with three decoders, all of which are up and have met the device."""
-    cluster.states |= {f"cloud/{role}": "alive" for role in decoder_roles(3)}
+    cluster.states |= {f"cloud/{role}": "alive" for role in PartyConfig(num_decoders=3).decoder_roles}
     watch = Watch(Party.CLOUD, SEVERAL, run)
     watch.look()
     cluster.done.clear()
@@ -193,7 +192,10 @@ def test_a_decoder_that_never_was_is_started(cluster: FakeCluster) -> None:
 @pytest.mark.parametrize(
     ("lost", "done"),
     [
-        (decoder_roles(3), ["replace decoder+decoder-1+decoder-2 of cloud", "connect device+cloud"]),
+        (
+            PartyConfig(num_decoders=3).decoder_roles,
+            ["replace decoder+decoder-1+decoder-2 of cloud", "connect device+cloud"],
+        ),
         (
             ("decoder-1", "retriever"),
             ["replace retriever of cloud", "replace decoder-1 of cloud", "connect device+cloud"],

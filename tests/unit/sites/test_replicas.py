@@ -15,7 +15,7 @@ import pytest
 
 from tandem import Config, Tandem
 from tandem.actors.base import Runtime, SharedProcess, SiteActor
-from tandem.actors.decoder_pool import decoder_roles
+from tandem.config.schema import PartyConfig
 from tandem.errors import ClusterError, ConfigError, QueryError
 from tandem.events import Answer, DoneEvent, TokenEvent
 from tandem.protocol.outbox import ROLES, ActorKind, kind_of
@@ -47,7 +47,7 @@ class Cloud(Deployment):
     async def _start(self) -> None:
         """The light actors share the draft queue's process, as they may on Ray."""
         self.runtime = Runtime(secret=b"s", directory=str(self.folder), config=self.config)
-        self.make(*LIGHT, "retriever", *decoder_roles(self.num_decoders))
+        self.make(*LIGHT, "retriever", *PartyConfig(num_decoders=self.num_decoders).decoder_roles)
         self.described |= await start_actors({"cloud": self.actors}, lambda line: None)
 
     async def status(self, config: Config) -> dict[str, object]:
