@@ -25,7 +25,7 @@ BUDGETS = {
     "codecs": 990,
     "config": 1420,
     "corpora": 110,
-    "engine": 4490,
+    "engine": 4470,
     "joining": 710,
     "messages": 970,
     "modes": 1200,
@@ -36,7 +36,7 @@ BUDGETS = {
     "scheduler": 470,
     "server": 2280,
     "sites": 1480,
-    "system": 360,
+    "system": 380,
     "transport": 1280,
 }
 """Lines that a folder of the product may have, "" for the modules beside them. Raised only by a commit of its own that
@@ -94,7 +94,7 @@ LAYERS = {
         "system",
         "topology",
     },
-    "papers": {"aggregation", "codecs", "corpora", "engine", "errors", "scheduler"},
+    "papers": {"aggregation", "codecs", "corpora", "engine", "errors", "scheduler", "system"},
     "retrieval": {"config", "corpora", "errors", "system", "topology"},
     "transport": {"errors", "messages", "protocol", "topology"},
     "actors": {

@@ -11,8 +11,6 @@ import copy
 import json
 import os
 import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +21,7 @@ from tokenizers import Tokenizer
 from tandem.engine import gguf
 from tandem.engine.places import ADAPTER, base_of, check_directory, is_adapter
 from tandem.errors import GenerationError, install_line
+from tandem.system.progress_bars import hide_progress_bars
 
 if TYPE_CHECKING:
     import torch
@@ -227,21 +226,6 @@ def _find_device(device: str) -> torch.device:
             f"The device {device!r} cannot be used here; set it to 'cpu', or to 'cuda' where PyTorch finds a GPU."
         ) from None
     return target
-
-
-@contextmanager
-def hide_progress_bars() -> Iterator[None]:
-    """Keep transformers from drawing progress bars into the log of an actor."""
-    from transformers.utils import logging as transformers_logging
-
-    logging: Any = transformers_logging
-    was_enabled = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            logging.enable_progress_bar()
 
 
 # ---- what a model is like ------------------------------------------------------------------------------------

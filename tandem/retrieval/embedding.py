@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib.util
 import json
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from hashlib import blake2b
 from pathlib import Path
 from threading import Lock
@@ -20,6 +19,7 @@ from numpy.typing import NDArray
 
 from tandem.errors import RetrievalError, install_line
 from tandem.retrieval.documents import Window
+from tandem.system.progress_bars import hide_progress_bars
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -170,7 +170,7 @@ class Embedder:
         if num_threads is not None:
             torch.set_num_threads(num_threads)
         try:
-            with without_progress_bar():
+            with hide_progress_bars():
                 pipeline = _load_pipeline(where, device)
         except Exception as error:  # hub, network, file and model errors have no common type
             raise RetrievalError(_not_loaded(name, error)) from error
@@ -241,20 +241,6 @@ def fingerprint(model: Any, rest: Any) -> str:
         digest.update(array.data)
     digest.update(json.dumps(rest, sort_keys=True).encode())
     return digest.hexdigest()
-
-
-@contextmanager
-def without_progress_bar() -> Iterator[None]:
-    """Keeps the library's weight-loading bar off the terminal, and leaves its setting as it was."""
-    from transformers.utils import logging
-
-    was_enabled = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            logging.enable_progress_bar()
 
 
 def reason_of(error: Exception) -> str:

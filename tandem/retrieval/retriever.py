@@ -18,9 +18,10 @@ from numpy.typing import NDArray
 
 from tandem.errors import RetrievalError
 from tandem.retrieval.documents import Document
-from tandem.retrieval.embedding import TextEmbedder, fingerprint, reason_of, without_progress_bar
+from tandem.retrieval.embedding import TextEmbedder, fingerprint, reason_of
 from tandem.retrieval.index import Index, cosines
 from tandem.retrieval.store import Filter, Watch, read_manifest
+from tandem.system.progress_bars import hide_progress_bars
 
 if TYPE_CHECKING:
     from sentence_transformers import CrossEncoder
@@ -80,7 +81,7 @@ class CrossEncoderScorer:
         if num_threads is not None:
             torch.set_num_threads(num_threads)
         try:
-            with without_progress_bar():
+            with hide_progress_bars():
                 model = CrossEncoder(where, device=device, local_files_only=folder.is_dir())
         except Exception as error:  # hub, network, file and model errors have no common type
             raise RetrievalError(
