@@ -29,8 +29,9 @@ from tandem.cli.config import HEADER
 from tandem.client.request import QueryOptions
 from tandem.codecs.top_p import TopP
 from tandem.config import presets
-from tandem.config.checks import Setting, as_toml
+from tandem.config.checks import Setting, as_toml, settings_of
 from tandem.config.files import walk
+from tandem.config.parties import WorkerConfig
 from tandem.config.schema import Config
 from tandem.protocol.prefix import Prefix
 from tandem.system import file_kinds
@@ -200,15 +201,31 @@ def _dump(raw: bytes, parts: list[tuple[str, int]]) -> str:
 # ---- settings ------------------------------------------------------------------------------------------------
 
 
+SAME_AS_DEVICE = ("cloud", "server")
+"""Sections with the settings of `[device]`."""
+
+
 def settings_tables() -> str:
-    """One table per section."""
+    """One table per section; those of parties share one."""
     lines: list[str] = []
-    for section, setting, default in walk(Config()):
-        if f"### [{section}]" not in lines:
-            lines += ["", f"### [{section}]", "", "| key | type | default | meaning |", "|---|---|---|---|"]
+    tables = [row for row in walk(Config()) if row[0] not in SAME_AS_DEVICE]
+    weight = next(setting for setting in settings_of(WorkerConfig) if setting.name == "weight")
+    parties = sum(section == "device" for section, *_ in tables)
+    tables.insert(parties, ("workers.NAME", weight, weight.default))
+    for section, setting, default in tables:
+        heading = "### Parties" if section in ("device", "workers.NAME") else f"### [{section}]"
+        if heading not in lines:
+            lines += ["", heading, ""]
+            if heading == "### Parties":
+                lines += [PARTIES, ""]
+            lines += ["| key | type | default | meaning |", "|---|---|---|---|"]
         kind, value, meaning = _cell(_type_name(setting)), as_toml(default), _cell(setting.meaning)
         lines.append(f"| `{section}.{setting.name}` | {kind} | `{value}` | {meaning} |")
     return "\n".join(lines).strip()
+
+
+PARTIES = """`[cloud]`, and in mode `federated` `[server]` and a section `[workers.NAME]` for each worker, have the
+same settings as `[device]`. `server.num_documents` is 0 by default."""
 
 
 def preset_table() -> str:
@@ -228,21 +245,16 @@ def preset_table() -> str:
 
 
 def query_options() -> str:
-    """What `Tandem.query` and its twins take, besides the question: settings of one query, then the rest."""
-    settings = {
-        setting.name: setting for section, setting, _ in walk(Config()) if section in ("sampling", "decoding")
-    }
+    """What `Tandem.query` and its twins take, besides the question and the settings of one query."""
+    settings = {setting.name for section, setting, _ in walk(Config()) if section in ("sampling", "decoding")}
     pattern = r'^    (\w+): ([^\n]+)\n    """(.+?)"""$'
     found = re.findall(pattern, inspect.getsource(QueryOptions), re.MULTILINE)
     own = {name: (kind, meaning) for name, kind, meaning in found}
     lines = ["| option | type | meaning |", "|---|---|---|"]
     for name in QueryOptions.__annotations__:
-        if name in settings:
-            kind, meaning = _type_name(settings[name]), settings[name].meaning
-        else:
+        if name not in settings:
             kind, meaning = own[name]
-            kind = f"`{kind.removesuffix(' | None')}`"
-        lines.append(f"| `{name}` | {_cell(kind)} | {_cell(meaning)} |")
+            lines.append(f"| `{name}` | `{_cell(kind.removesuffix(' | None'))}` | {_cell(meaning)} |")
     return "\n".join(lines)
 
 
