@@ -188,7 +188,6 @@ def main() -> None:
     """Measure costs, ask, print the tables, end with JSON."""
     parser = new_parser(__doc__)
     parser.add_argument("--questions", type=int, default=100, help="of each kind of held-out worlds")
-    parser.add_argument("--scales", default="10", help="values of weights.scale, such as 5,10,20")
     parser.add_argument("--counts", default="4+16", help="documents of device and cloud")
     parser.add_argument("--cost-only", action="store_true", help="leave quality out")
     parser.add_argument("--smoke", action="store_true", help="3 questions, few settings")
@@ -207,15 +206,14 @@ def main() -> None:
         return Parties(engines, retrievers, codec_of(config.codec), False)
 
     count = 3 if arguments.smoke else arguments.questions
-    for scale in map(float, arguments.scales.split(",")):
-        chosen = settings(replace(config.weights, scale=scale), is_smoke=arguments.smoke)
-        kinds: dict[str, Asked] = {"bundled": bundled(parties, embedder, 3 if arguments.smoke else 20)}
-        if not arguments.smoke:
-            kinds["held out"] = heldout(parties, embedder, count, is_dealt=False)
-            kinds["held out, dealt"] = heldout(parties, embedder, count, is_dealt=True)
-        print(f"scale {scale:g}, {counts.device} + {counts.cloud} documents")
-        for name, asked in kinds.items():
-            result[f"{name}, scale {scale:g}"] = compare(asked, chosen, counts, name)
+    chosen = settings(config.weights, is_smoke=arguments.smoke)
+    kinds: dict[str, Asked] = {"bundled": bundled(parties, embedder, 3 if arguments.smoke else 20)}
+    if not arguments.smoke:
+        kinds["held out"] = heldout(parties, embedder, count, is_dealt=False)
+        kinds["held out, dealt"] = heldout(parties, embedder, count, is_dealt=True)
+    print(f"{counts.device} + {counts.cloud} documents")
+    for name, asked in kinds.items():
+        result[name] = compare(asked, chosen, counts, name)
     finish(result)
 
 

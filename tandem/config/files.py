@@ -19,10 +19,12 @@ TABLES: Mapping[str, type[Settings]] = {"workers": WorkerConfig}
 
 REMOVED: Mapping[str, str] = {
     "codec.depth": 'it is a parameter of codec.name = "auto": codec.parameters = {depth = 8}',
+    "devices.max_answer_tokens": "an answer for a device has 4,096 tokens at most",
     "decoding.synchronous": "the token-wise loop is decoding.max_window = 1",
     "http.max_body_bytes": "a request has 4 MB at most",
     "http.max_document_bytes": "a file that is uploaded has 32 MB at most; `tandem index` takes longer ones",
     "scheduler.length_parameters": "scheduler.parameters are those of either policy",
+    "weights.scale": "it is 10 for the embedder's cosines and 1 for a cross-encoder's logits",
     "weights.workers": "a worker counts by its documents, unless some worker has a weight",
 }
 """Settings that are gone: what stands in their place."""

@@ -33,13 +33,13 @@ from tandem.topology import PAIR, PARTIES, SERVER, Party, Topology, star
 class DevicesConfig(Settings):
     """What a cloud gives each of the devices that join it (`tandem cloud serve`)."""
 
+    max_answer_tokens: ClassVar[int] = 4096  # longest answer
     max_devices: int = Field(default=64, ge=1, description="devices connected at once, at most")
     max_queries: int = Field(
         default=4,
         ge=1,
         description="queries that one device asks at once, at most; the rest waits at the device",
     )
-    max_answer_tokens: int = Field(default=4096, ge=1, description="length of an answer, in tokens")
     max_bytes_per_s: int = Field(
         default=4 << 20,
         ge=1024,
@@ -198,11 +198,6 @@ class WeightsConfig(Settings):
         min_length=1,
         description='scoring model: "embedder" (cosine), or a cross-encoder by hub name or path',
     )
-    scale: float = Field(
-        default=10.0,
-        gt=0,
-        description="how much the score counts: 10 suits a cosine, 1 a cross-encoder's logit",
-    )
     question: float = Field(
         default=-1.0,
         ge=-1,
@@ -221,6 +216,11 @@ class WeightsConfig(Settings):
         le=1,
         description="what is kept of this evidence at each token; 1: all of it",
     )
+
+    @property
+    def scale(self) -> float:
+        """What a score is multiplied by to be a log weight: a cross-encoder's logit is one already."""
+        return 10.0 if self.scorer == "embedder" else 1.0
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)

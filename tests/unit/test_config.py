@@ -70,13 +70,13 @@ def test_overrides_win_and_need_no_quotes(tmp_path: Path) -> None:
     path = write(tmp_path, "decoding.placement = 'cloud'\n")
     overrides = [
         "decoding.placement=mirror",
-        "weights.scale = 5",
+        "weights.evidence = 5",
         'sampling.stop="\\n"',
         "cloud.model=org/name",
     ]
     config = Config.load(path, overrides)
     assert config.decoding.placement == "mirror"
-    assert config.weights.scale == 5.0
+    assert config.weights.evidence == 5.0
     assert config.sampling.stop == ("\n",)
     assert config.cloud.model == "org/name"
 

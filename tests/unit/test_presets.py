@@ -50,9 +50,9 @@ def test_a_file_names_a_preset_and_an_override_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert load(tmp_path, 'preset = "dragon"\n') == Config.load(None, ['preset = "dragon"'])
-    monkeypatch.setitem(PRESETS, "other", {"weights": {"scale": 3.0}})  # type: ignore[index]
+    monkeypatch.setitem(PRESETS, "other", {"weights": {"evidence": 3.0}})  # type: ignore[index]
     changed = load(tmp_path, 'preset = "dragon"\n', "preset=other")
-    assert (changed.weights.scale, changed.decoding) == (3.0, DecodingConfig())
+    assert (changed.weights.evidence, changed.decoding) == (3.0, DecodingConfig())
 
 
 def test_what_is_set_by_hand_counts_instead(tmp_path: Path) -> None:

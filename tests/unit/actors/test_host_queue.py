@@ -10,7 +10,7 @@ import pytest
 from tandem.actors.base import Runtime
 from tandem.actors.host_queue import HostQueue
 from tandem.config.sampling import SamplingParams
-from tandem.config.schema import Config, DecodingConfig
+from tandem.config.schema import Config, DecodingConfig, DevicesConfig
 from tandem.errors import Code, Fault
 from tandem.joining.handshakes import queue_of
 from tandem.messages import Begin, Cancel, End, Heartbeat, LinkFrame, Open, decode, encode
@@ -176,7 +176,8 @@ async def test_a_query_that_asks_for_too_much(
 ) -> None:
     monkeypatch.setattr(limits, "MAX_DOCUMENTS", 5)
     monkeypatch.setattr(limits, "MAX_QUESTION_BYTES", 100)
-    hosting = Hosting("devices.max_answer_tokens=100")
+    monkeypatch.setattr(DevicesConfig, "max_answer_tokens", 100)
+    hosting = Hosting()
     hosting.open(PHONE, 1, **changes)
     (refusal,) = hosting.refusals(PHONE)
     assert said in refusal

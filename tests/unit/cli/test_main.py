@@ -127,12 +127,12 @@ def test_a_wrong_setting_is_one_sentence_and_exit_code_1(capsys: pytest.CaptureF
 
 
 def test_config_prints_a_file_that_it_reads_back(folders: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["config", "--set", "weights.scale=3"]) == 0
+    assert main(["config", "--set", "link.peer_loss_margin_s=3"]) == 0
     text = capsys.readouterr().out
     Path("tandem.toml").write_text(text, "utf-8")
     assert main(["config"]) == 0
     assert capsys.readouterr().out == text
-    assert "scale = 3.0  # how much the score counts" in text
+    assert "peer_loss_margin_s = 3.0  # silence allowed" in text
 
 
 def command(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:

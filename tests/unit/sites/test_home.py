@@ -18,6 +18,7 @@ from tandem import Config, Tandem
 from tandem.actors.host_queue import HostQueue
 from tandem.client.request import build_spec
 from tandem.client.resume import Unfinished, origin_of
+from tandem.config.schema import DevicesConfig
 from tandem.corpora import WEIGHTS
 from tandem.engine.model import load_model
 from tandem.errors import ClusterError, ConfigError, ProtocolError, QueryError
@@ -280,8 +281,11 @@ def test_mistakes_get_one_sentence(cloud: ServedCloud, phone: Tandem, tmp_path: 
 
 
 @pytest.mark.parametrize("on_peer_loss", ["continue", "wait", "fail"])
-def test_a_query_beyond_a_limit_is_refused_with_the_limit(tmp_path: Path, on_peer_loss: str) -> None:
-    config = Config.load(None, ["devices.max_answer_tokens=20", f"link.on_peer_loss={on_peer_loss}"])
+def test_a_query_beyond_a_limit_is_refused_with_the_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_peer_loss: str
+) -> None:
+    monkeypatch.setattr(DevicesConfig, "max_answer_tokens", 20)
+    config = Config.load(None, [f"link.on_peer_loss={on_peer_loss}"])
     with (
         served(config, ANYWHERE, tmp_path) as cloud,
         Tandem.join(str(cloud.link_for("phone")), config) as phone,

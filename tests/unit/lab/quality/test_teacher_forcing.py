@@ -37,7 +37,7 @@ from tests.unit.lab.quality.conftest import TEXTS, make_found, score
 QUERY = "Which puzzle game"
 ANSWER = " is the best rated? Vantelu Cor, so Mira likes games."
 TOLERANCE = 2e-5
-WEIGHTS = WeightsConfig(scale=6.0, question=0.5, evidence=0.7, memory=0.8)
+WEIGHTS = WeightsConfig(question=0.5, evidence=0.7, memory=0.8)
 DYNAMIC = DynamicWeights(interval=3, lag=1, momentum=0.4)
 
 
@@ -162,7 +162,7 @@ def test_output_aggregation_equals_decoding_step_by_step(
 def test_any_interval_lag_and_momentum(
     load_engine: Callable[..., Engine], interval: int, lag: int, momentum: float
 ) -> None:
-    weights, dynamic = WeightsConfig(scale=20.0), DynamicWeights(interval, lag, momentum)
+    weights, dynamic = WeightsConfig(), DynamicWeights(interval, lag, momentum)
     found, method = make_found(), METHODS["dynamic"]
     assert differences(load_engine(), found, method, Counts(2, 2), weights, dynamic) < TOLERANCE
 
@@ -172,7 +172,7 @@ def test_any_interval_lag_and_momentum(
 def test_any_weights_of_question_and_evidence(
     load_engine: Callable[..., Engine], evidence: float, question: float, memory: float
 ) -> None:
-    weights = WeightsConfig(scale=2.0, question=question, evidence=evidence, memory=memory)
+    weights = WeightsConfig(scorer="cross-encoder", question=question, evidence=evidence, memory=memory)
     assert differences(load_engine(), make_found(), METHODS["both"], Counts(2, 2), weights) < TOLERANCE
 
 
