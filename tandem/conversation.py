@@ -98,7 +98,7 @@ def _read_message(number: int, message: Any) -> Message:
 
 
 def ask_to_condense(history: Sequence[Message], question: str) -> str:
-    """What a model is asked so that it writes the question as one that stands for itself: the last turns in order, as
+    """The prompt by which a model rewrites a question to stand for itself: the last turns in order, as
     far back as CONDENSED_CHARS, then the question."""
     turns = [*_last(history, CONDENSED_CHARS), Message("user", question)]
     return "\n".join((CONDENSE, "", *(f"{turn.role.capitalize()}: {turn.content}" for turn in turns)))

@@ -34,7 +34,7 @@ from urllib.parse import unquote, urlsplit
 
 
 class Code(StrEnum):
-    """What kind of failure it is, in the order of the wire. Every code but FAILED promises a sentence of Tandem's own
+    """The kinds of failure, in the order of the wire. Every code but FAILED promises a sentence of Tandem's own
     words, without paths or another library's text, which may cross the link too."""
 
     FAILED = "failed"  # nothing more is known that a client could use
@@ -90,7 +90,7 @@ class TandemError(Exception):
 
     @property
     def fault(self) -> Fault:
-        """The same as a value."""
+        """This error as a value."""
         return Fault(code=self.code, party=self.party, option=self.option, retry_after_s=self.retry_after_s)
 
 
@@ -194,7 +194,7 @@ def _python() -> str:
 
 
 def _target(extra: str) -> list[str]:
-    """What pip is to install, and how, as the installation itself records where it came from."""
+    """The argument of `pip install`, as the installation itself records where it came from."""
     origin = _origin()
     url = str(origin.get("url", ""))
     if not url.startswith("file:"):
@@ -208,7 +208,7 @@ def _target(extra: str) -> list[str]:
 
 
 def _origin() -> dict[str, Any]:
-    """What pip wrote down: a folder or repository; empty for a package from an index, or none installed."""
+    """The origin that pip recorded: a folder or repository; empty for a package from an index, or none installed."""
     try:
         text = metadata.distribution(DISTRIBUTION).read_text("direct_url.json")
     except metadata.PackageNotFoundError:

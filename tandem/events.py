@@ -1,4 +1,4 @@
-"""What a stream yields and what an answer holds, as plain values."""
+"""The events of a stream and the parts of an answer, as plain values."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class TokenLogprob:
 
     token: int
     logprob: float  # natural logarithm of the probability
-    text: str = ""  # what it spells by itself; of a special token its name
+    text: str = ""  # what it spells alone; of a special token its name
     utf8: tuple[int, ...] | None = None  # its bytes, maybe a part of a character; None: a special token
 
 
@@ -113,7 +113,7 @@ class PlacementEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EstimateEvent:
-    """What the device's profiler and scheduler estimate after a step: the inputs of DRAGON Eq. 8 and its result."""
+    """The estimates of the device's profiler and scheduler after a step: the inputs of DRAGON Eq. 8 and its result."""
 
     step: int
     aggregator: Party  # who decides the next step
@@ -131,7 +131,7 @@ class EstimateEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundEvent:
-    """What became of one proposal, where lengths adapt (`decoding.length_policy`)."""
+    """The outcome of one proposal, where lengths adapt (`decoding.length_policy`)."""
 
     step: int  # of the first proposed token
     length: int  # tokens that were proposed; 0: the next one was asked for
@@ -263,7 +263,7 @@ class Answer:
         back = [event for event in self.peer_events if not event.is_alone and event.step > step]
         cause, peer = (lost[-1].reason, lost[-1].party) if lost else (None, Party.CLOUD)
         until = f"; it came back at token {back[0].step}" if back else ""
-        home = self.tokens[step].aggregator if peer == SERVER else "the device"  # goes on by itself
+        home = self.tokens[step].aggregator if peer == SERVER else "the device"  # continues alone
         who = f"{home if peer in (Party.CLOUD, SERVER) else 'the others'} answered without {in_words(peer)}"
         return f"From token {step} on {who} ({(cause or 'it fell silent').rstrip('.')}){until}."
 

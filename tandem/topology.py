@@ -15,7 +15,7 @@ SERVER = "server"
 
 
 class Party(StrEnum):
-    """Who holds which documents, where there are two; the only form used in messages, logs, settings and files."""
+    """The two parties by the documents that they hold; the only form used in messages, logs, settings and files."""
 
     DEVICE = "device"
     CLOUD = "cloud"
@@ -117,7 +117,7 @@ PAIR = Topology(
 
 
 def alone(party: str) -> Topology:
-    """A party that answers by itself."""
+    """A party that answers alone."""
     return Topology(parties=(party,), home=party, authority=party)
 
 

@@ -1,4 +1,4 @@
-"""What the adapters share: messages become a question, options those of a query, events pieces of an answer."""
+"""The common part of the adapters: messages become a question, options those of a query, events pieces of an answer."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ class Asking:
         return require_answer(self._events, self.options["seed"])
 
     def metadata(self, answer: Answer) -> dict[str, Any]:
-        """What there is to know about an answer besides its text, as JSON holds it."""
+        """Everything about an answer but its text, as JSON."""
         return {
             "model_name": MODEL,
             "model_provider": MODEL,

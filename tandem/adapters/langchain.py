@@ -45,7 +45,7 @@ class ChatTandem(Answering, BaseChatModel):
         }
 
     def get_num_tokens(self, text: str) -> int:
-        """As the models count them."""
+        """The number of tokens as the models count them."""
         return self.tandem.count_tokens(text)
 
     def _generate(
@@ -128,7 +128,7 @@ def _last_chunk(asking: Asking, num_prompt_tokens: int) -> ChatGenerationChunk:
 
 
 def _known(asking: Asking, answer: Answer, num_prompt_tokens: int) -> dict[str, Any]:
-    """What a message has besides its text."""
+    """The fields of a message besides its text."""
     num_tokens = answer.statistics.num_tokens
     usage = UsageMetadata(
         input_tokens=num_prompt_tokens,

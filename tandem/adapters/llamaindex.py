@@ -48,7 +48,7 @@ class TandemLLM(Answering, LLM):
 
     @classmethod
     def class_name(cls) -> str:
-        """As LlamaIndex calls it."""
+        """The name that LlamaIndex uses."""
         return "TandemLLM"
 
     @property

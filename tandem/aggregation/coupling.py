@@ -128,7 +128,7 @@ _COUNTERS = np.arange(MANY, dtype=np.uint64) * np.uint64(_GOLDEN)
 
 
 class Purpose(IntEnum):
-    """What a number is for; each purpose has its own stream. The values are part of the protocol."""
+    """The purpose of a random number; each has its own stream. The values are part of the protocol."""
 
     COUPLED = 1  # the noise that drafts and target share
     DRAFT_DEVICE = 2  # the device's draft under Algorithm 1

@@ -104,7 +104,7 @@ class Distribution:
         return self.rest_probability * (self.vocab_size - num_ids) if self.rest else 0.0
 
     def spread(self) -> Distribution:
-        """The same distribution without a rest: every token of the vocabulary has its own probability."""
+        """This distribution without a rest: every token of the vocabulary has its own probability."""
         if not self.rest:
             return self
         ids = np.arange(self.vocab_size)
@@ -228,7 +228,7 @@ class TargetLogprobs(NamedTuple):
 
 
 def log_probabilities(target: Distribution, token: int, num_top: int) -> TargetLogprobs:
-    """Of a token of the target and of its `num_top` likeliest ones, of equals those of the lowest ids.
+    """Log probabilities of a token of the target and of its `num_top` likeliest ones; of equals the lowest ids.
 
     There are fewer if fewer have a probability above zero: sampling options and codecs exclude tokens.
     """

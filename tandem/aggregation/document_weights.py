@@ -1,4 +1,4 @@
-"""How much each row counts: what the retriever and the question say of its documents, then how well it predicts.
+"""The weights of rows: what the retriever and the question say of its documents, then how well it predicts.
 
 Every row of a party (a document, some joined in one, or none) is an expert that predicts the next token. Its log weight
 at step t is its prior and its evidence from the answer so far, and older evidence counts less and less:
@@ -40,12 +40,12 @@ Evidence = tuple[float, ...]
 
 
 def log_evidence(probabilities: Sequence[float]) -> Evidence:
-    """What one token says of each row. probabilities: p_d(token) of each, at temperature 1."""
+    """The log evidence of one token for each row. probabilities: p_d(token) of each, at temperature 1."""
     return tuple(math.log(max(probability, MIN_PROBABILITY)) for probability in probabilities)
 
 
 def question_likelihood(total: float, num_tokens: int) -> float:
-    """What a question counts for a row. total: its log likelihood there. num_tokens: how many tokens that sums up."""
+    """The weight of a question for a row. total: its log likelihood there. num_tokens: how many tokens that sums up."""
     return total * min(1.0, MAX_QUESTION / max(1, num_tokens))
 
 

@@ -81,7 +81,7 @@ RaceVote: TypeAlias = RaceList | NDArray[np.float32]
 
 
 class Race(TypedDict):
-    """Whose noise a race has."""
+    """A race by the noise that it has."""
 
     seed: int
     step: int
@@ -90,7 +90,7 @@ class Race(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """What some race lists say of the race of the mixture."""
+    """The outcome that some race lists prove for the race of the mixture."""
 
     winner: int  # the token with the highest known score
     is_certain: bool  # whether it wins the race of the full mixture

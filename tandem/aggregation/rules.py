@@ -188,7 +188,8 @@ class Verification:
 
 
 class DraftRule(Protocol):
-    """How a party drafts and how an aggregator verifies. Distributions are those decoded from the bytes sent."""
+    """A draft rule: how a party drafts and how an aggregator verifies. Distributions are those decoded from the bytes
+    sent."""
 
     @property
     def name(self) -> str:
@@ -337,11 +338,11 @@ class Proposed(NamedTuple):
 
 
 class ProposalRule(Protocol):
-    """How a drafter without a vote draws, and how the only voter chooses."""
+    """A proposal rule: how a drafter without a vote draws, and how the only voter chooses."""
 
     @property
     def name(self) -> str:
-        """In configuration and handshake."""
+        """The name in configuration and handshake."""
 
     @property
     def needs_drafts(self) -> bool:

@@ -106,7 +106,7 @@ def attach(address: str, config: Config) -> None:
 
 
 def current_address() -> str:
-    """Of the cluster that this process is attached to."""
+    """The address of the cluster that this process is attached to."""
     return str(ray.get_runtime_context().gcs_address)
 
 
@@ -142,7 +142,7 @@ def _ask_head(address: str) -> None:
 
 
 def _refusal(address: str) -> str:
-    """Why a token did not work, and what does."""
+    """The error for a token that did not work, with the remedy."""
     source = credentials.describe_source()
     if not source:
         return (

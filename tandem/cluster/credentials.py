@@ -41,7 +41,7 @@ def find_token(address: str) -> str | None:
 
 
 def recorded_token(address: str) -> str | None:
-    """What `tandem up` recorded on this machine for the cluster at `address`."""
+    """The token that `tandem up` recorded on this machine for the cluster at `address`."""
     return next((entry.token for entry in registry.running_nodes() if entry.address == address), None)
 
 
@@ -52,7 +52,7 @@ def check_token_file() -> None:
 
 
 def describe_source() -> str:
-    """Where this process's token comes from, for a sentence; empty if it has none."""
+    """The source of this process's token, for a sentence; empty if it has none."""
     if os.environ.get(MODE, "token") != "token":
         return f"{MODE}={os.environ[MODE]}"
     if os.environ.get(TOKEN):

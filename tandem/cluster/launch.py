@@ -52,7 +52,7 @@ class PartyLost(ClusterError):
 
 
 def runtime_for(config: Config, secret: bytes, host: str | None) -> Runtime:
-    """What every actor is created with. The folder for sockets is derived from the secret."""
+    """The runtime that every actor is created with. The folder for sockets is derived from the secret."""
     folder = nodes.socket_folder(hashlib.sha256(secret).hexdigest()[:12])
     return Runtime(secret=secret, directory=folder, config=config, host=host)
 
@@ -95,7 +95,7 @@ def roles_of(party: str, config: Config) -> set[str]:
 def find_party(party: str, config: Config) -> RayActors:
     """The running actors of a side, ready to be asked. Raises ClusterError that names those that are not.
 
-    It is a PartyLost if that may change by itself.
+    It is a PartyLost if that may change without help.
     """
     if loss := explain_party(party, read_actors(config, (party,)), config):
         raise (PartyLost if is_supervised(party, config) else ClusterError)(loss)
@@ -120,7 +120,7 @@ def are_prepared(handles: Iterable[RayActor]) -> list[bool]:
 
 
 def find_loss(address: str, party: str, config: Config) -> str | None:
-    """What a side of the cluster at `address` lacks; None if all its actors are alive. Raises ClusterError."""
+    """Name what a party of the cluster at `address` lacks; None if all its actors are alive. Raises ClusterError."""
     with attached(address, config):
         return explain_party(party, read_actors(config, (party,)), config)
 

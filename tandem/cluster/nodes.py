@@ -84,7 +84,7 @@ def node_environment() -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """Where a node runs: on this machine as it is, or in a network namespace or on one core of it."""
+    """The place of a node: on this machine as it is, or in a network namespace or on one core of it."""
 
     address: str | None = None  # of the node, as the other one reaches it; None: Ray's choice
     prefix: tuple[str, ...] = ()  # before the node's command, such as `ip netns exec NAME taskset -c 1`
@@ -215,7 +215,7 @@ def is_listening(address: str) -> bool:
 
 
 def socket_folder(key: str) -> str:
-    """Where the actors of one cluster keep their Unix-domain sockets on this machine."""
+    """The folder of the Unix-domain sockets of one cluster's actors on this machine."""
     return str(Path(tempfile.gettempdir()) / f"{_SOCKETS}{key}")
 
 

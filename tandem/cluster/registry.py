@@ -41,12 +41,12 @@ class Entry:
 
     @property
     def address(self) -> str:
-        """Of the cluster, host:port."""
+        """The address of the cluster, host:port."""
         return str(self.node["address"])
 
     @property
     def pid(self) -> int:
-        """Of the node's first process."""
+        """The id of the node's first process."""
         return int(self.node["pid"])
 
     @property
@@ -179,7 +179,8 @@ def _entry_file(party: str) -> Path:
 
 
 def _seconds_after_boot(pid: int) -> float | None:
-    """When a process started; None if it does not run. Unlike the time of day, it survives changes of the clock."""
+    """The time when a process started; None if it does not run. Unlike the time of day, it survives changes of the
+    clock."""
     with contextlib.suppress(psutil.NoSuchProcess):
         process = psutil.Process(pid)
         if process.status() != psutil.STATUS_ZOMBIE:

@@ -24,7 +24,7 @@ def start_settings(config: Config, party: str) -> dict[str, str]:
 
 
 def explain_ignored(config: Config, started: Iterable[tuple[str, Mapping[str, str]]]) -> str | None:
-    """What a question asks for that the parties that run were started without; None if there is nothing.
+    """Name the settings that running parties were started without; None if there is nothing.
 
     started: each party with its `start_settings`.
     """

@@ -102,7 +102,7 @@ class Supervisor:
 
 
 class Watch:
-    """What a supervisor does, one look at the party after the other."""
+    """The work of a supervisor, one look at the party after the other."""
 
     def __init__(self, party: str, runtime: Runtime, run: Run = in_thread) -> None:
         """run: where spare actors are started again."""
@@ -158,7 +158,7 @@ class Watch:
 
 
 class Spares:
-    """The actors of one party that are started again, each by itself, while others of their kind serve.
+    """The actors of one party that are started again, each on its own, while others of their kind serve.
 
     Invariant: an actor is started by one thread at a time.
     """

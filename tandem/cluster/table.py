@@ -1,4 +1,5 @@
-"""What runs where: nodes, what parties have loaded, every actor dead or alive, and sentences about what is missing.
+"""A table of what runs where: nodes, what parties have loaded, every actor dead or alive, and sentences about what is
+missing.
 
 Ray's interface tells who lives. Of what has died, and why, only a table that is private to Ray tells: sentences and
 `tandem status` use it, nothing else does.
@@ -91,7 +92,8 @@ def is_supervised(party: str, config: Config) -> bool:
 
 
 def explain_party(party: str, actors: Sequence[ActorState], config: Config) -> str | None:
-    """Why a party cannot be used, and the remedy; None if all it needs are alive. actors: those of the party."""
+    """The reason why a party cannot be used, and the remedy; None if all it needs are alive. actors: those of the
+    party."""
     actors = needed(actors)
     dead = [actor for actor in actors if actor.state == "dead"]
     if dead:
@@ -157,20 +159,20 @@ async def collect_status(config: Config) -> dict[str, Any]:
 
 
 def _description(party: str, described: dict[str, Any]) -> dict[str, Any]:
-    """What a party has loaded; those of one kind the same."""
+    """The description of what a party has loaded; actors of one kind have the same."""
     parts = [values for name, values in described.items() if name.startswith(f"{party}/")]
     return {key: value for part in parts for key, value in part.items()}
 
 
 async def _ask_all(actors: Sequence[ActorState], method: str, config: Config) -> dict[str, Any]:
-    """What each living actor's method returns, by its name; those that do not answer are left out."""
+    """Call a method of each living actor; results by name. Those that do not answer are left out."""
     alive = [actor.name for actor in actors if actor.is_alive]
     replies = await asyncio.gather(*(_ask(name, method, config) for name in alive))
     return {name: reply for name, reply in zip(alive, replies, strict=True) if reply is not None}
 
 
 async def _ask_supervisors(config: Config) -> dict[str, Any]:
-    """What the supervisor of each party that has one reports."""
+    """The report of each party's supervisor, where there is one."""
     reports = {str(party): await _ask(f"{party}/{SUPERVISOR}", "report", config) for party in config.parties}
     return {party: report for party, report in reports.items() if report is not None}
 
@@ -257,7 +259,7 @@ def _reason(cause: Any) -> str:
 
 
 def _without_table(name: str, running: set[str]) -> ActorState:
-    """Of an actor that the table does not hold."""
+    """The state of an actor that the table does not hold."""
     return ActorState(name=name, state="alive" if name in running else "absent")
 
 

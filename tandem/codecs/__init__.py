@@ -1,4 +1,4 @@
-"""How distributions are compressed before a token is drawn. The codecs of papers are in `tandem.papers`."""
+"""Codecs: how distributions are compressed before a token is drawn. The codecs of papers are in `tandem.papers`."""
 
 from __future__ import annotations
 

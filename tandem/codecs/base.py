@@ -1,4 +1,4 @@
-"""What every codec offers, and the checks that codecs share.
+"""The interface of every codec, and the checks that codecs share.
 
 Compress, then sample: whatever is lossy happens before a token is drawn, and the drafter itself decodes the bytes that
 it sends. So a codec may be as coarse as it likes without making an answer wrong.
@@ -46,7 +46,7 @@ class Codec(Protocol):
 
 
 class CodecSession(Protocol):
-    """What a codec has learnt from the distributions encoded along one prefix: a value that never changes.
+    """The state of a codec after the distributions encoded along one prefix: an immutable value.
 
     Encoding returns the next state and leaves this one as it is. A rollback is the use of an earlier state, so what a
     rejected draft did to a later one cannot leak; `CodecStates` finds the state of any prefix.

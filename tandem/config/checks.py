@@ -41,7 +41,7 @@ Texts = Annotated[tuple[Annotated[str, Field(min_length=1)], ...], BeforeValidat
 
 
 class WordOrPath(NamedTuple):
-    """In the annotation of a text: one of some words, or a path, which has a slash or a dot."""
+    """An annotation of a text that is one of some words, or a path, which has a slash or a dot."""
 
     words: tuple[str, ...]
     example: str  # of a path
@@ -60,7 +60,7 @@ class WordOrPath(NamedTuple):
 
 
 Extension = Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")]
-"""Code of one's own: "MODULE:FUNCTION"; see `tandem.config.extensions`."""
+"""Custom code: "MODULE:FUNCTION"; see `tandem.config.extensions`."""
 EXTENSION = "MODULE:FUNCTION"
 
 S = TypeVar("S", bound="Settings")
@@ -107,7 +107,7 @@ class Setting(NamedTuple):
 
     @property
     def meaning(self) -> str:
-        """With the unit."""
+        """The meaning, with the unit."""
         return self.info.description or ""
 
     @property
@@ -117,7 +117,7 @@ class Setting(NamedTuple):
 
     @property
     def choices(self) -> tuple[str, ...]:
-        """The only values, `EXTENSION` among them where code of one's own may be named; empty: any of its type."""
+        """The only values, `EXTENSION` among them where custom code may be named; empty: any of its type."""
         parts = self._parts
         names = [name for part in parts if get_origin(part) is Literal for name in get_args(part)]
         return (*names, EXTENSION) if names and len(parts) > 1 else tuple(names)
@@ -145,7 +145,7 @@ class Setting(NamedTuple):
 
     @property
     def expected(self) -> str:
-        """Which values it takes, in words."""
+        """The values that it takes, in words."""
         if self.choices:
             return f"one of {', '.join(self.choices)}" if len(self.choices) > 1 else self.choices[0]
         if self.words:

@@ -1,4 +1,4 @@
-"""Code of one's own in a running site: the settings that name it as MODULE:FUNCTION, and how it is imported.
+"""Custom code in a running site: the settings that name it as MODULE:FUNCTION, and how it is imported.
 
 Only a party's own settings name code. What comes over the link or from a client never does.
 """
@@ -34,7 +34,7 @@ CODECS: Mapping[str, str] = {
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class CodecConfig(Settings):
-    """How distributions are compressed before a draft is drawn.
+    """The codec that compresses distributions before a draft is drawn.
 
     "auto" decides twice: votes are race lists where several vote with coupled drafts, and elsewhere whole distributions
     go through top_p.
@@ -90,14 +90,14 @@ class SchedulerConfig(Settings):
 
 
 def is_extension(name: str) -> bool:
-    """Whether a setting names code of one's own."""
+    """Whether a setting names custom code."""
     return ":" in name
 
 
 def call(
     setting: str, address: str, parameters: Mapping[str, Any], table: str, where: str, **given: Any
 ) -> Any:
-    """What FUNCTION of "MODULE:FUNCTION" returns. Raises ConfigError.
+    """Call FUNCTION of "MODULE:FUNCTION". Raises ConfigError.
 
     setting, table: the keys that name the function and its parameters. where: the importing process, in words.
     given: further arguments that every such function takes.

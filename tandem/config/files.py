@@ -138,7 +138,7 @@ def unknown(key: str, tree: Settings, problem: str = "is not a setting") -> Conf
 
 
 def _by_section(changes: Mapping[str, Any]) -> dict[str, Any]:
-    """The same with tables of groups taken apart: "workers" -> "alice" -> ... becomes "workers.alice" -> ..."""
+    """The values with tables of groups taken apart: "workers" -> "alice" -> ... becomes "workers.alice" -> ..."""
     sections: dict[str, Any] = {}
     for section, values in changes.items():
         if section not in TABLES:

@@ -106,7 +106,7 @@ class PartyConfig(Settings):
 
     @property
     def decoder_roles(self) -> tuple[str, ...]:
-        """What its decoders are called: the first as an only one, the spare ones "decoder-1", "decoder-2" and so on."""
+        """The names of its decoders: the first as an only one, the spare ones "decoder-1", "decoder-2" and so on."""
         return ("decoder", *self.spare_roles)
 
     @property

@@ -1,4 +1,5 @@
-"""How tokens are drawn from a distribution and when an answer ends: every option with its default, meaning and range.
+"""Sampling: how tokens are drawn from a distribution and when an answer ends; every option with its default, meaning
+and range.
 
 The `[sampling]` section of the settings, the options of `Tandem.query` and of the command line, what travels in the
 spec of a session, and the documentation all follow from the fields below. Whatever changes a distribution is applied
@@ -38,7 +39,7 @@ class SamplingParams(Settings):
     stop: Texts = Field(default=(), description="text that ends an answer, or a list of them")
 
     def without_end(self) -> SamplingParams:
-        """The same without what only ends an answer: equal for two that give the same distributions."""
+        """These options without what only ends an answer: equal for two that give the same distributions."""
         return replace(self, max_new_tokens=1, stop=())
 
 

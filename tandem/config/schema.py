@@ -31,7 +31,7 @@ from tandem.topology import PAIR, PARTIES, SERVER, Party, Topology, star
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class DevicesConfig(Settings):
-    """What a cloud gives each of the devices that join it (`tandem cloud serve`)."""
+    """Limits of a cloud for each of the devices that join it (`tandem cloud serve`)."""
 
     max_answer_tokens: ClassVar[int] = 4096  # longest answer
     max_devices: int = Field(default=64, ge=1, description="devices connected at once, at most")
@@ -49,7 +49,7 @@ class DevicesConfig(Settings):
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class HttpConfig(Settings):
-    """What the HTTP server gives its clients (`tandem serve`)."""
+    """Limits of the HTTP server for its clients (`tandem serve`)."""
 
     send_timeout_s: ClassVar[float] = 60.0  # longest wait for a client that does not read
     max_body_bytes: ClassVar[int] = 4_000_000  # of a request that is no document
@@ -134,7 +134,7 @@ class DecodingConfig(Settings):
 
 
 def placement_of(decoding: DecodingConfig) -> str:
-    """Who decides, for display: in mode speculative the cloud does, in mode federated the server."""
+    """The decider, for display: the cloud in mode speculative, the server in mode federated."""
     if decoding.mode == "dual":
         return decoding.placement
     return SERVER if decoding.mode == "federated" else "cloud"
@@ -240,7 +240,7 @@ class LinkConfig(Settings):
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class ClusterConfig(Settings):
-    """What runs the actors: a Ray cluster, or the process that asks."""
+    """The runtime of the actors: a Ray cluster, or the process that asks."""
 
     runtime: Literal["ray", "inline"] = Field(
         default="ray",
@@ -405,7 +405,7 @@ class Config(Settings):
         )
 
     def to_json(self) -> str:
-        """For the control plane; `from_json` gives it back."""
+        """The settings as JSON, for the control plane; `from_json` gives them back."""
         return _JSON.dump_json(self).decode()
 
     @classmethod

@@ -61,7 +61,8 @@ def model_path(model: str) -> str:
 
 
 def default_model() -> str:
-    """What AUTO stands for: the environment's TANDEM_MODEL, else SmolLM2 where it can be loaded, else the toy."""
+    """The model that AUTO stands for: the environment's TANDEM_MODEL, else SmolLM2 where it can be loaded, else the
+    toy."""
     if name := os.environ.get(MODEL_VARIABLE, "").strip():
         return "bundled" if name == AUTO else name
     return SMOLLM2 if can_load_smollm2() else "bundled"

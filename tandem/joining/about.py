@@ -1,4 +1,4 @@
-"""What a cloud tells its devices of itself, and how a device reads it: fingerprints and sizes, no path, and no name but
+"""A cloud's description of itself for its devices: fingerprints and sizes, no path, and no name but
 that of documents which come with Tandem."""
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ _JSON = TypeAdapter(About)
 
 
 def describe_publicly(description: Mapping[str, Any]) -> dict[str, Any]:
-    """Of what a cloud's actors report, what its devices may know."""
+    """The part of what a cloud's actors report that its devices may know."""
     known = {one.name for one in fields(About)}
     return {key: value for key, value in description.items() if key in known}
 
 
 def read_about(told: Mapping[str, Any]) -> About:
-    """What a cloud said of itself, checked. Raises ProtocolError."""
+    """Read a cloud's description of itself. Raises ProtocolError."""
     try:
         return _JSON.validate_json(json.dumps(dict(told)), strict=True)
     except ValidationError as error:

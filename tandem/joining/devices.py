@@ -45,7 +45,7 @@ class DeviceList:
         self._path = folder / FILE
 
     def all(self) -> list[Device]:
-        """In the order in which they were added. Raises ConfigError for a damaged file."""
+        """All devices, in the order in which they were added. Raises ConfigError for a damaged file."""
         content = read_private(self._path)
         if content is None:
             return []

@@ -50,18 +50,18 @@ FOR_NOW = ("busy", "in_use")
 
 
 class RetryLater(NamedTuple):
-    """Why a device cannot be taken now."""
+    """Raised where a device cannot be taken now."""
 
     word: str  # of FOR_NOW
     retry_after_s: float
 
 
 class AdmissionPort(Protocol):
-    """Who may join, as a cloud decides it."""
+    """The port by which a cloud decides who may join."""
 
     @property
     def about(self) -> Mapping[str, Any] | None:
-        """What devices that are let in learn of the cloud."""
+        """The cloud's description for admitted devices."""
 
     def recognise(self, secret: bytes) -> Device | None:
         """The device with a secret, also one that was revoked."""
@@ -186,13 +186,13 @@ def new_instance() -> str:
 
 
 def hello_of(link: JoinLink, instance: str = "") -> bytes:
-    """With what a device introduces itself to the cloud of its link; instance: of its process."""
+    """The hello by which a device introduces itself to the cloud of its link; instance: of its process."""
     secret = b64encode(link.secret).decode()
     return _pack(tandem=JOINING_VERSION, protocol=PROTOCOL_VERSION, secret=secret, instance=instance)
 
 
 def queue_of(device: str) -> str:
-    """How a cloud names the draft queue of one of its devices; no party is called so."""
+    """The name that a cloud gives the draft queue of one of its devices; no party is called so."""
     return f"@{device}/draft_queue"
 
 

@@ -1,4 +1,4 @@
-"""Who a cloud is: a key of its own, and a certificate over it that is renewed while the key stays.
+"""The identity of a cloud: a key of its own, and a certificate over it that is renewed while the key stays.
 
 Devices know the key by its fingerprint, the SHA-256 of the public key as X.509 writes it (SubjectPublicKeyInfo), so a
 renewed certificate needs no new join links.

@@ -27,7 +27,7 @@ MAX_SHOWN = 60
 
 @dataclass(frozen=True, slots=True)
 class JoinLink:
-    """What a device needs to join a cloud."""
+    """The address, key and token by which a device joins a cloud."""
 
     host: str
     port: int

@@ -40,7 +40,7 @@ class Point(NamedTuple):
     counts: NDArray[np.int64]  # [n], >= 0, of sum l
 
     def without_zeros(self) -> Point:
-        """The same distribution on the tokens that have a count."""
+        """This distribution on the tokens that have a count."""
         if np.minimum.reduce(self.counts) > 0:
             return self
         positive = self.counts > 0

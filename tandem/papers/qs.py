@@ -50,7 +50,7 @@ class LastAccepted:
         self._length = first
 
     def choose(self, rates: Sequence[float], costs: RoundCosts, error: float = 0.0) -> int:
-        """At least 1: from 0 it would never come back."""
+        """The length, at least 1: from 0 it would never come back."""
         return max(1, min(self._length, self._max_length))
 
     def observe(self, length: int, num_accepted: int, confidences: Sequence[float] = ()) -> None:
@@ -72,7 +72,7 @@ class DoubleDqn:
         self._rate = 0.0  # as last estimated
 
     def choose(self, rates: Sequence[float], costs: RoundCosts, error: float = 0.0) -> int:
-        """From 1 to max_length; the shortest of equals."""
+        """The length from 1 to max_length; the shortest of equals."""
         self._rate = rates[0]
         found = values(self._weights, make_state(self._confidences, costs))
         return 1 + int(np.argmax(found[: self._max_length]))
@@ -102,7 +102,7 @@ def values(weights: Sequence[Any], states: Any) -> Any:
 
 
 def pack(weights: Sequence[NDArray[Any]]) -> NDArray[np.float16]:
-    """What a file holds."""
+    """The content of a file."""
     return np.concatenate([np.ravel(each) for each in weights]).astype(np.float16)
 
 

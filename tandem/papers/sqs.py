@@ -213,5 +213,5 @@ class CSqsSession:
 
 
 def _num_bits(kept: int, resolution: int) -> int:
-    """Of a support and its counts, each rounded up (SQS Eq. 1), in the largest vocabulary."""
+    """The bits of a support and its counts, each rounded up (SQS Eq. 1), in the largest vocabulary."""
     return sets.support_bits(MAX_VOCAB, kept) + sets.counts_bits(kept, resolution)

@@ -1,4 +1,4 @@
-"""What is known of both parties and of the link: measurements of committed steps in, estimates out.
+"""Estimates of both parties and of the link: measurements of committed steps in, estimates out.
 
 Only round trips are used, never one-way times, so the clocks of the two hosts need not agree.
 """
@@ -67,7 +67,7 @@ class MovingLine:
 
     @property
     def slope(self) -> float:
-        """At least 0; 0 before there are two points."""
+        """The slope, at least 0; 0 before there are two points."""
         return max(0.0, self._covariance / (self._variance + self.ridge))
 
     @property
@@ -310,7 +310,7 @@ class Estimator:
         return tuple(notes)
 
     def estimate(self, step: int) -> Estimates:
-        """What to expect of `step`."""
+        """The profile that is expected at `step`."""
         return Estimates(
             decode_s={party: self._decode[party].predict(step) for party in PARTIES},
             acceptance={party: self._acceptance[party].value for party in PARTIES},

@@ -55,7 +55,7 @@ Count = Annotated[int, Ge(0)]
 
 @dataclass(frozen=True, kw_only=True)
 class OfflineProfile:
-    """What was measured, and the line that follows from it."""
+    """Measured decode times, and the line fitted to them."""
 
     prompt_tokens: Count  # M: the longest row before decoding began
     rows: Count  # batch size
@@ -127,7 +127,7 @@ def measure(
 
 
 def measure_drafting(drafter: Drafter, party: Party) -> DraftToken:
-    """What the decoder does after each forward pass, so that a profile times a whole draft."""
+    """The decoder's work after each forward pass, so that a profile times a whole draft."""
 
     def draft(logits: Any, step: int) -> int:
         return drafter.draft(logits, [0.0] * logits.shape[0], seed=0, step=step, party=party).token
@@ -359,7 +359,7 @@ def _read(text: bytes, key: ProfileKey) -> StoredProfile:
 
 
 def _directory(model: str) -> Path | None:
-    """Where a model's files are; None for a hub model that is not on this machine."""
+    """The folder of a model's files; None for a hub model that is not on this machine."""
     path = Path(model).expanduser()
     if path.is_dir():
         return path
@@ -374,7 +374,7 @@ def _directory(model: str) -> Path | None:
 
 
 def processor_name() -> str:
-    """What this machine calls its processor."""
+    """The name of this machine's processor."""
     try:
         lines = Path("/proc/cpuinfo").read_text("utf-8", "replace").splitlines()
     except OSError:

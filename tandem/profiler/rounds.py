@@ -1,4 +1,4 @@
-"""What a round of proposals costs and what it brings, estimated from the rounds so far.
+"""Estimates of the cost and the yield of a round of proposals, from the rounds so far.
 
 A round lasts from the first draft to the verdict. Its time is split into what grows with the proposed tokens (drafting,
 sending and verifying them) and what does not (round trip, the decider's pass, frames), as `RoundCosts` has it. Only
@@ -38,7 +38,7 @@ class Evidence:
 
     @property
     def rate(self) -> float:
-        """In [0, 1], the prior included."""
+        """The acceptance rate in [0, 1], the prior included."""
         return (self.accepted + PRIOR_RATE * PRIOR_WEIGHT) / (self.judged + PRIOR_WEIGHT)
 
     def add(self, *, is_accepted: bool) -> None:
@@ -66,7 +66,8 @@ class ProposalAcceptance:
 
     @property
     def rates(self) -> tuple[float, ...]:
-        """The same by position, [max_length]: its own rate where it is known well enough, else the common one."""
+        """Acceptance rates by position, [max_length]: its own rate where it is known well enough, else the common
+        one."""
         return tuple(
             each.accepted / each.judged if each.judged >= MIN_JUDGED else self.rate
             for each in self._by_position

@@ -1,4 +1,4 @@
-"""From files or documents to an index: load, split, embed what is new, write.
+"""Building indexes, from files or documents: load, split, embed what is new, write.
 
 The whole job behind `tandem index`, as one function, and its twin for a few files of many. An index remembers what it
 was built from, its roots, so that no build empties it by mistake. The first root is the folder or file of the first
@@ -60,7 +60,7 @@ Source = Path | Sequence[Document]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildReport:
-    """What a build did."""
+    """The outcome of a build."""
 
     num_files: int  # files, or other sources, that the index holds something of
     num_chunks: int
@@ -189,7 +189,7 @@ def _bring_up_to_date(
 ) -> BuildReport:
     """Has the index of `chunks` written, by `write_index` with its settings, unless it is there already.
 
-    One that is there goes on as "Flat" where its kind could not be trained any more: a deletion always goes through.
+    One that is there continues as "Flat" where its kind could not be trained any more: a deletion always goes through.
     """
     kind = kinds.resolve(factory, len(chunks), embedder.dimension)
     if previous is not None and chunks and not kinds.can_train(kind, len(chunks), embedder.dimension):
@@ -277,7 +277,7 @@ def _describe_kept(chunks: Sequence[Document]) -> list[str]:
 
 
 def root_of(source: Source) -> str:
-    """What an index remembers of a source: its absolute path."""
+    """The root that an index remembers of a source: its absolute path."""
     return os.path.abspath(source) if isinstance(source, Path | str) else GIVEN
 
 
@@ -404,7 +404,7 @@ def _check_nothing_is_lost(previous: Index, root: str, chunks: Sequence[Document
 
 
 def _place(chunk: Document) -> tuple[Any, ...]:
-    """Which document a chunk is of: a file, or a line or page of one."""
+    """The document of a chunk: a file, or a line or page of one."""
     return source_of(chunk), chunk.metadata.get("line"), chunk.metadata.get("page")
 
 

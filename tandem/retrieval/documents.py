@@ -81,7 +81,7 @@ def is_too_deep(value: object) -> bool:
 
 
 def describe_passage(document: Document) -> dict[str, Any]:
-    """What only the party of a document knows of it, in a form that JSON can hold."""
+    """The details of a document that only its party knows, as JSON holds them."""
     metadata = json.loads(json.dumps(writable(document.metadata), default=str))  # a store's may hold anything
     page = metadata.get("page")
     return {
@@ -103,7 +103,7 @@ def readable_name(name: str) -> str:
 
 
 class Window(NamedTuple):
-    """How much of a text an embedder reads."""
+    """The part of a text that an embedder reads."""
 
     max_tokens: int
     count_tokens: Callable[[str], int]

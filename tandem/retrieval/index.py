@@ -429,7 +429,7 @@ class Index(Snapshot):
         return 1 if self._embeddings is None else REFINE
 
     def _among(self, vector: NDArray[np.float32], k: int, allowed: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Of the allowed rows those nearest to `vector`, k at least if there are so many."""
+        """The allowed rows nearest to `vector`, at least k if there are so many."""
         if len(allowed) > SCORE_ALL:
             with suppress(RuntimeError):  # some kinds cannot keep to a set of rows
                 rows, _ = self.vector_index.search(vector, k * self._refine, allowed)

@@ -225,7 +225,7 @@ def _call(where: str) -> object:
 
 
 def _ask(name: str, ask: Callable[[], Answer]) -> Answer:
-    """What the user's embeddings give."""
+    """Ask the user's embeddings."""
     try:
         return ask()
     except Exception as error:  # embeddings have no common error

@@ -1,7 +1,7 @@
-"""From a file or a folder of files to documents, read in a process of its own.
+"""Loading documents from a file or a folder, read in a process of its own.
 
 Walks a folder in a fixed order (so that equal folders give equal indexes), picks a reader by file ending, and turns
-whatever cannot be read into one sentence each while the rest goes on. Hidden files, and folders that hold an index of
+whatever cannot be read into one sentence each while the rest continues. Hidden files, and folders that hold an index of
 Tandem's, are passed over. Links that lead out of the folder are not followed: whoever gave the folder may not know what
 lies behind them.
 
@@ -58,7 +58,7 @@ _TIMED_OUT = (signal.SIGPROF, signal.SIGALRM)
 
 
 class Loaded(NamedTuple):
-    """What a corpus gave."""
+    """The outcome of reading a corpus."""
 
     documents: list[Document]  # folder by folder, sorted by name, then by place in the file
     problems: list[str]  # one sentence for each thing left out
@@ -170,7 +170,7 @@ def _leads_out(path: Path, root: str) -> bool:
 
 
 def _source(path: Path, root: Path) -> str:
-    """What a file or folder under `root` is called in metadata and sentences."""
+    """The name of a file or folder under `root` in metadata and sentences."""
     return readable_name(path.relative_to(root).as_posix())
 
 
@@ -206,7 +206,7 @@ def _try_to_read(path: Path, source: str, loaded: Loaded) -> str:
 
 
 def _state(path: Path) -> tuple[int, int, int]:
-    """What differs when a file was written to or replaced. Unreadable for what could block a reader."""
+    """A state that differs when a file was written to or replaced. Unreadable for what could block a reader."""
     status = path.stat()
     if not stat.S_ISREG(status.st_mode):
         raise Unreadable("it is a pipe, socket or device, not a file; remove it")
@@ -244,7 +244,7 @@ def _count(count: int, thing: str) -> str:
 
 
 class Limits(NamedTuple):
-    """What reading one file may take."""
+    """Limits on reading one file."""
 
     seconds: float = 60  # of processor time: 400 times what the usual page of a book takes
     seconds_per_mb: float = (
@@ -342,7 +342,7 @@ class ReaderProcess:
                 [*command, str(self._limits.memory_mb)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,  # a traceback quotes, and is of no use beside the sentence
+                stderr=subprocess.DEVNULL,  # a traceback quotes, and is of no use next to the sentence
                 env=variables,
                 start_new_session=True,  # Ctrl-C is for the process that reads the answers
             )
@@ -371,7 +371,7 @@ atexit.register(lambda: SHARED.close())
 
 
 def _explain_exit(code: int, limit_s: float, memory_mb: int) -> str:
-    """Why a reader ended, and what to do about the file."""
+    """A sentence on why a reader ended, with the remedy for the file."""
     if -code in _TIMED_OUT:
         return f"reading it took longer than {limit_s:.0f} s; split it or save it as text"
     if code == OUT_OF_MEMORY:
@@ -386,7 +386,7 @@ def _explain_exit(code: int, limit_s: float, memory_mb: int) -> str:
 
 
 def serve() -> None:
-    """What the reader process does: answers requests on stdin until that ends. Its argument: megabytes of memory."""
+    """The reader process: answers requests on stdin until that ends. Its argument: megabytes of memory."""
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what a parser prints is no answer
     is_busy = threading.Event()

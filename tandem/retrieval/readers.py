@@ -198,7 +198,7 @@ def _decode(data: bytes) -> str:
 
 
 def _visible_text(page: BeautifulSoup) -> str:
-    """What a browser shows: a line per block, a tab between cells, white space collapsed but in `pre`."""
+    """The text that a browser shows: a line per block, a tab between cells, white space collapsed but in `pre`."""
     lines = [_collapse(line) for line in "".join(_shown(page)).split("\n")]
     return "\n".join(line for line in lines if line.strip())
 
@@ -249,7 +249,7 @@ def _shown(page: BeautifulSoup) -> Iterator[str]:
 
 @dataclass(slots=True)
 class _Cover:
-    """What hides the contents of an element, up to the first element that ends it: HTML allows to leave ends out, and
+    """An element that hides contents, up to the first element that ends it: HTML allows to leave ends out, and
     the parser puts what is behind such an element into it.
     """
 
@@ -318,9 +318,8 @@ def _open_pdf(path: Path) -> PdfReader:
 
 
 def _filled_in(page: PageObject) -> Iterator[str]:
-    """What a viewer shows on a page besides its own text: values of form fields, behind their names, and notes typed on
-    it.
-    """
+    """The text that a viewer shows on a page besides its own: values of form fields, behind their names, and notes
+    typed on it."""
     for reference in page.annotations or ():
         annotation = reference.get_object()
         kind = annotation.get("/Subtype")
@@ -449,7 +448,7 @@ def _loader() -> Any:
 
 
 def _without_quotes(text: str) -> str:
-    """At most 100 characters of an error's text, in which "..." stands for what it quotes of a file; a sign or two, as
+    """An error's text, at most 100 characters, in which "..." stands for what it quotes of a file; a sign or two, as
     in "expected ','", stay.
     """
     return _QUOTES.sub(lambda quoted: quoted[0] if quoted[1] else "...", text)[:100]
@@ -478,7 +477,7 @@ def _as_text(value: Any) -> Any:
 
 
 def _brief_yaml(error: Exception) -> str:
-    """What is wrong and where, in a few words."""
+    """The problem and its place, in a few words."""
     problem, mark = getattr(error, "problem", None), getattr(error, "problem_mark", None)
     where = f" in line {mark.line + 2}" if mark is not None else ""
     return _without_quotes(f"{problem or error}") + where

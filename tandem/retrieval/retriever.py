@@ -34,11 +34,11 @@ EMBEDDER = "embedder"
 
 
 class Scorer(Protocol):
-    """What a retriever asks of a scoring model."""
+    """The port by which a retriever asks a scoring model."""
 
     @property
     def name(self) -> str:
-        """How a person calls it."""
+        """The name that people use."""
 
     @property
     def fingerprint(self) -> str:
@@ -181,12 +181,13 @@ class Retriever:
 
     @property
     def kind(self) -> str:
-        """What searches them: a FAISS factory string."""
+        """The kind of its index: a FAISS factory string."""
         return self.index.manifest.factory
 
     @property
     def fingerprint(self) -> str:
-        """Of what it can find. The chunks' ids are keyed by a secret, so that nobody can guess documents by it."""
+        """A fingerprint of what it can find. The chunks' ids are keyed by a secret, so that nobody can guess documents
+        by it."""
         manifest = self.index.manifest
         return blake2b(f"{manifest.factory} {manifest.chunks_hash}".encode(), digest_size=16).hexdigest()
 

@@ -133,7 +133,7 @@ def verify_index(directory: Path) -> Manifest:
 
 
 def modified_ns(directory: Path) -> int:
-    """When the index in a folder was written, in nanoseconds since 1970."""
+    """The time when the index in a folder was written, in nanoseconds since 1970."""
     return max((directory / name).stat().st_mtime_ns for name in read_manifest(directory).files)
 
 
@@ -234,12 +234,13 @@ def _is_damaged(error: sqlite3.Error) -> bool:
 
 
 def _reason(error: Exception) -> str:
-    """What an error of SQLite says. Python's own, of a text that is not UTF-8, quotes that text, which is private."""
+    """The reason of an error of SQLite. Python's own, of a text that is not UTF-8, quotes that text, which is
+    private."""
     return "a text in it is not UTF-8" if _code(error) is None else str(error)
 
 
 def _identity(database: Connection) -> tuple[int, int]:
-    """Which program's database it is, and of which version."""
+    """The application id and version of a database."""
     names = ("application_id", "user_version")
     application, version = (database.execute(f"PRAGMA {name}").fetchone()[0] for name in names)
     return application, version

@@ -1,1 +1,1 @@
-"""Who aggregates: pure functions of estimates, and the placement policies made of them."""
+"""The choice of the aggregator: pure functions of estimates, and the placement policies made of them."""

@@ -53,7 +53,7 @@ def speedup(c_l: float, c_r: float, alpha_r: float, rtt_s: float) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Situation:
-    """What Eq. (6) to (8) take in; every value finite. Times in seconds, acceptance rates in [0, 1]."""
+    """The inputs of Eq. (6) to (8); every value finite. Times in seconds, acceptance rates in [0, 1]."""
 
     decode_s: dict[Party, float]
     acceptance: dict[Party, float]
@@ -93,7 +93,7 @@ def switch_s(situation: Situation, aggregator: Party) -> float:
 
 
 def choose(situation: Situation, aggregator: Party, *, horizon: int = HORIZON) -> Party:
-    """Who should aggregate once a remote draft is rejected; Eq. (6), with the cost of the switch included.
+    """The party that should aggregate once a remote draft is rejected; Eq. (6), with the cost of the switch included.
 
     NOT in the paper, which switches as soon as the sign of Eq. (8) changes, after any step. While remote drafts are
     accepted a switch gains nothing; when one is rejected it saves half a round trip (`switch_s`).

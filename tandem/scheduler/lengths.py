@@ -5,9 +5,9 @@ fixed_s + K * token_s (FlexSpec Eq. 7 to 10). NOT in the paper: the tokens that 
 a_1, a_2, ... by position they are 1 + a_1 + a_1 a_2 + ..., for one rate a (1 - a^(K + 1)) / (1 - a); the count
 of FlexSpec Algorithm 2, 1 + a K, makes either 1 or the longest length best in every situation
 (`tandem.papers.flexspec.printed_length`).
-Lengths may be 0: the decider then goes on by itself.
+Lengths may be 0: the decider then continues alone.
 
-NOT in the paper: a drafter that goes on drafting while its proposals are under way. A whole round follows only a
+NOT in the paper: a drafter that keeps drafting while its proposals are under way. A whole round follows only a
 rejection; behind a proposal that is accepted as a whole, the next one is decided as soon as the slower of both, drafter
 and decider, is through with it. So proposals need not be long to hide a round trip, only long enough to share the fixed
 part of a pass.
@@ -37,11 +37,11 @@ PROBE_LENGTH = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundCosts:
-    """What time a round takes, in seconds, as measured on the link and in the models."""
+    """The durations of a round, in seconds, as measured on the link and in the models."""
 
     fixed_s: float  # round trip, the decider's pass, a frame's header, whatever does not depend on the length
     token_s: float  # to draft, send and verify one proposed token
-    alone_s: float  # a token that the decider commits by itself, without any proposal
+    alone_s: float  # a token that the decider commits alone, without any proposal
     draft_s: float = nan  # of token_s, to draft it; nan: the drafter waits for verdicts
     pass_s: float = 0.0  # of fixed_s, the decider's pass
 
@@ -96,12 +96,12 @@ class LengthPolicy(Protocol):
 
 @dataclass(slots=True)
 class FixedLength:
-    """The same length always."""
+    """A fixed length."""
 
     length: int
 
     def choose(self, rates: Sequence[float], costs: RoundCosts, error: float = 0.0) -> int:
-        """As it was made."""
+        """The fixed length."""
         return self.length
 
     def observe(self, length: int, num_accepted: int, confidences: Sequence[float] = ()) -> None:
@@ -153,7 +153,7 @@ LENGTH_POLICIES = Loader[LengthPolicy](
 def make_length_policy(name: str, max_length: int) -> LengthPolicy:
     """A policy for one query. max_length: tokens of its longest proposal.
 
-    Raises ConfigError for a policy of one's own that this process has not loaded.
+    Raises ConfigError for a custom policy that this process has not loaded.
     """
     match name:
         case "fixed":

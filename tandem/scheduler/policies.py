@@ -1,4 +1,4 @@
-"""Placement policies: who decides the next step, each a small object without state; and how one's own are loaded."""
+"""Placement policies: who decides the next step, each a small object without state; and how custom ones are loaded."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ P = TypeVar("P")
 
 
 class Loader(Generic[P]):
-    """Policies of one's own of one kind in this process, by the name that its settings gave.
+    """Custom policies of one kind in this process, by the name that its settings gave.
 
     Only settings load code: what a query names may come from another machine.
     """
@@ -62,15 +62,16 @@ class Loader(Generic[P]):
 
 
 class Policy(Protocol):
-    """Where the aggregator of a session sits."""
+    """The placement of a session's aggregator."""
 
     def advise(self, situation: Situation, aggregator: Party) -> Party | None:
-        """Who should aggregate after the next rejection of a remote draft; None if that never depends on estimates."""
+        """The party that should aggregate after the next rejection of a remote draft; None if that never depends on
+        estimates."""
 
     def choose_next(
         self, step: int, aggregator: Party, *, remote_accepted: bool, advice: Party | None
     ) -> Party:
-        """Who decides `step`, after `aggregator` has decided the one before.
+        """The decider of `step`, after `aggregator` has decided the one before.
 
         remote_accepted: whether the other party's draft was accepted in that step. advice: the last from `advise`.
         """
@@ -78,7 +79,7 @@ class Policy(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Fixed:
-    """The same party decides every step. Under `mirror` both do, and this one takes over if the other is lost."""
+    """One party decides every step. Under `mirror` both do, and this one takes over if the other is lost."""
 
     party: Party
 
@@ -123,7 +124,7 @@ PLACEMENTS = Loader[Policy](
 def make_policy(placement: str, first: Party) -> Policy:
     """The policy of that name. first: who decides the first step, and every step if the placement is fixed.
 
-    Raises ConfigError for a policy of one's own that this process has not loaded.
+    Raises ConfigError for a custom policy that this process has not loaded.
     """
     if is_extension(placement):
         return PLACEMENTS.make(placement, first=first)
@@ -133,7 +134,7 @@ def make_policy(placement: str, first: Party) -> Policy:
 def load_policy(placement: str, parameters: Parameters, where: str) -> str:
     """Load the policy that a party's own settings name (`Loader.load`); returns what both parties must share.
 
-    That is empty unless the policy is one's own.
+    That is empty unless the policy is custom.
     """
     PLACEMENTS.load(placement, parameters, where, first=Party.DEVICE)
     shown = ", ".join(f"{name}={value!r}" for name, value in sorted(parameters.items()))

@@ -1,4 +1,4 @@
-"""Who can reach an address."""
+"""Addresses: who can reach them."""
 
 from __future__ import annotations
 

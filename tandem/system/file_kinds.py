@@ -1,4 +1,4 @@
-"""Which kinds of files `tandem index` reads, and what becomes of each: the one table behind help, docs and readers."""
+"""The kinds of files that `tandem index` reads, and what becomes of each: one table for help, docs and readers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where Tandem keeps things on this machine, by the rules of the platform (XDG on Linux)."""
+"""The folders of Tandem on this machine, by the rules of the platform (XDG on Linux)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _APP = "tandem"
 
 
 def cache_folder() -> Path:
-    """What Tandem can make again: $XDG_CACHE_HOME/tandem or ~/.cache/tandem, or a temporary folder of this user's.
+    """The folder of what can be made again: $XDG_CACHE_HOME/tandem or ~/.cache/tandem, or a temporary one.
 
     ConfigError if the temporary folder cannot be trusted.
     """
@@ -32,17 +32,17 @@ def cache_folder() -> Path:
 
 
 def data_folder() -> Path:
-    """What a person would miss: $XDG_DATA_HOME/tandem, or ~/.local/share/tandem."""
+    """The folder of what a person would miss: $XDG_DATA_HOME/tandem, or ~/.local/share/tandem."""
     return platformdirs.user_data_path(_APP, appauthor=False)
 
 
 def state_folder() -> Path:
-    """What a person would not miss: $XDG_STATE_HOME/tandem, or ~/.local/state/tandem."""
+    """The folder of what a person would not miss: $XDG_STATE_HOME/tandem, or ~/.local/state/tandem."""
     return platformdirs.user_state_path(_APP, appauthor=False)
 
 
 def index_folder(party: Party) -> Path:
-    """Where `tandem index` puts a side's index by default."""
+    """The folder in which `tandem index` puts a party's index by default."""
     return data_folder() / party
 
 

@@ -1,4 +1,5 @@
-"""How the two ends of a connection learn who the other one is, before any frame; and how actors of a cluster do.
+"""The handshake by which the two ends of a connection learn who the other one is, before any frame; and how actors of a
+cluster do.
 
 Two actors prove to each other that they know the secret of their cluster. Both send who dials, a nonce and their name,
 then a keyed digest over both of these greetings; anything else is refused. A greeting says which end it comes from, so

@@ -15,7 +15,7 @@ from tandem.messages.wire import MAX_FRAME_BYTES, read_varint, write_varint
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where an actor can be reached. Travels on the control plane."""
+    """The address of an actor. Travels on the control plane."""
 
     name: str  # "party/role"
     unix_path: str | None = None  # within the node
@@ -44,11 +44,11 @@ def add_counters(first: LinkCounters, second: LinkCounters) -> LinkCounters:
 
 
 class PlaneOwner(Protocol):
-    """Whose frames a data plane carries: an actor."""
+    """The owner of a data plane: the actor whose frames it carries."""
 
     @property
     def name(self) -> str:
-        """As "party/role"."""
+        """The name as "party/role"."""
 
     def on_frames(self, source: str, frames: list[bytes]) -> None:
         """Frames of `source` arrived together, in order."""
@@ -81,7 +81,7 @@ class DataPlane(Protocol):
         """Whether a frame handed over now has a connection to go out on."""
 
     def refusal_of(self, to: str) -> str | None:
-        """With what sentence an actor has refused this one since there last was a connection, if it has."""
+        """The sentence with which an actor has refused this one since the last connection, if any."""
 
     def renew(self, to: str) -> None:
         """Re-dial a silent actor unless a dial is already in progress."""

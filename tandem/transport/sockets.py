@@ -37,7 +37,7 @@ KEEPALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
 """After 10 s without a packet TCP asks every 5 s; a host that vanished is noticed after 25 s."""
 VANISHED_MS = 25_000
 """Where bytes are under way to it TCP does not ask, but repeats them for a quarter of an hour. The end that accepts
-gives up after the same time, so that a device's link is free again; the end that dials tries again by itself."""
+gives up after the same time, so that a device's link is free again; the end that dials tries again anyway."""
 
 
 class Connection(asyncio.Protocol):
@@ -147,7 +147,7 @@ class Connection(asyncio.Protocol):
 
 
 def _certificate_of(transport: asyncio.Transport) -> bytes | None:
-    """What the other end showed in TLS, as DER."""
+    """The certificate that the other end showed in TLS, as DER."""
     tls = transport.get_extra_info("ssl_object")
     return None if tls is None else tls.getpeercert(binary_form=True)
 
@@ -174,7 +174,7 @@ MAX_UNPROVEN = 64
 
 
 class Listener:
-    """Where an actor awaits others: a Unix-domain socket, a TCP port, or neither.
+    """The socket at which an actor awaits others: a Unix-domain socket, a TCP port, or neither.
 
     A connection gets its protocol once TLS, where there is a context, has been agreed on.
     """
@@ -302,7 +302,7 @@ MAX_RETRY_S = 8.0
 """Longest time between the beginnings of two attempts, which doubles while nobody waits."""
 MAX_HANGING_S = 1.5
 """Longest time between the beginnings of two attempts while somebody waits and earlier ones hang, which doubles with
-each of these. TCP repeats each by itself, with newer kernels every second at first, so that together they ask three or
+each of these. TCP repeats each on its own, with newer kernels every second at first, so that together they ask three or
 four times a second. Ten at once asked ten times: with the answers to those that were given up that filled a link of 10
 kbit/s, and none came through any more. Below the 2 s after which the parties are together again once a link is back."""
 MAX_ATTEMPTS = 4
@@ -369,7 +369,7 @@ class Dialler:
                     late.abort()
 
     def _pause_s(self) -> float:
-        """From the beginning of the latest attempt to that of the next one."""
+        """The pause from the beginning of the latest attempt to that of the next one."""
         unawaited_s = RETRY_S * 2.0 ** min(self._num_unawaited - 1, 10)
         hanging_s = RETRY_S * 2.0 ** len(self._attempts)
         return max(min(unawaited_s, MAX_RETRY_S), min(hanging_s, MAX_HANGING_S))
@@ -494,7 +494,7 @@ MAX_BUFFERED_BYTES = 1 << 20
 
 @dataclass(slots=True)
 class _Peer:
-    """What an actor knows of another one."""
+    """An actor's knowledge of another one."""
 
     dialler: Dialler
     bucket: TokenBucket | None  # of what the other one sends, however many its connections; None: no limit
@@ -581,7 +581,7 @@ class SocketPlane:
         return self.connection_to(to) is not None
 
     def refusal_of(self, to: str) -> str | None:
-        """With what sentence an actor has refused this one since there last was a connection, if it has."""
+        """The sentence with which an actor has refused this one since the last connection, if any."""
         refusal = self._peer(to).dialler.refusal
         return None if refusal is None else str(refusal)
 
@@ -591,7 +591,7 @@ class SocketPlane:
 
     @property
     def port(self) -> int:
-        """At which it listens, once it has started."""
+        """The port at which it listens, once it has started."""
         return self._listener.port
 
     @property

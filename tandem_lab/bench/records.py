@@ -1,7 +1,7 @@
 """What a benchmark keeps: one record of each answered question, one cell of each setting of the link.
 
-A cell is measured as a whole and written as one line of JSON, so that a benchmark that was interrupted goes on with the
-next one. A run is one pass over the questions. Knows nothing of clusters, clocks or summaries.
+A cell is measured as a whole and written as one line of JSON, so that a benchmark that was interrupted continues with
+the next one. A run is one pass over the questions. Knows nothing of clusters, clocks or summaries.
 """
 
 from __future__ import annotations

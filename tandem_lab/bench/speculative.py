@@ -1,4 +1,4 @@
-"""The suite `speculative`: the device drafts for the cloud, beside a cloud that streams or is asked for each token.
+"""The suite `speculative`: the device drafts for the cloud, for a cloud that streams or is asked for each token.
 
 Predictions are the real models' acceptance in the model of pacings. The draft-free loop of `tandem.modes.reference`
 gives the tokens that every system with coupled drafts must commit, and along them the device's model says at which

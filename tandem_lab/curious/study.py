@@ -59,7 +59,7 @@ def _algorithm1(placement: str, codec: str) -> Case:
 
 
 def _speculative(has_notes: bool, rule: str, codec: str) -> Case:
-    """The device proposes every token: where the cloud goes on by itself, less crosses, as the timing has it."""
+    """The device proposes every token: where the cloud continues alone, less crosses, as the timing has it."""
     options: dict[str, Any] = {
         "mode": "speculative",
         "draft_rule": rule,

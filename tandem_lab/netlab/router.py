@@ -238,7 +238,7 @@ class Router:
             return file.read().decode("utf-8", "replace")
 
     def _shorten_log(self) -> None:
-        """Empties a log that has grown; the router appends, so it goes on at the start."""
+        """Empties a log that has grown; the router appends, so it continues at the start."""
         if self._log.stat().st_size > LARGEST_LOG_BYTES:
             os.truncate(self._log, 0)
 

@@ -62,7 +62,7 @@ class LinkSchedule:
         return self.rows[max(index, 0)].shape
 
     def note_at(self, time_s: float) -> str:
-        """One sentence for a person if the trace has ended by then; empty if it goes on, or never changes."""
+        """One sentence for a person if the trace has ended by then; empty if it continues, or never changes."""
         if len(self.rows) == 1 or time_s <= self.end_s:
             return ""
         return (

@@ -164,7 +164,7 @@ class ChainRun:
 
     def _check(self, acting: str) -> None:
         """Home's tokens never change; all agree with the hub's, but for a party that a Resync must still reach, and a
-        home that goes on without the hub."""
+        home that continues without the hub."""
         home, hub = self._session(self.home), self._session(self.hub)
         assert home is not None
         tokens, standing = home.prefix.tokens, (home.prefix.digest, *_standing_of(hub))

@@ -112,7 +112,7 @@ def _move_home(scenario: ChainScenario) -> ChainScenario:
     """Half of the federated queries are asked at a worker. Drawn apart, so that recorded seeds keep the rest.
 
     The coordinator that holds the user's answer does not crash: with it the query is gone. The server may where the
-    home goes on without it.
+    home continues without it.
     """
     rng = random.Random(number("home", scenario.seed))
     spec, server = scenario.spec, scenario.spec.roles.topology.authority
@@ -252,7 +252,7 @@ def expected_chain(scenario: ChainScenario, events: Sequence[PeerEvent] = ()) ->
 
     def present(step: int) -> list[int]:
         lost = {event.party: event.is_alone for event in events if event.step <= step}
-        if lost.get(spec.roles.topology.authority, False):  # the home goes on by itself
+        if lost.get(spec.roles.topology.authority, False):  # the home continues alone
             return [names.index(spec.home)]
         return [number for number, name in enumerate(names) if not lost.get(name, False)]
 

@@ -202,7 +202,7 @@ def _play_guarded(seed: int, trace: EventLog, run: Callable[[], tuple[int, Count
 
 
 def _play_solo(scenario: Scenario, trace: EventLog) -> Report:
-    """One run of a party that answers by itself, with losses within its site."""
+    """One run of a party that answers alone, with losses within its site."""
     spec = replace(scenario.spec, only=Party.DEVICE)
     changed = replace(scenario, spec=spec, faults=(), slips={})
     run = make_run(changed, trace)

@@ -406,7 +406,7 @@ class Witness:
         return True
 
     def _expect(self, ballot: Ballot, row: int, tokens: tuple[int, ...]) -> int | None:
-        """What these votes give after these tokens; None: a vote is no distribution, or the drafter goes on alone."""
+        """What these votes give after these tokens; None: a vote is no distribution, or the drafter continues alone."""
         spec, names = self.spec, [self.spec.parties[voter] for voter in ballot.voters]
         if not set(names) <= set(spec.roles.voters):
             return None

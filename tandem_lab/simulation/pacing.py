@@ -1,7 +1,7 @@
 """How long an answer of a drafter and a decider takes, by a virtual clock: three pacings and what they compare with.
 
 - `stop_and_wait`: the device drafts a proposal, sends it in one frame and waits for the verdict (SQS, QS, FlexSpec).
-- `pipelined`: it goes on drafting and sending behind what it sent, up to a window.
+- `pipelined`: it keeps drafting and sending behind what it sent, up to a window.
 - `cloud_goes_on`: the same, and the cloud commits its own next token whenever no proposal that continues the committed
   tokens is there.
 

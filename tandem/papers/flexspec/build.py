@@ -1,4 +1,4 @@
-"""From the name of a target to a drafter's folder: `tandem draft train`, and the function behind it."""
+"""Building drafters, from the name of a target to a folder: `tandem draft train`, and the function behind it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Report = Callable[[int, int], object]
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """What a drafter is made of, and how it learns."""
+    """The recipe of a drafter: its blocks, and how it learns."""
 
     trunk: str = "first"
     loss: Loss = "kl"

@@ -1,4 +1,4 @@
-"""What a drafter learns from: texts as they are, and answers that the target itself writes."""
+"""Examples for a drafter: texts as they are, and answers that the target itself writes."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ class Side(NamedTuple):
 
 
 class Pair(NamedTuple):
-    """The same answers as drafter and target see them; the tokens that count are the same, in the same order."""
+    """Answers as both drafter and target see them; the tokens that count are the same, in the same order."""
 
     drafter: Side
     target: Side
@@ -49,7 +49,7 @@ class Pair(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
-    """How the optimiser runs: AdamW, warm-up, then a cosine down to a twentieth of the peak rate."""
+    """The schedule of the optimiser: AdamW, warm-up, then a cosine down to a twentieth of the peak rate."""
 
     num_steps: int
     peak_rate: float = 2e-3
@@ -178,7 +178,7 @@ def measure(student: Any, teacher: Any, pairs: Iterable[Pair], max_tokens: int =
 def acceptance_of(
     q: NDArray[np.float64], p: NDArray[np.float64], max_tokens: int = MAX_MEASURED
 ) -> Acceptance:
-    """Of distributions [tokens, vocab] of drafter and target."""
+    """The acceptance rate of distributions [tokens, vocab] of drafter and target."""
     stride = max(1, math.ceil(len(q) / max_tokens))
     coupled = [coupled_acceptance(whole(q[at]), whole(p[at])) for at in range(0, len(q), stride)]
     return Acceptance(

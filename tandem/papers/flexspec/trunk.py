@@ -84,7 +84,7 @@ def head_modules(drafter: Any) -> list[torch.nn.Module]:
 
 
 def head_parameters(drafter: Any) -> dict[str, torch.Tensor]:
-    """What a new head consists of, by name."""
+    """The parameters of a new head, by name."""
     return {name: value for name, value in drafter.named_parameters() if value.requires_grad}
 
 
