@@ -78,12 +78,6 @@ def link_messages() -> str:
     ).rstrip()
 
 
-def inner_messages() -> str:
-    """All messages between actors of one site, by tag."""
-    inner = [cls for cls in messages.registry.message_classes if cls is not messages.LinkFrame]
-    return "\n".join(_message(cls) for cls in sorted(inner, key=tag_of)).rstrip()
-
-
 def tag_of(cls: type[Any]) -> int:
     """The byte that a message begins with."""
     return messages.registry.tag(cls)
@@ -315,7 +309,6 @@ PARTS: dict[str, dict[str, Callable[[], str]]] = {
         "link messages": link_messages,
         "frame example": frame_example,
         "codec example": codec_example,
-        "inner messages": inner_messages,
     },
     "reference/configuration.md": {
         "presets": preset_table,
