@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from html import escape
 from math import isnan, nan
 from typing import Any, Literal, TypeAlias
@@ -76,6 +76,16 @@ class TokenEvent:
     last_voter: str | None = None  # mode "federated": the worker whose vote came last, for which all waited
     logprob: TokenLogprob | None = None  # of this token; None: not asked for (`num_logprobs`)
     top_logprobs: tuple[TokenLogprob, ...] = ()  # of the likeliest tokens, the likeliest first
+
+    def spelled(self, spell: Callable[[int], tuple[str, tuple[int, ...] | None]]) -> TokenEvent:
+        """The event with the names of the tokens whose probabilities it holds. spell: text and bytes of a token."""
+        if self.logprob is None:
+            return self
+        named = []
+        for each in (self.logprob, *self.top_logprobs):
+            text, utf8 = spell(each.token)
+            named.append(replace(each, text=text, utf8=utf8))
+        return replace(self, logprob=named[0], top_logprobs=tuple(named[1:]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
-from tandem.engine.tokenizer import Detokenizer, StopRule, TextStream
+from tandem.engine.tokenizer import StopRule, TextStream
 from tandem.events import (
     Event,
     ProvisionalEvent,
     RetractEvent,
     SourcesEvent,
     TokenEvent,
-    TokenLogprob,
 )
 from tandem.transport.port import LinkCounters
 
@@ -49,22 +48,11 @@ class EventLog:
                 del self.provisional[event.step - self.stream.num_tokens :]
             case TokenEvent():
                 del self.provisional[:1]  # confirmed now, if there was one
-                return self._spell(replace(event, text=self.stream.push([event.token])))
+                shown = replace(event, text=self.stream.push([event.token]))
+                return shown if self._detokenizer is None else shown.spelled(self._detokenizer.spell)
         return event
-
-    def _spell(self, event: TokenEvent) -> TokenEvent:
-        """The event with the names of the tokens whose probabilities it holds."""
-        if event.logprob is None or self._detokenizer is None:
-            return event
-        logprob, *top = (_spelled(named, self._detokenizer) for named in (event.logprob, *event.top_logprobs))
-        return replace(event, logprob=logprob, top_logprobs=tuple(top))
 
     def wake(self) -> None:
         """Wake all waiting calls."""
         self.changed.set()
         self.changed = asyncio.Event()
-
-
-def _spelled(named: TokenLogprob, detokenizer: Detokenizer) -> TokenLogprob:
-    spelling = detokenizer.spell(named.token)
-    return replace(named, text=spelling.text, utf8=spelling.utf8)

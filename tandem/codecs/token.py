@@ -1,4 +1,4 @@
-"""A vote that is one token, for sessions with one voter: the token itself, 1 to 3 bytes.
+"""A vote that is one token, for sessions with one voter: the token itself, 1 to 3 bytes; and log probabilities.
 
 Where log probabilities are asked for they stand behind it, as the doubles that they are: that of the token, a count,
 and as many ids and their log probabilities.
@@ -6,11 +6,35 @@ and as many ids and their log probabilities.
 
 from __future__ import annotations
 
+import math
 import struct
+from typing import NamedTuple
 
-from tandem.aggregation.distributions import TargetLogprobs
+from tandem.aggregation.distributions import Distribution, largest
 from tandem.codecs.base import malformed
 from tandem.codecs.varints import decode_number, encode_number
+
+
+class TargetLogprobs(NamedTuple):
+    """Natural logarithms of target probabilities."""
+
+    token: float  # of the committed token
+    top: tuple[tuple[int, float], ...]  # (id, logarithm) of the likeliest tokens, the likeliest first
+
+
+def log_probabilities(target: Distribution, token: int, num_top: int) -> TargetLogprobs:
+    """Log probabilities of a token of the target and of its `num_top` likeliest ones; of equals the lowest ids.
+
+    There are fewer if fewer have a probability above zero: sampling options and codecs exclude tokens.
+    """
+    target = target.spread()
+    places = largest(target.probabilities, min(num_top, len(target))) if num_top > 0 else ()
+    rows = [(int(target.ids[place]), float(target.probabilities[place])) for place in places]
+    rows.sort(key=lambda row: -row[1])  # stable, and places ascend
+    return TargetLogprobs(
+        math.log(target.probability(token)),
+        tuple((index, math.log(probability)) for index, probability in rows if probability > 0.0),
+    )
 
 
 def write_token(token: int, known: TargetLogprobs | None = None) -> bytes:

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tandem.aggregation.distributions import Distribution, log_probabilities, restrict
+from tandem.aggregation.distributions import Distribution, restrict
 from tandem.aggregation.document_weights import check_weights
 from tandem.aggregation.rules import DRAFT_RULES, Proposed, draft_rule, proposal_rule
 from tandem.codecs import Codec, CodecStates
 from tandem.codecs.base import MAX_VOCAB, ROOT, check_dense
-from tandem.codecs.token import write_token
+from tandem.codecs.token import log_probabilities, write_token
 from tandem.config.sampling import SamplingParams
 from tandem.errors import GenerationError, ProtocolError
 from tandem.topology import Party

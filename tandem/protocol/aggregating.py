@@ -10,10 +10,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from tandem.aggregation.distributions import TargetLogprobs, log_probabilities
 from tandem.aggregation.race_lists import RaceList
 from tandem.codecs import Codec
-from tandem.codecs.token import read_named_token
+from tandem.codecs.token import TargetLogprobs, log_probabilities, read_named_token
 from tandem.messages import Ballot, Logprobs, Placement, Undecided, VerifyResult
 from tandem.modes.spec import SessionSpec
 from tandem.modes.tally import Tally, UnreadableVoteError

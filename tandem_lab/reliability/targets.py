@@ -11,10 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from tandem.aggregation.distributions import TargetLogprobs
 from tandem.codecs import RaceLists, StatelessCodec, TopK, TopP
 from tandem.codecs.race_lists import read_vote
-from tandem.codecs.token import read_token, write_token
+from tandem.codecs.token import TargetLogprobs, read_token, write_token
 from tandem.config.schema import DevicesConfig
 from tandem.errors import ProtocolError
 from tandem.joining.about import read_about

@@ -12,7 +12,7 @@ from typing import Literal
 import numpy as np
 
 from tandem.aggregation.coupling import noise
-from tandem.aggregation.distributions import TargetLogprobs, log_probabilities
+from tandem.codecs.token import TargetLogprobs, log_probabilities
 from tandem.events import PeerEvent
 from tandem.modes import reference
 from tandem.modes.proposing import MAX_PROPOSAL

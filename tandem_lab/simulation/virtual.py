@@ -15,10 +15,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
-from tandem.aggregation.distributions import log_probabilities
 from tandem.aggregation.document_weights import Evidence, Weights
 from tandem.codecs import Codec
-from tandem.codecs.token import write_token
+from tandem.codecs.token import log_probabilities, write_token
 from tandem.engine.drafter import Drafter
 from tandem.events import DoneEvent, Event, TokenEvent
 from tandem.messages import RetrieveRequest, RetrieveResult, decode, encode

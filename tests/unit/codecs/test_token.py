@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tandem.aggregation.distributions import TargetLogprobs
-from tandem.codecs.token import read_named_token, read_token, write_token
+from tandem.aggregation.distributions import Distribution
+from tandem.codecs.token import TargetLogprobs, log_probabilities, read_named_token, read_token, write_token
 from tandem.errors import ProtocolError
 
 VOCAB = 1 << 17
@@ -51,3 +52,27 @@ def test_a_token_that_the_vocabulary_lacks_is_refused(index: int) -> None:
     for payload in (write_token(index), write_token(1, TargetLogprobs(-math.log(2), ((index, -1.0),)))):
         with pytest.raises(ProtocolError, match=r"below 8|of 1 tokens"):
             read_named_token(payload, 8)
+
+
+# ---- log probabilities of a token and of its alternatives: all of them, in order, of sum 1 -------------------
+
+TARGET = Distribution(np.array([2, 5, 7, 9]), np.array([0.25, 0.5, 0.25, 0.0]))
+
+
+def test_the_likeliest_come_first_and_equals_by_their_ids() -> None:
+    named = log_probabilities(TARGET, 7, 3)
+    assert named.token == math.log(0.25)
+    assert named.top == ((5, math.log(0.5)), (2, math.log(0.25)), (7, math.log(0.25)))
+
+
+def test_excluded_tokens_are_no_alternatives() -> None:
+    assert len(log_probabilities(TARGET, 5, 20).top) == 3
+    assert log_probabilities(TARGET, 5, 0).top == ()
+
+
+def test_the_rest_is_spread_over_the_other_tokens() -> None:
+    target = Distribution(np.array([1]), np.array([0.4]), rest=0.6, vocab_size=5)
+    named = log_probabilities(target, 3, 5)
+    assert named.token == pytest.approx(math.log(0.15))
+    assert [token for token, _ in named.top] == [1, 0, 2, 3, 4]
+    assert math.fsum(math.exp(logprob) for _, logprob in named.top) == pytest.approx(1.0, abs=1e-12)
