@@ -68,11 +68,11 @@ def races(count: int, seed: int = 14) -> dict[str, Any]:
     num_controls = num_caught = 0
     for step in range(count):
         case = random_case(rng, step)
-        certificate = certify(
+        outcome = certify(
             case.plain_lists(), case.shares, seed=case.seed, step=step, temperature=case.temperature
         )
-        num_certain += certificate.is_certain
-        num_wrong += certificate.is_certain and certificate.winner != case.winner
+        num_certain += outcome.is_certain
+        num_wrong += outcome.is_certain and outcome.winner != case.winner
         if step % CONTROL_EVERY == 0:
             num_controls, num_caught = num_controls + 1, num_caught + (trust_lists(case) != case.winner)
         if step % 10_000 == 9_999:

@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 import numpy as np
 
 from benchmarks._common import finish, new_parser, summary
-from tandem.aggregation.race_lists import RaceList, settle
+from tandem.aggregation.race_lists import RaceList, decide_race
 from tandem.codecs import RaceLists, TopP
 from tandem.codecs.race_lists import cut_vote, read_vote, vote_depth
 from tandem.protocol.race_votes import ListLength
@@ -211,9 +211,9 @@ def decide(case: Case, whole: list[bytes], depth: int, vocab: int) -> tuple[int,
         payload = cut_vote(whole[1], depth, vocab, **options)
         num_bytes, num_lists = num_bytes + len(payload), num_lists + 1
         peer = read_vote(payload, vocab)
-        certificate = settle([own, peer], case.shares, **options)
-        if certificate.is_certain:
-            return num_bytes, num_lists, certificate.winner
+        outcome = decide_race([own, peer], case.shares, **options)
+        if outcome.is_certain:
+            return num_bytes, num_lists, outcome.winner
         assert isinstance(peer, RaceList)
         depth = peer.next_depth
 

@@ -23,7 +23,7 @@ from tandem.aggregation.distributions import largest
 
 ESCALATION = 4
 """How many times as many tokens a voter adds to its list where the present ones leave the winner open."""
-FIRST_LOOK = 16
+SHORTLIST = 16
 """Tokens of a distribution that is known in full with which a race is tried first: all of them are rarely needed."""
 _SLACK = 1.0 + 1e-12
 """Far more than the rounding of a bound, which is summed in another order than a score."""
@@ -89,7 +89,7 @@ class Race(TypedDict):
 
 
 @dataclass(frozen=True, slots=True)
-class Certificate:
+class RaceResult:
     """The outcome that some race lists prove for the race of the mixture."""
 
     winner: int  # the token with the highest known score
@@ -114,7 +114,7 @@ def race_list(
 
 def certify(
     lists: Sequence[RaceList], shares: Sequence[float], *, seed: int, step: int, temperature: float
-) -> Certificate:
+) -> RaceResult:
     """The token with the highest known score, and whether no other can beat it.
 
     lists, shares: of each voter, in the order of the topology; shares w_i >= 0. Lists may differ in depth: a voter that
@@ -141,7 +141,7 @@ def certify(
     # Known in full: argmax has settled ties.
     highest = np.where(missing > 0.0, (known + missing) * _SLACK, 0.0)
     highest[best] = 0.0
-    return Certificate(int(ids[best]), bool(known[best] > np.maximum.reduce(highest)))
+    return RaceResult(int(ids[best]), bool(known[best] > np.maximum.reduce(highest)))
 
 
 def _union(lists: Sequence[RaceList]) -> NDArray[np.int64]:
@@ -153,34 +153,34 @@ def _union(lists: Sequence[RaceList]) -> NDArray[np.int64]:
     return ids[is_first]
 
 
-def settle(
+def decide_race(
     votes: Sequence[RaceVote],
     shares: Sequence[float],
     *,
     seed: int,
     step: int,
     temperature: float,
-    looks: Sequence[RaceList] | None = None,
-) -> Certificate:
-    """As `certify`, of votes some of which are known in full, such as the own one of a voter that decides.
+    shortlists: Sequence[RaceList] | None = None,
+) -> RaceResult:
+    """Decide a race like `certify`, with votes known in full, such as the own one of a voter that decides.
 
-    Certain if none is a list. votes, shares: of each voter, in the order of the topology. looks: the `first_look` at
-    each vote, where the caller has them.
+    Certain if none is a list. votes, shares: of each voter, in the order of the topology. shortlists: of each vote, as
+    `shortlist_of` makes them, where the caller has them.
     """
-    if looks is None:
-        looks = [first_look(vote, seed=seed, step=step, temperature=temperature) for vote in votes]
-    certificate = certify(looks, shares, seed=seed, step=step, temperature=temperature)
-    if certificate.is_certain or all(isinstance(vote, RaceList) for vote in votes):
-        return certificate
+    if shortlists is None:
+        shortlists = [shortlist_of(vote, seed=seed, step=step, temperature=temperature) for vote in votes]
+    outcome = certify(shortlists, shares, seed=seed, step=step, temperature=temperature)
+    if outcome.is_certain or all(isinstance(vote, RaceList) for vote in votes):
+        return outcome
     whole = [vote if isinstance(vote, RaceList) else whole_list(vote) for vote in votes]
     return certify(whole, shares, seed=seed, step=step, temperature=temperature)
 
 
-def first_look(vote: RaceVote, *, seed: int, step: int, temperature: float) -> RaceList:
+def shortlist_of(vote: RaceVote, *, seed: int, step: int, temperature: float) -> RaceList:
     """A list as it is; of a vote in full its best tokens, which mostly do."""
     if isinstance(vote, RaceList):
         return vote
-    return race_list(vote, FIRST_LOOK, seed=seed, step=step, temperature=temperature)
+    return race_list(vote, SHORTLIST, seed=seed, step=step, temperature=temperature)
 
 
 def whole_list(values: NDArray[np.float32]) -> RaceList:
@@ -189,9 +189,9 @@ def whole_list(values: NDArray[np.float32]) -> RaceList:
     return RaceList(ids, values[ids], ids.size + 1)
 
 
-def leader(look: RaceList, *, seed: int, step: int, temperature: float) -> int:
-    """The token that wins the voter's own race: its draft. look: the `first_look` at its vote, or a longer list."""
-    scores = look.values.astype(np.float64)
+def leader(shortlist: RaceList, *, seed: int, step: int, temperature: float) -> int:
+    """The token that wins the voter's own race: its draft. shortlist: of its vote, or a longer list."""
+    scores = shortlist.values.astype(np.float64)
     if temperature:
-        scores /= noise(seed, step, look.ids)
-    return int(look.ids[scores.argmax()])
+        scores /= noise(seed, step, shortlist.ids)
+    return int(shortlist.ids[scores.argmax()])

@@ -6,7 +6,7 @@ who decides --Verdict--> the other, with who decides the next step; under `mirro
 
 from __future__ import annotations
 
-from tandem.aggregation.race_lists import first_look, leader
+from tandem.aggregation.race_lists import leader, shortlist_of
 from tandem.errors import ConfigError
 from tandem.messages import Undecided, VerifyResult
 from tandem.modes.mode import Mode
@@ -74,13 +74,13 @@ class Dual(Mode):
         The expected acceptance takes whole distributions, so it is the outcome, 0 or 1, whose mean is the same.
         """
         votes, race = tally.read_votes(), tally.race()
-        looks = [first_look(vote, **race) for vote in votes]
-        certificate = tally.settle(votes, looks=looks)
-        if not certificate.is_certain:
+        shortlists = [shortlist_of(vote, **race) for vote in votes]
+        outcome = tally.decide_race(votes, shortlists=shortlists)
+        if not outcome.is_certain:
             return tally.make_undecided(votes)
-        device, cloud = (leader(look, **race) == certificate.winner for look in looks)
+        device, cloud = (leader(shortlist, **race) == outcome.winner for shortlist in shortlists)
         return self._make_result(
-            tally, certificate.winner, accepted=(device, cloud), acceptance=(float(device), float(cloud))
+            tally, outcome.winner, accepted=(device, cloud), acceptance=(float(device), float(cloud))
         )
 
     def _make_result(

@@ -51,8 +51,8 @@ class Federated(Proposing):
         """With race lists the winner of the race of the full mixture (Eq. 4), if they make it certain."""
         if not self.has_race_lists:
             return super().choose(tally, position)
-        certificate = tally.settle(tally.read_votes(position), position)
-        return certificate.winner if certificate.is_certain else None
+        outcome = tally.decide_race(tally.read_votes(position), position)
+        return outcome.winner if outcome.is_certain else None
 
     def sends_whole_votes(self, party: str) -> bool:
         """The home, too: the server decides."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from tandem.aggregation.distributions import Distribution
-from tandem.aggregation.race_lists import Certificate, Race, RaceList, RaceVote, settle
+from tandem.aggregation.race_lists import Race, RaceList, RaceResult, RaceVote, decide_race
 from tandem.aggregation.rules import mix_by_weights, shares
 from tandem.codecs.base import Codec
 from tandem.codecs.race_lists import read_vote
@@ -90,11 +90,11 @@ class Tally:
             return shares(*self._row(self.ballot.log_weights, position))
         return self.roles.shares(self.ballot.voters)
 
-    def settle(
-        self, votes: Sequence[RaceVote], position: int = 0, looks: Sequence[RaceList] | None = None
-    ) -> Certificate:
-        """What these votes say of the race of their mixture (Eq. 4). looks: of each, where they were taken."""
-        return settle(votes, self.shares(position), looks=looks, **self.race(position))
+    def decide_race(
+        self, votes: Sequence[RaceVote], position: int = 0, shortlists: Sequence[RaceList] | None = None
+    ) -> RaceResult:
+        """What these votes say of the race of their mixture (Eq. 4). shortlists: of each, where they were taken."""
+        return decide_race(votes, self.shares(position), shortlists=shortlists, **self.race(position))
 
     def race(self, position: int = 0) -> Race:
         """Whose noise the race there has."""

@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 from tandem.aggregation.coupling import best_scores, lazy_race, noise, race
 from tandem.aggregation.distributions import Distribution
 from tandem.aggregation.race_lists import (
-    Certificate,
     RaceList,
+    RaceResult,
     certify,
-    first_look,
+    decide_race,
     leader,
     race_list,
-    settle,
+    shortlist_of,
 )
 from tandem.codecs.race_lists import decode_race_list, encode_race_list, read_vote
 from tandem.errors import ProtocolError
@@ -46,15 +46,15 @@ def planted_tie() -> Case:
 
 @dataclass(frozen=True)
 class Plain:
-    """The certificate with dictionaries, each of its conditions removable."""
+    """The outcome with dictionaries, each of its conditions removable."""
 
     partly_known: bool = True  # tokens that some list lacks are compared, which bounds the unlisted ones too
     last: bool = True  # hi has the last score of each list that lacks a token
     weights: bool = True
     strict: bool = True
-    later: int = 0  # steps between the noise of the lists and that of the certificate
+    later: int = 0  # steps between the noise of the lists and that of the outcome
 
-    def certify(self, case: Case) -> Certificate:
+    def certify(self, case: Case) -> RaceResult:
         clocks = replace(case, step=case.step + self.later).clocks
         known: dict[int, float] = {}
         lasts, tables = [], []
@@ -74,44 +74,44 @@ class Plain:
                 rivals.append(score + (missing if self.last else 0.0))
         top = max(rivals, default=0.0)
         is_certain = scores[best] > top * (1 + 1e-12) if self.strict else scores[best] >= top
-        return Certificate(best, bool(is_certain))
+        return RaceResult(best, bool(is_certain))
 
 
-def certified(case: Case) -> Certificate:
+def certified(case: Case) -> RaceResult:
     return certify(case.lists, case.shares, seed=case.seed, step=case.step, temperature=case.temperature)
 
 
-def num_wrong(certify_case: Callable[[Case], Certificate], made: list[Case]) -> int:
+def num_wrong(certify_case: Callable[[Case], RaceResult], made: list[Case]) -> int:
     """Certain winners that do not win the race of the full mixture."""
     found = [(certify_case(case), case.winner) for case in made]
-    return sum(certificate.is_certain and certificate.winner != winner for certificate, winner in found)
+    return sum(outcome.is_certain and outcome.winner != winner for outcome, winner in found)
 
 
 def test_a_certain_winner_wins_the_race_of_the_full_mixture() -> None:
     """`python benchmarks/codec_checks.py` tries 1,000,000 cases."""
     made = [planted_tie(), *cases(NUM_CASES)]
-    certificates = [certified(case) for case in made]
+    outcomes = [certified(case) for case in made]
     assert {len(case.votes) for case in made} == set(range(1, 9))
     assert sum(min(case.shares) == 0.0 for case in made) > 200
-    share = np.mean([each.is_certain for each in certificates])
+    share = np.mean([each.is_certain for each in outcomes])
     assert 0.4 < share < 0.99, "both outcomes occur"
     for case in made[:200]:
         for one, other in zip(case.lists, case.plain_lists(), strict=True):
             assert (one.ids.tolist(), one.values.tobytes()) == (other.ids.tolist(), other.values.tobytes())
-    for case, certificate in zip(made, certificates, strict=True):
-        assert not certificate.is_certain or certificate.winner == case.winner
-        assert certificate == Plain().certify(case)
+    for case, outcome in zip(made, outcomes, strict=True):
+        assert not outcome.is_certain or outcome.winner == case.winner
+        assert outcome == Plain().certify(case)
 
 
 def test_no_unlisted_token_can_reach_a_certain_winner() -> None:
     """The sum U of all last scores never exceeds the winner's known score, so it needs no condition of its own."""
     for case in cases(NUM_CASES):
-        certificate, bound, known = certified(case), 0.0, 0.0
+        outcome, bound, known = certified(case), 0.0, 0.0
         for found, share in zip(case.lists, case.shares, strict=True):
             scores = share * found.values.astype(float) / case.clocks[found.ids]
             bound += 0.0 if found.is_complete else float(scores.min())
-            known += float(scores[found.ids == certificate.winner].sum())
-        assert not certificate.is_certain or bound <= known * (1 + 1e-12)
+            known += float(scores[found.ids == outcome.winner].sum())
+        assert not outcome.is_certain or bound <= known * (1 + 1e-12)
 
 
 def test_a_vote_that_is_known_in_full_settles_more_races() -> None:
@@ -120,14 +120,14 @@ def test_a_vote_that_is_known_in_full_settles_more_races() -> None:
     for case in (case for case in cases(NUM_CASES) if len(case.votes) > 1):
         options: Any = {"seed": case.seed, "step": case.step, "temperature": case.temperature}
         whole = [vote.astype(np.float32) for vote in case.votes]
-        partly = settle([whole[0], *case.lists[1:]], case.shares, **options)
+        partly = decide_race([whole[0], *case.lists[1:]], case.shares, **options)
         assert not partly.is_certain or partly.winner == case.winner
         num_certain["lists"] += certified(case).is_certain
         num_certain["own in full"] += partly.is_certain
-        assert settle(whole, case.shares, **options) == Certificate(case.winner, True)
+        assert decide_race(whole, case.shares, **options) == RaceResult(case.winner, True)
         own = Case(case.votes[:1], [1.0], [1], case.seed, case.step, case.temperature)
-        look = first_look(whole[0], **options)
-        assert leader(look, **options) == leader(case.lists[0], **options) == own.winner
+        shortlist = shortlist_of(whole[0], **options)
+        assert leader(shortlist, **options) == leader(case.lists[0], **options) == own.winner
     assert num_certain["own in full"] > num_certain["lists"]
 
 
@@ -151,10 +151,10 @@ def test_longer_lists_settle_the_open_cases() -> None:
     for case in cases(300, 2):
         lists = case.lists
         while True:
-            certificate = certify(
+            outcome = certify(
                 lists, case.shares, seed=case.seed, step=case.step, temperature=case.temperature
             )
-            if certificate.is_certain:
+            if outcome.is_certain:
                 break
             num_open += 1
             longer = replace(case, depths=[each.next_depth for each in lists]).lists
@@ -163,7 +163,7 @@ def test_longer_lists_settle_the_open_cases() -> None:
                 assert (one.ids.tolist(), one.depth) == (other.ids.tolist(), other.depth)
                 assert one.values.tobytes() == other.values.tobytes()
             lists = longer
-        assert certificate.winner == case.winner
+        assert outcome.winner == case.winner
     assert num_open > 30
 
 

@@ -4,7 +4,7 @@ Of the first such queries, seeds counted from 0, found when this was written:
 
 | mutant | found | mostly as |
 |---|---|---|
-| a winner without a certificate | 9 of 40 | another answer, parties that differ |
+| a winner that no list proves | 9 of 40 | another answer, parties that differ |
 | what lists lack counts as nothing | 9 of 40 | another answer, parties that differ |
 | lists by the noise of another step | 26 of 40 | a list of no vote on the committed tokens |
 | an answer for another prefix | 21 of 40 | a list of no vote on the committed tokens |
@@ -24,7 +24,7 @@ from typing import Any
 import pytest
 
 from tandem.aggregation import race_lists
-from tandem.aggregation.race_lists import Certificate, RaceList
+from tandem.aggregation.race_lists import RaceList, RaceResult
 from tandem.codecs.race_lists import WHOLE, vote_depth
 from tandem.messages import Heartbeat, LinkFrame, ListRequest, Proposal, encode
 from tandem.modes.tally import Tally
@@ -44,19 +44,19 @@ SEEDS = [seed for seed in range(400) if make_scenario(seed).spec.rules.has_race_
 
 def without_certificate(patch: pytest.MonkeyPatch) -> None:
     """The token that is ahead in the lists is committed, certain or not."""
-    settle = Tally.settle
+    decide_race = Tally.decide_race
 
-    def accept(*args: Any, **options: Any) -> Certificate:
-        return Certificate(settle(*args, **options).winner, True)
+    def accept(*args: Any, **options: Any) -> RaceResult:
+        return RaceResult(decide_race(*args, **options).winner, True)
 
-    patch.setattr(Tally, "settle", accept)
+    patch.setattr(Tally, "decide_race", accept)
 
 
 def bound_left_out(patch: pytest.MonkeyPatch) -> None:
     """What a list lacks counts as nothing."""
     certify = race_lists.certify
 
-    def certify_loosely(lists: Sequence[RaceList], shares: Sequence[float], **options: Any) -> Certificate:
+    def certify_loosely(lists: Sequence[RaceList], shares: Sequence[float], **options: Any) -> RaceResult:
         whole = [RaceList(found.ids, found.values, found.ids.size + 1) for found in lists]
         return certify(whole, shares, **options)
 
