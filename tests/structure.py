@@ -23,7 +23,7 @@ BUDGETS = {
     "client": 1490,
     "cluster": 2010,
     "codecs": 1020,
-    "config": 1420,
+    "config": 1430,
     "corpora": 110,
     "engine": 4470,
     "joining": 710,

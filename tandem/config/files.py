@@ -17,12 +17,17 @@ S = TypeVar("S", bound=Settings)
 TABLES: Mapping[str, type[Settings]] = {"workers": WorkerConfig}
 """Fields of a tree that hold groups by a name that the user chooses: sections such as [workers.alice]."""
 
+_PARAMETERS = "p max_tokens depth k rest resolution index alpha eta beta_1 beta_max"
+_BY_EVIDENCE = "documents are weighted by evidence: weights.evidence and weights.memory"
 REMOVED: Mapping[str, str] = {
-    "codec.depth": 'it is a parameter of codec.name = "auto": codec.parameters = {depth = 8}',
-    "devices.max_answer_tokens": "an answer for a device has 4,096 tokens at most",
+    **{f"codec.{name}": f"it is in codec.parameters, as {{{name} = ...}}" for name in _PARAMETERS.split()},
+    **dict.fromkeys(("weights.interval", "weights.lag", "weights.momentum"), _BY_EVIDENCE),
+    **dict.fromkeys(("device.learns", "cloud.learns", "server.learns"), "no drafter learns between queries"),
     "decoding.synchronous": "the token-wise loop is decoding.max_window = 1",
+    "devices.max_answer_tokens": "an answer for a device has 4,096 tokens at most",
     "http.max_body_bytes": "a request has 4 MB at most",
     "http.max_document_bytes": "a file that is uploaded has 32 MB at most; `tandem index` takes longer ones",
+    "link.data_plane": "frames travel over sockets",
     "scheduler.length_parameters": "scheduler.parameters are those of either policy",
     "weights.scale": "it is 10 for the embedder's cosines and 1 for a cross-encoder's logits",
     "weights.workers": "a worker counts by its documents, unless some worker has a weight",
