@@ -36,8 +36,9 @@ class RandomAggregatingTable(AggregatingTable):
     """An aggregator's sessions, with the placement RANDOM."""
 
     def _open(self, spec: SessionSpec) -> AggregatorSession:
-        policy = Random(spec.seed) if spec.decoding.placement == RANDOM else None
-        return AggregatorSession(spec, self.party, self.codec, policy)
+        if spec.decoding.placement != RANDOM:
+            return super()._open(spec)
+        return AggregatorSession(spec, self.party, self.codec, Random(spec.seed))
 
 
 def make(first: Party) -> Random:

@@ -18,8 +18,7 @@ from tandem_lab.bench.suite import Row, Suite
 from tandem_lab.netlab.bundled import bundled
 from tandem_lab.netlab.schedule import LinkSchedule
 from tandem_lab.plots import save
-from tandem_lab.simulation.conditions import Conditions, Timing
-from tandem_lab.simulation.pacing import draw_accepted, play_answer
+from tandem_lab.simulation.pacing import Conditions, Timing, draw_accepted, play_answer
 
 # Okabe and Ito's colours, told apart by the colour-blind; marker and dash say the same once more.
 LOOK: dict[str, dict[str, Any]] = {

@@ -50,8 +50,7 @@ from tandem_lab.bench.suite import (
     shown,
 )
 from tandem_lab.bench.systems import ASKED, SPECULATIVE, STREAMED, System
-from tandem_lab.simulation.conditions import Conditions, Timing, pace_s
-from tandem_lab.simulation.pacing import device_alone, draw_accepted, play_answer
+from tandem_lab.simulation.pacing import Conditions, Timing, device_alone, draw_accepted, pace_s, play_answer
 
 if TYPE_CHECKING:
     from tandem_lab.quality.local import LocalPair

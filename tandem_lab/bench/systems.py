@@ -14,7 +14,7 @@ from tandem.errors import TandemError, nearest
 from tandem.modes.proposing import MAX_PROPOSAL
 from tandem.topology import Party
 from tandem_lab.baselines.experiments import Treatment
-from tandem_lab.simulation.conditions import PACINGS, Pacing
+from tandem_lab.simulation.pacing import PACINGS, Pacing
 
 Kind = Literal["alone", "text", "kv", "sequences", "together", "proposals"]
 """How an answer comes about: by one side alone; by the device alone with texts, or with caches, of the cloud's

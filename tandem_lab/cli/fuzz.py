@@ -82,11 +82,11 @@ def _find_roles(name: str) -> str:
 def _play_one(seed: int, roles: str) -> int:
     """One run, with its trace on stdout."""
     from tandem_lab.simulation.event_log import EventLog
-    from tandem_lab.simulation.fuzz import FuzzFailure, play_traced
+    from tandem_lab.simulation.fuzz import FuzzFailure, play
 
     trace = EventLog(None)
     try:
-        report = play_traced(seed, trace, roles)
+        report = play(seed, trace, roles=roles)
     except FuzzFailure as failure:
         print("\n".join(failure.trace))
         print(f"tandem: {failure}", file=sys.stderr)

@@ -32,8 +32,7 @@ from tandem_lab.evolve.targets import (
     evolve,
     example_of,
 )
-from tandem_lab.simulation.conditions import Conditions
-from tandem_lab.simulation.pacing import draw_accepted, play_answer
+from tandem_lab.simulation.pacing import Conditions, draw_accepted, play_answer
 
 UPDATES = ("frozen", "self-taught", "block adapter", "new head", "everything")
 TRUNK, ANCHOR = (0,), (3,)

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 class LocalParty:
-    """One side's retriever and model, called directly. Implements `tandem_lab.simulation.virtual.SideModel`."""
+    """One side's retriever and model, called directly. Implements `tandem_lab.simulation.virtual.SiteModel`."""
 
     def __init__(
         self,

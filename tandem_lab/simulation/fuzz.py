@@ -1,43 +1,33 @@
-"""Deterministic fault testing: from one integer a query, a link, faults, a run under a virtual clock, and a verdict.
+"""Deterministic fault testing: from one integer a query, links, faults, a run under a virtual clock, and a verdict.
 
-The run is the protocol's own classes (`virtual`), what must hold is in `invariants`, what goes wrong in `faults`.
-A failure names the seed that repeats it. Knows nothing of terminals.
+The run is the protocol's own classes (`virtual`), what must hold is in `watched`, what goes wrong in `scenario`. A
+failure names the seed that repeats it.
 """
 
 from __future__ import annotations
 
 import multiprocessing
-import random
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import islice
-from typing import Any
 
-from tandem.events import TokenEvent
-from tandem.modes.spec import SessionSpec
-from tandem.topology import PARTIES, Party
-from tandem_lab.simulation.chain import play_chain
+from tandem.topology import Party
 from tandem_lab.simulation.event_log import EventLog
-from tandem_lab.simulation.faults import Fault, FaultyWire, FrameFault, plan_faults, plan_frames, plan_link
 from tandem_lab.simulation.hostile import CASES, play_hostile
-from tandem_lab.simulation.invariants import InvariantError, WatchedRun
-from tandem_lab.simulation.link import Link
-from tandem_lab.simulation.oracle import answer, has_oracle
-from tandem_lab.simulation.specs import change_spec, make_spec, vary_layouts
-from tandem_lab.simulation.virtual import VirtualRun
-from tandem_lab.simulation.world import CODEC, EOS, NEVER, VOCAB, World, codec_for, number, stop_rule
+from tandem_lab.simulation.oracle import has_oracle
+from tandem_lab.simulation.scenario import Scenario, expected_answer, make_chain_scenario, make_scenario
+from tandem_lab.simulation.specs import change_spec
+from tandem_lab.simulation.virtual import InvariantError, VirtualRun
+from tandem_lab.simulation.watched import WatchedRun
+from tandem_lab.simulation.world import CODEC
 
-MIN_TOKENS = 16
-"""Committed tokens of any run, at least."""
 LIMIT_S = 300.0
 """Virtual time after which a run counts as hung: all that is planted is over within a minute."""
 TAIL = 60
 """Events in the report of a failed run."""
-RACE_LISTS = 0.4
-"""Share of the queries with coupled drafts whose votes are race lists."""
 CHUNK = 25
 """Runs that a process gets at a time."""
 
@@ -51,23 +41,6 @@ class FuzzFailure(Exception):
 
     def __str__(self) -> str:
         return f"seed {self.seed}: {self.what}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scenario:
-    """All that is drawn from a seed."""
-
-    seed: int
-    spec: SessionSpec
-    link: Link
-    frames: dict[Party, dict[int, FrameFault]]  # by sender and number
-    faults: tuple[Fault, ...]
-    slips: dict[int, int]  # by step: how far the cloud's token is off
-    is_rounding: bool  # a decoder that was restarted computes old laws a little otherwise
-    first_end: int  # no end-of-sequence and no stop pattern up to so many tokens
-    decode_s: dict[Party, float]  # mean of an exponential distribution
-    hop_jitter_s: float  # messages within a side overtake each other
-    hop_loss: float  # and get lost, with this probability
 
 
 @dataclass(slots=True)
@@ -87,175 +60,58 @@ class Report:
         self.failures += other.failures
 
 
-def make_scenario(seed: int) -> Scenario:
-    """A query whose every dial is drawn from the seed, and at least one fault for it."""
-    rng = random.Random(number("fuzz", seed))
-    spec = vary_layouts(_with_race_lists(_make_spec(rng, seed), seed), seed)
-    link = plan_link(rng)
-    is_mirror = spec.decoding.placement == "mirror"
-    steps = [rng.randrange(MIN_TOKENS) for _ in range(rng.choice([0, 1, 3, 6]))] if is_mirror else []
-    faults = plan_faults(rng, spec.sampling.max_new_tokens, rng.choice([0, 1, 2, 4]))
-    return Scenario(
-        seed=seed,
-        spec=spec,
-        link=link,
-        frames={party: plan_frames(rng, 4) for party in PARTIES},
-        faults=faults,
-        slips={step: _shift(rng) for step in steps},
-        is_rounding=rng.random() < 0.5,
-        first_end=rng.choice([NEVER, NEVER, MIN_TOKENS]),
-        decode_s={party: rng.choice([0.003, 0.03, 0.03, 0.1]) for party in PARTIES},
-        hop_jitter_s=rng.choice([0.0, 0.02, 0.1]),
-        # Drawn apart, so that recorded seeds keep the rest of their scenario.
-        hop_loss=random.Random(number("hop loss", seed)).choice([0.0, 0.0, 0.02]),
-    )
-
-
-def _shift(rng: random.Random) -> int:
-    return rng.randrange(1, VOCAB)
-
-
-def _make_spec(rng: random.Random, seed: int) -> SessionSpec:
-    """Placement "mirror" needs coupled drafts: a query without them is placed greedily instead."""
-    values: dict[str, Any] = dict(
-        session=seed + 1,
-        seed=seed,
-        eos_token_ids=(EOS,),
-        draft_rule=rng.choice(["coupled", "coupled", "algorithm1"]),
-        temperature=rng.choice([0.0, 0.7, 1.0]),
-        placement=rng.choice(["device", "cloud", "greedy", "random", "mirror", "mirror"]),
-        max_new_tokens=rng.choice([MIN_TOKENS, MIN_TOKENS, 18, 24]),
-        device_documents=rng.choice([0, 2, 2]),
-        cloud_documents=rng.choice([0, 3, 3]),
-        question_weight=rng.choice([0.0, 1.0, 1.0, 0.5]),
-        evidence_weight=rng.choice([0.0, 1.0, 1.0]),
-        evidence_memory=rng.choice([0.5, 1.0]),
-        max_window=rng.randint(1, 16),
-        on_peer_loss=rng.choice(["wait", "wait", "continue"]),
-        peer_loss_margin_s=rng.choice([0.1, 1.0]),
-        show_drafts=bool(seed % 2),
-    )
-    if (values["draft_rule"], values["placement"]) == ("algorithm1", "mirror"):
-        values["placement"] = "greedy"
-    return make_spec(**values)
-
-
-def _with_race_lists(spec: SessionSpec, seed: int) -> SessionSpec:
-    """A share of the queries with coupled drafts votes with short race lists. Drawn apart, too."""
-    rng = random.Random(number("race lists", seed))
-    if spec.decoding.draft_rule != "coupled" or rng.random() >= RACE_LISTS:
-        return spec
-    return replace(spec, race_depth=rng.choice([1, 2, 3]), vocab_size=VOCAB)
+def scenario_of(seed: int, roles: str) -> Scenario:
+    """roles: "dual", "solo", "speculative", or "federated-M" with M workers."""
+    if roles == "dual":
+        return make_scenario(seed)
+    if roles == "solo":
+        scenario = make_scenario(seed)
+        alone = replace(scenario.spec, only=Party.DEVICE)
+        return replace(scenario, spec=alone, faults=(), slips={}, is_rounding=False)
+    return make_chain_scenario(seed, int(roles.partition("-")[2] or 0))
 
 
 @lru_cache(maxsize=4096)
 def expected(seed: int) -> tuple[int, ...]:
-    """What every run must give: the draft-free loop, or for Algorithm 1 the token-wise loop over a perfect link."""
+    """What a dual run must give: the draft-free loop, or for Algorithm 1 the token-wise loop over a perfect link."""
     scenario = make_scenario(seed)
     if has_oracle(scenario.spec):
-        return answer(scenario.spec, _finished(scenario), first_end=scenario.first_end)
+        return tuple(expected_answer(scenario))
     spec = change_spec(scenario.spec, max_window=1, placement="device", on_peer_loss="wait")
-    run = VirtualRun(
-        spec, _worlds(scenario, is_rounding=False), CODEC, finished=_finished(scenario), seed=seed
-    )
+    models = scenario.make_models(is_rounding=False)
+    run = VirtualRun(spec, models, CODEC, finished=scenario.check_stop, seed=seed)
     return tuple(run.run(LIMIT_S).tokens[Party.DEVICE])
 
 
-def play(seed: int, *, tail: int | None = TAIL, roles: str = "dual") -> Report:
-    """One run; FuzzFailure if it breaks an invariant or raises. tail: events kept for its trace; None: all.
+def play(
+    seed: int,
+    trace: EventLog | None = None,
+    *,
+    roles: str = "dual",
+    run_class: type[WatchedRun] = WatchedRun,
+) -> Report:
+    """One run; FuzzFailure if it breaks an invariant or raises. trace: gets its events, by default the last TAIL.
 
-    roles: "dual", "solo", "speculative", "federated-M" with M workers, or one of `hostile.CASES`.
+    roles: as for `scenario_of`, or one of `hostile.CASES`.
     """
-    return play_traced(seed, EventLog(tail), roles)
-
-
-def play_traced(seed: int, trace: EventLog, roles: str = "dual") -> Report:
-    """The same with the events in `trace`, for a reader who wants those of a good run too."""
-    if roles in CASES:
-        return _play_guarded(seed, trace, lambda: play_hostile(roles, seed, trace))
-    if roles not in ("dual", "solo"):
-        num_workers = int(roles.partition("-")[2] or 0)
-        return _play_guarded(seed, trace, lambda: play_chain(seed, num_workers, trace))
-    scenario = make_scenario(seed)
-    if roles == "solo":
-        return _play_solo(scenario, trace)
-    tokens = expected(seed)
-    run = make_run(scenario, trace)
+    trace = trace or EventLog(TAIL)
     try:
-        outcome = run.run(LIMIT_S)
-        run.check_end(outcome, tokens)
-    except InvariantError as error:
-        raise FuzzFailure(seed, str(error), trace.lines()) from error
+        if roles in CASES:
+            num_tokens, counts = play_hostile(roles, seed, trace)
+            return Report(num_runs=1, num_tokens=num_tokens, counts=counts)
+        tokens = expected(seed) if roles == "dual" else None
+        run = run_class(scenario_of(seed, roles), trace)
+        run.run(LIMIT_S)
+        run.check_end(tokens)
     except Exception as error:
-        raise FuzzFailure(seed, f"{type(error).__name__}: {error}", trace.lines()) from error
-    assert outcome.done is not None
-    return _report(run, outcome.done.statistics)
+        what = str(error) if isinstance(error, InvariantError) else f"{type(error).__name__}: {error}"
+        raise FuzzFailure(seed, what, trace.lines()) from error
+    return _report(run)
 
 
-def _play_guarded(seed: int, trace: EventLog, run: Callable[[], tuple[int, Counter[str]]]) -> Report:
-    """One run that returns the number of tokens, and what happened."""
-    try:
-        num_tokens, counts = run()
-    except Exception as error:
-        raise FuzzFailure(seed, f"{type(error).__name__}: {error}", trace.lines()) from error
-    return Report(num_runs=1, num_tokens=num_tokens, counts=counts)
-
-
-def _play_solo(scenario: Scenario, trace: EventLog) -> Report:
-    """One run of a party that answers alone, with losses within its site."""
-    spec = replace(scenario.spec, only=Party.DEVICE)
-    changed = replace(scenario, spec=spec, faults=(), slips={})
-    run = make_run(changed, trace)
-    outcome = run.run(LIMIT_S)
-    told = [event.token for event in outcome.events if isinstance(event, TokenEvent)]
-    if outcome.done is None or outcome.done.reason not in ("eos", "stop", "length"):
-        raise FuzzFailure(scenario.seed, f"it did not end: {len(told)} tokens", trace.lines())
-    if has_oracle(spec) and tuple(told) != answer(spec, _finished(changed), first_end=scenario.first_end):
-        raise FuzzFailure(scenario.seed, "the answer differs from the draft-free one", trace.lines())
-    return Report(num_runs=1, num_tokens=len(told), counts=run.counts)
-
-
-def make_run(scenario: Scenario, trace: EventLog) -> WatchedRun:
-    """The run of a scenario, ready to start."""
-    run = WatchedRun(
-        scenario.spec,
-        _worlds(scenario, is_rounding=scenario.is_rounding),
-        codec_for(scenario.spec),
-        finished=_finished(scenario),
-        link=scenario.link,
-        decode_s=lambda party, rng: rng.expovariate(1 / scenario.decode_s[party]),
-        seed=scenario.seed,
-    )
-    run.watch(
-        wires={party: FaultyWire(scenario.link, scenario.frames[party]) for party in PARTIES},
-        faults=scenario.faults,
-        slips=scenario.slips,
-        hop_jitter_s=scenario.hop_jitter_s,
-        hop_loss=scenario.hop_loss,
-        trace=trace,
-    )
-    return run
-
-
-def _worlds(scenario: Scenario, *, is_rounding: bool) -> dict[Party, Any]:
-    return {
-        party: World(
-            scenario.seed,
-            party,
-            first_end=scenario.first_end,
-            is_rounding=is_rounding,
-            codec=codec_for(scenario.spec),
-        )
-        for party in PARTIES
-    }
-
-
-def _finished(scenario: Scenario) -> Any:
-    return stop_rule(scenario.spec.sampling.max_new_tokens, scenario.first_end)
-
-
-def _report(run: WatchedRun, statistics: Any) -> Report:
-    counts = run.counts.copy()
+def _report(run: WatchedRun) -> Report:
+    assert run.outcome.done is not None
+    counts, statistics = run.counts.copy(), run.outcome.done.statistics
     for wire in run.faulty_wires.values():
         counts.update(wire.counts)
     counts["divergences healed"] += statistics.num_divergences

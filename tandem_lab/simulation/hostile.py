@@ -14,7 +14,6 @@ import random
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
-from functools import partial
 from math import inf, nan
 from typing import Any
 
@@ -52,16 +51,14 @@ from tandem.protocol.outbox import ActorKind
 from tandem.protocol.prefix import Prefix, extend_digest
 from tandem.protocol.session import Session
 from tandem.topology import PARTIES, Party
-from tandem_lab.simulation.chain import ChainRun
-from tandem_lab.simulation.chain_scenario import ChainScenario, make_chain_scenario
 from tandem_lab.simulation.event_log import EventLog
-from tandem_lab.simulation.invariants import InvariantError
 from tandem_lab.simulation.link import Link
-from tandem_lab.simulation.oracle import WorldVoter
-from tandem_lab.simulation.race_votes import is_list_of
+from tandem_lab.simulation.oracle import is_list_of
+from tandem_lab.simulation.scenario import Scenario, make_chain_scenario, voter_of
 from tandem_lab.simulation.specs import change_spec, make_spec
-from tandem_lab.simulation.virtual import VirtualRun
-from tandem_lab.simulation.world import EOS, NEVER, VOCAB, World, codec_for, number, stop_rule
+from tandem_lab.simulation.virtual import InvariantError
+from tandem_lab.simulation.watched import WatchedRun
+from tandem_lab.simulation.world import EOS, NEVER, VOCAB, codec_for, number
 
 CASES = (
     *(f"hostile-{placement}" for placement in ("mirror", "device", "cloud", "greedy")),
@@ -432,7 +429,7 @@ class Witness:
         if (payload, len(tokens)) in self.forger.distributions:
             return self.forger.distributions[payload, len(tokens)]
         vote = voter.payload(tokens)
-        is_list = self.spec.rules.has_race_lists and _is_list(payload, vote, self.spec, len(tokens))
+        is_list = self.spec.rules.has_race_lists and is_list_of(payload, vote, self.spec, len(tokens))
         return list(voter(tokens).probabilities) if payload == vote or is_list else None
 
     # ---- what the victim commits -----------------------------------------------------------------------------------
@@ -487,13 +484,6 @@ class Witness:
         self._turns = nexts
 
 
-def _is_list(payload: bytes, vote: bytes, spec: SessionSpec, step: int) -> bool:
-    try:
-        return is_list_of(payload, vote, spec, step)
-    except ProtocolError:
-        return False
-
-
 def count_items(thing: Any, seen: set[int] | None = None) -> int:
     """Things in all containers that `thing` refers to: a measure of memory that needs no names. Bytes count by 64."""
     seen = set() if seen is None else seen
@@ -516,26 +506,39 @@ def count_items(thing: Any, seen: set[int] | None = None) -> int:
     return 1 + sum(count_items(getattr(thing, name), seen) for name in names)
 
 
-@dataclass(slots=True)
-class Attack:
-    """What both drivers share: when frames are forged, and what is asked after each event."""
+class HostileRun(WatchedRun):
+    """One query with a hostile party: frames are forged at its victim, whose every token must have a reason."""
 
-    forger: Forger
-    witness: Witness
-    num_left: int
-    counts: Counter[str]
-    trace: EventLog
-    session: Session | None = None  # the last one seen at the victim
+    def __init__(
+        self, scenario: Scenario, trace: EventLog, hostile: str, victim: str, num_frames: int
+    ) -> None:
+        super().__init__(scenario, trace)
+        self.hostile, self.victim, self._num_left = hostile, victim, num_frames
+        rng = random.Random(number("hostile", scenario.seed))
+        voters = {party: voter_of(scenario, party) for party in scenario.spec.roles.voters}
+        self._forger = Forger(rng, scenario.spec, hostile, victim)
+        self.witness = Witness(scenario.spec, victim, self._forger, voters, self.check_vote)
+        self.at(EVERY_S, self._inject, victim)
 
-    def make(self) -> list[LinkFrame]:
+    def _inject(self) -> None:
+        for frame in self._forge():
+            self.trace.add(self.now_s, "forged", frame)
+            self.deliver(
+                self.victim, self.parties[self.victim].queue.receive(frame, self.now_s, self.hostile)
+            )
+            self.after_event(self.victim)
+        if self._num_left > 0:
+            self.at(self.now_s + EVERY_S * self._forger.rng.random(), self._inject, self.victim)
+
+    def _forge(self) -> list[LinkFrame]:
         """The next burst, encoded and read again as on a link; what no message is stays behind, counted."""
-        frames: list[LinkFrame] = []
-        for _ in range(min(BURST, self.num_left) if self.session is not None else 0):
-            assert self.session is not None
-            self.num_left -= 1
-            data = bytearray(encode(self.forger.forge(self.session)))
-            if self.forger.rng.random() < 0.03:
-                data[self.forger.rng.randrange(len(data))] ^= 1 << self.forger.rng.randrange(8)
+        session, rng, frames = self.session(self.victim), self._forger.rng, list[LinkFrame]()
+        for _ in range(min(BURST, self._num_left) if session is not None else 0):
+            assert session is not None
+            self._num_left -= 1
+            data = bytearray(encode(self._forger.forge(session)))
+            if rng.random() < 0.03:
+                data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
             try:
                 frame = decode_link(bytes(data))
             except ProtocolError:
@@ -546,159 +549,65 @@ class Attack:
             frames.append(frame)
         return frames
 
-    def look(self, session: Session | None) -> None:
-        """The victim's session as it stands, if it is open."""
-        self.session = session or self.session
-        if self.session is not None:
-            self.witness.look(self.session)
+    def receive_frame(self, party: str, source: str, frame: LinkFrame) -> None:
+        """As the base class; the witness hears what the hostile party says by the protocol, too."""
+        if (party, source) == (self.victim, self.hostile):
+            self.witness.hear(frame.body)
+        super().receive_frame(party, source, frame)
 
-    def end(self, num_refused: int) -> None:
+    def receive(self, party: str, to: ActorKind, message: Any) -> None:
+        """As the base class; the witness sees the victim's ballots and decisions."""
+        session = self.session(party)
+        if party == self.victim and session is not None:
+            if isinstance(message, Ballot):
+                self.witness.check_ballot(message, session.prefix.tokens)
+            elif isinstance(message, VerifyResult):
+                self.witness.decide(message, session.prefix.tokens)
+        super().receive(party, to, message)
+
+    def check_ballot(self, party: str, ballot: Ballot) -> None:
+        """The witness does."""
+
+    def check_followed(self, party: str, job: Any) -> None:
+        """A hostile drafter's proposals are anything."""
+
+    def after_event(self, party: str) -> None:
+        """Every token of the victim has a reason."""
+        session = self.session(self.victim)
+        if session is not None:
+            self.committed = list(session.prefix.tokens)
+            self.witness.look(session)
+
+    def end(self) -> None:
         """The run is over: how much the victim holds, and what happened."""
-        if self.session is not None and (num_items := count_items(self.session)) > MAX_ITEMS:
-            raise InvariantError(f"{self.witness.victim} holds {num_items} things")
-        self.counts["hostile frames refused"] += num_refused
-        witness = self.witness
+        session, witness = self.session(self.victim), self.witness
+        if session is not None and (num_items := count_items(session)) > MAX_ITEMS:
+            raise InvariantError(f"{self.victim} holds {num_items} things")
+        self.counts["hostile frames refused"] += self.parties[self.victim].queue.num_refused_frames
         self.counts["tokens by own decision"] += witness.num_own
         self.counts["tokens by a peer's right"] += witness.num_by_verdict
         self.counts["tokens adopted"] += witness.num_adopted
         self.counts["votes that are no distribution"] += witness.num_wild
 
 
-class HostilePair(VirtualRun):
-    """One query in mode dual, of which one party is hostile."""
-
-    attack: Attack
-
-    def start(
-        self, hostile: Party, num_frames: int, counts: Counter[str], trace: EventLog, first_end: int
-    ) -> None:
-        """Call it before `run`."""
-        victim = hostile.other
-        rng = random.Random(number("hostile", self.spec.seed))
-        voters = {str(party): WorldVoter(self.spec, party, first_end) for party in PARTIES}
-        forger = Forger(rng, self.spec, hostile, victim)
-        witness = Witness(self.spec, victim, forger, voters, self._check_honest)
-        self.attack = Attack(forger, witness, num_frames, counts, trace)
-        self.at(EVERY_S, partial(self._inject, victim), victim)
-
-    @property
-    def _victim(self) -> Party:
-        return Party(self.attack.witness.victim)
-
-    def _inject(self, victim: Party) -> None:
-        for frame in self.attack.make():
-            self.attack.trace.add(self.now_s, "forged", frame)
-            self._receive(victim, "draft_queue", frame)
-            self.after_event()
-        if self.attack.num_left > 0:
-            self.at(
-                self.now_s + EVERY_S * self.attack.forger.rng.random(), partial(self._inject, victim), victim
-            )
-
-    def _receive_frame(self, party: Party, frame: bytes) -> None:
-        if party is self._victim:
-            self.attack.witness.hear(decode_link(frame).body)
-        super()._receive_frame(party, frame)
-
-    def _receive(self, party: Party, to: ActorKind, message: Any) -> None:
-        self.attack.trace.add(self.now_s, f"{party}/{to}", message)
-        session = self.parties[party].queue.sessions.get(self.spec.session)
-        if party is self._victim and session is not None:
-            if isinstance(message, Ballot):
-                self.attack.witness.check_ballot(message, session.prefix.tokens)
-            elif isinstance(message, VerifyResult):
-                self.attack.witness.decide(message, session.prefix.tokens)
-        super()._receive(party, to, message)
-
-    def _check_honest(self, ballot: Ballot, name: str, position: int, tokens: tuple[int, ...]) -> None:
-        voter = self.attack.witness.voters[name]
-        vote, payload = voter.payload(tokens), ballot.payloads[position]
-        if payload != vote and not (
-            self.spec.rules.has_race_lists and _is_list(payload, vote, self.spec, len(tokens))
-        ):
-            raise InvariantError(f"a vote of the {name} on step {len(tokens)} is none that it cast")
-        if ballot.log_weights and ballot.log_weights[position] != voter.log_weight(tokens):
-            raise InvariantError(f"a vote of the {name} on step {len(tokens)} has another weight")
-
-    def after_event(self) -> None:
-        """Every token has a reason."""
-        self.attack.look(self.parties[self._victim].queue.sessions.get(self.spec.session))
-
-
-class HostileChain(ChainRun):
-    """One query in mode speculative or federated, of which one party is hostile."""
-
-    attack: Attack
-
-    def start(self, hostile: str, victim: str, num_frames: int, counts: Counter[str]) -> None:
-        """Call it before `run`."""
-        scenario, spec = self.scenario, self.scenario.spec
-        rng = random.Random(number("hostile", scenario.seed))
-        voters = {party: WorldVoter(spec, party, scenario.first_end) for party in spec.roles.voters}
-        forger = Forger(rng, spec, hostile, victim)
-        witness = Witness(spec, victim, forger, voters, self._check_honest)
-        self.attack = Attack(forger, witness, num_frames, counts, self.trace)
-        self._at(EVERY_S, victim, partial(self._inject, victim, hostile))
-
-    def _inject(self, victim: str, hostile: str) -> None:
-        for frame in self.attack.make():
-            self.trace.add(self.now_s, "forged", frame)
-            self._deliver(victim, self.parties[victim].queue.receive(frame, self.now_s, hostile))
-            self._check(victim)
-        if self.attack.num_left > 0:
-            delay_s = EVERY_S * self.attack.forger.rng.random()
-            self._at(self.now_s + delay_s, victim, partial(self._inject, victim, hostile))
-
-    def _receive(self, party: str, source: str, data: bytes) -> None:
-        if party == self.attack.witness.victim and source == self.attack.witness.hostile:
-            self.attack.witness.hear(decode_link(data).body)
-        super()._receive(party, source, data)
-
-    def _hand(self, party: str, to: ActorKind, start: int, message: Any) -> None:
-        session = self._session(party)
-        if party == self.attack.witness.victim and session is not None:
-            if to == "aggregator" and isinstance(message, Ballot):
-                self.attack.witness.check_ballot(message, session.prefix.tokens)
-            elif to == "draft_queue" and isinstance(message, VerifyResult):
-                self.attack.witness.decide(message, session.prefix.tokens)
-        super()._hand(party, to, start, message)
-
-    def _check_ballot(self, party: str, ballot: Ballot) -> None:
-        """The witness does."""
-
-    def _check_followed(self, party: str, job: Any) -> None:
-        """A hostile drafter's proposals are anything."""
-
-    def _check_honest(self, ballot: Ballot, name: str, position: int, tokens: tuple[int, ...]) -> None:
-        if not self._is_vote(ballot.payloads[position], name, tokens):
-            raise InvariantError(f"a vote of {name} on step {len(tokens)} is none that it cast")
-        voters = self.attack.witness.voters
-        is_weighed = ballot.log_weights and name in voters
-        if is_weighed and ballot.log_weights[position] != voters[name].log_weight(tokens):
-            raise InvariantError(f"a vote of {name} on step {len(tokens)} has another weight")
-
-    def _check(self, acting: str) -> None:
-        """Every token of the victim has a reason."""
-        session = self._session(self.attack.witness.victim)
-        if session is not None:
-            self.committed = list(session.prefix.tokens)
-        self.attack.look(session)
-
-
 def play_hostile(
     case: str, seed: int, trace: EventLog, num_frames: int = NUM_FRAMES
 ) -> tuple[int, Counter[str]]:
-    """One run of `CASES`: tokens that the victim committed, and what happened. Raises InvariantError."""
+    """One run of `CASES`: tokens that the victim committed, and what happened. Raises InvariantError.
+
+    A hostile peer need not let an answer end.
+    """
     kind = case.removeprefix("hostile-")
-    counts: Counter[str] = Counter()
-    if kind in ("mirror", "device", "cloud", "greedy", "asker"):
-        return _play_pair(kind, seed, trace, num_frames, counts)
-    return _play_chain(kind, seed, trace, num_frames, counts)
+    make = _make_chain if kind.startswith("speculative") or kind in ("worker", "server") else _make_pair
+    scenario, hostile, victim = make(kind, seed)
+    run = HostileRun(scenario, trace, hostile, victim, num_frames)
+    run.run(LIMIT_S)
+    run.end()
+    return len(run.witness.tokens), run.counts
 
 
-def _play_pair(
-    kind: str, seed: int, trace: EventLog, num_frames: int, counts: Counter[str]
-) -> tuple[int, Counter[str]]:
+def _make_pair(kind: str, seed: int) -> tuple[Scenario, str, str]:
+    """A query in mode dual, who is hostile and who its victim."""
     rng = random.Random(number("hostile pair", seed))
     placement = rng.choice(["mirror", "device", "cloud", "greedy"]) if kind == "asker" else kind
     first_end = rng.choice([NEVER, 8])
@@ -719,45 +628,25 @@ def _play_pair(
         race_depth=rng.choice([0, 1, 2, 2]),
         vocab_size=VOCAB,
     )
-    run = HostilePair(
-        spec,
-        {party: World(seed, party, first_end=first_end, codec=codec_for(spec)) for party in PARTIES},
-        codec_for(spec),
-        finished=stop_rule(24, first_end),
-        link=Link(delay_s=rng.choice([0.0, 0.01])),
-        decode_s=lambda party, own_rng: own_rng.expovariate(1 / 0.01),
-        seed=seed,
-    )
+    link, model_s = Link(delay_s=rng.choice([0.0, 0.01])), dict.fromkeys(map(str, PARTIES), 0.01)
+    scenario = Scenario(seed=seed, spec=spec, link=link, first_end=first_end, model_s=model_s)
     hostile = Party.DEVICE if kind == "asker" else Party.CLOUD
-    run.start(hostile, num_frames, counts, trace, first_end)
-    run.run(LIMIT_S)
-    run.attack.end(run.parties[hostile.other].queue.num_refused_frames)
-    return len(run.attack.witness.tokens), counts
+    return scenario, hostile, hostile.other
 
 
-def _play_chain(
-    kind: str, seed: int, trace: EventLog, num_frames: int, counts: Counter[str]
-) -> tuple[int, Counter[str]]:
+def _make_chain(kind: str, seed: int) -> tuple[Scenario, str, str]:
+    """A query in another mode, likewise."""
     rng = random.Random(number("hostile chain", seed))
-    is_federated = kind in ("worker", "server")
-    scenario: ChainScenario = make_chain_scenario(seed, rng.choice([2, 3]) if is_federated else 0)
+    num_workers = rng.choice([2, 3]) if kind in ("worker", "server") else 0
+    scenario = make_chain_scenario(seed, num_workers)
     spec = change_spec(
         scenario.spec, vocab_size=VOCAB, uplink_budget_bits=0, on_peer_loss=rng.choice(["wait", "continue"])
     )
-    scenario = replace(scenario, spec=spec, faults=(), cancel_s=None, is_recomputing=False)
+    scenario = replace(scenario, spec=spec, faults=(), cancel_s=None, is_rounding=False, restarts=0.0)
     ends: dict[str, tuple[str, str]] = {
         "speculative-cloud": (Party.CLOUD, Party.DEVICE),
         "speculative-device": (Party.DEVICE, Party.CLOUD),
         "worker": ("worker-1", spec.roles.topology.authority),
         "server": (spec.roles.topology.authority, rng.choice(["worker-1", "worker-2"])),
     }
-    hostile, victim = ends[kind]
-    run = HostileChain(scenario, trace)
-    run.start(hostile, victim, num_frames, counts)
-    try:
-        run.run()
-    except InvariantError as error:
-        if not str(error).startswith("it did not end"):  # a hostile peer need not let it
-            raise
-    run.attack.end(run.parties[victim].queue.num_refused_frames)
-    return len(run.attack.witness.tokens), counts
+    return scenario, *ends[kind]

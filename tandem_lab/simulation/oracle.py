@@ -8,17 +8,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
+import numpy as np
+
+from tandem.aggregation.coupling import noise
 from tandem.aggregation.document_weights import log_weight
 from tandem.aggregation.race_lists import RaceList
-from tandem.codecs import StatelessCodec
 from tandem.codecs.race_lists import read_vote
+from tandem.errors import ProtocolError
 from tandem.messages import RetrieveRequest
 from tandem.messages.wire import to_float32
 from tandem.modes import reference
 from tandem.modes.spec import SessionSpec
 from tandem.protocol.decoding import Row, arrange_rows
-from tandem.protocol.session import StopCheck
-from tandem.topology import Party
 from tandem_lab.simulation.world import CODEC, VOCAB, World, codec_for, distribution
 
 
@@ -79,18 +80,17 @@ class WorldVoter(Documents):
 
     def __call__(self, tokens: Sequence[int]) -> reference.Vote:
         """The party's distribution, and how much its documents weigh."""
-        payload, own_weight = self.payload(tokens), self.log_weight(tokens)
-        if self.spec.rules.has_race_lists:  # nothing was compressed: the model's own float32 numbers
-            vote = read_vote(payload, VOCAB)
-            assert not isinstance(vote, RaceList)
-            return reference.Vote([float(mass) for mass in vote], own_weight)
-        return reference.Vote([float(mass) for mass in CODEC.decode(payload).dense(VOCAB)], own_weight)
+        return reference.Vote(dense_of(self.spec, self.payload(tokens)), self.log_weight(tokens))
 
-    def payload(self, tokens: Sequence[int], redone: int = 0, codec: StatelessCodec | None = None) -> bytes:
-        """The encoded distribution, by the codec of votes unless another is given. redone: as in `distribution`."""
-        weights, codec = self.weights(tokens), codec or codec_for(self.spec)
+    def payload(self, tokens: Sequence[int]) -> bytes:
+        """The encoded distribution."""
         return distribution(
-            self.spec.seed, self.party, tuple(tokens), weights, self._first_end, redone, codec
+            self.spec.seed,
+            self.party,
+            tuple(tokens),
+            self.weights(tokens),
+            self._first_end,
+            codec=codec_for(self.spec),
         )
 
 
@@ -104,18 +104,35 @@ class _WorldRow:
         return self._world.probability(self._tokens, token, self._row)
 
 
-def answer(spec: SessionSpec, check_stop: StopCheck, *, first_end: int = 0) -> tuple[int, ...]:
-    """The tokens of a query with coupled drafts, or at temperature 0."""
-    voters = [WorldVoter(spec, Party(party), first_end) for party in spec.parties]
-    seed = spec.seed if spec.sampling.temperature > 0 else None
+def dense_of(spec: SessionSpec, payload: bytes) -> list[float]:
+    """The probabilities of an encoded vote in full."""
+    if not spec.rules.has_race_lists:
+        return [float(mass) for mass in CODEC.decode(payload).dense(VOCAB)]
+    vote = read_vote(payload, VOCAB)  # nothing was compressed: the model's own float32 numbers
+    assert not isinstance(vote, RaceList)
+    return [float(mass) for mass in vote]
 
-    def is_complete(tokens: Sequence[int]) -> bool:
-        return bool(tokens) and check_stop(tokens) is not None
 
-    if len(voters) == 1:
-        return tuple(reference.solo(voters[0], is_complete, seed))
-    device, cloud = voters
-    return tuple(reference.dual(device, cloud, is_complete, seed))
+def is_list_of(payload: bytes, vote: bytes, spec: SessionSpec, step: int) -> bool:
+    """Whether `payload` lists the tokens of a vote in full that score best at `step`, each with its probability.
+
+    The slow and obvious way.
+    """
+    try:
+        found, values = read_vote(payload, spec.vocab_size), read_vote(vote, spec.vocab_size)
+    except ProtocolError:
+        return False
+    if not isinstance(found, RaceList) or isinstance(values, RaceList):
+        return False
+    clocks = noise(spec.seed, step, np.arange(values.size)) if spec.sampling.temperature else 1.0
+    scores = values.astype(np.float64) / clocks
+    best = sorted(np.flatnonzero(values), key=lambda token: (-scores[token], token))
+    is_complete = found.ids.size == len(best)
+    return (
+        sorted(best[: found.ids.size]) == found.ids.tolist()
+        and values[found.ids].tobytes() == found.values.tobytes()
+        and found.is_complete in (False, is_complete)
+    )
 
 
 def has_oracle(spec: SessionSpec) -> bool:

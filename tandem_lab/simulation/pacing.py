@@ -13,23 +13,166 @@ and proposals wait as long as they are of use, by the same `SendWindow` as in th
 
 from __future__ import annotations
 
+import heapq
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from math import inf
+from math import inf, nan
+from typing import Literal
 
 from tandem.profiler.rounds import ProposalAcceptance
 from tandem.protocol.peer import RECEIPT_S
 from tandem.protocol.send_window import MAX_WAITING_TOKENS, SendWindow
-from tandem.scheduler.lengths import MAX_LENGTH, FixedLength, LengthPolicy
-from tandem_lab.simulation.conditions import Conditions, Pacing, Timing
-from tandem_lab.simulation.packets import Clock, Connection
+from tandem.scheduler.lengths import MAX_LENGTH, FixedLength, LengthPolicy, RoundCosts
+from tandem_lab.numbers import ratio
 
 WINDOW = 64
 """Tokens that the device drafts behind those it knows to be committed, at most."""
 ID_BYTES = 2.0
 """Of a token in a verdict."""
+Pacing = Literal["stop_and_wait", "pipelined", "cloud_goes_on"]
+PACINGS: tuple[Pacing, ...] = ("stop_and_wait", "pipelined", "cloud_goes_on")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conditions:
+    """A link, two models, and the sizes of frames. Frames count with all headers, as a capture sees them."""
+
+    rtt_s: float
+    bits_per_s: float = inf  # each way
+    draft_s: float = 0.015  # a token of the device
+    pass_s: float = 0.025  # of the cloud, and token_s for each token that it is fed
+    token_s: float = 0.002
+    up_bytes: float = 92.0  # of a proposal without its tokens
+    proposed_bytes: float = 2.0  # of a proposed token, with its distribution where one is sent
+    down_bytes: float = 92.0  # of a verdict on one token, and ID_BYTES for each that it has more
+    open_s: float = 0.0  # from the question to the first pass at the cloud, beside half a round trip
+
+    def costs(self, pacing: Pacing) -> RoundCosts:
+        """What the device chooses lengths by."""
+        frames_s = 8 * (self.up_bytes + self.down_bytes) / self.bits_per_s
+        alone_s = self.pass_s + self.token_s
+        return RoundCosts(
+            fixed_s=self.rtt_s + frames_s + self.pass_s + self.token_s,
+            token_s=self.draft_s + self.token_s + 8 * self.proposed_bytes / self.bits_per_s,
+            alone_s=alone_s if pacing == "cloud_goes_on" else alone_s + self.rtt_s + frames_s,
+            draft_s=self.draft_s if pacing == "pipelined" else nan,
+            pass_s=alone_s,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timing:
+    """One answer."""
+
+    committed_s: tuple[float, ...]  # when the device knows each token, since the question
+    num_passes: int  # of the cloud
+    num_proposed: int  # tokens that were sent
+    num_accepted: int  # tokens of the answer that the cloud took from a proposal
+    up_bytes: float
+    down_bytes: float
+    lengths: tuple[tuple[float, int], ...] = ()  # when a proposal was begun, and its length
+
+    @property
+    def num_tokens(self) -> int:
+        """Of the answer."""
+        return len(self.committed_s)
+
+    @property
+    def first_s(self) -> float:
+        """Until the first token."""
+        return self.committed_s[0]
+
+    @property
+    def token_s(self) -> float:
+        """Seconds per token after those that came first; nan if they came at once."""
+        return pace_s([self.committed_s])
+
+    @property
+    def passes_per_token(self) -> float:
+        """Of the cloud."""
+        return ratio(self.num_passes, self.num_tokens)
+
+
+def pace_s(answers: Sequence[Sequence[float]]) -> float:
+    """Seconds per token of answers, each of which tells when its tokens came. The first frame's are where time begins.
+
+    nan if all came with the first.
+    """
+    later = [(times_s, sum(at_s > times_s[0] for at_s in times_s)) for times_s in answers if times_s]
+    return ratio(sum(times_s[-1] - times_s[0] for times_s, num in later if num), sum(num for _, num in later))
+
+
+# ---- one TCP connection ------------------------------------------------------------------------------------
+
+Way = Literal["up", "down"]
+
+ACK_BYTES = 66.0
+"""Of an acknowledgement by itself: TCP, IP and Ethernet."""
+ACK_S = 0.04
+"""Linux waits so long for a frame that it can travel with."""
+
+
+class Clock:
+    """Events in the order of their times."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self._events: list[tuple[float, int, Callable[[], None]]] = []
+        self._num_events = 0
+
+    def at(self, at_s: float, event: Callable[[], None]) -> None:
+        """Let this happen then; of events at the same time the first one that was asked for is first."""
+        self._num_events += 1
+        heapq.heappush(self._events, (at_s, self._num_events, event))
+
+    def step(self) -> None:
+        """The next event. There must be one."""
+        self.now_s, _, event = heapq.heappop(self._events)
+        event()
+
+
+class Connection:
+    """Both directions of one connection."""
+
+    def __init__(self, clock: Clock, link: Callable[[], tuple[float, float]]) -> None:
+        """link: the round trip in seconds and the bits per second each way, now."""
+        self.num_bytes: dict[Way, float] = {"up": 0.0, "down": 0.0}
+        self._clock, self._link = clock, link
+        self._free_s: dict[Way, float] = {"up": 0.0, "down": 0.0}  # when the last packet is out
+        self._num_owed: dict[Way, int] = {
+            "up": 0,
+            "down": 0,
+        }  # frames without an acknowledgement, by its direction
+
+    def send(self, way: Way, num_bytes: float, event: Callable[[], None]) -> None:
+        """A frame with all headers; `event` happens when it has arrived."""
+        self._num_owed[way] = 0
+        arrives_s = self._transmit(way, num_bytes)
+        self._clock.at(arrives_s, lambda: self._arrive(way, event))
+
+    def _transmit(self, way: Way, num_bytes: float) -> float:
+        """Behind what is still being sent; returns when it arrives."""
+        rtt_s, bits_per_s = self._link()
+        self.num_bytes[way] += num_bytes
+        self._free_s[way] = max(self._clock.now_s, self._free_s[way]) + 8 * num_bytes / bits_per_s
+        return self._free_s[way] + rtt_s / 2
+
+    def _arrive(self, way: Way, event: Callable[[], None]) -> None:
+        back: Way = "down" if way == "up" else "up"
+        self._num_owed[back] += 1
+        if self._num_owed[back] == 1:
+            self._clock.at(self._clock.now_s + ACK_S, lambda: self._acknowledge(back))
+        event()
+
+    def _acknowledge(self, way: Way) -> None:
+        if self._num_owed[way]:
+            self._num_owed[way] = 0
+            self._transmit(way, ACK_BYTES)
+
+
+# ---- an answer ---------------------------------------------------------------------------------------------
 
 
 def draw_accepted(rate: float, seed: int) -> Callable[[int], bool]:

@@ -8,10 +8,10 @@ from typing import Any
 from tandem.aggregation.document_weights import Weights
 from tandem.codecs import Codec, CodecStates
 from tandem.topology import PARTIES, Party
-from tandem_lab.simulation.fuzz import make_scenario
 from tandem_lab.simulation.link import Link
+from tandem_lab.simulation.scenario import make_scenario
 from tandem_lab.simulation.specs import change_spec
-from tandem_lab.simulation.virtual import Outcome, SideModel, VirtualRun
+from tandem_lab.simulation.virtual import Outcome, SiteModel, VirtualRun
 from tandem_lab.simulation.world import CODEC, VOCAB, World, stop_rule
 
 
@@ -39,5 +39,5 @@ def simulate_codec(codec: Codec, seed: int, link: Link | None = None, **settings
         vocab_size=VOCAB,
         **{"race_depth": 0, **settings},
     )
-    readers: dict[Party, SideModel] = {party: RecodedWorld(seed, party, codec) for party in PARTIES}
-    return VirtualRun(spec, readers, codec, finished=stop_rule(16, 12), link=link or Link(), seed=seed).run()
+    models: dict[Party, SiteModel] = {party: RecodedWorld(seed, party, codec) for party in PARTIES}
+    return VirtualRun(spec, models, codec, finished=stop_rule(16, 12), link=link or Link(), seed=seed).run()

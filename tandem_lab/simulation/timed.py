@@ -8,23 +8,20 @@ a core wait for each other.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
 from typing import Any
 
-from tandem.messages import encode
-from tandem.protocol.decoding import Forward, Job, Prefill, Result
-from tandem.protocol.outbox import Send
+from tandem.messages import LinkFrame, encode
+from tandem.protocol.decoding import Job, Prefill
 from tandem.topology import SERVER
-from tandem_lab.simulation.chain import ChainRun
-from tandem_lab.simulation.chain_scenario import ChainScenario, certain, expected_chain
-from tandem_lab.simulation.core import Core, Task
-from tandem_lab.simulation.faults import FaultyWire
 from tandem_lab.simulation.link import Link
+from tandem_lab.simulation.scenario import Scenario, ScriptedDrafter, certain, expected_answer
 from tandem_lab.simulation.specs import make_spec
+from tandem_lab.simulation.watched import WatchedRun
 from tandem_lab.simulation.world import NEVER, VOCAB
 
 HOP_S = 0.0005
@@ -68,64 +65,101 @@ class Timing:
     num_bytes: Mapping[str, int]  # with all headers, by their sender
 
 
-class TimedRun(ChainRun):
+ROUNDING_S = 1e-9
+"""Work that is left below this is done."""
+
+
+@dataclass(slots=True, eq=False)
+class Task:
+    """Something that a process computes."""
+
+    process: str
+    left_s: float  # of a core by itself
+    done: Callable[[], None]
+
+
+class Core:
+    """One core. Each process computes one task at a time, in their order."""
+
+    def __init__(self) -> None:
+        self._tasks: dict[str, deque[Task]] = {}
+        self._now_s = 0.0
+
+    def add(self, now_s: float, task: Task) -> None:
+        """A process is to compute this, behind what it has."""
+        self._advance(now_s)
+        self._tasks.setdefault(task.process, deque()).append(task)
+
+    def remove(self, now_s: float, task: Task) -> None:
+        """Nobody wants it any more; nothing happens if it is done."""
+        self._advance(now_s)
+        tasks = self._tasks.get(task.process, deque())
+        if task in tasks:
+            tasks.remove(task)
+        self._clean()
+
+    def next_s(self) -> float:
+        """When the next task is done unless another comes; inf: there is none."""
+        left_s = min((tasks[0].left_s for tasks in self._tasks.values()), default=inf)
+        return self._now_s + left_s * len(self._tasks)
+
+    def take_done(self, now_s: float) -> list[Task]:
+        """Those that are done by now, which must be no later than `next_s`."""
+        self._advance(now_s)
+        done = [tasks.popleft() for tasks in self._tasks.values() if tasks[0].left_s <= ROUNDING_S]
+        self._clean()
+        return done
+
+    def _advance(self, now_s: float) -> None:
+        share_s = (now_s - self._now_s) / max(1, len(self._tasks))
+        for tasks in self._tasks.values():
+            tasks[0].left_s -= share_s
+        self._now_s = now_s
+
+    def _clean(self) -> None:
+        self._tasks = {process: tasks for process, tasks in self._tasks.items() if tasks}
+
+
+class TimedRun(WatchedRun):
     """One answer whose tokens are those of the scripted votes, and whose drafts are right where `accepted` says so."""
 
-    def __init__(self, scenario: ChainScenario, times: Times, accepted: Sequence[bool]) -> None:
-        tokens = expected_chain(scenario)
+    def __init__(self, scenario: Scenario, times: Times, accepted: Sequence[bool]) -> None:
+        super().__init__(scenario)
+        tokens, drafter = expected_answer(scenario), scenario.spec.roles.drafters[0]
 
         def draft(prefix: tuple[int, ...]) -> bytes:
             step = len(prefix)
             if step >= len(tokens) or list(prefix) != tokens[:step]:
-                return certain(0)
-            return certain(tokens[step] if accepted[step] else (tokens[step] + 1) % VOCAB)
+                return certain(scenario.spec, 0)
+            return certain(scenario.spec, tokens[step] if accepted[step] else (tokens[step] + 1) % VOCAB)
 
-        super().__init__(scenario, drafter=draft)
+        self.parties[drafter].model = ScriptedDrafter(scenario.seed, drafter, draft)
         self.num_passes: Counter[str] = Counter()
+        self.num_frames: Counter[str] = Counter()
+        self.num_bytes: Counter[str] = Counter()
         self._times = times
-        self._started_s: dict[str, float] = {}  # by party, its last pass
         self._passes: dict[str, Task] = {}
         self._cores: dict[int, Core] = {}
         self._turns: Counter[Core] = Counter()
-        self.num_frames: Counter[str] = Counter()
-        self.num_bytes: Counter[str] = Counter()
-        link = Link(
-            delay_s=times.rtt_s / 2,
-            bytes_per_s=times.bits_per_s / 8,
-            header_bytes=times.header_bytes,
-            is_in_order=True,
-        )
-        self.wires = {ends: FaultyWire(link, {}) for ends in self.wires}
 
     def learn_from(self, before: TimedRun) -> None:
         """Estimates of an earlier run at the home party, before this one begins."""
-        own, earlier = self.parties[self.home], before.parties[self.home]
+        own, earlier = self.parties[self.topology.home], before.parties[self.topology.home]
         own.profiler, own.scheduler = earlier.profiler, earlier.scheduler
 
     def hop_s(self) -> float:
         """Always the same."""
         return self._times.hop_s
 
-    def pass_s(self, party: str, job: Job) -> float:
-        """As given; prompts are read at once."""
-        if isinstance(job, Prefill):
-            return 0.0
-        self.num_passes[party] += 1
-        return self._times.passes_s[party]
-
-    def compute(self, party: str, job: Forward) -> list[Result]:
-        """As the base class, with the time that the pass took."""
-        pass_us = round(1e6 * (self.now_s - self._started_s[party]))
-        return [result._replace(decode_us=pass_us) for result in super().compute(party, job)]
-
-    def cross(self, party: str, send: Send) -> None:
+    def cross(self, party: str, peer: str, frame: LinkFrame) -> None:
         """As the base class; counted, and no sooner than the party has the time."""
         self.num_frames[party] += 1
-        self.num_bytes[party] += len(encode(send.message)) + self._times.header_bytes
-        self._handle(party, partial(super().cross, party, send))
+        self.num_bytes[party] += len(encode(frame)) + self._times.header_bytes
+        self._handle(party, partial(super().cross, party, peer, frame))
 
-    def _receive(self, party: str, source: str, data: bytes) -> None:
-        self._handle(party, partial(super()._receive, party, source, data))
+    def receive_frame(self, party: str, source: str, frame: LinkFrame) -> None:
+        """As the base class, likewise."""
+        self._handle(party, partial(super().receive_frame, party, source, frame))
 
     def _handle(self, party: str, done: Callable[[], None]) -> None:
         """A frame passes a party's draft queue."""
@@ -134,22 +168,35 @@ class TimedRun(ChainRun):
         else:
             self._load(party, Task(f"{party}/draft_queue", self._times.work.frame_s[party], done))
 
-    def _start(self, party: str, job: Job) -> None:
-        """As the base class; a pass that computes for longer than the least time is done then."""
-        self._started_s[party] = self.now_s
-        if self._times.work is None or isinstance(job, Prefill):
-            super()._start(party, job)
-            return
-        work, num_tokens = self._times.work, 1 + job.num_earlier
-        least_s, start = self.now_s + self.pass_s(party, job), self.parties[party].num_starts
+    def start(self, party: str, job: Job) -> None:
+        """A pass takes the given time, or longer if it computes for longer; prompts are read at once."""
+        started_s, work = self.now_s, self._times.work
 
         def finish() -> None:
-            done_s = max(self.now_s, least_s) + self._times.late_s
-            self._at(done_s, party, partial(self._finish, party, start, job))
+            self.finish(party, job, self.now_s - started_s)
 
-        work_s = work.pass_s[party] + num_tokens * work.token_s[party]
-        self._passes[party] = Task(f"{party}/decoder", work_s, finish)
+        if isinstance(job, Prefill):
+            self.at(started_s, finish, party)
+            return
+        self.num_passes[party] += 1
+        least_s = started_s + self._times.passes_s[party]
+        if work is None:
+            self.at(least_s, finish, party)
+            return
+
+        def hand_over() -> None:
+            self.at(max(self.now_s, least_s) + self._times.late_s, finish, party)
+
+        work_s = work.pass_s[party] + (1 + job.num_earlier) * work.token_s[party]
+        self._passes[party] = Task(f"{party}/decoder", work_s, hand_over)
         self._load(party, self._passes[party])
+
+    def abandon(self, party: str) -> None:
+        """The core is free for others."""
+        if self._times.work is not None:
+            core = self._cores[self._times.work.core[party]]
+            core.remove(self.now_s, self._passes[party])
+            self._plan_turn(core)
 
     def _load(self, party: str, task: Task) -> None:
         assert self._times.work is not None
@@ -161,28 +208,14 @@ class TimedRun(ChainRun):
         """The core's next task is done then; one that was planned before is out of date."""
         if (next_s := core.next_s()) < inf:
             self._turns[core] += 1
-            self._at(next_s, "", partial(self._take_turn, core, self._turns[core]))
+            self.at(next_s, partial(self._take_turn, core, self._turns[core]))
 
     def _take_turn(self, core: Core, turn: int) -> None:
         if turn != self._turns[core]:
             return
         for task in core.take_done(self.now_s):
-            self._at(self.now_s, task.process.partition("/")[0], task.done)
+            self.at(self.now_s, task.done, task.process.partition("/")[0])
         self._plan_turn(core)
-
-    def _work(self, party: str) -> None:
-        """A pass that nobody wants any more is abandoned, as on a real model."""
-        state = self.parties[party]
-        job = state.busy_with
-        if isinstance(job, Forward):
-            session = state.decoder.sessions.get(job.session)
-            if session is None or not session.is_current(job):
-                state.busy_with = None
-                if self._times.work is not None:
-                    core = self._cores[self._times.work.core[party]]
-                    core.remove(self.now_s, self._passes[party])
-                    self._plan_turn(core)
-        super()._work(party)
 
 
 def play_timed(
@@ -206,19 +239,16 @@ def play_timed(
         weights=tuple(1.0 / len(workers) for _ in workers),
         **{**options, **changes},
     )
-    scenario = ChainScenario(
-        seed=seed,
-        spec=spec,
-        drafter="good",
-        first_end=NEVER,
-        model_s=dict(times.passes_s),
-        faults=(),
-        cancel_s=None,
-        is_recomputing=False,
+    link = Link(
+        delay_s=times.rtt_s / 2,
+        bytes_per_s=times.bits_per_s / 8,
+        header_bytes=times.header_bytes,
+        is_in_order=True,
     )
+    scenario = Scenario(seed=seed, spec=spec, link=link, first_end=NEVER, model_s=times.passes_s)
     run = TimedRun(scenario, times, accepted)
     if spec.rules.adapts_lengths(spec.home):  # what an answer before this one has shown, as in a benchmark
-        before = TimedRun(scenario, times, accepted)
+        before = TimedRun(replace(scenario, spec=replace(spec, session=2)), times, accepted)
         before.run()
         run.learn_from(before)
     run.run()

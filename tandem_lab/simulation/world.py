@@ -119,7 +119,7 @@ class Prefilled(NamedTuple):
 
 
 class World:
-    """One side's retriever and model. Implements `tandem_lab.simulation.virtual.SideModel`."""
+    """One side's retriever and model. Implements `tandem_lab.simulation.virtual.SiteModel`."""
 
     def __init__(
         self,
@@ -131,10 +131,14 @@ class World:
         codec: StatelessCodec = CODEC,
     ) -> None:
         """is_rounding: a model that was restarted computes a law that it had computed before a little otherwise."""
+        self.is_known: Callable[[Sequence[bytes]], bool] = lambda lineage: (
+            True
+        )  # whether it may; by the law's prefix
         self.seed, self.party = seed, party
         self.cached: list[int] = []  # tokens that the model holds
-        self.conditioned_on: dict[bytes, set[tuple[int, ...]]] = {}  # by law: the tokens it was computed from
-        self.rounded: set[bytes] = set()  # laws that are not what they had been
+        self.rounded: dict[
+            bytes, set[tuple[int, ...]]
+        ] = {}  # laws that are not what they had been, with their tokens
         self._first_end = first_end
         self._is_rounding = is_rounding
         self._codec = codec
@@ -173,11 +177,11 @@ class World:
         self.cached += tokens[len(self.cached) :]
         tokens = tuple(self.cached)
         first = self._started_with.setdefault(tokens, self._num_starts)
-        redone = self._num_starts if self._is_rounding and first != self._num_starts else 0
+        is_redone = self._is_rounding and first != self._num_starts and self.is_known(lineage)
+        redone = self._num_starts if is_redone else 0
         found = distribution(self.seed, self.party, tokens, weights, self._first_end, redone, self._codec)
-        self.conditioned_on.setdefault(found, set()).add(tokens)
         if redone:
-            self.rounded.add(found)
+            self.rounded.setdefault(found, set()).add(tokens)
         return found
 
     def crop(self, length: int) -> None:

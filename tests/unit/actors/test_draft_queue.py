@@ -33,7 +33,7 @@ from tandem.protocol import admission
 from tandem.protocol.outbox import Send
 from tandem.topology import Party
 from tandem.transport.port import LinkCounters
-from tandem_lab.simulation.display import Display
+from tandem_lab.simulation.watched import Display
 
 
 class _Nowhere:

@@ -30,7 +30,7 @@ from tandem.protocol.race_votes import PATIENCE, ListLength
 from tandem.protocol.session import Session
 from tandem.protocol.table import CoordinatorTable
 from tandem.topology import Party
-from tandem_lab.simulation.race_votes import is_list_of
+from tandem_lab.simulation.oracle import is_list_of
 from tandem_lab.simulation.specs import change_spec, make_spec
 
 VOCAB, DEPTH = 40, 2

@@ -23,7 +23,7 @@ from tandem_lab.bench.records import Cell, Record, Setting
 from tandem_lab.bench.suite import Axes
 from tandem_lab.bench.systems import System
 from tandem_lab.cli.bench import calibration_of
-from tandem_lab.simulation.conditions import pace_s
+from tandem_lab.simulation.pacing import pace_s
 from tandem_lab.simulation.timed import Times, Work, play_timed
 
 SETTING = Setting(

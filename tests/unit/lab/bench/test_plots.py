@@ -15,8 +15,7 @@ from tandem_lab.bench.records import Cell
 from tandem_lab.bench.systems import DUAL, FEDERATED, SPECULATIVE
 from tandem_lab.netlab.bundled import bundled
 from tandem_lab.plots import save
-from tandem_lab.simulation.conditions import Conditions
-from tandem_lab.simulation.pacing import play_answer
+from tandem_lab.simulation.pacing import Conditions, play_answer
 from tests.unit.lab.bench.cells import (
     PROPOSING,
     SETTING,

@@ -10,7 +10,7 @@ import pytest
 
 from tandem.errors import TandemError
 from tandem.topology import Party
-from tandem_lab.simulation.acceptance import (
+from tandem_lab.simulation.study import (
     draw_acceptance,
     parse_steps,
     phases,

@@ -17,20 +17,16 @@ from tandem.protocol.report import Reporter
 from tandem.protocol.routes import Routes
 from tandem.protocol.session import Session
 from tandem.topology import SERVER
-from tandem_lab.simulation.chain import ChainRun, play_chain
-from tandem_lab.simulation.chain_scenario import (
-    ChainFault,
-    ChainScenario,
-    make_chain_scenario,
-)
-from tandem_lab.simulation.faults import FaultyWire
-from tandem_lab.simulation.invariants import InvariantError
+from tandem_lab.simulation import fuzz
 from tandem_lab.simulation.link import Link
+from tandem_lab.simulation.scenario import Fault, Scenario, make_chain_scenario
 from tandem_lab.simulation.specs import change_spec
+from tandem_lab.simulation.virtual import InvariantError
+from tandem_lab.simulation.watched import WatchedRun
 from tests.unit.lab.simulation.test_mutants import put
 
 
-def asked_at(worker: str, seed: int, num_workers: int, *faults: ChainFault, **changes: Any) -> ChainScenario:
+def asked_at(worker: str, seed: int, num_workers: int, *faults: Fault, **changes: Any) -> Scenario:
     """A scenario of a long answer in which only these faults are planted."""
     scenario = make_chain_scenario(seed, num_workers)
     values: dict[str, Any] = {
@@ -44,20 +40,22 @@ def asked_at(worker: str, seed: int, num_workers: int, *faults: ChainFault, **ch
         spec=change_spec(scenario.spec, **values),
         faults=faults,
         cancel_s=None,
-        is_recomputing=False,
+        is_rounding=False,
+        restarts=0.0,
+        link=Link(delay_s=0.05, is_in_order=True),
+        frames={},
         first_end=1 << 30,
         model_s=dict.fromkeys(scenario.model_s, 0.1),
     )
 
 
-def cut(party: str, seconds: float = 3.0) -> ChainFault:
-    return ChainFault(kind="cut", party=party, at_s=0.6, seconds=seconds)
+def cut(party: str, seconds: float = 3.0) -> Fault:
+    return Fault(kind="cut", party=party, after_s=0.6, seconds=seconds)
 
 
-def play(scenario: ChainScenario) -> ChainRun:
-    run = ChainRun(scenario)
-    run.wires = {key: FaultyWire(Link(delay_s=0.05, is_in_order=True), {}) for key in run.wires}
-    run.run()
+def play(scenario: Scenario, limit_s: float = fuzz.LIMIT_S) -> WatchedRun:
+    run = WatchedRun(scenario)
+    run.run(limit_s)
     run.check_end()
     return run
 
@@ -80,7 +78,7 @@ def test_every_run_gives_the_tokens_of_the_draft_free_loop(num_workers: int) -> 
     seeds = [seed for seed in range(9) if make_chain_scenario(seed, num_workers).spec.decoding.home]
     assert len(seeds) > 1
     for seed in seeds:
-        play_chain(seed, num_workers)
+        fuzz.play(seed, roles=f"federated-{num_workers}")
 
 
 @pytest.mark.parametrize("pacing", ["stop_and_wait", "pipelined"])
@@ -103,7 +101,7 @@ def test_the_home_knows_whose_drafts_were_accepted_and_who_was_last() -> None:
     for run in (at_server, at_worker):
         assert {token.aggregator for token in run.tokens} == {SERVER}
         assert {token.last_voter for token in run.tokens} <= {"worker-1", "worker-2", "worker-3"}
-    assert not any(isinstance(event, RoundEvent) for event in at_worker.rounds)
+    assert not at_worker.outcome.of(RoundEvent)
 
 
 def test_a_home_that_is_cut_off_goes_on_alone_to_the_end() -> None:
@@ -123,7 +121,7 @@ def test_a_home_that_is_cut_off_waits_if_it_is_told_to() -> None:
 
 
 def test_a_server_that_is_gone_for_good_leaves_the_home_alone() -> None:
-    crash = ChainFault(kind="crash", party=SERVER, at_s=0.6, seconds=1.0)
+    crash = Fault(kind="host", party=SERVER, after_s=0.6, seconds=1.0)
     run = play(asked_at("worker-2", 2, 3, crash))
     assert [event.party for event in run.peer_events] == [SERVER]
     assert run.tokens[-1].aggregator == "worker-2"
@@ -211,11 +209,10 @@ def test_the_comparison_finds(name: str, monkeypatch: pytest.MonkeyPatch) -> Non
     plant, party = MUTANTS[name]
     scenarios = [asked_at("worker-1", seed, 2, cut(party, 1.5)) for seed in range(3)]
     plant(monkeypatch)
-    monkeypatch.setattr("tandem_lab.simulation.chain.LIMIT_S", 40.0)
 
-    def fails(scenario: ChainScenario) -> bool:
+    def fails(scenario: Scenario) -> bool:
         try:
-            play(scenario)
+            play(scenario, 40.0)
         except InvariantError:
             return True
         return False

@@ -10,51 +10,45 @@ from typing import Any
 import pytest
 
 from tandem.events import TokenEvent
-from tandem.messages import LinkBody, Verdict
+from tandem.messages import LinkBody, LinkFrame, Verdict
 from tandem.modes import reference
 from tandem.protocol import log, send_window
-from tandem.protocol.outbox import Send
-from tandem_lab.simulation import chain
-from tandem_lab.simulation.chain import ChainRun
-from tandem_lab.simulation.chain_scenario import (
-    ChainFault,
-    ChainScenario,
-    make_chain_scenario,
-    make_drafter,
-    voter_of,
-)
+from tandem_lab.simulation import virtual
+from tandem_lab.simulation.oracle import dense_of
+from tandem_lab.simulation.scenario import Fault, Scenario, make_chain_scenario, make_drafter, voter_of
 from tandem_lab.simulation.specs import change_spec
-from tandem_lab.simulation.world import CODEC, NEVER, VOCAB
+from tandem_lab.simulation.watched import WatchedRun
+from tandem_lab.simulation.world import NEVER, VOCAB
 
 NEVER_S = 1e9
 
 
-class Watched(ChainRun):
+class Listening(WatchedRun):
     """Keeps what crosses the links."""
 
-    def __init__(self, scenario: ChainScenario) -> None:
+    def __init__(self, scenario: Scenario) -> None:
         super().__init__(scenario)
         self.crossed: list[tuple[str, LinkBody]] = []
 
-    def cross(self, party: str, send: Send) -> None:
-        self.crossed.append((party, send.message.body))
-        super().cross(party, send)
+    def cross(self, party: str, peer: str, frame: LinkFrame) -> None:
+        self.crossed.append((party, frame.body))
+        super().cross(party, peer, frame)
 
 
-def named(scenario: ChainScenario, **changes: Any) -> ChainScenario:
+def named(scenario: Scenario, **changes: Any) -> Scenario:
     spec = change_spec(scenario.spec, **{"num_logprobs": VOCAB, **changes})
     spec.rules.check_logprobs()
     return replace(scenario, spec=spec, cancel_s=None)
 
 
-def play(scenario: ChainScenario) -> Watched:
-    run = Watched(scenario)
+def play(scenario: Scenario) -> Listening:
+    run = Listening(scenario)
     run.run()
     run.check_end()
     return run
 
 
-def targets_of(run: ChainRun, lost: Callable[[TokenEvent], bool]) -> list[list[float]]:
+def targets_of(run: WatchedRun, lost: Callable[[TokenEvent], bool]) -> list[list[float]]:
     """The target of each committed token, by the draft-free loop. lost: whether no voter was there."""
     scenario, tokens = run.scenario, run.committed
     spec, draft = scenario.spec, make_drafter(run.scenario)
@@ -64,13 +58,13 @@ def targets_of(run: ChainRun, lost: Callable[[TokenEvent], bool]) -> list[list[f
     for event in run.tokens:
         before = tokens[: event.step]
         if lost(event):
-            targets.append([float(mass) for mass in CODEC.decode(draft(tuple(before))).dense(VOCAB)])
+            targets.append(dense_of(spec, draft(tuple(before))))
         else:
             targets.append(reference.mix([voter(before) for voter in voters], weights))
     return targets
 
 
-def check(run: ChainRun, *, is_exact: bool) -> None:
+def check(run: WatchedRun, *, is_exact: bool) -> None:
     """All alternatives are the target. is_exact: to the bit; else as float32 votes give it."""
     targets = targets_of(run, lambda event: event.is_alone)
     assert run.tokens
@@ -88,7 +82,7 @@ def check(run: ChainRun, *, is_exact: bool) -> None:
         assert order == sorted(order, reverse=True)
 
 
-def verdicts(run: Watched) -> list[Verdict]:
+def verdicts(run: Listening) -> list[Verdict]:
     return [body for _, body in run.crossed if isinstance(body, Verdict)]
 
 
@@ -115,12 +109,12 @@ def test_they_are_the_cloud_s_distribution_whatever_fails_and_alter_nothing() ->
     assert num_resent > 0, "no verdict was sent again"
 
 
-def full_link(**changes: Any) -> ChainScenario:
+def full_link(**changes: Any) -> Scenario:
     """Verdicts of a cloud that goes on wait for the link, and are joined."""
     basis = {"pacing": "cloud_goes_on", "max_proposal": 2, "max_window": 32, "on_peer_loss": "wait"}
     scenario = make_chain_scenario(3, 0)
     spec = change_spec(scenario.spec, **{**basis, "temperature": 1.0, "max_new_tokens": 60})
-    calm = replace(scenario, spec=spec, faults=(), is_recomputing=False, first_end=NEVER)
+    calm = replace(scenario, spec=spec, faults=(), is_rounding=False, restarts=0.0, first_end=NEVER)
     return named(replace(calm, model_s=dict.fromkeys(scenario.model_s, 0.002)), **changes)
 
 
@@ -146,10 +140,8 @@ def test_a_join_that_confuses_tokens_is_found(monkeypatch: pytest.MonkeyPatch) -
 
 def test_a_target_of_another_step_is_found() -> None:
     run = play(full_link())
-    run.tokens[5], run.tokens[6] = (
-        replace(run.tokens[place], top_logprobs=run.tokens[other].top_logprobs)
-        for place, other in ((5, 6), (6, 5))
-    )
+    events, of_tokens = run.outcome.events, run.tokens
+    events[events.index(of_tokens[5])] = replace(of_tokens[5], top_logprobs=of_tokens[6].top_logprobs)
     with pytest.raises((AssertionError, KeyError)):
         check(run, is_exact=True)
 
@@ -164,7 +156,7 @@ def test_fewer_alternatives_are_the_first_of_all() -> None:
 
 
 def test_without_the_cloud_they_are_the_device_s_own() -> None:
-    cut = ChainFault(kind="cut", party="cloud", at_s=0.0, seconds=NEVER_S)
+    cut = Fault(kind="cut", party="cloud", after_s=0.0, seconds=NEVER_S)
     scenario = replace(full_link(on_peer_loss="continue", peer_loss_margin_s=0.1), faults=(cut,))
     run = play(scenario)
     assert all(event.is_alone for event in run.tokens)
@@ -175,7 +167,7 @@ def test_a_vote_without_them_gives_the_token_alone(monkeypatch: pytest.MonkeyPat
     """As of a cloud that does not know how: the answer is the same, and says of no token how probable it was."""
     whole = play(full_link())
 
-    monkeypatch.setattr(chain, "logprobs_of", lambda *_: None)
+    monkeypatch.setattr(virtual, "log_probabilities", lambda *_: None)
     run = play(full_link())
     assert run.committed == whole.committed
     assert not any(event.logprob for event in run.tokens)
@@ -192,13 +184,14 @@ def test_a_home_that_decides_keeps_them() -> None:
 # ---- federated -----------------------------------------------------------------------------------------------------
 
 
-def calm_federation(seed: int = 1, **changes: Any) -> ChainScenario:
+def calm_federation(seed: int = 1, **changes: Any) -> Scenario:
     scenario = make_chain_scenario(seed, 2)
     return replace(
         scenario,
         spec=change_spec(scenario.spec, **{"on_peer_loss": "wait", "max_proposal": 2, **changes}),
         faults=(),
-        is_recomputing=False,
+        is_rounding=False,
+        restarts=0.0,
     )
 
 
@@ -212,7 +205,7 @@ def test_in_a_federation_they_are_the_mixture_of_all_workers(race_depth: int) ->
 
 def test_a_server_without_workers_names_its_own() -> None:
     cuts = tuple(
-        ChainFault(kind="cut", party=f"worker-{number}", at_s=0.0, seconds=NEVER_S) for number in (1, 2)
+        Fault(kind="cut", party=f"worker-{number}", after_s=0.0, seconds=NEVER_S) for number in (1, 2)
     )
     scenario = calm_federation(
         workers=(), weights=(0.5, 0.5), on_peer_loss="continue", peer_loss_margin_s=0.1

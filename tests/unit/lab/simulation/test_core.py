@@ -6,7 +6,7 @@ from math import inf
 
 import pytest
 
-from tandem_lab.simulation.core import Core, Task
+from tandem_lab.simulation.timed import Core, Task
 
 
 def task(process: str, left_s: float) -> Task:

@@ -81,7 +81,7 @@ def test_one_draft_per_prefix_even_of_a_model_that_never_repeats_itself() -> Non
         for placement in PLACEMENTS:
             run = make_case(seed, placement).make()
             for party in PARTIES:
-                run.parties[party].reader = _Drifting(seed, party)
+                run.parties[party].model = _Drifting(seed, party)
             outcome = run.run()
             agree(outcome)
             assert outcome.done is not None
@@ -92,7 +92,7 @@ def _disorder(run: VirtualRun, rng: random.Random) -> None:
     """Hops within a side take up to 0.2 s more."""
     at = run.at
 
-    def later(when_s: float, act: Callable[[], None], party: Party | None = None) -> None:
+    def later(when_s: float, act: Callable[[], None], party: str = "") -> None:
         is_local = when_s == run.now_s + run.local_s
         at(when_s + 0.2 * rng.random() if is_local else when_s, act, party)
 

@@ -1,4 +1,4 @@
-"""Random runs with faults: every invariant holds after every event (`tandem_lab.simulation.invariants`).
+"""Random runs with faults: every invariant holds after every event (`tandem_lab.simulation.watched`).
 
 That the property can fail is shown in `test_mutants`. More runs: `tandem lab fuzz --runs 100000`.
 """
@@ -12,14 +12,12 @@ from tandem_lab.baselines.random_placement import RANDOM
 from tandem_lab.simulation import fuzz as fuzzing
 from tandem_lab.simulation.event_log import EventLog
 from tandem_lab.simulation.fuzz import (
-    MIN_TOKENS,
     FuzzFailure,
     expected,
     fuzz,
-    make_scenario,
     play,
-    play_traced,
 )
+from tandem_lab.simulation.scenario import MIN_TOKENS, make_scenario
 from tests.unit.lab.simulation.test_mutants import no_resend
 
 NUM_RUNS = (
@@ -60,7 +58,7 @@ def test_each_run_has_a_fault_and_enough_tokens() -> None:
 
 def test_a_seed_gives_the_same_run() -> None:
     first, second = EventLog(None), EventLog(None)
-    assert play_traced(5, first) == play_traced(5, second)
+    assert play(5, first) == play(5, second)
     assert first.lines() == second.lines()
 
 

@@ -23,7 +23,7 @@ from tandem_lab.cli.fuzz import HOSTILE
 from tandem_lab.simulation.event_log import EventLog
 from tandem_lab.simulation.fuzz import fuzz
 from tandem_lab.simulation.hostile import CASES, count_items, play_hostile
-from tandem_lab.simulation.invariants import InvariantError
+from tandem_lab.simulation.virtual import InvariantError
 
 NUM_RUNS = 10
 

@@ -8,8 +8,8 @@ import pytest
 
 from tandem.topology import PARTIES, Party
 from tandem_lab.simulation.link import Link
-from tandem_lab.simulation.oracle import answer, has_oracle
-from tests.unit.lab.simulation.world import Case, agree, make_spec, stop_rule
+from tandem_lab.simulation.oracle import has_oracle
+from tests.unit.lab.simulation.world import Case, agree, answer, make_spec
 
 
 def test_the_token_wise_loop_over_a_perfect_link_is_the_reference() -> None:
@@ -17,7 +17,7 @@ def test_the_token_wise_loop_over_a_perfect_link_is_the_reference() -> None:
     for seed in range(60):
         spec = make_spec(seed, placement="device", max_window=1)
         if has_oracle(spec):
-            assert agree(Case(spec, Link()).run()) == answer(spec, stop_rule(spec.sampling.max_new_tokens))
+            assert agree(Case(spec, Link()).run()) == answer(spec)
             num_compared += 1
     assert num_compared > 30
 
@@ -28,4 +28,4 @@ def test_a_party_that_answers_solo_is_the_reference(party: Party) -> None:
         spec = replace(make_spec(seed), only=party)
         if has_oracle(spec):
             outcome = Case(spec, Link()).run()
-            assert tuple(outcome.tokens[party]) == answer(spec, stop_rule(spec.sampling.max_new_tokens))
+            assert tuple(outcome.tokens[party]) == answer(spec)

@@ -8,9 +8,17 @@ from itertools import product
 import pytest
 
 from tandem.scheduler.lengths import BestLength, expected_tokens
-from tandem_lab.simulation.conditions import PACINGS, Conditions, Pacing, Timing
-from tandem_lab.simulation.pacing import ID_BYTES, device_alone, draw_accepted, play_answer
-from tandem_lab.simulation.packets import ACK_BYTES
+from tandem_lab.simulation.pacing import (
+    ACK_BYTES,
+    ID_BYTES,
+    PACINGS,
+    Conditions,
+    Pacing,
+    Timing,
+    device_alone,
+    draw_accepted,
+    play_answer,
+)
 
 LINK = Conditions(rtt_s=0.1)
 ALWAYS, NEVER = [True] * 5000, [False] * 5000

@@ -10,8 +10,8 @@ import pytest
 from tandem.events import DoneEvent, Event, PeerEvent, ProvisionalEvent, RetractEvent, TokenEvent
 from tandem.protocol.report import Provisional
 from tandem.topology import PARTIES, Party
-from tandem_lab.simulation.display import Display
 from tandem_lab.simulation.virtual import Outcome
+from tandem_lab.simulation.watched import Display
 from tests.unit.lab.simulation.world import PLACEMENTS, Case, make_case
 
 SEEDS = range(60)

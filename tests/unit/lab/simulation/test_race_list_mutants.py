@@ -36,7 +36,8 @@ from tandem.protocol.prefix import Prefix
 from tandem.protocol.race_votes import RaceVotes
 from tandem.protocol.session import Session
 from tandem_lab.simulation import virtual
-from tandem_lab.simulation.fuzz import make_scenario, play
+from tandem_lab.simulation.fuzz import play
+from tandem_lab.simulation.scenario import make_scenario
 from tests.unit.lab.simulation.test_mutants import Mutate, found_by, put
 
 SEEDS = [seed for seed in range(400) if make_scenario(seed).spec.rules.has_race_lists]

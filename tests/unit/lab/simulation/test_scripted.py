@@ -9,14 +9,14 @@ import pytest
 from tandem.aggregation.rules import draft_rule
 from tandem.events import TokenEvent
 from tandem.topology import PARTIES, Party
-from tandem_lab.simulation.acceptance import draw_acceptance
 from tandem_lab.simulation.link import Link
-from tandem_lab.simulation.scripted import (
+from tandem_lab.simulation.study import (
     CODEC,
     LAWS,
     Accepted,
     ScriptedModel,
     decode_times,
+    draw_acceptance,
     length_rule,
     scripted_spec,
 )

@@ -9,9 +9,17 @@ import pytest
 from tandem.scheduler.greedy import token_s
 from tandem.topology import Party
 from tandem_lab.simulation import study
-from tandem_lab.simulation.acceptance import draw_acceptance, phases, rates
-from tandem_lab.simulation.scripted import Accepted
-from tandem_lab.simulation.study import STRATEGIES, Summary, compare, link_of, replay
+from tandem_lab.simulation.study import (
+    STRATEGIES,
+    Accepted,
+    Summary,
+    compare,
+    draw_acceptance,
+    link_of,
+    phases,
+    rates,
+    replay,
+)
 
 EQUAL = {Party.DEVICE: 0.06, Party.CLOUD: 0.06}
 RTT_S = 0.3

@@ -9,9 +9,8 @@ import pytest
 
 from tandem.events import TokenEvent
 from tandem.topology import PARTIES, Party
-from tandem_lab.simulation.invariants import InvariantError
 from tandem_lab.simulation.link import Link
-from tandem_lab.simulation.virtual import Outcome, VirtualRun
+from tandem_lab.simulation.virtual import InvariantError, Outcome, VirtualRun
 from tests.unit.lab.simulation.world import CODEC, Case, World, make_spec, stop_rule
 
 RTT_S = 0.05
@@ -24,7 +23,7 @@ class Measured(VirtualRun):
 
     most_kept = most_held = most_remembered = 0
 
-    def after_event(self) -> None:
+    def after_event(self, party: str) -> None:
         for party in PARTIES:
             session = self.parties[party].queue.sessions.get(self.spec.session)
             if session is not None:

@@ -17,7 +17,8 @@ from tandem.protocol.table import CoordinatorTable
 from tandem.topology import PARTIES, Party
 from tandem_lab.simulation import specs
 from tandem_lab.simulation.link import Link
-from tandem_lab.simulation.oracle import answer, has_oracle
+from tandem_lab.simulation.oracle import has_oracle
+from tandem_lab.simulation.scenario import Scenario, expected_answer
 from tandem_lab.simulation.specs import change_spec
 from tandem_lab.simulation.virtual import Outcome, VirtualRun
 from tandem_lab.simulation.world import CODEC, EOS, VOCAB, World, distribution, number, stop_rule
@@ -96,11 +97,17 @@ def make_case(seed: int, placement: str, **changes: Any) -> Case:
     return Case(make_spec(seed, placement=placement, **changes), link)
 
 
+def answer(spec: SessionSpec) -> tuple[int, ...]:
+    """What the draft-free loop says."""
+    scenario = Scenario(seed=spec.seed, spec=spec, link=Link(), first_end=0, model_s={})
+    return tuple(expected_answer(scenario))
+
+
 @lru_cache(maxsize=1000)
 def synchronous(spec: SessionSpec) -> tuple[int, ...]:
     """What every run must give: the draft-free loop, or for Algorithm 1 the token-wise loop over a perfect link."""
     if has_oracle(spec):
-        return answer(spec, stop_rule(spec.sampling.max_new_tokens))
+        return answer(spec)
     outcome = Case(change_spec(spec, max_window=1, placement="device"), Link()).run()
     return agree(outcome)
 
