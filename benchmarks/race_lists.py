@@ -87,7 +87,7 @@ def answers(num_questions: int) -> dict[str, Any]:
 def answer_counted(pair: Any, config: Any, spec: Any, seed: int) -> tuple[list[int], Counter[str]]:
     """The tokens of one answer, and what crossed the link."""
     from tandem.codecs import codec_of
-    from tandem.messages import ListRequest, Open, Probe, Proposal, Sources, decode
+    from tandem.messages import LinkFrame, ListRequest, Open, Probe, Proposal, Sources, encode
     from tandem.topology import PARTIES
     from tandem_lab.quality.local import LocalPair
     from tandem_lab.simulation import virtual
@@ -98,12 +98,12 @@ def answer_counted(pair: Any, config: Any, spec: Any, seed: int) -> tuple[list[i
     class Counted(virtual.VirtualRun):
         """Counts what each party sends."""
 
-        def _cross(self, party: Any, frame: bytes) -> None:
-            side, body = sides[party], decode(frame).body
+        def cross(self, party: Any, peer: Any, frame: LinkFrame) -> None:
+            side, body, num_bytes = sides[party], frame.body, len(encode(frame))
             if isinstance(body, Open | Probe | Sources):
-                side.opening += len(frame)
+                side.opening += num_bytes
             else:
-                side.frames += len(frame)
+                side.frames += num_bytes
             if isinstance(body, Proposal):
                 known, size = side.longest.get(body.digest, -1), vote_depth(body.payloads[0])
                 if not spec.race_depth or size > known:
@@ -113,7 +113,7 @@ def answer_counted(pair: Any, config: Any, spec: Any, seed: int) -> tuple[list[i
                     side.longest[body.digest] = size
             if isinstance(body, ListRequest):
                 side.requests.add(body.digest + bytes([min(255, body.depth)]))
-            super()._cross(party, frame)
+            super().cross(party, peer, frame)
 
     from tandem_lab.quality import local
 

@@ -32,8 +32,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 import numpy as np
 import torch
 
-from benchmarks._common import finish, summary
-from benchmarks._study import COLOURS, axes, parser, save
+from benchmarks._common import axes, finish, new_parser, save, summary
 from tandem.engine.batch import BatchModel, PreemptibleModel
 from tandem.engine.kv import DiskStore, DocumentCaches
 from tandem.engine.model import decoder_layers
@@ -209,7 +208,8 @@ def _show_cell(num_documents: int, num_tokens: int, found: dict[str, Any]) -> No
 def _plot(table: dict[tuple[int, int], Any], documents: Sequence[int], out: Path) -> str:
     figure, (plot,) = axes(1, 4.2)
     lengths = sorted({length for _, length in table})
-    for length, colour in zip(lengths, COLOURS, strict=False):
+    colours = ("#0072B2", "#E69F00", "#009E73", "#CC3377", "#56B4E9")
+    for length, colour in zip(lengths, colours, strict=False):
         for state, name, style in (("prefill", "prefill", "--"), ("warm", "stored", "-")):
             values = [1e3 * table[count, length][state]["p50"] for count in documents]
             plot.plot(documents, values, style, marker="o", color=colour, label=f"{length} tokens, {name}")
@@ -223,7 +223,12 @@ def _plot(table: dict[tuple[int, int], Any], documents: Sequence[int], out: Path
 
 def main() -> None:
     """Prediction, table, slopes."""
-    arguments = parser(__doc__).parse_args()
+    options = new_parser(__doc__)
+    options.add_argument(
+        "--out", type=Path, default=Path(__file__).parent / "out", help="folder for the plot"
+    )
+    options.add_argument("--smoke", action="store_true", help="few prompts")
+    arguments = options.parse_args()
     torch.set_num_threads(1)
     documents, lengths, runs = ((1, 2, 4), (64, 128), 3) if arguments.smoke else (DOCUMENTS, LENGTHS, 7)
     model = random_model(num_layers=2 if arguments.smoke else 8)

@@ -17,19 +17,18 @@ pytest.importorskip("matplotlib", reason="plots need the extra [lab]")
 
 ROOT = Path(__file__).parent.parent.parent
 SMOKE = pytest.mark.nightly("ten seconds of processor time and more for each smoke run")
-NAMES = (
-    pytest.param("scheduling_delta_z", marks=SMOKE),
-    pytest.param("scheduling_speedup", marks=SMOKE),
-    pytest.param("scheduling_strategies", marks=SMOKE),
-    "scheduling_case_study",
-    pytest.param("stored_prefixes", marks=SMOKE),
+COMMANDS = (
+    pytest.param("scheduling.py delta_z speedup strategies", marks=SMOKE),
+    "scheduling.py case_study",
+    pytest.param("stored_prefixes.py", marks=SMOKE),
 )
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_smoke(name: str, tmp_path: Path) -> None:
-    command = [sys.executable, f"benchmarks/{name}.py", "--smoke", "--out", str(tmp_path)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=300)
+@pytest.mark.parametrize("command", COMMANDS)
+def test_smoke(command: str, tmp_path: Path) -> None:
+    script, *names = command.split()
+    arguments = [sys.executable, f"benchmarks/{script}", *names, "--smoke", "--out", str(tmp_path)]
+    done = subprocess.run(arguments, cwd=ROOT, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert lines[0].startswith("prediction"), "the prediction comes before the measurement"

@@ -1,6 +1,6 @@
 """Neither side can write the answer alone: exact answers to held-out questions, at temperature 0.
 
-A sample of what `benchmarks/heldout_answers.py` measures on 200 questions. The bounds are those of the full set
+A sample of the 200 questions that docs/log.md reports. The bounds are those of the full set
 with room for a sample of 36: were the true shares just at the targets (80, 10 and 25 %), each assertion would fail
 by chance in under 1 run of 1,000; the sample is fixed by its seed, so a failure means that something changed.
 """
