@@ -99,6 +99,7 @@ class DecoderActor(SiteActor):
     async def prepare(self) -> dict[str, Any]:
         """Load the model. The description is compared with the other side's before the first query."""
         from tandem.corpora import model_path
+        from tandem.engine.kv import DiskStore
         from tandem.engine.places import describe_card
         from tandem.profiler.offline import cached_line
         from tandem.system.paths import cache_folder
@@ -108,6 +109,7 @@ class DecoderActor(SiteActor):
         self._loaded = engine = await self.on_model_thread(self._load)
         party = self.config.party(self.party)
         line = await self.on_model_thread(lambda: cached_line(party, cache_folder(), _log.warning))
+        store = engine.caches.store
         self.spawn(self.work(), "work")
         self.description = {
             "model": party.model,
@@ -118,6 +120,7 @@ class DecoderActor(SiteActor):
             "policy": policy,  # empty: none of one's own
             "length_policy": decoding.length_policy if is_extension(decoding.length_policy) else "",
             "protocol_version": PROTOCOL_VERSION,
+            "has_stale_caches": isinstance(store, DiskStore) and store.is_of_another_model(),
             "decode_line": line,  # k_a, k_b, k_c, start; [] without a profile of these settings here
         }
         return self.description

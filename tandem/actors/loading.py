@@ -64,6 +64,16 @@ def describe_conversion(party: PartyConfig) -> str:
     return "" if file is None else gguf.describe_conversion(file, party.dtype)
 
 
+def describe_load(party: PartyConfig) -> str:
+    """Which model a party loads, in what precision, and how much of it, where its files are here."""
+    from tandem.corpora import describe_model
+    from tandem.engine.places import count_bytes, expand_home
+
+    num_bytes = count_bytes(expand_home(model_path(party.model)), party.dtype)
+    size = f"{num_bytes / 1e6:.0f} MB of " if num_bytes else ""
+    return f"{describe_model(party.model)}, {size}{party.dtype}"
+
+
 def load_engine(party: PartyConfig, *, num_threads: int | None = None) -> Engine:
     """The model of a party, without a store. num_threads: default is the setting. Raises GenerationError."""
     with _loading():
@@ -88,14 +98,7 @@ def open_engine(party: PartyConfig, kv_folder: Path, warn: Callable[[str], objec
     engine = load_engine(party)
     engine.turns.max_bytes = party.turns_max_bytes
     if party.kv_store == "disk":
-        store = open_disk_store(party, engine, kv_folder, warn)
-        if store.is_of_another_model():
-            warn(
-                f"The key-value store {kv_folder} was made by another model, template, precision, number of threads "
-                "or version of PyTorch and is not used; rebuild it with `tandem index --precompute-kv`, or let each "
-                "document be computed at its first use."
-            )
-        engine.caches.store = store
+        engine.caches.store = open_disk_store(party, engine, kv_folder, warn)
     else:
         engine.caches.store = open_memory_store(party)
     return engine

@@ -242,7 +242,7 @@ def replace_actors(
     handles = create_party(party, runtime, detached=True, wanted=lost)
     try:
         if lost is None:
-            starting: Any = start_actors({party: handles}, progress)
+            starting: Any = start_actors({party: handles}, config, progress)
         else:
             starting = join_actors({**others, **handles}, list(handles))
         asyncio.run(asyncio.wait_for(starting, config.cluster.start_timeout_s))

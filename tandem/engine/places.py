@@ -6,6 +6,7 @@ Whatever is wrong with a name is one sentence with the remedy, the same for a qu
 from __future__ import annotations
 
 import json
+import math
 import os
 import struct
 from collections.abc import Mapping
@@ -183,11 +184,8 @@ def _check_safetensors(file: Path) -> None:
     """Its header says how long it is."""
     size = file.stat().st_size
     try:
-        with file.open("rb") as stream:
-            (length,) = struct.unpack("<Q", stream.read(8))
-            header = json.loads(stream.read(min(length, size)))
-        ends = [entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"]
-        wanted = 8 + length + max(ends, default=0)
+        length, tensors = _read_header(file)
+        wanted = 8 + length + max((entry["data_offsets"][1] for entry in tensors), default=0)
     except (struct.error, ValueError, KeyError, TypeError, IndexError, AttributeError):
         raise GenerationError(
             f"{str(file)!r} is no whole safetensors file; download the model again."
@@ -197,6 +195,28 @@ def _check_safetensors(file: Path) -> None:
             f"{str(file)!r} is no whole safetensors file: it has {size:,} of {wanted:,} bytes; download the model "
             "again."
         )
+
+
+def _read_header(file: Path) -> tuple[int, list[dict[str, Any]]]:
+    """Its bytes, and what it says of each tensor. Raises struct.error or one of a wrong type or value."""
+    with file.open("rb") as stream:
+        (length,) = struct.unpack("<Q", stream.read(8))
+        header = json.loads(stream.read(min(length, file.stat().st_size)))
+    return length, [entry for name, entry in header.items() if name != "__metadata__"]
+
+
+def count_bytes(model: str, dtype: str) -> int | None:
+    """What the weights of a model take in memory in a precision; None where they are not here, or of another form."""
+    base = base_of(model)
+    if (file := gguf.find_file(base)) is not None:
+        return gguf.check(file).memory_bytes(dtype)
+    folder = Path(base)
+    if not folder.is_dir() and is_cached(base, "config.json"):
+        from huggingface_hub import try_to_load_from_cache
+
+        folder = Path(str(try_to_load_from_cache(base, "config.json"))).parent
+    shapes = (entry["shape"] for file in folder.glob("*.safetensors") for entry in _read_header(file)[1])
+    return sum(map(math.prod, shapes)) * (4 if dtype == "float32" else 2) or None
 
 
 def _check_pointer(file: Path) -> None:

@@ -166,7 +166,7 @@ class LocalDeployment(Deployment):
         self.sites[party] = LocalSite.create(party, config, new_plane, loop, actor_classes)
         try:
             async with asyncio.timeout(limit_s):
-                self.described |= await start_actors(self.actors, progress)
+                self.described |= await start_actors(self.actors, config, progress)
         except TimeoutError:
             raise ClusterError(
                 f"The {party} must be ready within {limit_s:g} s but is not; raise cluster.start_timeout_s."

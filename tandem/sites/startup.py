@@ -6,10 +6,11 @@ The same wherever the actors run.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from tandem.actors.loading import check_model, describe_conversion
+from tandem.actors.loading import check_model, describe_conversion, describe_load
 from tandem.actors.retriever import NO_INDEX
 from tandem.config.schema import Config
 from tandem.corpora import describe_model
@@ -18,6 +19,11 @@ from tandem.errors import ClusterError
 from tandem.protocol.outbox import kind_of
 from tandem.sites.port import Actors, Progress, call
 from tandem.topology import PAIR, PARTIES, Topology, in_words
+
+STALE_CACHES = (
+    "had another model, template, precision, number of threads or version of PyTorch when documents were stored; "
+    "each is computed again at its first use, or all by `tandem index --precompute-kv`"
+)
 
 
 def check_files(
@@ -50,7 +56,7 @@ async def start_together(
     limit_s = config.cluster.start_timeout_s
     try:
         async with asyncio.timeout(limit_s):
-            described = await start_actors(parties, progress)
+            described = await start_actors(parties, config, progress)
             compare(described)
             await connect_parties(parties, config.topology)
     except TimeoutError:
@@ -60,13 +66,17 @@ async def start_together(
     return described
 
 
-async def start_actors(parties: Mapping[str, Actors], progress: Progress) -> dict[str, dict[str, Any]]:
+async def start_actors(
+    parties: Mapping[str, Actors], config: Config, progress: Progress
+) -> dict[str, dict[str, Any]]:
     """Have the actors of some parties bind, load and connect; returns the descriptions of what they loaded."""
-    loaded = {party: _prepare(actors) for party, actors in parties.items()}
+    loaded, start_s = {party: _prepare(actors) for party, actors in parties.items()}, time.monotonic()
     endpoints = await asyncio.gather(
         *(call(actor.bind) for own in parties.values() for actor in own.values())
     )
     progress(f"actors: {len(endpoints)} ready")
+    sizes = {party: describe_load(config.party(party)) for party in parties}
+    progress(f"models: loading for {_join_equal(sizes)}")
     for party, actors in parties.items():
         own = [endpoint for endpoint in endpoints if endpoint.name.startswith(f"{party}/")]
         await asyncio.gather(
@@ -74,7 +84,7 @@ async def start_actors(parties: Mapping[str, Actors], progress: Progress) -> dic
         )
         await call(actors["draft_queue"].connect_peers, own)
     described: dict[str, dict[str, Any]] = {party: {} for party in parties}
-    for part, plural in (("retriever", "indexes"), ("decoder", "models")):
+    for part in ("retriever", "decoder"):
         for party in parties:
             alike = {
                 f"{party}/{role}": await loading
@@ -83,9 +93,11 @@ async def start_actors(parties: Mapping[str, Actors], progress: Progress) -> dic
             }
             _compare_alike(part, alike)
             described[party] |= next(iter(alike.values()))
-        show = _show_index if part == "retriever" else _show_model
-        shown = {party: show(described[party]) for party in parties}
-        progress(f"{plural}: {_join_equal(shown)}")
+    progress(f"indexes: {_join_equal({party: _show_index(described[party]) for party in parties})}")
+    models = _join_equal({party: _show_model(described[party]) for party in parties})
+    progress(f"models: {models}, after {time.monotonic() - start_s:.1f} s")
+    if stale := [party for party in parties if described[party].get("has_stale_caches")]:
+        progress(f"caches: {' and '.join(stale)} {STALE_CACHES}")
     for actors in parties.values():
         await _give_tokenizer(actors)
     return described

@@ -46,17 +46,6 @@ def test_the_store_is_that_of_the_settings(tmp_path: Path, kind: str, store: typ
     assert warnings == []
 
 
-def test_a_store_of_another_model_is_one_sentence(tmp_path: Path) -> None:
-    open_engine(device(), tmp_path, print).document_cache(TEXT)
-    warnings: list[str] = []
-    open_engine(device("device.dtype=bfloat16"), tmp_path, warnings.append)
-    assert warnings == [
-        f"The key-value store {tmp_path} was made by another model, template, precision, number of threads or "
-        "version of PyTorch and is not used; rebuild it with `tandem index --precompute-kv`, or let each document be "
-        "computed at its first use."
-    ]
-
-
 def test_a_model_is_checked_without_loading_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     check_model(device())
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)

@@ -21,7 +21,7 @@ from tandem.events import DoneEvent, PeerEvent, SourcesEvent, TokenEvent, WaitEv
 from tandem.protocol.outbox import ROLES
 from tandem.sites.local import LocalSite
 from tandem.sites.startup import start_actors
-from tandem.topology import Party
+from tandem.topology import PARTIES, Party
 from tandem.transport.memory import MemoryNetwork
 from tandem_lab.training.bundle import read_bundled_questions
 
@@ -249,7 +249,7 @@ def test_one_site_answers_by_itself_and_goes_on_without_a_peer_that_never_came()
         config = Config()
         site = LocalSite.create("device", config, MemoryNetwork().new_plane, asyncio.get_running_loop())
         parties = {site.party: site.actors}
-        described = await start_actors(parties, lambda line: None)
+        described = await start_actors(parties, config, lambda line: None)
         asker = Asker({site.party: site}, str)
         answers = []
         for only in ("device", None):
@@ -266,6 +266,28 @@ def test_one_site_answers_by_itself_and_goes_on_without_a_peer_that_never_came()
     assert tokens[0]
     assert tokens[1] == tokens[0]
     assert any(isinstance(event, PeerEvent) for event in deserted)
+
+
+def test_a_model_that_changed_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is wrong with it: documents are computed again as they are used."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    said: list[list[str]] = []
+    for dtype in ("float32", "bfloat16", "bfloat16"):
+        lines: list[str] = []
+        said.append(lines)
+        config = Config.load(None, [f"{party}.dtype={dtype}" for party in PARTIES])
+        with Tandem.launch(config, runtime="inline", progress=lines.append) as tandem:
+            answer = tandem.query(QUESTION, seed=7, max_new_tokens=2)
+            assert not [note for note in answer.notes if "cache" in note or "key-value" in note]
+    stale = [[line for line in lines if line.startswith("caches: ")] for lines in said]
+    assert [len(lines) for lines in stale] == [0, 1, 0]
+    assert stale[1][0].startswith("caches: device and cloud had another model, template, precision")
+    assert [line.split(" after ")[0] for line in said[1] if line.startswith("models: ")] == [
+        "models: loading for device and cloud bundled (a toy of 0.97 million parameters, trained on its own kind of "
+        "sentences), 2 MB of bfloat16",
+        "models: device and cloud bundled (a toy of 0.97 million parameters, trained on its own kind of sentences), "
+        "2 MB of bfloat16,",
+    ]
 
 
 @pytest.mark.parametrize(

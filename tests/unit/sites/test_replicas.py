@@ -48,7 +48,7 @@ class Cloud(Deployment):
         """The light actors share the draft queue's process, as they may on Ray."""
         self.runtime = Runtime(secret=b"s", directory=str(self.folder), config=self.config)
         self.make(*LIGHT, "retriever", *PartyConfig(num_decoders=self.num_decoders).decoder_roles)
-        self.described |= await start_actors({"cloud": self.actors}, lambda line: None)
+        self.described |= await start_actors({"cloud": self.actors}, self.config, lambda line: None)
 
     async def status(self, config: Config) -> dict[str, object]:
         return {}
