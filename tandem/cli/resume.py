@@ -1,8 +1,8 @@
-"""`tandem resume`: the rest of an answer whose process, device or cloud died."""
+"""`tandem resume`: the rest of an answer that was interrupted, failed, or went on without a party."""
 
 from __future__ import annotations
 
-from tandem.cli.ask import print_rest
+from tandem.cli.ask import noting_kept, print_rest
 from tandem.cli.options import (
     AsJson,
     ConfigFile,
@@ -28,7 +28,7 @@ def resume(
     config_file: ConfigFile = None,
     overrides: Overrides = None,
 ) -> int:
-    """Go on with the newest answer that `tandem ask` could not finish, from the tokens that were committed.
+    """Go on with the newest answer that `tandem ask` could not finish, or not with all parties, from its tokens.
 
     Question, seed and options are those of before, so that the answer is the one that would have been; join link,
     models and documents must be the same, too, or nothing is done.
@@ -41,6 +41,6 @@ def resume(
     spec = unfinished.spec
     log(f"answer: going on after {unfinished.num_tokens} tokens")
     transcript = Transcript.create(spec.query, spec.seed, spec.only, spec.decoding)
-    with place.open(config, log) as tandem:
+    with place.open(config, log) as tandem, noting_kept(transcript, log):
         follow(tandem.stream_resumed(unfinished), transcript, log, is_silent=as_json)
     return print_rest(transcript, show_sources=show_sources, quiet=quiet, as_json=as_json)

@@ -1,4 +1,4 @@
-"""The question and the committed tokens of an answer, in a private file until the answer ends.
+"""The question and the committed tokens of an answer, in a private file until the answer is whole.
 
 Whoever asks writes it, as tokens arrive: one line with the query's spec and what else the answer depends on
 (`origin_of`), then one line per token. It survives the
@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from tandem.errors import Code, ProtocolError, QueryError
-from tandem.events import DoneEvent, Event, TokenEvent
+from tandem.events import DoneEvent, Event, SessionStatistics, TokenEvent
 from tandem.modes.spec import SessionSpec
 from tandem.system.paths import state_folder
 from tandem.topology import in_words
@@ -153,9 +153,20 @@ class Unfinished:
         """The sentence for a query that failed, with what can be done; without tokens there is nothing to keep."""
         sentence = problem or "The query failed."
         if self._file is None or self.num_tokens == 0:
-            self.remove()
             return sentence
         return f"{sentence} Its first {self.num_tokens} tokens are kept; `tandem resume` goes on from them."
+
+    def cut(self, num_tokens: int) -> None:
+        """Forget the tokens behind so many: a party was missing that decides again when the answer is resumed."""
+        if self._file is None:
+            return
+        try:
+            self._file.seek(0)
+            lines = self._file.read().split(b"\n")[: 1 + num_tokens]
+            self._file.truncate(sum(len(line) + 1 for line in lines))
+            self.num_tokens = num_tokens
+        except OSError:
+            self.remove()
 
     def remove(self) -> None:
         """The answer is complete, or not wanted."""
@@ -171,9 +182,10 @@ class Unfinished:
 
 
 async def keep(events: AsyncGenerator[Event, None], kept: Unfinished) -> AsyncGenerator[Event, None]:
-    """The events of a query, whose file lasts as long as it is unfinished.
+    """The events of a query, whose file goes with the last event of a whole answer.
 
-    It goes with the last event and when the query is cancelled; one that failed after some tokens leaves it.
+    What is left of another one stays, if it has tokens: of a query that failed or whose reader left, all of them, and
+    of an answer that went on without a party those from before.
     """
     try:
         async with contextlib.aclosing(events):
@@ -184,16 +196,16 @@ async def keep(events: AsyncGenerator[Event, None], kept: Unfinished) -> AsyncGe
                     case DoneEvent(reason="failed"):
                         yield replace(event, error=kept.explain(event.error))
                         return
+                    case DoneEvent(statistics=SessionStatistics(degraded_from=int(step))):
+                        kept.cut(step)
                     case DoneEvent():
                         kept.remove()
                 yield event
     except QueryError as error:
         raise QueryError(kept.explain(str(error)), code=error.code) from None
-    except BaseException as error:
-        if not isinstance(error, Exception):  # whoever asked has left
-            kept.remove()
-        raise
     finally:
+        if kept.num_tokens == 0:
+            kept.remove()
         kept.close()
 
 
@@ -218,8 +230,8 @@ def _newest_first(folder: Path) -> list[Path]:
 
 
 def _make_room(folder: Path) -> None:
-    """Remove the oldest files that nobody works on."""
-    for path in _newest_first(folder)[MAX_FILES - 1 :]:
+    """Remove the oldest files that nobody works on, and what a killed process had begun to write."""
+    for path in (*folder.glob("*.new"), *_newest_first(folder)[MAX_FILES - 1 :]):
         with contextlib.suppress(OSError), _held(path):
             path.unlink()
 

@@ -17,7 +17,7 @@ from tandem import Config
 from tandem.client.request import spec_of
 from tandem.client.resume import MAX_FILES, Origin, Unfinished, keep, origin_of
 from tandem.errors import QueryError
-from tandem.events import DoneEvent, Event, SessionStatistics, TokenEvent, collect
+from tandem.events import DoneEvent, Event, SessionStatistics, SourcesEvent, TokenEvent, collect
 
 SPEC = replace(spec_of(Config()), session=7, query="Which tea?\nThe green one?", seed=3)
 
@@ -57,6 +57,7 @@ def left(*numbers: int) -> None:
     unfinished.close()
 
 
+SOURCES = SourcesEvent(party="device", sources=(), retrieve_s=nan, prefill_s=nan)
 LOADED = {
     "device": {"link_fingerprint": "77" * 32, "weights_fingerprint": "aa", "index_fingerprint": "0123456789"},
     "cloud": {"weights_fingerprint": "aa", "index_fingerprint": "9876543210"},
@@ -182,14 +183,43 @@ def test_nothing_is_left_of_an_answer_that_ended(folder: Path, reason: str) -> N
     assert not list(folder.iterdir())
 
 
-def test_nothing_is_left_of_one_that_was_cancelled(folder: Path) -> None:
+@pytest.mark.parametrize("num_tokens", [0, 1, 2])
+def test_what_came_before_its_reader_left_is_kept(folder: Path, num_tokens: int) -> None:
     async def leave() -> None:
-        events = keep(_events(token(0, 5), token(1, 6)), create())
-        await anext(events)
+        events = keep(_events(SOURCES, token(0, 5), token(1, 6), token(2, 7)), create())
+        for _ in range(1 + num_tokens):
+            await anext(events)
         await events.aclose()
 
     asyncio.run(leave())
-    assert not list(folder.iterdir())
+    if num_tokens:
+        assert Unfinished.find().resume().committed == (5, 6)[: num_tokens - 1]
+    else:
+        assert not list(folder.iterdir())
+
+
+@pytest.mark.parametrize("degraded_from", [0, 1, 3])
+def test_of_an_answer_that_went_on_alone_the_tokens_of_both_are_kept(
+    folder: Path, degraded_from: int
+) -> None:
+    statistics = SessionStatistics(degraded_from=degraded_from)
+    tokens = [token(step, 50 + step) for step in range(4)]
+    assert len(follow(*tokens, DoneEvent(reason="eos", statistics=statistics))) == 5
+    if not degraded_from:
+        assert not list(folder.iterdir())
+        return
+    found = Unfinished.find()
+    assert found.num_tokens == degraded_from
+    found.add(token(degraded_from, 9))
+    found.close()
+    assert Unfinished.find().resume().committed == tuple(range(50, 50 + degraded_from))
+
+
+def test_what_a_killed_process_had_begun_to_write_is_removed(folder: Path) -> None:
+    left(5)
+    (folder / "00000009.new").write_bytes(b"[half a quest")
+    create(session=8).close()
+    assert sorted(path.suffix for path in folder.iterdir()) == [".answer"] * 2
 
 
 def test_a_query_that_failed_says_what_is_kept(folder: Path) -> None:

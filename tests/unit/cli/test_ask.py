@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Callable, Sequence
@@ -319,6 +320,36 @@ def test_control_c_in_mid_answer_closes_and_is_130(ask: Ask, tandem: FakeTandem)
     shown = ask("--quiet", events=[*answer_events()[:4], KeyboardInterrupt()])
     assert shown == (130, "Mira likes\n", "\ntandem: interrupted\n")
     assert tandem.num_closed == 1
+
+
+@pytest.mark.parametrize(
+    ("end", "kept"),
+    [
+        ([KeyboardInterrupt()], "its first 2 tokens are kept; `tandem resume` goes on from them"),
+        ([SystemExit(143)], "its first 2 tokens are kept; `tandem resume` goes on from them"),
+        (
+            [done(degraded_from=1)],
+            "its first 1 token is kept; `tandem resume` asks all parties for what follows",
+        ),
+        ([done(degraded_from=0)], None),
+        ([done()], None),
+    ],
+)
+def test_what_is_left_for_another_command_is_said(
+    ask: Ask, end: list[Event | BaseException], kept: str | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    events = [*answer_events()[:4], *end]
+    with contextlib.suppress(SystemExit):
+        ask("--set", "cluster.keep_unfinished=false", events=events)
+    assert " kept;" not in capsys.readouterr().err
+    said = ""
+    try:
+        said = ask(events=events).err
+    except SystemExit:
+        said = capsys.readouterr().err
+    assert [line.partition("] answer     ")[2] for line in said.splitlines() if "kept" in line] == (
+        [kept] if kept else []
+    )
 
 
 @pytest.mark.parametrize("text", ["", " Mira"])

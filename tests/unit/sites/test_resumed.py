@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -107,15 +108,30 @@ def test_drafts_are_shown_behind_the_tokens_of_before(rag: Tandem) -> None:
     assert text.strip() == whole.text
 
 
+def test_what_the_device_answered_alone_is_asked_of_both_again(rag: Tandem) -> None:
+    whole, other = (rag.query(QUESTION, **OPTIONS | {"seed": seed}) for seed in (11, 12))
+    assert whole.token_ids[5:9] != other.token_ids[5:9]
+    kept = cut(rag, replace(whole, tokens=whole.tokens[:5] + other.tokens[5:9]), 9)
+    kept.cut(5)
+    kept.close()
+    resumed = rag.resume()
+    assert resumed.token_ids == whole.token_ids
+    assert resumed.statistics.num_resumed == 4
+
+
 @pytest.mark.nightly("two processes that load models")
-def test_a_killed_process_is_resumed_by_a_command(rag: Tandem, state: Path) -> None:
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_a_process_that_was_ended_is_resumed_by_a_command(
+    rag: Tandem, state: Path, how: signal.Signals
+) -> None:
     sampling = ("--seed", "11", "--temperature", "1", "--max-new-tokens", "24")
     asking = command("ask", QUESTION, *sampling, "--runtime", "inline", "--set", "link.on_peer_loss=wait")
     assert asking.stdout is not None
     assert asking.stdout.read(1), asking.communicate()
-    asking.kill()
-    asking.communicate(timeout=120)
-    assert asking.returncode == -signal.SIGKILL
+    asking.send_signal(how)
+    _, left = asking.communicate(timeout=120)
+    assert asking.returncode == (-how if how == signal.SIGKILL else 128 + how)
+    assert ("kept; `tandem resume`" in left) is (how != signal.SIGKILL)
     (file,) = (state / "tandem" / "unfinished").iterdir()
     num_tokens = file.read_bytes().count(b"\n") - 1
     whole = rag.query(QUESTION, **OPTIONS)
