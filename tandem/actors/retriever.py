@@ -16,6 +16,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from tandem.actors.base import Runtime, SiteActor, sendable
+from tandem.config.parties import NO_INDEX
 from tandem.errors import FilterError, TandemError, describe_origin
 from tandem.messages import RetrieveFailed, RetrieveRequest, RetrieveResult
 from tandem.protocol.outbox import ActorKind, Send
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from tandem.retrieval.langchain import StoreRetriever
     from tandem.retrieval.retriever import Hit, Retriever
 
-NO_INDEX = "none"
 """The kind of index of a party without documents."""
 MAX_REMEMBERED = 4096
 """Documents whose text a client can still fetch, at most: the found ones of hundreds of queries."""

@@ -70,6 +70,14 @@ class Transcript:
         return [source for event in self._of(SourcesEvent) for source in event.sources]
 
     @property
+    def alone(self) -> str | None:
+        """The party that answered by itself: as it was asked to, or as its peer had nothing to add."""
+        done = self.done
+        if self.only is None and done and self.tokens and done.statistics.degraded_from is None:
+            return None if done.statistics.sent_bytes else self.tokens[0].aggregator
+        return self.only
+
+    @property
     def text(self) -> str:
         """The answer, without the space that tokenizers put before its first word."""
         return "".join(event.text for event in self.tokens).strip()
@@ -92,7 +100,7 @@ class Transcript:
             "error": done.error if done else None,
             "seed": self.seed,
             "placement": self.placement,
-            "alone": self.only,
+            "alone": self.alone,
             "sources": [asdict(source) for source in self.sources],
             "notes": [f"{event.party}: {note}" for event in self._of(SourcesEvent) for note in event.notes],
             "statistics": asdict(done.statistics) if done else None,
@@ -150,8 +158,8 @@ class Transcript:
         ended = f", ended by {_ENDS[done.reason]}" if done.reason in _ENDS else ""
         yield "tokens", f"{count} in {_seconds(statistics.total_s)}{ended}"
         yield "time", f"first token after {_seconds(statistics.first_token_s)}, then {_per_token(tokens)}"
-        if self.only is not None:
-            yield "alone", f"the {self.only} answered by itself, nothing crossed the link"
+        if self.alone is not None:
+            yield "alone", f"the {self.alone} answered by itself, nothing crossed the link"
             yield "seed", str(self.seed)
             return
         yield "accepted", self._accepted(statistics, count)

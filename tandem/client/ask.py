@@ -94,10 +94,12 @@ class Asker:
         self._explain_loss = explain_loss
         self._tokenizer: Tokenizer | None = None
 
-    async def ask(self, spec: SessionSpec, limit_s: float, *, at_once: bool) -> AsyncGenerator[Event, None]:
+    async def ask(
+        self, spec: SessionSpec, limit_s: float, *, at_once: bool, notes: tuple[str, ...] = ()
+    ) -> AsyncGenerator[Event, None]:
         """Events of one query, as they happen or all at its end; leaving early cancels it at both parties.
 
-        limit_s: for the whole answer. Raises QueryError.
+        limit_s: for the whole answer. notes: more of them, beside the home's documents. Raises QueryError.
         """
         if spec.home not in self._sites:
             raise QueryError(
@@ -117,6 +119,8 @@ class Asker:
             async with contextlib.aclosing(self._events(spec, limit_s, at_once, started_s)) as events:
                 async for event in events:
                     is_done = isinstance(event, DoneEvent)
+                    if notes and isinstance(event, SourcesEvent) and event.party == spec.home:
+                        event = replace(event, notes=(*event.notes, *notes))
                     yield event
         except CallError as error:
             raise QueryError(await asyncio.to_thread(self._explain_loss, error), code=error.code) from None

@@ -20,6 +20,7 @@ from tandem.config.sampling import SamplingOptions, SamplingParams
 from tandem.config.schema import Config, DecodingConfig, DecodingOptions, LinkConfig, OnPeerLoss
 from tandem.conversation import Message, MessageDict, read_history
 from tandem.errors import Code, ConfigError, QueryError, nearest
+from tandem.modes.dual import Dual, adds_nothing
 from tandem.modes.query import MAX_TOP_LOGPROBS as MAX_TOP_LOGPROBS
 from tandem.modes.spec import SessionSpec
 from tandem.topology import PARTIES, Party, as_party, at_start, in_words
@@ -167,8 +168,9 @@ def build_spec(
     check_question(question)
     _check_options(options)
     check_codec(options.get("preset"), described)
-    only, seed = options.get("only"), options.get("seed")
+    seed = options.get("seed")
     config = _configure(config, options)
+    only = options.get("only") or _answers_alone(config, described, options)
     spec = replace(
         spec_of(config),
         session=secrets.randbits(32),
@@ -200,6 +202,28 @@ def build_spec(
     )
     spec.rules.check_logprobs()
     return spec
+
+
+def _answers_alone(
+    config: Config, described: Mapping[Any, Mapping[str, Any]], options: Mapping[str, Any]
+) -> str | None:
+    """The device where the cloud's vote would add nothing, unless the query names mode or placement."""
+    decoding, named = config.decoding, ("mode", "placement", "cloud_filter")
+    if (
+        any(options.get(name) for name in named)
+        or decoding.mode != Dual.name
+        or is_extension(decoding.placement)
+    ):
+        return None
+    return Party.DEVICE if adds_nothing(described, spec_of(config).num_documents(Party.CLOUD)) else None
+
+
+NOTHING_TO_ADD = "The cloud has no documents, and the model of the device, which answered by itself."
+
+
+def notes_on(spec: SessionSpec, options: Mapping[str, Any]) -> tuple[str, ...]:
+    """What is said beside an answer of what `build_spec` chose for the query with these options."""
+    return (NOTHING_TO_ADD,) if spec.only and not options.get("only") else ()
 
 
 def _check_options(options: Mapping[str, Any]) -> None:

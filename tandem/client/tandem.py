@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack
 
 from tandem.client.ask import Asker
 from tandem.client.batch import BatchItem, BatchProgress, answer_all, bounded, list_questions
-from tandem.client.request import QueryOptions, build_spec
+from tandem.client.request import QueryOptions, build_spec, notes_on
 from tandem.client.resume import Unfinished, keep, origin_of
 from tandem.config.checks import change
 from tandem.config.schema import Config, checked_config
@@ -287,7 +287,8 @@ class Tandem:
         limit_s = options.get("timeout_s") or self.config.cluster.query_timeout_s
         origin = origin_of(spec, self.described)
         unfinished = Unfinished.create(spec, origin) if options.get("resumable") else None
-        events = self._asker.ask(spec, limit_s, at_once=at_once and unfinished is None)
+        notes = notes_on(spec, options)
+        events = self._asker.ask(spec, limit_s, at_once=at_once and unfinished is None, notes=notes)
         return events if unfinished is None else keep(events, unfinished)
 
     def _check_open(self) -> None:

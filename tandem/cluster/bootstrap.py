@@ -35,6 +35,7 @@ from tandem.sites.startup import (
     compare,
     connect_parties,
     describe,
+    say_who_adds_nothing,
     start_together,
     warn_of_drafter,
 )
@@ -110,6 +111,7 @@ def launch(
         _start_nodes(cluster, runtime, environment, hosts, actor_classes or {}, progress)
         cluster.described = cluster.loop.run(start_together(cluster.actors, config, progress))
         warn_of_drafter(cluster.described, progress)
+        say_who_adds_nothing(config, cluster.described, progress)
     return cluster
 
 
@@ -126,6 +128,7 @@ def connect(address: str | None, config: Config, progress: Progress) -> Cluster:
         _find_parties(cluster, config, progress)
     progress(f"parties: connected at {address}")
     warn_of_drafter(cluster.described, progress)
+    say_who_adds_nothing(config, cluster.described, progress)
     return cluster
 
 

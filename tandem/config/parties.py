@@ -20,6 +20,8 @@ from tandem.topology import MAX_PARTIES, PARTIES, SERVER
 
 RowLayout = Literal["rows", "joined", "both"]
 LANGCHAIN = "langchain:"
+NO_INDEX = "none"
+"""What a party without an index reports as its kind."""
 """Prefix of an index or embedder from LangChain: langchain:MODULE:FUNCTION."""
 TEMPLATES = WordOrPath(words=("auto", "chat", "plain"), example="./template.json")
 NUM_DOCUMENTS = 2

@@ -6,7 +6,11 @@ who decides --Verdict--> the other, with who decides the next step; under `mirro
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from tandem.aggregation.race_lists import leader, shortlist_of
+from tandem.config.parties import NO_INDEX
 from tandem.errors import ConfigError
 from tandem.messages import Undecided, VerifyResult
 from tandem.modes.mode import Mode
@@ -14,6 +18,20 @@ from tandem.modes.query import Query
 from tandem.modes.roles import Role, Roles
 from tandem.modes.tally import Tally
 from tandem.topology import PAIR, PARTIES, Party
+
+SAME = ("weights_fingerprint", "template_fingerprint")
+
+
+def adds_nothing(described: Mapping[str, Mapping[str, Any]], num_documents: int) -> bool:
+    """Whether the cloud's vote would only draw the answer away from the device's documents.
+
+    So where it reads no document, and its model and prompt are the device's: then the device has whatever the cloud
+    knows. An index that is empty does not count as none: it may be filled while the cloud runs. described: what the
+    parties have loaded. num_documents: that the cloud is asked to retrieve.
+    """
+    device, cloud = described.get(Party.DEVICE, {}), described.get(Party.CLOUD, {})
+    has_none = num_documents == 0 or cloud.get("factory") == NO_INDEX
+    return has_none and all(cloud.get(name) and cloud[name] == device.get(name) for name in SAME)
 
 
 class Dual(Mode):

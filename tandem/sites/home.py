@@ -20,7 +20,7 @@ from tandem.joining.identity import client_context
 from tandem.joining.join_link import JoinLink
 from tandem.sites.local import LocalDeployment
 from tandem.sites.port import ActorClasses, Progress
-from tandem.sites.startup import check_files, compare, warn_of_drafter
+from tandem.sites.startup import check_files, compare, say_who_adds_nothing, warn_of_drafter
 from tandem.topology import Party
 from tandem.transport.port import Endpoint, PlaneOwner
 from tandem.transport.sockets import SocketPlane
@@ -95,6 +95,7 @@ def join(
         device.close()
         raise
     warn_of_drafter(device.described, progress)
+    say_who_adds_nothing(config, device.described, progress)
     return device
 
 

@@ -29,7 +29,13 @@ from tandem.config.schema import Config
 from tandem.errors import CallError, ClusterError, ConfigError, TandemError
 from tandem.protocol.outbox import ROLES, ActorKind, kind_of
 from tandem.sites.port import ActorClasses, Deployment, Progress, SitePort, call
-from tandem.sites.startup import check_files, start_actors, start_together, warn_of_drafter
+from tandem.sites.startup import (
+    check_files,
+    say_who_adds_nothing,
+    start_actors,
+    start_together,
+    warn_of_drafter,
+)
 from tandem.sites.status import ActorState, to_dict
 from tandem.topology import at_start
 from tandem.transport.memory import MemoryNetwork
@@ -198,4 +204,5 @@ def launch(
         deployment.close()
         raise
     warn_of_drafter(deployment.described, progress)
+    say_who_adds_nothing(config, deployment.described, progress)
     return deployment

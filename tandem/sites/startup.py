@@ -11,11 +11,12 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from tandem.actors.loading import check_model, describe_conversion, describe_load
-from tandem.actors.retriever import NO_INDEX
+from tandem.config.parties import NO_INDEX
 from tandem.config.schema import Config
 from tandem.corpora import describe_model
 from tandem.engine.tokenizer import common_size
 from tandem.errors import ClusterError
+from tandem.modes.dual import Dual, adds_nothing
 from tandem.protocol.outbox import kind_of
 from tandem.sites.port import Actors, Progress, call
 from tandem.topology import PAIR, PARTIES, Topology, in_words
@@ -257,6 +258,15 @@ def _shown(key: str, known: Mapping[str, Any]) -> Any:
 def _lacks(key: str, known: Mapping[str, Any]) -> bool:
     """Whether a party has nothing to compare: without documents it has no embedder."""
     return key not in known and known.get("factory") == NO_INDEX
+
+
+def say_who_adds_nothing(
+    config: Config, described: Mapping[Any, Mapping[str, Any]], progress: Progress
+) -> None:
+    """Say so where questions will be answered by the device alone, as the cloud has nothing that it lacks."""
+    is_dual = config.decoding.mode == Dual.name
+    if is_dual and adds_nothing(described, config.with_names().cloud.num_documents):
+        progress("cloud: no documents, and the device's model; the device answers by itself")
 
 
 def warn_of_drafter(described: Mapping[Any, Mapping[str, Any]], progress: Progress) -> None:

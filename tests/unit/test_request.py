@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tandem.client.request import QueryOptions, build_spec, spec_of
+from tandem.client.request import QueryOptions, build_spec, notes_on, spec_of
 from tandem.config.checks import settings_of
 from tandem.config.sampling import SamplingOptions, SamplingParams
 from tandem.config.schema import (
@@ -431,3 +431,52 @@ def test_models_differ_unless_they_are_known_to_be_the_same(
     }
     assert build_spec(Config(), described, "Why?").has_several_models == differ
     assert not build_spec(Config(), described, "Why?", only="device").has_several_models
+
+
+ALIKE: dict[Party, dict[str, Any]] = {
+    party: {
+        **DESCRIBED[Party.DEVICE],
+        "weights_fingerprint": "w",
+        "template_fingerprint": "t",
+        "vocab_size": 50,
+    }
+    for party in PARTIES
+}
+NONE = {"factory": "none", "num_documents": 0}
+
+
+def with_cloud(**changes: Any) -> dict[Party, dict[str, Any]]:
+    return {**ALIKE, Party.CLOUD: ALIKE[Party.CLOUD] | changes}
+
+
+@pytest.mark.parametrize(
+    ("described", "options", "is_alone"),
+    [
+        (with_cloud(**NONE), {}, True),
+        (with_cloud(factory="Flat", num_documents=3), {"num_documents": {"cloud": 0}}, True),
+        (with_cloud(factory="Flat", num_documents=3), {}, False),
+        (with_cloud(factory="Flat", num_documents=0), {}, False),  # it may be filled
+        (with_cloud(factory="langchain", num_documents=None), {}, False),
+        (with_cloud(**NONE, weights_fingerprint="x"), {}, False),
+        (with_cloud(**NONE, weights_fingerprint=""), {}, False),
+        (with_cloud(**NONE, template_fingerprint="x"), {}, False),
+        (
+            {Party.DEVICE: ALIKE[Party.DEVICE]},
+            {"num_documents": {"cloud": 0}},
+            False,
+        ),  # it has not joined yet
+        (with_cloud(**NONE), {"mode": "dual"}, False),
+        (with_cloud(**NONE), {"mode": "speculative"}, False),
+        (with_cloud(**NONE), {"placement": "cloud"}, False),
+        (with_cloud(**NONE), {"cloud_filter": {"source": "a.txt"}}, False),
+    ],
+)
+def test_a_cloud_that_adds_nothing_is_not_asked(
+    described: dict[Any, dict[str, Any]], options: dict[str, Any], is_alone: bool
+) -> None:
+    spec = build_spec(Config(), described, "Why?", **options)
+    assert (spec.only, spec.rules.name == "solo") == (("device", True) if is_alone else (None, False))
+    assert bool(notes_on(spec, options)) is is_alone
+    asked = build_spec(Config(), described, "Why?", only="device") if is_alone else spec
+    assert notes_on(asked, {"only": "device"}) == ()
+    assert replace(asked, session=spec.session, seed=spec.seed, documents=spec.documents) == spec

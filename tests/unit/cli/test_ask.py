@@ -352,6 +352,12 @@ def test_what_is_left_for_another_command_is_said(
     )
 
 
+def test_one_that_answered_alone_as_its_peer_had_nothing_to_add(ask: Ask) -> None:
+    shown = ask(events=[*answer_events()[:-1], done(sent_bytes=0, received_bytes=0)])
+    assert "alone      the device answered by itself, nothing crossed the link" in shown.out
+    assert json.loads(ask("--json").out)["alone"] == "device"
+
+
 @pytest.mark.parametrize("text", ["", " Mira"])
 def test_a_failed_answer_shows_its_text_and_the_error_and_no_more(ask: Ask, text: str) -> None:
     failed = done("failed", "The cloud was lost.", num_tokens=1)

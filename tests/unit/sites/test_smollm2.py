@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tandem import Tandem
+from tandem.client.request import NOTHING_TO_ADD
 from tandem.config.schema import Config
 from tandem.corpora import can_load_smollm2
 from tandem.errors import install_smollm2_line
@@ -31,9 +32,16 @@ def test_both_parties_share_its_weights_and_end_at_one_token(
     lines: list[str] = []
     with Tandem.launch(config, runtime="inline", progress=lines.append) as tandem:
         answer = tandem.query("Where is the key of the shed?", seed=1)
-        alone = tandem.query("Where is the key of the shed?", seed=1, only="device", max_new_tokens=4)
-    assert "models: device and cloud smollm2, 538 MB of float32" in lines
+        alone = tandem.query("Where is the key of the shed?", seed=1, only="device")
+        short = tandem.query("Where is the key of the shed?", seed=1, mode="dual", max_new_tokens=4)
+    models = [line for line in lines if line.startswith("models: ")]
+    assert models[0] == "models: loading for device and cloud smollm2, 538 MB of float32"
+    assert models[1].startswith("models: device and cloud smollm2, 538 MB of float32, after ")
+    assert lines[-1] == "cloud: no documents, and the device's model; the device answers by itself"
     assert "shed" in answer.text  # it says what the key has to do with it, not always where it is
     assert answer.reason == "eos"
     assert answer.statistics.degraded_from is None
-    assert (alone.reason, len(alone.tokens)) == ("length", 4)
+    assert (answer.token_ids, answer.statistics.sent_bytes) == (alone.token_ids, 0)
+    assert answer.notes == (*alone.notes, f"device: {NOTHING_TO_ADD}")
+    assert (short.reason, len(short.tokens)) == ("length", 4)
+    assert short.statistics.sent_bytes > 0
