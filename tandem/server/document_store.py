@@ -109,6 +109,13 @@ class DocumentStore:
             is_root, _ = self._place(self._roots())
             return self._update(add=target if is_root else self.folder, progress=progress)
 
+    def is_elsewhere(self, name: str) -> bool:
+        """Whether the index has a document of that name which was not added here. Raises RetrievalError."""
+        return any(
+            not document["is_deletable"] and normal(str(document["name"])) == normal(name)
+            for document in self.list_documents()
+        )
+
     def has(self, name: str) -> bool:
         """Whether a document of that name was added."""
         return self._path(name).is_file()
@@ -214,7 +221,7 @@ def why_no_name(name: str) -> str | None:
         )
     if Path(name).suffix.lower() not in KINDS:
         return (
-            f"Only {endings()} files can be read, but this one is {name!r:.100}; convert it to one of these."
+            f"Only {endings()} files can be read, but this one is {name!r:.100}; save what it says as text."
         )
     return None
 

@@ -57,6 +57,17 @@ async def add_document(request: Request, name: str = "") -> StreamingResponse:
     """
     service, store = _store_of(request)
     _check_name(name)
+    try:
+        is_elsewhere = await asyncio.to_thread(store.is_elsewhere, name)
+    except TandemError as error:
+        raise ApiError(500, str(error), code="index_unreadable") from None
+    if is_elsewhere:
+        raise ApiError(
+            409,
+            f"The device's folder has a document named {name!r:.100} already; change it there, or rename this file.",
+            param="name",
+            code="document_exists",
+        )
     async with AsyncExitStack() as stack:
         content = stack.enter_context(store.receive(name))
         await _save(request, content, service.limits.max_document_bytes)

@@ -160,6 +160,24 @@ def test_a_name_is_the_same_however_its_accents_are_written(
     assert list(store.folder.iterdir()) == []
 
 
+@pytest.mark.parametrize("name", ["caf\u00e9.txt", "cafe\u0301.txt"])
+def test_no_name_is_listed_twice(
+    client: httpx.Client, store: DocumentStore, name: str, embedder: Embedder
+) -> None:
+    """That of a document in the device's own folder is refused, however its accents are written."""
+    notes = store.index.parent / "notes"
+    (notes / "caf\u00e9.txt").write_text("Mira meets Zomi there.")
+    build_index(notes, store.index, embedder)
+    error = add(client, name).json()["error"]
+    assert (error["code"], error["param"]) == ("document_exists", "name")
+    assert error["message"] == (
+        f"The device's folder has a document named {name!r} already; change it there, or rename this file."
+    )
+    assert names(client) == {"caf\u00e9.txt": False, "mira.txt": False}
+    assert NOTE.decode() not in texts(store)
+    assert not store.folder.exists() or list(store.folder.iterdir()) == []
+
+
 def test_files_that_would_end_or_hold_up_the_server_end_no_answer(
     client: httpx.Client, store: DocumentStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
