@@ -95,10 +95,14 @@ def serve(
     with served(config, Address(host, port, public_host, public_port), folder, log) as cloud:
         write_private(folder / ADDRESS_FILE, json.dumps(cloud.public_address).encode())
         log(f"listening: {host}:{cloud.port}, until Ctrl-C")
-        if device is None and not cloud.devices.all():
-            device = FIRST_DEVICE
-        if device is not None:
-            emit(cloud.link_for(device))
+        known = cloud.devices.all()
+        if device is None and known:
+            names = ", ".join(one.name for one in known if one.is_welcome) or "none"
+            log(
+                f"devices: {names} may join, by the link of before; `tandem cloud add NAME` prints one for another"
+            )
+        else:
+            emit(cloud.link_for(device or FIRST_DEVICE))
         with contextlib.suppress(KeyboardInterrupt):
             threading.Event().wait()
         log("stopping")

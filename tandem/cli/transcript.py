@@ -145,7 +145,8 @@ class Transcript:
         ids = [source.id for source in own if source.title is None]
         if ids:
             more = f", and {len(ids) - SHOWN_IDS} more" if len(ids) > SHOWN_IDS else ""
-            yield f"  {party:<6}  {plural(len(ids), 'document')} that stay there: {', '.join(ids[:SHOWN_IDS])}{more}"
+            stay = "stays" if len(ids) == 1 else "stay"
+            yield f"  {party:<6}  {plural(len(ids), 'document')} that {stay} there: {', '.join(ids[:SHOWN_IDS])}{more}"
 
     def statistics_lines(self) -> list[str]:
         """The compact table below an answer."""

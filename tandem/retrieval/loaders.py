@@ -218,7 +218,7 @@ def _describe_skipped(suffix: str, count: int) -> str:
     was = "was" if count == 1 else "were"
     return (
         f"{_count(count, 'file')} {ending} {was} left out: only {KINDS} are read; "
-        "convert what matters to one of these."
+        "save what they say as text, if it matters."
     )
 
 

@@ -47,7 +47,7 @@ def test_bad_files_among_good_ones_are_named_and_the_rest_goes_on(corpus: Path) 
     (corpus / "README").write_text("no ending")
     loaded = load_path(corpus)
     assert len(loaded.documents) == 4
-    only = "only txt, md, html, pdf and jsonl are read; convert what matters to one of these."
+    only = "only txt, md, html, pdf and jsonl are read; save what they say as text, if it matters."
     assert loaded.problems == [
         "latin.txt was left out: it is not UTF-8 text (byte 0xfc at offset 2); save it as UTF-8.",
         'lines.jsonl line 2 was left out: it has no "text" with a non-empty string; add one.',
@@ -124,7 +124,7 @@ def test_file_names_that_are_not_utf8(corpus: Path, tmp_path: Path, embedder) ->
     report = build_index(corpus, directory, embedder)
     assert report.problems == [
         "1 file ending in .p\\xffg was left out: only txt, md, html, pdf and jsonl are read; "
-        "convert what matters to one of these."
+        "save what they say as text, if it matters."
     ]
     assert sorted(str(chunk.metadata["source"]) for chunk in Index.open(directory).chunks()) == [
         "\\xfe.txt",
