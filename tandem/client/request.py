@@ -113,6 +113,8 @@ class QueryOptions(SamplingOptions, DecodingOptions, total=False):
     """What the device does without the cloud: "continue", "wait" or "fail"."""
     resumable: bool
     """Keep question and committed tokens in a private file here until the answer ends, for `Tandem.resume`."""
+    committed: Sequence[int] | None
+    """Token ids that an earlier run of this query, with this seed, has committed: the answer begins with them."""
     show_drafts: bool
     """Also yield a ProvisionalEvent for each draft as soon as it is there, and a RetractEvent if it is void."""
     num_logprobs: int | None
@@ -125,6 +127,7 @@ OPTION_CHECKS: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
     ("day", "a date such as 2026-11-25", lambda value: _is_day(value)),
     ("timeout_s", "a number of seconds above 0, at most 1e9", lambda value: _is_duration(value)),
     ("resumable", "true or false", lambda value: isinstance(value, bool)),
+    ("committed", "a list of token ids", lambda value: _are_ids(value)),
     ("show_drafts", "true or false", lambda value: isinstance(value, bool)),
     ("num_logprobs", f"a whole number from 0 to {MAX_TOP_LOGPROBS}", lambda value: _is_count(value)),
 )
@@ -184,6 +187,7 @@ def build_spec(
         history=read_history(options.get("history")),
         show_drafts=bool(options.get("show_drafts")),
         num_logprobs=options.get("num_logprobs"),
+        committed=tuple(options.get("committed") or ()),
     )
     _check_context(spec, described)
     check_policies(spec, described)
@@ -201,6 +205,7 @@ def build_spec(
         race_depth=home.get("race_depth", 0) if spec.race_depth else 0,  # of the codec that is loaded there
     )
     spec.rules.check_logprobs()
+    _check_committed(spec)
     return spec
 
 
@@ -392,6 +397,19 @@ def _check_size(spec: SessionSpec) -> None:
         )
 
 
+def _check_committed(spec: SessionSpec) -> None:
+    """What an answer begins with is the beginning of one, which has not ended. Raises ConfigError."""
+    most, ends = spec.sampling.max_new_tokens - 1, set(spec.eos_token_ids)
+    wrong = [token for token in spec.committed if token >= spec.vocab_size or token in ends]
+    if wrong or len(spec.committed) > most:
+        seen = f"token {wrong[0]}" if wrong else f"{len(spec.committed)} tokens"
+        raise ConfigError(
+            f"The option committed must be at most {most} tokens below {spec.vocab_size}, none of which ends an "
+            f"answer, but it has {seen}; give what a run of this query committed, without its last token.",
+            option="committed",
+        )
+
+
 def _check_filters(spec: SessionSpec) -> None:
     """A party that is not asked has no documents to filter."""
     for party in PARTIES:
@@ -400,6 +418,10 @@ def _check_filters(spec: SessionSpec) -> None:
             asked = f"{in_words(spec.only)} was asked alone" if spec.only else f"{names} are asked"
             sentence = f"{party}_filter is for documents of the {party}, but {asked}; leave it out."
             raise QueryError(sentence, option=f"{party}_filter")
+
+
+def _are_ids(value: Any) -> bool:
+    return isinstance(value, list | tuple) and all(type(token) is int and token >= 0 for token in value)
 
 
 def _is_count(value: Any) -> bool:

@@ -352,14 +352,67 @@ def test_conversations_are_kept_in_the_browser_until_deleted(opened: Page) -> No
         {"role": "assistant", "content": first},
     ]
     opened.reload()
+    expect(opened.locator(".turn")).to_have_count(2)
+    opened.click("#new")
     expect(opened.locator(".turn")).to_have_count(0)
     opened.locator("#history .entry").click()
     expect(opened.locator(".turn")).to_have_count(2)
+    assert len(bodies) == 2, "what is whole is not asked again"
     assert opened.locator(".tokens").first.inner_text().strip() == first
     assert "What Mira wants most" not in str(opened.evaluate("JSON.stringify(localStorage)"))  # a passage
     opened.get_by_label("Delete the conversation").click()
     expect(opened.locator("#history li")).to_have_count(0)
     assert opened.evaluate("localStorage.getItem('tandem.conversations')") is None
+
+
+@pytest.mark.parametrize("is_left", [False, True], ids=["reloaded", "another conversation meanwhile"])
+def test_an_answer_goes_on_where_the_page_was_left(
+    opened: Page, served: ServedPage, *, is_left: bool
+) -> None:
+    usual_s, served.relay.delay_s = served.relay.delay_s, 0.2  # so that the answer is not complete too soon
+    try:
+        served.relay.bytes_per_s = SLOW_BYTES_PER_S
+        ask(opened)
+        opened.locator(".token").nth(1).wait_for()
+        with opened.expect_request("**/v1/tandem/events") as asked:
+            if is_left:
+                opened.click("#new")
+                expect(opened.locator(".turn")).to_have_count(0)
+                opened.locator("#history .entry").click()
+            else:
+                opened.reload()
+            expect(opened.locator(".question")).to_have_text(QUESTION)
+            assert opened.locator(".token").count() > 0
+    finally:
+        served.relay.delay_s, served.relay.bytes_per_s = usual_s, None
+    wait_for_end(opened)
+    body = json.loads(asked.value.post_data or "")
+    answer = served.tandem.query(QUESTION, seed=SEED)
+    assert (body["question"], body["seed"]) == (QUESTION, SEED)
+    assert 0 < len(body["committed"]) < len(answer.tokens)
+    assert tuple(body["committed"]) == answer.token_ids[: len(body["committed"])]
+    assert answer_of(opened) == answer.text
+    assert open_queries(opened, served) == 0
+    opened.reload()
+    assert answer_of(opened) == answer.text
+    expect(opened.locator("#stop")).to_be_hidden()
+
+
+def test_passages_open_by_touch_and_keyboard_and_details_stay_closed(opened: Page) -> None:
+    ask(opened)
+    wait_for_end(opened)
+    expect(opened.locator(".timeline")).to_be_hidden()
+    passage = opened.locator(".sources.of-device .passage").first
+    expect(passage).to_be_hidden()
+    title = opened.locator(".sources.of-device summary").first
+    title.focus()
+    opened.keyboard.press("Enter")
+    expect(passage).to_be_visible()
+    assert len(passage.inner_text()) > 20
+    title.click()
+    expect(passage).to_be_hidden()
+    opened.click(".evidence > summary")
+    expect(opened.locator(".timeline")).to_be_visible()
 
 
 def test_a_wrong_option_is_refused_before_anything_is_asked(opened: Page) -> None:
@@ -400,7 +453,10 @@ def test_no_serious_fault_of_accessibility(
     check_with_axe(page)
     ask(page)
     wait_for_end(page)
+    page.click(".evidence > summary")
     page.click(".as-table > summary")
+    for source in page.locator(".source > summary").all():
+        source.click()
     for panel in ("#documents-panel", "#history-panel"):
         if page.locator(panel).get_attribute("open") is None:
             page.click(f"{panel} > summary")

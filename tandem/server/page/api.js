@@ -110,5 +110,5 @@ function readBlock(block) {
 /** An abort stays what it is; whatever else breaks a connection is a server that cannot be reached. */
 function explainBreak(error) {
   if (error.name === "AbortError") return error;
-  return new ApiError("The server cannot be reached; see whether `tandem serve` still runs, then ask again.");
+  return new ApiError("The server cannot be reached; see whether `tandem serve` still runs.");
 }

@@ -9,11 +9,12 @@ import { capitalize } from "./format.js";
 import { HistoryPanel } from "./history.js";
 import { LinkStatus } from "./link.js";
 import { Options, setTheme } from "./options.js";
-import { begin, missingParties, textOf } from "./transcript.js";
+import { begin, isUnfinished, missingParties, queryOf, textOf } from "./transcript.js";
 import { Turn } from "./turn.js";
 
 const ROLES = ["device", "cloud", "server"]; // other parties have names of their own
 const NEAR_END_PX = 160;
+const OPEN = "tandem.open"; // the conversation of this tab, which a reload shows again
 
 class Page {
   constructor() {
@@ -25,9 +26,9 @@ class Page {
       showToys(status);
     });
     this.documents = new DocumentsPanel(announce);
-    this.history = new HistoryPanel((id) => this.open(id), (id) => this.forget(id));
+    this.history = new HistoryPanel((id) => this.reopen(id), (id) => this.forget(id));
     this.abort = null; // of the answer that runs
-    this.startNew();
+    this.open(sessionStorage.getItem(OPEN) ?? newId());
     byId("composer").addEventListener("submit", (event) => {
       event.preventDefault();
       this.ask(byId("question").value.trim());
@@ -43,13 +44,18 @@ class Page {
     byId("new").addEventListener("click", () => this.startNew());
     document.addEventListener("keydown", (event) => event.key === "Escape" && showDetail(null));
     addEventListener("scroll", () => showDetail(null), { passive: true });
+    addEventListener("pagehide", () => this.keepRunning());
+    document.addEventListener("visibilitychange", () => {
+      if (document.visibilityState === "hidden") this.keepRunning();
+      else if (this.turns.at(-1)?.state.isBroken) this.goOn(); // as after a phone was locked
+    });
     openPanels();
   }
 
-  /** Show how the server and its documents are. */
+  /** Show how the server and its documents are, and go on with an answer that came when the page was left. */
   async start() {
     await this.meet(() => this.link.poll());
-    await this.meet(() => this.documents.refresh());
+    await Promise.all([this.goOn(), this.meet(() => this.documents.refresh())]);
   }
 
   /** Do what needs the server; ask for its key until it is the right one. */
@@ -72,23 +78,44 @@ class Page {
   }
 
   startNew() {
-    this.abort?.abort();
-    this.id = crypto.randomUUID?.() ?? String(Date.now());
-    this.show([]);
+    this.leave();
+    this.open(newId());
     byId("question").focus();
   }
 
-  open(id) {
-    this.abort?.abort();
-    this.id = id;
-    this.show(openConversation(id));
+  /** The user chose a conversation. An answer that was left goes on. */
+  async reopen(id) {
+    if (id === this.id) return;
+    this.leave();
+    this.open(id);
     byId("main").scrollIntoView();
+    await this.goOn();
+  }
+
+  /** Show a conversation; one that is not kept is new. */
+  open(id) {
+    this.id = id;
+    sessionStorage.setItem(OPEN, id);
+    this.show(openConversation(id));
+  }
+
+  /** Keep the answer that runs as it is, and end it here. */
+  leave() {
+    this.keepRunning();
+    this.drop();
+  }
+
+  drop() {
+    this.abort?.abort();
+    if (this.abort) this.setAnswering(null);
   }
 
   /** A conversation was deleted; null: all were. */
   forget(id) {
-    if (id === null || id === this.id) this.startNew();
-    else this.history.show(this.id);
+    if (id === null || id === this.id) {
+      this.drop();
+      this.startNew();
+    } else this.history.show(this.id);
   }
 
   show(states) {
@@ -121,22 +148,29 @@ class Page {
       return;
     }
     showError(null);
-    const state = begin(question, options, Options.modeOf(options));
-    const history = this.readHistory();
-    const turn = this.makeTurn(state);
-    for (const earlier of this.turns) earlier.fold();
+    const turn = this.makeTurn(begin(question, options, this.options.modeOf(options), this.options.isWithHistory));
     this.turns.push(turn);
     byId("welcome").hidden = true;
     byId("turns").append(turn.element);
     byId("question").value = "";
     fitQuestion();
     turn.element.scrollIntoView({ block: "start" });
-    await this.follow(turn, { question, history, ...options });
-    if (this.turns.includes(turn)) this.keep();
+    this.keep();
+    await this.follow(turn);
   }
 
-  async follow(turn, body) {
+  /** Go on with the last answer, if the page was left while it came, or the connection to the server broke. */
+  async goOn() {
+    if (this.abort) return;
+    this.open(this.id);
+    const turn = this.turns.at(-1);
+    if (turn && isUnfinished(turn.state)) await this.follow(turn);
+  }
+
+  /** Show the last answer as it comes, from the tokens on that it has. */
+  async follow(turn) {
     const { options } = turn.state;
+    const body = queryOf(turn.state, turn.state.isWithHistory ? historyOf(this.turns.slice(0, -1)) : []);
     const abort = new AbortController();
     this.setAnswering(abort);
     announce("Answering.");
@@ -150,12 +184,15 @@ class Page {
         }
       }
       if (turn.state.done?.reason === "failed") turn.state.error = turn.state.done.error ?? "The query failed.";
-      else if (!turn.state.done) turn.state.error = "The server ended this answer early; ask again.";
+      else if (!turn.state.done) throw new ApiError("The server ended this answer early.");
     } catch (error) {
-      if (error.name === "AbortError") turn.state.isStopped = true;
-      else turn.state.error = explain(error);
+      turn.state.isStopped = abort.signal.aborted;
+      turn.state.isBroken = !abort.signal.aborted && !error.status;
+      if (!abort.signal.aborted) turn.state.error = explain(error);
     }
+    if (!this.turns.includes(turn)) return; // it is kept as it was
     turn.finish();
+    this.keep();
     announce(turn.state.error ?? `Answer complete: ${textOf(turn.state)}`);
     if (this.abort === abort) this.setAnswering(null);
     await this.meet(() => this.link.settle(missingParties(turn.state).length > 0));
@@ -172,13 +209,8 @@ class Page {
     if (hadFocus) byId("question").focus();
   }
 
-  /** The turns so far as a query takes them: those that have an answer, if the user wants them sent. */
-  readHistory() {
-    if (!this.options.isWithHistory) return [];
-    return this.turns.filter((turn) => textOf(turn.state)).flatMap(({ state }) => [
-      { role: "user", content: state.question },
-      { role: "assistant", content: textOf(state) },
-    ]);
+  keepRunning() {
+    if (this.abort) this.keep();
   }
 
   keep() {
@@ -189,10 +221,24 @@ class Page {
   }
 }
 
+function newId() {
+  return crypto.randomUUID?.() ?? String(Date.now());
+}
+
+/** Turns as a query takes them: those that have an answer. */
+function historyOf(turns) {
+  return turns.filter((turn) => textOf(turn.state)).flatMap(({ state }) => [
+    { role: "user", content: state.question },
+    { role: "assistant", content: textOf(state) },
+  ]);
+}
+
 /** The sentence of an error, and what helps within this page. */
 function explain(error) {
-  const more = error.code === "context_length_exceeded" ? " “New conversation” begins without the earlier turns." : "";
-  return error.message + more;
+  if (error.code === "context_length_exceeded") {
+    return `${error.message} “New conversation” begins without the earlier turns.`;
+  }
+  return error.status ? error.message : `${error.message} When you reload the page, the answer goes on.`;
 }
 
 /** What this server is. */

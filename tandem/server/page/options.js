@@ -43,7 +43,7 @@ export class Options {
     const options = { show_drafts: elements.show_drafts.checked };
     const mode = elements.mode.value || this.serverMode;
     if (mode === "device" || mode === "cloud") options.only = mode;
-    else options.mode = mode;
+    else if (mode !== this.serverMode) options.mode = mode;
     if (mode === "dual" && elements.placement.value) options.placement = elements.placement.value;
     for (const name of NUMBERS) {
       if (!elements[name].validity.valid) {
@@ -62,8 +62,8 @@ export class Options {
   }
 
   /** The mode whose words describe the answer. */
-  static modeOf(options) {
-    return options.mode ?? "dual";
+  modeOf(options) {
+    return options.mode ?? (options.only ? "dual" : this.serverMode);
   }
 
   /** Ask the next question with this seed. */

@@ -23,12 +23,13 @@ export const VERDICTS = {
   },
 };
 
-/** The state before the first event. */
-export function begin(question, options, mode) {
+/** The state before the first event. isWithHistory: earlier turns go along. */
+export function begin(question, options, mode, isWithHistory) {
   return {
     question,
     options,
     mode,
+    isWithHistory,
     seed: options.seed ?? null,
     tokens: [],
     provisional: new Map(), // text by step
@@ -38,9 +39,11 @@ export function begin(question, options, mode) {
     peers: [],
     rounds: [],
     ahead: null, // queries that wait before this one
+    before_s: 0, // what the answer had taken when it went on after a break
     done: null,
     error: null,
     isStopped: false,
+    isBroken: false, // by a server that could not be reached; the error says so until the answer goes on
   };
 }
 
@@ -52,9 +55,13 @@ export function add(state, event) {
   return state;
 }
 
+const TIMES = ["committed_s", "device_arrived_s", "cloud_arrived_s"]; // since the query was opened
+
 const TAKERS = {
   query: (state, { seed }) => { state.seed = seed; },
-  sources: (state, fields) => { state.sources.push(fields); },
+  sources: (state, fields) => {
+    state.sources = [...state.sources.filter(({ party }) => party !== fields.party), fields];
+  },
   wait: (state, { num_ahead: ahead }) => { state.ahead = ahead; },
   placement: (state, fields) => { state.placements.push(fields); },
   round: (state, fields) => { state.rounds.push(fields); },
@@ -75,9 +82,21 @@ const TAKERS = {
   token: (state, fields) => {
     state.ahead = null;
     state.provisional.delete(fields.step);
+    for (const name of TIMES) if (fields[name] !== null) fields[name] += state.before_s;
     state.tokens.push(fields);
   },
 };
+
+/** Whether the answer neither ended nor was ended: a page that was left while it came goes on with it. */
+export function isUnfinished(state) {
+  return !state.done && !state.error && !state.isStopped;
+}
+
+/** The query that gives the answer, from its tokens on where it has some. history: the turns before. */
+export function queryOf({ question, options, seed, tokens }, history) {
+  const query = { question, history, ...options };
+  return seed === null ? query : { ...query, seed, committed: tokens.map(({ token }) => token) };
+}
 
 /** The answer as text. */
 export function textOf(state) {
@@ -140,15 +159,18 @@ export function peerSentences(state) {
 
 /** What is kept of an answer: everything but the passages and what a finished answer has no more of. */
 export function toKept(state) {
-  const { provisional, ahead, ...kept } = state;
+  const { provisional, ahead, isBroken, ...kept } = state;
   const sources = state.sources.map((found) => ({
     ...found,
     sources: found.sources.map(({ text, metadata, ...source }) => source),
   }));
-  return { ...kept, sources };
+  return { ...kept, error: isBroken ? null : state.error, sources };
 }
 
-/** The state of an answer that was kept. */
+/** The state of an answer that was kept. The last token of an unfinished one is decided again: it may be the end. */
 export function fromKept(kept) {
-  return { ...kept, provisional: new Map(), ahead: null };
+  const state = { ...kept, provisional: new Map(), ahead: null, isBroken: false };
+  if (!isUnfinished(state)) return state;
+  const tokens = state.tokens.slice(0, -1);
+  return { ...state, tokens, before_s: tokens.at(-1)?.committed_s ?? 0 };
 }

@@ -6,7 +6,7 @@ import { bytes, duration, percent, plural, rate } from "./format.js";
 import { drawTimeline, tabulate } from "./timeline.js";
 import { TokenStrip } from "./tokens.js";
 import {
-  add, countVerdicts, peerSentences, roundTrip, textOf, tokensPerSecond,
+  add, countVerdicts, isUnfinished, peerSentences, roundTrip, textOf, tokensPerSecond,
 } from "./transcript.js";
 
 const ENDS = {
@@ -31,19 +31,23 @@ export class Turn {
     this.strip = new TokenStrip(state.mode, (token, element) => showDetail(token, element, state.mode));
     this.spoken = make("p", { class: "visually-hidden" });
     this.notices = make("div", { class: "notices" });
+    this.legend = make("div");
+    this.sources = make("div", { class: "facts" });
     this.summary = make("span", {}, "waiting for documents");
     this.body = make("div", { class: "evidence-body" });
-    this.evidence = make("details", { class: "evidence", open: true },
-      make("summary", {}, this.summary), this.body);
+    this.actions = make("div");
+    const evidence = make("details", { class: "evidence" }, make("summary", {}, this.summary), this.body);
     this.element = make("article", { class: "turn", "aria-labelledby": id },
       make("h2", { id, class: "question", tabindex: state.question.length > LONG_QUESTION && "0" }, state.question),
-      this.spoken, this.strip.element, this.notices, this.evidence);
+      this.spoken, this.strip.element, this.notices, this.legend, this.sources, evidence, this.actions);
     this.isDrawn = false;
   }
 
   /** Show one event more. */
   take(event) {
+    if (event.step < this.state.tokens.length && ["token", "provisional"].includes(event.type)) return; // from before
     add(this.state, event);
+    if (event.type === "sources") this.drawSources();
     if (event.type === "provisional") this.strip.addDraft(event.step, event.text);
     else if (event.type === "retract") this.strip.retract(event.step);
     else if (event.type === "token") this.strip.add(event);
@@ -54,8 +58,8 @@ export class Turn {
   /** Show an answer that was kept. */
   restore() {
     for (const token of this.state.tokens) this.strip.add(token);
+    this.drawSources();
     this.finish();
-    this.evidence.open = false;
   }
 
   /** Nothing more will come. */
@@ -64,11 +68,6 @@ export class Turn {
     this.state.provisional.clear();
     this.spoken.textContent = textOf(this.state);
     this.draw();
-  }
-
-  /** Fold away how it went, when another question follows. */
-  fold() {
-    this.evidence.open = false;
   }
 
   drawSoon() {
@@ -83,15 +82,25 @@ export class Turn {
   draw() {
     this.summary.textContent = summarize(this.state);
     this.notices.replaceChildren(...drawNotices(this.state));
+    const counts = countVerdicts(this.state);
+    this.legend.replaceChildren(...counts.length ? [drawLegend(counts)] : []);
     const isTableOpen = this.body.querySelector(".as-table")?.open;
     this.body.replaceChildren(...[
-      drawShares(this.state), drawFacts(this.state), drawTime(this.state, isTableOpen), this.drawActions(),
+      drawShares(this.state, counts), drawLink(this.state), drawTime(this.state, isTableOpen),
     ].filter(Boolean));
+    this.actions.replaceChildren(...[this.drawActions()].filter(Boolean));
+  }
+
+  /** Apart from the rest, which is drawn again with each token: a passage that is open stays open. */
+  drawSources() {
+    const isSecond = ({ party }) => Number(party === "cloud"); // whichever came first
+    const sources = this.state.sources.toSorted((one, other) => isSecond(one) - isSecond(other));
+    this.sources.replaceChildren(...sources.map(drawSources));
   }
 
   drawActions() {
     const { state } = this;
-    if (!state.done && !state.error && !state.isStopped) return null;
+    if (isUnfinished(state)) return null;
     const copy = make("button", { type: "button", class: "quiet" }, "Copy answer");
     copy.addEventListener("click", async () => {
       await navigator.clipboard.writeText(textOf(state));
@@ -132,16 +141,18 @@ function drawNotices(state) {
   return [...lost, ...notes, ...stopped, ...error];
 }
 
-/** A bar of who proposed the tokens, with its legend. */
-function drawShares(state) {
-  const counts = countVerdicts(state);
+/** What the colours mean. */
+function drawLegend(counts) {
+  return make("ul", { class: "legend" }, ...counts.map(([key, label, count]) => make("li", {},
+    make("span", { class: `swatch ${key}`, "aria-hidden": "true" }, "ab"),
+    `${label} `, make("span", { class: "count" }, String(count)))));
+}
+
+/** A bar of who proposed the tokens. */
+function drawShares(state, counts) {
   if (!counts.length) return null;
   const all = state.tokens.length;
-  const total = counts.map(([, label, count]) => `${label} ${count} of ${all}`).join(", ");
-  return make("div", { class: "shares" }, drawBar(counts, all, total),
-    make("ul", { class: "legend" }, ...counts.map(([key, label, count]) => make("li", {},
-      make("span", { class: `swatch ${key}`, "aria-hidden": "true" }, "ab"),
-      `${label} `, make("span", { class: "count" }, String(count))))));
+  return drawBar(counts, all, counts.map(([, label, count]) => `${label} ${count} of ${all}`).join(", "));
 }
 
 function drawBar(counts, all, label) {
@@ -156,19 +167,10 @@ function drawBar(counts, all, label) {
   return bar;
 }
 
-function drawFacts(state) {
-  const isSecond = ({ party }) => Number(party === "cloud"); // whichever came first
-  const blocks = state.sources.toSorted((one, other) => isSecond(one) - isSecond(other)).map(drawSources);
-  if (state.tokens.length && !state.options.only) blocks.push(drawLink(state));
-  return blocks.length ? make("div", { class: "facts" }, ...blocks) : null;
-}
-
 function drawSources({ party, sources }) {
   const own = sources.filter((source) => source.title !== null);
   const opaque = sources.filter((source) => source.title === null);
-  const items = own.map((source) => make("li", { title: source.text ?? null },
-    make("span", { class: "title" }, source.title, source.page === null ? "" : `, page ${source.page}`),
-    source.score === null ? null : make("span", { class: "score" }, source.score.toFixed(2))));
+  const items = own.map((source) => make("li", {}, drawSource(source)));
   const marks = opaque.length && make("p", { class: "marks" },
     make("span", { "aria-hidden": "true" }, "■ ".repeat(Math.min(opaque.length, MAX_MARKS)).trim()),
     make("span", { class: "small" }, opaque.length === 1 ? "1 document that stays there" : `${opaque.length} documents that stay there`));
@@ -177,8 +179,17 @@ function drawSources({ party, sources }) {
     sources.length ? null : make("p", { class: "small" }, "nothing"));
 }
 
+/** A document, which opens to the passage that was read. */
+function drawSource({ title, page, score, text }) {
+  const parts = [make("span", { class: "title" }, title, page === null ? "" : `, page ${page}`),
+    score === null ? null : make("span", { class: "score" }, score.toFixed(2))];
+  return text ? make("details", { class: "source" }, make("summary", {}, ...parts), make("p", { class: "passage" }, text))
+    : make("p", { class: "source" }, ...parts);
+}
+
 function drawLink(state) {
   const statistics = state.done?.statistics;
+  if (!state.tokens.length || state.options.only || statistics?.sent_bytes === 0) return null;
   const rows = [["Round trip", duration(roundTrip(state))]];
   if (statistics) {
     rows.push(["Sent", bytes(statistics.sent_bytes)], ["Received", bytes(statistics.received_bytes)]);
