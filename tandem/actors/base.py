@@ -1,4 +1,4 @@
-"""What all actors of a side share: the data plane, dispatch of what a state machine returns, statistics.
+"""The base of all actors: the data plane, dispatch of what a state machine returns, statistics.
 
     other actors --frames--> on_frames -> handle(message) -> [Send] -> dispatch --frames--> other actors
 
@@ -38,7 +38,7 @@ MAX_REASON_CHARS = 10_000
 
 
 def remedy_for(party: str) -> str:
-    """What helps where an actor of a party has died."""
+    """The remedy where an actor of a party has died."""
     if party not in PARTIES:
         return "close this cluster and launch another"
     return f"ask again in a moment where `tandem up {party}` started it, else launch again"
@@ -56,7 +56,7 @@ def report_failure(session: int, error: TandemError) -> DecoderFailed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Runtime:
-    """What an actor is created with, besides its party."""
+    """The arguments of an actor besides its party."""
 
     secret: bytes  # of the cluster's data plane
     directory: str  # for Unix-domain sockets; created if missing
@@ -194,7 +194,7 @@ class SiteActor:
                 self.receive(message, source)
 
     def _log_malformed(self, source: str, error: ProtocolError) -> None:
-        """Ever more rarely, since whoever sends such frames could fill a disk with what is said of them."""
+        """Ever more rarely, since a peer that sends such frames could fill a disk with what is said of them."""
         if self.num_malformed.bit_count() == 1:
             _log.warning(
                 "%s dropped a malformed frame from %s, %d so far: %s",
@@ -323,7 +323,7 @@ class SiteActor:
         return self.plane
 
     def _listening_host(self) -> str | None:
-        """Where actors of other nodes reach this one; None: they need not."""
+        """The host at which actors of other nodes reach this one; None: they need not."""
         address = self.runtime.node_address
         return address() if address is not None and self.role in ("decoder", "retriever") else None
 
@@ -344,7 +344,7 @@ class SharedProcess:
             actor.join(bus)
 
     async def call(self, role: str, method: str, *arguments: Any) -> Any:
-        """What a method of one of the actors returns."""
+        """Call a method of one of the actors."""
         return await getattr(self.actors[role], method)(*arguments)
 
 

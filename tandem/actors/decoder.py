@@ -91,7 +91,7 @@ class DecoderActor(SiteActor):
 
     @cached_property
     def codec(self) -> Codec:
-        """What compresses this party's distributions. Raises ConfigError if it cannot be loaded."""
+        """The codec of this party's distributions. Raises ConfigError if it cannot be loaded."""
         return codec_of(self.config.codec, self.place)
 
     # ---- control plane ---------------------------------------------------------------------------------------
@@ -117,7 +117,7 @@ class DecoderActor(SiteActor):
             "drafter_for": describe_card(model_path(party.model)),  # its target; {} if unknown
             "codec": codec,
             "race_depth": self.config.codec.race_depth,  # 0: votes are whole distributions
-            "policy": policy,  # empty: none of one's own
+            "policy": policy,  # empty: no custom one
             "length_policy": decoding.length_policy if is_extension(decoding.length_policy) else "",
             "protocol_version": PROTOCOL_VERSION,
             "has_stale_caches": isinstance(store, DiskStore) and store.is_of_another_model(),
@@ -126,7 +126,7 @@ class DecoderActor(SiteActor):
         return self.description
 
     async def tokenizer_json(self) -> str:
-        """For the draft queue, which turns tokens into text without torch."""
+        """The tokenizer for the draft queue, which turns tokens into text without torch."""
         return self.engine.tokenizer_json
 
     async def answer_room(self, spec: str, context: int) -> int:
@@ -225,7 +225,7 @@ class DecoderActor(SiteActor):
     def _finish(
         self, session: DecodingSession, job: Job, result: Opened | list[Result] | Exception | None
     ) -> list[Send] | Exception:
-        """What is to be sent for the result of a job, or what failed."""
+        """The messages that the result of a job, or its failure, sends."""
         match result:
             case None:
                 return []
@@ -277,7 +277,7 @@ class DecoderActor(SiteActor):
         )
 
     def _drafter(self, session: DecodingSession) -> Drafter:
-        """That of one session, which holds the state of its codec."""
+        """The drafter of one session, which holds the state of its codec."""
         drafter = self._drafters.get(session.spec.session)
         if drafter is None:
             spec = session.spec
@@ -399,7 +399,7 @@ def compute_drafts(
 
 
 def make_drafter(codec: Codec, spec: SessionSpec, party: str) -> Drafter:
-    """What a party needs in one session. Raises ConfigError if there is no such rule."""
+    """The drafter of a party for one session. Raises ConfigError if there is no such rule."""
     from tandem.engine.drafter import Drafter, TokenDrafter, TokenVoter
 
     role = spec.roles.role(party)
@@ -448,7 +448,7 @@ class _Logits:
         return result.token, result.payload
 
     def learn(self, step: int, token: int) -> Evidence:
-        """How probable each row finds a token."""
+        """The probability of a token in each row."""
         from tandem.engine.drafter import row_probabilities
 
         rows = self._drafter.rows if step == self._last else None

@@ -21,7 +21,7 @@ Order = Window | ProposalLength
 
 
 class DecoderPool:
-    """Which decoder has which session, as the draft queue of its party sees it.
+    """The decoders of a party and their sessions, as its draft queue sees them.
 
     Invariants: a session has at most one decoder at a time, and it was there when it was chosen. The only decoder of a
     party is never given up: whether it is there is up to the connection to it.
@@ -44,7 +44,7 @@ class DecoderPool:
         return tuple(name for name in self.names if name not in self._lost)
 
     def receivers(self, message: Any) -> tuple[str, ...]:
-        """Who gets a message of a session: its decoder, chosen now if it has none; an End all that ever had it."""
+        """The receivers of a message: the session's decoder, chosen now if it has none; of an End, all it ever had."""
         if len(self.names) == 1:
             return self.names
         if isinstance(message, End):
@@ -80,7 +80,7 @@ class DecoderPool:
         return [Send("decoder", order)]
 
     def orders(self, session: int) -> list[Send]:
-        """What the decoder of a session was last told to do, for another one."""
+        """The last orders to the decoder of a session, for another one."""
         return [Send("decoder", order) for order in self._orders.get(session, {}).values()]
 
     def _pin(self, session: int) -> bool:
@@ -94,7 +94,7 @@ class DecoderPool:
         return True
 
     def _forget(self) -> None:
-        """Of ended sessions, those that began first."""
+        """Forget the ended sessions that began first."""
         for session in list(self._holders):
             if len(self._holders) <= MAX_ENDED:
                 return

@@ -81,7 +81,7 @@ class DraftQueueActor(SiteActor):
         return await super().is_prepared() and self._detokenizer is not None
 
     async def find_obstacle(self) -> str | None:
-        """Why no query can be taken now, if so; an actor that was replaced may not be connected yet."""
+        """The reason why no query can be taken now, if so; an actor that was replaced may not be connected yet."""
         return self._obstacle()
 
     def limit_queries(self, max_queries: int) -> None:
@@ -159,7 +159,8 @@ class DraftQueueActor(SiteActor):
         return sends
 
     def _log_failure(self, failed: DecoderFailed) -> None:
-        """Where a peer's client asked: it learns nothing but that this party could not go on."""
+        """Log a failure of a query that a peer's client asked: it learns nothing but that this party could not go
+        on."""
         session = self.table.sessions.get(failed.session)
         if session is not None and session.spec.home != self.party:
             _log.error("%s: session %08x failed: %s", self.name, failed.session, failed.reason)

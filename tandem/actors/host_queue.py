@@ -87,7 +87,7 @@ class HostQueue(DraftQueueActor):
         return Counter(owner for session, owner in self.owners.items() if self.table.holds(session))
 
     def _find_refusal(self, opening: Open, source: str) -> TandemError | None:
-        """Why a query of a device is not taken, if so. One that is malformed is for the table to refuse.
+        """The reason why a query of a device is not taken, if so. One that is malformed is for the table to refuse.
 
         Devices know `max_queries` and keep the rest waiting, so a limit protects the cloud from those that do not.
         """
@@ -119,7 +119,7 @@ class HostQueue(DraftQueueActor):
         self.bus.send(self._plane(), source, encode(send.message))
 
     def _forget_owners(self) -> None:
-        """Of ended sessions, those that ended first."""
+        """Forget the owners of the sessions that ended first."""
         for session in list(self.owners):
             if len(self.owners) <= MAX_OWNERS:
                 return

@@ -133,7 +133,7 @@ def drop_stale_caches(config: Config, party: str, index: Path) -> None:
 
 
 def load_embedder(config: Config, *, num_threads: int | None = None) -> TextEmbedder:
-    """What finds documents. Raises RetrievalError."""
+    """Load the embedder. Raises RetrievalError."""
     with _loading():
         from tandem.retrieval import factory
 
@@ -143,7 +143,7 @@ def load_embedder(config: Config, *, num_threads: int | None = None) -> TextEmbe
 def load_embedder_and_scorer(
     config: Config, *, num_threads: int | None = None
 ) -> tuple[TextEmbedder, Scorer | None]:
-    """What finds documents and what scores them; no scorer where the embedder does both. Raises RetrievalError."""
+    """Load the embedder and the scoring model; no scorer where the embedder does both. Raises RetrievalError."""
     embedder = load_embedder(config, num_threads=num_threads)
     with _loading():
         from tandem.retrieval.retriever import load_scorer

@@ -43,7 +43,7 @@ class RayActor:
         return getattr(self.process, method).remote(*arguments)
 
     async def call(self, method: str, *arguments: Any) -> Any:
-        """What any method returns."""
+        """Call a method by name."""
         try:
             return await while_node_runs(self.start(method, *arguments))
         except RayError as error:
@@ -76,7 +76,7 @@ class RayActor:
         await self.call("forget_sessions")
 
     async def tokenizer_json(self) -> str:
-        """Of a decoder's model."""
+        """The tokenizer of a decoder's model, as JSON."""
         return str(await self.call("tokenizer_json"))
 
     async def set_tokenizer(self, tokenizer_json: str) -> None:
@@ -126,7 +126,7 @@ def is_node_there() -> bool:
 
 
 def raylet_socket() -> str:
-    """Where this machine's raylet listens; empty if it cannot be told."""
+    """The socket at which this machine's raylet listens; empty if unknown."""
     with contextlib.suppress(ImportError, AttributeError):  # private to Ray; a test fails if it disappears
         return str(importlib.import_module("ray._private.worker").global_worker.node.raylet_socket_name)
     return ""
@@ -142,7 +142,7 @@ def unwrap(error: RayError) -> TandemError:
 
 
 def process_name(party: str, roles: Sequence[str]) -> str:
-    """How Ray knows the process of these actors."""
+    """Ray's name of the process of these actors."""
     return f"{party}/{'+'.join(roles)}"
 
 

@@ -65,14 +65,14 @@ class RetrieverActor(SiteActor):
         return self.description
 
     async def passages(self, ids: list[str]) -> list[dict[str, Any]]:
-        """Of documents that were found: their title, text, page and metadata; called by this side's client only."""
+        """The documents that were found: their title, text, page and metadata; called by this side's client only."""
         from tandem.retrieval.documents import describe_passage
 
         documents = [self._found.get(name) for name in ids]
         return [{} if document is None else describe_passage(document) for document in documents]
 
     async def embed(self, texts: list[str]) -> list[list[float]]:
-        """Unit vectors of texts, each embedded by itself; called by this side's client only. Raises TandemError."""
+        """Unit vectors of texts, each embedded separately; called by this side's client only. Raises TandemError."""
         if (embedder := self._embedder) is None:
             raise TandemError(f"{self.name} has no embedder, since the {self.party} has no documents.")
         return await self.in_thread(lambda: [embedder.embed([text])[0].tolist() for text in texts])
@@ -131,7 +131,7 @@ class RetrieverActor(SiteActor):
             self._found.popitem(last=False)
 
     def _refuse(self, request: RetrieveRequest, error: Exception) -> RetrieveFailed:
-        """Why a query has no documents. Other errors than Tandem's are not quoted: they may hold a document."""
+        """Report why a query has no documents. Other errors than Tandem's are not quoted: they may hold a document."""
         if not isinstance(error, TandemError):
             kind, where = describe_origin(error)
             _log.error("%s failed on a %s with %s at %s", self.name, type(request).__name__, kind, where)

@@ -1,4 +1,4 @@
-"""What leaves a party for a question, by kind: every frame is counted as it is handed to the link.
+"""A count of what leaves a party for a question, by kind: every frame is counted as it is handed to the link.
 
 Each byte belongs to one kind, so that the kinds add up to what the link's own counters say.
 """
@@ -60,7 +60,7 @@ class Tally:
 
     @property
     def total_bytes(self) -> int:
-        """Of everything that has left."""
+        """The bytes of everything that has left."""
         return sum(self.num_bytes.values())
 
     def add_handshake(self, hello: bytes) -> None:
@@ -129,7 +129,7 @@ def listening_queue(party: str, on_frame: OnFrame) -> type[DraftQueueActor]:
         """Shows what it sends."""
 
         def send_to_peer(self, send: Send, frame: bytes) -> None:
-            """To the peer, and to whoever listens."""
+            """To the peer, and to all listeners."""
             if self.party == party:
                 on_frame(send.message, frame)
             super().send_to_peer(send, frame)

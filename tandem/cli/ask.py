@@ -171,7 +171,7 @@ def noting_kept(transcript: Transcript, log: StageLog | None) -> Iterator[None]:
 
 
 def exit_code(transcript: Transcript) -> int:
-    """Of the command; says on stderr why an answer is incomplete. Raises QueryError where it failed."""
+    """The exit code of the command; says on stderr why an answer is incomplete. Raises QueryError where it failed."""
     match transcript.done:
         case DoneEvent(reason="failed") as done:
             done.check()
@@ -267,7 +267,7 @@ def _in_order(items: Iterable[BatchItem]) -> Iterator[BatchItem]:
 
 
 def _as_dict(item: BatchItem) -> dict[str, Any]:
-    """For --json; what only an answer has is null where there is none."""
+    """The object of --json; what only an answer has is null where there is none."""
     answer = item.answer
     return {
         "index": item.index,

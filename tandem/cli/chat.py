@@ -40,7 +40,7 @@ WELCOME = "Ask a question; /help lists the commands, /quit or Ctrl-D leaves."
 def chat(*, query: Query, place: Place, config_file: ConfigFile = None, overrides: Overrides = None) -> int:
     """Ask one question after the other; each answer is context for the next question.
 
-    Documents are retrieved for every question by itself. Lines that begin with / are commands: /sources and /stats of
+    Documents are retrieved for every question separately. Lines that begin with / are commands: /sources and /stats of
     the last answer, /reset for a new conversation, /help, /quit. Ctrl-C cancels an answer, Ctrl-D leaves.
     """
     log = StageLog()

@@ -173,7 +173,7 @@ def _default_folder() -> Path:
 
 
 def _recall_address(folder: Path) -> tuple[str, int]:
-    """Where the cloud of this folder was last served. Raises ConfigError if it never was."""
+    """The address at which the cloud of this folder was last served. Raises ConfigError if it never was."""
     content = read_private(folder / ADDRESS_FILE)
     with contextlib.suppress(ValueError, TypeError):
         host, port = json.loads(content or b"")

@@ -142,7 +142,7 @@ def _repair(
 
 
 def _find_loss(entry: Entry, join: str | None, config: Config) -> str | None:
-    """What a running node misses: its cluster, or some of its actors; None if nothing. Raises ClusterError."""
+    """Name what a running node lacks: its cluster, or some actors; None if nothing. Raises ClusterError."""
     from tandem.cluster import launch, nodes
 
     if nodes.is_listening(entry.address):
@@ -189,7 +189,7 @@ def _start(
 
 
 def _print_hints(entry: Entry, config: Config, config_file: str | None) -> None:
-    """What to type next, here and on the other machines."""
+    """Print the commands to type next, here and on the other machines."""
     from tandem.cluster import launch
     from tandem.cluster.registry import token_file
 
@@ -213,7 +213,7 @@ def _print_hints(entry: Entry, config: Config, config_file: str | None) -> None:
 
 
 def _ask_command(entry: Entry, config: Config, config_file: str | None) -> str:
-    """How to ask this cluster from here; its address is left out where `tandem ask` finds it."""
+    """The command that asks this cluster from here; its address is left out where `tandem ask` finds it."""
     from tandem.cluster import registry
 
     running = [node for node in registry.running_nodes() if node.party in config.parties]

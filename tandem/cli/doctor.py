@@ -56,7 +56,7 @@ SAME_VOCABULARY = "set device.model and cloud.model to models of one family, whi
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """What was looked at and found."""
+    """One check and its finding."""
 
     name: str
     status: Literal["ok", "weak", "missing"]
@@ -179,7 +179,7 @@ def available_bytes() -> int:
 
 
 def shared_memory(folder: Path) -> Check:
-    """Where Ray keeps its object store."""
+    """Check of the folder in which Ray keeps its object store."""
     try:
         free = shutil.disk_usage(folder).free
     except OSError as error:
@@ -194,7 +194,7 @@ def shared_memory(folder: Path) -> Check:
 
 
 def open_files(limit: int | None = None) -> Check:
-    """How many files a process may have open."""
+    """Check of the number of files that a process may have open."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0] if limit is None else limit
     if limit == resource.RLIM_INFINITY:
         return Check("open files", "ok", "unlimited")
@@ -217,7 +217,7 @@ def ports(address: str = "127.0.0.1") -> Check:
 
 
 def temporary_folder(folder: Path) -> Check:
-    """Where Ray keeps its sockets and logs."""
+    """Check of the folder in which Ray keeps its sockets and logs."""
     name = "temporary"
     if len(str(folder)) > MAX_FOLDER_CHARS:
         found = f"{folder} is too long for Ray's sockets"
@@ -366,7 +366,7 @@ def _from_hub(name: str, model: str, file: str, remedy: str) -> Check:
 
 
 def _langchain(name: str, where: str) -> Check:
-    """What a function of the user's returns; its module is not imported here."""
+    """Check of a store from the user's function, whose module is not imported here."""
     from tandem.config.schema import LANGCHAIN
 
     module, _, function = where.removeprefix(LANGCHAIN).partition(":")
@@ -385,7 +385,7 @@ def _langchain(name: str, where: str) -> Check:
 
 
 def stored_caches(party: Party, config: Config) -> Check:
-    """Where a party's caches of documents go."""
+    """Check of the folder for a party's caches of documents."""
     from tandem.retrieval.factory import kv_folder
 
     name, own, folder = f"{party} caches", config.party(party), kv_folder(party, config)
@@ -415,7 +415,7 @@ def _file_bytes(path: Path) -> int:
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """What one party's model is like, without its weights."""
+    """The facts of one party's model, read without its weights."""
 
     tokenizer: Tokenizer
     name: str  # of the tokenizer, in words

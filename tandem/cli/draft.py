@@ -1,4 +1,4 @@
-"""`tandem draft train`: a drafter for a target model of one's own."""
+"""`tandem draft train`: a drafter for a target model of your own."""
 
 from __future__ import annotations
 

@@ -217,7 +217,7 @@ def _check_store(config: Config, party: Party) -> None:
 
 
 def _compute_caches(config: Config, party: Party, log: StageLog) -> PrecomputeReport:
-    """Of all chunks in the party's index. Raises TandemError."""
+    """Compute the caches of all chunks in the party's index. Raises TandemError."""
     from tandem.actors.loading import load_engine, open_disk_store
     from tandem.engine.engine import precompute
     from tandem.retrieval import Index

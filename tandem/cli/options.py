@@ -157,13 +157,13 @@ class Query:
         Option(
             metavar="PARTY",
             parser=parse_party,
-            help="let the device or the cloud answer by itself; nothing crosses the link",
+            help="let the device or the cloud answer alone; nothing crosses the link",
         ),
     ] = None
     filters: Filters = None
 
     def options(self) -> dict[str, Any]:
-        """As options of `Tandem.query`, apart from the seed."""
+        """The options of `Tandem.query`, apart from the seed."""
         return {"only": self.only, **merge_filters(self.filters or ())}
 
 
@@ -192,7 +192,8 @@ class Place:
             raise BadParameter("--fresh starts a cluster for this question; leave out --address.")
 
     def open(self, config: Config, log: StageLog) -> Tandem:
-        """What is named, in the settings, or running here: a device, or a cluster; one of our own if there is none.
+        """Open the site that is named, in the settings, or running here: a device, or a cluster; one of our own if
+        there is none.
 
         With --join, --fresh or the runtime "inline" it is always one of our own. Raises TandemError.
         """
@@ -313,7 +314,7 @@ def _setting_option(name: str, annotation: Any, write: Callable[[Any], list[str]
 
 
 def _model_options() -> Iterator[SettingOption]:
-    """For the settings that are changed most often."""
+    """Options for the settings that are changed most often."""
     meanings: Mapping[str, tuple[tuple[Party, ...], str]] = {
         "model": (PARTIES, "language model of both parties, as the setting device.model"),
         "device_model": (PARTIES[:1], "language model of the device"),
@@ -344,7 +345,7 @@ def _documents_option() -> SettingOption:
 
 
 def _setting_options(keys: Sequence[str]) -> Iterator[SettingOption]:
-    """Of each setting; a field that is added to a section adds its option."""
+    """The options of each setting; a field that is added to a section adds its option."""
     if not keys:
         return
     from tandem.config.files import walk

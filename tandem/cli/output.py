@@ -1,4 +1,4 @@
-"""What the commands print: stages and progress on stderr; passages for people, JSON for scripts."""
+"""The output of the commands: stages and progress on stderr; passages for people, JSON for scripts."""
 
 from __future__ import annotations
 
@@ -84,13 +84,13 @@ def _line_printer(label: str) -> Callable[[int, int], None]:
 
 
 def emit(*values: object, sep: str = " ", end: str = "\n", to_stderr: bool = False) -> None:
-    """As print, at once, without characters that steer a terminal; what the stream's encoding lacks becomes "?"."""
+    """Print at once, without characters that steer a terminal; what the stream's encoding lacks becomes "?"."""
     stream = sys.stderr if to_stderr else sys.stdout
     print(_fit(clean(sep.join(map(str, values))), stream), end=end, file=stream, flush=True)
 
 
 def _fit(text: str, stream: Any) -> str:
-    """What a stream can write of a text."""
+    """The part of a text that a stream can write."""
     encoding = getattr(stream, "encoding", None) or "utf-8"
     return text.encode(encoding, "replace").decode(encoding)
 
@@ -101,14 +101,14 @@ def clean(text: str) -> str:
 
 
 def printable(text: str) -> str:
-    """The same with spaces in the place of a tab, for text that is folded or drawn in columns."""
+    """The text with spaces in place of tabs, for text that is folded or drawn in columns."""
     return clean(text.replace("\t", TAB))
 
 
 _STEERING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 """Control characters but line end and tab, and Unicode's controls of the writing direction (category Cf)."""
 _ESCAPED = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-"""The same in JSON, which escapes the others by itself, with line ends of Unicode and halves of surrogate pairs."""
+"""The same in JSON, which escapes the others anyway, with line ends of Unicode and halves of surrogate pairs."""
 
 
 def print_json(value: Any, *, indent: int | None = 2) -> None:

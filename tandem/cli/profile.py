@@ -218,7 +218,7 @@ def _as_dict(result: Result) -> dict[str, Any]:
 
 
 def _plot_target(file: str) -> Path:
-    """Where the plot goes, checked before anything takes its time. Raises TandemError."""
+    """The path of the plot, checked before anything takes its time. Raises TandemError."""
     path = Path(file).expanduser().absolute()
     if find_spec("matplotlib") is None:
         raise TandemError(

@@ -48,7 +48,7 @@ def status(
 
 
 def read_state(address: str, config: Config, log: StageLog) -> dict[str, Any]:
-    """What runs at an address, or on this machine. Raises ClusterError."""
+    """Read the state of what runs at an address, or on this machine. Raises ClusterError."""
     from tandem.sites.socket import is_device_running
 
     if not address and not config.is_federated and is_device_running():
@@ -109,7 +109,7 @@ def _actor_lines(party: str, state: dict[str, Any]) -> Iterator[str]:
 
 
 def _remedy(party: str, supervisor: dict[str, Any] | None) -> str:
-    """For a party with a dead actor. supervisor: what its supervisor reports; None: it has none."""
+    """The remedy for a party with a dead actor. supervisor: what its supervisor reports; None: it has none."""
     if supervisor is None:
         return f"run `tandem up {party}` on its machine to replace this side's actors"
     problem = f"; the last attempt failed: {supervisor['problem']}" if supervisor["problem"] else ""
@@ -137,7 +137,7 @@ def nested_lines(value: Any, indent: str = "") -> Iterator[str]:
 
 
 def _label(index: int, item: Any) -> str:
-    """What to call an item of a list."""
+    """The label of an item of a list."""
     name = item.get("name") if isinstance(item, dict) else None
     return str(name or index + 1)
 

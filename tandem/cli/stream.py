@@ -64,7 +64,7 @@ def _notes(event: SourcesEvent) -> list[str]:
 
 
 def _lines(event: Event) -> Iterator[str]:
-    """What a person should know at once, apart from the text."""
+    """Lines that a person should see at once, apart from the text."""
     match event:
         case SourcesEvent():
             duration = "" if math.isnan(event.retrieve_s) else f" in {event.retrieve_s:.2f} s"

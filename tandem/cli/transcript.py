@@ -1,4 +1,4 @@
-"""What one answer amounted to, gathered from its events, for people and for scripts."""
+"""A summary of one answer, gathered from its events, for people and for scripts."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ class Transcript:
 
     question: str
     seed: int
-    only: str | None = None  # the party that answers by itself
+    only: str | None = None  # the party that answers alone
     mode: str = "dual"
     placement: str  # who decides, for display
     events: list[Event] = field(default_factory=list)
 
     @classmethod
     def create(cls, question: str, seed: int, only: str | None, decoding: DecodingConfig) -> Transcript:
-        """Of an answer that is decoded like this."""
+        """A transcript of an answer that is decoded like this."""
         from tandem.config.schema import placement_of
 
         return cls(
@@ -91,7 +91,7 @@ class Transcript:
         return [event for event in self.events if isinstance(event, kind)]
 
     def as_dict(self) -> dict[str, Any]:
-        """For --json."""
+        """The transcript as --json prints it."""
         done = self.done
         return {
             "question": self.question,
@@ -112,7 +112,7 @@ class Transcript:
         }
 
     def _provisional(self) -> Iterator[dict[str, Any]]:
-        """What was shown before it was committed, and withdrawn, each with the number of tokens committed by then."""
+        """The drafts shown, and those withdrawn, each with the number of tokens committed by then."""
         num_committed = 0
         for event in self.events:
             num_committed += isinstance(event, TokenEvent)
@@ -177,7 +177,7 @@ class Transcript:
         yield "seed", str(self.seed)
 
     def _degraded(self, step: int) -> str:
-        """Who answered without whom from a step on."""
+        """A line on who answered without whom from a step on."""
         if self.placement != SERVER:
             who, missing = "the device", "the cloud"
         elif (alone := self.tokens[step].aggregator) == SERVER:
@@ -187,7 +187,7 @@ class Transcript:
         return f"from token {step} on {who} answered without {missing}"
 
     def _accepted(self, statistics: SessionStatistics, count: int) -> str:
-        """Whose drafts the tokens are. In mode speculative the cloud verifies and drafts nothing."""
+        """A line on whose drafts the tokens are. In mode speculative the cloud verifies and drafts nothing."""
         device = _share(statistics.num_device_accepted, count)
         if self.placement == SERVER:
             return f"{device} of the server's drafts"
@@ -207,7 +207,7 @@ class Transcript:
         return self.placement + switches + (f", and {more} more" if more > 0 else "")
 
     def _verdicts(self) -> str:
-        """Who decided how often."""
+        """A line on how often each party decided."""
         if self.placement == "mirror":
             num_solo = sum(event.is_alone for event in self.tokens)
             solo = f", except {num_solo} by the device alone" if num_solo else ""

@@ -39,7 +39,7 @@ def new_app(root: Callable[..., None]) -> typer.Typer:
 
 
 def _print_version(is_asked: bool) -> None:
-    """For --version."""
+    """Print the version."""
     if is_asked:
         emit(f"tandem {__version__}")
         raise typer.Exit
@@ -76,7 +76,7 @@ class LazyCommand(TyperCommand):
         self._target, self._missing = target, missing
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
-        """That of the real command."""
+        """The context of the real command."""
         module, _, attribute = self._target.partition(":")
         if self._missing is not None and find_spec(module.partition(".")[0]) is None:
             raise TandemError(self._missing)
@@ -102,7 +102,7 @@ def explain(error: TyperException) -> str:
 
 
 def this_command() -> str:
-    """What to type to run this installation's `tandem` from the current folder."""
+    """The command line of this installation's `tandem` from the current folder."""
     script = Path(sysconfig.get_path("scripts")) / "tandem"
     found = shutil.which("tandem")
     if found is not None and script.exists() and os.path.samefile(found, script):
@@ -118,7 +118,7 @@ def _from_here(path: Path) -> str:
 
 
 def _explain_option(context: Any, option: str) -> str:
-    """What to write instead of an option that the command does not have."""
+    """The remedy for an option that the command does not have."""
     command = context.command_path
     names = [name for parameter in context.command.get_params(context) for name in parameter.opts]
     options = [name for name in names if name.startswith("--")]

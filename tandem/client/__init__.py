@@ -1,1 +1,1 @@
-"""What people call from Python: ask, stream, resume, many questions at once."""
+"""The Python interface: ask, stream, resume, many questions at once."""

@@ -39,7 +39,7 @@ class Trimmer:
         self._held = ""  # space that only more text turns into a part of the answer
 
     def push(self, text: str) -> str:
-        """What may be shown after this piece."""
+        """Take a piece of text; returns what may be shown now."""
         text = self._held + text if self._has_begun else text.lstrip()
         shown = text.rstrip()
         self._held = text[len(shown) :]
@@ -87,7 +87,7 @@ def fingerprint(described: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def new_seed() -> int:
-    """For an answer whose seed nobody gave."""
+    """A fresh seed for an answer whose seed nobody gave."""
     return secrets.randbits(SEED_BITS)
 
 

@@ -59,7 +59,7 @@ def read_question(text: str) -> str:
 
 
 def notes(spec: SessionSpec) -> tuple[str, ...]:
-    """What is said beside the home's documents: by which question they were found, where one was to be written."""
+    """Notes on the home's documents: the question that found them, where one was to be written."""
     if spec.condensed:
         return (f"Documents were found by the question {spec.condensed!r}.",)
     if is_wanted(spec):
@@ -99,7 +99,7 @@ class Asker:
     ) -> AsyncGenerator[Event, None]:
         """Events of one query, as they happen or all at its end; leaving early cancels it at both parties.
 
-        limit_s: for the whole answer. notes: more of them, beside the home's documents. Raises QueryError.
+        limit_s: for the whole answer. notes: more of them, about the home's documents. Raises QueryError.
         """
         if spec.home not in self._sites:
             raise QueryError(
@@ -234,7 +234,7 @@ class Asker:
 
 
 def _patience_s(done: Event) -> float:
-    """How long a finished answer waits for its sources: not long if a party was lost."""
+    """The wait of a finished answer for its sources: not long if a party was lost."""
     assert isinstance(done, DoneEvent)
     is_whole = done.reason != "failed" and done.statistics.degraded_from is None
     return SOURCES_WAIT_S if is_whole else LOST_SOURCES_WAIT_S

@@ -23,7 +23,7 @@ SESSIONS_PER_QUESTION = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchItem:
-    """What became of one question of a batch: an answer or an error."""
+    """The outcome of one question of a batch: an answer or an error."""
 
     index: int  # position among the questions, from 0
     question: str
@@ -47,7 +47,7 @@ def list_questions(questions: Iterable[str]) -> list[str]:
 
 
 def bounded(concurrency: int, max_sessions: int) -> int:
-    """How many questions are open at once, so that no party refuses one. Raises ConfigError."""
+    """The number of questions that are open at once, so that no party refuses one. Raises ConfigError."""
     if type(concurrency) is not int or concurrency < 1:
         raise ConfigError(
             f"concurrency must be a whole number of at least 1, but it is {concurrency!r}; correct it."

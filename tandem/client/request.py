@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 def check_policies(spec: SessionSpec, described: Mapping[Any, Mapping[str, Any]]) -> None:
-    """Policies of one's own are those that the parties report. described: by party. Raises ConfigError."""
+    """Custom policies are those that the parties report. described: by party. Raises ConfigError."""
     _check_placement(spec, described)
     _check_length_policy(spec, described)
 
@@ -55,7 +55,7 @@ def check_codec(preset: str | None, described: Mapping[Any, Mapping[str, Any]]) 
 
 
 def _check_placement(spec: SessionSpec, described: Mapping[Any, Mapping[str, Any]]) -> None:
-    """A policy of one's own is one that both parties have loaded; `described` tells which."""
+    """A custom policy is one that both parties have loaded; `described` tells which."""
     placement = spec.decoding.placement
     for party in spec.parties if is_extension(placement) else ():
         loaded = described[party].get("policy", "")
@@ -68,7 +68,7 @@ def _check_placement(spec: SessionSpec, described: Mapping[Any, Mapping[str, Any
 
 
 def _check_length_policy(spec: SessionSpec, described: Mapping[Any, Mapping[str, Any]]) -> None:
-    """A length policy of one's own is the one that the drafter has loaded."""
+    """A custom length policy is the one that the drafter has loaded."""
     drafter = spec.roles.drafters[0]
     is_needed = spec.rules.adapts_lengths(drafter) and is_extension(spec.decoding.length_policy)
     loaded = described[drafter].get("length_policy", "") if is_needed else ""
@@ -100,7 +100,7 @@ class QueryOptions(SamplingOptions, DecodingOptions, total=False):
     timeout_s: float | None
     """Limit for the whole answer, in seconds; `config.cluster.query_timeout_s` if None."""
     only: str | None
-    """"device", "cloud" or another party of the cluster: it answers by itself and nothing crosses the link."""
+    """"device", "cloud" or another party of the cluster: it answers alone and nothing crosses the link."""
     device_filter: Filter | None
     """Metadata that the device's documents must have, as {"source": "a.txt", "page": [1, 2]}; it stays there."""
     cloud_filter: Filter | None
@@ -309,7 +309,7 @@ def find_party(name: str, parties: Sequence[str] = PARTIES, option: str | None =
 
 
 def _weights_fingerprints(described: Mapping[Any, Mapping[str, Any]], spec: SessionSpec) -> dict[str, str]:
-    """What the others' models were when they described themselves."""
+    """Fingerprints of the others' models when they described themselves."""
     known = {party: described.get(party, {}).get("weights_fingerprint", "") for party in spec.parties}
     return {party: found for party, found in known.items() if found and party != spec.home}
 
@@ -364,7 +364,7 @@ def _filter(name: str, metadata: Filter | None) -> str:
 
 
 def _check_context(spec: SessionSpec, described: Mapping[Any, Mapping[str, Any]]) -> None:
-    """What fits no context is refused before a model works on it: no token has more bytes than the longest."""
+    """Refuse what fits no context before a model works on it: no token has more bytes than the longest."""
     lengths = [described.get(party, {}).get("context_length") for party in spec.parties]
     context = min((length for length in lengths if length is not None), default=None)
     longest = described[spec.home].get("longest_token")

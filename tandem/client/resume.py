@@ -3,7 +3,7 @@
 Whoever asks writes it, as tokens arrive: one line with the query's spec and what else the answer depends on
 (`origin_of`), then one line per token. It survives the
 processes of both parties and the one that asks. No text of a document is in it. A token depends on the query, the
-prefix and its position alone, so whoever goes on from any part of the file gets the answer of an undisturbed run.
+prefix and its position alone, so whoever continues from any part of the file gets the answer of an undisturbed run.
 """
 
 from __future__ import annotations
@@ -41,13 +41,14 @@ DEPENDS_ON = {
     "scorer_fingerprint": "scoring model",
     "codec": "codec",
 }
-"""What an answer depends on beside its query, as parties describe it, and what people call it."""
+"""What an answer depends on besides its query, as parties describe it, and what people call it."""
 Origin = Mapping[str, Mapping[str, str]]
 """What each party that was there had of this when an answer began."""
 
 
 def origin_of(spec: SessionSpec, described: Mapping[str, Mapping[str, Any]]) -> Origin:
-    """Of an answer that begins now. described: what the parties have loaded. One alone does not depend on a link."""
+    """The origin of an answer that begins now. described: what the parties have loaded. One alone does not depend on a
+    link."""
     names = [name for name in DEPENDS_ON if spec.only is None or name != LINK]
     return {
         str(party): {name: described[party].get(name) or "" for name in names}
@@ -57,7 +58,7 @@ def origin_of(spec: SessionSpec, described: Mapping[str, Mapping[str, Any]]) -> 
 
 
 class Unfinished:
-    """One answer's file. This process holds it until `close`, so that no other one goes on with the same answer."""
+    """One answer's file. This process holds it until `close`, so that no other one continues with the same answer."""
 
     def __init__(
         self, spec: SessionSpec, origin: Origin, file: BinaryIO, path: Path, tokens: tuple[int, ...] = ()
@@ -135,7 +136,8 @@ class Unfinished:
             )
 
     def resume(self) -> SessionSpec:
-        """The same query from its committed tokens on. The last one is decided again, so that a whole answer ends."""
+        """The query, continued from its committed tokens. The last one is decided again, so that a whole answer
+        ends."""
         return replace(self.spec, session=secrets.randbits(32), committed=self._tokens[:-1])
 
     def add(self, event: TokenEvent) -> None:
@@ -175,7 +177,7 @@ class Unfinished:
         self.close()
 
     def close(self) -> None:
-        """Leave the file to whoever goes on."""
+        """Leave the file to whoever continues."""
         if self._file is not None:
             self._file.close()
             self._file = None

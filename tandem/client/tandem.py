@@ -129,7 +129,7 @@ class Tandem:
         actor_classes: ActorClasses | None = None,
         progress: Progress | None = None,
     ) -> Tandem:
-        """Run the device in this process, without Ray, beside a cloud that is served elsewhere (`tandem cloud serve`).
+        """Run the device in this process, without Ray, for a cloud that is served elsewhere (`tandem cloud serve`).
 
         link: the join link that the cloud has given to this device, or the path of a file that holds it.
         actor_classes, progress: as in `launch`. Raises TandemError, such as for a link that was revoked; where no cloud
@@ -148,7 +148,7 @@ class Tandem:
 
     @property
     def socket_folder(self) -> str:
-        """Where the actors that `launch` started keep their sockets; empty after `connect`, or inline."""
+        """The folder of the sockets of the actors that `launch` started; empty after `connect`, or inline."""
         return self._deployment.socket_folder
 
     @property
@@ -297,7 +297,7 @@ class Tandem:
             raise QueryError("This Tandem is closed; create a new one with Tandem.launch or Tandem.connect.")
 
     def _iterate(self, items: AsyncGenerator[T, None]) -> Iterator[T]:
-        """What an asynchronous generator yields; it is closed when this one is left."""
+        """Iterate over an asynchronous generator; it is closed when this one is left."""
         self._streams.add(items)
         try:
             while True:

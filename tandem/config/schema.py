@@ -110,7 +110,7 @@ class DecodingConfig(Settings):
     )
     pacing: Pacing = Field(
         default="cloud_goes_on",
-        description="speculative, federated: one proposal at a time, many, or many while the cloud goes on by itself",
+        description="speculative, federated: one proposal at a time, many, or many while the cloud continues alone",
     )
     home: str = Field(
         default="",

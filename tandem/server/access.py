@@ -185,14 +185,14 @@ async def on_api_error(_request: object, error: Exception) -> JSONResponse:
 
 
 async def on_failure(_request: object, _error: Exception) -> JSONResponse:
-    """The same for what nobody foresaw, which is raised again and logged."""
+    """The response to an unforeseen error, which is raised again and logged."""
     return error_response(
         ApiError(500, "The server failed on this request; see its log.", code="internal_error")
     )
 
 
 async def on_http_error(_request: object, error: Exception) -> JSONResponse:
-    """The same for paths and methods that there are none of."""
+    """The response to a path or method that does not exist."""
     assert isinstance(error, HTTPException)
     message = f"{error.detail}; see {GUIDE}."
     return error_response(ApiError(error.status_code, message, code="not_found", headers=error.headers))

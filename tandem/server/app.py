@@ -235,7 +235,7 @@ def _party(party: str, state: dict[str, Any]) -> dict[str, Any]:
 
 
 def _examples(parties: list[dict[str, Any]]) -> list[str]:
-    """Questions to try where the documents of all parties belong together; [] beside others, or where one has none."""
+    """Questions to try where the documents of all parties belong together; [] for others, or where one has none."""
     first, *others = {party["corpus"] for party in parties}
     return _read_examples(first) if first and not others else []
 

@@ -44,19 +44,19 @@ Progress = Callable[[int, int], None]
 
 
 class DocumentStore:
-    """One index, and a folder beside it for the files that are added. Its methods block; they are safe for threads.
+    """One index, and a folder next to it for the files that are added. Its methods block; they are safe for threads.
 
     Names are equal if they are in one normal form of Unicode: a Mac takes letters and their accents apart.
     """
 
     def __init__(self, index: Path, config: Config) -> None:
-        """index: of the device, as `config` names it. Its files are kept beside it, in INDEX-documents/added."""
+        """index: of the device, as `config` names it. Its files are kept next to it, in INDEX-documents/added."""
         self.index = index
         self.folder = index.with_name(f"{index.name}-documents") / "added"
         self._config = config
         self.turn = (
             asyncio.Lock()
-        )  # whoever calls from a loop takes turns there: files that take long hold one thread
+        )  # callers from a loop take turns there: files that take long hold one thread
         self._changing = Lock()
 
     def list_documents(self) -> list[dict[str, object]]:
@@ -79,7 +79,7 @@ class DocumentStore:
         return {normal(path.name): path for path in self.folder.glob("[!.]*") if path.is_file()}
 
     def _path(self, name: str) -> Path:
-        """Where the document of that name is, or would be."""
+        """The path of the document of that name, which need not exist."""
         return self._added().get(normal(name), self.folder / normal(name))
 
     @contextlib.contextmanager

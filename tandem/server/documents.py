@@ -161,7 +161,7 @@ class Indexing:
         self._note("progress", num_done=num_done, num_total=num_total)
 
     def _note(self, event: str, **fields: Any) -> None:
-        """From any thread."""
+        """Note a change, from any thread."""
         self._loop.call_soon_threadsafe(self._events.put_nowait, encode_event(event, json.dumps(fields)))
 
 

@@ -89,7 +89,7 @@ def unsupported(param: str, message: str) -> ApiError:
 
 
 def unknown(name: str, known: Iterable[str]) -> ApiError:
-    """An option that there is none of. known: those that there are."""
+    """The error for an option that does not exist. known: those that do."""
     return bad_request(
         f"There is no option {name!r:.60}; {did_you_mean(name, sorted(known))}", name, "unknown_parameter"
     )
@@ -101,13 +101,14 @@ def busy(message: str, retry_after_s: int) -> ApiError:
 
 
 def refusal(error: TandemError, names: Mapping[str, str] = NO_NAMES) -> ApiError:
-    """Of a request from which no query can be made. names: what the request calls options, if something else."""
+    """The error for a request from which no query can be made. names: what the request calls options, if something
+    else."""
     response = failure(error, names)
     return response if response.status < 500 else bad_request(response.message, response.param)
 
 
 def failure(error: TandemError, names: Mapping[str, str] = NO_NAMES) -> ApiError:
-    """Of a query that the parties could not answer. names: as in `refusal`."""
+    """The error for a query that the parties could not answer. names: as in `refusal`."""
     status, code = RESPONSES.get(error.code, (500, "query_failed"))
     param = names.get(error.option, error.option) if error.option else None
     headers = {"Retry-After": str(ceil(error.retry_after_s or 1))} if error.code is Code.BUSY else {}

@@ -34,7 +34,7 @@ class JsonFormatter(logging.Formatter):
 
 
 class TextFormatter(logging.Formatter):
-    """The same for people: "event field=value ..."."""
+    """Formats a record for people: "event field=value ..."."""
 
     def format(self, record: logging.LogRecord) -> str:
         """The line."""

@@ -418,7 +418,7 @@ def _refuse(name: str, value: Any) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """How a kind of completion is written."""
+    """The JSON form of a kind of completion."""
 
     prefix: str  # of its id
     whole: str  # its object
@@ -439,7 +439,8 @@ class Shape:
         return {"delta": role | ({"content": text} if text or is_first else {})}
 
     def logprobs(self, tokens: Iterable[TokenEvent], num_chars: int = 0) -> dict[str, Any]:
-        """Of the tokens of a completion, or of a part. num_chars: of the answer before them."""
+        """The log probabilities of the tokens of a completion, or of a part. num_chars: length of the answer before
+        them."""
         return _in_chat_form(tokens) if self.is_chat else _in_text_form(tokens, num_chars)
 
 
@@ -502,7 +503,7 @@ class Completion:
         return require_answer(events, self._request.options["seed"])
 
     def _logprobs(self, tokens: Iterable[TokenEvent], num_chars: int = 0) -> dict[str, Any] | None:
-        """Of these tokens, if they are wanted. num_chars: of the answer before them."""
+        """The log probabilities of these tokens, if they are wanted. num_chars: length of the answer before them."""
         is_wanted = "num_logprobs" in self._request.options
         return self._shape.logprobs(tokens, num_chars) if is_wanted else None
 

@@ -123,7 +123,7 @@ class RunningQuery:
             async with contextlib.aclosing(events):
                 async for event in events:
                     await self._buffer.put(event)
-                    loop.call_soon(on_event, event)  # after whoever waits for it
+                    loop.call_soon(on_event, event)  # after those that wait for it
         except TandemError as error:
             last = error
         except Exception as error:

@@ -26,7 +26,7 @@ from tandem.transport.port import Endpoint, PlaneOwner
 from tandem.transport.sockets import SocketPlane
 
 FIRST_JOIN_S = 10.0
-"""How long the first attempt to reach the cloud may take before the device goes on by itself, or fails."""
+"""How long the first attempt to reach the cloud may take before the device continues alone, or fails."""
 
 
 @dataclass(kw_only=True)
@@ -52,7 +52,7 @@ class JoinedDevice(LocalDeployment):
 
     @property
     def refusal(self) -> str | None:
-        """With what sentence the cloud has refused this device since it was last connected, if it has."""
+        """The sentence with which the cloud has refused this device since the last connection, if any."""
         return None if self.plane is None else self.plane.refusal_of(CLOUD_QUEUE)
 
     def new_plane(self, owner: PlaneOwner) -> SocketPlane:

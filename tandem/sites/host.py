@@ -52,7 +52,7 @@ BUSY_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a cloud listens, and under what address its devices find it."""
+    """The address at which a cloud listens, and the one by which its devices find it."""
 
     host: str
     port: int
@@ -64,7 +64,7 @@ class Address:
 
 
 class Admission:
-    """Who may come in: the cloud's end of all links to devices, and what stands between it and the draft queue."""
+    """Admission of devices: the cloud's end of all links to devices, and what stands between it and the draft queue."""
 
     def __init__(self, config: Config, identity: Identity, devices: DeviceList, address: Address) -> None:
         self.about: dict[str, Any] | None = None  # what devices receive; None: models are still being loaded
@@ -130,7 +130,7 @@ class Admission:
 
     @property
     def name(self) -> str:
-        """Of the draft queue."""
+        """The name of the draft queue."""
         assert self._queue is not None
         return self._queue.name
 
@@ -140,7 +140,7 @@ class Admission:
         self._queue.on_frames(source, frames)
 
     def on_connected(self, name: str) -> None:
-        """For the draft queue, and for the list of devices."""
+        """Tell the draft queue and the list of devices."""
         device, now_s = name[1:].partition("/")[0], asyncio.get_running_loop().time()
         if now_s - self._noted_s.get(device, -NOTE_S) >= NOTE_S:
             self._noted_s[device] = now_s
@@ -187,7 +187,7 @@ class Admission:
         return number
 
     def _disconnect_revoked(self) -> None:
-        """By token: a name may have been given to another device since."""
+        """Disconnect revoked devices by token: a name may have been given to another device since."""
         welcome = {
             queue_of(device.name): device.digest for device in self._devices.all() if device.is_welcome
         }
@@ -214,7 +214,7 @@ class ServedCloud:
 
     @property
     def loop(self) -> LoopThread:
-        """Where its site runs."""
+        """The event loop of its site."""
         return self.deployment.loop
 
     @property
@@ -224,7 +224,7 @@ class ServedCloud:
 
     @property
     def port(self) -> int:
-        """At which it listens."""
+        """The port at which it listens."""
         return self.admission.plane.port
 
     @property

@@ -141,7 +141,7 @@ class LocalDeployment(Deployment):
 
     @property
     def actors(self) -> dict[str, Mapping[str, SiteActor]]:
-        """By party and role; to be called on the event loop only."""
+        """The actors by party and role; to be called on the event loop only."""
         return {party: site.actors for party, site in self.sites.items()}
 
     async def status(self, config: Config) -> dict[str, Any]:

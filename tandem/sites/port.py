@@ -1,4 +1,4 @@
-"""The ports through which a site is used: what clients call of one, and what whoever starts it asks of its actors.
+"""The ports through which a site is used: what clients call of one, and what starting it asks of its actors.
 
 client --SitePort--> LocalSite: on its event loop | RaySite: Ray calls | SocketSite: a Unix-domain socket --> actors
 """
@@ -90,7 +90,7 @@ CALLS = frozenset(
 
 
 class ActorPort(Protocol):
-    """An actor, as whoever starts its party uses it. A SiteActor is one on its own event loop."""
+    """An actor, as the start of its party uses it. A SiteActor is one on its own event loop."""
 
     async def prepare(self) -> dict[str, Any]:
         """Load what takes time; returns a description of what was loaded."""

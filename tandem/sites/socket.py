@@ -46,7 +46,7 @@ EVENT_TYPES = {event_type.__name__: event_type for event_type in get_args(Event)
 
 
 def socket_folder() -> Path:
-    """Where a device of this user listens for local commands."""
+    """The folder in which a device of this user listens for local commands."""
     return state_folder() / "device"
 
 
@@ -315,7 +315,8 @@ class _CommandConnection:
         return await self._site.call(actor, method, *arguments)
 
     def _write(self, values: dict[str, Any]) -> None:
-        """With what the device knows of the models, where that has changed: a cloud may have come."""
+        """Write the address file with what the device knows of the models, where that has changed: a cloud may have
+        come."""
         known = {str(party): dict(described) for party, described in self._device.described.items()}
         if known != self._told:
             self._told = values["described"] = known

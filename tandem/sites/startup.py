@@ -1,4 +1,4 @@
-"""How parties start: their actors load, bind and connect, what they loaded is compared, and the links are opened.
+"""The start of parties: their actors load, bind and connect, what they loaded is compared, and the links are opened.
 
 The same wherever the actors run.
 """

@@ -27,7 +27,7 @@ class ActorState:
 
     @property
     def party(self) -> str:
-        """Whose actor it is."""
+        """The party of the actor."""
         return as_party(self.name.partition("/")[0])
 
     @property
