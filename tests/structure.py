@@ -31,7 +31,7 @@ BUDGETS = {
     "modes": 1220,
     "papers": 1180,
     "profiler": 910,
-    "protocol": 5280,
+    "protocol": 5430,
     "retrieval": 3780,
     "scheduler": 470,
     "server": 2300,

@@ -258,7 +258,7 @@ class DraftQueueActor(SiteActor):
                 await asyncio.sleep(TICK_S)
                 now_s = time.monotonic()
                 self.dispatch(self.table.tick(now_s))
-                if any(session.is_peer_silent(now_s) for session in self.table.sessions.values()):
+                if self.table.has_silent_peer(now_s):
                     self._renew_peers(now_s)
         finally:
             self._ticking = False

@@ -156,6 +156,7 @@ def spec_of(config: Config) -> SessionSpec:
         weights=shares_of(config.workers),
         on_peer_loss=link.on_peer_loss,
         peer_loss_margin_s=link.peer_loss_margin_s,
+        peer_stall_s=link.peer_stall_s,
         race_depth=config.codec.race_depth,
         chat_query=config.retrieval.chat_query,
     )

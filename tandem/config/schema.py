@@ -231,6 +231,12 @@ class LinkConfig(Settings):
     peer_loss_margin_s: float = Field(
         default=1.0, ge=0, description="silence allowed beyond max(4 RTT, 0.5 s), in seconds"
     )
+    peer_stall_s: float = Field(
+        default=15.0,
+        gt=0,
+        description="time that a peer which is heard may owe what the answer needs, at least; before its first vote, or "
+        "where it was slow before, up to four times as long",
+    )
     host: str = Field(default="", description="where a party awaits its peer; empty: its node's address")
     port: int = Field(
         default=0, ge=0, le=65535, description="port at which a party awaits its peer; 0: any free one"

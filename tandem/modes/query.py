@@ -89,6 +89,9 @@ class Query:
     has_several_models: Annotated[bool, wire("ee")] = (
         False  # parties whose documents weigh against each other have, or may have, different models
     )
+    peer_stall_s: Annotated[float, wire("gg")] = (
+        15.0  # how long a peer that is heard may owe a vote or verdict, at least
+    )
     day: Annotated[str, wire("ff")] = ""  # the query's, as 2026-11-25, for chat templates that write it
 
     @property

@@ -17,10 +17,10 @@ from tandem.errors import Code, Fault
 from tandem.events import ClientEvent, DoneEvent, Event, SessionStatistics, WaitEvent
 from tandem.messages import Cancel, Done, Heartbeat, LinkBody, LinkFrame, Open
 from tandem.modes.spec import SessionSpec
+from tandem.protocol.liveness import Stopwatch
 from tandem.protocol.outbox import Send
 from tandem.protocol.peer import Peer
 from tandem.protocol.prefix import Prefix
-from tandem.protocol.round_trips import Silence
 from tandem.protocol.session import ABANDONED_S, StopCheck
 from tandem.protocol.table import CoordinatorTable
 from tandem.topology import at_start
@@ -39,7 +39,7 @@ class Waiting:
     """A query that is not open yet."""
 
     spec: SessionSpec
-    silence: Silence  # of its peer
+    silence: Stopwatch  # of its peer
 
 
 class AdmittingTable(CoordinatorTable):
@@ -81,7 +81,7 @@ class AdmittingTable(CoordinatorTable):
             return super().open(spec, now_s)
         if len(self._waiting) >= MAX_WAITING:
             return self._refuse(spec, now_s)
-        self._waiting[spec.session] = Waiting(spec, Silence(now_s))
+        self._waiting[spec.session] = Waiting(spec, Stopwatch(now_s))
         if spec.home == self.party:
             return [_to_client(spec, WaitEvent(num_ahead=len(self._waiting) - 1))]
         return [self._toward_home(spec, Heartbeat(), now_s)]
@@ -123,7 +123,7 @@ class AdmittingTable(CoordinatorTable):
         if isinstance(frame.body, Cancel | Done):
             del self._waiting[frame.session]
             return []
-        waiting.silence.end(now_s)
+        waiting.silence.restart(now_s)
         if not isinstance(frame.body, Heartbeat | Open):
             self.keep_early(frame, now_s, source)
         return [self._toward_home(waiting.spec, Heartbeat(), now_s)]

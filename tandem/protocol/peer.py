@@ -23,11 +23,13 @@ from tandem.messages import (
     Verdict,
     Votes,
 )
+from tandem.protocol.liveness import Liveness, Problem
 from tandem.protocol.log import MAX_AHEAD
 from tandem.protocol.outbox import Send
 from tandem.protocol.prefix import Prefix
 from tandem.protocol.round_trips import MAX_TIMEOUT_S, MIN_TIMEOUT_S, PROBE_BYTES, RoundTrips
 from tandem.protocol.send_window import SendWindow
+from tandem.topology import at_start
 
 HEARTBEAT_S = 0.25
 """A party that has sent nothing for this long, and for HEARTBEAT_RTTS round trips, sends a heartbeat."""
@@ -40,6 +42,8 @@ MAX_RECEIPTS = 4096
 """Receipts that wait for a frame; of more bodies at once the rest is not acknowledged, so it comes again."""
 SLOWEST_BYTES_PER_S = 1250.0
 """Before anything is known of the link an opening has as long as it takes at 10 kbit/s; history makes it long."""
+_SILENT = "{} has been silent for {:.1f} s; check the link."
+_STALLED = "{} is there, but has sent nothing that the answer needs for {:.1f} s; see its log."
 MAX_ANSWERED = 64
 """Restarts of a peer that are remembered; one before these would be answered again."""
 
@@ -249,13 +253,18 @@ class Peer:
         self.view = 0
         self.seen_view = -1  # below 0: no frame of the peer has arrived yet
         self.num_committed = 0  # steps that the peer is known to have committed
-        self.is_lost = False  # it was silent for too long, and is gone until it asks for a Resync
         self.is_finished = False  # nothing is owed to it any more
+        self.liveness = Liveness(now_s)
         self.round_trips = RoundTrips(now_s, measures=measures)
         self.window = SendWindow()
         self.deliveries = Deliveries()
         self.claims = Claims()
         self._repeats = Backoff(now_s, MIN_TIMEOUT_S, MAX_TIMEOUT_S)
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the answer goes on without it, until a Resync brings it back."""
+        return self.liveness.is_lost
 
     @property
     def has_spoken(self) -> bool:
@@ -395,6 +404,7 @@ class Peer:
         """
         self._repeats.extra_s = 0.0
         self.seen_view = max(self.seen_view, frame.view)
+        self.liveness.hear(now_s)
         rtt_s = self.round_trips.receive(frame, now_s, waited_s)
         self.window.receive(frame.echo, rtt_s)
         return rtt_s
@@ -420,12 +430,25 @@ class Peer:
 
     def silence_s(self, now_s: float) -> float:
         """Seconds since the last frame of the peer, without stalls of this side."""
-        return self.round_trips.silence.length_s(now_s)
+        return self.liveness.silence_s(now_s)
 
     def loss_limit_s(self, margin_s: float) -> float:
         """Silence after which the peer counts as lost: max(4 RTT, 0.5 s) + margin; one that has not spoken yet has as
         much longer as the opening takes at 10 kbit/s."""
         return max(4 * self.round_trips.known_s, MIN_TIMEOUT_S) + margin_s + self._repeats.extra_s
+
+
+    def find_problem(
+        self, margin_s: float, stall_s: float, now_s: float, *, has_others_behind: bool = False
+    ) -> Problem | None:
+        """Why it counts as lost, if so. margin_s: of silence beyond the limit. stall_s, has_others_behind: of
+        `Liveness.patience_s`."""
+        silence_s, waited_s = self.silence_s(now_s), self.liveness.waited_s(now_s)
+        if silence_s > self.loss_limit_s(margin_s):
+            return Problem(_SILENT.format(at_start(self.name), silence_s), is_stall=False)
+        if waited_s > self.liveness.patience_s(stall_s, has_others_behind=has_others_behind):
+            return Problem(_STALLED.format(at_start(self.name), waited_s), is_stall=True)
+        return None
 
 
 def _last_step(body: Proposal | Verdict | Votes | ListRequest) -> int:

@@ -107,6 +107,11 @@ class RaceVotes:
         self._asked[peer] = view, digest, depth
         return True
 
+    def awaits_more(self, peer: str, view: int, digest: bytes, payload: bytes) -> bool:
+        """Whether a peer was asked for more of its vote than this payload."""
+        asked_view, asked, depth = self._asked.get(peer, (-1, b"", 0))
+        return (asked_view, asked) == (view, digest) and depth > vote_depth(payload)
+
     def has_asked(self, digest: bytes) -> bool:
         """Whether more of a vote on this prefix was asked for."""
         return any(asked == digest for _, asked, _ in self._asked.values())

@@ -1,4 +1,4 @@
-"""Round trips and bandwidth from the stamps that frames carry and echo, and silence. Time comes in as an argument."""
+"""Round trips and bandwidth from the stamps that frames carry and echo. Time comes in as an argument."""
 
 from __future__ import annotations
 
@@ -16,34 +16,6 @@ NUM_STAMPS = 127
 """As many as one byte of a frame tells apart. Where the echo of an older frame with the same stamp arrives, it was held
 for longer than the new frame is out, and nothing is measured."""
 
-LONGEST_TICK_S = 0.1
-"""As much of the time between two ticks counts as silence: twice what lies between those of a side that is awake."""
-
-
-class Silence:
-    """How long a peer has not been heard while this side was awake to hear it.
-
-    A process that was suspended, by a laptop's lid or a paused container, runs its timers before it reads what arrived
-    meanwhile. Invariant: from one tick to the next silence grows by at most LONGEST_TICK_S.
-    """
-
-    def __init__(self, now_s: float) -> None:
-        self._heard_s = self._ticked_s = now_s
-
-    def end(self, now_s: float) -> None:
-        """The peer is heard."""
-        self._heard_s = now_s
-
-    def tick(self, now_s: float) -> None:
-        """This side is awake. Whatever it missed since the last tick is a stall of its own."""
-        stalled_s = max(0.0, now_s - self._ticked_s - LONGEST_TICK_S)
-        self._heard_s = min(now_s, self._heard_s + stalled_s)
-        self._ticked_s = now_s
-
-    def length_s(self, now_s: float) -> float:
-        """Seconds since the peer was heard, without stalls of this side."""
-        return now_s - self._heard_s
-
 
 class RoundTrips:
     """What the echoes of one peer show.
@@ -57,7 +29,6 @@ class RoundTrips:
         self._smoothed_s, self._deviation_s = nan, 0.0
         self.measures = measures
         self.sent_s = now_s  # when the last frame went out
-        self.silence = Silence(now_s)
         self._stamp = 0  # of the last frame that was sent
         self._sent_s: dict[int, float] = {}  # by stamp
         self._echo = 0
@@ -90,7 +61,6 @@ class RoundTrips:
         waited_s: how long ago the frame arrived. The echo says so, or the peer would take the wait for a part of the
         round trip.
         """
-        self.silence.end(now_s)
         self._echo, self._arrived_s = frame.stamp, now_s - waited_s
         if frame.echo not in self._sent_s:
             return nan

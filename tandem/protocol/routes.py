@@ -107,12 +107,8 @@ class Routes:
         """Whether the client asked this party."""
         return self.party == self.topology.home
 
-    @property
-    def has_others_behind(self) -> bool:
-        """Whether this party stands between the home and others."""
-        return self._has_others_behind(self.party)
-
-    def _has_others_behind(self, party: str) -> bool:
+    def is_between(self, party: str) -> bool:
+        """Whether a party stands between this one, or the home, and others."""
         return len(self.topology.peers(party)) > 1
 
     @property
@@ -152,7 +148,7 @@ class Routes:
         """An own verdict, and to whom it goes. A home that has no link to the other voters hears more: who is lost, and
         whose vote came last at each token."""
         home, index = self.toward_home, self.topology.index
-        if home is None or not self.has_others_behind:
+        if home is None or not self.is_between(self.party):
             return [(self.verdicts_go_to, verdict)]
         tail = Tail(
             logprobs=verdict.logprobs,
@@ -311,7 +307,7 @@ class Routes:
         """The home alone gets one: of losses and last voters where there are parties behind the decider, and of log
         probabilities where it asked for them."""
         has_others, is_nearer = (
-            self._has_others_behind(source),
+            self.is_between(source),
             self.topology.toward_home(source) == self.party,
         )
         least, most = int(is_nearer and has_others), int(is_nearer)
@@ -342,7 +338,7 @@ class Routes:
         """Of a party behind the sender, to the home."""
         behind = {name for name in self.topology.parties if name not in (source, self.party)}
         is_one = party < len(self.roles.roles) and self.topology.name(party) in behind
-        if not (is_one and self.is_home and self._has_others_behind(source)):
+        if not (is_one and self.is_home and self.is_between(source)):
             raise ProtocolError(
                 f"{source} sent word of party {party}, which is none behind it; check its settings."
             )

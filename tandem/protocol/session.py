@@ -8,7 +8,7 @@ themselves. A vote is opaque bytes that match a prefix or do not. The modes diff
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 from math import nan
@@ -42,6 +42,7 @@ from tandem.messages import (
 )
 from tandem.modes.spec import SessionSpec
 from tandem.protocol.ballots import BallotBox
+from tandem.protocol.liveness import Problem
 from tandem.protocol.log import DecidedToken, Log
 from tandem.protocol.outbox import ActorKind, Send
 from tandem.protocol.peer import Backoff, Numbered, Peer
@@ -69,13 +70,15 @@ LINGER_S = 10.0
 ABANDONED_S = 60.0
 """Silence of the authority after which a peer frees a session, finished or not: the authority may still need it.
 Also the longest that a finished authority waits for a peer that is alive but does not finish."""
+PROGRESS = (Proposal, Votes, Verdict)
+"""What an answer is made of, and what brings a peer back that was heard and sent nothing of it."""
 PATIENCE_S = 0.5
 """A voter without a proposal votes on the committed prefix after this long: no drafter can stop the answer."""
 FIRST_REMINDER_S, MAX_REMINDER_S = 1.0, 8.0
 """How long an actor of this party may owe the same before it gets the session again."""
 _CANCELLED = Cancel(reason="The query was cancelled.", fault=Fault(code=Code.CANCELLED))
 _BEHIND = "{} decided {} tokens from step {} on, but the answer ends with {}; check its settings."
-_SILENT = "{} has been silent for {:.1f} s; check the link, or set on_peer_loss to 'continue' or 'wait'."
+_LOST = "{}, or set on_peer_loss to 'continue' or 'wait'."
 _FREED = (
     "{} frees a query after {:.0f} s of silence and has freed this one; ask again, or set on_peer_loss to "
     "'continue'."
@@ -287,7 +290,7 @@ class Session:
         if not self.peers:
             return self._remind(now_s)
         for peer in self.peers.values():
-            peer.round_trips.silence.tick(now_s)
+            peer.liveness.tick(owed_by(peer, self), now_s)
         if self.end.is_abandoned(self.peers, self.routes, now_s):
             return self._free()
         sends = self.lead_on(now_s - self.log.committed_s)
@@ -298,11 +301,9 @@ class Session:
 
     def resend_all(self, now_s: float, name: str = "") -> list[Send]:
         """There is a new connection to a peer (default: to all): send at once whatever it has not acknowledged."""
-        sends: list[Send] = []
-        for peer in self.peers.values() if not self.is_over else ():
-            if name in ("", peer.name):
-                sends += peer.resend_all(self._unacknowledged(peer), self.prefix, now_s)
-        return sends
+        peers = [peer for peer in self.peers.values() if name in ("", peer.name) and not self.is_over]
+        again = [peer.resend_all(self._unacknowledged(peer), self.prefix, now_s) for peer in peers]
+        return [send for sends in again for send in sends]
 
     def cancel(self, now_s: float) -> list[Send]:
         """The user gave the query up: every party stops and frees it."""
@@ -439,10 +440,12 @@ class Session:
             return []
         if not undecided.unreadable:
             return self._ask_for_more(undecided, now_s)
-        for voter in undecided.unreadable:
-            self.ballots.drop(self.routes.topology.name(voter), undecided.digest)
         self.refusals.append(undecided.problem)
-        return self._advance(now_s)
+        problem, sends = Problem(undecided.problem, is_stall=True), list[Send]()
+        for name in map(self.routes.topology.name, undecided.unreadable):
+            self.ballots.drop(name, undecided.digest)
+            sends += self._part_with(self.peers[name], problem, now_s)
+        return sends + self._advance(now_s)
 
     def _ask_for_more(self, undecided: Undecided, now_s: float) -> list[Send]:
         """The own aggregator needs more of the peers' votes; nothing to do if the ballot it speaks of is an old one."""
@@ -506,9 +509,8 @@ class Session:
         """Commit one token, and drop all that cannot count any more."""
         digest, epochs = self.prefix.digest, tuple(self.log.epochs.values())
         drafts, voters = self.ballots.drafts_on(digest), self.voters
-        last_voter = self.routes.last_voter(verdict, decided.step) or self.ballots.find_last_voter(
-            digest, voters
-        )
+        told = self.routes.last_voter(verdict, decided.step)
+        last_voter = told or self.ballots.find_last_voter(digest, voters)
         self.log.append(decided, now_s)
         self.ballots.advance(self.prefix)
         for peer in self.peers.values():
@@ -561,7 +563,8 @@ class Session:
             case Rejoin():
                 return self._on_rejoin(peer, body, now_s) + self._ask()
         if peer.is_lost:
-            return self._resync(peer, now_s) + self._ask()
+            may_return = peer.liveness.may_return(makes_progress=isinstance(body, PROGRESS))
+            return self._resync(peer, now_s) + self._ask() if may_return else []
         if frame.view != peer.view or not self.log.is_known:
             return []
         self.routes.check_turn(peer.name, body, len(self.prefix), self.log.decider)
@@ -595,6 +598,7 @@ class Session:
                 is_kept = self.ballots.hold_votes(peer.name, body, self.prefix, now_s - opened_s)
             case _:
                 is_kept = False  # the header says it all
+        peer.liveness.has_given |= isinstance(body, PROGRESS)
         if is_kept:
             peer.deliveries.receive(frame.number, now_s)
         return sends + self._advance(now_s)
@@ -623,8 +627,9 @@ class Session:
         """Authority: the peer's coordinator was restarted. One Resync per restart, however often it asks."""
         if not self.routes.is_authority:
             return []
-        is_answered = peer.claims.note_restart(rejoin.incarnation)
-        return [] if is_answered and not peer.is_lost else self._resync(peer, now_s)
+        is_new = not peer.claims.note_restart(rejoin.incarnation)
+        is_due = peer.liveness.may_return(makes_progress=is_new) if peer.is_lost else is_new
+        return self._resync(peer, now_s) if is_due else []
 
     def _resync(self, peer: Peer, now_s: float) -> list[Send]:
         """Authority: a new view starts from what is committed here."""
@@ -770,25 +775,23 @@ class Session:
     def _free_if_finished(self) -> list[Send]:
         return self._free() if all(peer.is_finished for peer in self.peers.values()) else []
 
-    def is_peer_silent(self, now_s: float) -> bool:
-        """Whether a peer has been quiet for so long that its connection should be renewed."""
-        return self.end.reason is None and any(
-            peer.silence_s(now_s) > peer.loss_limit_s(0.0) for peer in self.peers.values()
-        )
-
     def _check_peers(self, now_s: float) -> list[Send]:
-        """Declare the peers lost that have been silent for too long."""
-        sends: list[Send] = []
+        """Part with the peers that have been silent, or have owed something, for too long."""
+        margin_s, stall_s, sends = self.spec.peer_loss_margin_s, self.spec.peer_stall_s, list[Send]()
         for peer in self.peers.values():
-            silence_s = peer.silence_s(now_s)
-            can_lose = peer.name != self.routes.toward_home and self.end.reason is None and not peer.is_lost
-            if not can_lose or silence_s <= peer.loss_limit_s(self.spec.peer_loss_margin_s):
-                continue
-            if self.spec.on_peer_loss == "continue":
-                sends += self._lose(peer)
-            elif self.spec.on_peer_loss == "fail":
-                sends += self.fail(_SILENT.format(at_start(peer.name), silence_s), now_s, _lost(peer))
+            has_others = self.routes.is_between(peer.name)
+            if problem := peer.find_problem(margin_s, stall_s, now_s, has_others_behind=has_others):
+                sends += self._part_with(peer, problem, now_s)
         return sends
+
+    def _part_with(self, peer: Peer, problem: Problem, now_s: float) -> list[Send]:
+        """By `on_peer_loss` go on without a peer that is farther from home, fail, or wait for it."""
+        can_lose = peer.name != self.routes.toward_home and self.end.reason is None and not peer.is_lost
+        if not can_lose or self.spec.on_peer_loss == "wait":
+            return []
+        if self.spec.on_peer_loss == "continue":
+            return self._lose(peer, problem.sentence if problem.is_stall else None, is_stall=problem.is_stall)
+        return self.fail(_LOST.format(problem.sentence.removesuffix(".")), now_s, _lost(peer))
 
     def _on_cancel(self, peer: Peer, cancel: Cancel, now_s: float) -> list[Send]:
         """A peer gave the session up. One that refuses it in mid answer ends nothing but its own part."""
@@ -817,8 +820,8 @@ class Session:
             return self.fail(_FREED.format(at_start(peer.name), ABANDONED_S), now_s, _lost(peer))
         return [] if peer.is_lost else self._lose(peer)
 
-    def _lose(self, peer: Peer, reason: str | None = None) -> list[Send]:
-        peer.is_lost = True
+    def _lose(self, peer: Peer, reason: str | None = None, *, is_stall: bool = False) -> list[Send]:
+        peer.liveness.lose(is_stall=is_stall)
         self.ballots.reopen()
         self.log.verdicts.clear()  # they decide steps after one that is now decided without the peer
         peer.deliveries.sent.clear()  # a Resync brings the peer up when it returns
@@ -829,7 +832,7 @@ class Session:
         """A lost peer is back: its votes count again from the next step on."""
         if not peer.is_lost:
             return []
-        peer.is_lost = False
+        peer.liveness.take_back()
         event = PeerEvent(step=len(self.prefix), is_alone=False, party=peer.name)
         return [*self.report.emit(event), *self._tell_alone()]
 
@@ -841,6 +844,23 @@ def public_reason(reason: str, fault: Fault, routes: Routes) -> str:
     if is_private or fault.code is Code.FAILED:
         return f"{at_start(routes.party)} could not go on{'' if is_private else '; see its log'}."
     return reason
+
+
+def owed_by(peer: Peer, session: Session) -> Hashable:
+    """Names what the next token waits for, where this peer alone can send it: a vote, more of one, or a verdict; else
+    None."""
+    digest, ballots = session.prefix.digest, session.ballots
+    if session.end.reason is not None or peer.is_lost or not session.log.is_known:
+        return None
+    if session.party in session.voters and ballots.payload_of(session.party, digest) is None:
+        return None  # the own vote is missing, too
+    held = ballots.payload_of(peer.name, digest) or b""
+    if not session.decides_here:
+        is_owed = peer.name == session.log.decider
+    else:
+        is_short = not held or session.race_votes.awaits_more(peer.name, peer.view, digest, held)
+        is_owed = peer.name in session.voters and is_short
+    return (session.log.view, digest, len(held)) if is_owed else None
 
 
 def _lost(peer: Peer) -> Fault:

@@ -195,6 +195,12 @@ class CoordinatorTable:
                 )
         session.refusals.clear()
 
+    def has_silent_peer(self, now_s: float) -> bool:
+        """Whether a peer has been quiet for so long that its connection should be renewed."""
+        going_on = [session for session in self.sessions.values() if session.end.reason is None]
+        peers = [peer for session in going_on for peer in session.peers.values()]
+        return any(peer.silence_s(now_s) > peer.loss_limit_s(0.0) for peer in peers)
+
     @property
     def needs_ticks(self) -> bool:
         """Whether there are timers to run."""

@@ -18,11 +18,9 @@ from tandem.protocol.peer import HEARTBEAT_RTTS, HEARTBEAT_S, RECEIPT_S, Peer
 from tandem.protocol.prefix import Prefix
 from tandem.protocol.round_trips import (
     FIRST_TIMEOUT_S,
-    LONGEST_TICK_S,
     MAX_TIMEOUT_S,
     MIN_TIMEOUT_S,
     NUM_STAMPS,
-    Silence,
 )
 from tandem.protocol.send_window import FIRST_FRAMES
 
@@ -134,7 +132,7 @@ def test_a_peer_whose_clock_jumped_back_measures_nothing() -> None:
         stamp=1, echo=frame(own, 1.0).stamp, held_us=9_000_000, body=Heartbeat(),
     )  # fmt: skip
     assert isnan(own.receive(answer, 2.0))
-    assert own.round_trips.silence.length_s(2.0) == 0.0
+    assert own.silence_s(2.0) == 0.0
 
 
 def test_the_header_says_where_the_sender_stands() -> None:
@@ -462,31 +460,6 @@ def test_silence_ends_with_any_frame() -> None:
     assert own.silence_s(3.0) == 3.0
     own.receive(replace(frame(peer, 3.0), view=0), 3.0)
     assert own.silence_s(3.5) == 0.5
-
-
-def test_a_stall_of_one_s_own_is_no_silence_of_the_peer() -> None:
-    """Whoever was suspended wakes to its timers first; what arrived meanwhile is read after them."""
-    silence = Silence(0.0)
-    silence.tick(0.05)
-    silence.tick(3600.0)
-    assert silence.length_s(3600.0) == pytest.approx(0.05 + LONGEST_TICK_S)
-    silence.end(3600.0)
-    silence.tick(7200.0)
-    assert silence.length_s(7200.0) == pytest.approx(LONGEST_TICK_S)
-
-
-def test_silence_of_a_party_whose_ticks_are_always_late_still_grows() -> None:
-    silence = Silence(0.0)
-    for count in range(1, 41):
-        silence.tick(0.5 * count)
-    assert silence.length_s(20.0) == pytest.approx(40 * LONGEST_TICK_S)
-
-
-def test_what_is_heard_before_the_first_tick_after_a_stall_ends_the_silence() -> None:
-    silence = Silence(0.0)
-    silence.end(5.0)
-    silence.tick(5.0)
-    assert silence.length_s(5.0) == 0.0
 
 
 def test_the_generation_of_the_peer_only_grows() -> None:

@@ -47,7 +47,7 @@ from tandem.protocol.log import MAX_AHEAD
 from tandem.protocol.outbox import Send
 from tandem.protocol.peer import PROBE_BYTES
 from tandem.protocol.prefix import Prefix
-from tandem.protocol.round_trips import LONGEST_TICK_S
+from tandem.protocol.liveness import LONGEST_TICK_S
 from tandem.protocol.session import ABANDONED_S, LINGER_S
 from tandem.protocol.table import (
     MAX_CLOSED_SESSIONS,
@@ -458,7 +458,7 @@ def test_frames_of_another_generation_are_ignored_but_heard() -> None:
     assert session.prefix.tokens == [5]
     cloud.receive(frame(verdict(1, 9), [5], view=1), 2.0)
     assert session.prefix.tokens == [5]
-    assert session.peers[Party.DEVICE].round_trips.silence.length_s(2.0) == 0.0
+    assert session.peers[Party.DEVICE].silence_s(2.0) == 0.0
     cloud.receive(frame(Resync(decider=0, tokens=(6,)), [6], view=1), 2.0)
     cloud.receive(frame(Resync(decider=0, tokens=(6,)), [6], view=2), 2.0)
     assert session.prefix.tokens == [5]
@@ -609,26 +609,40 @@ def test_a_vote_that_cannot_be_read_names_its_voter() -> None:
         aggregator.receive(replace(pair, payloads=(pair.payloads[0][:-1], pair.payloads[1])))
 
 
-def test_a_vote_that_cannot_be_read_counts_as_not_received() -> None:
-    """It is counted, and the next one of the same prefix takes its place."""
+UNREADABLE = "The vote of the cloud cannot be read; install the same version of Tandem there."
+
+
+@pytest.mark.parametrize("on_peer_loss", ["wait", "continue", "fail"])
+def test_a_vote_that_cannot_be_read_counts_as_none_and_the_cloud_as_lost(on_peer_loss: str) -> None:
+    """It is acknowledged and so never comes again: the device waits for another one, goes on without, or says so."""
     device = host()
-    device.open(spec(placement="mirror"), 0.0)
+    device.open(spec(placement="mirror", on_peer_loss=on_peer_loss), 0.0)
     device.receive(Local(session=1, body=draft(Party.DEVICE)), 0.1)
     good = draft(Party.CLOUD)
-    for payload in (good.payloads[0][:-1], good.payloads[0]):
-        sends = device.receive(frame(replace(good, payloads=(payload,))), 0.2)
-        (pair,) = to("aggregator", sends)
-        assert pair.payloads[1] == payload
-        unreadable = Undecided(
-            session=1, view=0, digest=pair.digest, step=0, voters=(0, 1), depths=(), unreadable=(1,),
-            problem="The vote of the cloud cannot be read (why); install the same version of Tandem there.",
-        )  # fmt: skip
-        if payload != good.payloads[0]:
-            assert device.receive(unreadable, 0.3) == []
+    sends = device.receive(frame(replace(good, payloads=(good.payloads[0][:-1],))), 0.2)
+    (pair,) = to("aggregator", sends)
+    unreadable = Undecided(
+        session=1, view=0, digest=pair.digest, step=0, voters=(0, 1), depths=(), unreadable=(1,), problem=UNREADABLE
+    )  # fmt: skip
+    sends = device.receive(unreadable, 0.3)
     assert device.num_refused_frames == 1
+    events = [sent.event for sent in to("client", sends)]
+    if on_peer_loss == "fail":
+        assert [event.error for event in events] == [
+            f"{UNREADABLE[:-1]}, or set on_peer_loss to 'continue' or 'wait'."
+        ]
+        return
     session = device.sessions[1]
     assert session.statistics.num_refused_frames == 1
-    assert session.ballots.entries[Party.CLOUD][good.digest].payload == good.payloads[0]
+    if on_peer_loss == "continue":
+        assert [(event.is_alone, event.reason) for event in events] == [(True, UNREADABLE)]
+        assert [ballot.voters for ballot in to("aggregator", sends)] == [(0,)]
+        back = device.receive(frame(good), 0.4)
+        assert [sent.event.is_alone for sent in to("client", back)] == [False]
+        return
+    assert sends == []
+    (again,) = to("aggregator", device.receive(frame(good), 0.4))
+    assert again.payloads[1] == good.payloads[0]
 
 
 def test_profiles_of_unknown_sessions_are_dropped() -> None:

@@ -125,7 +125,7 @@ def test_frames_of_a_lone_session_are_refused() -> None:
     with pytest.raises(ProtocolError, match="of a query in which it has no link to the cloud"):
         queue.receive_frame(frame, 0.3)
     assert queue.resend_all(0.3) == []
-    assert not queue.is_peer_silent(1e6)
+    assert not run.parties[Party.CLOUD].queue.has_silent_peer(1e6)
 
 
 def test_a_crashed_decoder_goes_on() -> None:

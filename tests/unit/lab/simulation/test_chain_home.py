@@ -177,7 +177,7 @@ class ServerIsTakenBack(Session):
     """A home that goes on alone listens to a server that is back."""
 
     def turn_away(self, peer: Peer, body: LinkBody, now_s: float) -> list[Send]:
-        peer.is_lost = False
+        peer.liveness.take_back()
         return []
 
 

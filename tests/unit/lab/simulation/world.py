@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from tandem.modes.spec import SessionSpec
+from tandem.protocol.liveness import LONGEST_TICK_S
 from tandem.protocol.outbox import Send
-from tandem.protocol.round_trips import LONGEST_TICK_S
 from tandem.protocol.table import CoordinatorTable
 from tandem.topology import PARTIES, Party
 from tandem_lab.simulation import specs

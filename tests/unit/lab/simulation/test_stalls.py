@@ -1,0 +1,274 @@
+"""A peer that is alive, acknowledges and sends heartbeats, but stops sending what the answer needs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pytest
+
+from tandem.errors import Code
+from tandem.events import PeerEvent, TokenEvent
+from tandem.messages import ListRequest, Local, decode
+from tandem.protocol.liveness import MAX_STALLS
+from tandem.protocol.outbox import Send
+from tandem.topology import PARTIES, Party
+from tandem_lab.simulation.chain import ChainRun
+from tandem_lab.simulation.chain_scenario import make_chain_scenario
+from tandem_lab.simulation.faults import FaultyWire
+from tandem_lab.simulation.link import Link
+from tandem_lab.simulation.specs import change_spec
+from tandem_lab.simulation.virtual import Outcome, VirtualRun
+from tandem_lab.simulation.world import VOCAB, World, codec_for, stop_rule
+from tests.unit.lab.simulation.world import PLACEMENTS, Case, agree, make_spec, synchronous
+
+STALL_S = 2.0
+"""Of these queries; 15 s by default."""
+STARTS = (0, 3)
+"""Tokens after which the peer falls mute."""
+
+
+def case_of(seed: int, **changes: Any) -> Case:
+    changes = {"peer_stall_s": STALL_S, "max_new_tokens": 16, "eos_token_ids": (), **changes}
+    return Case(make_spec(seed, **changes), Link(delay_s=0.02))
+
+
+def expected(case: Case) -> tuple[int, ...]:
+    return synchronous(change_spec(case.spec, placement="device", on_peer_loss="wait"))
+
+
+def long_run(seed: int, num_tokens: int, **changes: Any) -> VirtualRun:
+    """Of so many tokens, 30 ms each."""
+    case = case_of(seed, on_peer_loss="continue", max_new_tokens=num_tokens, **changes)
+    codec = codec_for(case.spec)
+    return VirtualRun(
+        case.spec,
+        {party: World(seed, party, first_end=1 << 30, codec=codec) for party in PARTIES},
+        codec,
+        finished=stop_rule(num_tokens, 1 << 30),
+        link=case.link,
+        decode_s=lambda party, rng: 0.03,
+    )
+
+
+def mute(run: VirtualRun, is_mute: Callable[[], bool]) -> None:
+    """What the cloud's decoder says gets no farther while `is_mute`; its coordinator asks it again and again."""
+
+    def is_lost(party: Party, send: Send) -> bool:
+        return party is Party.CLOUD and isinstance(send.message, Local) and is_mute()
+
+    run.is_lost = is_lost  # type: ignore[method-assign]
+
+
+def mute_from(run: VirtualRun, num_tokens: int) -> None:
+    mute(run, lambda: len(run.outcome.tokens[Party.DEVICE]) >= num_tokens)
+
+
+def peers_of(outcome: Outcome) -> list[PeerEvent]:
+    return [event for event in outcome.events if isinstance(event, PeerEvent)]
+
+
+@pytest.mark.parametrize("num_tokens", STARTS)
+@pytest.mark.parametrize("placement", PLACEMENTS)
+def test_the_device_goes_on_without_a_cloud_that_votes_no_more(placement: str, num_tokens: int) -> None:
+    for seed in range(6):
+        case = case_of(seed, placement=placement, on_peer_loss="continue")
+        outcome = case.run(60.0, lambda run: mute_from(run, num_tokens))
+        assert outcome.done is not None, "it waits for ever"
+        assert outcome.done.reason in ("eos", "stop", "length")
+        tokens = [event for event in outcome.events if isinstance(event, TokenEvent)]
+        (lost,) = peers_of(outcome) or [None]
+        if lost is None:  # it ended before
+            assert len(tokens) <= num_tokens + 1
+            continue
+        assert lost.reason is not None
+        assert lost.reason.startswith("The cloud is there, but has sent nothing that the answer needs for ")
+        waited_s = max(event.committed_s for event in tokens)
+        assert waited_s > (4 * STALL_S if num_tokens == 0 else STALL_S)
+        together = [event.token for event in tokens if not event.is_alone]
+        assert tuple(together) == expected(case)[: len(together)]
+        assert outcome.done.statistics.degraded_from == len(together)
+
+
+@pytest.mark.parametrize("placement", ["mirror", "cloud"])
+def test_who_would_rather_fail_is_told_that_the_cloud_is_there(placement: str) -> None:
+    outcome = case_of(1, placement=placement, on_peer_loss="fail").run(60.0, lambda run: mute_from(run, 0))
+    assert outcome.done is not None
+    assert outcome.done.error is not None
+    assert outcome.done.error.startswith("The cloud is there, but has sent nothing that the answer needs for 8.")
+    assert outcome.done.error.endswith("s; see its log, or set on_peer_loss to 'continue' or 'wait'.")
+    assert outcome.done.fault is not None
+    assert outcome.done.fault.code is Code.LOST
+
+
+def test_who_waits_gets_the_undisturbed_answer_once_the_cloud_votes_again() -> None:
+    for seed in range(4):
+        case = case_of(seed, placement="mirror", on_peer_loss="wait")
+        run = case.make()
+        mute(run, lambda run=run: 0.1 < run.now_s < 30.0)  # type: ignore[misc]
+        outcome = run.run(100.0)
+        assert agree(outcome) == expected(case)
+        assert not peers_of(outcome)
+
+
+@pytest.mark.parametrize("placement", PLACEMENTS)
+def test_a_cloud_that_votes_again_is_taken_back(placement: str) -> None:
+    """Its coordinator asks the decoder again and again; heartbeats in between bring nothing back."""
+    num_back = 0
+    for seed in range(2):
+        run = long_run(seed, 300, placement=placement)
+        mute(run, lambda run=run: 0.3 < run.now_s < 4.0)  # type: ignore[misc]
+        outcome = run.run(100.0)
+        assert outcome.done is not None
+        changes = [event.is_alone for event in peers_of(outcome)]
+        assert changes in ([], [True], [True, False])
+        if changes == [True, False]:
+            num_back += 1
+            assert outcome.tokens[Party.DEVICE] == outcome.tokens[Party.CLOUD]
+    assert num_back > 0
+
+
+def test_a_cloud_that_votes_once_after_each_return_is_waited_for_a_few_times_only() -> None:
+    run = long_run(2, 400, placement="mirror")
+    num_views: list[int] = []
+
+    def is_mute() -> bool:
+        session = run.parties[Party.CLOUD].queue.sessions.get(run.spec.session)
+        view = -1 if session is None else session.log.view
+        num_views.append(view)
+        return num_views.count(view) > 1
+
+    mute(run, is_mute)
+    outcome = run.run(300.0)
+    assert outcome.done is not None
+    assert [event.is_alone for event in peers_of(outcome)].count(True) <= MAX_STALLS
+    assert outcome.done.statistics.num_tokens == 400
+
+
+def test_a_cloud_that_sends_no_longer_list_is_given_up() -> None:
+    num_lost = 0
+    for seed in range(6):
+        run = long_run(
+            seed, 30, placement="mirror", race_depth=1, vocab_size=VOCAB, draft_rule="coupled", temperature=1.0
+        )
+        receive = run._receive_frame
+
+        def drop(party: Party, frame: bytes, receive: Any = receive) -> None:
+            if not isinstance(decode(frame).body, ListRequest):
+                receive(party, frame)
+
+        run._receive_frame = drop  # type: ignore[method-assign]
+        outcome = run.run(100.0)
+        assert outcome.done is not None
+        num_lost += len(peers_of(outcome)) > 0
+    assert num_lost > 0
+
+
+def test_time_that_a_cloud_needs_to_begin_is_no_stall() -> None:
+    """A waiting list, documents to read: four times what a vote may take."""
+    case = case_of(4, placement="mirror", on_peer_loss="continue")
+    run = case.make()
+    mute(run, lambda: run.now_s < 3.5 * STALL_S)
+    outcome = run.run(100.0)
+    assert agree(outcome) == expected(case)
+    assert not peers_of(outcome)
+
+
+def test_a_cloud_that_has_always_been_slow_may_be_slow_again() -> None:
+    case = case_of(5, placement="mirror", on_peer_loss="continue")
+    run = case.make(lambda party, rng: rng.uniform(1.8, 3.4) if party is Party.CLOUD else 0.01)
+    outcome = run.run(200.0)
+    assert agree(outcome) == expected(case)
+    assert not peers_of(outcome)
+
+
+@pytest.mark.parametrize("suspended", [(Party.DEVICE,), PARTIES])
+def test_a_device_that_was_suspended_takes_its_own_stall_for_none_of_the_cloud(
+    suspended: tuple[Party, ...],
+) -> None:
+    for seed in range(4):
+        case = case_of(seed, placement="mirror", on_peer_loss="continue")
+        run = case.make()
+        for party in suspended:
+            run.at(0.1, partial(run.stall, party, 50.0), None)
+        outcome = run.run(200.0)
+        assert agree(outcome) == expected(case)
+        assert not peers_of(outcome)
+
+
+# ---- modes whose drafter has no vote ---------------------------------------------------------------------------
+
+
+class MuteRun(ChainRun):
+    """The decoder of one party is heard no more from some time on."""
+
+    mute_party = "cloud"
+    mute_s = 0.0
+    heard_s = 1e9
+
+    def _deliver(self, party: str, sends: Any) -> None:
+        is_mute = party == self.mute_party and self.mute_s <= self.now_s < self.heard_s
+        super()._deliver(party, [send for send in sends if not (is_mute and isinstance(send.message, Local))])
+
+
+def mute_run(seed: int, num_workers: int, mute_s: float, **changes: Any) -> MuteRun:
+    scenario = make_chain_scenario(seed, num_workers)
+    changes = {"peer_stall_s": STALL_S, "on_peer_loss": "continue", "home": "", "pacing": "pipelined", **changes}
+    if num_workers:
+        changes["workers"] = scenario.spec.roles.voters
+    scenario = replace(
+        scenario, spec=change_spec(scenario.spec, **changes), faults=(), cancel_s=None, is_recomputing=False,
+        first_end=1 << 30,
+    )  # fmt: skip
+    run = MuteRun(scenario)
+    run.mute_party, run.mute_s = scenario.spec.roles.voters[-1], mute_s
+    run.wires = {key: FaultyWire(Link(delay_s=0.02, is_in_order=True), {}) for key in run.wires}
+    return run
+
+
+@pytest.mark.parametrize("mute_s", [0.0, 0.4])
+@pytest.mark.parametrize(("num_workers", "home"), [(0, ""), (2, ""), (3, ""), (3, "worker-1")])
+def test_the_others_go_on_without_a_voter_that_votes_no_more(num_workers: int, home: str, mute_s: float) -> None:
+    """To the token as the draft-free loop with that loss. A home behind the server does not lose the server for it."""
+    num_lost = 0
+    for seed in range(5):
+        run = mute_run(seed, num_workers, mute_s, home=home)
+        run.run()
+        run.check_end()
+        lost = [event for event in run.peer_events if event.is_alone]
+        assert {event.party for event in lost} <= {run.mute_party}
+        num_lost += len(lost)
+    assert num_lost > 0
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_voter_that_votes_again_counts_again(num_workers: int) -> None:
+    num_back = 0
+    for seed in range(5):
+        run = mute_run(seed, num_workers, 0.2, max_new_tokens=200)
+        run.heard_s = 4.0
+        run.scenario = replace(run.scenario, model_s=dict.fromkeys(run.parties, 0.03))
+        run.run()
+        run.check_end()
+        num_back += any(not event.is_alone for event in run.peer_events)
+    assert num_back > 0
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_who_would_rather_fail_is_told_so_in_every_mode(num_workers: int) -> None:
+    run = mute_run(1, num_workers, 0.0, on_peer_loss="fail")
+    run.run()
+    assert run.done is not None
+    assert run.done.error is not None
+    assert "is there, but has sent nothing that the answer needs for 8." in run.done.error
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_who_waits_is_told_nothing_in_every_mode(num_workers: int) -> None:
+    run = mute_run(1, num_workers, 0.2, on_peer_loss="wait")
+    run.heard_s = 30.0
+    run.run()
+    run.check_end()
+    assert not run.peer_events
