@@ -73,6 +73,9 @@ class TokenEvent:
     cloud_epoch: int = 0
     rtt_s: float = nan  # last measured
     is_alone: bool = False  # decided without the peer
+    shares: dict[str, float] = field(
+        default_factory=dict, hash=False
+    )  # how much each party's vote counted, of sum 1; empty: it was decided elsewhere
     last_voter: str | None = None  # mode "federated": the worker whose vote came last, for which all waited
     logprob: TokenLogprob | None = None  # of this token; None: not asked for (`num_logprobs`)
     top_logprobs: tuple[TokenLogprob, ...] = ()  # of the likeliest tokens, the likeliest first
@@ -259,6 +262,11 @@ class Answer:
         return tuple(event.token for event in self.tokens)
 
     @property
+    def shares(self) -> dict[str, float]:
+        """How much each party's votes counted, on average over the tokens of which it is known here."""
+        return mean_shares(self.tokens)
+
+    @property
     def is_degraded(self) -> bool:
         """Whether some of it was decided without the cloud, or without a worker."""
         return self.statistics.degraded_from is not None
@@ -276,6 +284,13 @@ class Answer:
         home = self.tokens[step].aggregator if peer == SERVER else "the device"  # continues alone
         who = f"{home if peer in (Party.CLOUD, SERVER) else 'the others'} answered without {in_words(peer)}"
         return f"From token {step} on {who} ({(cause or 'it fell silent').rstrip('.')}){until}."
+
+
+def mean_shares(tokens: Sequence[TokenEvent]) -> dict[str, float]:
+    """How much each party's votes counted, on average over the tokens of which it is known."""
+    known = [event.shares for event in tokens if event.shares]
+    parties = dict.fromkeys(party for shares in known for party in shares)
+    return {party: sum(shares.get(party, 0.0) for shares in known) / len(known) for party in parties}
 
 
 def collect(events: Sequence[Event], seed: int) -> Answer:

@@ -107,6 +107,33 @@ def shares(*log_weights: float) -> tuple[float, ...]:
     return tuple(weight / total for weight in weights)
 
 
+def limit_shares(shares: Sequence[float], most: Sequence[float]) -> tuple[float, ...]:
+    """Shares of sum 1 with none above its limit: what is taken off goes to the others in proportion to their shares.
+
+    Where those have none, they get equal parts of it. most: of each, above 0. If all would be above their limits they
+    count the same, as one does that is there alone. Of two parties the limited one has what the other leaves, so that
+    the pair sums to 1 exactly.
+
+    NOT in the paper (DRAGON): a party counts as much as it says that its documents weigh.
+    """
+    limited: set[int] = set()
+    result = tuple(shares)
+    while over := {number for number, share in enumerate(result) if share > most[number]} - limited:
+        limited |= over
+        total = sum(share for number, share in enumerate(shares) if number not in limited)
+        num_free = len(shares) - len(limited)
+        if num_free == 0:
+            return (1.0 / len(shares),) * len(shares)
+        left = 1.0 - sum(most[number] for number in sorted(limited))
+        result = tuple(
+            left * (share / total if total else 1.0 / num_free) if number not in limited else most[number]
+            for number, share in enumerate(shares)
+        )
+        if len(result) == 2:
+            result = tuple(1.0 - left if number in limited else left for number in range(2))
+    return result
+
+
 def target_distribution(device: Distribution, cloud: Distribution, eta_device: float) -> Distribution:
     """p = eta^device q^device + eta^cloud q^cloud (Eq. 4), on the union of both supports.
 

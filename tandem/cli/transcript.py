@@ -21,6 +21,7 @@ from tandem.events import (
     Source,
     SourcesEvent,
     TokenEvent,
+    mean_shares,
 )
 from tandem.topology import PARTIES, SERVER
 
@@ -103,6 +104,7 @@ class Transcript:
             "alone": self.alone,
             "sources": [asdict(source) for source in self.sources],
             "notes": [f"{event.party}: {note}" for event in self._of(SourcesEvent) for note in event.notes],
+            "shares": mean_shares(self.tokens),
             "statistics": asdict(done.statistics) if done else None,
             "tokens": [asdict(event) for event in self.tokens],
             "placements": [asdict(event) for event in self._of(PlacementEvent)],
@@ -164,6 +166,11 @@ class Transcript:
             yield "seed", str(self.seed)
             return
         yield "accepted", self._accepted(statistics, count)
+        if shares := mean_shares(tokens):
+            yield (
+                "votes",
+                "weigh " + ", ".join(f"{name} {100 * share:.0f} %" for name, share in shares.items()),
+            )
         if rounds := self._of(RoundEvent):
             mean = sum(each.length for each in rounds) / len(rounds)
             yield "proposals", f"{len(rounds)}, of {mean:.1f} tokens on average"

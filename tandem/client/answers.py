@@ -65,6 +65,7 @@ def describe(answer: Answer) -> dict[str, Any]:
         ],
         "notes": list(answer.notes),
         "acceptance": _acceptance(answer),
+        "shares": {party: round(share, 4) for party, share in answer.shares.items()},
         "degraded": answer.degraded_reason,
         "statistics": to_plain(answer.statistics),
     }

@@ -149,6 +149,7 @@ def spec_of(config: Config) -> SessionSpec:
         question_weight=weights.question,
         evidence_weight=weights.evidence,
         evidence_memory=weights.memory,
+        max_peer_share=weights.max_peer_share,
         layouts={
             name: layout for name in config.parties if (layout := config.party(name).documents) != "rows"
         },

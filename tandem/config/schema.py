@@ -216,6 +216,13 @@ class WeightsConfig(Settings):
         le=1,
         description="what is kept of this evidence at each token; 1: all of it",
     )
+    max_peer_share: float = Field(
+        default=1.0,
+        gt=0,
+        le=1,
+        description="most that the vote of another party than the one that was asked counts, where documents weigh; 1: "
+        "as much as it says",
+    )
 
     @property
     def scale(self) -> float:
@@ -234,8 +241,8 @@ class LinkConfig(Settings):
     peer_stall_s: float = Field(
         default=15.0,
         gt=0,
-        description="time that a peer which is heard may owe what the answer needs, at least; before its first vote, or "
-        "where it was slow before, up to four times as long",
+        description="how long a peer that is heard may owe what the answer needs, at least, in seconds; before its "
+        "first vote, or where it was slow before, up to four times as long",
     )
     host: str = Field(default="", description="where a party awaits its peer; empty: its node's address")
     port: int = Field(

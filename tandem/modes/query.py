@@ -92,6 +92,9 @@ class Query:
     peer_stall_s: Annotated[float, wire("gg")] = (
         15.0  # how long a peer that is heard may owe a vote or verdict, at least
     )
+    max_peer_share: Annotated[float, wire("hh")] = (
+        1.0  # most that a vote of another party than the home counts, where documents weigh
+    )
     day: Annotated[str, wire("ff")] = ""  # the query's, as 2026-11-25, for chat templates that write it
 
     @property

@@ -50,20 +50,29 @@ IsComplete = Callable[[Sequence[int]], bool]
 
 
 def answer(
-    voters: Sequence[Voter], weights: Sequence[float] | None, is_complete: IsComplete, seed: int | None
+    voters: Sequence[Voter],
+    weights: Sequence[float] | None,
+    is_complete: IsComplete,
+    seed: int | None,
+    most: Sequence[float] | None = None,
 ) -> list[int]:
-    """The tokens of an answer. weights: one for each voter; None: by the votes' log weights. seed: None is greedy."""
+    """The tokens of an answer. weights: one for each voter; None: by the votes' log weights. seed: None is greedy.
+
+    most: what each voter may count by its log weights (`limit`); None: anything.
+    """
     tokens: list[int] = []
     while not is_complete(tokens):
         votes = [voter(tokens) for voter in voters]
-        target = mix(votes, weights)
+        target = mix(votes, weights, most)
         tokens.append(greedy(target) if seed is None else draw(target, seed, step=len(tokens)))
     return tokens
 
 
-def dual(device: Voter, cloud: Voter, is_complete: IsComplete, seed: int | None) -> list[int]:
-    """Both draft, both vote; how much each counts depends on its documents."""
-    return answer([device, cloud], None, is_complete, seed)
+def dual(
+    device: Voter, cloud: Voter, is_complete: IsComplete, seed: int | None, max_peer_share: float = 1.0
+) -> list[int]:
+    """Both draft, both vote; how much each counts depends on its documents, and the cloud has a limit."""
+    return answer([device, cloud], None, is_complete, seed, [1.0, max_peer_share])
 
 
 def solo(party: Voter, is_complete: IsComplete, seed: int | None) -> list[int]:
@@ -77,10 +86,14 @@ def speculative(cloud: Voter, is_complete: IsComplete, seed: int | None) -> list
 
 
 def federated(
-    workers: Sequence[Voter], weights: Sequence[float] | None, is_complete: IsComplete, seed: int | None
+    workers: Sequence[Voter],
+    weights: Sequence[float] | None,
+    is_complete: IsComplete,
+    seed: int | None,
+    most: Sequence[float] | None = None,
 ) -> list[int]:
     """A server drafts and has no vote; the workers' votes are mixed by fixed weights, or by their documents (None)."""
-    return answer(workers, weights, is_complete, seed)
+    return answer(workers, weights, is_complete, seed, most)
 
 
 def reader(
@@ -131,6 +144,7 @@ def answer_with_losses(
     present: Callable[[int], Sequence[int]],
     is_complete: IsComplete,
     seed: int | None,
+    most: Sequence[float] | None = None,
 ) -> list[int]:
     """Only some voters are there at each step; the others' weight is shared out, and without any the drafter goes on.
 
@@ -141,7 +155,8 @@ def answer_with_losses(
     while not is_complete(tokens):
         here = present(len(tokens))
         votes = [voters[number](tokens) for number in here] or [drafter(tokens)]
-        target = mix(votes, renormalize(weights, here))
+        limits = None if most is None else [most[number] for number in here] or [1.0]
+        target = mix(votes, renormalize(weights, here), limits)
         tokens.append(greedy(target) if seed is None else draw(target, seed, step=len(tokens)))
     return tokens
 
@@ -157,10 +172,34 @@ def renormalize(weights: Sequence[float] | None, here: Sequence[int]) -> list[fl
     return [weight / total if total else 1 / len(left) for weight in left]
 
 
-def mix(votes: Sequence[Vote], weights: Sequence[float] | None) -> Probabilities:
+def limit(weights: Sequence[float], most: Sequence[float]) -> list[float]:
+    """Weights of sum 1, none above its limit: those above have it, the others share the rest as they shared before.
+
+    Whoever is above then has its limit, too. If nobody is left, all count the same.
+    """
+    limited: list[int] = []
+    shared = list(weights)
+    while over := [n for n in range(len(weights)) if n not in limited and shared[n] > most[n]]:
+        limited = sorted(limited + over)
+        free = [n for n in range(len(weights)) if n not in limited]
+        if not free:
+            return [1 / len(weights)] * len(weights)
+        left = 1.0 - sum(most[n] for n in limited)
+        total = sum(weights[n] for n in free)
+        for n in limited:
+            shared[n] = most[n] if len(weights) > 2 else 1.0 - left  # a pair has sum 1 exactly
+        for n in free:
+            shared[n] = left * (weights[n] / total if total else 1 / len(free))
+    return shared
+
+
+def mix(
+    votes: Sequence[Vote], weights: Sequence[float] | None, most: Sequence[float] | None = None
+) -> Probabilities:
     """The target distribution. Sums run in the voters' order, so that every party computes the same bits."""
     if weights is None:
         weights = shares(*(vote.log_weight for vote in votes))
+        weights = weights if most is None else limit(weights, most)
     target = []
     for token in range(len(votes[0].probabilities)):
         mass = weights[0] * votes[0].probabilities[token]

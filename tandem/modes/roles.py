@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from tandem.aggregation.rules import limit_shares
+from tandem.aggregation.rules import shares as log_shares
 from tandem.topology import Topology
 
 
@@ -51,11 +53,18 @@ class Roles:
         """Whether each vote comes with the log weight of its party's documents, which decides how much it counts."""
         return all(weight is None for weight in self.weights)
 
-    def shares(self, voters: Sequence[int]) -> tuple[float, ...]:
-        """How much each of these parties counts where weights are fixed: their weights, renormalised if some are lost.
+    def shares(
+        self, voters: Sequence[int], log_weights: Sequence[float] = (), max_peer_share: float = 1.0
+    ) -> tuple[float, ...]:
+        """How much each of these parties counts (eta), of sum 1. voters: indices of the topology, in order.
 
-        Half each, and so on, where all of them have weight 0. voters: indices of the topology, in order.
+        By the log weights of their votes, of which nobody's but the home's counts more than `max_peer_share`; where
+        weights are fixed, by these, renormalised if some are lost: half each, and so on, where all have weight 0.
         """
+        if self.weighs_by_documents:
+            home = self.topology.index(self.topology.home)
+            most = [1.0 if voter == home else max_peer_share for voter in voters]
+            return limit_shares(log_shares(*log_weights), most)
         weights = [self.roles[voter].weight or 0.0 for voter in voters]
         if len(weights) == len(self.weights):
             return tuple(weights)

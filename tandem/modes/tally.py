@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from tandem.aggregation.distributions import Distribution
 from tandem.aggregation.race_lists import Race, RaceList, RaceResult, RaceVote, decide_race
-from tandem.aggregation.rules import mix_by_weights, shares
+from tandem.aggregation.rules import mix_by_weights
 from tandem.codecs.base import Codec
 from tandem.codecs.race_lists import read_vote
 from tandem.codecs.token import read_token
@@ -82,13 +82,9 @@ class Tally:
         return votes[0] if len(votes) == 1 else mix_by_weights(votes, self.shares(position))
 
     def shares(self, position: int = 0) -> tuple[float, ...]:
-        """How much each voter counts there: by its documents, or by the weights of the roles.
-
-        What is left of the voters is scaled to sum 1 either way.
-        """
-        if self.roles.weighs_by_documents:
-            return shares(*self._row(self.ballot.log_weights, position))
-        return self.roles.shares(self.ballot.voters)
+        """How much each voter counts there (`Roles.shares`)."""
+        log_weights = self._row(self.ballot.log_weights, position)
+        return self.roles.shares(self.ballot.voters, log_weights, self.spec.max_peer_share)
 
     def decide_race(
         self, votes: Sequence[RaceVote], position: int = 0, shortlists: Sequence[RaceList] | None = None

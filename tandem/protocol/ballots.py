@@ -271,6 +271,24 @@ class BallotBox:
         """What each drafter says after this prefix, in the topology's order."""
         return tuple(self.entries[drafter].get(digest) for drafter in self._drafters)
 
+    def shares_on(
+        self, digest: bytes, voters: Sequence[str], max_peer_share: float, *, is_own: bool
+    ) -> dict[str, float]:
+        """How much each vote on this prefix counts (`Roles.shares`), for the home; empty: it is decided elsewhere.
+
+        is_own: decided here, by the votes that are held.
+        """
+        if len(voters) == 1:
+            return {voters[0]: 1.0}
+        entries = [self.entries[voter].get(digest) for voter in voters]
+        if not is_own or None in entries:
+            return {}
+        weights = [
+            entry.log_weight for entry in entries if entry is not None and entry.log_weight is not None
+        ]
+        indices = [self._roles.topology.index(voter) for voter in voters]
+        return dict(zip(voters, self._roles.shares(indices, weights, max_peer_share), strict=True))
+
     def find_last_voter(self, digest: bytes, voters: Sequence[str]) -> str | None:
         """Whose vote on this prefix came last; None where one voter decides, drafters vote, or it is not known here."""
         arrived_s = {

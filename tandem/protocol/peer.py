@@ -437,7 +437,6 @@ class Peer:
         much longer as the opening takes at 10 kbit/s."""
         return max(4 * self.round_trips.known_s, MIN_TIMEOUT_S) + margin_s + self._repeats.extra_s
 
-
     def find_problem(
         self, margin_s: float, stall_s: float, now_s: float, *, has_others_behind: bool = False
     ) -> Problem | None:

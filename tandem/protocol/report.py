@@ -62,6 +62,7 @@ class CommitRecord:
     is_alone: bool  # decided without a peer
     is_degraded: bool  # because that is lost
     is_last: bool
+    shares: Mapping[str, float]  # how much each vote counted; empty: it was decided elsewhere
     committed_s: float  # since the query was opened
     last_voter: str | None = None  # whose vote came last, of several
     logprobs: Logprobs | None = None  # where they are wanted and known
@@ -268,6 +269,7 @@ class Reporter:
             cloud_epoch=cloud_epoch,
             rtt_s=self._last_rtt_s,
             is_alone=record.is_alone,
+            shares=dict(record.shares),
             last_voter=record.last_voter,
             **_name_logprobs(decided.token, record.logprobs),
         )

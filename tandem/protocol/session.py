@@ -509,6 +509,7 @@ class Session:
         """Commit one token, and drop all that cannot count any more."""
         digest, epochs = self.prefix.digest, tuple(self.log.epochs.values())
         drafts, voters = self.ballots.drafts_on(digest), self.voters
+        shares = self.ballots.shares_on(digest, voters, self.spec.max_peer_share, is_own=result is not None)
         told = self.routes.last_voter(verdict, decided.step)
         last_voter = told or self.ballots.find_last_voter(digest, voters)
         self.log.append(decided, now_s)
@@ -526,6 +527,7 @@ class Session:
             is_alone=is_degraded or not self.peers,
             is_degraded=is_degraded,
             is_last=self.end.reason is not None,
+            shares=shares,
             committed_s=now_s - self.log.opened_s,
             last_voter=last_voter,
         )

@@ -417,7 +417,8 @@ class Witness:
                 return None
             votes.append(reference.Vote(mass, weight))
         weights = None if spec.roles.weighs_by_documents else spec.roles.shares(ballot.voters)
-        target = reference.mix(votes, weights)
+        most = [1.0 if name == spec.home else spec.max_peer_share for name in names]
+        target = reference.mix(votes, weights, most)
         if spec.sampling.temperature == 0:
             return reference.greedy(target)
         return reference.draw(target, spec.seed, len(tokens))
@@ -627,11 +628,17 @@ def _make_pair(kind: str, seed: int) -> tuple[Scenario, str, str]:
         peer_loss_margin_s=0.1,
         race_depth=rng.choice([0, 1, 2, 2]),
         vocab_size=VOCAB,
+        max_peer_share=_pick_limit(seed),
     )
     link, model_s = Link(delay_s=rng.choice([0.0, 0.01])), dict.fromkeys(map(str, PARTIES), 0.01)
     scenario = Scenario(seed=seed, spec=spec, link=link, first_end=first_end, model_s=model_s)
     hostile = Party.DEVICE if kind == "asker" else Party.CLOUD
     return scenario, hostile, hostile.other
+
+
+def _pick_limit(seed: int) -> float:
+    """Most that the hostile party's vote counts. Drawn apart, so that recorded seeds keep the rest."""
+    return random.Random(number("limit", seed)).choice([1.0, 1.0, 0.5, 0.3])
 
 
 def _make_chain(kind: str, seed: int) -> tuple[Scenario, str, str]:
@@ -640,8 +647,9 @@ def _make_chain(kind: str, seed: int) -> tuple[Scenario, str, str]:
     num_workers = rng.choice([2, 3]) if kind in ("worker", "server") else 0
     scenario = make_chain_scenario(seed, num_workers)
     spec = change_spec(
-        scenario.spec, vocab_size=VOCAB, uplink_budget_bits=0, on_peer_loss=rng.choice(["wait", "continue"])
-    )
+        scenario.spec, vocab_size=VOCAB, uplink_budget_bits=0, on_peer_loss=rng.choice(["wait", "continue"]),
+        max_peer_share=_pick_limit(seed),
+    )  # fmt: skip
     scenario = replace(scenario, spec=spec, faults=(), cancel_s=None, is_rounding=False, restarts=0.0)
     ends: dict[str, tuple[str, str]] = {
         "speculative-cloud": (Party.CLOUD, Party.DEVICE),

@@ -455,10 +455,11 @@ def expected_answer(scenario: Scenario, events: Sequence[PeerEvent] = ()) -> lis
     if scenario.is_dual:
         if len(voters) == 1:
             return reference.solo(voters[0], is_complete, seed)
-        return reference.dual(voters[0], voters[1], is_complete, seed)
+        return reference.dual(voters[0], voters[1], is_complete, seed, spec.max_peer_share)
     weights = None if spec.roles.weighs_by_documents else spec.weights or (1.0,)
+    most = [1.0 if name == spec.home else spec.max_peer_share for name in names]
     if events:
-        return reference.answer_with_losses(voters, weights, drafter, present, is_complete, seed)
+        return reference.answer_with_losses(voters, weights, drafter, present, is_complete, seed, most)
     if len(voters) == 1:
         return reference.speculative(voters[0], is_complete, seed)
-    return reference.federated(voters, weights, is_complete, seed)
+    return reference.federated(voters, weights, is_complete, seed, most)

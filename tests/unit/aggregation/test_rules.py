@@ -17,6 +17,7 @@ from tandem.aggregation.rules import (
     draft_rule,
     draw,
     keep_probability,
+    limit_shares,
     residual,
     result_distribution,
     shares,
@@ -25,6 +26,7 @@ from tandem.aggregation.rules import (
     target_given_drafts,
 )
 from tandem.errors import ConfigError, ProtocolError
+from tandem.modes import reference
 from tandem.topology import Party
 from tests.distributions import from_dense
 
@@ -265,3 +267,54 @@ def test_bad_temperature(temperature: float) -> None:
         ConfigError, match=r"^The temperature must be finite and >= 0, got .*; set 0 to be greedy"
     ):
         draft_rule("coupled", temperature)
+
+
+# ---- a limit to what a party's vote counts ---------------------------------------------------------------------
+
+LIMITED = [
+    ((0.25, 0.75), (1.0, 0.75), (0.25, 0.75)),
+    ((0.25, 0.75), (1.0, 0.5), (0.5, 0.5)),
+    ((0.0, 1.0), (1.0, 0.25), (0.75, 0.25)),
+    ((0.5, 0.5), (1.0, 1.0), (0.5, 0.5)),
+    ((0.9, 0.1), (1.0, 0.5), (0.9, 0.1)),
+    ((0.9, 0.1), (0.25, 0.25), (0.5, 0.5)),
+    ((1.0,), (0.25,), (1.0,)),
+    ((0.0, 0.0, 1.0), (1.0, 1.0, 0.5), (0.25, 0.25, 0.5)),
+    ((0.125, 0.25, 0.625), (1.0, 0.25, 0.25), (0.5, 0.25, 0.25)),
+    ((0.25, 0.25, 0.5), (0.25, 0.25, 0.25), (1 / 3, 1 / 3, 1 / 3)),
+    ((0.125, 0.125, 0.25, 0.5), (1.0, 1.0, 0.3125, 0.3125), (0.1875, 0.1875, 0.3125, 0.3125)),
+]
+"""Shares, limits, and the shares within them; binary fractions, so to the bit. In the last but one example all are
+above; in the last what the fourth gives away lifts the third above its limit."""
+
+
+@pytest.mark.parametrize(("before", "most", "after"), LIMITED)
+def test_no_share_is_above_its_limit(
+    before: tuple[float, ...], most: tuple[float, ...], after: tuple[float, ...]
+) -> None:
+    assert limit_shares(before, most) == after
+    assert tuple(reference.limit(before, most)) == after
+
+
+@given(
+    st.lists(st.floats(-700.0, 700.0) | st.just(-math.inf), min_size=1, max_size=6),
+    st.floats(0.01, 1.0),
+    st.booleans(),
+)
+def test_the_limit_is_that_of_the_reference_page_to_the_bit(
+    log_weights: list[float], limit: float, has_home: bool
+) -> None:
+    """What is left has sum 1, keeps its order, and only where all would be above is anybody above."""
+    before = shares(*log_weights)
+    most = [limit] * len(before)
+    if has_home:
+        most[0] = 1.0
+    after = limit_shares(before, most)
+    assert after == tuple(reference.limit(before, most))
+    assert sum(after) == pytest.approx(1.0, abs=1e-12)
+    if len(after) == 2:
+        assert sum(after) == 1.0
+    if sum(most) >= 1.0:
+        assert all(share <= bound + 1e-12 for share, bound in zip(after, most, strict=True))
+    if limit == 1.0:
+        assert after == before

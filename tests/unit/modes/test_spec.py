@@ -19,7 +19,7 @@ WIRE = {
     "vocab_size": "o", "device_decode_line": "p", "cloud_decode_line": "q", "only": "r", "device_filter": "s",
     "cloud_filter": "t", "history": "u", "chat_query": "v", "show_drafts": "w", "workers": "x", "weights": "y",
     "race_depth": "z", "num_logprobs": "aa", "committed": "bb", "condensed": "cc", "layouts": "dd",
-    "has_several_models": "ee", "day": "ff", "peer_stall_s": "gg",
+    "has_several_models": "ee", "day": "ff", "peer_stall_s": "gg", "max_peer_share": "hh",
 }  # fmt: skip
 """A change here is a change of `PROTOCOL_VERSION`."""
 

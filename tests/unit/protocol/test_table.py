@@ -43,11 +43,11 @@ from tandem.messages import (
 from tandem.modes.spec import SessionSpec
 from tandem.protocol.aggregating import AggregatingTable
 from tandem.protocol.estimating import ProfilingTable, SchedulingTable
+from tandem.protocol.liveness import LONGEST_TICK_S
 from tandem.protocol.log import MAX_AHEAD
 from tandem.protocol.outbox import Send
 from tandem.protocol.peer import PROBE_BYTES
 from tandem.protocol.prefix import Prefix
-from tandem.protocol.liveness import LONGEST_TICK_S
 from tandem.protocol.session import ABANDONED_S, LINGER_S
 from tandem.protocol.table import (
     MAX_CLOSED_SESSIONS,

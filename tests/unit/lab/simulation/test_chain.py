@@ -533,7 +533,9 @@ def alike_after_a_loss(patch: pytest.MonkeyPatch) -> None:
 
 def not_renormalized(patch: pytest.MonkeyPatch) -> None:
     """A lost worker's weight is left out of the mixture, and the others keep theirs."""
-    patch.setattr(Roles, "shares", lambda self, voters: [self.roles[voter].weight or 0.0 for voter in voters])
+    patch.setattr(
+        Roles, "shares", lambda self, voters, *_: [self.roles[voter].weight or 0.0 for voter in voters]
+    )
 
 
 def weights_shifted(patch: pytest.MonkeyPatch) -> None:

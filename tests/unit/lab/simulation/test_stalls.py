@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -11,17 +10,17 @@ import pytest
 
 from tandem.errors import Code
 from tandem.events import PeerEvent, TokenEvent
-from tandem.messages import ListRequest, Local, decode
+from tandem.messages import LinkFrame, ListRequest, Local
 from tandem.protocol.liveness import MAX_STALLS
 from tandem.protocol.outbox import Send
+from tandem.protocol.session import PROGRESS
 from tandem.topology import PARTIES, Party
-from tandem_lab.simulation.chain import ChainRun
-from tandem_lab.simulation.chain_scenario import make_chain_scenario
-from tandem_lab.simulation.faults import FaultyWire
 from tandem_lab.simulation.link import Link
 from tandem_lab.simulation.specs import change_spec
 from tandem_lab.simulation.virtual import Outcome, VirtualRun
+from tandem_lab.simulation.watched import WatchedRun
 from tandem_lab.simulation.world import VOCAB, World, codec_for, stop_rule
+from tests.unit.lab.simulation.test_chain import calm
 from tests.unit.lab.simulation.world import PLACEMENTS, Case, agree, make_spec, synchronous
 
 STALL_S = 2.0
@@ -56,14 +55,18 @@ def long_run(seed: int, num_tokens: int, **changes: Any) -> VirtualRun:
 def mute(run: VirtualRun, is_mute: Callable[[], bool]) -> None:
     """What the cloud's decoder says gets no farther while `is_mute`; its coordinator asks it again and again."""
 
-    def is_lost(party: Party, send: Send) -> bool:
+    def is_lost(party: str, send: Send) -> bool:
         return party is Party.CLOUD and isinstance(send.message, Local) and is_mute()
 
     run.is_lost = is_lost  # type: ignore[method-assign]
 
 
 def mute_from(run: VirtualRun, num_tokens: int) -> None:
-    mute(run, lambda: len(run.outcome.tokens[Party.DEVICE]) >= num_tokens)
+    def is_mute() -> bool:
+        session = run.session(Party.DEVICE)
+        return session is None or len(session.prefix) >= num_tokens
+
+    mute(run, is_mute)
 
 
 def peers_of(outcome: Outcome) -> list[PeerEvent]:
@@ -97,7 +100,9 @@ def test_who_would_rather_fail_is_told_that_the_cloud_is_there(placement: str) -
     outcome = case_of(1, placement=placement, on_peer_loss="fail").run(60.0, lambda run: mute_from(run, 0))
     assert outcome.done is not None
     assert outcome.done.error is not None
-    assert outcome.done.error.startswith("The cloud is there, but has sent nothing that the answer needs for 8.")
+    assert outcome.done.error.startswith(
+        "The cloud is there, but has sent nothing that the answer needs for 8."
+    )
     assert outcome.done.error.endswith("s; see its log, or set on_peer_loss to 'continue' or 'wait'.")
     assert outcome.done.fault is not None
     assert outcome.done.fault.code is Code.LOST
@@ -151,15 +156,21 @@ def test_a_cloud_that_sends_no_longer_list_is_given_up() -> None:
     num_lost = 0
     for seed in range(6):
         run = long_run(
-            seed, 30, placement="mirror", race_depth=1, vocab_size=VOCAB, draft_rule="coupled", temperature=1.0
+            seed,
+            30,
+            placement="mirror",
+            race_depth=1,
+            vocab_size=VOCAB,
+            draft_rule="coupled",
+            temperature=1.0,
         )
-        receive = run._receive_frame
+        cross = run.cross
 
-        def drop(party: Party, frame: bytes, receive: Any = receive) -> None:
-            if not isinstance(decode(frame).body, ListRequest):
-                receive(party, frame)
+        def drop(party: str, peer: str, frame: LinkFrame, cross: Any = cross) -> None:
+            if not isinstance(frame.body, ListRequest):
+                cross(party, peer, frame)
 
-        run._receive_frame = drop  # type: ignore[method-assign]
+        run.cross = drop  # type: ignore[method-assign]
         outcome = run.run(100.0)
         assert outcome.done is not None
         num_lost += len(peers_of(outcome)) > 0
@@ -192,7 +203,7 @@ def test_a_device_that_was_suspended_takes_its_own_stall_for_none_of_the_cloud(
         case = case_of(seed, placement="mirror", on_peer_loss="continue")
         run = case.make()
         for party in suspended:
-            run.at(0.1, partial(run.stall, party, 50.0), None)
+            run.at(0.1, partial(run.stall, party, 50.0))
         outcome = run.run(200.0)
         assert agree(outcome) == expected(case)
         assert not peers_of(outcome)
@@ -201,40 +212,37 @@ def test_a_device_that_was_suspended_takes_its_own_stall_for_none_of_the_cloud(
 # ---- modes whose drafter has no vote ---------------------------------------------------------------------------
 
 
-class MuteRun(ChainRun):
-    """The decoder of one party is heard no more from some time on."""
+class MuteRun(WatchedRun):
+    """What one party says to the answer is heard no more from some time on; it goes on to acknowledge."""
 
     mute_party = "cloud"
     mute_s = 0.0
     heard_s = 1e9
 
-    def _deliver(self, party: str, sends: Any) -> None:
+    def cross(self, party: str, peer: str, frame: LinkFrame) -> None:
         is_mute = party == self.mute_party and self.mute_s <= self.now_s < self.heard_s
-        super()._deliver(party, [send for send in sends if not (is_mute and isinstance(send.message, Local))])
+        if not (is_mute and isinstance(frame.body, PROGRESS)):
+            super().cross(party, peer, frame)
 
 
 def mute_run(seed: int, num_workers: int, mute_s: float, **changes: Any) -> MuteRun:
-    scenario = make_chain_scenario(seed, num_workers)
-    changes = {"peer_stall_s": STALL_S, "on_peer_loss": "continue", "home": "", "pacing": "pipelined", **changes}
+    changes = {"peer_stall_s": STALL_S, "on_peer_loss": "continue", "pacing": "pipelined", **changes}
     if num_workers:
-        changes["workers"] = scenario.spec.roles.voters
-    scenario = replace(
-        scenario, spec=change_spec(scenario.spec, **changes), faults=(), cancel_s=None, is_recomputing=False,
-        first_end=1 << 30,
-    )  # fmt: skip
-    run = MuteRun(scenario)
-    run.mute_party, run.mute_s = scenario.spec.roles.voters[-1], mute_s
-    run.wires = {key: FaultyWire(Link(delay_s=0.02, is_in_order=True), {}) for key in run.wires}
+        changes["workers"] = tuple(f"worker-{number}" for number in range(1, num_workers + 1))
+    run = MuteRun(calm(seed, num_workers, delay_s=0.02, pass_s=0.03, **changes))
+    run.mute_party, run.mute_s = run.spec.roles.voters[-1], mute_s
     return run
 
 
 @pytest.mark.parametrize("mute_s", [0.0, 0.4])
 @pytest.mark.parametrize(("num_workers", "home"), [(0, ""), (2, ""), (3, ""), (3, "worker-1")])
-def test_the_others_go_on_without_a_voter_that_votes_no_more(num_workers: int, home: str, mute_s: float) -> None:
+def test_the_others_go_on_without_a_voter_that_votes_no_more(
+    num_workers: int, home: str, mute_s: float
+) -> None:
     """To the token as the draft-free loop with that loss. A home behind the server does not lose the server for it."""
     num_lost = 0
-    for seed in range(5):
-        run = mute_run(seed, num_workers, mute_s, home=home)
+    for seed in range(4):
+        run = mute_run(seed, num_workers, mute_s, home=home, max_new_tokens=40)
         run.run()
         run.check_end()
         lost = [event for event in run.peer_events if event.is_alone]
@@ -246,10 +254,9 @@ def test_the_others_go_on_without_a_voter_that_votes_no_more(num_workers: int, h
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_a_voter_that_votes_again_counts_again(num_workers: int) -> None:
     num_back = 0
-    for seed in range(5):
+    for seed in range(4):
         run = mute_run(seed, num_workers, 0.2, max_new_tokens=200)
         run.heard_s = 4.0
-        run.scenario = replace(run.scenario, model_s=dict.fromkeys(run.parties, 0.03))
         run.run()
         run.check_end()
         num_back += any(not event.is_alone for event in run.peer_events)
@@ -260,9 +267,10 @@ def test_a_voter_that_votes_again_counts_again(num_workers: int) -> None:
 def test_who_would_rather_fail_is_told_so_in_every_mode(num_workers: int) -> None:
     run = mute_run(1, num_workers, 0.0, on_peer_loss="fail")
     run.run()
-    assert run.done is not None
-    assert run.done.error is not None
-    assert "is there, but has sent nothing that the answer needs for 8." in run.done.error
+    done = run.outcome.done
+    assert done is not None
+    assert done.error is not None
+    assert "is there, but has sent nothing that the answer needs for 8." in done.error
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
