@@ -25,6 +25,7 @@ from tandem.config.schema import Config
 from tandem.errors import ProtocolError, TandemError, describe_origin
 from tandem.messages import DecoderFailed, decode, decode_link, encode
 from tandem.protocol.outbox import ActorKind, Send
+from tandem.protocol.routes import MAX_REASON_CHARS
 from tandem.topology import PARTIES, at_start
 from tandem.transport.memory import Bus
 from tandem.transport.port import DataPlane, Endpoint, NewPlane
@@ -32,9 +33,6 @@ from tandem.transport.port import DataPlane, Endpoint, NewPlane
 T = TypeVar("T")
 
 _log = logging.getLogger("tandem")
-
-MAX_REASON_CHARS = 10_000
-"""A reason why a query failed is cut here, far below the size of a message."""
 
 
 def remedy_for(party: str) -> str:

@@ -11,91 +11,127 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from tandem.codecs.base import MAX_VOCAB
+from tandem.codecs.race_lists import MAX_LISTED
+from tandem.config.parties import RowLayout
 from tandem.config.sampling import SamplingParams
 from tandem.config.schema import DecodingConfig
 from tandem.conversation import Message, join_questions
 from tandem.errors import Code, GenerationError
-from tandem.topology import Party, at_start
+from tandem.topology import MAX_PARTIES, Party, at_start
 
 PeerLoss = Literal["continue", "wait", "fail"]
+ChatQuery = Literal["last", "all", "condensed"]
 
 MAX_TOP_LOGPROBS = 20
 """Likeliest tokens that a query may ask for, as OpenAI has it."""
 
 
-def wire(name: str) -> Any:
-    """What a field is called where it crosses a link, which may be slow. No two fields may have the same name."""
-    return Field(alias=name)
+MAX_DOCUMENTS, MAX_LINE, MAX_SCALE, MAX_WAIT_S = 1 << 16, 8, 1e6, 1e9
+"""Bounds of fields below, far above what anybody needs: documents of a party, numbers of an offline profile, factors of
+scores, seconds."""
+MAX_ENDS, MAX_TURNS, MAX_COMMITTED = 256, 4096, 1 << 18
+"""Tokens that end an answer, earlier messages and earlier tokens of one query."""
+
+
+def wire(name: str, **bounds: Any) -> Any:
+    """What a field is called where it crosses a link, which may be slow, and which values it takes there (pydantic's
+    constraints). No two fields may have the same name."""
+    return Field(alias=name, **bounds)
+
+
+PartyName = Annotated[str, Field(min_length=1, max_length=128)]
+Word = Annotated[str, Field(max_length=256)]
+Token = Annotated[int, Field(ge=0, lt=MAX_VOCAB)]
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+Share = Annotated[Finite, Field(ge=0, le=1)]
+Number = Annotated[Finite, Field(ge=-MAX_SCALE, le=MAX_SCALE)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Query:
-    """One query as a user asks it; `SessionSpec` knows its rules, too."""
+    """One query as a user asks it; `SessionSpec` knows its rules, too.
 
-    session: Annotated[int, wire("a")]  # 32 bits, names the query on the link
+    Bounds hold for what is read from a peer (`SessionSpec.from_json`), before anything of it is kept.
+    """
+
+    session: Annotated[int, wire("a", ge=0, lt=1 << 32)]  # names the query on the link
     query: Annotated[str, wire("b")]
     seed: Annotated[
-        int, wire("c")
-    ]  # 64 bits; with the retrieved documents, models and codec it determines the answer
+        int, wire("c", ge=0, lt=1 << 64)
+    ]  # with the retrieved documents, models and codec it determines the answer
     sampling: Annotated[SamplingParams, wire("d")]
     decoding: Annotated[DecodingConfig, wire("e")]  # an experiment may bring another placement
-    documents: Annotated[dict[str, int], wire("f")] = field(hash=False)  # to retrieve, by party
-    relevance_scale: Annotated[float, wire("g")]  # how much a document's score counts
-    question_weight: Annotated[float, wire("h")]  # how much the question's likelihood in a row counts
+    documents: Annotated[
+        dict[PartyName, Annotated[int, Field(ge=0, le=MAX_DOCUMENTS)]], wire("f", max_length=MAX_PARTIES)
+    ] = field(hash=False)  # to retrieve, by party
+    relevance_scale: Annotated[Finite, wire("g", ge=0, le=MAX_SCALE)]  # how much a document's score counts
+    question_weight: Annotated[
+        Finite, wire("h", ge=-1, le=100)
+    ]  # how much the question's likelihood in a row counts
     evidence_weight: Annotated[
-        float, wire("i")
+        Finite, wire("i", ge=0, le=100)
     ]  # how much that of the answer so far counts; 0: static weights
-    evidence_memory: Annotated[float, wire("j")]  # what is kept of its evidence at each step
+    evidence_memory: Annotated[Finite, wire("j", ge=0, le=1)]  # what is kept of its evidence at each step
     on_peer_loss: Annotated[PeerLoss, wire("k")]
-    peer_loss_margin_s: Annotated[float, wire("l")]  # silence allowed beyond max(4 RTT, 0.5 s)
-    weights_fingerprints: Annotated[dict[str, str], wire("m")] = field(
+    peer_loss_margin_s: Annotated[
+        Finite, wire("l", ge=0, le=MAX_WAIT_S)
+    ]  # silence allowed beyond max(4 RTT, 0.5 s)
+    weights_fingerprints: Annotated[dict[PartyName, Word], wire("m", max_length=MAX_PARTIES)] = field(
         default_factory=dict, hash=False
     )  # of the models that the answer begins with, by party; of those who are not named any will do
-    eos_token_ids: Annotated[tuple[int, ...], wire("n")] = ()
-    vocab_size: Annotated[int, wire("o")] = MAX_VOCAB  # tokens of the models, which share a tokenizer
+    eos_token_ids: Annotated[tuple[Token, ...], wire("n", max_length=MAX_ENDS)] = ()
+    vocab_size: Annotated[int, wire("o", ge=1, le=MAX_VOCAB)] = (
+        MAX_VOCAB  # tokens of the models, which share a tokenizer
+    )
     device_decode_line: Annotated[
-        tuple[float, ...], wire("p")
+        tuple[Number, ...], wire("p", max_length=MAX_LINE)
     ] = ()  # of the offline profile; empty: there is none
-    cloud_decode_line: Annotated[tuple[float, ...], wire("q")] = ()
-    only: Annotated[str | None, wire("r")] = (
+    cloud_decode_line: Annotated[tuple[Number, ...], wire("q", max_length=MAX_LINE)] = ()
+    only: Annotated[PartyName | None, wire("r")] = (
         None  # this party answers by itself, and nothing crosses the link
     )
     device_filter: Annotated[str, wire("s")] = (
         ""  # metadata that documents must have: a JSON object; empty: any
     )
     cloud_filter: Annotated[str, wire("t")] = ""
-    history: Annotated[tuple[Message, ...], wire("u")] = ()  # earlier questions and answers
-    chat_query: Annotated[str, wire("v")] = (
+    history: Annotated[
+        tuple[Message, ...], wire("u", max_length=MAX_TURNS)
+    ] = ()  # earlier questions and answers
+    chat_query: Annotated[ChatQuery, wire("v")] = (
         "last"  # what finds documents: the "last" question, "all", or `condensed`
     )
     show_drafts: Annotated[bool, wire("w")] = (
         False  # the client receives the home's drafts before they are committed
     )
-    workers: Annotated[tuple[str, ...], wire("x")] = ()  # mode "federated": who votes
-    weights: Annotated[tuple[float, ...], wire("y")] = ()  # of each worker, of sum 1; none: by its documents
-    race_depth: Annotated[int, wire("z")] = (
+    workers: Annotated[
+        tuple[PartyName, ...], wire("x", max_length=MAX_PARTIES)
+    ] = ()  # mode "federated": who votes
+    weights: Annotated[
+        tuple[Share, ...], wire("y", max_length=MAX_PARTIES)
+    ] = ()  # of each worker, of sum 1; none: by its documents
+    race_depth: Annotated[int, wire("z", ge=0, le=MAX_LISTED)] = (
         0  # tokens of the first race list of a vote; 0: whole distributions
     )
-    num_logprobs: Annotated[int | None, wire("aa")] = (
+    num_logprobs: Annotated[Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None, wire("aa")] = (
         None  # likeliest tokens that come with each token and its log probability; None: neither
     )
     committed: Annotated[
-        tuple[int, ...], wire("bb")
+        tuple[Token, ...], wire("bb", max_length=MAX_COMMITTED)
     ] = ()  # tokens that an earlier run of this query committed
     condensed: Annotated[str, wire("cc")] = ""  # the question as the home's model wrote it; empty: it did not
-    layouts: Annotated[dict[str, str], wire("dd")] = field(
+    layouts: Annotated[dict[PartyName, RowLayout], wire("dd", max_length=MAX_PARTIES)] = field(
         default_factory=dict, hash=False
     )  # how documents stand in rows, by party, where not each has its own (`protocol.rows`)
     has_several_models: Annotated[bool, wire("ee")] = (
         False  # parties whose documents weigh against each other have, or may have, different models
     )
-    peer_stall_s: Annotated[float, wire("gg")] = (
+    peer_stall_s: Annotated[Finite, wire("gg", gt=0, le=MAX_WAIT_S)] = (
         15.0  # how long a peer that is heard may owe a vote or verdict, at least
     )
-    max_peer_share: Annotated[float, wire("hh")] = (
+    max_peer_share: Annotated[Finite, wire("hh", gt=0, le=1)] = (
         1.0  # most that a vote of another party than the home counts, where documents weigh
     )
-    day: Annotated[str, wire("ff")] = ""  # the query's, as 2026-11-25, for chat templates that write it
+    day: Annotated[Word, wire("ff")] = ""  # the query's, as 2026-11-25, for chat templates that write it
 
     @property
     def search_text(self) -> str:

@@ -57,11 +57,13 @@ class SessionSpec(Query):
         try:
             return _JSON.validate_json(text, strict=True)
         except ValidationError as error:
-            problem = error.errors(include_url=False)[0]
+            problem = error.errors(include_url=False, include_context=False)[0]
             name, *inner = problem["loc"] or ("JSON",)
             where = ".".join(map(str, (_NAMES.get(str(name), name), *inner)))
+            value = problem["input"]
+            got = f", got {value:g}" if isinstance(value, int | float) and abs(value) < MAX_SHOWN else ""
             raise ProtocolError(
-                f"The spec of a session is malformed at {where} ({problem['msg']}); "
+                f"The spec of a session is malformed at {where:.60} ({problem['msg']:.200}{got}); "
                 "install the same version of tandem-rag everywhere."
             ) from None
         except ConfigError as error:  # of a group of settings
@@ -71,8 +73,10 @@ class SessionSpec(Query):
             ) from None
 
 
+MAX_SHOWN = 1e15
+"""Numbers below are quoted where they are refused."""
 _JSON = TypeAdapter(SessionSpec)
 _NAMES: dict[str, str] = {
-    hint.__metadata__[0].alias: name for name, hint in get_type_hints(Query, include_extras=True).items()
+    hint.__metadata__[-1].alias: name for name, hint in get_type_hints(Query, include_extras=True).items()
 }
 """Of the fields, by those under which they cross a link."""

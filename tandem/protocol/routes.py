@@ -40,6 +40,12 @@ from tandem.topology import Topology, in_words
 LISTENERS: tuple[ActorKind, ...] = ("decoder", "aggregator", "profiler", "scheduler")
 P = TypeVar("P", bound=Proposal)
 
+MAX_REASON_CHARS = 10_000
+"""Of a cancellation."""
+MAX_NOTES, MAX_LINE_CHARS = 64, 2_000
+"""Notes of a party besides the ids of its documents, and characters of each of both."""
+BYTES_PER_TOKEN, MAX_FIXED_BYTES = 16, 4096
+"""Of an encoded distribution, at most, for each token of the vocabulary and besides: a vote in full has 4 per token."""
 IN_TURN = (Verdict, ListRequest)
 """What a party may send for the next step only if it decides that step. Which party does, the verdicts before say."""
 
@@ -197,8 +203,13 @@ class Routes:
                 self._check_resync(source, body)
             case ListRequest() if body.depth < 1:
                 raise ProtocolError(f"{source} asked for {body.depth} tokens of a vote; check its version.")
-            case Sources() if body.party != self.topology.index(source):
-                self._check_relayed(source, body.party)
+            case Sources():
+                self._check_sources(source, body)
+            case Cancel() if len(body.reason) > MAX_REASON_CHARS:
+                raise ProtocolError(
+                    f"{source} gave a reason of {len(body.reason)} characters, which has at most {MAX_REASON_CHARS}; "
+                    "check its version."
+                )
             case _:
                 pass
 
@@ -245,7 +256,30 @@ class Routes:
         count = len(proposal.tokens)
         self._check_values(source, "distributions", proposal.payloads, count, is_due=self.rules.needs_drafts)
         self._check_values(source, "log weights", proposal.log_weights, count)
+        self._check_payloads(source, proposal.payloads)
         _check_weights(source, proposal.log_weights)
+
+    def _check_sources(self, source: str, sources: Sources) -> None:
+        """What it names of documents is kept for the client: no more than there may be, in a line each."""
+        if sources.party != self.topology.index(source):
+            self._check_relayed(source, sources.party)
+        most = self.spec.num_documents(self.topology.name(sources.party)) + MAX_NOTES
+        lines = (*sources.ids, *sources.notes)
+        longest = max(map(len, lines), default=0)
+        if len(lines) > most or longest > MAX_LINE_CHARS:
+            raise ProtocolError(
+                f"{source} named {len(lines)} documents and notes of up to {longest} characters, but at most {most} of "
+                f"{MAX_LINE_CHARS} are taken; check its version."
+            )
+
+    def _check_payloads(self, source: str, payloads: Sequence[bytes]) -> None:
+        most = BYTES_PER_TOKEN * self.spec.vocab_size + MAX_FIXED_BYTES
+        longest = max(map(len, payloads), default=0)
+        if longest > most:
+            raise ProtocolError(
+                f"{source} sent a distribution of {longest} bytes, but one over {self.spec.vocab_size} tokens has at "
+                f"most {most}; check its codec."
+            )
 
     def _check_values(
         self, source: str, what: str, values: Sequence[object], count: int, *, is_due: bool = False
@@ -268,6 +302,7 @@ class Routes:
                 f"A proposal of {MAX_PROPOSAL} tokens has {MAX_PROPOSAL + 1} votes at most "
                 f"(got {len(votes.digests)} from {source}); check its version."
             )
+        self._check_payloads(source, votes.payloads)
         due = len(votes.digests) if self.roles.weighs_by_documents else 0
         if len(votes.log_weights) != due:
             raise ProtocolError(

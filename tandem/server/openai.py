@@ -52,6 +52,8 @@ MODEL = "tandem"
 """The model of all parties together; `only` lets one of them answer."""
 MAX_INPUTS = 2048
 """Texts of one request for embeddings, as OpenAI has it."""
+MAX_INPUT_BYTES = 65_536
+"""Of each of them: an embedder reads the beginning alone, and a longer one would keep it from searching."""
 ANSWER_LENGTHS = ("max_completion_tokens", "max_tokens", "max_new_tokens")
 """Names of the same option."""
 LOGPROBS = ("logprobs", "top_logprobs")
@@ -168,9 +170,9 @@ async def _complete(request: Request, service: Service, shape: Shape, wanted: Co
     try:
         async with AsyncExitStack() as stack:
             stack.push_async_callback(query.close)
-            num_prompt_tokens = await service.tandem.acount_tokens(*wanted.texts)
-            completion = Completion(shape, wanted, service.fingerprint, num_prompt_tokens)
             await while_connected(request.receive, query.fetch_first_token())
+            num_prompt_tokens = await service.tandem.acount_tokens(*wanted.texts)  # of what was not refused
+            completion = Completion(shape, wanted, service.fingerprint, num_prompt_tokens)
             if not wanted.is_stream:
                 return JSONResponse(await while_connected(request.receive, completion.whole(query)))
             stack.pop_all()  # the response closes the query
@@ -397,6 +399,12 @@ def _read_inputs(body: dict[str, Any]) -> Sequence[str]:
         )
     if len(texts) > MAX_INPUTS:
         raise bad_request(f"input holds {len(texts)} texts, but a request has at most {MAX_INPUTS}.", "input")
+    longest = max(len(text.encode("utf-8", "surrogatepass")) for text in texts)
+    if longest > MAX_INPUT_BYTES:
+        raise bad_request(
+            f"input holds a text of {longest} bytes, but one has at most {MAX_INPUT_BYTES}; cut it into parts.",
+            "input",
+        )
     return texts
 
 

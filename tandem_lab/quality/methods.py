@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from tandem.config.parties import RowLayout
 from tandem.errors import ConfigError, nearest
 from tandem.topology import PARTIES, Party
 
@@ -23,7 +24,9 @@ class Method:
     parties: tuple[Party, ...]  # whose documents
     is_context: bool = False  # context aggregation: all in one row, instead of output aggregation: a row each
     weights: Literal["static", "dynamic", "evidence"] = "evidence"  # output aggregation: how rows count
-    layout: str = "rows"  # of output aggregation: how documents stand in rows, as `protocol.rows` has it
+    layout: RowLayout = (
+        "rows"  # of output aggregation: how documents stand in rows, as `protocol.rows` has it
+    )
     is_ideal: bool = False  # of output aggregation: each token by the document that tells it best
     pick: Literal["", "best", "each", "right"] = ""
     # of context aggregation: the best of both parties, the best of each, or what holds the answer, whatever the counts

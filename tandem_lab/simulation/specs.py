@@ -7,6 +7,7 @@ from dataclasses import fields, replace
 from typing import Any
 
 from tandem.client.request import spec_of
+from tandem.config.parties import RowLayout
 from tandem.config.sampling import SamplingParams
 from tandem.config.schema import Config, DecodingConfig
 from tandem.modes.spec import SessionSpec
@@ -50,5 +51,6 @@ def vary_layouts(spec: SessionSpec, seed: int) -> SessionSpec:
     """How the documents of each party stand in rows, mostly each in its own. Drawn apart, so that recorded seeds keep
     the rest of their query."""
     rng = random.Random(number("layouts", seed))
-    drawn = {party: rng.choice(["rows", "rows", "rows", "joined", "both"]) for party in spec.documents}
+    layouts: list[RowLayout] = ["rows", "rows", "rows", "joined", "both"]
+    drawn = {party: rng.choice(layouts) for party in spec.documents}
     return replace(spec, layouts={party: layout for party, layout in drawn.items() if layout != "rows"})

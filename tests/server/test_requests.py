@@ -249,3 +249,30 @@ def test_curl(served: Served) -> None:
 def test_every_event_has_a_name() -> None:
     assert set(EVENT_NAMES) == set(get_args(Event))
     assert len(set(EVENT_NAMES.values())) == len(EVENT_NAMES)
+
+
+def test_a_text_beyond_what_an_embedder_reads_is_refused_before_any_work(http: httpx.Client) -> None:
+    names = [known["id"] for known in http.get("/v1/models").json()["data"]]
+    body = {"model": names[1], "input": ["short", "x" * 65_537]}
+    response = http.post("/v1/embeddings", json=body)
+    assert (response.status_code, response.json()["error"]["param"]) == (400, "input")
+    assert "a text of 65537 bytes" in response.json()["error"]["message"]
+    assert http.post("/v1/embeddings", json={**body, "input": "x" * 65_536}).status_code == 200
+
+
+def test_no_token_of_a_prompt_that_is_refused_is_counted(
+    http: httpx.Client, tandem: Tandem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted: list[str] = []
+
+    async def count(*texts: str) -> int:
+        counted.extend(texts)
+        return len(texts)
+
+    monkeypatch.setattr(tandem, "acount_tokens", count)
+    long = [{"role": "user", "content": "1234567890" * 130_000}]
+    response = http.post(CHAT, json=chat(messages=long))
+    assert (response.status_code, response.json()["error"]["code"]) == (400, "context_length_exceeded")
+    assert counted == []
+    assert http.post(CHAT, json=chat(max_tokens=1)).status_code == 200
+    assert len(counted) > 0

@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import fields, replace
+from math import inf, nan
+from typing import Any
 
 import pytest
 
 from tandem.codecs import RaceLists
-from tandem.messages import LinkFrame, ListRequest, Local, Proposal, Rejoin, Sources
+from tandem.errors import ProtocolError
+from tandem.messages import (
+    LinkFrame,
+    ListRequest,
+    Local,
+    Logprobs,
+    Proposal,
+    Rejoin,
+    Sources,
+    Tail,
+    decode_link,
+    encode,
+)
 from tandem.modes.proposing import MAX_PROPOSAL
 from tandem.protocol import ballots
 from tandem.protocol.ballots import MAX_ENTRIES, BallotBox
@@ -19,6 +34,8 @@ from tandem.topology import Party
 from tandem_lab.simulation.hostile import count_items
 from tandem_lab.simulation.specs import make_spec
 from tandem_lab.simulation.world import VOCAB, distribution
+from tests.unit.protocol.test_rights import SPECS, TRIES, Try, opened
+from tests.unit.protocol.test_rights import frame as framed
 
 DRAFT = Proposal(
     party=1, step=0, digest=Prefix(1).digest, tokens=(1,), payloads=(b"x",), log_weights=(0.0,), decode_us=1
@@ -144,3 +161,78 @@ def test_sources_that_a_peer_names_again_and_again_are_passed_on_for_a_while() -
         server.receive(replace(frame(sources), number=number + 1), 0.1, "ben")
     assert len(server.sessions[1].peers["ada"].deliveries) == MAX_SOURCES
     assert server.num_refused_frames == 0
+
+
+# ---- every field of every body ---------------------------------------------------------------------------------
+
+HUGE, MANY, LONG = (1 << 64) - 1, 100_000, 1 << 20
+MAX_KEPT = 24_000
+"""Things that a party may hold of a query after any one frame, as `count_items` counts them: bytes by 64."""
+KNOWN = Logprobs(logprob=-1.0, top_ids=(), top_logprobs=())
+EXTREMES: dict[type, tuple[Any, ...]] = {
+    bool: (True, False),
+    int: (0, 1, 63, 1 << 31, HUGE),
+    str: ("", "x" * LONG, "\n\N{RIGHT-TO-LEFT OVERRIDE}"),
+    bytes: (bytes(LONG),),
+}
+ITEMS: dict[str, tuple[Any, ...]] = {
+    "digests": (bytes(8),), "payloads": (b"", bytes(LONG)), "log_weights": (nan, inf, -inf, 3e38),
+    "ids": ("", "x" * LONG), "notes": ("", "x" * LONG),
+    "tail": (Tail(), Tail(logprobs=(KNOWN,) * 300, lost=(63,) * 300)),
+}  # fmt: skip
+"""Of sequences whose items are no whole numbers."""
+
+
+def is_long(item: Any) -> bool:
+    """Whether many of it fit no frame."""
+    return isinstance(item, Tail) or (isinstance(item, str | bytes) and len(item) > 8)
+
+
+def extremes(body: Any) -> Iterator[Any]:
+    """The same body with one field as large, small, long or strange as a frame holds it."""
+    for field in fields(body):
+        before = getattr(body, field.name)
+        if field.name in ("digest", "incarnation"):
+            continue  # of a fixed size: any value is as good as another
+        if isinstance(before, tuple):
+            items = ITEMS.get(field.name, (0, HUGE))
+            counts = {item: (1, 3) if is_long(item) else (1, 3, MANY) for item in items}
+            values = [(), *((item,) * count for item in items for count in counts[item])]
+        else:
+            least = {"party": 64, "decider": 64, "next_decider": 64}.get(field.name, HUGE + 1)
+            values = [
+                value
+                for value in EXTREMES.get(type(before), ())
+                if not isinstance(value, int) or value < least
+            ]
+            assert values or field.name == "fault", f"{type(body).__name__}.{field.name} is not tried"
+        yield from (replace(body, **{field.name: value}) for value in values)
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_no_field_of_a_frame_makes_a_party_hold_much_or_fail(name: str) -> None:
+    """Below, above and of another length than anything honest, at whoever takes such a body in."""
+    num_tried = num_refused = 0
+    for each in (each for each in TRIES if each.name == name and each.is_legal):
+        for body in extremes(each.body):
+            table = opened(SPECS[name], each.party)
+            try:
+                data = encode(framed(body))
+            except ProtocolError:
+                continue  # no frame holds it
+            num_tried += 1
+            num_refused += receive(table, each, data)
+    assert num_tried > 100 or name.startswith("solo")
+    assert num_refused > num_tried / 10 or name.startswith("solo")
+
+
+def receive(table: CoordinatorTable, each: Try, data: bytes) -> int:
+    """Whether the frame was refused; whatever it was, little is held."""
+    try:
+        sends = table.receive(decode_link(data), 0.2, each.source)
+    except ProtocolError:
+        return 1
+    held = count_items(list(table.sessions.values()))
+    assert held < MAX_KEPT, each
+    assert sum(count_items(send.message) for send in sends) < MAX_KEPT, each
+    return table.num_refused_frames

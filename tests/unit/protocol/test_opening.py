@@ -144,7 +144,9 @@ def test_a_device_gets_no_more_of_a_distribution_than_the_interface_gives() -> N
     asked = make_spec(mode="speculative", num_logprobs=MAX_TOP_LOGPROBS)
     check_spec(SessionSpec.from_json(asked.to_json()), DevicesConfig().max_answer_tokens)
     greedy = replace(asked, num_logprobs=MAX_TOP_LOGPROBS + 1)
-    with pytest.raises(ProtocolError, match="at most 20 for num_logprobs \\(got 21\\)"):
+    with pytest.raises(
+        ProtocolError, match="num_logprobs \\(Input should be less than or equal to 20, got 21\\)"
+    ):
         check_spec(SessionSpec.from_json(greedy.to_json()), DevicesConfig().max_answer_tokens)
 
 
