@@ -33,7 +33,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from benchmarks._common import finish, new_parser, summary
-from tandem_lab.reliability import hostile, malformed, outages, soak
+from tandem_lab.reliability import hostile, malformed, outages
 from tandem_lab.reliability.bench import Bench, Trial, running
 
 COUNTS = {"outages": 50, "kills": 20, "soak": 300, "hostile": 1000, "frames": 1_000_000}
@@ -89,7 +89,7 @@ def run_kills(bench: Bench, count: int, random: Random) -> dict[str, Any]:
             "started_s": summary([row["started_s"] for row in rows]),
             "rejoined_s": summary([row["rejoined_s"] for row in rows]),
         }
-    results["settled_s"] = soak.settle(bench)
+    results["settled_s"] = outages.settle(bench)
     return results
 
 
@@ -161,7 +161,7 @@ def run(what: str, bench: Bench, count: int, seconds: float, random: Random) -> 
         case "kills":
             return run_kills(bench, count, random)
         case "soak":
-            return soak.soak(bench, count, random, _print_sometimes)
+            return outages.soak(bench, count, random, _print_sometimes)
         case "hostile":
             return run_hostile(bench, count, random)
         case _:

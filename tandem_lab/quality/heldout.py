@@ -12,8 +12,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 
-from tokenizers import Tokenizer
-
 from tandem.client.request import spec_of
 from tandem.codecs import Codec
 from tandem.config.schema import Config
@@ -23,11 +21,7 @@ from tandem.retrieval.build import build_index
 from tandem.retrieval.embedding import TextEmbedder
 from tandem.retrieval.retriever import Retriever
 from tandem.topology import PARTIES, Party
-from tandem_lab.quality.document_sets import Counts, search
 from tandem_lab.quality.local import LocalPair
-from tandem_lab.quality.methods import METHODS
-from tandem_lab.quality.qa import told_text
-from tandem_lab.quality.teacher_forcing import Case, Teacher
 from tandem_lab.simulation.specs import change_spec
 from tandem_lab.training.synthetic import Question, World, make_world
 
@@ -46,21 +40,6 @@ class HeldoutAnswer:
     num_tokens: int
     device_acceptance: float  # share of drafts that were committed
     cloud_acceptance: float
-
-    @property
-    def is_exact(self) -> bool:
-        """Letter for letter."""
-        return self.given == self.wanted
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IdealAnswer:
-    """One question, each token by the document that tells it best."""
-
-    wanted: str
-    given: str  # the tokens of the wanted answer that some document's row holds more probable than all others
-    is_note_found: bool  # the documents that were retrieved hold the first fact
-    is_page_found: bool  # and the second
 
     @property
     def is_exact(self) -> bool:
@@ -107,36 +86,6 @@ def ask_heldout(
             for question in questions:
                 for setting in settings:
                     yield _ask(pair, _alone(spec, ALONE[setting]), question, setting)
-
-
-def ask_ideal(
-    engine: Engine, embedder: TextEmbedder, config: Config, *, num_questions: int = 200, seed: int = 11
-) -> Iterator[IdealAnswer]:
-    """Every question with both sides' documents and ideal weights, teacher-forced; tells what weights cannot mend."""
-    teacher = Teacher(dict.fromkeys(PARTIES, engine), config.weights)
-    counts = Counts(config.device.num_documents, config.cloud.num_documents)
-    tokenizer = Tokenizer.from_str(engine.tokenizer_json)
-    for world, questions in worlds(num_questions, seed):
-        with tempfile.TemporaryDirectory() as folder:
-            retrievers = retrievers_of(world, Path(folder), embedder)
-            for question in questions:
-                found = search(retrievers, question.text, [counts], is_halved=False)
-                wanted = tuple(tokenizer.encode(f" {question.answer}", add_special_tokens=False).ids)
-                case = Case(question.text, question.text, wanted)
-                losses = teacher.losses(case, found, {"oracle": METHODS["oracle"]}, [counts])[
-                    "oracle", counts
-                ]
-                texts = {text.strip() for text in found.texts}
-                note = next(
-                    one for one in world.notes if (one.name, one.domain) == (question.name, question.domain)
-                )
-                page = next(one for one in world.pages if one.title == question.title)
-                yield IdealAnswer(
-                    wanted=question.answer,
-                    given=told_text(engine, wanted, losses),
-                    is_note_found=note.text in texts,
-                    is_page_found=page.text in texts,
-                )
 
 
 def _ask(pair: LocalPair, spec: SessionSpec, question: Question, setting: str) -> HeldoutAnswer:

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from tandem.errors import ProtocolError
 from tandem.messages import decode_link
-from tandem_lab.reliability import hostile, malformed, outages, soak, targets
+from tandem_lab.reliability import hostile, malformed, outages, targets
 from tandem_lab.reliability.bench import Bench, Watched, running
 
 SETTINGS = (
@@ -68,7 +68,7 @@ def test_an_answer_that_lost_or_repeated_a_token_would_be_found() -> None:
 @pytest.mark.nightly("cuts, kills and soaks of two processes over minutes")
 def test_a_soak_leaves_nothing_behind(bench: Bench) -> None:
     files = bench.device.measure()["files"]
-    result = soak.soak(bench, 5, Random(4), lambda outcomes, held: None)
+    result = outages.soak(bench, 5, Random(4), lambda outcomes, held: None)
     assert result["outcomes"]["wrong"] == result["outcomes"]["failed"] == 0
     assert result["left"]["cloud"]["sessions"] == result["left"]["device"]["sessions"] == 0
     assert result["left"]["device"]["files"] <= files

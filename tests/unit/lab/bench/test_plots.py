@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,6 @@ from tandem_lab.bench import dual, federated, speculative
 from tandem_lab.bench.records import Cell
 from tandem_lab.bench.systems import DUAL, FEDERATED, SPECULATIVE
 from tandem_lab.netlab.bundled import bundled
-from tandem_lab.plots import save
 from tandem_lab.simulation.pacing import Conditions, play_answer
 from tests.unit.lab.bench.cells import (
     PROPOSING,
@@ -22,7 +20,6 @@ from tests.unit.lab.bench.cells import (
     VOTING,
     WORKERS_S,
     cell,
-    proposed,
     proposing_cell,
     voted,
     voting_cell,
@@ -83,35 +80,6 @@ def test_figures_are_drawn(tmp_path: Path) -> None:
     draw(cells()[:1], tmp_path)
 
 
-def words_of(monkeypatch: pytest.MonkeyPatch, found: list[Cell], folder: Path) -> str:
-    """What stands in the first picture of the suite `latency`."""
-    monkeypatch.setattr(plots, "save", lambda figure, path: save(figure, path.with_suffix(".svg")))
-    draw(found, folder)
-    return words(folder / "latency.svg")
-
-
-def test_one_round_trip_is_drawn_as_bars(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    paces = {"CRCG/device": [0.061], "DRDG/TW": [0.165, 0.175, 0.185], "Tandem/mirror": [0.064]}
-    joined = cell({"Tandem/mirror": [0.063]}, setting=replace(SETTING, deployment="join"))
-    shown = words_of(monkeypatch, [cell(paces), joined], tmp_path)
-    of_mirror = ("Tandem/mirror", "Tandem/mirror, join link", "64.0", "63.0")
-    for word in ("CRCG/device", "61.0", "175.0", "RTT 300 ms", *of_mirror):
-        assert word in shown
-    assert "injected round trip (ms)" not in shown
-
-
-def test_deployments_are_lines_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    paces = {"CRCG/device": [0.06], "Tandem/device/algorithm1": [0.07], "Tandem/mirror": [0.065]}
-    settings = [
-        replace(SETTING, rtt_s=rtt_s, deployment=deployment)
-        for rtt_s in (0.0, 0.3)
-        for deployment in ("ray", "join")
-    ]
-    shown = words_of(monkeypatch, [cell(paces, setting) for setting in settings], tmp_path)
-    for name in paces:
-        assert {name, f"{name}, join link"} <= set(shown.splitlines())
-
-
 def test_a_file_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(TandemError, match="cannot be written"):
         draw(cells()[:1], tmp_path / "none")
@@ -132,25 +100,6 @@ def test_throughput_and_lengths_are_drawn(tmp_path: Path) -> None:
     timing = play_answer(Conditions(rtt_s=0.1), "stop_and_wait", 3, lambda step: step % 4 > 0, 40)
     plots.plot_lengths({"always 3": timing}, bundled("walk"), tmp_path / "one.svg")
     assert "always 3" in words(tmp_path / "one.svg")
-
-
-def test_a_long_legend_leaves_the_picture_its_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plots, "save", lambda figure, path: save(figure, path.with_suffix(".svg")))
-    records = [proposed(system.name, 0.05) for system in SPECULATIVE]
-    found = [
-        proposing_cell(replace(PROPOSING, deployment=deployment), *records) for deployment in ("ray", "join")
-    ]
-    plots.plot_throughput(speculative.SUITE, found, tmp_path)
-    svg = (tmp_path / "throughput.svg").read_text("utf-8")
-    assert {"pipelined", "pipelined, join link"} <= set(words(tmp_path / "throughput.svg").splitlines())
-    frame = re.search(r'id="axes_1">.*?<path d="(.*?)"', svg, re.S)
-    assert frame is not None
-    across, down = (
-        [float(each) for each in axis]
-        for axis in zip(*re.findall(r"([\d.]+) ([\d.]+)", frame[1]), strict=True)
-    )
-    assert max(across) - min(across) > 4 * 72  # inches in points
-    assert max(down) - min(down) > 2 * 72
 
 
 def test_a_picture_has_every_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

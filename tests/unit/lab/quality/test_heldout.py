@@ -18,7 +18,7 @@ from tandem.config.schema import Config
 from tandem.corpora import WEIGHTS
 from tandem.engine.engine import Engine
 from tandem.retrieval.embedding import Embedder
-from tandem_lab.quality.heldout import ask_heldout, ask_ideal, heldout_spec
+from tandem_lab.quality.heldout import ask_heldout, heldout_spec
 
 NUM_QUESTIONS = 36
 
@@ -42,16 +42,3 @@ def test_both_parties_answer_and_neither_does_alone() -> None:
     assert shares["device"] <= 0.30
     assert shares["cloud"] <= 0.50
     assert shares["both"] - max(shares["device"], shares["cloud"]) >= 0.4
-
-
-def test_ideal_weights_answer_what_was_retrieved_and_read() -> None:
-    """12 questions of one world: nothing is told that was not found."""
-    engine = Engine.load(str(WEIGHTS), num_threads=1)
-    ideal = list(
-        ask_ideal(engine, Embedder.load("offline", num_threads=1), Config().with_names(), num_questions=12)
-    )
-    assert len(ideal) == 12
-    assert sum(one.is_exact for one in ideal) >= 9
-    for one in ideal:
-        assert one.is_exact <= (one.is_note_found and one.is_page_found)
-        assert one.is_exact or len(one.given) < len(one.wanted)

@@ -73,14 +73,6 @@ def test_the_rest_of_a_scenario_does_not_depend_on_who_is_asked() -> None:
     assert (scenario.drafter, scenario.spec.decoding.max_proposal, len(scenario.faults)) == ("good", 1, 2)
 
 
-@pytest.mark.parametrize("num_workers", [2, 5])
-def test_every_run_gives_the_tokens_of_the_draft_free_loop(num_workers: int) -> None:
-    seeds = [seed for seed in range(9) if make_chain_scenario(seed, num_workers).spec.decoding.home]
-    assert len(seeds) > 1
-    for seed in seeds:
-        fuzz.play(seed, roles=f"federated-{num_workers}")
-
-
 @pytest.mark.parametrize("pacing", ["stop_and_wait", "pipelined"])
 def test_who_is_asked_does_not_show_in_the_answer(pacing: str) -> None:
     for seed in range(2):

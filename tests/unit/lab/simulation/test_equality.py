@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -12,6 +13,7 @@ from tandem.aggregation.document_weights import Weights
 from tandem.events import DoneEvent, SourcesEvent, TokenEvent
 from tandem.topology import PARTIES, Party
 from tandem_lab.simulation.link import Link
+from tandem_lab.simulation.oracle import has_oracle
 from tandem_lab.simulation.specs import change_spec
 from tandem_lab.simulation.virtual import VirtualRun
 from tests.unit.lab.simulation.world import (
@@ -19,11 +21,32 @@ from tests.unit.lab.simulation.world import (
     Case,
     World,
     agree,
+    answer,
     distribution,
     make_case,
     make_spec,
     synchronous,
 )
+
+
+def test_the_token_wise_loop_over_a_perfect_link_is_the_reference() -> None:
+    num_compared = 0
+    for seed in range(60):
+        spec = make_spec(seed, placement="device", max_window=1)
+        if has_oracle(spec):
+            assert agree(Case(spec, Link()).run()) == answer(spec)
+            num_compared += 1
+    assert num_compared > 30
+
+
+@pytest.mark.parametrize("party", PARTIES)
+def test_a_party_that_answers_solo_is_the_reference(party: Party) -> None:
+    for seed in range(20):
+        spec = replace(make_spec(seed), only=party)
+        if has_oracle(spec):
+            outcome = Case(spec, Link()).run()
+            assert tuple(outcome.tokens[party]) == answer(spec)
+
 
 NUM_SEEDS = (60, pytest.param(200, marks=pytest.mark.nightly("more seeds")))
 
