@@ -99,7 +99,7 @@ def answers(
             _, outcome = pair.answer(
                 spec, link=LINK, decode_s=lambda party, rng: rng.uniform(*DECODE_S[str(party)]), seed=seed
             )
-            events = [event for event in outcome.events if isinstance(event, TokenEvent)]
+            events = outcome.of(TokenEvent)
             flags = [2 * bool(event.device_accepted) + bool(event.cloud_accepted) for event in events]
             yield f"{rule}/{placement}/{temperature:g}", [[event.token for event in events], flags]
 

@@ -75,7 +75,7 @@ class Predictor:
         if key not in self._references:
             at_once = replace(setting, rtt_s=0.0)
             self._references[key] = tuple(
-                tuple(token.token for token in tokens_of(outcome))
+                tuple(token.token for token in outcome.of(TokenEvent))
                 for outcome in self._answers(TOKEN_WISE, at_once)
             )
         return self._references[key]
@@ -121,11 +121,6 @@ class Predictor:
         return system.treatment.apply_to(spec)
 
 
-def tokens_of(outcome: Outcome) -> list[TokenEvent]:
-    """What was committed."""
-    return [event for event in outcome.events if isinstance(event, TokenEvent)]
-
-
 def sequence_wise_s(lengths: Sequence[int], device_s: float, cloud_s: float, rtt_s: float) -> float:
     """Seconds a token of sequence-wise synchronisation if both sides write answers of these lengths: the device writes
     its own while the cloud's is written and crosses.
@@ -168,7 +163,7 @@ def least_span_s(
 
 def _least_s(outcomes: Sequence[Outcome], setting: Setting) -> float:
     decode_s = dict(zip(PARTIES, setting.floors_s or (0.0, 0.0), strict=True))
-    answers = [tokens_of(outcome) for outcome in outcomes]
+    answers = [outcome.of(TokenEvent) for outcome in outcomes]
     spans_s = (
         least_span_s(
             [{Party.DEVICE: t.device_accepted, Party.CLOUD: t.cloud_accepted} for t in tokens],
@@ -181,7 +176,7 @@ def _least_s(outcomes: Sequence[Outcome], setting: Setting) -> float:
 
 
 def _observed(outcomes: Sequence[Outcome]) -> Prediction:
-    answers = [tokens_of(outcome) for outcome in outcomes]
+    answers = [outcome.of(TokenEvent) for outcome in outcomes]
     num_tokens = sum(map(len, answers))
     gaps = num_tokens - len(answers)
     spans_s = sum(tokens[-1].committed_s - tokens[0].committed_s for tokens in answers)

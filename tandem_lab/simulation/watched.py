@@ -422,17 +422,14 @@ class WatchedRun(VirtualRun):
             if not has_oracle(self.spec):
                 return
             expected = expected_answer(self.scenario, self.peer_events)
-        committed = (
-            self.committed if self.scenario.is_dual and together is None else self.committed[:together]
-        )
-        if committed != list(expected[:together]):
+        if self.committed[:together] != list(expected[:together]):
             step = common_length(self.committed, expected)
             raise InvariantError(f"the answer differs from the draft-free one at step {step}")
 
     def _check_counters(self, done: DoneEvent) -> None:
-        found = done.statistics
         if not self.scenario.is_dual:
             return
+        found = done.statistics
         if found.num_divergences and not (self.counts["slips"] or self._is_answer_open()):
             raise InvariantError(f"{found.num_divergences} divergences, but none was planted")
         is_lost = self.counts["losses"] or self.counts["queue crashes"]

@@ -50,7 +50,7 @@ def run(spec: SessionSpec, link: Link = SLOW_LINK) -> Outcome:
 
 def tokens_of(outcome: Outcome) -> list[TokenEvent]:
     assert outcome.done is not None
-    return [event for event in outcome.events if isinstance(event, TokenEvent)]
+    return outcome.of(TokenEvent)
 
 
 def as_text(tokens: Sequence[int]) -> str:

@@ -151,7 +151,7 @@ def test_a_perfect_link_sees_no_resend_and_no_lingering(placement: str, delay_s:
 
 def test_events_of_a_run() -> None:
     outcome = Case(make_spec(5, placement="device", max_new_tokens=8), Link(delay_s=0.02)).run()
-    tokens = [event for event in outcome.events if isinstance(event, TokenEvent)]
+    tokens = outcome.of(TokenEvent)
     assert isinstance(outcome.events[-1], DoneEvent)
     assert sorted(event.party for event in outcome.events if isinstance(event, SourcesEvent)) == sorted(
         PARTIES

@@ -59,10 +59,10 @@ def check(seed: int, link: Link) -> None:
     assert outcome.done is not None
     assert outcome.done.reason == "length"
     assert outcome.tokens[Party.DEVICE] == outcome.tokens[Party.CLOUD] == expected.tokens[Party.DEVICE]
-    tokens = [event for event in outcome.events if isinstance(event, TokenEvent)]
+    tokens = outcome.of(TokenEvent)
     assert [event.step for event in tokens] == list(range(NUM_TOKENS))
     assert [event.aggregator for event in tokens] == [PARTIES[step % 2] for step in range(NUM_TOKENS)]
-    handovers = [event for event in outcome.events if isinstance(event, PlacementEvent)]
+    handovers = outcome.of(PlacementEvent)
     assert len(handovers) == NUM_TOKENS
     assert outcome.done.statistics.num_divergences == 0
 
@@ -74,7 +74,7 @@ def test_handover_at_every_token_changes_nothing(seed: int) -> None:
 
 def test_random_placement_hands_over_about_half_the_time() -> None:
     outcome = run(3, Link(delay_s=0.05), placement="random")
-    tokens = [event for event in outcome.events if isinstance(event, TokenEvent)]
+    tokens = outcome.of(TokenEvent)
     by_cloud = sum(event.aggregator is Party.CLOUD for event in tokens)
     assert 60 <= by_cloud <= 140  # 200 fair coins: outside with probability 1e-8
     assert outcome.tokens[Party.DEVICE] == run(3, Link(), max_window=1).tokens[Party.DEVICE]

@@ -27,10 +27,6 @@ from tests.unit.lab.simulation.world import (
 FOREVER = 1e9
 
 
-def tokens_of(outcome: Outcome) -> list[TokenEvent]:
-    return [event for event in outcome.events if isinstance(event, TokenEvent)]
-
-
 def long_case(seed: int, cut_s: tuple[float, float] | None, **changes: object) -> Case:
     """16 tokens unless end-of-sequence comes first; half a second or so without a cut."""
     spec = make_spec(seed, max_new_tokens=16, evidence_memory=0.5, **changes)
@@ -54,8 +50,8 @@ def test_a_device_that_was_suspended_does_not_lose_its_cloud(
             run.at(0.05 + 0.02 * seed, partial(run.stall, party, 3.0))
         outcome = run.run(100)
         assert outcome.done is not None
-        assert not [event for event in outcome.events if isinstance(event, PeerEvent)], seed
-        assert tuple(event.token for event in tokens_of(outcome)) == expected(case)
+        assert not outcome.of(PeerEvent), seed
+        assert tuple(event.token for event in outcome.of(TokenEvent)) == expected(case)
 
 
 @pytest.mark.parametrize("placement", PLACEMENTS)
@@ -68,7 +64,7 @@ def test_a_cut_that_never_ends_leaves_the_device_to_finish_alone(placement: str)
         outcome = run.run(100)
         assert outcome.done is not None
         assert outcome.done.reason in ("eos", "stop", "length")
-        tokens = tokens_of(outcome)
+        tokens = outcome.of(TokenEvent)
         assert [event.token for event in tokens] == outcome.tokens[Party.DEVICE]
         alone = [event.step for event in tokens if event.is_alone]
         assert outcome.done.statistics.degraded_from == (alone[0] if alone else None)
@@ -78,7 +74,7 @@ def test_a_cut_that_never_ends_leaves_the_device_to_finish_alone(placement: str)
         if alone:
             num_degraded += 1
             assert alone == list(range(alone[0], len(tokens)))
-            lost = [event for event in outcome.events if isinstance(event, PeerEvent)]
+            lost = outcome.of(PeerEvent)
             assert [event.is_alone for event in lost] == [True]
             assert lost[0].step <= alone[0]  # pairs that were complete at the loss are decided as pairs
             assert all(
@@ -99,7 +95,7 @@ def test_after_a_cut_the_cloud_adopts_and_both_end_equal(placement: str) -> None
         run = case.make()
         outcome = run.run(100)
         assert outcome.done is not None
-        tokens = tokens_of(outcome)
+        tokens = outcome.of(TokenEvent)
         num_together = next((event.step for event in tokens if event.is_alone), len(tokens))
         assert [event.token for event in tokens] == outcome.tokens[Party.DEVICE]
         assert tuple(event.token for event in tokens[:num_together]) == expected(case)[:num_together]
@@ -126,7 +122,7 @@ def test_placement_cloud_gets_its_cloud_back() -> None:
         assert parties == [Party.DEVICE, Party.CLOUD][: len(parties)]
         changes.append(len(parties))
         if len(parties) == 2:
-            together = [event.aggregator for event in tokens_of(outcome) if not event.is_alone]
+            together = [event.aggregator for event in outcome.of(TokenEvent) if not event.is_alone]
             assert set(together) <= {Party.CLOUD}
     assert changes.count(2) > 10
 
@@ -236,7 +232,7 @@ def _away(seed: int, on_peer_loss: str, away_s: float = 5.0) -> tuple[Case, Outc
 def test_a_device_begins_alone_and_the_cloud_joins_when_it_is_there() -> None:
     _, outcome = _away(1, "continue")
     assert outcome.done is not None
-    tokens = [event for event in outcome.events if isinstance(event, TokenEvent)]
+    tokens = outcome.of(TokenEvent)
     assert len(tokens) == 400
     assert tokens[0].is_alone
     assert not tokens[-1].is_alone, "the cloud has joined"
@@ -246,7 +242,7 @@ def test_a_device_begins_alone_and_the_cloud_joins_when_it_is_there() -> None:
 
 def test_a_device_that_waits_begins_with_the_cloud() -> None:
     _, outcome = _away(1, "wait")
-    tokens = [event for event in outcome.events if isinstance(event, TokenEvent)]
+    tokens = outcome.of(TokenEvent)
     assert len(tokens) == 400
     assert not any(event.is_alone for event in tokens)
     assert tokens[0].committed_s > 5.0
