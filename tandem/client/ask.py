@@ -36,19 +36,11 @@ def is_wanted(spec: SessionSpec) -> bool:
 
 def make_request(spec: SessionSpec) -> SessionSpec:
     """The query that asks the home of `spec` for the question."""
-    return replace(
-        spec,
+    return spec.bare(
         session=secrets.randbits(32),
         query=ask_to_condense(spec.history, spec.query),
         sampling=SamplingParams(temperature=0.0, max_new_tokens=MAX_TOKENS),
         only=spec.home,
-        documents={},
-        device_filter="",
-        cloud_filter="",
-        history=(),
-        show_drafts=False,
-        num_logprobs=None,
-        committed=(),
     )
 
 

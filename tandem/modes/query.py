@@ -5,8 +5,8 @@ Defaults live in `tandem.config` and `tandem.config.sampling`; `tandem.client.re
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field
 
@@ -132,6 +132,20 @@ class Query:
         1.0  # most that a vote of another party than the home counts, where documents weigh
     )
     day: Annotated[Word, wire("ff")] = ""  # the query's, as 2026-11-25, for chat templates that write it
+
+    def bare(self, **changes: Any) -> Self:
+        """The query, with these fields changed, without documents, history, anything besides the answer, and tokens."""
+        return replace(
+            self,
+            documents={},
+            device_filter="",
+            cloud_filter="",
+            history=(),
+            show_drafts=False,
+            num_logprobs=None,
+            committed=(),
+            **changes,
+        )
 
     @property
     def search_text(self) -> str:

@@ -31,8 +31,6 @@ RESPONSES: Mapping[Code, tuple[int, str]] = {
     Code.TIMEOUT: (504, "timeout"),
 }
 """Status and OpenAI's code of each kind of failure that is no failure of the server."""
-OWN_WORDS = frozenset({"max_new_tokens", "num_logprobs"})
-"""Options that are words of Tandem alone, so that in a sentence they mean nothing else."""
 NO_NAMES: Mapping[str, str] = MappingProxyType({})
 
 
@@ -121,7 +119,7 @@ def _in_words_of_request(error: TandemError, names: Mapping[str, str]) -> str:
     if isinstance(error, SettingError) and error.problem:
         message = f"The option {error.name} {error.problem}"
     for option, name in names.items():
-        if option in OWN_WORDS:
+        if "_" in option:  # else it is a word that may mean something else there
             message = message.replace(option, name)
     return message
 
