@@ -382,9 +382,10 @@ class Witness:
 
     def decide(self, result: VerifyResult, committed: Sequence[int]) -> None:
         """The victim's aggregator has decided: the same again, by the reference, from a ballot that it was given."""
-        if result.digest != Prefix(self.spec.session, committed).digest:
-            return
-        if not any(self._agrees(ballot, result, tuple(committed)) for ballot in self._ballots[result.digest]):
+        ballots = self._ballots.get(result.digest)
+        if result.digest != Prefix(self.spec.session, committed).digest or ballots is None:
+            return  # an authority had the victim adopt other tokens, and these again; its ballot is of an older view
+        if not any(self._agrees(ballot, result, tuple(committed)) for ballot in ballots):
             raise InvariantError(
                 f"{self.victim} decides {result.tokens} at step {len(committed)}, its votes do not"
             )
@@ -465,13 +466,18 @@ class Witness:
         step = len(self.tokens)
         is_own = self.spec.rules.all_decide or session.decides_alone or self.victim in self._turns
         digest = session.prefix.digests[step]
-        for decision in self._decisions.get(digest, ()) if is_own else ():
-            some = decision.tokens[: len(tokens) - step]
-            if list(some) == tokens[step : step + len(some)]:
-                self.tokens += some
-                self.num_own += len(some)
-                self._turns = {decision.next_decider}
-                return
+        own = [
+            decision
+            for decision in (self._decisions.get(digest, ()) if is_own else ())
+            if tokens[step:][: len(decision.tokens)] == list(decision.tokens)[: len(tokens) - step]
+        ]
+        if own:  # of several, as before and after a loss, the coordinator took one
+            longest = max((decision.tokens for decision in own), key=len)
+            some = longest[: len(tokens) - step]
+            self.tokens += some
+            self.num_own += len(some)
+            self._turns = {decision.next_decider for decision in own}
+            return
         nexts = {
             after or self.hostile for token, after in self._verdicts.get(step, ()) if token == tokens[step]
         }

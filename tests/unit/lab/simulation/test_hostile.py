@@ -60,6 +60,21 @@ def test_who_decides_by_design() -> None:
         assert by_peer[case] > 0, case
 
 
+@pytest.mark.parametrize(
+    ("case", "seed"),
+    [
+        ("hostile-greedy", 500028),
+        ("hostile-greedy", 500140),
+        ("hostile-speculative-cloud", 500041),
+        ("hostile-speculative-device", 500092),
+    ],
+)
+def test_a_prefix_that_is_decided_more_than_once_gives_no_false_alarm(case: str, seed: int) -> None:
+    """Alone and again with the peer, which hand over to different parties; for five tokens, and later for more; or
+    after other tokens had been adopted in between."""
+    play_hostile(case, seed, EventLog(0))
+
+
 def test_what_a_coordinator_holds_is_counted_through_everything() -> None:
     assert count_items([1, (2, {3: b"x" * 640})]) == 1 + 1 + 1 + 1 + 1 + 1 + 11
 
