@@ -92,7 +92,7 @@ def test_federated_is_the_reference_with_the_limit_for_all_but_the_home(home: st
 
 
 def test_the_only_voter_is_not_limited() -> None:
-    """In mode speculative the cloud's votes are the answer, whatever the limit; a party by itself is, too."""
+    """In mode speculative the cloud's votes are the answer, whatever the limit."""
     for limit in (1.0, *LIMITS):
         played = WatchedRun(calm(3, 0, max_peer_share=limit, on_peer_loss="wait"))
         played.run()
