@@ -270,12 +270,16 @@ def _type_name(setting: Setting) -> str:
 
 
 def command_pages() -> str:
-    """What `--help` prints for Tandem and for each of its commands, found by reading those very pages."""
+    """What `--help` prints for Tandem and for each of its commands, found by reading those very pages.
+
+    Of the laboratory, which is not in the wheel, without the options.
+    """
     pages, waiting = [], [""]
     while waiting:
         name = waiting.pop(0)
         text = _help(name)
-        pages.append(f"## {f'tandem {name}'.strip()}\n\n```text\n{text}\n```")
+        shown = re.sub(r"\n\nOptions:\n( .*\n?)+", "\n", text).strip() if name.startswith("lab ") else text
+        pages.append(f"## {f'tandem {name}'.strip()}\n\n```text\n{shown}\n```")
         waiting = [f"{name} {command}".strip() for command in commands_in(text)] + waiting
     return "\n\n".join(pages)
 
