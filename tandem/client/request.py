@@ -215,12 +215,8 @@ def _answers_alone(
     config: Config, described: Mapping[Any, Mapping[str, Any]], options: Mapping[str, Any]
 ) -> str | None:
     """The device where the cloud's vote would add nothing, unless the query names mode or placement."""
-    decoding, named = config.decoding, ("mode", "placement", "cloud_filter")
-    if (
-        any(options.get(name) for name in named)
-        or decoding.mode != Dual.name
-        or is_extension(decoding.placement)
-    ):
+    is_named = any(options.get(name) for name in ("mode", "placement", "cloud_filter"))
+    if is_named or config.decoding.mode != Dual.name or is_extension(config.decoding.placement):
         return None
     return Party.DEVICE if adds_nothing(described, spec_of(config).num_documents(Party.CLOUD)) else None
 
