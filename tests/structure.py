@@ -25,7 +25,7 @@ BUDGETS = {
     "codecs": 1020,
     "config": 1440,
     "corpora": 110,
-    "engine": 4490,
+    "engine": 4720,
     "joining": 710,
     "messages": 970,
     "modes": 1320,
@@ -153,9 +153,8 @@ MAX_CLASS_LINES, MAX_ATTRIBUTES, MAX_PARTS = 700, 12, 2
 """Of one class; parts are the objects of its own package that its constructor takes. What takes three others of its
 package has its border in the wrong place."""
 KNOWN_LARGE = {
-    "engine.Engine",
-    "engine.GrowingSession",
-    "engine.Session",
+    "torch.GrowingSession",
+    "torch.Session",
     "server.Metrics",
 }
 """Classes, by package, that exceed a limit until they are cut along their things."""

@@ -99,8 +99,8 @@ class DecoderActor(SiteActor):
     async def prepare(self) -> dict[str, Any]:
         """Load the model. The description is compared with the other side's before the first query."""
         from tandem.corpora import model_path
-        from tandem.engine.kv import DiskStore
         from tandem.engine.places import describe_card
+        from tandem.engine.torch.kv import DiskStore
         from tandem.profiler.offline import cached_line
         from tandem.system.paths import cache_folder
 

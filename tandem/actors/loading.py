@@ -17,7 +17,8 @@ from tandem.corpora import model_path
 
 if TYPE_CHECKING:
     from tandem.engine.engine import Engine
-    from tandem.engine.kv import DiskStore, MemoryStore
+    from tandem.engine.kv import MemoryStore
+    from tandem.engine.torch.kv import DiskStore
     from tandem.retrieval.embedding import TextEmbedder
     from tandem.retrieval.retriever import Scorer
 
@@ -115,7 +116,7 @@ def open_disk_store(
     party: PartyConfig, engine: Engine, kv_folder: Path, warn: Callable[[str], object]
 ) -> DiskStore:
     """The store on disk for the engine of a party."""
-    from tandem.engine.kv import DiskStore
+    from tandem.engine.torch.kv import DiskStore
 
     return DiskStore(kv_folder, engine.cache_fingerprint, party.kv_max_bytes, warn)
 
@@ -127,7 +128,7 @@ def drop_stale_caches(config: Config, party: str, index: Path) -> None:
 
     folder = kv_folder(party, config)
     if folder.exists() and folder.stat().st_mtime_ns < modified_ns(index):
-        from tandem.engine.kv import remove_store
+        from tandem.engine.torch.kv import remove_store
 
         remove_store(folder)
 

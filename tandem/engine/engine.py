@@ -6,50 +6,54 @@ It turns (question, documents, tokens so far) into the logits of every document'
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from hashlib import sha256
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
 from tokenizers import Tokenizer
 
 from tandem.conversation import SYSTEM_PROMPT, Message
-from tandem.engine import model as models
+from tandem.engine import files
 from tandem.engine import tokenizer as tokenizers
-from tandem.engine.batch import (
-    ARITHMETIC,
-    BatchModel,
-    IsStale,
-    Preempted,
-    PreemptibleModel,
-    describe_fallback,
-    find_fault,
-)
-from tandem.engine.kv import DiskStore, DocumentCache, DocumentCaches
+from tandem.engine.kv import Cache, DocumentCaches, TurnCaches
 from tandem.engine.places import base_of, expand_home
+from tandem.engine.port import Feed, IsStale, Preempted, Row, Runner
 from tandem.engine.prompt import Prompt, PromptBuilder
-from tandem.engine.session import (
-    Feed,
-    GrowingSession,
-    OpenResult,
-    Session,
-    TurnCaches,
-    compute,
-    compute_document,
-    compute_row,
-)
 from tandem.engine.template import Template, find_template
 from tandem.engine.tokenizer import describe_tokenizer
 from tandem.errors import GenerationError
 
-__all__ = ["Engine", "Feed", "OpenResult", "Preempted"]
+if TYPE_CHECKING:
+    import torch
+
+    from tandem.engine.torch.kv import DiskStore
 
 _log = logging.getLogger("tandem")
-EXPECTED_TOKENS = 64
-"""Of an answer, for which caches have room from the beginning; they grow."""
+
+__all__ = ["Engine", "Feed", "OpenResult", "Preempted"]
+
+
+@dataclass(frozen=True, slots=True)
+class OpenResult:
+    """What a session was opened with."""
+
+    num_rows: int  # at least 1: without documents there is one bare row
+    num_prompt_tokens: tuple[int, ...]  # [rows]
+    documents: tuple[int, ...]  # [rows]: index of each row's document; empty for a bare row
+    truncated: tuple[int, ...]  # indices of documents whose end was cut off to fit the context
+    dropped: tuple[int, ...]  # indices of documents that found no room and have no row
+
+    @property
+    def notes(self) -> list[str]:
+        """Sentences for the user about documents of which not everything is read."""
+        what = (
+            (self.truncated, "documents were cut at their end to fit the model's context."),
+            (self.dropped, "documents were left out: they do not fit the model's context."),
+        )
+        return [f"{len(which)} {happened}" for which, happened in what if which]
 
 
 class Engine:
@@ -58,43 +62,29 @@ class Engine:
     def __init__(
         self,
         name: str,
-        model: Any,
+        runner: Runner,
         tokenizer: Tokenizer,
         wrapper: Any,
         template: Template,
-        *,
-        is_batched: bool = True,
     ) -> None:
-        """Made by `Engine.load`. tokenizer: the fast tokenizer; wrapper: transformers' view of it. is_batched: False
-        computes one token of one session at a time, as models do that fail the self-check.
-        """
-        models.check_cache(model)
+        """Made by `Engine.load`. tokenizer: the fast tokenizer; wrapper: transformers' view of it."""
         self.name = name
-        self.model = model  # of transformers; not to be changed
-        self.vocab_size = tokenizers.vocab_size(tokenizer, models.num_logits(model), name)
+        self.runner = runner
+        runner.vocab_size = tokenizers.vocab_size(tokenizer, runner.vocab_size, name)
         self.vocabulary_prefixes = tokenizers.fingerprint_prefixes(tokenizer)
         self.longest_token = max(len(token.encode()) for token in tokenizer.get_vocab())  # in bytes, at least
-        self._holes = torch.tensor(tokenizers.find_holes(tokenizer), device=model.device)
-        self.context_length = models.context_length(model.config)
+        self._holes = tokenizers.find_holes(tokenizer)
         self.tokenizer_json = tokenizer.to_str()
         self.tokenizer_name = describe_tokenizer(tokenizer, wrapper)
         self.template = template
         begin = tuple(map(int, wrapper.all_special_ids))
-        self._prompts = PromptBuilder(tokenizer, template, begin, self.context_length)
-        self._day = ""  # of these prompts
-        eos = tokenizers.find_eos_token_ids(
-            getattr(model, "generation_config", None), model.config, wrapper, self.vocab_size
-        )
+        self._prompts = PromptBuilder(tokenizer, template, begin, runner.context_length)
+        eos = tokenizers.find_eos_token_ids(*runner.configurations, wrapper, self.vocab_size)
         self.eos_token_ids = tuple(sorted({*eos, *self._prompts.end_token_ids}))
         self._detokenizer = tokenizers.Detokenizer(self.tokenizer_json)
-        self._forward = PreemptibleModel(model, models.decoder_layers(model))
-        self.caches = DocumentCaches()  # set its `store` to keep them
-        self.turns = TurnCaches()  # set its `max_bytes` to keep any
-        self.sessions: dict[str, Session | GrowingSession] = {}  # open ones, by name; read only
-        self.fault: str | None = "batching is off"  # why sessions are not batched; None if they are
-        self._batch = self._try_batching() if is_batched else None
         self._lock = threading.Lock()
-        self.weights: models.Weights | None = None  # that it may share with others
+        if runner.fault is not None:
+            _log.warning("%s", self.fallback)
 
     @classmethod
     def load(
@@ -113,23 +103,48 @@ class Engine:
 
         device: "cpu", "cuda" or "cuda:<n>". dtype: what it computes in, "float32", "bfloat16" or "float16".
         num_threads: of PyTorch in this whole process. template: as the setting of that name (`find_template`).
-        is_batched: as for the constructor. shares_weights: with other engines of this process that do, where model,
+        is_batched: False computes one token of one session at a time, as models do that fail the self-check.
+        shares_weights: with other engines of this process that do, where model,
         device and dtype are equal; none of them may change a weight.
         """
+        from tandem.engine.torch.model import convert, set_num_threads
+        from tandem.engine.torch.runner import TorchRunner
+
         if num_threads is not None:
-            models.set_num_threads(num_threads)
+            set_num_threads(num_threads)
         path = expand_home(model)
-        models.convert(path, dtype)
-        tokenizer, wrapper = models.load_tokenizer(path)
+        convert(path, dtype)
+        tokenizer, wrapper = files.load_tokenizer(path)
         if isinstance(template, str):
             template = find_template(template, base_of(path), wrapper, system_prompt)
-        if not shares_weights:
-            loaded = models.load_model(path, device=device, dtype=dtype)
-            return cls(model, loaded, tokenizer, wrapper, template, is_batched=is_batched)
-        weights = models.load_weights(path, device=device, dtype=dtype)
-        engine = cls(model, weights.make_model(), tokenizer, wrapper, template, is_batched=is_batched)
-        engine.weights = weights  # as long as it is here, another engine finds it
-        return engine
+        runner = TorchRunner.load(
+            path,
+            device=device,
+            dtype=dtype,
+            is_batched=is_batched,
+            shares_weights=shares_weights,
+        )
+        return cls(model, runner, tokenizer, wrapper, template)
+
+    @property
+    def vocab_size(self) -> int:
+        """Tokens that it gives probabilities for."""
+        return self.runner.vocab_size
+
+    @property
+    def context_length(self) -> int | None:
+        """Positions that a row may have; None: there is no limit."""
+        return self.runner.context_length
+
+    @property
+    def caches(self) -> DocumentCaches:
+        """Of documents; set their `store` to keep them."""
+        return self.runner.caches
+
+    @property
+    def turns(self) -> TurnCaches:
+        """Rows of ended queries; set their `max_bytes` to keep any."""
+        return self.runner.turns
 
     def open(
         self,
@@ -154,18 +169,18 @@ class Engine:
         given none always writes the same. GenerationError if the query does not fit or the session is already open.
         """
         with self._lock:
-            if session in self.sessions:
+            if self.runner.is_open(session):
                 raise GenerationError(f"Session {session!r} is already open; close it first.")
             if self.context_length is not None:
                 room = self._on(day).answer_room(query, self.context_length, history)
                 max_new_tokens = min(max_new_tokens, room)
             prompt = self.build_prompt(query, documents, max_new_tokens, history, day)
-            self.sessions[session] = self.make_session(
-                prompt,
+            self.runner.open(
+                session,
+                make_rows(prompt, num_stored),
                 max_new_tokens,
-                num_stored=num_stored,
-                is_later_turn=bool(history),
                 num_scored=prompt.num_question if scores_question else 0,
+                is_later_turn=bool(history),
             )
         return OpenResult(
             num_rows=len(prompt.document_tokens),
@@ -185,38 +200,7 @@ class Engine:
         length = context or self.context_length
         if length is None:
             raise ValueError("a model without a limit of context leaves any room")
-        prompts = self._prompts if day == self._day else self._prompts.on(day)
-        return prompts.answer_room(query, length, history)
-
-    def make_session(
-        self,
-        prompt: Prompt,
-        num_new_tokens: int,
-        *,
-        num_stored: int | None = None,
-        is_later_turn: bool = False,
-        num_scored: int = 0,
-    ) -> Session | GrowingSession:
-        """What `open` keeps for a prompt; not yet one of `sessions`. is_later_turn: whether it continues another."""
-        if self._batch is None:
-            return GrowingSession(
-                prompt,
-                self._forward,
-                self.caches,
-                self.vocab_size,
-                num_stored=num_stored,
-                num_scored=num_scored,
-            )
-        return Session(
-            prompt,
-            self.caches,
-            self.vocab_size,
-            self._forward.device,
-            num_new_tokens=min(num_new_tokens, EXPECTED_TOKENS),
-            num_stored=num_stored,
-            num_scored=num_scored,
-            turns=self.turns if is_later_turn else None,
-        )
+        return self._prompts.on(day).answer_room(query, length, history)
 
     def forward(self, batch: Sequence[Feed], *, is_stale: IsStale | None = None) -> list[torch.Tensor]:
         """Logits [rows, num_logits, vocab_size] float32 of each feed, in passes that all of them share; read only.
@@ -231,18 +215,16 @@ class Engine:
             self._check_feed(feed)
         if len({feed.session for feed in batch}) < len(batch):
             raise GenerationError("A session has two feeds in one batch; give it one.")
-        with self._lock, torch.inference_mode():
-            if self._batch is None:
-                return [self._without_holes(self._grow(feed, is_stale)) for feed in batch]
-            sessions = [self._session(feed.session) for feed in batch]
-            for session, feed in zip(sessions, batch, strict=True):
-                session.want(feed.tokens, feed.num_logits)
-            compute(self._batch, sessions, is_stale)
-            return [self._without_holes(session.logits) for session in sessions]
+        with self._lock:
+            return [self._without_holes(logits) for logits in self.runner.forward(batch, is_stale)]
 
     def _without_holes(self, logits: torch.Tensor) -> torch.Tensor:
         """Ids below the vocabulary's size that name no token are never drawn."""
-        return logits.index_fill(-1, self._holes, -torch.inf) if len(self._holes) else logits
+        if not self._holes:
+            return logits
+        logits = logits.clone()
+        logits[..., self._holes] = -math.inf
+        return logits
 
     def next_logits(
         self, session: str, tokens: Sequence[int], *, is_stale: IsStale | None = None
@@ -254,26 +236,15 @@ class Engine:
         """Of each row: what the question counts (`question_likelihood`), without its first token; once the prompt is
         computed."""
         with self._lock:
-            return self.sessions[session].likelihoods
+            return self.runner.likelihoods(session)
 
     def crop(self, session: str, num_tokens: int) -> None:
         """Forget all but the first `num_tokens` of the answer, as `forward` does where a feed has other tokens."""
         with self._lock:
-            self.sessions[session].crop(num_tokens)
-
-    def _session(self, name: str) -> Session:
-        session = self.sessions[name]
-        assert isinstance(session, Session)
-        return session
-
-    def _grow(self, feed: Feed, is_stale: IsStale | None) -> torch.Tensor:
-        session, count = self.sessions[feed.session], len(feed.tokens) + 1
-        assert isinstance(session, GrowingSession)
-        prefixes = (feed.tokens[:end] for end in range(count - feed.num_logits, count))
-        return torch.stack([session.logits_after(prefix, is_stale) for prefix in prefixes], dim=1)
+            self.runner.crop(session, num_tokens)
 
     def _check_feed(self, feed: Feed) -> None:
-        if feed.session not in self.sessions:
+        if not self.runner.is_open(feed.session):
             raise GenerationError(f"Session {feed.session!r} is not open; open it first.")
         if not 1 <= feed.num_logits <= len(feed.tokens) + 1:
             count = len(feed.tokens)
@@ -282,20 +253,10 @@ class Engine:
             )
         self.check_tokens(feed.tokens)
 
-    def _try_batching(self) -> BatchModel | None:
-        """The model that computes batches, if the self-check finds no fault."""
-        batch = BatchModel(self._forward)
-        self.fault = find_fault(batch, self.model, self.vocab_size, self.context_length)
-        if self.fault is None:
-            return batch
-        batch.release()
-        _log.warning("%s", self.fallback)
-        return None
-
     @property
     def fallback(self) -> str:
         """A sentence on why one token of one session is computed at a time; empty if many are."""
-        return "" if self.fault is None else describe_fallback(self.name, self.fault)
+        return "" if self.runner.fault is None else describe_fallback(self.name, self.runner.fault)
 
     def describe(self) -> dict[str, Any]:
         """What the other parties are told of it, to be compared with theirs before the first query: plain values for
@@ -310,8 +271,7 @@ class Engine:
             "vocabulary_prefixes": list(self.vocabulary_prefixes),
             "weights_fingerprint": self.weights_fingerprint,
             "vocab_size": self.vocab_size,
-            "num_parameters": self.model.num_parameters(),
-            "dtype": str(self.model.dtype).removeprefix("torch."),
+            **self.runner.describe(),
             "context_length": self.context_length,
             "longest_token": self.longest_token,
             "eos_token_ids": list(self.eos_token_ids),
@@ -321,9 +281,7 @@ class Engine:
     def close(self, session: str) -> None:
         """Free the session's cache, or keep it for a later turn; does nothing if there is none."""
         with self._lock:
-            closed = self.sessions.pop(session, None)
-            if isinstance(closed, Session) and (rows := closed.computed):
-                self.turns.keep(rows, closed.cache)
+            self.runner.close(session)
 
     def build_prompt(
         self,
@@ -337,8 +295,7 @@ class Engine:
         return self._on(day).build(query, documents, num_tokens, history)
 
     def _on(self, day: str) -> PromptBuilder:
-        if day != self._day:
-            self._prompts, self._day = self._prompts.on(day), day
+        self._prompts = self._prompts.on(day)
         return self._prompts
 
     def document_tokens(self, document: str, day: str = "") -> tuple[int, ...]:
@@ -348,33 +305,25 @@ class Engine:
         """
         return self._on(day).document_tokens(document)
 
-    def document_cache(self, document: str, day: str = "") -> DocumentCache:
+    def document_cache(self, document: str, day: str = "") -> Cache:
         """The cache of those tokens: fetched, or computed and stored. GenerationError as above."""
         tokens = self.document_tokens(document, day)
-        with self._lock, torch.inference_mode():
+        with self._lock:
             cache = self.caches.find(tokens)
             if cache is None:
-                cache = computed = self._compute_document(tokens)
+                cache = computed = self.runner.compute_document(tokens)
                 self.caches.keep(tokens, lambda: computed)
             return cache
 
-    def _compute_document(self, tokens: tuple[int, ...]) -> DocumentCache:
-        if self._batch is None:
-            return compute_document(self._forward, tokens, None)
-        return compute_row(self._batch, tokens).save(0, len(tokens))
-
-    @cached_property
+    @property
     def weights_fingerprint(self) -> str:
         """Equal for engines of the same weights and precision; reads them all, once."""
-        return models.fingerprint_weights(self.model)
+        return self.runner.weights_fingerprint
 
     @property
     def computing_fingerprint(self) -> str:
         """Equal for engines that compute the same bits: weights, libraries, kind of processor, threads."""
-        computation = models.fingerprint_computation(self.model, self.weights_fingerprint)
-        if self._batch is None:
-            return computation
-        return sha256(f"{computation} {ARITHMETIC}".encode()).hexdigest()[:32]
+        return self.runner.computing_fingerprint
 
     @property
     def cache_fingerprint(self) -> str:
@@ -403,6 +352,27 @@ class Engine:
                     f"Token {token} is outside the vocabulary of {self.name!r}, [0, {self.vocab_size}); "
                     "check that both parties use one vocabulary."
                 )
+
+
+def make_rows(prompt: Prompt, num_stored: int | None = None) -> list[Row]:
+    """The rows of a prompt. num_stored: rows whose document's cache is worth keeping, the first ones of those that are
+    whole; None: all that are.
+    """
+    whole = [document not in prompt.truncated for document in prompt.documents] or [True]
+    stored = [is_whole and (num_stored is None or row < num_stored) for row, is_whole in enumerate(whole)]
+    end, rest = (None, prompt.query_tokens) if prompt.query_tokens else (-1, ())
+    return [
+        Row(tokens[:end], rest or tokens[-1:], is_kept)
+        for tokens, is_kept in zip(prompt.document_tokens, stored, strict=True)
+    ]
+
+
+def describe_fallback(name: str, fault: str) -> str:
+    """A sentence on the model of that name, which has this fault."""
+    return (
+        f"The model {name!r} computes one token of one query at a time, because {fault} "
+        "(on this machine, in this precision); answers are the same, many queries at once are slower."
+    )
 
 
 # ---- Caches of all documents of an index before the first question -----------------------------------------

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tandem.aggregation.document_weights import log_weight
-from tandem.engine.kv import CacheStore, DocumentCache, MemoryStore
+from tandem.engine.kv import CacheStore, MemoryStore
+from tandem.engine.torch.kv import DocumentCache
 from tandem.protocol.decoding import JOINT as JOINT
 from tandem.retrieval.documents import Document
 from tandem.retrieval.index import cosines

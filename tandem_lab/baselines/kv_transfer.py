@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 
 from tandem.engine.engine import Engine
-from tandem.engine.kv import CacheStore, DocumentCache, build_cache, name_tensors
+from tandem.engine.kv import CacheStore
+from tandem.engine.torch.kv import DocumentCache, build_cache, name_tensors
 from tandem.errors import GenerationError
 
 FORMAT = "tandem-lent-1"
@@ -37,7 +38,7 @@ def pack(engine: Engine, documents: Sequence[str]) -> bytes:
     for number, document in enumerate(documents):
         named |= {
             f"{number}.{name}": tensor
-            for name, tensor in name_tensors(engine.document_cache(document)).items()
+            for name, tensor in name_tensors(cast("DocumentCache", engine.document_cache(document))).items()
         }
     return bytes(save(named))
 

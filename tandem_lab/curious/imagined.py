@@ -18,7 +18,7 @@ from tandem.codecs.base import ROOT
 from tandem.codecs.race_lists import cut_vote
 from tandem.engine.drafter import mix_rows
 from tandem.engine.engine import Engine
-from tandem.engine.session import Feed
+from tandem.engine.port import Feed
 from tandem.messages.wire import varint_bytes
 from tandem.modes.spec import SessionSpec
 from tandem.retrieval.embedding import TextEmbedder
@@ -40,6 +40,7 @@ class Imagination:
         """titles: of the cloud's best pages, by the plural of a domain and the kind."""
         self.engine = engine
         self._embedder, self._titles = embedder, titles
+        self._open = ""  # the question whose rows are there
         self._tokenizer = Tokenizer.from_str(engine.tokenizer_json)
         self.distributions = cache(self._distributions)
         self.similarities = cache(self._similarities)
@@ -63,9 +64,9 @@ class Imagination:
 
     def _distributions(self, question: Question, prefix: tuple[int, ...], temperature: float) -> Floats:
         """Next-token distributions after a prefix of the answer, [kinds, phrases, vocab]. temperature: above 0."""
-        if question.text not in self.engine.sessions:
-            for other in list(self.engine.sessions):
-                self.engine.close(other)  # a question's rows take 100 MB
+        if question.text != self._open:
+            self.engine.close(self._open)  # a question's rows take 100 MB
+            self._open = question.text
             self.engine.open(question.text, question.text, _notes(question, NOTES), LONGEST)
         logits = self.engine.next_logits(question.text, prefix) / temperature
         rows = torch.softmax(logits, dim=-1).numpy()

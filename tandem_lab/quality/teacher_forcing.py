@@ -19,6 +19,7 @@ from tandem.aggregation.document_weights import DocumentWeights, log_evidence, q
 from tandem.config.schema import WeightsConfig
 from tandem.engine.engine import Engine
 from tandem.engine.prompt import Prompt
+from tandem.engine.torch.runner import model_of
 from tandem.topology import PARTIES, Party
 from tandem_lab.quality.aggregation import (
     Floats,
@@ -228,7 +229,7 @@ def force_tokens(
     rows = [[*document, *prompt.query_tokens, *tokens[:-1]] for document in prompt.document_tokens]
     at_once = max(1, MAX_LOGITS // (len(scored) * engine.vocab_size))
     parts = [
-        _force_block(engine.model, rows[i : i + at_once], scored, engine.vocab_size)
+        _force_block(model_of(engine.runner), rows[i : i + at_once], scored, engine.vocab_size)
         for i in range(0, len(rows), at_once)
     ]
     log_p = np.concatenate(parts)

@@ -12,7 +12,8 @@ import torch
 from tandem.actors.loading import check_model, load_embedder, load_engine, open_engine
 from tandem.codecs import codec_of
 from tandem.config.schema import Config, PartyConfig
-from tandem.engine.kv import DiskStore, MemoryStore
+from tandem.engine.kv import MemoryStore
+from tandem.engine.torch.kv import DiskStore
 from tandem.errors import GenerationError, RetrievalError
 from tandem.retrieval import factory
 
@@ -101,13 +102,13 @@ def test_the_garbage_collector_rests_while_something_loads(monkeypatch: pytest.M
 
 def test_parties_with_equal_models_share_their_weights() -> None:
     first, second = load_engine(device()), load_engine(device("device.template=plain"))
-    own, other = (dict(engine.model.named_parameters()) for engine in (first, second))
+    own, other = (dict(engine.runner.model.named_parameters()) for engine in (first, second))
     assert all(own[name] is other[name] for name in own)
-    assert first.model is not second.model
+    assert first.runner.model is not second.runner.model
     tokens = first.open("x", "Which game should Mira try?", [TEXT], 4), second.open("x", "Why?", ["Else."], 4)
     assert tokens
     apart = load_engine(device("device.dtype=bfloat16"))
-    assert not set(map(id, apart.model.parameters())) & set(map(id, own.values()))
+    assert not set(map(id, apart.runner.model.parameters())) & set(map(id, own.values()))
     for one, another in zip(
         [engine.next_logits("x", ()) for engine in (first, second)],
         [engine.next_logits("x", ()) for engine in (first, second)],
@@ -118,7 +119,7 @@ def test_parties_with_equal_models_share_their_weights() -> None:
 
 def test_weights_that_nobody_uses_any_more_are_freed() -> None:
     engine = load_engine(device("device.dtype=float16"))
-    weights = weakref.ref(engine.weights)
+    weights = weakref.ref(engine.runner.weights)
     assert weights() is not None
     del engine
     gc.collect()

@@ -59,8 +59,9 @@ def train_drafter(
     import torch
 
     from tandem.engine.engine import Engine
-    from tandem.engine.model import decoder_layers
     from tandem.engine.places import DrafterCard, expand_home
+    from tandem.engine.torch.model import decoder_layers
+    from tandem.engine.torch.runner import model_of
     from tandem.papers.flexspec import training
     from tandem.papers.flexspec.trunk import make_drafter, trunk_blocks
 
@@ -68,13 +69,14 @@ def train_drafter(
     path = expand_home(model_path(model))
     check_out(out, path)
     engine = Engine.load(path)
-    blocks = trunk_blocks(recipe.trunk, len(decoder_layers(engine.model)))
+    target = model_of(engine.runner)
+    blocks = trunk_blocks(recipe.trunk, len(decoder_layers(target)))
     progress(f"target: {model}, blocks {', '.join(str(block + 1) for block in blocks)} kept")
     rng = Random(recipe.seed)
     rows = _make_rows(engine, texts, questions, recipe, rng, progress)
     held_out, kept = rows[::HELD_OUT], [row for at, row in enumerate(rows) if at % HELD_OUT]
     torch.manual_seed(recipe.seed)
-    drafter = make_drafter(engine.model, blocks)
+    drafter = make_drafter(target, blocks)
     schedule = training.Schedule(num_steps=recipe.num_steps, loss=recipe.loss)
     losses: list[float] = []
 
@@ -83,11 +85,11 @@ def train_drafter(
         report(step, recipe.num_steps)
 
     pairs = training.draw_pairs(rng, kept, recipe.rows_per_batch)
-    training.distil(drafter, engine.model, pairs, schedule, note)
+    training.distil(drafter, target, pairs, schedule, note)
     checks = list(
         islice(training.draw_pairs(rng, held_out, recipe.rows_per_batch), _batches(held_out, recipe))
     )
-    measured = training.measure(drafter, engine.model, checks)
+    measured = training.measure(drafter, target, checks)
     card = DrafterCard(
         target=model,
         fingerprints=fingerprints(path),
@@ -106,14 +108,14 @@ def train_drafter(
 def fingerprints(path: str) -> dict[str, str]:
     """The target's weights in each precision that a party may load it in."""
     from tandem.engine.engine import Engine
-    from tandem.engine.model import DTYPES
+    from tandem.engine.torch.model import DTYPES
 
     return {dtype: Engine.load(path, dtype=dtype).weights_fingerprint for dtype in DTYPES}
 
 
 def save(drafter: Any, target: str, out: Path, card: DrafterCard) -> None:
     """Weights in the precision of the target's files, its tokenizer and template, the card."""
-    from tandem.engine.model import load_config, load_tokenizer
+    from tandem.engine.files import load_config, load_tokenizer
     from tandem.system.progress_bars import hide_progress_bars
 
     dtype = getattr(load_config(target), "dtype", None)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from tokenizers import Tokenizer
 
-from tandem.engine.session import Feed
+from tandem.engine.port import Feed
 from tandem.errors import GenerationError
 from tandem.papers.flexspec.training import Example
 

@@ -93,7 +93,7 @@ async def started(tmp_path: Path) -> Decoder:
 def test_many_at_once_give_the_tokens_of_one_at_a_time(tmp_path: Path, num_sessions: int) -> None:
     async def run() -> None:
         actor = await started(tmp_path)
-        assert actor.engine.fault is None
+        assert actor.engine.runner.fault is None
         together = await asyncio.gather(*(answer(actor, session) for session in range(num_sessions)))
         extra = (await actor.statistics()).extra
         assert extra["num_passes"] < extra["num_forwards"] / 4
@@ -103,7 +103,7 @@ def test_many_at_once_give_the_tokens_of_one_at_a_time(tmp_path: Path, num_sessi
         alone = [await answer(other, session) for session in some]
         assert alone == [together[session] for session in some]
         assert len({tuple(tokens) for tokens in together}) > 4
-        assert not actor.engine.sessions or await _freed(actor)
+        assert not actor.engine.runner.sessions or await _freed(actor)
         for one in (actor, other):
             await one.close()
 
@@ -113,7 +113,7 @@ def test_many_at_once_give_the_tokens_of_one_at_a_time(tmp_path: Path, num_sessi
 async def _freed(actor: Decoder) -> bool:
     actor.wake.set()
     await asyncio.sleep(0.1)
-    return not actor.engine.sessions
+    return not actor.engine.runner.sessions
 
 
 def test_a_query_that_fails_in_a_batch_fails_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

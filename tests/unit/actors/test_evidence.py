@@ -150,4 +150,4 @@ def test_the_baseline_is_a_row_without_document(engine: Engine) -> None:
     assert decoder.session.weights.question == pytest.approx(expected, rel=1e-12)
     engine.close("plain")
     engine.close("1")
-    assert not engine.sessions
+    assert not engine.runner.sessions

@@ -224,7 +224,7 @@ def test_the_engine_is_tried_where_its_model_is_small(
     device, cloud = doctor.engines(config, PARTIES)
     assert (device.name, cloud.name) == ("device engine", "cloud engine")
     assert device.found == cloud.found == "computes many queries in one pass (self-check passed)"
-    monkeypatch.setattr("tandem.engine.engine.find_fault", lambda *_: "its logits are off by 2")
+    monkeypatch.setattr("tandem.engine.torch.runner.find_fault", lambda *_: "its logits are off by 2")
     slow = doctor.engine("device engine", config.device)
     assert status(slow) == "weak"
     assert " computes one token of one query at a time, because its logits are off by 2 (on " in slow.found

@@ -15,8 +15,9 @@ import torch
 pytest.importorskip("peft", reason="peft is not installed (extra [train])")
 
 from tandem.engine.engine import Engine
-from tandem.engine.model import load_config, load_model
+from tandem.engine.files import load_config
 from tandem.engine.places import base_of
+from tandem.engine.torch.model import load_model
 from tandem.errors import GenerationError
 from tandem.system.paths import resolve_model
 
@@ -54,7 +55,7 @@ def sentence(folder: Path) -> str:
 
 def logits(engine: Engine) -> torch.Tensor:
     with torch.no_grad():
-        computed: torch.Tensor = engine.model(torch.arange(4, 12)[None]).logits
+        computed: torch.Tensor = engine.runner.model(torch.arange(4, 12)[None]).logits
     return computed
 
 
@@ -68,7 +69,7 @@ def test_it_is_its_base_with_the_adapter_merged(copied: Path, adapt: Adapt) -> N
         reference = expected(torch.arange(4, 12)[None]).logits
     assert torch.allclose(logits(engine), reference, atol=1e-5)
     assert not torch.allclose(logits(engine), logits(base), atol=1e-3)
-    assert type(engine.model) is type(base.model), "nothing of peft is left in it"
+    assert type(engine.runner.model) is type(base.runner.model), "nothing of peft is left in it"
 
 
 def test_versions_are_told_apart_and_share_a_tokenizer(copied: Path, adapt: Adapt) -> None:

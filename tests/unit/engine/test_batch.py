@@ -11,9 +11,8 @@ import torch
 
 from benchmarks import batch_invariance
 from benchmarks.batch_invariance import FAMILIES, Sessions, count_differences, growing_differs, random_model
-from tandem.engine import engine as engine_module
-from tandem.engine.batch import BatchModel
 from tandem.engine.engine import Engine, Feed, Preempted
+from tandem.engine.torch.batch import BatchModel
 from tandem.errors import GenerationError
 
 QUERY = "Which game should Mira try?"
@@ -93,7 +92,7 @@ def close_all(engine: Engine, names: str) -> None:
 
 def test_sessions_together_are_as_alone(engine: Engine) -> None:
     """Blocks, prompts and rollbacks of several sessions in one forward."""
-    assert engine.fault is None
+    assert engine.runner.fault is None
     answers = {"a": TOKENS, "b": TOKENS[::-1], "c": [5], "d": []}
     alone = {}
     for name, tokens in answers.items():
@@ -152,11 +151,11 @@ def test_the_fallback_answers_alike(llama: Engine, growing: Engine) -> None:
 def test_a_model_that_fails_the_check_falls_back(
     save_model: Save, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(engine_module, "find_fault", lambda *arguments: "it was told to")
+    monkeypatch.setattr("tandem.engine.torch.runner.find_fault", lambda *arguments: "it was told to")
     engine = Engine.load(str(save_model("llama")), num_threads=1)
     assert [record.message for record in caplog.records] == [engine.fallback]
     assert "because it was told to (on this machine" in engine.fallback
-    assert all(parameter.is_contiguous() for parameter in engine.model.parameters())
+    assert all(parameter.is_contiguous() for parameter in engine.runner.model.parameters())
     open_all(engine, "a")
     assert engine.next_logits("a", TOKENS).shape[0] == 1
     close_all(engine, "a")
@@ -172,7 +171,7 @@ def test_a_library_that_splits_long_sums_elsewhere_is_noticed(
         return weights[..., :half] @ values[:, :, :half] + weights[..., half:] @ values[:, :, half:]
 
     assert not Engine.load(str(save_model("llama")), num_threads=1).fallback
-    monkeypatch.setattr("tandem.engine.batch.weigh", split)
+    monkeypatch.setattr("tandem.engine.torch.batch.weigh", split)
     fallback = Engine.load(str(save_model("llama")), num_threads=1).fallback
     assert "because the last bits of attention depend on the width of the cache" in fallback
 

@@ -351,7 +351,7 @@ def test_logits_are_those_of_the_whole_text(folder: Path) -> None:
     logits = engine.next_logits("s", [])
     for row, tokens in enumerate(expected_rows(folder, HISTORY)[:2]):
         with torch.no_grad():
-            whole = engine.model(torch.tensor([tokens])).logits[0, -1, : engine.vocab_size]
+            whole = engine.runner.model(torch.tensor([tokens])).logits[0, -1, : engine.vocab_size]
         torch.testing.assert_close(logits[row], whole, rtol=0, atol=1e-4)
 
 

@@ -11,9 +11,9 @@ import pytest
 import torch
 from tokenizers import Tokenizer
 
-from tandem.engine import model as models
 from tandem.engine.engine import Engine, Preempted
-from tandem.engine.session import Session
+from tandem.engine.torch import model as models
+from tandem.engine.torch.session import Session
 from tandem.errors import GenerationError
 
 # Fixed, since the fixtures of conftest.py are not importable.
@@ -37,7 +37,7 @@ def engine(request: pytest.FixtureRequest, save_model: Save) -> Engine:
 def uncached_logits(engine: Engine, row: Sequence[int], tokens: Sequence[int]) -> torch.Tensor:
     """Oracle: one fresh pass over one row without padding, mask, positions or cache."""
     with torch.inference_mode():
-        output = engine.model(input_ids=torch.tensor([[*row, *tokens]]), use_cache=False)
+        output = engine.runner.model(input_ids=torch.tensor([[*row, *tokens]]), use_cache=False)
     return output.logits[0, -1, : engine.vocab_size]
 
 
@@ -86,7 +86,7 @@ def test_cached_equals_uncached(engine: Engine, documents: list[str]) -> None:
 def test_no_nan_is_left_in_the_cache(engine: Engine) -> None:
     engine.open("s", QUERY, DOCUMENTS, 40)
     engine.next_logits("s", some_tokens(2))
-    session = engine.sessions["s"]
+    session = engine.runner.sessions["s"]
     assert isinstance(session, Session)
     for tensor in [*session.cache.keys.values(), *session.cache.values.values()]:
         assert torch.isfinite(tensor).all()

@@ -13,10 +13,11 @@ import pytest
 import torch
 from tokenizers import Tokenizer
 
-from tandem.engine import session as sessions
-from tandem.engine.engine import Engine, Preempted
-from tandem.engine.kv import DocumentCache, MemoryStore
+from tandem.engine.engine import Engine, Preempted, make_rows
+from tandem.engine.kv import MemoryStore
 from tandem.engine.prompt import Prompt
+from tandem.engine.torch import session as sessions
+from tandem.engine.torch.kv import DocumentCache
 from tandem.errors import GenerationError
 
 # Fixed, since the fixtures of conftest.py are not importable.
@@ -73,7 +74,7 @@ def uncached(engine: Engine, documents: Sequence[str] = DOCUMENTS) -> torch.Tens
     with torch.inference_mode():
         passes = [
             [
-                engine.model(input_ids=torch.tensor([[*row, *tokens]]), use_cache=False).logits[0, -1]
+                engine.runner.model(input_ids=torch.tensor([[*row, *tokens]]), use_cache=False).logits[0, -1]
                 for row in rows
             ]
             for tokens in ([], TOKENS)
@@ -243,13 +244,13 @@ def test_prompts_without_query_or_document(
     engine: Engine, documents: tuple[tuple[int, ...], ...], query: tuple[int, ...]
 ) -> None:
     prompt = Prompt(documents, query, tuple(range(len(documents))), (), ())
-    engine.sessions["s"] = engine.make_session(prompt, 0)
+    engine.runner.open("s", make_rows(prompt), 0, num_scored=0, is_later_turn=False)
     for tokens in ([], TOKENS):
         seen = engine.next_logits("s", tokens)
         for row, document in zip(seen, documents, strict=True):
             with torch.inference_mode():
                 ids = torch.tensor([[*document, *query, *tokens]])
-                expected = engine.model(input_ids=ids, use_cache=False).logits[0, -1]
+                expected = engine.runner.model(input_ids=ids, use_cache=False).logits[0, -1]
             torch.testing.assert_close(row, expected[: engine.vocab_size], atol=1e-4, rtol=1e-4)
     engine.close("s")
 

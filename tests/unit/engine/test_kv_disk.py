@@ -16,9 +16,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from tandem.engine import kv as kv_disk
 from tandem.engine.engine import Engine, precompute
-from tandem.engine.kv import DiskStore, DocumentCache, remove_store
+from tandem.engine.torch import kv as kv_disk
+from tandem.engine.torch.kv import DiskStore, DocumentCache, remove_store
 
 ROOT = Path(__file__).parents[3]
 TOKENS = (0, 5, 6, 7)
@@ -305,7 +305,7 @@ sys.path.insert(0, {str(ROOT)!r})
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 import torch
 from pathlib import Path
-from tandem.engine.kv import DiskStore, DocumentCache
+from tandem.engine.torch.kv import DiskStore, DocumentCache
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
 files = DiskStore(Path({str(store.folder)!r}), "m", 1 << 20, print)
 cache = DocumentCache(keys=(torch.zeros(2, 40, 8),), values=(torch.zeros(2, 40, 8),))
@@ -346,7 +346,7 @@ import sys
 sys.path.insert(0, {root!r})
 import torch
 from pathlib import Path
-from tandem.engine.kv import DiskStore, DocumentCache
+from tandem.engine.torch.kv import DiskStore, DocumentCache
 
 torch.set_num_threads(1)
 warnings = []
@@ -386,7 +386,7 @@ import sys
 sys.path.insert(0, {root!r})
 from pathlib import Path
 from tandem.engine.engine import Engine
-from tandem.engine.kv import DiskStore
+from tandem.engine.torch.kv import DiskStore
 from tandem.engine.engine import precompute
 
 engine = Engine.load({model!r}, num_threads=1)

@@ -12,8 +12,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 
-from tandem.engine import model as models
 from tandem.engine.engine import Engine
+from tandem.engine.torch import model as models
 from tandem.errors import GenerationError
 
 Save = Callable[..., Path]

@@ -13,8 +13,7 @@ from tokenizers import Tokenizer
 from tandem.aggregation.document_weights import MAX_QUESTION, MIN_PROBABILITY
 from tandem.conversation import Message
 from tandem.engine.engine import Engine, Feed, Preempted
-from tandem.engine.kv import MemoryStore
-from tandem.engine.session import TurnCaches
+from tandem.engine.kv import MemoryStore, TurnCaches
 
 NAMES = ["qwen2-sliding", "llama-grouped", "opt", "gpt-neox"]
 DOCUMENTS = [
@@ -60,7 +59,7 @@ def plain(
     for document in prompt.document_tokens:
         row = [*document, *prompt.query_tokens]
         with torch.inference_mode():
-            output = engine.model(input_ids=torch.tensor([row]), use_cache=False)
+            output = engine.runner.model(input_ids=torch.tensor([row]), use_cache=False)
         logits = output.logits[0, :, : engine.vocab_size]
         log_p = torch.log_softmax(logits.double(), dim=-1).clamp(
             min=float(torch.log(torch.tensor(MIN_PROBABILITY)))
@@ -128,7 +127,7 @@ def test_the_bits_are_the_same_where_an_earlier_turn_is_kept(engine: Engine) -> 
     for _ in range(2):
         assert likelihoods(engine, history=HISTORY) == wanted
     assert engine.turns.num_reused > 0
-    engine.turns = TurnCaches()
+    engine.runner.turns = TurnCaches()
 
 
 def test_a_first_pass_that_is_abandoned_scores_nothing_twice(engine: Engine) -> None:

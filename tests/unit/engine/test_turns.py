@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from tandem.conversation import Message
-from tandem.engine.batch import RowCache
 from tandem.engine.engine import Engine
-from tandem.engine.session import TurnCaches
+from tandem.engine.kv import TurnCaches
+from tandem.engine.torch.batch import RowCache
 
 DOCUMENTS = ["Mira likes puzzle games.", "The best rated puzzle game is Vantelu Cor."]
 FIRST, SECOND = "Which game?", "And for Question Answer?"
@@ -29,7 +29,7 @@ def loaded(request: pytest.FixtureRequest, save_model: Save) -> list[Engine]:
 def engines(loaded: list[Engine]) -> list[Engine]:
     """One that keeps the rows of ended queries, and one that keeps none."""
     for engine, max_bytes in zip(loaded, (1 << 30, 0), strict=True):
-        engine.turns = TurnCaches()
+        engine.runner.turns = TurnCaches()
         engine.turns.max_bytes = max_bytes
     return loaded
 

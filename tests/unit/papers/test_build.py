@@ -48,7 +48,7 @@ def test_a_party_loads_it(made: Path, target: str) -> None:
     other = Engine.load(target)
     assert engine.vocabulary_fingerprint == other.vocabulary_fingerprint
     assert engine.eos_token_ids == other.eos_token_ids
-    assert engine.model.config.num_hidden_layers == 2
+    assert engine.runner.model.config.num_hidden_layers == 2
     assert engine.template == other.template
     log = json.loads((made / "training.jsonl").read_text())
     assert len(log["losses"]) == 4

@@ -42,7 +42,7 @@ def test_both_see_the_answer_and_the_drafter_half_of_the_documents(engine: Engin
     assert 8 <= num_hidden <= 32  # binomial(40, 1/2): out of this with probability 2e-4, for a fixed seed
     again = answer_rows(engine, [QUESTION], [DOCUMENT], num_answers=40, max_new_tokens=4, rng=Random(1))
     assert rows == again
-    assert not engine.sessions
+    assert not engine.runner.sessions
 
 
 def test_without_documents_both_see_the_same(engine: Engine) -> None:

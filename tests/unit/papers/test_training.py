@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from tandem.aggregation.rules import coupled_acceptance
-from tandem.engine.model import load_model
+from tandem.engine.torch.model import load_model
 from tandem.papers.flexspec.training import (
     Acceptance,
     Example,

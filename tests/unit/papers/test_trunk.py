@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from tandem.engine.model import decoder_layers, load_model
+from tandem.engine.torch.model import decoder_layers, load_model
 from tandem.errors import GenerationError
 from tandem.papers.flexspec.trunk import head_parameters, make_drafter, trunk_blocks, trunk_parameters
 

@@ -85,7 +85,7 @@ def test_the_line_is_recovered_and_outliers_of_one_run_do_not_count(engine: Engi
     assert found.r_squared == pytest.approx(1)
     assert seen == [(done, 3 * steps) for done in range(1, 3 * steps + 1)]
     assert len(clock.contexts) == warm_up + 3 * (1 + steps)
-    assert engine.sessions == {}
+    assert engine.runner.sessions == {}
 
 
 def test_it_goes_to_the_end_of_the_context(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,7 +118,7 @@ def test_without_documents_there_is_one_row(engine: Engine) -> None:
 def test_nothing_to_measure(engine: Engine, changes: dict[str, Any], sentence: str) -> None:
     with pytest.raises(TandemError, match=sentence):
         profile(engine, Clock(engine, 0), **changes)
-    assert engine.sessions == {}
+    assert engine.runner.sessions == {}
 
 
 def test_an_interruption_closes_the_session(engine: Engine) -> None:
@@ -127,7 +127,7 @@ def test_an_interruption_closes_the_session(engine: Engine) -> None:
 
     with pytest.raises(KeyboardInterrupt):
         profile(engine, Clock(engine, 0), progress=interrupt)
-    assert engine.sessions == {}
+    assert engine.runner.sessions == {}
 
 
 def test_dummies_have_the_requested_length_and_differ(engine: Engine) -> None:

@@ -20,7 +20,7 @@ from tandem.client.request import build_spec
 from tandem.client.resume import Unfinished, origin_of
 from tandem.config.schema import DevicesConfig
 from tandem.corpora import WEIGHTS
-from tandem.engine.model import load_model
+from tandem.engine.torch.model import load_model
 from tandem.errors import ClusterError, ConfigError, ProtocolError, QueryError
 from tandem.events import DoneEvent, PeerEvent, TokenEvent
 from tandem.joining.join_link import JoinLink

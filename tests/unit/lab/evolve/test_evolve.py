@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from tandem.corpora import WEIGHTS
-from tandem.engine.model import load_model
+from tandem.engine.torch.model import load_model
 from tandem.errors import TandemError
 from tandem.papers.flexspec.training import Example
 from tandem.papers.flexspec.trunk import head_parameters, make_drafter

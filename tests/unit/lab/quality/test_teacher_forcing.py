@@ -273,7 +273,7 @@ def test_a_law_that_is_known_gives_its_perplexity_exactly(load_engine: Callable[
     import torch
 
     engine = load_engine("phi", 340)
-    head = engine.model.lm_head
+    head = engine.runner.model.lm_head
     rng = np.random.default_rng(3)
     logits = rng.normal(size=340)
     with torch.no_grad():

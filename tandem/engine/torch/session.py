@@ -8,7 +8,6 @@ blocks, alone or with other sessions, and again after a rollback, with the same 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
@@ -17,117 +16,10 @@ from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
 from tandem.aggregation.document_weights import log_evidence, question_likelihood
-from tandem.engine.batch import MAX_TOKENS, BatchModel, IsStale, Piece, PreemptibleModel, RowCache
-from tandem.engine.kv import DocumentCache, DocumentCaches, split_prompt
-from tandem.engine.prompt import Prompt
-
-# ---- What an engine is given in one pass, and what a session was opened with -------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class OpenResult:
-    """What a session was opened with."""
-
-    num_rows: int  # at least 1: without documents there is one bare row
-    num_prompt_tokens: tuple[int, ...]  # [rows]
-    documents: tuple[int, ...]  # [rows]: index of each row's document; empty for a bare row
-    truncated: tuple[int, ...]  # indices of documents whose end was cut off to fit the context
-    dropped: tuple[int, ...]  # indices of documents that found no room and have no row
-
-    @property
-    def notes(self) -> list[str]:
-        """Sentences for the user about documents of which not everything is read."""
-        what = (
-            (self.truncated, "documents were cut at their end to fit the model's context."),
-            (self.dropped, "documents were left out: they do not fit the model's context."),
-        )
-        return [f"{len(which)} {happened}" for which, happened in what if which]
-
-
-@dataclass(frozen=True, slots=True)
-class Feed:
-    """One session's part of a pass."""
-
-    session: str
-    tokens: Sequence[int]  # the whole answer so far; what of it was computed before is not computed again
-    num_logits: int = 1
-    """How many are wanted: after all tokens, and after so many shorter prefixes that there are this many."""
-
-
-def common_length(first: Sequence[int], second: Sequence[int]) -> int:
-    """How many leading tokens two sequences share."""
-    pairs = enumerate(zip(first, second, strict=False))
-    return next((position for position, (a, b) in pairs if a != b), min(len(first), len(second)))
-
-
-# ---- Keys and values of queries that have ended ------------------------------------------------------------
-
-
-Rows = tuple[tuple[int, ...], ...]
-"""The tokens of each row."""
-
-
-@dataclass(frozen=True, slots=True)
-class KeptPrefix:
-    """The beginning of a kept row."""
-
-    cache: RowCache
-    row: int
-    num_tokens: int
-
-
-class TurnCaches:
-    """The rows of ended queries, in memory; those that were used least recently are evicted first.
-
-    Invariants: they take at most `max_bytes`, and none is there whose rows all begin rows of a later one.
-    """
-
-    def __init__(self) -> None:
-        self.max_bytes = 0  # to be set; 0 keeps nothing
-        self.num_bytes = 0
-        self.num_reused = 0  # tokens behind the documents, of all rows, that were not computed again
-        self._kept: dict[Rows, RowCache] = {}  # least recently used first
-
-    def keep(self, rows: Rows, cache: RowCache) -> None:
-        """A query has ended. cache: its rows, of which these tokens are computed; it is not changed afterwards."""
-        if cache.num_bytes > self.max_bytes:
-            return
-        for other in [other for other in self._kept if _is_continued(other, rows)]:
-            self._drop(other)
-        self._kept[rows] = cache
-        self.num_bytes += cache.num_bytes
-        while self.num_bytes > self.max_bytes:
-            self._drop(next(iter(self._kept)))
-
-    def find(self, tokens: Sequence[int], num_document: int) -> KeptPrefix | None:
-        """The longest beginning of these tokens that a kept row has; None if it has not their document.
-
-        num_document: tokens of the document, with which they begin; it may be 0.
-        """
-        tokens, least = tuple(tokens), num_document
-        best: tuple[Rows, KeptPrefix] | None = None
-        for rows, cache in self._kept.items():
-            for number, row in enumerate(rows):
-                if row[:least] == tokens[:least] and (length := common_length(row, tokens)) >= max(1, least):
-                    best = rows, KeptPrefix(cache, number, length)
-                    least = length + 1
-        if best is None:
-            return None
-        rows, prefix = best
-        self._kept[rows] = self._kept.pop(rows)  # now the last to be evicted
-        self.num_reused += prefix.num_tokens - num_document
-        return prefix
-
-    def statistics(self) -> dict[str, float]:
-        """Tokens behind the documents that were not computed again, counted in each row, and the bytes held."""
-        return {"turn_tokens": self.num_reused, "turn_bytes": self.num_bytes}
-
-    def _drop(self, rows: Rows) -> None:
-        self.num_bytes -= self._kept.pop(rows).num_bytes
-
-
-def _is_continued(rows: Rows, later: Rows) -> bool:
-    return all(any(longer[: len(row)] == row for longer in later) for row in rows)
+from tandem.engine.kv import DocumentCaches, Rows, TurnCaches, common_length
+from tandem.engine.port import IsStale, Row
+from tandem.engine.torch.batch import MAX_TOKENS, BatchModel, Piece, PreemptibleModel, RowCache
+from tandem.engine.torch.kv import DocumentCache
 
 
 class Session:
@@ -135,25 +27,23 @@ class Session:
 
     def __init__(
         self,
-        prompt: Prompt,
+        rows: Sequence[Row],
         caches: DocumentCaches,
         vocab_size: int,
         device: torch.device,
         *,
         num_new_tokens: int = 0,
-        num_stored: int | None = None,
         turns: TurnCaches | None = None,
         num_scored: int = 0,
     ) -> None:
-        """num_new_tokens: expected of the answer. num_stored: rows whose cache goes to the store if their document is
-        whole, the first ones; None: all. turns: rows of earlier turns, for a prompt that continues them. num_scored:
-        the last tokens of the prompt, of which `likelihoods` tells.
+        """num_new_tokens: expected of the answer. turns: rows of earlier turns, for a prompt that continues them.
+        num_scored: the last tokens of the prompt, of which `likelihoods` tells.
         """
         self._caches, self._vocab_size, self._device = caches, vocab_size, device
         self._turns = turns
-        self._documents, tails = split_prompt(prompt)
-        self._prompts = [[*document, *tail] for document, tail in zip(self._documents, tails, strict=True)]
-        self._is_stored = choose_stored(prompt, num_stored)
+        self._documents = [row.document for row in rows]
+        self._prompts = [list(row.tokens) for row in rows]
+        self._is_stored = [row.is_stored for row in rows]
         self._cache = RowCache(len(self._prompts), max(map(len, self._prompts)) + num_new_tokens)
         self._lengths: list[int] | None = (
             None  # [rows]: columns that are cached; None: documents not yet looked up
@@ -305,12 +195,6 @@ class Session:
         self._caches.keep(tokens, lambda: self._cache.save(row, len(tokens)), is_stored=self._is_stored[row])
 
 
-def choose_stored(prompt: Prompt, num_stored: int | None) -> list[bool]:
-    """Of each row, whether its document's cache goes to the store: of the first `num_stored` those that are whole."""
-    whole = [document not in prompt.truncated for document in prompt.documents] or [True]
-    return [is_whole and (num_stored is None or row < num_stored) for row, is_whole in enumerate(whole)]
-
-
 def compute(model: BatchModel, sessions: Sequence[Session], is_stale: IsStale | None = None) -> None:
     """Compute the wanted logits of all sessions, in passes that they share; Preempted if is_stale() turns True."""
     while pieces := list(_next_pieces(sessions)):
@@ -352,21 +236,20 @@ class GrowingSession:
 
     def __init__(
         self,
-        prompt: Prompt,
+        rows: Sequence[Row],
         model: PreemptibleModel,
         caches: DocumentCaches,
         vocab_size: int,
         *,
-        num_stored: int | None = None,
         num_scored: int = 0,
     ) -> None:
-        """num_stored, num_scored: as of `Session`."""
+        """num_scored: as of `Session`."""
         self._model = model
         self._vocab_size = vocab_size
         self._caches = caches
-        self._documents, self._tails = split_prompt(prompt)
+        self._documents, self._tails = [row.document for row in rows], [list(row.rest) for row in rows]
         self._width = max(len(tokens) for tokens in self._documents)  # of the documents part
-        self._is_stored = choose_stored(prompt, num_stored)
+        self._is_stored = [row.is_stored for row in rows]
         self._num_scored = num_scored
         self.likelihoods: tuple[float, ...] = (0.0,) * len(self._documents)  # as of `Session`
         self._pads = [self._width - len(tokens) for tokens in self._documents]

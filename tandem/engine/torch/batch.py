@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import inspect
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import accumulate
@@ -28,7 +28,8 @@ from typing import Any
 import torch
 from transformers import AttentionInterface, DynamicCache
 
-from tandem.engine.kv import DocumentCache
+from tandem.engine.port import IsStale, Preempted
+from tandem.engine.torch.kv import DocumentCache
 
 # ---- Keys and values of some rows, in tensors of a fixed capacity ------------------------------------------
 
@@ -110,14 +111,6 @@ def _on_cpu(tensor: torch.Tensor) -> torch.Tensor:
 
 
 # ---- A causal model whose forward pass can be abandoned between two layers ---------------------------------
-
-
-IsStale = Callable[[], bool]
-"""Asked before every layer; once it says True, the pass raises Preempted."""
-
-
-class Preempted(Exception):
-    """A forward pass was abandoned because its result is no longer wanted. The cache is consistent again."""
 
 
 class PreemptibleModel:
@@ -523,14 +516,6 @@ def _agree(batch: BatchModel, rows: list[list[int]], expected: torch.Tensor) -> 
                 return False
             start += count
     return True
-
-
-def describe_fallback(name: str, fault: str) -> str:
-    """A sentence on the model of that name, which has this fault."""
-    return (
-        f"The model {name!r} computes one token of one query at a time, because {fault} "
-        "(on this machine, in this precision); answers are the same, many queries at once are slower."
-    )
 
 
 def _junk(num_tokens: int) -> list[Piece]:

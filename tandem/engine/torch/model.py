@@ -1,4 +1,4 @@
-"""A Hugging Face causal model and its fast tokenizer: loading them, and what identifies them.
+"""A Hugging Face causal model: loading it, and what identifies it.
 
 Everything that can be wrong with a model is found here, before the first question, and reported in one sentence.
 PyTorch and transformers are imported by the functions that need them, since the path of a model is checked by
@@ -9,16 +9,14 @@ from __future__ import annotations
 
 import copy
 import json
-import os
 import zlib
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
-from tokenizers import Tokenizer
-
 from tandem.engine import gguf
+from tandem.engine.files import loading_error
 from tandem.engine.places import ADAPTER, base_of, check_directory, is_adapter
 from tandem.errors import GenerationError, install_line
 from tandem.system.progress_bars import hide_progress_bars
@@ -53,7 +51,7 @@ def load_model(model: str, *, device: str, dtype: str) -> Any:
                 base, dtype=getattr(torch, dtype), trust_remote_code=False, output_loading_info=True
             )
         except Exception as error:  # anything may come out of a wrong or damaged model directory
-            raise _loading_error("language model", base, error) from None
+            raise loading_error("language model", base, error) from None
     missing = sorted(report["missing_keys"])
     if missing:  # transformers would fill them with random numbers
         raise GenerationError(
@@ -109,7 +107,7 @@ def convert(model: str, dtype: str) -> str:
         except GenerationError:
             raise
         except Exception as error:  # as in load_model
-            raise _loading_error("language model", base, error) from None
+            raise loading_error("language model", base, error) from None
 
 
 def _merge_adapter(base: Any, folder: str) -> Any:
@@ -143,75 +141,6 @@ def _other_base(folder: str, reason: str) -> GenerationError:
     return GenerationError(
         f"The adapter {folder!r:.200} does not fit the base model that it names: {reason:.200}; set "
         f"base_model_name_or_path in its {ADAPTER} to the model that it was trained on."
-    )
-
-
-def load_tokenizer(model: str, *, is_local: bool = False) -> tuple[Tokenizer, Any]:
-    """The fast tokenizer (of the `tokenizers` package) of `model`, and its wrapper that knows bos and eos.
-
-    is_local: nothing is downloaded. An adapter has its base's, unless one was saved with it: it may have further
-    tokens, or another chat template.
-    """
-    check_directory(model)
-    if not os.path.isfile(os.path.join(model, "tokenizer.json")):
-        model = base_of(model)
-    where, more = _source(model)
-    with hide_progress_bars():
-        from transformers import AutoTokenizer
-
-        try:
-            wrapper = AutoTokenizer.from_pretrained(
-                where, use_fast=True, trust_remote_code=False, local_files_only=is_local, **more
-            )
-        except Exception as error:  # as above
-            if Path(model).is_dir() and not any(Path(model).glob("tokenizer*")):
-                raise _no_tokenizer(model, "no tokenizer.json") from None
-            raise _loading_error("tokenizer", model, error) from None
-    backend = getattr(wrapper, "backend_tokenizer", None)
-    if not isinstance(backend, Tokenizer):
-        raise GenerationError(
-            f"{model!r} has no fast tokenizer (tokenizer.json), only {type(wrapper).__name__}; "
-            "convert it with transformers and save it with the model."
-        )
-    if more:
-        gguf.split_texts(Path(where) / more["gguf_file"], backend)
-    # Without files transformers invents an empty tokenizer for some families.
-    if not backend.encode("a question", add_special_tokens=False).ids:
-        raise _no_tokenizer(model, f"{backend.get_vocab_size()} tokens")
-    backend.no_padding()
-    backend.no_truncation()
-    return backend, wrapper
-
-
-def load_config(model: str, *, is_local: bool = False) -> Any:
-    """The configuration of `model`, of transformers. is_local: nothing is downloaded. Raises GenerationError."""
-    check_directory(model)
-    from transformers import AutoConfig
-
-    try:
-        where, more = _source(base_of(model))
-        return AutoConfig.from_pretrained(where, trust_remote_code=False, local_files_only=is_local, **more)
-    except Exception as error:  # as above
-        raise _loading_error("configuration", model, error) from None
-
-
-def _source(model: str) -> tuple[str, dict[str, str]]:
-    """Folder or hub id as transformers takes it, and further arguments."""
-    file = gguf.find_file(model)
-    return (model, {}) if file is None else gguf.source(file)
-
-
-def _no_tokenizer(model: str, reason: str) -> GenerationError:
-    return GenerationError(
-        f"{model!r} has no tokenizer ({reason}); save the tokenizer into the model's directory."
-    )
-
-
-def _loading_error(what: str, model: str, error: Exception) -> GenerationError:
-    reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".:")
-    return GenerationError(
-        f"The {what} of {model!r} cannot be loaded: {reason}; check the directory or hub id, and whether "
-        "a hub model has been downloaded or can be."
     )
 
 

@@ -1,0 +1,87 @@
+"""Reads a model's tokenizer and configuration with transformers, which is imported when they are read.
+
+Everything that can be wrong with them is found here, before the first question, and reported in one sentence.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer
+
+from tandem.engine import gguf
+from tandem.engine.places import base_of, check_directory
+from tandem.errors import GenerationError
+from tandem.system.progress_bars import hide_progress_bars
+
+
+def load_tokenizer(model: str, *, is_local: bool = False) -> tuple[Tokenizer, Any]:
+    """The fast tokenizer (of the `tokenizers` package) of `model`, and its wrapper that knows bos and eos.
+
+    is_local: nothing is downloaded. An adapter has its base's, unless one was saved with it: it may have further
+    tokens, or another chat template.
+    """
+    check_directory(model)
+    if not os.path.isfile(os.path.join(model, "tokenizer.json")):
+        model = base_of(model)
+    where, more = _source(model)
+    with hide_progress_bars():
+        from transformers import AutoTokenizer
+
+        try:
+            wrapper = AutoTokenizer.from_pretrained(
+                where, use_fast=True, trust_remote_code=False, local_files_only=is_local, **more
+            )
+        except Exception as error:  # anything may come out of a damaged directory
+            if Path(model).is_dir() and not any(Path(model).glob("tokenizer*")):
+                raise _no_tokenizer(model, "no tokenizer.json") from None
+            raise loading_error("tokenizer", model, error) from None
+    backend = getattr(wrapper, "backend_tokenizer", None)
+    if not isinstance(backend, Tokenizer):
+        raise GenerationError(
+            f"{model!r} has no fast tokenizer (tokenizer.json), only {type(wrapper).__name__}; "
+            "convert it with transformers and save it with the model."
+        )
+    if more:
+        gguf.split_texts(Path(where) / more["gguf_file"], backend)
+    # Without files transformers invents an empty tokenizer for some families.
+    if not backend.encode("a question", add_special_tokens=False).ids:
+        raise _no_tokenizer(model, f"{backend.get_vocab_size()} tokens")
+    backend.no_padding()
+    backend.no_truncation()
+    return backend, wrapper
+
+
+def load_config(model: str, *, is_local: bool = False) -> Any:
+    """The configuration of `model`, of transformers. is_local: nothing is downloaded. Raises GenerationError."""
+    check_directory(model)
+    from transformers import AutoConfig
+
+    try:
+        where, more = _source(base_of(model))
+        return AutoConfig.from_pretrained(where, trust_remote_code=False, local_files_only=is_local, **more)
+    except Exception as error:  # anything may come out of a damaged directory
+        raise loading_error("configuration", model, error) from None
+
+
+def _source(model: str) -> tuple[str, dict[str, str]]:
+    """Folder or hub id as transformers takes it, and further arguments."""
+    file = gguf.find_file(model)
+    return (model, {}) if file is None else gguf.source(file)
+
+
+def _no_tokenizer(model: str, reason: str) -> GenerationError:
+    return GenerationError(
+        f"{model!r} has no tokenizer ({reason}); save the tokenizer into the model's directory."
+    )
+
+
+def loading_error(what: str, model: str, error: Exception) -> GenerationError:
+    """What transformers raised, as one sentence."""
+    reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".:")
+    return GenerationError(
+        f"The {what} of {model!r} cannot be loaded: {reason}; check the directory or hub id, and whether "
+        "a hub model has been downloaded or can be."
+    )

@@ -1,0 +1,111 @@
+"""What a party needs of whatever computes its language model: rows of tokens in, logits out.
+
+Above it stand prompts, templates, tokenizers and drafting, once for every engine (`tandem.engine.engine`). Below it a
+`Runner` keeps what it has computed, as it likes, as long as the bits stay the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from tandem.engine.kv import Cache, DocumentCaches, TurnCaches
+
+if TYPE_CHECKING:
+    import torch
+
+IsStale = Callable[[], bool]
+"""Asked now and then during a pass; once it says True, the pass raises Preempted."""
+
+
+class Preempted(Exception):
+    """A forward pass was abandoned because its result is no longer wanted. The cache is consistent again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row of a session, as tokens: what depends on a document alone, and what follows it."""
+
+    document: tuple[int, ...]  # empty: a bare row
+    rest: tuple[int, ...]  # at least one token
+    is_stored: bool = (
+        True  # whether the document's cache is worth keeping: it is whole, and likely to come again
+    )
+
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        """All of them."""
+        return self.document + self.rest
+
+
+@dataclass(frozen=True, slots=True)
+class Feed:
+    """One session's part of a pass."""
+
+    session: str
+    tokens: Sequence[int]  # the whole answer so far; what of it was computed before is not computed again
+    num_logits: int = 1
+    """How many are wanted: after all tokens, and after so many shorter prefixes that there are this many."""
+
+
+class Runner(Protocol):
+    """A language model that computes rows. Calls come from several threads, one after the other.
+
+    The promise: a row's logits are a function of its own tokens alone, bit for bit, whatever else is computed with
+    them, however tokens are grouped, and whatever was computed and forgotten before.
+    """
+
+    vocab_size: int
+    """Tokens that logits are given for: the model's, or fewer where its tokenizer has fewer."""
+    fault: str | None
+    """Why sessions do not share passes; None: they do."""
+    caches: DocumentCaches
+    """Set its `store` to keep them."""
+    turns: TurnCaches
+    """Set its `max_bytes` to keep any."""
+
+    @property
+    def configurations(self) -> tuple[Any, Any]:
+        """Those of generation and of the model, of transformers, which may name end tokens; None: it has none."""
+
+    @property
+    def context_length(self) -> int | None:
+        """Positions that a row may have; None: there is no limit."""
+
+    @property
+    def weights_fingerprint(self) -> str:
+        """32 hexadecimal digits: equal for the same weights in the same precision."""
+
+    @property
+    def computing_fingerprint(self) -> str:
+        """32 hexadecimal digits: equal for runners that compute the same bits."""
+
+    def describe(self) -> dict[str, Any]:
+        """`num_parameters` and `dtype`, as the other parties are told; plain values for JSON."""
+
+    def open(
+        self, session: str, rows: Sequence[Row], num_new_tokens: int, *, num_scored: int, is_later_turn: bool
+    ) -> None:
+        """Start a session; the first pass computes its rows. num_new_tokens: of the answer, at most. num_scored: the
+        last tokens of each row, of which `likelihoods` will tell. is_later_turn: whether it continues another session.
+        """
+
+    def forward(self, feeds: Sequence[Feed], is_stale: IsStale | None) -> list[torch.Tensor]:
+        """Logits [rows, num_logits, vocab_size] float32 of each feed; read only. Raises Preempted, after which what
+        whole passes had computed is kept."""
+
+    def likelihoods(self, session: str) -> tuple[float, ...]:
+        """Of each row: `question_likelihood` of its last `num_scored` - 1 tokens, once they are computed."""
+
+    def crop(self, session: str, num_tokens: int) -> None:
+        """Forget all but the first `num_tokens` of a session's answer."""
+
+    def close(self, session: str) -> None:
+        """Free a session, or keep its rows for a later turn; does nothing if there is none."""
+
+    def is_open(self, session: str) -> bool:
+        """Whether there is a session of this name."""
+
+    def compute_document(self, tokens: tuple[int, ...]) -> Cache:
+        """The cache of a document's tokens, which it neither looks for in the store nor puts there."""
