@@ -87,7 +87,7 @@ def answers(num_questions: int) -> dict[str, Any]:
 def answer_counted(pair: Any, config: Any, spec: Any, seed: int) -> tuple[list[int], Counter[str]]:
     """The tokens of one answer, and what crossed the link."""
     from tandem.codecs import codec_of
-    from tandem.messages import LinkFrame, ListRequest, Open, Probe, Proposal, Sources, encode
+    from tandem.messages import LinkFrame, ListRequest, Open, Probe, Sources, Vote, encode
     from tandem.topology import PARTIES
     from tandem_lab.quality.local import LocalPair
     from tandem_lab.simulation import virtual
@@ -104,7 +104,7 @@ def answer_counted(pair: Any, config: Any, spec: Any, seed: int) -> tuple[list[i
                 side.opening += num_bytes
             else:
                 side.frames += num_bytes
-            if isinstance(body, Proposal):
+            if isinstance(body, Vote):
                 known, size = side.longest.get(body.digest, -1), vote_depth(body.payloads[0])
                 if not spec.race_depth or size > known:
                     side.votes[body.digest] = len(body.payloads[0]) + (

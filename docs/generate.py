@@ -56,7 +56,6 @@ WIRE_BYTES = {
     "Text": "length (Varint) + UTF-8",
     "Line": "as Text; read with U+FFFD for each control character",
     "Varints": "count (Varint) + Varint each",
-    "Digests": "count (Varint) + 8 each",
     "Blobs": "count (Varint) + Blob each",
     "Float32s": "count (Varint) + 4 each",
     "Float64s": "count (Varint) + 8 each",

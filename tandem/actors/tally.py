@@ -16,11 +16,10 @@ from tandem.messages import (
     Logprobs,
     Open,
     Probe,
-    Proposal,
     Resync,
     Sources,
     Verdict,
-    Votes,
+    Vote,
 )
 from tandem.messages.wire import varint_bytes
 from tandem.modes.spec import SessionSpec
@@ -79,10 +78,8 @@ class Tally:
         match body:
             case Open(spec=text):
                 self._add_opening(SessionSpec.from_json(text), len(text.encode()))
-            case Proposal():
+            case Vote():
                 self._add("drafts", len(body.tokens), sum(varint_bytes(token) for token in body.tokens))
-                self._add_votes(body.payloads, len(body.log_weights))
-            case Votes():
                 self._add_votes(body.payloads, len(body.log_weights))
             case Verdict() | Resync():
                 size = sum(varint_bytes(token) for token in body.tokens)

@@ -14,7 +14,6 @@ from tandem.messages.wire import (
     Blob,
     Blobs,
     Digest,
-    Digests,
     Failure,
     FieldFormat,
     Flag,
@@ -36,7 +35,7 @@ from tandem.messages.wire import (
     write_varint,
 )
 
-PROTOCOL_VERSION = 11
+PROTOCOL_VERSION = 12
 
 registry = Registry()
 
@@ -63,24 +62,32 @@ Version = Annotated[int, FieldFormat(write_varint, _read_version)]
 
 
 @registry.body(1)
-class Proposal(LinkBody):
-    """Tokens that a drafter proposes from one prefix. Drafter -> coordinators of all that vote or decide.
+class Vote(LinkBody):
+    """What a party says after one prefix, and after each token that follows it. Drafter -> voters or deciders; voter ->
+    decider; within a site decoder -> coordinator, and on to the decoder of a party that votes on proposals.
 
-    A drafter that votes sends the distribution of each token along; what it sends is its vote, too. The token is a
-    function of distribution, seed, party and step (tandem.aggregation.rules), which an aggregator computes; it is sent
-    so that coordinators, which know no distributions, can tell dead branches. Of a drafter without a vote ids are
-    enough, unless the rule is rejection. Such a proposal may be empty: it asks for the next token.
+    Of a drafter the tokens are those that it proposes. With each comes the distribution that it was drawn from, if the
+    drafter votes, or the rule is rejection; else ids are enough. The token is a function of distribution, seed, party
+    and step (tandem.aggregation.rules), which an aggregator computes; it is sent so that coordinators, which know no
+    distributions, can tell dead branches. A drafter without a vote that sends none at all asks for the next token.
+
+    Of a voter that follows proposals the tokens are the proposed ones along which it voted, and there is one
+    distribution more: that behind the last of them.
     """
 
-    words = "a proposal"
+    words = "a vote"
 
-    party: PartyIndex  # who drafted
-    step: Varint  # output position of the first token, 0-based
-    digest: Digest  # of the prefix before it; decides alone whether the proposal is valid
-    tokens: Varints  # each conditioned on the one before; 0 to 16, or 1 where the drafter votes
-    payloads: Blobs  # Codec.encode(q) of each token, q: [vocab]; none where ids are enough
-    log_weights: Float32s  # with each payload: log-sum-exp of this party's document scores, DRAGON A.1
-    decode_us: Varint  # time the party took to decode them, microseconds
+    step: Varint  # output position of the first token, 0-based: length of the prefix
+    digest: Digest  # of the prefix; decides alone whether the vote counts
+    tokens: Varints = ()  # each behind the one before; 0 to 16, or 1 where the drafter votes
+    payloads: Blobs = ()  # Codec.encode(q), q: [vocab], of each token, and of the next one; or none
+    log_weights: Float32s = ()  # with each payload: log-sum-exp of the party's document scores, DRAGON A.1; or none
+    decode_us: Varint = 0  # time the drafter took to decode them, microseconds
+
+    @property
+    def num_prefixes(self) -> int:
+        """Successive prefixes that it says something about."""
+        return max(len(self.tokens), len(self.payloads))
 
 
 @registry.part(22)
@@ -202,24 +209,9 @@ class Sources(LinkBody):
     notes: Lines  # sentences for the user: a truncated document, ...
 
 
-@registry.body(14)
-class Votes(LinkBody):
-    """A voter's distributions after several prefixes, each one token longer than the one before. Voter -> decider."""
-
-    words = "votes"
-
-    party: PartyIndex  # who votes
-    step: Varint  # length of the first prefix
-    digests: Digests  # of the prefixes
-    payloads: Blobs  # Codec.encode(p) after each
-    log_weights: (
-        Float32s  # with each: log-sum-exp of the voter's document scores; none where weights are fixed
-    )
-
-
 @registry.body(15)
 class ListRequest(LinkBody):
-    """The race list of a vote leaves the winner open: send a longer one, as a proposal again. Decider -> voter."""
+    """The race list of a vote leaves the winner open: send a longer one, as a vote again. Decider -> voter."""
 
     words = "a request for more of a vote"
 
@@ -255,11 +247,11 @@ def in_127ths(share: float) -> int:
 
 @registry.message(16)
 class Local(Message):
-    """A body of the link within a site. Decoder -> own coordinator: its new proposal, or its votes on another party's.
-    Coordinator -> own decoder of a party that votes on proposals: one to be voted on, without tokens a request."""
+    """A body of the link within a site. Decoder -> own coordinator: its new vote. Coordinator -> own decoder of a party
+    that votes on proposals: what it is to vote on, without tokens a request."""
 
     session: UInt32
-    body: Annotated[Any, registry.nested(Proposal, Votes)]
+    body: Annotated[Any, registry.nested(Vote)]
 
 
 # ---- to a coordinator ---------------------------------------------------------------------------------------

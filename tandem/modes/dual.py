@@ -1,6 +1,6 @@
 """Mode dual (DRAGON): device and cloud both draft and both vote, weighed by their documents.
 
-device --Proposal--> who decides <--Proposal-- cloud: a draft with its distribution, which is the vote
+device --Vote--> who decides <--Vote-- cloud: a draft with its distribution, which is the vote
 who decides --Verdict--> the other, with who decides the next step; under `mirror` both decide, and nothing is sent
 """
 

@@ -1,6 +1,6 @@
 """Mode federated: a server drafts with a small model and decides; workers vote, each with its own documents.
 
-server --Proposal: ids--> workers --Votes: distributions, or race lists of them--> server --Verdict--> workers
+server --Vote: ids--> workers --Vote: distributions, or race lists of them--> server --Verdict--> workers
 
 Votes are mixed by fixed weights, or by the log weights of the workers' documents. A lost worker's weight is shared out;
 without any the server goes on with its drafts. The home may be a worker: then the server relays to it what it alone

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from tandem.aggregation.rules import DRAFT_RULES, DraftRule, draft_rule
 from tandem.codecs.base import Codec
 from tandem.codecs.race_lists import RaceLists
-from tandem.messages import ListRequest, Proposal, Undecided, Verdict, VerifyResult, Votes
+from tandem.messages import ListRequest, Undecided, Verdict, VerifyResult, Vote
 from tandem.modes.query import Query
 from tandem.modes.roles import Roles
 from tandem.modes.tally import Tally, UnreadableVoteError
@@ -70,7 +70,7 @@ class Mode(ABC):
         return False
 
     def audience(self, kind: type[Any], party: str) -> tuple[str, ...]:
-        """The peers to which `party` sends what an answer is made of: `Proposal`, `Votes`, `Verdict`, `ListRequest`.
+        """The peers to which `party` sends what an answer is made of: `Vote`, `Verdict`, `ListRequest`.
 
         A draft that is a vote goes to who decides; another one to the voters, whose votes on it go to who decides.
         """
@@ -78,8 +78,7 @@ class Mode(ABC):
         voters = tuple(peer for peer in peers if self.roles.role(peer).votes)
         deciders = tuple(peer for peer in peers if self.roles.role(peer).decides)
         audiences = {
-            Proposal: (voters if self.follows_proposals else deciders) if own.drafts else (),
-            Votes: deciders if own.votes and self.follows_proposals else (),
+            Vote: voters if own.drafts and self.follows_proposals else deciders,
             Verdict: peers if own.decides and not self.all_decide else (),
             ListRequest: voters if own.decides and self.has_race_lists else (),
         }

@@ -1,6 +1,6 @@
 """What modes speculative and federated share: a drafter without a vote proposes, and votes follow its proposals.
 
-drafter --Proposal--> voters --Votes--> who decides --Verdict--> all others
+drafter --Vote: ids--> voters --Vote--> who decides --Verdict--> all others
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Mode speculative: the device drafts and has no vote; the cloud's distribution alone is the target.
 
-device --Proposal: ids--> cloud, which votes and decides --Verdict--> device
+device --Vote: ids--> cloud, which votes and decides --Verdict--> device
 
 A vote is the token that it gives, and stays in the cloud. With the rule `rejection` the distributions that the ids were
 drawn from travel along. With pacing `cloud_goes_on` the cloud commits its own tokens without waiting for proposals.
@@ -60,7 +60,7 @@ class Speculative(Proposing):
 class UplinkBudget:
     """How many drafts a proposal may hold, where its bits are limited: the uplink budget B of a round (SQS).
 
-    Counted are the bytes that grow with the tokens of a `Proposal`, as they are written on the link: ids, and
+    Counted are the bytes that grow with the tokens of a `Vote`, as they are written on the link: ids, and
     distributions with their lengths where those travel. NOT in the paper: ids are counted, too.
 
     Invariant: what fits depends on the distributions alone and never on a token that was drawn from one, so each id

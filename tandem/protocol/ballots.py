@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from math import nan
 
-from tandem.messages import Ballot, Proposal, Undecided, VerifyResult, Votes
+from tandem.messages import Ballot, Undecided, VerifyResult, Vote
 from tandem.messages.wire import MAX_FRAME_BYTES
 from tandem.modes.mode import Mode
 from tandem.modes.proposing import MAX_PROPOSAL
 from tandem.protocol.log import MAX_AHEAD
-from tandem.protocol.prefix import Branches, Prefix, extend_digest
+from tandem.protocol.prefix import Branches, Prefix, digests_along, extend_digest
 
 MAX_ENTRIES = 512
 """Entries of a peer beyond which only what is next is taken in; the sender keeps the rest and sends it again."""
@@ -73,42 +74,31 @@ class BallotBox:
 
     # ---- taking in ---------------------------------------------------------------------------------------------
 
-    def hold_proposal(self, source: str, proposal: Proposal, prefix: Prefix, arrived_s: float) -> bool:
-        """Take in a proposal. prefix: the committed one. False: it cannot be kept, and must come again."""
-        last = proposal.step + len(proposal.tokens) - 1
-        if last >= len(prefix) + MAX_AHEAD:
+    def hold(self, source: str, vote: Vote, prefix: Prefix, arrived_s: float) -> bool:
+        """Take in a vote. prefix: the committed one. False: some of it cannot be kept, and must come again."""
+        if vote.step + vote.num_prefixes > len(prefix) + MAX_AHEAD:
             return False
-        branches, digest = self._branches(source), proposal.digest
-        for position, token in enumerate(proposal.tokens):
-            step = proposal.step + position
+        branches = self.branches.get(source)  # None: it follows a proposal
+        rows = zip_longest(vote.tokens, vote.payloads, vote.log_weights)
+        digests = digests_along(vote.digest, vote.tokens)
+        for step, (digest, row) in enumerate(zip_longest(digests, rows), vote.step):
+            if branches is not None:
+                _kill_if_dead(branches, digest, step, prefix)
+            if row is None:  # behind the last token of a proposal
+                break
             if not self._has_room(source, step, prefix):
                 return False
-            _kill_if_dead(branches, digest, step, prefix)
-            if step >= len(prefix):
+            token, payload, log_weight = row
+            if branches is not None and step >= len(prefix):
                 branches.add(digest, step, token)
             entry = Entry(
                 step=step,
-                token=token,
-                payload=proposal.payloads[position] if proposal.payloads else None,
-                log_weight=proposal.log_weights[position] if proposal.log_weights else None,
-                decode_us=proposal.decode_us,
+                token=None if branches is None else token,
+                payload=payload,
+                log_weight=log_weight,
+                decode_us=vote.decode_us,
                 arrived_s=arrived_s,
             )
-            self._hold(source, digest, entry, prefix)
-            digest = extend_digest(digest, token)
-        _kill_if_dead(branches, digest, last + 1, prefix)
-        return True
-
-    def hold_votes(self, source: str, votes: Votes, prefix: Prefix, arrived_s: float) -> bool:
-        """Take in votes. prefix: the committed one. False: some cannot be kept, and must come again."""
-        if votes.step + len(votes.digests) > len(prefix) + MAX_AHEAD:
-            return False
-        log_weights = votes.log_weights or (None,) * len(votes.digests)
-        rows = zip(votes.digests, votes.payloads, log_weights, strict=True)
-        for step, (digest, payload, log_weight) in enumerate(rows, votes.step):
-            if not self._has_room(source, step, prefix):
-                return False
-            entry = Entry(step=step, payload=payload, log_weight=log_weight, arrived_s=arrived_s)
             self._hold(source, digest, entry, prefix)
         return True
 
@@ -190,18 +180,18 @@ class BallotBox:
         """The ballot at the aggregator no longer counts."""
         self.pending = None
 
-    def restore(self, votes: Votes) -> Votes:
-        """Own votes as they are held, where they were computed again."""
-        held = [self.own.get(digest) for digest in votes.digests]
+    def restore(self, vote: Vote) -> Vote:
+        """An own vote as it is held, where it was computed again."""
+        held = [self.own.get(digest) for digest in digests_along(vote.digest, vote.tokens)]
         payloads = [
             payload if entry is None or entry.payload is None else entry.payload
-            for entry, payload in zip(held, votes.payloads, strict=True)
+            for entry, payload in zip(held, vote.payloads, strict=True)
         ]
         log_weights = [
             log_weight if entry is None or entry.log_weight is None else entry.log_weight
-            for entry, log_weight in zip(held, votes.log_weights, strict=bool(votes.log_weights))
+            for entry, log_weight in zip(held, vote.log_weights, strict=bool(vote.log_weights))
         ]
-        return replace(votes, payloads=tuple(payloads), log_weights=tuple(log_weights))
+        return replace(vote, payloads=tuple(payloads), log_weights=tuple(log_weights))
 
     # ---- looking up --------------------------------------------------------------------------------------------
 
@@ -226,46 +216,19 @@ class BallotBox:
         entry = self.entries[party].get(digest)
         return None if entry is None else entry.payload or b""
 
-    def proposals_of(self, party: str) -> list[Proposal]:
-        """One proposal for each token that a party proposes."""
+    def votes_of(self, party: str) -> list[Vote]:
+        """All that a party proposes and votes, one prefix in each."""
         return [
-            Proposal(
-                party=self._roles.topology.index(party),
+            Vote(
                 step=entry.step,
                 digest=digest,
-                tokens=(entry.token,),
+                tokens=() if entry.token is None else (entry.token,),
                 payloads=() if entry.payload is None else (entry.payload,),
                 log_weights=() if entry.log_weight is None else (entry.log_weight,),
                 decode_us=entry.decode_us,
             )
             for digest, entry in self.entries[party].items()
-            if entry.token is not None
         ]
-
-    def votes_of(self, party: str) -> list[Votes]:
-        """The votes of a party that does not draft, each by itself."""
-        return [
-            Votes(
-                party=self._roles.topology.index(party),
-                step=entry.step,
-                digests=(digest,),
-                payloads=(entry.payload or b"",),
-                log_weights=() if entry.log_weight is None else (entry.log_weight,),
-            )
-            for digest, entry in self.entries[party].items()
-        ]
-
-    def make_request(self, prefix: Prefix) -> Proposal:
-        """A proposal without tokens: it asks for a vote on the prefix itself."""
-        return Proposal(
-            party=self._roles.topology.index(self._drafters[0]),
-            step=len(prefix),
-            digest=prefix.digest,
-            tokens=(),
-            payloads=(),
-            log_weights=(),
-            decode_us=0,
-        )
 
     def drafts_on(self, digest: bytes) -> tuple[Entry | None, ...]:
         """What each drafter says after this prefix, in the topology's order."""
@@ -303,23 +266,19 @@ class BallotBox:
         self, prefix: Prefix, tokens: Sequence[int], voters: Sequence[str]
     ) -> list[str | None]:
         """The same for each of the tokens that follow `prefix`."""
-        digest, last_voters = prefix.digest, []
-        for token in tokens:
-            last_voters.append(self.find_last_voter(digest, voters))
-            digest = extend_digest(digest, token)
-        return last_voters
+        digests = digests_along(prefix.digest, tokens)
+        return [self.find_last_voter(digest, voters) for _, digest in zip(tokens, digests, strict=False)]
 
-    def continues(self, source: str, proposal: Proposal, prefix: Prefix) -> bool:
+    def continues(self, source: str, proposal: Vote, prefix: Prefix) -> bool:
         """Whether a proposal that was taken in goes on behind the committed `prefix`.
 
         Its first tokens may be committed: a bonus was.
         """
-        num_committed, digest = len(prefix) - proposal.step, proposal.digest
+        num_committed = len(prefix) - proposal.step
         if num_committed < 0:
-            return digest in self.entries[source]
-        for token in proposal.tokens[:num_committed]:
-            digest = extend_digest(digest, token)
-        return num_committed <= len(proposal.tokens) and digest == prefix.digest
+            return proposal.digest in self.entries[source]
+        digests = list(digests_along(proposal.digest, proposal.tokens))
+        return num_committed < len(digests) and digests[num_committed] == prefix.digest
 
     # ---- committing --------------------------------------------------------------------------------------------
 

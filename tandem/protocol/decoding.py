@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate, takewhile
+from itertools import accumulate, takewhile, zip_longest
 from typing import Any, NamedTuple, Protocol
 
 from tandem.aggregation.document_weights import DocumentWeights, Evidence, Weights, log_weight
@@ -22,19 +22,18 @@ from tandem.messages import (
     DecoderFailed,
     DecoderReady,
     Local,
-    Proposal,
     ProposalLength,
     RetrieveFailed,
     RetrieveRequest,
     RetrieveResult,
-    Votes,
+    Vote,
     Window,
 )
 from tandem.messages.wire import MAX_FRAME_BYTES, to_float32
 from tandem.modes.proposing import MAX_PROPOSAL
 from tandem.modes.spec import SessionSpec
 from tandem.protocol.outbox import Send
-from tandem.protocol.prefix import Prefix, extend_digest
+from tandem.protocol.prefix import Prefix, digests_along, extend_digest
 from tandem.protocol.table import SessionTable
 from tandem.topology import at_start
 
@@ -464,6 +463,24 @@ class DecodingSession(ABC):
             return False
         return step == 0 or self.prefix.tokens[step - 1] not in self.spec.eos_token_ids
 
+    # ---- votes ---------------------------------------------------------------------------------------------------
+
+    def _make_vote(self, step: int, digest: bytes, results: Sequence[Result]) -> Send:
+        """What this party says after the prefix of `digest`, and after the tokens of the line behind it."""
+        roles = self.spec.roles
+        role = roles.role(self.party)
+        num_tokens = len(results) if role.drafts else len(results) - 1
+        is_weighed = role.votes and roles.weighs_by_documents
+        vote = Vote(
+            step=step,
+            digest=digest,
+            tokens=tuple(self.prefix.tokens[step : step + num_tokens]),
+            payloads=tuple(result.payload for result in results),
+            log_weights=tuple(result.log_weight for result in results) if is_weighed else (),
+            decode_us=sum(result.decode_us for result in results) if role.drafts else 0,
+        )
+        return Send("draft_queue", Local(session=self.spec.session, body=vote))
+
     # ---- changes -------------------------------------------------------------------------------------------------
 
     def _on_commit(self, commit: Commit) -> list[Send]:
@@ -584,21 +601,10 @@ class DraftingSession(DecodingSession):
             is_full = count < len(left)
             if count == 0 or (count < enough and not is_full and self._may_draft()):
                 break
-            sends.append(self._make_proposal(self._num_proposed, left[:count]))
+            step = self._num_proposed
+            sends.append(self._make_vote(step, self.prefix.digests[step], left[:count]))
             self._num_proposed += count
         return sends
-
-    def _make_proposal(self, step: int, drafts: Sequence[Result]) -> Send:
-        proposal = Proposal(
-            party=self.spec.roles.topology.index(self.party),
-            step=step,
-            digest=self.prefix.digests[step],
-            tokens=tuple(draft.token for draft in drafts),
-            payloads=tuple(draft.payload for draft in drafts),
-            log_weights=tuple(draft.log_weight for draft in drafts) if self.has_vote else (),
-            decode_us=sum(draft.decode_us for draft in drafts),
-        )
-        return Send("draft_queue", Local(session=self.spec.session, body=proposal))
 
     def _ask(self) -> list[Send]:
         """Proposals of no tokens ask for the next token, unless the voter goes on without being asked."""
@@ -614,7 +620,7 @@ class DraftingSession(DecodingSession):
         ):
             return []
         self._asked_step = step
-        return [self._make_proposal(step, ())]
+        return [self._make_vote(step, self.prefix.digests[step], ())]
 
     def _extend(self) -> list[Send]:
         """Propose again what was already drafted on the present prefix, then what is left over."""
@@ -707,7 +713,8 @@ class FollowingSession(DecodingSession):
         sends: list[Send] = []
         while digests:
             count = self._count_that_fit(digests)
-            sends.append(self._make_votes(digests[:count]))
+            votes = [self._results[digest] for digest in digests[:count]]
+            sends.append(self._make_vote(votes[0][0], digests[0], [result for _, result in votes]))
             digests = digests[count:]
         return sends
 
@@ -715,18 +722,6 @@ class FollowingSession(DecodingSession):
         """How many of the votes one message holds, at least one: in full, some take megabytes together."""
         sizes = accumulate(len(self._results[digest][1].payload) for digest in digests)
         return max(1, sum(size <= MAX_VOTES_BYTES for size in sizes))
-
-    def _make_votes(self, digests: Sequence[bytes]) -> Send:
-        votes = [self._results[digest][1] for digest in digests]
-        is_weighed = self.spec.roles.weighs_by_documents
-        message = Votes(
-            party=self.spec.roles.topology.index(self.party),
-            step=self._results[digests[0]][0],
-            digests=tuple(digests),
-            payloads=tuple(vote.payload for vote in votes),
-            log_weights=tuple(vote.log_weight for vote in votes) if is_weighed else (),
-        )
-        return Send("draft_queue", Local(session=self.spec.session, body=message))
 
     # ---- planning ------------------------------------------------------------------------------------------------
 
@@ -761,14 +756,13 @@ class FollowingSession(DecodingSession):
     def _on_order(self, message: Any) -> list[Send]:
         if not isinstance(message, Local):
             return []
-        proposal: Proposal = message.body
-        digest = proposal.digest
-        for position, token in enumerate(proposal.tokens):
-            payload = proposal.payloads[position] if proposal.payloads else None
-            self._proposed.setdefault(digest, (proposal.step + position, Proposed(token, payload)))
-            self._asked_for[digest] = proposal.step + position
-            digest = extend_digest(digest, token)
-        self._asked_for[digest] = proposal.step + len(proposal.tokens)
+        proposal: Vote = message.body
+        digests = enumerate(digests_along(proposal.digest, proposal.tokens), proposal.step)
+        drafts = zip_longest(proposal.tokens, proposal.payloads)
+        for (step, digest), draft in zip_longest(digests, drafts):
+            self._asked_for[digest] = step
+            if draft is not None:
+                self._proposed.setdefault(digest, (step, Proposed(*draft)))
         self._follow_proposals()
         # A vote that is asked for again may be lost.
         is_repeated = not proposal.tokens and proposal.digest in self._results

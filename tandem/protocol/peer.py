@@ -18,10 +18,9 @@ from tandem.messages import (
     ListRequest,
     Open,
     Probe,
-    Proposal,
     Sources,
     Verdict,
-    Votes,
+    Vote,
 )
 from tandem.protocol.liveness import Liveness, Problem
 from tandem.protocol.log import MAX_AHEAD
@@ -47,7 +46,7 @@ _STALLED = "{} is there, but has sent nothing that the answer needs for {:.1f} s
 MAX_ANSWERED = 64
 """Restarts of a peer that are remembered; one before these would be answered again."""
 
-Numbered: TypeAlias = Proposal | Verdict | Sources | Votes | ListRequest
+Numbered: TypeAlias = Vote | Verdict | Sources | ListRequest
 """Bodies whose receipt is acknowledged."""
 
 
@@ -114,9 +113,9 @@ class Deliveries:
         self.sent[self._last_number] = Sent(body, now_s)
         return self._last_number
 
-    def supersede(self, body: Proposal | Votes) -> None:
-        """Forget what says less of the same prefix: one vote of the same party, a shorter list of it."""
-        self.sent = {key: sent for key, sent in self.sent.items() if not _says_less(sent.body, body)}
+    def supersede(self, longer: Vote) -> None:
+        """Forget a shorter list of the same vote."""
+        self.sent = {key: sent for key, sent in self.sent.items() if not _is_shorter(sent.body, longer)}
 
     def receive(self, number: int, now_s: float) -> None:
         """A body with this number has arrived, and is held or no longer needed. 0: it needs no receipt."""
@@ -168,7 +167,7 @@ class Deliveries:
         }
 
     def drop_dead(self, live: Container[bytes], step: int) -> None:
-        """Drop proposals from `step` on whose digest is not among the `live` ones, and requests for earlier steps."""
+        """Drop votes from `step` on whose digest is not among the `live` ones, and requests for earlier steps."""
         self.sent = {key: sent for key, sent in self.sent.items() if not _is_dead(sent.body, live, step)}
 
     def clear(self) -> None:
@@ -240,7 +239,7 @@ class PeerStatistics:
 class Peer:
     """One peer within a session.
 
-    Invariants: a proposal, vote or verdict that was posted is resent until the peer acknowledges its receipt, and kept
+    Invariants: a vote or verdict that was posted is resent until the peer acknowledges its receipt, and kept
     until the peer has committed its step, or no branch can need it any more. Verdicts go out in step order; those that
     wait for a full link go out together. Proposals that wait for one go out in order, but for those that nothing can
     accept any more. Receipts and acknowledgements hold within one view.
@@ -314,14 +313,12 @@ class Peer:
         self.window.add_waiting(verdict, now_s)
         return self.release(prefix, now_s) if may_wait else self._post_waiting(prefix, now_s)
 
-    def post_proposal(
-        self, proposal: Proposal, prefix: Prefix, now_s: float, *, may_wait: bool
-    ) -> list[Send]:
-        """As `post`. may_wait: until the link has room; one that begins where another began that waits, or before it,
-        takes its place."""
+    def post_vote(self, vote: Vote, prefix: Prefix, now_s: float, *, may_wait: bool) -> list[Send]:
+        """As `post`. may_wait: a proposal, until the link has room; one that begins where another began that waits, or
+        before it, takes its place."""
         if not may_wait:
-            return [self.post(proposal, prefix, now_s)]
-        self.window.add_proposal(proposal)
+            return [self.post(vote, prefix, now_s)]
+        self.window.add_proposal(vote)
         return self._post_proposals(prefix, now_s)
 
     def release(self, prefix: Prefix, now_s: float) -> list[Send]:
@@ -450,28 +447,22 @@ class Peer:
         return None
 
 
-def _last_step(body: Proposal | Verdict | Votes | ListRequest) -> int:
+def _last_step(body: Vote | Verdict | ListRequest) -> int:
     """The last step that the body has to do with."""
     match body:
-        case Votes():
-            return body.step + len(body.digests) - 1
-        case ListRequest():
+        case Vote():
+            return body.step + max(1, body.num_prefixes) - 1
+        case Verdict():
+            return body.step + len(body.tokens) - 1
+        case _:
             return body.step
-        case _:
-            return body.step + max(1, len(body.tokens)) - 1
 
 
-def _says_less(body: Numbered, other: Proposal | Votes) -> bool:
-    match body, other:
-        case Proposal(), Proposal():
-            return body.digest == other.digest and len(body.tokens) == 1
-        case Votes(), Votes():
-            return body.digests == other.digests
-        case _:
-            return False
+def _is_shorter(body: Numbered, longer: Vote) -> bool:
+    return isinstance(body, Vote) and body.digest == longer.digest and len(body.payloads) == 1
 
 
 def _is_dead(body: Numbered, live: Container[bytes], step: int) -> bool:
     if isinstance(body, ListRequest):
         return body.step < step
-    return isinstance(body, Proposal) and body.step >= step and body.digest not in live
+    return isinstance(body, Vote) and body.step >= step and body.digest not in live

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from hashlib import blake2b
+from itertools import accumulate
 
 
 def _start(session: int) -> bytes:
@@ -17,6 +18,11 @@ def _start(session: int) -> bytes:
 def extend_digest(digest: bytes, token: int) -> bytes:
     """The digest of a prefix with one more token."""
     return blake2b(digest + token.to_bytes(4, "little"), digest_size=8).digest()
+
+
+def digests_along(digest: bytes, tokens: Iterable[int]) -> Iterator[bytes]:
+    """The digest of a prefix, then of the prefix with each of the tokens that follow it."""
+    return accumulate(tokens, extend_digest, initial=digest)
 
 
 class Prefix:

@@ -2,22 +2,18 @@
 
 The decoder gives a vote in full, and it stays with this party; peers get the tokens that score best in the race
 (`tandem.aggregation.race_lists`). A decider that cannot name the winner of the full mixture asks for a longer list. It
-is cut from the vote that is held here, without another pass of the model. A vote is part of an own proposal, or one of
-those on another party's.
+is cut from the vote that is held here, without another pass of the model.
 """
 
 from __future__ import annotations
 
 from collections.abc import Container, Iterator
 from dataclasses import replace
-from typing import TypeVar
 
 from tandem.codecs.race_lists import MAX_LISTED, WHOLE, cut_vote, vote_depth
-from tandem.messages import ListRequest, Proposal, Votes
+from tandem.messages import ListRequest, Vote
 from tandem.modes.spec import SessionSpec
-from tandem.protocol.prefix import Prefix
-
-B = TypeVar("B", Proposal, Votes)
+from tandem.protocol.prefix import Prefix, digests_along
 
 GROWTH = 2
 """Tokens by which later lists are longer after a request."""
@@ -63,29 +59,29 @@ class RaceVotes:
         self.length = ListLength(spec.race_depth)
         self.are_cut = spec.rules.has_race_lists and spec.roles.role(party).votes
         self._spec, self._party = spec, party
-        self._kept: dict[bytes, Proposal | Votes] = {}  # in full, one vote each, by digest of its prefix
+        self._kept: dict[bytes, Vote] = {}  # in full, one vote each, by digest of its prefix
         self._requests: dict[
             bytes, tuple[int, ListRequest]
         ] = {}  # by digest, with the view it was answered in
         self._asked: dict[str, tuple[int, bytes, int]] = {}  # of each peer: view, digest and depth
 
-    def cut(self, body: B, prefix: Prefix, own: Container[bytes], num_committed: int) -> B:
-        """An own proposal, or own votes, as the peers need them. The payloads of a voter are its votes in full.
+    def cut(self, body: Vote, prefix: Prefix, own: Container[bytes], num_committed: int) -> Vote:
+        """An own vote as the peers need it. body: with payloads in full.
 
         prefix: the committed one. own: of which prefixes an own vote may still count. num_committed: steps that all
         peers have committed.
         """
         self._forget(prefix, own, num_committed)
         payloads = []
-        for digest, vote in _split(body):
-            self._kept[digest] = vote
+        for vote in _split(body):
+            self._kept[vote.digest] = vote
             depth = WHOLE if self._spec.rules.sends_whole_votes(self._party) else self.length.take()
-            if digest in self._requests:
-                depth = max(depth, self._requests[digest][1].depth)
+            if vote.digest in self._requests:
+                depth = max(depth, self._requests[vote.digest][1].depth)
             payloads.append(self._cut(vote, depth))
         return replace(body, payloads=tuple(payloads))
 
-    def answer(self, request: ListRequest, view: int) -> Proposal | Votes | None:
+    def answer(self, request: ListRequest, view: int) -> Vote | None:
         """More of an own vote for a peer in this view. One that is not computed yet goes out at that length."""
         answered = self._requests.get(request.digest)
         if answered is not None and answered[0] == view and answered[1].depth >= request.depth:
@@ -116,7 +112,7 @@ class RaceVotes:
         """Whether more of a vote on this prefix was asked for."""
         return any(asked == digest for _, asked, _ in self._asked.values())
 
-    def _cut(self, vote: Proposal | Votes, depth: int) -> bytes:
+    def _cut(self, vote: Vote, depth: int) -> bytes:
         spec = self._spec
         return cut_vote(
             vote.payloads[0],
@@ -140,19 +136,18 @@ class RaceVotes:
         }
 
 
-def _split(body: Proposal | Votes) -> Iterator[tuple[bytes, Proposal | Votes]]:
-    """Its votes, one in each, by digest of the prefix. A proposal of a party that votes has one."""
-    if isinstance(body, Proposal):
-        yield body.digest, body
+def _split(vote: Vote) -> Iterator[Vote]:
+    """The same, one prefix in each."""
+    if len(vote.payloads) == 1:
+        yield vote
         return
-    for number, (digest, payload) in enumerate(zip(body.digests, body.payloads, strict=True)):
-        yield (
-            digest,
-            replace(
-                body,
-                step=body.step + number,
-                digests=(digest,),
-                payloads=(payload,),
-                log_weights=body.log_weights[number : number + 1],
-            ),
+    digests = digests_along(vote.digest, vote.tokens)
+    for number, (digest, payload) in enumerate(zip(digests, vote.payloads, strict=True)):
+        yield replace(
+            vote,
+            step=vote.step + number,
+            digest=digest,
+            tokens=(),
+            payloads=(payload,),
+            log_weights=vote.log_weights[number : number + 1],
         )

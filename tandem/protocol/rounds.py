@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from math import isnan, nan
 
 from tandem.events import Event, RoundEvent
-from tandem.messages import Proposal, Round, Rounds
+from tandem.messages import Round, Rounds, Vote
 from tandem.modes.spec import SessionSpec
 from tandem.protocol.outbox import Send
 from tandem.protocol.prefix import Prefix
@@ -20,7 +20,7 @@ from tandem.protocol.report import REPORT_STEPS
 class _Waiting:
     """A proposal without a verdict."""
 
-    proposal: Proposal
+    proposal: Vote
     sent_s: float  # nan: the voter may have been reading its documents still
 
 
@@ -43,7 +43,7 @@ class ProposalRounds:
         self._committed_s = nan
         self._lost: frozenset[str] | None = frozenset()  # when the last verdict was committed
 
-    def propose(self, proposal: Proposal, num_committed: int, now_s: float) -> None:
+    def propose(self, proposal: Vote, num_committed: int, now_s: float) -> None:
         """A proposal is on its way; one that is repeated counts from now on. num_committed: tokens of the answer."""
         if not self._is_wanted:
             return
@@ -126,7 +126,7 @@ def _make(
     )
 
 
-def count_accepted(proposal: Proposal, prefix: Prefix) -> int | None:
+def count_accepted(proposal: Vote, prefix: Prefix) -> int | None:
     """Its tokens before the first rejected one; None: not decided yet, or it continues other tokens."""
     step, length = proposal.step, len(proposal.tokens)
     if len(prefix) <= step or prefix.digests[step] != proposal.digest:
@@ -137,7 +137,7 @@ def count_accepted(proposal: Proposal, prefix: Prefix) -> int | None:
     return num_equal if num_equal < len(committed) or num_equal == length else None
 
 
-def is_open(proposal: Proposal, prefix: Prefix) -> bool:
+def is_open(proposal: Vote, prefix: Prefix) -> bool:
     """Whether later tokens can judge it."""
     if len(prefix) < proposal.step:
         return True

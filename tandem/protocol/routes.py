@@ -10,7 +10,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from math import exp, fsum, inf
-from typing import TypeVar
 
 from tandem.aggregation.distributions import TOLERANCE
 from tandem.errors import ProtocolError
@@ -23,13 +22,12 @@ from tandem.messages import (
     Logprobs,
     Open,
     Probe,
-    Proposal,
     Rejoin,
     Resync,
     Sources,
     Tail,
     Verdict,
-    Votes,
+    Vote,
 )
 from tandem.modes.proposing import MAX_PROPOSAL
 from tandem.modes.spec import SessionSpec
@@ -38,7 +36,6 @@ from tandem.protocol.outbox import ActorKind
 from tandem.topology import Topology, in_words
 
 LISTENERS: tuple[ActorKind, ...] = ("decoder", "aggregator", "profiler", "scheduler")
-P = TypeVar("P", bound=Proposal)
 
 MAX_REASON_CHARS = 10_000
 """Of a cancellation."""
@@ -58,8 +55,7 @@ class Routes:
 
     def __init__(self, spec: SessionSpec, party: str) -> None:
         self.spec, self.rules, self.roles, self.party = spec, spec.rules, spec.roles, party
-        self.proposals_go_to = self.rules.audience(Proposal, party)
-        self.votes_go_to = self.rules.audience(Votes, party)
+        self.votes_go_to = self.rules.audience(Vote, party)
         self.verdicts_go_to = self.rules.audience(Verdict, party)
         self.toward_home = self.topology.toward_home(party)  # the peer through which the home is reached
 
@@ -76,8 +72,7 @@ class Routes:
             Cancel: peers,
             Open: tuple(peer for peer in peers if peer not in nearer),
             Sources: nearer,
-            Proposal: self.proposals_go_to,
-            Votes: self.votes_go_to,
+            Vote: self.votes_go_to,
             ListRequest: self.rules.audience(ListRequest, self.party),
             Verdict: self.verdicts_go_to,
             Resync: peers if self.is_authority else (),
@@ -142,11 +137,10 @@ class Routes:
         """For a peer, to which the display at home does not matter."""
         return Open(spec=replace(self.spec.as_for(peer), show_drafts=False).to_json())
 
-    def may_propose(self, proposal: Proposal) -> bool:
+    def is_within_budget(self, vote: Vote) -> bool:
         """Whether it keeps to the uplink budget. What was drafted while all voters were lost need not; they decide that
         step without it if they are back."""
-        num_tokens = len(proposal.tokens)
-        return self.rules.count_fitting(proposal.payloads or [b""] * num_tokens) == num_tokens
+        return self.rules.count_fitting(vote.payloads or [b""] * vote.num_prefixes) == vote.num_prefixes
 
     def address(
         self, verdict: Verdict, lost: Iterable[str], last_voters: Sequence[str | None]
@@ -171,11 +165,11 @@ class Routes:
         name = self.topology.name(verdict.tail[0].last_voters[step - verdict.step])
         return name if name != self.other_decider else None
 
-    def make_public(self, proposal: P) -> P:
-        """A proposal as the peers need it: of a drafter without a vote ids are enough."""
-        if self.rules.drafters_vote or self.rules.needs_drafts:
-            return proposal
-        return replace(proposal, payloads=(), log_weights=())
+    def make_public(self, vote: Vote) -> Vote:
+        """An own vote as the peers need it: of a drafter without a vote ids are enough."""
+        if self.roles.role(self.party).votes or self.rules.needs_drafts:
+            return vote
+        return replace(vote, payloads=(), log_weights=())
 
     # ---- what it takes -----------------------------------------------------------------------------------------
 
@@ -193,10 +187,8 @@ class Routes:
             )
         self._check_tokens(source, body)
         match body:
-            case Proposal():
-                self._check_proposal(source, body)
-            case Votes():
-                self._check_votes(source, body)
+            case Vote():
+                self._check_vote(source, body)
             case Verdict():
                 self._check_verdict(source, body)
             case Resync():
@@ -237,7 +229,7 @@ class Routes:
             )
 
     def _check_tokens(self, source: str, body: LinkBody) -> None:
-        if not isinstance(body, Proposal | Verdict | Resync):
+        if not isinstance(body, Vote | Verdict | Resync):
             return
         if body.tokens and max(body.tokens) >= self.spec.vocab_size:
             raise ProtocolError(
@@ -245,19 +237,33 @@ class Routes:
                 "use the same tokenizer at all parties."
             )
 
-    def _check_proposal(self, source: str, proposal: Proposal) -> None:
-        self._check_sender(source, proposal.party, "a proposal")
-        least, most = int(self.rules.drafters_vote), self.rules.max_proposal
-        if not least <= len(proposal.tokens) <= most:
+    def _check_vote(self, source: str, vote: Vote) -> None:
+        """A drafter's holds what it proposes; a voter's has one distribution more than the proposal has tokens."""
+        count, role = len(vote.tokens), self.roles.role(source)
+        least, most = (int(role.votes), self.rules.max_proposal) if role.drafts else (0, MAX_PROPOSAL)
+        if not least <= count <= most:
             raise ProtocolError(
-                f"A proposal in mode {self.rules.name} has {f'0 to {most} tokens' if most > 1 else '1 token'} "
-                f"(got {len(proposal.tokens)} from {source}); check its settings."
+                f"A vote of {source} in mode {self.rules.name} has {f'0 to {most} tokens' if most > 1 else '1 token'} "
+                f"(got {count}); check its settings."
             )
-        count = len(proposal.tokens)
-        self._check_values(source, "distributions", proposal.payloads, count, is_due=self.rules.needs_drafts)
-        self._check_values(source, "log weights", proposal.log_weights, count)
-        self._check_payloads(source, proposal.payloads)
-        _check_weights(source, proposal.log_weights)
+        num_prefixes = count + (not role.drafts)
+        num_payloads = num_prefixes if role.votes or self.rules.needs_drafts else 0
+        num_weights = num_prefixes if role.votes and self.roles.weighs_by_documents else 0
+        for what, values, due in (
+            ("distribution", vote.payloads, num_payloads),
+            ("log weight", vote.log_weights, num_weights),
+        ):
+            if len(values) != due:
+                raise ProtocolError(
+                    f"A vote of {source} on {count} token{'s' * (count != 1)} in mode {self.rules.name} comes with "
+                    f"{due} {what}{'s' * (due != 1)} (got {len(values)}); check its version."
+                )
+        self._check_payloads(source, vote.payloads)
+        for log_weight in vote.log_weights:
+            if not log_weight < inf:  # nan too; -inf is that of a party without documents
+                raise ProtocolError(
+                    f"{source} sent a log weight of {log_weight}, which must be finite or -inf; check its version."
+                )
 
     def _check_sources(self, source: str, sources: Sources) -> None:
         """What it names of documents is kept for the client: no more than there may be, in a line each."""
@@ -280,36 +286,6 @@ class Routes:
                 f"{source} sent a distribution of {longest} bytes, but one over {self.spec.vocab_size} tokens has at "
                 f"most {most}; check its codec."
             )
-
-    def _check_values(
-        self, source: str, what: str, values: Sequence[object], count: int, *, is_due: bool = False
-    ) -> None:
-        due = count if self.rules.drafters_vote or is_due else 0
-        if len(values) != due:
-            raise ProtocolError(
-                f"A proposal of {count} token{'s' * (count != 1)} in mode {self.rules.name} comes with {due} {what} "
-                f"(got {len(values)} from {source}); check its version."
-            )
-
-    def _check_votes(self, source: str, votes: Votes) -> None:
-        self._check_sender(source, votes.party, "votes")
-        if len(votes.digests) != len(votes.payloads):
-            raise ProtocolError(
-                f"{source} sent {len(votes.payloads)} votes on {len(votes.digests)} prefixes; check its version."
-            )
-        if len(votes.digests) > MAX_PROPOSAL + 1:
-            raise ProtocolError(
-                f"A proposal of {MAX_PROPOSAL} tokens has {MAX_PROPOSAL + 1} votes at most "
-                f"(got {len(votes.digests)} from {source}); check its version."
-            )
-        self._check_payloads(source, votes.payloads)
-        due = len(votes.digests) if self.roles.weighs_by_documents else 0
-        if len(votes.log_weights) != due:
-            raise ProtocolError(
-                f"{source} sent {len(votes.log_weights)} log weights with {len(votes.digests)} votes, of which this "
-                f"query has {due}; check its version."
-            )
-        _check_weights(source, votes.log_weights)
 
     def _check_verdict(self, source: str, verdict: Verdict) -> None:
         num_drafters = len(self.roles.drafters)
@@ -404,24 +380,12 @@ class Routes:
             )
         self._check_decider(source, resync.decider)
 
-    def _check_sender(self, source: str, party: int, what: str) -> None:
-        if party != self.roles.topology.index(source):
-            raise ProtocolError(f"{source} sent {what} of party {party}; check its settings.")
-
     def _check_decider(self, source: str, party: int) -> None:
         parties = self.roles.topology.parties
         if party >= len(parties) or not self.roles.roles[party].decides:
             raise ProtocolError(
                 f"{source} hands over to party {party}, which does not decide in mode {self.rules.name}; "
                 "check its settings."
-            )
-
-
-def _check_weights(source: str, log_weights: Iterable[float]) -> None:
-    for log_weight in log_weights:
-        if not log_weight < inf:  # nan too; -inf is that of a party without documents
-            raise ProtocolError(
-                f"{source} sent a log weight of {log_weight}, which must be finite or -inf; check its version."
             )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from math import inf, isnan
 
-from tandem.messages import Proposal, Verdict
+from tandem.messages import Verdict, Vote
 from tandem.modes.proposing import MAX_PROPOSAL
 from tandem.protocol.log import MAX_VERDICT_TOKENS, join_verdicts
 from tandem.protocol.prefix import Prefix
@@ -61,7 +61,7 @@ class SendWindow:
         ] = {}  # by stamp: place among all frames, and frames on their way then
         self._waiting: list[Verdict] = []
         self._waiting_s = 0.0  # since when the first of them has waited
-        self._proposals: list[Proposal] = []
+        self._proposals: list[Vote] = []
 
     @property
     def num_on_way(self) -> int:
@@ -117,11 +117,11 @@ class SendWindow:
 
     # ---- proposals that wait -----------------------------------------------------------------------------------
 
-    def add_proposal(self, proposal: Proposal) -> None:
+    def add_proposal(self, proposal: Vote) -> None:
         """A proposal waits from now on. Those that begin where it begins, or behind, are of another branch."""
         self._proposals = [*(kept for kept in self._proposals if kept.step < proposal.step), proposal]
 
-    def take_proposal(self, prefix: Prefix) -> Proposal | None:
+    def take_proposal(self, prefix: Prefix) -> Vote | None:
         """The first that waits, if the link has room; those that no token behind `prefix` can accept are forgotten."""
         self._proposals = [kept for kept in self._proposals if is_open(kept, prefix)]
         return self._proposals.pop(0) if self._proposals and not self.is_full else None

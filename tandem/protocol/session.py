@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 from math import nan
-from typing import TypeAlias, TypeVar, assert_never
+from typing import TypeAlias, assert_never
 
 from tandem.codecs.race_lists import vote_depth
 from tandem.errors import FAILED, Code, Fault, ProtocolError
@@ -31,14 +31,13 @@ from tandem.messages import (
     LinkFrame,
     ListRequest,
     Local,
-    Proposal,
     Rejoin,
     Resync,
     Sources,
     Undecided,
     Verdict,
     VerifyResult,
-    Votes,
+    Vote,
 )
 from tandem.modes.spec import SessionSpec
 from tandem.protocol.ballots import BallotBox
@@ -63,14 +62,13 @@ StopCheck = Callable[[Sequence[int]], StopReason | None]
 LocalMessage = Local | VerifyResult | Undecided | DecoderReady | DecoderFailed | Estimate
 Debt: TypeAlias = tuple[int, bytes] | None
 """The view and the prefix on which an actor of this party owes something; None: it owes nothing."""
-B = TypeVar("B", Proposal, Votes)
 
 LINGER_S = 10.0
 """Silence of a peer after which a finished authority no longer waits for its Done."""
 ABANDONED_S = 60.0
 """Silence of the authority after which a peer frees a session, finished or not: the authority may still need it.
 Also the longest that a finished authority waits for a peer that is alive but does not finish."""
-PROGRESS = (Proposal, Votes, Verdict)
+PROGRESS = (Vote, Verdict)
 """What an answer is made of, and what brings a peer back that was heard and sent nothing of it."""
 PATIENCE_S = 0.5
 """A voter without a proposal votes on the committed prefix after this long: no drafter can stop the answer."""
@@ -248,10 +246,8 @@ class Session:
         if self.is_over:
             return []
         match message:
-            case Local(body=Proposal()):
-                return self._on_own_proposal(message.body, now_s)
             case Local():
-                return self._on_own_votes(message.body, now_s)
+                return self._on_own_vote(message.body, now_s)
             case VerifyResult():
                 return self._on_result(message, now_s)
             case Undecided():
@@ -334,29 +330,20 @@ class Session:
         }
         return [send for role in self._reminders.take_due(debts, now_s) for send in self.restart(role)]
 
-    def _on_own_proposal(self, proposal: Proposal, now_s: float) -> list[Send]:
-        if self.end.reason is not None or proposal.step + len(proposal.tokens) < len(self.prefix):
+    def _on_own_vote(self, vote: Vote, now_s: float) -> list[Send]:
+        """What the own decoder proposes or votes. Own votes on a proposal that are here already go out as they went out
+        before, whatever was computed now."""
+        if self.end.reason is not None or vote.step + len(vote.tokens) < len(self.prefix):
             return []
         num_before = len(self.ballots.own)
-        self.ballots.hold_proposal(self.party, proposal, self.prefix, now_s - self.log.opened_s)
-        self.rounds.propose(proposal, len(self.prefix), now_s)
+        self.ballots.hold(self.party, vote, self.prefix, now_s - self.log.opened_s)
+        self.rounds.propose(vote, len(self.prefix), now_s)
         sends = self._show(now_s)
-        if len(self.ballots.own) > num_before or not proposal.tokens:
-            public = self._make_public(proposal)
-            is_within = self.routes.may_propose(public)
-            sends += self._post(self.routes.proposals_go_to, public, now_s) if is_within else []
+        if len(self.ballots.own) > num_before or vote.num_prefixes == 0:
+            public = self._make_public(self.ballots.restore(vote) if self.routes.follows_proposals else vote)
+            is_within = self.routes.is_within_budget(public)
+            sends += self._post(self.routes.votes_go_to, public, now_s) if is_within else []
         return sends + self._advance(now_s)
-
-    def _on_own_votes(self, votes: Votes, now_s: float) -> list[Send]:
-        """Votes that are here already go out as they went out before, whatever was computed now."""
-        if self.end.reason is not None:
-            return []
-        num_before = len(self.ballots.own)
-        self.ballots.hold_votes(self.party, votes, self.prefix, now_s - self.log.opened_s)
-        if len(self.ballots.own) == num_before:
-            return []
-        public = self._make_public(self.ballots.restore(votes))
-        return self._post(self.routes.votes_go_to, public, now_s) + self._advance(now_s)
 
     def _on_ready(self, ready: DecoderReady, now_s: float) -> list[Send]:
         """Tell the client, who is at home, of this party's documents."""
@@ -373,7 +360,7 @@ class Session:
 
     # ---- leading the own decoder, where it votes on another party's proposals -----------------------------------
 
-    def lead(self, source: str, proposal: Proposal) -> list[Send]:
+    def lead(self, source: str, proposal: Vote) -> list[Send]:
         """What a peer proposed has been taken in: the own decoder votes on what goes on behind the committed tokens."""
         if not self.routes.follows_proposals:
             return []
@@ -388,18 +375,18 @@ class Session:
         if not is_due or digest in self.ballots.own or self._asked == digest:
             return []
         self._asked = digest
-        return self._to_decoder(self.ballots.make_request(self.prefix))
+        return self._to_decoder(Vote(step=len(self.prefix), digest=digest))
 
     def _lead_again(self) -> list[Send]:
         """For a decoder that was restarted, or may lack a part."""
         self._asked = b""
         sends = self._tell_alone()
         for drafter in self.routes.roles.drafters if self.routes.follows_proposals else ():
-            for proposal in self.ballots.proposals_of(drafter):
+            for proposal in self.ballots.votes_of(drafter):
                 sends += self._to_decoder(proposal)
         return sends
 
-    def _to_decoder(self, proposal: Proposal) -> list[Send]:
+    def _to_decoder(self, proposal: Vote) -> list[Send]:
         return [Send("decoder", Local(session=self.spec.session, body=proposal))]
 
     def _tell_alone(self) -> list[Send]:
@@ -461,14 +448,12 @@ class Session:
                 sends.append(peer.post(request, self.prefix, now_s))
         return sends
 
-    def _make_public(self, body: B) -> B:
-        """An own proposal, or own votes, as the peers need them."""
-        is_proposal = isinstance(body, Proposal)
-        audience = self.routes.proposals_go_to if is_proposal else self.routes.votes_go_to
-        if self.race_votes.are_cut and any(not self.peers[name].is_lost for name in audience):
+    def _make_public(self, vote: Vote) -> Vote:
+        """An own vote as the peers need it."""
+        if self.race_votes.are_cut and any(not self.peers[name].is_lost for name in self.routes.votes_go_to):
             reached = min(peer.num_committed for peer in self.peers.values() if not peer.is_lost)
-            return self.race_votes.cut(body, self.prefix, self.ballots.own, reached)
-        return self.routes.make_public(body) if isinstance(body, Proposal) else body
+            return self.race_votes.cut(vote, self.prefix, self.ballots.own, reached)
+        return self.routes.make_public(vote)
 
     # ---- verdicts and commits ----------------------------------------------------------------------------------
 
@@ -593,11 +578,9 @@ class Session:
                 is_kept, sends = True, self._on_sources(peer, body, now_s)
             case Verdict():
                 is_kept = self.log.hold(body)
-            case Proposal():
-                is_kept = self.ballots.hold_proposal(peer.name, body, self.prefix, now_s - opened_s)
+            case Vote():
+                is_kept = self.ballots.hold(peer.name, body, self.prefix, now_s - opened_s)
                 sends = self.lead(peer.name, body)
-            case Votes():
-                is_kept = self.ballots.hold_votes(peer.name, body, self.prefix, now_s - opened_s)
             case _:
                 is_kept = False  # the header says it all
         peer.liveness.has_given |= isinstance(body, PROGRESS)
@@ -668,15 +651,13 @@ class Session:
         return sends + (self._complete(now_s) if is_last else self.post_again(peer, now_s))
 
     def post_again(self, peer: Peer, now_s: float) -> list[Send]:
-        """In a new view the peer may need every own proposal and vote that is kept here: it may be put to the vote here
+        """In a new view the peer may need every own vote that is kept here: it may be put to the vote here
         before the decoder emits it again."""
         sources, is_nearer = self.report.own_sources, peer.name == self.routes.toward_home
         bodies: list[Numbered] = [sources] if sources is not None and is_nearer else []
-        if peer.name in self.routes.proposals_go_to:
-            proposals = map(self._make_public, self.ballots.proposals_of(self.party))
-            bodies += [proposal for proposal in proposals if self.routes.may_propose(proposal)]
         if peer.name in self.routes.votes_go_to:
-            bodies += map(self._make_public, self.ballots.votes_of(self.party))
+            votes = map(self._make_public, self.ballots.votes_of(self.party))
+            bodies += [vote for vote in votes if self.routes.is_within_budget(vote)]
         return [peer.post(body, self.prefix, now_s) for body in bodies]
 
     # ---- what goes to a peer -----------------------------------------------------------------------------------
@@ -711,8 +692,8 @@ class Session:
                 case Verdict():
                     may_wait = goes_on_at(self.party) and self.end.reason is None
                     sends += peer.post_verdict(body, self.prefix, now_s, may_wait=may_wait)
-                case Proposal():
-                    sends += peer.post_proposal(body, self.prefix, now_s, may_wait=goes_on_at(peer.name))
+                case Vote():
+                    sends += peer.post_vote(body, self.prefix, now_s, may_wait=goes_on_at(peer.name))
                 case _:
                     sends.append(peer.post(body, self.prefix, now_s))
         return sends

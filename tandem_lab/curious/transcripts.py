@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from tandem.aggregation.race_lists import RaceList
 from tandem.codecs import Codec
 from tandem.codecs.race_lists import read_vote
-from tandem.messages import LinkFrame, Open, Proposal, decode_link
+from tandem.messages import LinkFrame, Open, Vote, decode_link
 from tandem.messages.wire import varint_bytes
 from tandem.modes.spec import SessionSpec
 from tandem.protocol.prefix import Prefix
 
-Vote: TypeAlias = tuple[NDArray[np.int64], NDArray[np.float64]]
+ReadVote: TypeAlias = tuple[NDArray[np.int64], NDArray[np.float64]]
 """Ids and probabilities, [n] each: as much of a distribution as was received."""
 
 
@@ -78,7 +78,7 @@ class Transcript:
         """The last draft of each step, in the order of the steps."""
         return dict(sorted({draft.step: draft for draft in self.drafts}.items()))
 
-    def vote(self, draft: Drafted, codec: Codec, vocab_size: int) -> Vote:
+    def vote(self, draft: Drafted, codec: Codec, vocab_size: int) -> ReadVote:
         """The distribution that came with a draft, or the best tokens of it."""
         if self.spec is None or not self.spec.rules.has_race_lists:
             decoded = codec.decode(draft.payload, vocab_size)
@@ -111,7 +111,7 @@ def _drafts(received: list[tuple[Arrival, LinkFrame]], answer: Prefix) -> Iterat
     known = {digest: tuple(answer.tokens[:length]) for length, digest in enumerate(answer.digests)}
     for arrival, frame in received:
         body = frame.body
-        if not isinstance(body, Proposal) or body.digest not in known:
+        if not isinstance(body, Vote) or body.digest not in known:
             continue
         start = known[body.digest]
         for place, token in enumerate(body.tokens):

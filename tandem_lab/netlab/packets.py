@@ -12,7 +12,7 @@ from pathlib import Path
 from socket import inet_ntoa
 from typing import Any, NamedTuple
 
-from tandem.messages import LinkFrame, Proposal, Resync, Verdict, decode
+from tandem.messages import LinkFrame, Resync, Verdict, Vote, decode
 from tandem.messages.wire import write_varint
 from tandem.transport.handshake import MAGIC
 from tandem.transport.port import FrameSplitter
@@ -114,7 +114,8 @@ def pieces_of(data: bytes, length: int) -> list[bytes]:
 def token_runs(frame: LinkFrame, read_ids: Callable[[bytes], Sequence[int]]) -> Iterator[Sequence[int]]:
     """The token ids that stand in a frame, in the order in which they stand there. read_ids: those of a payload."""
     match frame.body:
-        case Proposal(payloads=payloads):
+        case Vote(tokens=tokens, payloads=payloads):
+            yield list(tokens)
             yield from map(read_ids, payloads)
         case Verdict(tokens=tokens):
             yield list(tokens)

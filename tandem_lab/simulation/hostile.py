@@ -14,6 +14,7 @@ import random
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
+from itertools import takewhile, zip_longest
 from math import inf, nan
 from typing import Any
 
@@ -33,14 +34,13 @@ from tandem.messages import (
     Logprobs,
     Open,
     Probe,
-    Proposal,
     Rejoin,
     Resync,
     Sources,
     Tail,
     Verdict,
     VerifyResult,
-    Votes,
+    Vote,
     decode_link,
     encode,
 )
@@ -48,7 +48,7 @@ from tandem.modes import reference
 from tandem.modes.proposing import MAX_PROPOSAL
 from tandem.modes.spec import SessionSpec
 from tandem.protocol.outbox import ActorKind
-from tandem.protocol.prefix import Prefix, extend_digest
+from tandem.protocol.prefix import Prefix, digests_along, extend_digest
 from tandem.protocol.session import Session
 from tandem.topology import PARTIES, Party
 from tandem_lab.simulation.event_log import EventLog
@@ -79,8 +79,7 @@ MAX_ITEMS = 60_000
 """Things that a coordinator may hold for one query, counted one by one through all that it refers to."""
 KINDS: tuple[tuple[type[LinkBody], int], ...] = (
     (Verdict, 20),
-    (Proposal, 14),
-    (Votes, 10),
+    (Vote, 24),
     (ListRequest, 8),
     (Resync, 6),
     (Rejoin, 3),
@@ -134,7 +133,7 @@ class Forger:
         kinds, weights = zip(*KINDS, strict=True)
         kind = rng.choices(kinds, weights)[0]
         make: dict[type[LinkBody], Callable[[Session], LinkBody]] = {
-            Proposal: self._proposal, Votes: self._votes, ListRequest: self._request, Resync: self._resync,
+            Vote: self._vote, ListRequest: self._request, Resync: self._resync,
             Sources: self._sources, Verdict: self._verdict,
         }  # fmt: skip
         if kind in make:
@@ -200,37 +199,32 @@ class Forger:
         broken = [payload[:-1], b"", rng.randbytes(rng.randrange(1, 40)), b"\0" + rng.randbytes(4 * VOCAB)]
         return rng.choice([payload] * 16 + broken)
 
-    def _proposal(self, session: Session) -> LinkBody:
-        rng, step = self.rng, self._step(session)
-        tokens = self._tokens(MAX_PROPOSAL)
-        votes = self.spec.rules.name == "dual" or rng.random() < 0.1
-        count = len(tokens) if votes else 0
-        return Proposal(
-            party=self._party(),
+    def _vote(self, session: Session) -> LinkBody:
+        """What a drafter or a voter may say, tokens as the victim may hold them, or any."""
+        rng, step, digest = self.rng, self._step(session), self._digest(session)
+        proposes = rng.random() < 0.6
+        tokens = self._tokens(MAX_PROPOSAL) if proposes else self._follow(session, digest)
+        is_odd = rng.random() < 0.03
+        votes = not proposes or self.spec.rules.name == "dual" or rng.random() < 0.1
+        count = len(tokens) + (proposes is is_odd) if votes else 0
+        is_weighed = self.spec.roles.weighs_by_documents is (rng.random() < 0.97)
+        return Vote(
             step=step,
-            digest=self._digest(session),
+            digest=digest,
             tokens=tokens,
-            payloads=tuple(self._payload(step) for _ in range(count)),
-            log_weights=tuple(self._log_weight() for _ in range(count)),
+            payloads=tuple(self._payload(step + position) for position in range(count)),
+            log_weights=tuple(self._log_weight() for _ in range(count)) if is_weighed else (),
             decode_us=rng.choice([0, 1000, 1 << 60]),
         )
 
-    def _votes(self, session: Session) -> LinkBody:
-        """A chain of prefixes as the victim may hold it, or any."""
-        rng, step, digest = self.rng, self._step(session), self._digest(session)
-        digests = [digest]
-        while len(digests) < rng.choice([1, 2, 4, 18]):
-            token = session.ballots.proposed(digests[-1])
-            digests.append(extend_digest(digests[-1], rng.randrange(VOCAB) if token is None else token))
-        count = len(digests) + (rng.random() < 0.03)
-        is_weighed = self.spec.roles.weighs_by_documents is (rng.random() < 0.97)
-        return Votes(
-            party=self._party(),
-            step=step,
-            digests=tuple(digests),
-            payloads=tuple(self._payload(step + position) for position in range(count)),
-            log_weights=tuple(self._log_weight() for _ in digests) if is_weighed else (),
-        )
+    def _follow(self, session: Session, digest: bytes) -> tuple[int, ...]:
+        """Tokens that go on behind a prefix as the victim holds it, and then any."""
+        tokens: list[int] = []
+        while len(tokens) < self.rng.choice([0, 1, 3, 17]):
+            token = session.ballots.proposed(digest)
+            tokens.append(self.rng.randrange(VOCAB) if token is None else token)
+            digest = extend_digest(digest, tokens[-1])
+        return tuple(tokens)
 
     def _verdict(self, session: Session) -> LinkBody:
         rng, num_drafters = self.rng, len(self.spec.roles.drafters)
@@ -329,18 +323,10 @@ class Witness:
     def hear(self, body: LinkBody) -> None:
         """The hostile party sends this, by right or not."""
         match body:
-            case Proposal():
-                digest = body.digest
-                for position, token in enumerate(body.tokens):
-                    if position < len(body.payloads):
-                        weights = body.log_weights
-                        weight = weights[position] if position < len(weights) else None
-                        self._votes.add((digest, body.payloads[position], weight))
-                    digest = extend_digest(digest, token) if token < VOCAB else b""
-            case Votes():
-                for position, (digest, payload) in enumerate(zip(body.digests, body.payloads, strict=False)):
-                    weight = body.log_weights[position] if position < len(body.log_weights) else None
-                    self._votes.add((digest, payload, weight))
+            case Vote():
+                digests = digests_along(body.digest, takewhile(lambda token: token < VOCAB, body.tokens))
+                for digest, row in zip(digests, zip_longest(body.payloads, body.log_weights), strict=False):
+                    self._votes.add((digest, *row))
             case Verdict():
                 self._hear_verdict(body)
             case Resync():

@@ -20,7 +20,7 @@ from tandem.events import (
     RetractEvent,
     TokenEvent,
 )
-from tandem.messages import Adopt, Ballot, Begin, LinkFrame, Local, Proposal, VerifyResult
+from tandem.messages import Adopt, Ballot, Begin, LinkFrame, Local, VerifyResult, Vote
 from tandem.modes.proposing import MAX_PROPOSAL
 from tandem.protocol.ballots import MAX_ENTRIES
 from tandem.protocol.decoding import Forward, Job
@@ -280,7 +280,7 @@ class WatchedRun(VirtualRun):
         """As the run's own. No proposal exceeds the uplink budget: three bytes per id of the largest vocabulary."""
         self.trace.add(self.now_s, f"{party} to {peer}", frame)
         body, budget = frame.body, self.spec.decoding.uplink_budget_bits
-        if isinstance(body, Proposal) and budget and 24 * len(body.tokens) > budget:
+        if isinstance(body, Vote) and budget and 24 * len(body.tokens) > budget:
             raise InvariantError(f"{party} proposes {len(body.tokens)} tokens within {budget} bits")
         super().cross(party, peer, frame)
 

@@ -21,7 +21,7 @@ from tandem.config.schema import Config
 from tandem.corpora import WEIGHTS
 from tandem.errors import TandemError
 from tandem.events import DoneEvent, EstimateEvent, Event, TokenEvent
-from tandem.messages import Local, Proposal, decode, encode
+from tandem.messages import Local, Vote, decode, encode
 from tandem.protocol.outbox import ActorKind, Send
 from tandem.protocol.prefix import Prefix
 from tandem.topology import Party
@@ -98,8 +98,7 @@ class Site:
 def make_proposal(prefix: Prefix, token: int, payload: bytes | None = None) -> Local:
     dense = np.full(VOCAB, 0.01) + np.eye(VOCAB)[token]
     codec = spec_of(Config()).rules.codec_of_votes(codec_of(Config().codec, "the test")).open()
-    proposal = Proposal(
-        party=0,
+    vote = Vote(
         step=len(prefix),
         digest=prefix.digest,
         tokens=(token,),
@@ -107,7 +106,7 @@ def make_proposal(prefix: Prefix, token: int, payload: bytes | None = None) -> L
         log_weights=(0.0,),
         decode_us=1,
     )
-    return Local(session=SESSION, body=proposal)
+    return Local(session=SESSION, body=vote)
 
 
 async def answer(site: Site, *, only: Party | None = Party.DEVICE) -> list[Event]:

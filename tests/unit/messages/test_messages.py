@@ -28,7 +28,6 @@ from tandem.messages import (
     Observation,
     Observations,
     Profile,
-    Proposal,
     Round,
     RoundProfile,
     Rounds,
@@ -36,6 +35,7 @@ from tandem.messages import (
     Verdict,
     VerifyResult,
     Version,
+    Vote,
     decode,
     decode_link,
     encode,
@@ -46,7 +46,6 @@ from tandem.messages.wire import (
     Blob,
     Blobs,
     Digest,
-    Digests,
     Failure,
     Flag,
     Float32,
@@ -91,7 +90,6 @@ FIELD: dict[Any, st.SearchStrategy[Any]] = {
     Varints: st.lists(number, max_size=5).map(tuple),
     Float32s: st.lists(st.floats(width=32, allow_nan=False), max_size=5).map(tuple),
     Float64s: st.lists(st.floats(allow_nan=False), max_size=5).map(tuple),
-    Digests: st.lists(st.binary(min_size=8, max_size=8), max_size=4).map(tuple),
     Blobs: st.lists(st.binary(max_size=20), max_size=4).map(tuple),
     Texts: st.lists(st.text(max_size=8), max_size=5).map(tuple),
     Lines: st.lists(printable, max_size=5).map(tuple),
@@ -120,7 +118,7 @@ def any_of(kind: type[Any]) -> st.SearchStrategy[Any]:
         elif kind is LinkFrame:
             values[field.name] = st.one_of([any_of(body) for body in BODIES])
         else:
-            values[field.name] = any_of({Estimate: Profile}.get(kind, Proposal))
+            values[field.name] = any_of({Estimate: Profile}.get(kind, Vote))
     return st.builds(kind, **values)
 
 
@@ -181,9 +179,8 @@ def test_random_bytes_are_a_message_or_a_protocol_error(tag: int, rest: bytes) -
         assert isinstance(registry.decode(bytes([tag]) + rest, KINDS), KINDS)
 
 
-def draft(**changes: Any) -> Proposal:
+def draft(**changes: Any) -> Vote:
     values: dict[str, Any] = {
-        "party": 0,
         "step": 100,
         "digest": b"\1" * 8,
         "tokens": (7,),
@@ -191,7 +188,7 @@ def draft(**changes: Any) -> Proposal:
         "log_weights": (1.5,),
         "decode_us": 30_000,
     }
-    return Proposal(**{**values, **changes})
+    return Vote(**{**values, **changes})
 
 
 def frame_of(body: Any) -> LinkFrame:
@@ -238,15 +235,15 @@ def test_only_bodies_cross_the_link() -> None:
 
 
 def test_sizes_are_pinned() -> None:
-    """A draft costs 45 bytes beside its distribution under 128 tokens, more late in a long answer; at most 57."""
+    """A draft costs 44 bytes beside its distribution under 128 tokens, more late in a long answer; at most 56."""
     header = len(encode(frame_of(Heartbeat()))) - 1
     assert header == 23
-    assert len(encode(frame_of(draft(decode_us=300)))) == 23 + 22
+    assert len(encode(frame_of(draft(decode_us=300)))) == 23 + 21
     late = replace(frame_of(draft(step=16_383, decode_us=2**28 - 1)), committed=16_383)
     distribution = bytes(300)
     assert (
         len(encode(replace(late, body=replace(late.body, payloads=(distribution,))))) - len(distribution)
-        <= 57
+        <= 56
     )
     verdict = Verdict(step=100, tokens=(2**17,), accepted=(1, 0), acceptance=(127, 0), next_decider=1)
     assert len(encode(frame_of(verdict))) == 23 + 14
@@ -261,10 +258,10 @@ def test_sizes_are_pinned() -> None:
 
 def test_the_layout_is_pinned() -> None:
     """docs/reference/wire-format.md: tag, fields in order, little-endian."""
-    body = struct.pack("<BBB8sBBBB3sBfB", 1, 1, 7, b"\1" * 8, 1, 7, 1, 3, b"ABC", 1, -1.5, 9)
-    sent = draft(party=1, step=7, log_weights=(-1.5,), decode_us=9, payloads=(b"ABC",))
+    body = struct.pack("<BB8sBBBB3sBfB", 1, 7, b"\1" * 8, 1, 7, 1, 3, b"ABC", 1, -1.5, 9)
+    sent = draft(step=7, log_weights=(-1.5,), decode_us=9, payloads=(b"ABC",))
     assert encode(sent) == body
-    header = struct.pack("<BBIBBBBBB8sBBB", 10, 11, 5, 1, 6, 2, 1, 2, 3, b"\2" * 8, 10, 11, 12)
+    header = struct.pack("<BBIBBBBBB8sBBB", 10, 12, 5, 1, 6, 2, 1, 2, 3, b"\2" * 8, 10, 11, 12)
     frame = LinkFrame(
         session=5, view=1, number=6, received=(1, 2), committed=3, committed_digest=b"\2" * 8,
         stamp=10, echo=11, held_us=12, body=sent,
@@ -323,7 +320,7 @@ def test_a_probability_fits_in_a_byte(share: float, number: int) -> None:
         ("8", b"\x0a\x08"),
         ("9", b"\x0a\x09"),
         ("10", b"\x0a\x0a"),
-        ("12", b"\x0a\x0c"),
+        ("11", b"\x0a\x0b"),
     ],
 )
 def test_a_frame_of_another_protocol_version_is_refused(version: str, start: bytes) -> None:
@@ -331,7 +328,7 @@ def test_a_frame_of_another_protocol_version_is_refused(version: str, start: byt
     with pytest.raises(ProtocolError) as refused:
         decode_link(frame)
     assert str(refused.value) == (
-        f"A frame of protocol version {version} was received, but this party speaks version 11; "
+        f"A frame of protocol version {version} was received, but this party speaks version 12; "
         "install the same version of tandem-rag at both parties."
     )
 

@@ -16,7 +16,7 @@ import pytest
 
 from tandem.aggregation.distributions import Distribution
 from tandem.aggregation.rules import acceptance, residual
-from tandem.messages import Alone, Commit, LinkFrame, Local, Proposal, encode
+from tandem.messages import Alone, Commit, LinkFrame, Local, Vote, encode
 from tandem.modes.spec import SessionSpec
 from tandem.modes.speculative import UplinkBudget
 from tandem.protocol.decoding import DraftingSession, Forward, Result
@@ -50,7 +50,7 @@ def drafter(of: SessionSpec) -> DraftingSession:
     return begin(of)[0]
 
 
-def proposals(sends: Sequence[Send]) -> list[Proposal]:
+def proposals(sends: Sequence[Send]) -> list[Vote]:
     return [send.message.body for send in sends if isinstance(send.message, Local)]
 
 
@@ -58,7 +58,7 @@ def commit(step: int, token: int) -> Commit:
     return Commit(session=1, step=step, token=token, is_last=step == NUM_TOKENS - 1)
 
 
-def bits_on_the_link(of: SessionSpec, proposal: Proposal) -> int:
+def bits_on_the_link(of: SessionSpec, proposal: Vote) -> int:
     """What its tokens and distributions add to the frame."""
     public = Routes(of, Party.DEVICE).make_public(proposal)
     header = {"session": 1, "view": 0, "committed": 0, "committed_digest": bytes(8)}
@@ -70,11 +70,11 @@ def bits_on_the_link(of: SessionSpec, proposal: Proposal) -> int:
 
 def play(
     of: SessionSpec, draft: Model, target: Model, size: Callable[[Sequence[int]], int], seed: int = 0
-) -> tuple[list[Proposal], list[int]]:
+) -> tuple[list[Vote], list[int]]:
     """All proposals and the answer, where the verifier judges when chance says so. size: bytes of a distribution."""
     (made, sends), rng = begin(of), random.Random(seed)
-    under_way: list[Proposal] = []
-    seen: list[Proposal] = []
+    under_way: list[Vote] = []
+    seen: list[Vote] = []
     committed: list[int] = []
 
     def note(sends: Sequence[Send]) -> None:
@@ -98,7 +98,7 @@ def play(
     return seen, committed
 
 
-def judge(proposal: Proposal, committed: Sequence[int], target: Model) -> list[int]:
+def judge(proposal: Vote, committed: Sequence[int], target: Model) -> list[int]:
     """Accepted tokens and one more; nothing if it continues other tokens."""
     step, overlap = proposal.step, list(committed[proposal.step :])
     is_of_line = step <= len(committed) and Prefix(1, committed[:step]).digest == proposal.digest

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -18,7 +17,8 @@ from tandem.protocol.session import ABANDONED_S, StopCheck
 from tandem.topology import Party
 from tandem_lab.simulation.specs import make_spec
 from tests.unit.lab.simulation.world import tick_until
-from tests.unit.protocol.test_opening import begun, crossing, frame
+from tests.unit.protocol.talk import frame, to
+from tests.unit.protocol.test_opening import begun
 
 BUSY = "The {} is busy: 1 queries are open and 2 wait; retry after 30 s, or {}."
 
@@ -36,7 +36,7 @@ def shown(sends: list[Send]) -> list[Any]:
 
 
 def opening(session: int) -> LinkFrame:
-    return frame(Open(spec=make_spec(session=session).to_json()), session)
+    return frame(Open(spec=make_spec(session=session).to_json()), session=session)
 
 
 def begun_sessions(sends: list[Send]) -> list[int]:
@@ -51,7 +51,7 @@ def begun_sessions(sends: list[Send]) -> list[int]:
 def test_the_rest_waits_in_order_and_the_peer_hears_of_none() -> None:
     device = table(max_open=2)
     for session in (1, 2):
-        assert crossing(device.open(make_spec(session=session), 0.0))
+        assert to("peer", device.open(make_spec(session=session), 0.0))
     for ahead, session in enumerate((3, 4, 5)):
         sends = device.open(make_spec(session=session), 0.0)
         assert sends == [send for send in sends if send.to == "client"], "nobody else is told"
@@ -136,7 +136,7 @@ def test_a_full_peer_shows_that_it_is_alive_and_joins_in_turn() -> None:
         (answer,) = cloud.receive(opening(session), 0.0)
         assert answer.message.body == Heartbeat()
     for now_s in range(1, 50):
-        (answer,) = cloud.receive(frame(Heartbeat(), 2), float(now_s))
+        (answer,) = cloud.receive(frame(Heartbeat(), session=2), float(now_s))
         assert (answer.message.body, answer.message.session) == (Heartbeat(), 2)
     assert set(cloud.sessions) == {1}
     assert begun_sessions(cloud.receive(frame(Cancel(reason="Enough.")), 50.0)) == [2]
@@ -149,14 +149,14 @@ def test_what_the_home_sent_meanwhile_counts() -> None:
     cloud.receive(opening(1), 0.0)
     cloud.receive(opening(2), 0.0)
     verdict = Verdict(step=0, tokens=(1,), accepted=(1, 1), acceptance=(), next_decider=0)
-    sent = replace(frame(verdict, 2), number=7)
-    (answer,) = crossing(cloud.receive(sent, 0.1))
+    sent = frame(verdict, session=2, number=7)
+    (answer,) = to("peer", cloud.receive(sent, 0.1))
     assert answer.received == ()
     cloud.receive(frame(Cancel(reason="Enough.")), 0.2)
     received = [
         number
         for now_s in (0.3, 0.4, 0.5)
-        for each in crossing(cloud.tick(now_s))
+        for each in to("peer", cloud.tick(now_s))
         for number in each.received
     ]
     assert received == [7]
@@ -165,15 +165,15 @@ def test_what_the_home_sent_meanwhile_counts() -> None:
 def test_a_device_waits_for_a_full_cloud_instead_of_going_on_alone() -> None:
     device, cloud = table(max_open=8), table(Party.CLOUD)
     cloud.receive(opening(9), 0.0)
-    up = crossing(device.open(make_spec(session=1, on_peer_loss="continue"), 0.0))
+    up = to("peer", device.open(make_spec(session=1, on_peer_loss="continue"), 0.0))
     for step in range(1, 200):
         now_s = step / 20
-        down = [answer for sent in up for answer in crossing(cloud.receive(sent, now_s))]
+        down = [answer for sent in up for answer in to("peer", cloud.receive(sent, now_s))]
         for answer in down:
             device.receive(answer, now_s)
-        up = crossing(device.tick(now_s))
+        up = to("peer", device.tick(now_s))
         assert not device.sessions[1].lost, now_s
-    cloud.receive(frame(Cancel(reason="Enough."), 9), 10.0)
+    cloud.receive(frame(Cancel(reason="Enough."), session=9), 10.0)
     assert set(cloud.sessions) == {1}
 
 
@@ -181,15 +181,15 @@ def test_a_query_that_its_home_gave_up_is_never_opened() -> None:
     cloud = table(Party.CLOUD)
     for session in (1, 2, 3):
         cloud.receive(opening(session), 0.0)
-    assert cloud.receive(frame(Cancel(reason="Enough."), 2), 0.1) == []
-    assert begun_sessions(cloud.receive(frame(Cancel(reason="Enough."), 1), 0.2)) == [3]
+    assert cloud.receive(frame(Cancel(reason="Enough."), session=2), 0.1) == []
+    assert begun_sessions(cloud.receive(frame(Cancel(reason="Enough."), session=1), 0.2)) == [3]
 
 
 def test_a_query_whose_home_fell_silent_is_forgotten() -> None:
     cloud = table(Party.CLOUD)
     cloud.receive(opening(1), 0.0)
     cloud.receive(opening(2), 0.0)
-    cloud.receive(frame(Heartbeat(), 1), ABANDONED_S)
+    cloud.receive(frame(Heartbeat(), session=1), ABANDONED_S)
     tick_until(cloud, ABANDONED_S + 0.1)
     assert cloud.num_waiting == 0
     assert set(cloud.sessions) == {1}
@@ -200,7 +200,7 @@ def test_a_full_peer_refuses_one_too_many(monkeypatch: pytest.MonkeyPatch) -> No
     cloud = table(Party.CLOUD)
     for session in (1, 2, 3):
         cloud.receive(opening(session), 0.0)
-    (refusal,) = crossing(cloud.receive(opening(4), 0.0))
+    (refusal,) = to("peer", cloud.receive(opening(4), 0.0))
     reason = BUSY.format("cloud", "ask its owner to raise cluster.max_sessions")
     assert refusal.body == Cancel(reason=reason, fault=Fault(code=Code.BUSY, retry_after_s=30))
     assert cloud.num_refused == 1

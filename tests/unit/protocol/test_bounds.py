@@ -12,11 +12,9 @@ import pytest
 from tandem.codecs import RaceLists
 from tandem.errors import ProtocolError
 from tandem.messages import (
-    LinkFrame,
     ListRequest,
     Local,
     Logprobs,
-    Proposal,
     Rejoin,
     Sources,
     Tail,
@@ -34,12 +32,10 @@ from tandem.topology import Party
 from tandem_lab.simulation.hostile import count_items
 from tandem_lab.simulation.specs import make_spec
 from tandem_lab.simulation.world import VOCAB, distribution
+from tests.unit.protocol.talk import frame, vote
 from tests.unit.protocol.test_rights import SPECS, TRIES, Try, opened
-from tests.unit.protocol.test_rights import frame as framed
 
-DRAFT = Proposal(
-    party=1, step=0, digest=Prefix(1).digest, tokens=(1,), payloads=(b"x",), log_weights=(0.0,), decode_us=1
-)
+DRAFT = vote(payloads=(b"x",), log_weights=(0.0,), decode_us=1)
 
 
 def test_branches_remember_so_many_prefixes() -> None:
@@ -70,11 +66,7 @@ def test_receipts_that_wait_are_bounded() -> None:
 def test_proposals_from_the_next_step_on_are_bounded_too() -> None:
     """The first token of each is for the next step, which always has room; those behind it have not."""
     box, prefix = BallotBox(1, make_spec(mode="speculative").rules, Party.CLOUD), Prefix(1)
-    empty = replace(DRAFT, party=0, payloads=(), log_weights=())
-    kept = [
-        box.hold_proposal(Party.DEVICE, replace(empty, tokens=(0, token, *range(14))), prefix, 0.0)
-        for token in range(200)
-    ]
+    kept = [box.hold(Party.DEVICE, vote((), (0, token, *range(14))), prefix, 0.0) for token in range(200)]
     assert len(box.entries[Party.DEVICE]) <= MAX_ENTRIES + MAX_PROPOSAL
     assert kept[0]
     assert not kept[-1], "it comes again"
@@ -85,10 +77,8 @@ def test_payloads_of_a_peer_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None
     box, prefix = BallotBox(1, make_spec().rules, Party.DEVICE), Prefix(1)
     for step in range(1, 20):
         late = replace(DRAFT, step=step, digest=bytes([step] * 8), payloads=(bytes(300),))
-        assert box.hold_proposal(Party.CLOUD, late, prefix, 0.0) is (step <= 4)
-    assert box.hold_proposal(Party.CLOUD, replace(DRAFT, payloads=(bytes(300),)), prefix, 0.0), (
-        "the next step's"
-    )
+        assert box.hold(Party.CLOUD, late, prefix, 0.0) is (step <= 4)
+    assert box.hold(Party.CLOUD, replace(DRAFT, payloads=(bytes(300),)), prefix, 0.0), "the next step's"
 
 
 def test_a_peer_cannot_void_own_proposals_by_a_false_length() -> None:
@@ -96,45 +86,37 @@ def test_a_peer_cannot_void_own_proposals_by_a_false_length() -> None:
     box, prefix = BallotBox(1, make_spec().rules, Party.DEVICE), Prefix(1)
     digest = prefix.digest
     for step in range(3):
-        own = replace(DRAFT, party=0, step=step, digest=digest, tokens=(5,))
-        box.hold_proposal(Party.DEVICE, own, prefix, 0.0)
-        box.hold_proposal(Party.CLOUD, replace(DRAFT, digest=extend_digest(digest, 5)), prefix, 0.0)
+        own = replace(DRAFT, step=step, digest=digest, tokens=(5,))
+        box.hold(Party.DEVICE, own, prefix, 0.0)
+        box.hold(Party.CLOUD, replace(DRAFT, digest=extend_digest(digest, 5)), prefix, 0.0)
         digest = extend_digest(digest, 5)
     prefix.append(5)
     box.advance(prefix)
     assert len(box.own) == 2
-    again = replace(DRAFT, party=0, step=3, digest=digest, tokens=(5,))
-    box.hold_proposal(Party.DEVICE, again, prefix, 0.0)
+    again = replace(DRAFT, step=3, digest=digest, tokens=(5,))
+    box.hold(Party.DEVICE, again, prefix, 0.0)
     assert len(box.own) == 3
 
 
 def test_a_longer_list_of_another_weight_is_another_vote() -> None:
     box, prefix = BallotBox(1, make_spec().rules, Party.DEVICE, len), Prefix(1)
-    box.hold_proposal(Party.CLOUD, DRAFT, prefix, 0.0)
-    box.hold_proposal(Party.CLOUD, replace(DRAFT, payloads=(b"longer",), log_weights=(3e38,)), prefix, 0.0)
+    box.hold(Party.CLOUD, DRAFT, prefix, 0.0)
+    box.hold(Party.CLOUD, replace(DRAFT, payloads=(b"longer",), log_weights=(3e38,)), prefix, 0.0)
     (entry,) = box.entries[Party.CLOUD].values()
     assert (entry.payload, entry.log_weight) == (b"x", 0.0)
-    box.hold_proposal(Party.CLOUD, replace(DRAFT, payloads=(b"longer",)), prefix, 0.0)
+    box.hold(Party.CLOUD, replace(DRAFT, payloads=(b"longer",)), prefix, 0.0)
     (entry,) = box.entries[Party.CLOUD].values()
     assert entry.payload == b"longer"
-
-
-def frame(body: object) -> LinkFrame:
-    return LinkFrame(
-        session=1, view=0, number=1, committed=0, committed_digest=Prefix(1).digest, stamp=1, echo=0,
-        held_us=0, body=body,
-    )  # fmt: skip
 
 
 def test_longer_lists_of_one_vote_are_kept_once() -> None:
     """Whoever asks for one token more each time gets one reply to wait for, not hundreds."""
     table = CoordinatorTable(Party.DEVICE, lambda spec: lambda tokens: None)
     table.open(make_spec(placement="mirror", race_depth=1, vocab_size=VOCAB), 0.0)
-    vote = distribution(0, Party.DEVICE, (), (), codec=RaceLists())
-    own = replace(DRAFT, party=0, payloads=(vote,))
+    own = replace(DRAFT, payloads=(distribution(0, Party.DEVICE, (), (), codec=RaceLists()),))
     table.receive(Local(session=1, body=own), 0.1)
     for depth in range(2, 12):
-        assert table.receive(frame(ListRequest(step=0, digest=DRAFT.digest, depth=depth)), 0.2)
+        assert table.receive(frame(ListRequest(step=0, digest=DRAFT.digest, depth=depth), number=1), 0.2)
     assert len(table.sessions[1].peers[Party.CLOUD].deliveries) == 1
 
 
@@ -145,8 +127,8 @@ def test_a_peer_that_restarts_all_the_time_is_answered_each_time_and_remembered_
     num_items: list[int] = []
     for incarnation in range(300):
         num_items.append(count_items(session.peers))
-        table.receive(frame(Rejoin(incarnation=incarnation)), 0.1)
-        table.receive(frame(Rejoin(incarnation=incarnation)), 0.1)
+        table.receive(frame(Rejoin(incarnation=incarnation), number=1), 0.1)
+        table.receive(frame(Rejoin(incarnation=incarnation), number=1), 0.1)
     assert session.log.view == 300
     assert num_items[299] == num_items[200]
 
@@ -158,7 +140,7 @@ def test_sources_that_a_peer_names_again_and_again_are_passed_on_for_a_while() -
     server.open(spec, 0.0)
     for number in range(3 * MAX_SOURCES):
         sources = Sources(party=2, ids=(f"{number:x}",), retrieve_us=1, prefill_us=1, notes=())
-        server.receive(replace(frame(sources), number=number + 1), 0.1, "ben")
+        server.receive(frame(sources, number=number + 1), 0.1, "ben")
     assert len(server.sessions[1].peers["ada"].deliveries) == MAX_SOURCES
     assert server.num_refused_frames == 0
 
@@ -176,7 +158,7 @@ EXTREMES: dict[type, tuple[Any, ...]] = {
     bytes: (bytes(LONG),),
 }
 ITEMS: dict[str, tuple[Any, ...]] = {
-    "digests": (bytes(8),), "payloads": (b"", bytes(LONG)), "log_weights": (nan, inf, -inf, 3e38),
+    "payloads": (b"", bytes(LONG)), "log_weights": (nan, inf, -inf, 3e38),
     "ids": ("", "x" * LONG), "notes": ("", "x" * LONG),
     "tail": (Tail(), Tail(logprobs=(KNOWN,) * 300, lost=(63,) * 300)),
 }  # fmt: skip
@@ -217,7 +199,7 @@ def test_no_field_of_a_frame_makes_a_party_hold_much_or_fail(name: str) -> None:
         for body in extremes(each.body):
             table = opened(SPECS[name], each.party)
             try:
-                data = encode(framed(body))
+                data = encode(frame(body, number=5))
             except ProtocolError:
                 continue  # no frame holds it
             num_tried += 1

@@ -16,8 +16,6 @@ from tandem.messages import (
     DecoderFailed,
     DecoderReady,
     End,
-    Local,
-    Proposal,
     ProposalLength,
     RetrieveFailed,
     RetrieveRequest,
@@ -39,9 +37,10 @@ from tandem.protocol.decoding import (
     arrange_rows,
 )
 from tandem.protocol.outbox import Send
-from tandem.protocol.prefix import Prefix
+from tandem.protocol.prefix import Prefix, digests_along
 from tandem.topology import Party
 from tandem_lab.simulation.specs import make_spec
+from tests.unit.protocol.talk import votes as drafts
 
 EOS = 3
 
@@ -81,10 +80,6 @@ def finish(made: DecodingSession, job: Forward, token: int, distribution: bytes 
     """A pass of `job`, whose weights do not move, that draws `token`."""
     weight = to_float32(log_weight(job.weights.prior))
     return made.finish(job, [Result(token, distribution, 5, weight)])
-
-
-def drafts(sends: list[Send]) -> list[Proposal]:
-    return [send.message.body for send in sends if isinstance(send.message, Local)]
 
 
 def commit(step: int, token: int, is_last: bool = False) -> Commit:
@@ -570,7 +565,8 @@ def test_votes_in_full_travel_in_as_many_messages_as_they_need(
     job = Forward(spec.session, 2, prefix.digest, (4, 5), DocumentWeights(()), (), tuple(prefix.digests), 2)
     sends = session.finish(job, [Result(0, bytes(12), 1)] * 3)
     votes = [send.message.body for send in sends]
-    assert [len(each.digests) for each in votes] == sizes
-    assert [digest for each in votes for digest in each.digests] == prefix.digests
+    assert [len(each.payloads) for each in votes] == sizes
+    chains = [digests_along(each.digest, each.tokens) for each in votes]
+    assert [digest for chain in chains for digest in chain] == prefix.digests
     assert [each.step for each in votes] == [sum(sizes[:number]) for number in range(len(sizes))]
-    assert all(len(each.log_weights) == len(each.digests) for each in votes), "documents decide here"
+    assert all(len(each.log_weights) == len(each.payloads) for each in votes), "documents decide here"

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tandem.aggregation.document_weights import Evidence, Weights, log_evidence, log_weight
-from tandem.messages import Adopt, Commit, Local, Proposal, RetrieveResult, Window
+from tandem.messages import Adopt, Commit, Local, RetrieveResult, Vote, Window
 from tandem.messages.wire import to_float32
 from tandem.modes import reference
 from tandem.modes.spec import SessionSpec
@@ -329,9 +329,7 @@ def test_memory_is_bounded() -> None:
 
 
 def propose(step: int, digest: bytes, *tokens: int) -> Local:
-    proposal = Proposal(
-        party=0, step=step, digest=digest, tokens=tokens, payloads=(), log_weights=(), decode_us=1
-    )
+    proposal = Vote(step=step, digest=digest, tokens=tokens)
     return Local(session=1, body=proposal)
 
 

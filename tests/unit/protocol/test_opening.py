@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
 from tandem.config.schema import DevicesConfig
 from tandem.errors import ProtocolError
-from tandem.events import SourcesEvent
-from tandem.messages import Begin, Cancel, DecoderReady, End, Heartbeat, LinkFrame, Open, Sources
+from tandem.messages import Begin, Cancel, DecoderReady, End, Heartbeat, Open, Sources
 from tandem.modes.query import MAX_TOP_LOGPROBS
 from tandem.modes.spec import SessionSpec
 from tandem.protocol.limits import check_spec
 from tandem.protocol.outbox import Send
-from tandem.protocol.prefix import Prefix
 from tandem.protocol.session import StopCheck
 from tandem.protocol.table import CoordinatorTable
 from tandem.topology import Party
 from tandem_lab.simulation.specs import make_spec
+from tests.unit.protocol.talk import events, frame, to
 
 READY = DecoderReady(
     session=1, sources=("a", "b"), scores=(0.5, 0.25), retrieve_us=1_000_000, prefill_us=2, notes=("1 cut.",)
@@ -34,37 +32,22 @@ def table(party: Party = Party.DEVICE, obstacle: str | None = None) -> Coordinat
     return CoordinatorTable(party, never_complete, lambda: obstacle)
 
 
-def frame(body: Any, session: int = 1) -> LinkFrame:
-    return LinkFrame(
-        session=session, view=0, committed=0, committed_digest=Prefix(session).digest,
-        stamp=1, echo=0, held_us=0, body=body,
-    )  # fmt: skip
-
-
-def crossing(sends: list[Send]) -> list[LinkFrame]:
-    return [send.message for send in sends if send.to == "peer"]
-
-
 def begun(sends: list[Send]) -> list[str]:
     return [send.to for send in sends if isinstance(send.message, Begin)]
 
 
-def sources_shown(sends: list[Send]) -> list[SourcesEvent]:
-    return [send.message.event for send in sends if send.to == "client"]
-
-
 def test_the_home_opens_the_query_at_the_peer() -> None:
     device, cloud = table(), table(Party.CLOUD)
-    (opening,) = crossing(device.open(make_spec(), 0.0))
+    (opening,) = to("peer", device.open(make_spec(), 0.0))
     sends = cloud.receive(opening, 0.1)
     assert begun(sends) == ["decoder", "aggregator", "profiler", "scheduler"]
     assert cloud.sessions[1].spec == make_spec()
-    assert crossing(sends), "the home learns that it is open"
+    assert to("peer", sends), "the home learns that it is open"
 
 
 def test_the_cloud_is_not_told_the_device_s_filter() -> None:
     spec = make_spec(device_filter='{"source": "diary.md"}', cloud_filter='{"year": 2024}')
-    (opening,) = crossing(table().open(spec, 0.0))
+    (opening,) = to("peer", table().open(spec, 0.0))
     assert "diary" not in opening.body.spec
     assert "2024" in opening.body.spec
 
@@ -75,12 +58,12 @@ def test_the_opening_is_repeated_until_the_peer_is_heard() -> None:
     seen = [
         now_s / 20
         for now_s in range(1, 200)
-        for sent in crossing(device.tick(now_s / 20))
+        for sent in to("peer", device.tick(now_s / 20))
         if isinstance(sent.body, Open)
     ]
     assert seen[:3] == pytest.approx([1.2, 2.4, 4.5], abs=0.11), "and as long as it takes at 10 kbit/s"
     device.receive(frame(Heartbeat()), 10.0)
-    later = [sent.body for now_s in range(201, 400) for sent in crossing(device.tick(now_s / 20))]
+    later = [sent.body for now_s in range(201, 400) for sent in to("peer", device.tick(now_s / 20))]
     assert not any(isinstance(body, Open) for body in later)
 
 
@@ -95,24 +78,24 @@ def test_a_repeated_opening_opens_nothing_again() -> None:
 
 def test_an_opening_that_comes_after_the_end_is_answered_with_the_end() -> None:
     device, cloud = table(), table(Party.CLOUD)
-    (opening,) = crossing(device.open(make_spec(), 0.0))
+    (opening,) = to("peer", device.open(make_spec(), 0.0))
     cloud.receive(opening, 0.1)
     cloud.receive(frame(Cancel(reason="Enough.")), 0.2)
     assert not cloud.sessions
-    (answer,) = crossing(cloud.receive(opening, 0.3))
+    (answer,) = to("peer", cloud.receive(opening, 0.3))
     assert isinstance(answer.body, Cancel)
     assert not cloud.sessions
 
 
 def test_the_peer_s_obstacle_reaches_the_home() -> None:
     device, cloud = table(), table(Party.CLOUD, "The cloud already has 32 open queries; try again later.")
-    (opening,) = crossing(device.open(make_spec(on_peer_loss="fail"), 0.0))
+    (opening,) = to("peer", device.open(make_spec(on_peer_loss="fail"), 0.0))
     sends = cloud.receive(opening, 0.1)
     assert not cloud.sessions
     assert [type(send.message) for send in sends if send.to == "decoder"] == [Begin, End]
-    for sent in crossing(sends):
+    for sent in to("peer", sends):
         last = device.receive(sent, 0.2)
-    done = [send.message.event for send in last if send.to == "client"][-1]
+    done = events(last)[-1]
     assert (done.reason, done.error) == (
         "failed",
         "The cloud gave the query up: The cloud already has 32 open queries; try again later.",
@@ -178,11 +161,11 @@ def test_an_opening_that_makes_no_sense_is_refused_and_counted(
 ) -> None:
     cloud = table(Party.CLOUD)
     for _ in range(2):
-        (answer,) = crossing(cloud.receive(frame(Open(spec=spec), session), 0.0))
+        (answer,) = to("peer", cloud.receive(frame(Open(spec=spec), session=session), 0.0))
         assert answer.body == Cancel(reason=sentence)
     assert cloud.num_refused == 1
     assert not cloud.sessions
-    cloud.receive(frame(Open(spec=make_spec(session=9).to_json()), 9), 0.1)
+    cloud.receive(frame(Open(spec=make_spec(session=9).to_json()), session=9), 0.1)
     assert set(cloud.sessions) == {9}, "the site goes on"
 
 
@@ -191,14 +174,14 @@ def test_an_opening_that_makes_no_sense_is_refused_and_counted(
 
 def test_the_peer_s_documents_reach_the_client_at_home() -> None:
     device, cloud = table(), table(Party.CLOUD)
-    (opening,) = crossing(device.open(make_spec(), 0.0))
-    for answer in crossing(cloud.receive(opening, 0.0)):
+    (opening,) = to("peer", device.open(make_spec(), 0.0))
+    for answer in to("peer", cloud.receive(opening, 0.0)):
         device.receive(answer, 0.0)
-    (sent,) = crossing(cloud.receive(READY, 0.1))
+    (sent,) = to("peer", cloud.receive(READY, 0.1))
     assert sent.body == Sources(
         party=1, ids=("a", "b"), retrieve_us=1_000_000, prefill_us=2, notes=("1 cut.",)
     )
-    (shown,) = sources_shown(device.receive(sent, 0.2))
+    (shown,) = events(device.receive(sent, 0.2))
     assert (shown.party, [source.id for source in shown.sources], shown.notes) == (
         "cloud",
         ["a", "b"],
@@ -206,17 +189,17 @@ def test_the_peer_s_documents_reach_the_client_at_home() -> None:
     )
     assert [source.score for source in shown.sources] == [None, None]
     assert shown.retrieve_s == 1.0
-    assert crossing(cloud.receive(READY, 0.3)) == [], "a decoder that is asked again has nothing new"
+    assert to("peer", cloud.receive(READY, 0.3)) == [], "a decoder that is asked again has nothing new"
 
 
 def test_documents_that_were_lost_on_the_way_are_sent_again() -> None:
     cloud = table(Party.CLOUD)
     cloud.receive(frame(Open(spec=make_spec().to_json())), 0.0)
     cloud.receive(READY, 0.1)  # lost
-    again = [sent for sent in crossing(cloud.tick(1.2)) if isinstance(sent.body, Sources)]
+    again = [sent for sent in to("peer", cloud.tick(1.2)) if isinstance(sent.body, Sources)]
     assert len(again) == 1
     cloud.receive(replace(frame(Heartbeat()), received=(again[0].number,)), 0.8)
-    later = [sent.body for now_s in range(20, 100) for sent in crossing(cloud.tick(now_s / 20))]
+    later = [sent.body for now_s in range(20, 100) for sent in to("peer", cloud.tick(now_s / 20))]
     assert not any(isinstance(body, Sources) for body in later)
 
 
@@ -224,6 +207,6 @@ def test_the_device_s_own_documents_have_their_scores_and_stay_at_home() -> None
     device = table()
     device.open(make_spec(), 0.0)
     sends = device.receive(READY, 0.1)
-    (shown,) = sources_shown(sends)
+    (shown,) = events(sends)
     assert [source.score for source in shown.sources] == [0.5, 0.25]
-    assert crossing(sends) == []
+    assert to("peer", sends) == []

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tandem.messages import Done, Heartbeat, LinkFrame, Open, Probe, Proposal, Verdict
+from tandem.messages import Done, Heartbeat, LinkFrame, Open, Probe, Verdict, Vote
 from tandem.protocol.log import MAX_VERDICT_TOKENS
 from tandem.protocol.outbox import Send
 from tandem.protocol.peer import HEARTBEAT_RTTS, HEARTBEAT_S, RECEIPT_S, Peer
@@ -33,16 +33,9 @@ def frame(link: Peer, now_s: float, body: object = None) -> LinkFrame:
     return sent
 
 
-def draft(step: int) -> Proposal:
-    digest = step.to_bytes(8, "little")
-    return Proposal(
-        party=0,
-        step=step,
-        digest=digest,
-        tokens=(1,),
-        payloads=(b"x",),
-        log_weights=(0.0,),
-        decode_us=1,
+def draft(step: int) -> Vote:
+    return Vote(
+        step=step, digest=step.to_bytes(8, "little"), tokens=(1,), payloads=(b"x",), log_weights=(0.0,)
     )
 
 
@@ -323,7 +316,7 @@ def test_a_frame_holds_no_more_tokens_than_a_verdict_may_have() -> None:
     assert max(len(body.tokens) for body in stream(own, 90)) <= MAX_VERDICT_TOKENS
 
 
-def proposals(answer: Prefix, *steps: int) -> list[Proposal]:
+def proposals(answer: Prefix, *steps: int) -> list[Vote]:
     """Of one token each, as they continue an answer."""
     return [
         replace(draft(step), digest=answer.digests[step], tokens=(answer.tokens[step],)) for step in steps
@@ -335,10 +328,10 @@ def test_proposals_wait_for_a_full_link_and_then_go_out_in_order() -> None:
     for _ in range(FIRST_FRAMES - 1):
         link.send(Heartbeat(), PREFIX, 0.0)
     first, second, third = proposals(answer, 2, 3, 4)
-    (sent,) = link.post_proposal(first, PREFIX, 0.0, may_wait=True)
+    (sent,) = link.post_vote(first, PREFIX, 0.0, may_wait=True)
     assert sent.message.body == first
-    assert not link.post_proposal(second, PREFIX, 0.0, may_wait=True)
-    assert not link.post_proposal(third, PREFIX, 0.0, may_wait=True)
+    assert not link.post_vote(second, PREFIX, 0.0, may_wait=True)
+    assert not link.post_vote(third, PREFIX, 0.0, may_wait=True)
     peer.receive(sent.message, 0.1)
     link.receive(frame(peer, 0.1), 0.1)
     assert [send.message.body for send in link.release(PREFIX, 0.1)] == [second, third]
@@ -349,7 +342,7 @@ def test_a_proposal_that_a_voter_waits_for_never_waits() -> None:
     link, (first,) = Peer(1, 0.0), proposals(Prefix(1, [4, 5, 6]), 2)
     for _ in range(FIRST_FRAMES):
         link.send(Heartbeat(), PREFIX, 0.0)
-    assert link.post_proposal(first, PREFIX, 0.0, may_wait=False)
+    assert link.post_vote(first, PREFIX, 0.0, may_wait=False)
 
 
 def test_proposals_that_nothing_can_accept_any_more_do_not_go_out() -> None:
@@ -360,7 +353,7 @@ def test_proposals_that_nothing_can_accept_any_more_do_not_go_out() -> None:
     last = frame(link, 0.0)
     answer, other = Prefix(1, [4, 5, 6, 7, 8]), Prefix(1, [4, 5, 6, 9, 9, 9])
     for proposal in (*proposals(answer, 2, 3, 4), *proposals(other, 3, 4, 5)):
-        assert not link.post_proposal(proposal, PREFIX, 0.0, may_wait=True)
+        assert not link.post_vote(proposal, PREFIX, 0.0, may_wait=True)
     peer.receive(last, 0.1)
     link.receive(frame(peer, 0.1), 0.1)
     committed = Prefix(1, [4, 5, 6, 9])
@@ -374,7 +367,7 @@ def test_proposals_that_wait_are_of_their_view_and_of_an_answer_that_goes_on(end
     link = Peer(1, 0.0)
     for _ in range(FIRST_FRAMES):
         link.send(Heartbeat(), PREFIX, 0.0)
-    assert not link.post_proposal(*proposals(Prefix(1, [4, 5, 6]), 2), PREFIX, 0.0, may_wait=True)
+    assert not link.post_vote(*proposals(Prefix(1, [4, 5, 6]), 2), PREFIX, 0.0, may_wait=True)
     end(link)
     link.window.room.num_frames = 2 * FIRST_FRAMES
     assert not link.release(PREFIX, 0.0)

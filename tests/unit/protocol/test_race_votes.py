@@ -16,12 +16,11 @@ from tandem.errors import ProtocolError
 from tandem.messages import (
     Ballot,
     Heartbeat,
-    LinkFrame,
     ListRequest,
     Local,
-    Proposal,
     Undecided,
     VerifyResult,
+    Vote,
 )
 from tandem.protocol.aggregating import AggregatorSession
 from tandem.protocol.outbox import Send
@@ -32,6 +31,7 @@ from tandem.protocol.table import CoordinatorTable
 from tandem.topology import Party
 from tandem_lab.simulation.oracle import is_list_of
 from tandem_lab.simulation.specs import change_spec, make_spec
+from tests.unit.protocol import talk
 
 VOCAB, DEPTH = 40, 2
 SPEC = make_spec(placement="mirror", temperature=1.0, vocab_size=VOCAB, race_depth=DEPTH)
@@ -47,16 +47,8 @@ def make_list(payload: bytes, depth: int, step: int = 0) -> bytes:
     return cut_vote(payload, depth, VOCAB, seed=SPEC.seed, step=step, temperature=1.0)
 
 
-def proposal(party: int, payload: bytes, prefix: Prefix = EMPTY) -> Proposal:
-    return Proposal(
-        party=party,
-        step=len(prefix),
-        digest=prefix.digest,
-        tokens=(1,),
-        payloads=(payload,),
-        log_weights=(0.0,),
-        decode_us=0,
-    )
+def proposal(payload: bytes, prefix: Prefix = EMPTY) -> Vote:
+    return talk.vote(prefix, payloads=(payload,), log_weights=(0.0,))
 
 
 class Side:
@@ -68,17 +60,13 @@ class Side:
         self._number = 0
 
     def propose(self, payload: bytes, prefix: Prefix = EMPTY) -> list[Any]:
-        ready = Local(session=SPEC.session, body=proposal(0, payload, prefix))
+        ready = Local(session=SPEC.session, body=proposal(payload, prefix))
         return self._keep(self.session.receive(ready, 1.0))
 
     def hear(self, body: Any, view: int = 0) -> list[Any]:
         """A frame of the cloud."""
         self._number += 1
-        frame = LinkFrame(
-            session=SPEC.session, view=view, number=self._number, committed=0, committed_digest=EMPTY.digest,
-            stamp=1, echo=0, held_us=0, body=body,
-        )  # fmt: skip
-        return self._keep(self.session.receive_frame(frame, 1.0))
+        return self._keep(self.session.receive_frame(talk.frame(body, view=view, number=self._number), 1.0))
 
     def tell(self, message: Any) -> list[Any]:
         """A message of the own aggregator."""
@@ -86,7 +74,7 @@ class Side:
 
     def _keep(self, sends: Sequence[Send]) -> list[Any]:
         bodies = [send.message.body if send.to == "peer" else send.message for send in sends]
-        return [body for body in bodies if isinstance(body, Proposal | ListRequest | Ballot)]
+        return [body for body in bodies if isinstance(body, Vote | ListRequest | Ballot)]
 
 
 def undecided(depth: int, digest: bytes = EMPTY.digest, view: int = 0) -> Undecided:
@@ -105,7 +93,7 @@ def test_the_peer_gets_a_list_and_the_own_aggregator_the_vote_in_full() -> None:
     (sent,) = side.propose(vote(1))
     assert sent.payloads == (make_list(vote(1), DEPTH),)
     assert is_list_of(sent.payloads[0], vote(1), SPEC, 0)
-    (ballot,) = side.hear(proposal(1, make_list(vote(2), DEPTH)))
+    (ballot,) = side.hear(proposal(make_list(vote(2), DEPTH)))
     assert ballot.payloads == (vote(1), make_list(vote(2), DEPTH))
 
 
@@ -150,7 +138,7 @@ def test_only_a_decider_may_ask() -> None:
 
 def asked(side: Side) -> list[Any]:
     side.propose(vote(1))
-    side.hear(proposal(1, make_list(vote(2), DEPTH)))
+    side.hear(proposal(make_list(vote(2), DEPTH)))
     return side.tell(undecided(10))
 
 
@@ -159,9 +147,9 @@ def test_an_open_winner_is_asked_about_once_and_decided_with_the_longer_list() -
     assert asked(side) == [request(10)]
     assert side.tell(undecided(10)) == [], "a reminder of the aggregator"
     assert side.hear(Heartbeat()) == []
-    (ballot,) = side.hear(proposal(1, make_list(vote(2), 10)))
+    (ballot,) = side.hear(proposal(make_list(vote(2), 10)))
     assert ballot.payloads == (vote(1), make_list(vote(2), 10))
-    assert side.hear(proposal(1, make_list(vote(2), DEPTH))) == [], "the shorter list, overtaken"
+    assert side.hear(proposal(make_list(vote(2), DEPTH))) == [], "the shorter list, overtaken"
     assert side.tell(undecided(10)) == [], "an answer to the ballot before"
     assert side.tell(undecided(50)) == [request(50)]
     assert side.session.statistics.num_list_requests == 2
@@ -179,13 +167,13 @@ def test_steps_are_counted_by_whether_the_first_lists_settled_them() -> None:
     """Two requests for one step are one escalation."""
     side = Side()
     asked(side)
-    side.hear(proposal(1, make_list(vote(2), 10)))
+    side.hear(proposal(make_list(vote(2), 10)))
     side.tell(undecided(50))
-    side.hear(proposal(1, vote(2)))
+    side.hear(proposal(vote(2)))
     side.tell(decided(EMPTY))
     for prefix in (EMPTY.of([1]), EMPTY.of([1, 1])):
         side.propose(vote(3), prefix)
-        side.hear(proposal(1, make_list(vote(4), DEPTH, len(prefix)), prefix))
+        side.hear(proposal(make_list(vote(4), DEPTH, len(prefix)), prefix))
         side.tell(decided(prefix))
     seen = side.session.statistics
     assert (seen.num_certified, seen.num_escalated, seen.num_list_requests) == (2, 1, 2)

@@ -20,18 +20,16 @@ from tandem.messages import (
     Done,
     Heartbeat,
     LinkBody,
-    LinkFrame,
     ListRequest,
     Logprobs,
     Open,
     Probe,
-    Proposal,
     Rejoin,
     Resync,
     Sources,
     Tail,
     Verdict,
-    Votes,
+    Vote,
     registry,
 )
 from tandem.modes.spec import SessionSpec
@@ -40,11 +38,14 @@ from tandem.protocol.routes import Routes
 from tandem.protocol.table import CoordinatorTable
 from tandem_lab.simulation.specs import change_spec, make_spec
 from tests.unit.lab.simulation.world import tick_until
+from tests.unit.protocol.talk import frame, vote
 
 START = Prefix(1)
 ALWAYS = {Heartbeat, Probe, Done, Cancel}
 DUAL_LISTS = {"race_depth": 2, "vocab_size": 16, "temperature": 1.0}
 WORKERS = ("ada", "ben", "cy")
+PROPOSAL, REQUEST, VOTE, VOTES = "proposal", "request", "vote", "votes"
+"""Forms of a `Vote`: a drafter's with a token and without any, a voter's on one prefix and along a proposal."""
 NAMED, TO_HOME, RELAYED = "named", "to home", "relayed"
 """Forms of a body that only some may send: a verdict with log probabilities, or with what is behind the decider, and
 sources of another party."""
@@ -65,55 +66,51 @@ SPECS: dict[str, SessionSpec] = {
 }
 
 # To whom who may send what, beside what everybody may send to every peer.
-UP = {("device", "cloud"): {Open, Resync}, ("cloud", "device"): {Sources, Rejoin}}
-TO_SERVER = {Votes, Sources, Rejoin}
+TO_SERVER = {VOTE, VOTES, Sources, Rejoin}
+FROM_SERVER = {Open, Resync, PROPOSAL, REQUEST, Verdict}
 LEGAL: dict[str, dict[tuple[str, str], set[Any]]] = {
     "device": {
         ("device", "cloud"): {Open, Resync, Verdict, ListRequest},
-        ("cloud", "device"): {Sources, Rejoin, Proposal},
+        ("cloud", "device"): {Sources, Rejoin, PROPOSAL},
     },
     "cloud": {
-        ("device", "cloud"): {Open, Resync, Proposal},
+        ("device", "cloud"): {Open, Resync, PROPOSAL},
         ("cloud", "device"): {Sources, Rejoin, Verdict, ListRequest},
     },
     "greedy": {
-        ("device", "cloud"): {Open, Resync, Proposal, Verdict, ListRequest},
-        ("cloud", "device"): {Sources, Rejoin, Proposal, Verdict, ListRequest},
+        ("device", "cloud"): {Open, Resync, PROPOSAL, Verdict, ListRequest},
+        ("cloud", "device"): {Sources, Rejoin, PROPOSAL, Verdict, ListRequest},
     },
     "mirror": {
-        ("device", "cloud"): {Open, Resync, Proposal, ListRequest},
-        ("cloud", "device"): {Sources, Rejoin, Proposal, ListRequest},
+        ("device", "cloud"): {Open, Resync, PROPOSAL, ListRequest},
+        ("cloud", "device"): {Sources, Rejoin, PROPOSAL, ListRequest},
     },
     "mirror, whole votes": {
-        ("device", "cloud"): {Open, Resync, Proposal},
-        ("cloud", "device"): {Sources, Rejoin, Proposal},
+        ("device", "cloud"): {Open, Resync, PROPOSAL},
+        ("cloud", "device"): {Sources, Rejoin, PROPOSAL},
     },
     "solo": {},
     "solo, cloud": {},
     "speculative": {
-        ("device", "cloud"): {Open, Resync, Proposal},
+        ("device", "cloud"): {Open, Resync, PROPOSAL, REQUEST},
         ("cloud", "device"): {Sources, Rejoin, Verdict},
     },
     "speculative, logprobs": {
-        ("device", "cloud"): {Open, Resync, Proposal},
+        ("device", "cloud"): {Open, Resync, PROPOSAL, REQUEST},
         ("cloud", "device"): {Sources, Rejoin, Verdict, NAMED},
     },
     "federated": {
-        **{("server", worker): {Open, Resync, Proposal, Verdict} for worker in WORKERS},
+        **{("server", worker): FROM_SERVER for worker in WORKERS},
         **{(worker, "server"): TO_SERVER for worker in WORKERS},
     },
     "federated, lists": {
-        **{("server", worker): {Open, Resync, Proposal, Verdict, ListRequest} for worker in WORKERS},
+        **{("server", worker): FROM_SERVER | {ListRequest} for worker in WORKERS},
         **{(worker, "server"): TO_SERVER for worker in WORKERS},
     },
     "federated at ada": {
-        ("ada", "server"): {Open, Votes},
-        ("server", "ada"): {Resync, Proposal, TO_HOME, ListRequest, Sources, RELAYED},
-        **{
-            ("server", worker): {Open, Resync, Proposal, Verdict, ListRequest}
-            for worker in WORKERS
-            if worker != "ada"
-        },
+        ("ada", "server"): {Open, VOTE, VOTES},
+        ("server", "ada"): {Resync, PROPOSAL, REQUEST, TO_HOME, ListRequest, Sources, RELAYED},
+        **{("server", worker): FROM_SERVER | {ListRequest} for worker in WORKERS if worker != "ada"},
         **{(worker, "server"): TO_SERVER for worker in WORKERS if worker != "ada"},
     },
 }
@@ -151,22 +148,19 @@ def make_bodies(spec: SessionSpec, source: str) -> dict[Any, LinkBody]:
         Cancel(reason="Enough."),
         Open(spec=spec.to_json()),
         sources,
-        Proposal(
-            party=party, step=0, digest=START.digest, tokens=(1,), payloads=(b"x",) * is_dual,
-            log_weights=(0.0,) * is_dual, decode_us=1,
-        ),
-        Votes(
-            party=party, step=0, digests=(START.digest,), payloads=(b"x",),
-            log_weights=(0.0,) * roles.weighs_by_documents,
-        ),
         Verdict(**verdict),
         ListRequest(step=0, digest=START.digest, depth=4),
         Resync(decider=verdict["next_decider"], tokens=(2,)),
         Rejoin(incarnation=7),
     ]  # fmt: skip
-    assert {type(body) for body in bodies} == set(registry.body_classes), "one of each kind"
+    assert {type(body) for body in bodies} == {*registry.body_classes} - {Vote}, "one of each other kind"
+    weight = (0.0,) * roles.weighs_by_documents
     return {
         **{type(body): body for body in bodies},
+        PROPOSAL: vote(payloads=(b"x",) * is_dual, log_weights=weight * is_dual),
+        REQUEST: vote((), ()),
+        VOTE: vote((), (), payloads=(b"x",), log_weights=weight),
+        VOTES: vote(payloads=(b"x", b"y"), log_weights=weight * 2),
         NAMED: Verdict(**verdict, tail=(Tail(logprobs=(known,)),)),
         TO_HOME: Verdict(**verdict, tail=(Tail(last_voters=(0,)),)),
         RELAYED: replace(sources, party=len(roles.roles) - 1 - (party == len(roles.roles) - 1)),
@@ -188,14 +182,6 @@ def tries() -> Iterator[Try]:
 
 
 TRIES = list(tries())
-
-
-def frame(body: LinkBody, *, view: int = 0, number: int = 5, tokens: Any = ()) -> LinkFrame:
-    prefix = Prefix(1, tokens)
-    return LinkFrame(
-        session=1, view=view, number=number, committed=len(prefix), committed_digest=prefix.digest, stamp=1,
-        echo=0, held_us=0, body=body,
-    )  # fmt: skip
 
 
 def opened(spec: SessionSpec, party: str) -> CoordinatorTable:
@@ -227,7 +213,7 @@ def test_what_nobody_may_send_is_refused_and_counted_and_changes_nothing(name: s
     for each in (one for one in TRIES if one.name == name and not one.is_legal):
         table = opened(SPECS[name], each.party)
         before = standing(table)
-        assert table.receive(frame(each.body), 0.1, each.source) == [], each
+        assert table.receive(frame(each.body, number=5), 0.1, each.source) == [], each
         assert table.num_refused_frames == 1, each
         assert table.sessions[1].statistics.num_refused_frames == 1, each
         assert standing(table) == before, each
@@ -241,7 +227,7 @@ def test_what_an_honest_party_sends_is_taken(name: str) -> None:
         if name == "greedy" and each.source == "cloud" and isinstance(each.body, Verdict | ListRequest):
             table.sessions[1].log.decider = "cloud"
         view = 1 if isinstance(each.body, Resync) else 0
-        table.receive(frame(each.body, view=view), 0.1, each.source)
+        table.receive(frame(each.body, view=view, number=5), 0.1, each.source)
         assert table.num_refused_frames == 0, each
         assert isinstance(each.body, Verdict) == (_tokens(table) == [1]), each
         assert type(each.body) in Routes(spec, each.source).rights
@@ -323,8 +309,8 @@ def test_after_a_loss_the_device_decides_and_a_verdict_of_the_old_view_is_too_la
 
 # ---- forms ---------------------------------------------------------------------------------------------------------
 
-DRAFT = make_bodies(SPECS["mirror"], "cloud")[Proposal]
-VOTE = make_bodies(SPECS["federated, lists"], "ada")[Votes]
+DRAFT = make_bodies(SPECS["mirror"], "cloud")[PROPOSAL]
+FOLLOWED = make_bodies(SPECS["federated, lists"], "ada")[VOTE]
 DECIDED = make_bodies(SPECS["speculative"], "cloud")[Verdict]
 
 
@@ -332,9 +318,8 @@ def change(body: LinkBody, **values: Any) -> LinkBody:
     return replace(body, **values)
 
 
-DIGEST = Prefix(1).digest
-VOTES = Votes(party=0, step=0, digests=(DIGEST,), payloads=(b"",), log_weights=())
-IDS = Proposal(party=0, step=0, digest=DIGEST, tokens=(1,), payloads=(), log_weights=(), decode_us=0)
+ONE_VOTE = vote((), (), payloads=(b"",))
+IDS = vote()
 PAIR_DRAFT = replace(IDS, payloads=(b"x",), log_weights=(0.0,))
 VERDICT = Verdict(step=0, tokens=(1,), accepted=(1,), acceptance=(), next_decider=1)
 PAIR_VERDICT = replace(VERDICT, accepted=(1, 1), acceptance=(1, 1), next_decider=0)
@@ -365,13 +350,16 @@ FORMS: list[tuple[str, str, SessionSpec, LinkBody, str]] = [
         for weight in (nan, inf)
     ),
     *(
-        ("server", "ada", SPECS["federated, lists"], change(VOTE, log_weights=(weight,)),
+        ("server", "ada", SPECS["federated, lists"], change(FOLLOWED, log_weights=(weight,)),
          f"ada sent a log weight of {weight}, which must be finite or -inf; check its version.")
         for weight in (nan, inf)
     ),
     ("server", "ada", SPECS["federated, lists"],
-     change(VOTE, digests=(START.digest,) * 18, payloads=(b"x",) * 18, log_weights=(0.0,) * 18),
-     "A proposal of 16 tokens has 17 votes at most (got 18 from ada); check its version."),
+     change(FOLLOWED, tokens=(1,) * 17, payloads=(b"x",) * 18, log_weights=(0.0,) * 18),
+     "A vote of ada in mode federated has 0 to 16 tokens (got 17); check its settings."),
+    ("server", "ada", SPECS["federated, lists"],
+     change(FOLLOWED, tokens=(16,), payloads=(b"x",) * 2, log_weights=(0.0,) * 2),
+     "ada sent token 16, but the vocabulary has 16 tokens; use the same tokenizer at all parties."),
     ("device", "cloud", SPECS["mirror"], change(DRAFT, tokens=(16,)),
      "cloud sent token 16, but the vocabulary has 16 tokens; use the same tokenizer at all parties."),
     ("device", "cloud", SPECS["speculative"], change(DECIDED, tokens=(1 << 32,)),
@@ -387,56 +375,44 @@ FORMS: list[tuple[str, str, SessionSpec, LinkBody, str]] = [
     ("cloud", "device", SPECS["speculative"], Resync(decider=1, tokens=(1,) * 65),
      "device sent 65 tokens to be adopted, but an answer has at most 64; check its settings."),
     (
-        "cloud", "device", SPECULATIVE, VOTES,
-        "device sent votes, which it may not send the cloud in mode speculative; "
-        "check its settings.",
+        "cloud", "device", SPECULATIVE, ONE_VOTE,
+        "A vote of device on 0 tokens in mode speculative comes with 0 distributions (got 1); check its version.",
     ),
     (
-        "device", "cloud", DUAL, replace(VOTES, party=1),
-        "cloud sent votes, which it may not send the device in mode dual with placement device; "
-        "check its settings.",
+        "device", "cloud", DUAL, ONE_VOTE,
+        "A vote of cloud in mode dual has 1 token (got 0); check its settings.",
     ),
     (
         "device", "cloud", SPECULATIVE, replace(VERDICT, accepted=(2,)),
         "cloud sent a verdict that accepts more than its tokens; check its version.",
     ),
     (
-        "server", "worker-2", FEDERATED, replace(VOTES, party=1),
-        "worker-2 sent votes of party 1; check its settings.",
+        "server", "worker-2", FEDERATED, replace(ONE_VOTE, payloads=()),
+        "A vote of worker-2 on 0 tokens in mode federated comes with 1 distribution (got 0); check its version.",
     ),
     (
-        "server", "worker-2", FEDERATED, replace(VOTES, party=2, payloads=()),
-        "worker-2 sent 0 votes on 1 prefixes; check its version.",
+        "server", "worker-2", FEDERATED, replace(ONE_VOTE, log_weights=(0.0,)),
+        "A vote of worker-2 on 0 tokens in mode federated comes with 0 log weights (got 1); check its version.",
     ),
     (
-        "server", "worker-2", FEDERATED, replace(VOTES, party=2, log_weights=(0.0,)),
-        "worker-2 sent 1 log weights with 1 votes, of which this query has 0; check its version.",
-    ),
-    (
-        "server", "ben", BY_DOCUMENTS, replace(VOTES, party=2),
-        "ben sent 0 log weights with 1 votes, of which this query has 1; check its version.",
+        "server", "ben", BY_DOCUMENTS, ONE_VOTE,
+        "A vote of ben on 0 tokens in mode federated comes with 1 log weight (got 0); check its version.",
     ),
     (
         "cloud", "device", SPECULATIVE, replace(IDS, tokens=tuple(range(17))),
-        "A proposal in mode speculative has 0 to 16 tokens (got 17 from device); check its settings.",
+        "A vote of device in mode speculative has 0 to 16 tokens (got 17); check its settings.",
     ),
     (
         "cloud", "device", make_spec(placement="mirror"), replace(PAIR_DRAFT, tokens=(1, 2)),
-        "A proposal in mode dual has 1 token (got 2 from device); check its settings.",
+        "A vote of device in mode dual has 1 token (got 2); check its settings.",
     ),
     (
         "cloud", "device", SPECULATIVE, PAIR_DRAFT,
-        "A proposal of 1 token in mode speculative comes with 0 distributions (got 1 from device); "
-        "check its version.",
+        "A vote of device on 1 token in mode speculative comes with 0 distributions (got 1); check its version.",
     ),
     (
-        "device", "cloud", SPECULATIVE, replace(IDS, party=1),
-        "cloud sent a proposal, which it may not send the device in mode speculative; "
-        "check its settings.",
-    ),
-    (
-        "device", "cloud", DUAL, PAIR_DRAFT,
-        "cloud sent a proposal of party 0; check its settings.",
+        "device", "cloud", SPECULATIVE, IDS,
+        "cloud sent a vote, which it may not send the device in mode speculative; check its settings.",
     ),
     (
         "cloud", "device", SPECULATIVE, VERDICT,
@@ -556,7 +532,7 @@ def test_a_form_that_no_honest_party_sends_is_refused_in_one_sentence(
 ) -> None:
     table = opened(spec, party)
     before = standing(table)
-    assert table.receive(frame(body, view=int(isinstance(body, Resync))), 0.1, source) == []
+    assert table.receive(frame(body, view=int(isinstance(body, Resync)), number=5), 0.1, source) == []
     assert standing(table) == before, "nor is it acknowledged"
     assert table.num_refused_frames == table.sessions[1].statistics.num_refused_frames == 1
     assert [record.getMessage() for record in caplog.records] == [
@@ -608,7 +584,7 @@ def test_a_role_that_is_allowed_goes_through() -> None:
     """What the mode allows is taken in by the same session that refused something."""
     table = CoordinatorTable("cloud", lambda spec: lambda tokens: None)
     table.open(SPECULATIVE, 0.0)
-    table.receive(frame(VOTES), 0.1)
+    table.receive(frame(ONE_VOTE), 0.1)
     table.receive(frame(replace(IDS, tokens=tuple(range(16))), number=1), 0.2)
     session = table.sessions[1]
     assert len(session.ballots.entries["device"]) == 16

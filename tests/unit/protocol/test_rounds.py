@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 
 from tandem.events import ClientEvent, RoundEvent
-from tandem.messages import Proposal, Round, Rounds
+from tandem.messages import Round, Rounds, Vote
 from tandem.protocol.outbox import Send
 from tandem.protocol.prefix import Prefix
 from tandem.protocol.report import REPORT_STEPS
 from tandem.protocol.rounds import ProposalRounds, count_accepted
 from tandem.topology import Party
 from tandem_lab.simulation.specs import make_spec
+from tests.unit.protocol.talk import vote
 
 
 def made(**changes: Any) -> ProposalRounds:
@@ -24,16 +25,8 @@ def made(**changes: Any) -> ProposalRounds:
     return ProposalRounds(spec, Party.DEVICE)
 
 
-def proposal(before: tuple[int, ...], *tokens: int) -> Proposal:
-    return Proposal(
-        party=0,
-        step=len(before),
-        digest=Prefix(1, before).digest,
-        tokens=tokens,
-        payloads=tuple(b"ab" for _ in tokens),
-        log_weights=(),
-        decode_us=1000 * len(tokens),
-    )
+def proposal(before: tuple[int, ...], *tokens: int) -> Vote:
+    return vote(before, tokens, payloads=tuple(b"ab" for _ in tokens), decode_us=1000 * len(tokens))
 
 
 def commit(

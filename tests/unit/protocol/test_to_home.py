@@ -14,18 +14,15 @@ from tandem.messages import (
     DecoderReady,
     Done,
     Heartbeat,
-    LinkBody,
-    LinkFrame,
     Local,
     Logprobs,
     Open,
-    Proposal,
     Resync,
     Sources,
     Tail,
     Verdict,
     VerifyResult,
-    Votes,
+    Vote,
 )
 from tandem.modes.spec import SessionSpec
 from tandem.protocol.admission import AdmittingTable
@@ -37,6 +34,7 @@ from tandem.protocol.table import CoordinatorTable
 from tandem.topology import PAIR, SERVER, star
 from tandem_lab.simulation.specs import make_spec
 from tests.unit.lab.simulation.world import tick_until
+from tests.unit.protocol.talk import crossing, events, frame, vote
 
 SPEC = make_spec(
     mode="federated", workers=("ada", "ben"), weights=(0.5, 0.5), home="ada", on_peer_loss="continue"
@@ -51,29 +49,14 @@ def table(party: str) -> CoordinatorTable:
     return CoordinatorTable(party, lambda spec: lambda tokens: "length" if len(tokens) > 8 else None)
 
 
-def frame(body: LinkBody, tokens: tuple[int, ...] = (), number: int = 1, view: int = 0) -> LinkFrame:
-    prefix = Prefix(1, tokens)
-    return LinkFrame(
-        session=1, view=view, number=number, committed=len(prefix), committed_digest=prefix.digest,
-        stamp=1, echo=0, held_us=0, body=body,
-    )  # fmt: skip
-
-
-def crossing(sends: list[Send]) -> list[tuple[str, Any]]:
-    return [(send.peer, send.message.body) for send in sends if send.to == "peer"]
-
-
-def events(sends: list[Send]) -> list[Any]:
-    return [send.message.event for send in sends if send.to == "client"]
-
-
 def to_home(verdict: Verdict, lost: list[int], last_voters: list[int], *known: Logprobs) -> Verdict:
     tail = Tail(logprobs=known, lost=tuple(lost), last_voters=tuple(last_voters))
     return replace(verdict, tail=(tail,))
 
 
-def votes(party: int, digest: bytes = START) -> Votes:
-    return Votes(party=party, step=0, digests=(digest,), payloads=(bytes([party]),), log_weights=())
+def own_vote(party: int, *tokens: int) -> Vote:
+    """Of a worker, behind these tokens."""
+    return vote(tokens, (), payloads=(bytes([party]),))
 
 
 def decided(server: CoordinatorTable, now_s: float, *, voters: tuple[int, ...] = (1, 2)) -> list[Send]:
@@ -151,7 +134,7 @@ def test_events_are_for_the_client_of_the_home_alone() -> None:
     assert [type(event) for event in events(home.receive(READY, 0.1))] == [SourcesEvent]
     home.receive(frame(to_home(VERDICT, [], [2])), 0.1, SERVER)
     for party, index in (("ada", 1), ("ben", 2)):
-        server.receive(frame(votes(index)), 0.1, party)
+        server.receive(frame(own_vote(index)), 0.1, party)
     assert events(decided(server, 0.2)) == []
     assert events(server.receive(READY, 0.2)) == events(other.receive(READY, 0.2)) == []
     assert events(other.receive(frame(VERDICT), 0.2, SERVER)) == []
@@ -173,8 +156,8 @@ def test_sources_of_another_worker_reach_the_home_as_marks() -> None:
 
 def test_only_the_home_hears_log_probabilities_and_who_was_last() -> None:
     _, server, _ = opened(replace(SPEC, num_logprobs=0))
-    server.receive(frame(votes(2)), 0.1, "ben")
-    server.receive(frame(votes(1)), 0.2, "ada")
+    server.receive(frame(own_vote(2)), 0.1, "ben")
+    server.receive(frame(own_vote(1)), 0.2, "ada")
     verdicts = {to: body for to, body in crossing(decided(server, 0.3)) if isinstance(body, Verdict)}
     assert verdicts == {
         "ben": replace(VERDICT, accepted=(0,), acceptance=(0,)),
@@ -205,9 +188,7 @@ def test_a_verdict_for_the_home_stays_one() -> None:
 
 def test_the_home_shows_the_server_s_drafts_until_they_are_decided() -> None:
     home, _, _ = opened(replace(SPEC, show_drafts=True))
-    proposal = Proposal(
-        party=0, step=0, digest=START, tokens=(7, 8), payloads=(), log_weights=(), decode_us=1
-    )
+    proposal = vote((), (7, 8))
     shown = events(home.receive(frame(proposal), 0.1, SERVER))
     assert [(type(event), event.token) for event in shown] == [(ProvisionalEvent, 7), (ProvisionalEvent, 8)]
     assert events(home.receive(frame(proposal), 0.1, SERVER)) == [], "once"
@@ -238,7 +219,7 @@ def test_the_server_says_in_its_verdict_whom_it_lost() -> None:
         server.receive(frame(Heartbeat()), 0.1 * step, "ada")
         server.tick(0.1 * step)
     assert server.sessions[1].lost == {"ben"}
-    server.receive(frame(votes(1)), 4.0, "ada")
+    server.receive(frame(own_vote(1)), 4.0, "ada")
     told = [body for to, body in crossing(decided(server, 4.1, voters=(1,))) if to == "ada"]
     assert [body.tail[0].lost for body in told if isinstance(body, Verdict)] == [(2,)]
 
@@ -263,8 +244,7 @@ def test_a_home_that_lost_the_server_goes_on_with_its_own_votes() -> None:
     wanted = [send.message for send in sends if isinstance(send.message, Local)]
     here = Prefix(1, [7]).digest
     assert here in [follow.body.digest for follow in wanted]
-    own = replace(votes(1, here), step=1)
-    sends = home.receive(Local(session=1, body=own), 6.0)
+    sends = home.receive(Local(session=1, body=own_vote(1, 7)), 6.0)
     (ballot,) = [send.message for send in sends if send.to == "aggregator"]
     assert ballot.voters == (1,)
     alone = VerifyResult(

@@ -18,7 +18,7 @@ from tandem.codecs import codec_of
 from tandem.codecs.base import CodecSession, CodecStates
 from tandem.config.sampling import SamplingParams
 from tandem.engine.drafter import mix_rows
-from tandem.messages import LinkFrame, Proposal
+from tandem.messages import LinkFrame, Vote
 from tandem.protocol import session
 from tandem.topology import PARTIES, Party
 from tandem_lab.training.bundle import read_bundled_questions
@@ -49,7 +49,7 @@ class Draft:
         return 8 * (ID_BYTES + (1 if len(self.payload) < 128 else 2) + len(self.payload))
 
 
-def bits_of(proposals: Sequence[Proposal]) -> list[int]:
+def bits_of(proposals: Sequence[Vote]) -> list[int]:
     drafts = [map(Draft, proposal.tokens, proposal.payloads) for proposal in proposals]
     return [sum(draft.num_bits for draft in each) for each in drafts]
 
@@ -122,7 +122,7 @@ class Live:
 
     rag: Tandem
     codec: str
-    proposals: list[Proposal]
+    proposals: list[Vote]
     loop: Loop
 
     def ask(self, question: str, seed: int, budget_bits: int) -> tuple[int, ...]:
@@ -142,10 +142,10 @@ def live(request: pytest.FixtureRequest) -> Iterator[Live]:
         "cloud.num_documents=0", "cluster.start_timeout_s=300", "link.on_peer_loss=wait", *CODECS[request.param],
     ]  # fmt: skip
     config = Config.load(None, settings)
-    proposals: list[Proposal] = []
+    proposals: list[Vote] = []
 
     def listen(frame: LinkFrame, encoded: bytes) -> None:
-        if isinstance(frame.body, Proposal):
+        if isinstance(frame.body, Vote):
             proposals.append(frame.body)
 
     classes: Any = {"draft_queue": listening_queue("device", listen)}

@@ -10,7 +10,7 @@ import pytest
 
 from tandem.codecs import RaceLists, TopP
 from tandem.codecs.race_lists import cut_vote
-from tandem.messages import LinkFrame, Open, Proposal, encode
+from tandem.messages import LinkFrame, Open, Vote, encode
 from tandem.protocol.prefix import Prefix
 from tandem_lab.curious.attacker import Attacker, guess
 from tandem_lab.curious.imagined import Imagination
@@ -63,8 +63,8 @@ def transcript(kind: int, *, is_voted: bool = True, draft: int | None = None) ->
     for step, token in enumerate((LIKES, FIRST_KIND + kind if draft is None else draft)):
         vote = RaceLists().encode(law(kind, tuple(prefix.tokens)))
         payload = cut_vote(vote, 8, VOCAB, seed=SPEC.seed, step=step, temperature=1.0)
-        proposal = Proposal(
-            party=0, step=step, digest=prefix.digest, tokens=(token,),
+        proposal = Vote(
+            step=step, digest=prefix.digest, tokens=(token,),
             payloads=(payload,) if is_voted else (),
             log_weights=(SPEC.relevance_scale * (0.1 + 0.1 * kind),) if is_voted else (),
             decode_us=1,
@@ -115,9 +115,7 @@ def test_where_nothing_crosses_there_is_nothing_to_guess_from() -> None:
 
 
 def test_a_draft_after_an_unknown_prefix_is_left_out() -> None:
-    lost = Proposal(
-        party=0, step=9, digest=b"12345678", tokens=(1,), payloads=(), log_weights=(), decode_us=1
-    )
+    lost = Vote(step=9, digest=b"12345678", tokens=(1,), decode_us=1)
     found = read_transcript([received(Open(spec=SPEC.to_json())), received(lost)], (LIKES,))
     assert found.drafts == ()
     assert found.num_frames == 2

@@ -14,7 +14,7 @@ import pytest
 
 from tandem.cli import main
 from tandem.errors import ProtocolError
-from tandem.messages import Ballot, LinkBody, Proposal, Resync, Undecided, Verdict
+from tandem.messages import Ballot, LinkBody, Resync, Undecided, Verdict, Vote
 from tandem.protocol.aggregating import AggregatorSession
 from tandem.protocol.ballots import BallotBox
 from tandem.protocol.routes import Routes
@@ -48,7 +48,7 @@ def test_a_hostile_peer_bends_no_answer(case: str) -> None:
     assert counts["hostile frames"] > 1200
     assert counts["hostile frames refused"] > 500, "they are counted"
     assert counts["hostile frames refused"] < counts["hostile frames"], "and some are legal"
-    assert report.num_tokens > 10, "answers get somewhere all the same"
+    assert report.num_tokens > 5, "answers get somewhere all the same"
 
 
 def test_who_decides_by_design() -> None:
@@ -87,7 +87,7 @@ def test_a_hostile_run_is_an_entry_of_the_command(capsys: pytest.CaptureFixture[
 # ---- defects -------------------------------------------------------------------------------------------------------
 
 
-def found(case: str, num_runs: int = 30) -> bool:
+def found(case: str, num_runs: int = 60) -> bool:
     for seed in range(num_runs):
         try:
             play_hostile(case, seed, EventLog(0))
@@ -128,33 +128,28 @@ def early_verdicts_are_not_checked_again(patch: pytest.MonkeyPatch) -> None:
 
 
 def whose_vote_does_not_matter(patch: pytest.MonkeyPatch) -> None:
-    """A vote is of the party that it names."""
-    check, hold = Routes.check, BallotBox.hold_proposal
+    """A vote is of a party that has none on its prefix yet."""
+    hold = BallotBox.hold
 
-    def check_the_rest(self: Routes, source: str, body: LinkBody) -> None:
-        if isinstance(body, Proposal):
-            body = replace(body, party=self.topology.index(source))
-        check(self, source, body)
+    def hold_anywhere(self: BallotBox, source: str, vote: Vote, *args: Any) -> bool:
+        without = [party for party, held in self.entries.items() if vote.digest not in held]
+        return hold(self, without[0] if without else source, vote, *args)
 
-    def hold_proposal(self: BallotBox, source: str, proposal: Proposal, *args: Any) -> bool:
-        return hold(self, list(self.entries)[proposal.party % len(self.entries)], proposal, *args)
-
-    patch.setattr(Routes, "check", check_the_rest)
-    patch.setattr(BallotBox, "hold_proposal", hold_proposal)
+    patch.setattr(BallotBox, "hold", hold_anywhere)
 
 
 def latest_weight_counts(patch: pytest.MonkeyPatch) -> None:
     """A vote keeps its place and takes the weight of another."""
-    hold = BallotBox.hold_proposal
+    hold = BallotBox.hold
 
-    def hold_proposal(self: BallotBox, source: str, proposal: Proposal, *args: Any) -> bool:
-        is_held = hold(self, source, proposal, *args)
-        entry = self.entries[source].get(proposal.digest)
-        if entry is not None and proposal.log_weights:
-            self.entries[source][proposal.digest] = replace(entry, log_weight=proposal.log_weights[0])
+    def hold_weight(self: BallotBox, source: str, vote: Vote, *args: Any) -> bool:
+        is_held = hold(self, source, vote, *args)
+        entry = self.entries[source].get(vote.digest)
+        if entry is not None and vote.log_weights:
+            self.entries[source][vote.digest] = replace(entry, log_weight=vote.log_weights[0])
         return is_held
 
-    patch.setattr(BallotBox, "hold_proposal", hold_proposal)
+    patch.setattr(BallotBox, "hold", hold_weight)
 
 
 def resyncs_of_anybody(patch: pytest.MonkeyPatch) -> None:

@@ -46,7 +46,7 @@ import pytest
 
 from tandem.aggregation.document_weights import DocumentWeights, Evidence, Weights
 from tandem.events import TokenEvent
-from tandem.messages import Adopt, Ballot, Commit, Heartbeat, LinkFrame, Proposal, Resync, Verdict
+from tandem.messages import Adopt, Ballot, Commit, Heartbeat, LinkFrame, Resync, Verdict, Vote
 from tandem.messages.wire import to_float32
 from tandem.protocol.ballots import BallotBox, Entry
 from tandem.protocol.decoding import (
@@ -97,11 +97,11 @@ def found_by(mutate: Mutate, seeds: Sequence[int], most: int = 1) -> list[FuzzFa
 class PairedByStep(BallotBox):
     """No validity check: the latest proposal for the next step counts, whatever prefix it was conditioned on."""
 
-    def hold_proposal(self, source: str, proposal: Proposal, prefix: Prefix, arrived_s: float) -> bool:
-        (token,), (payload,), (log_weight,) = proposal.tokens, proposal.payloads, proposal.log_weights
-        entry = Entry(step=proposal.step, token=token, payload=payload, log_weight=log_weight)
-        if proposal.step >= len(prefix):
-            self.entries[source].setdefault(proposal.digest, entry)
+    def hold(self, source: str, vote: Vote, prefix: Prefix, arrived_s: float) -> bool:
+        (token,), (payload,), (log_weight,) = vote.tokens, vote.payloads, vote.log_weights
+        entry = Entry(step=vote.step, token=token, payload=payload, log_weight=log_weight)
+        if vote.step >= len(prefix):
+            self.entries[source].setdefault(vote.digest, entry)
         return True
 
     def advance(self, prefix: Prefix) -> None:
@@ -120,30 +120,30 @@ class PairedByStep(BallotBox):
 class EarlierVoidsLater(BallotBox):
     """A literal reading of epochs: a peer's proposal for an earlier step begins a new one, and voids later ones."""
 
-    def hold_proposal(self, source: str, proposal: Proposal, prefix: Prefix, arrived_s: float) -> bool:
+    def hold(self, source: str, vote: Vote, prefix: Prefix, arrived_s: float) -> bool:
         if source != self.party:
             held = self.entries[source].items()
-            self.entries[source] = {key: kept for key, kept in held if kept.step <= proposal.step}
-        return super().hold_proposal(source, proposal, prefix, arrived_s)
+            self.entries[source] = {key: kept for key, kept in held if kept.step <= vote.step}
+        return super().hold(source, vote, prefix, arrived_s)
 
 
 class ComputedAgain(BallotBox):
     """A party votes with a distribution computed again, equal but for its last bits, not with the bytes sent."""
 
-    def hold_proposal(self, source: str, proposal: Proposal, prefix: Prefix, arrived_s: float) -> bool:
+    def hold(self, source: str, vote: Vote, prefix: Prefix, arrived_s: float) -> bool:
         if source == self.party:
-            p = CODEC.decode(proposal.payloads[0]).dense(VOCAB)
+            p = CODEC.decode(vote.payloads[0]).dense(VOCAB)
             p[p > 0] *= 1.0 + 1e-2 * (p[p > 0].argsort() % 2)
-            proposal = replace(proposal, payloads=(CODEC.encode(p / p.sum()),))
-        return super().hold_proposal(source, proposal, prefix, arrived_s)
+            vote = replace(vote, payloads=(CODEC.encode(p / p.sum()),))
+        return super().hold(source, vote, prefix, arrived_s)
 
 
 class LatestCounts(BallotBox):
     """A proposal that a restarted decoder computed again replaces the one that was sent for the same prefix."""
 
-    def hold_proposal(self, source: str, proposal: Proposal, prefix: Prefix, arrived_s: float) -> bool:
-        self.entries[source].pop(proposal.digest, None)
-        return super().hold_proposal(source, proposal, prefix, arrived_s)
+    def hold(self, source: str, vote: Vote, prefix: Prefix, arrived_s: float) -> bool:
+        self.entries[source].pop(vote.digest, None)
+        return super().hold(source, vote, prefix, arrived_s)
 
 
 class OutOfOrder(Log):
@@ -192,10 +192,10 @@ class ReceiptsForEver(Peer):
     def start_view(self, view: int, num_committed: int, now_s: float) -> None:
         received = [sent.body for sent in self.deliveries.sent.values() if sent.is_received]
         super().start_view(view, num_committed, now_s)
-        self.had = {body.digest for body in received if isinstance(body, Proposal)}
+        self.had = {body.digest for body in received if isinstance(body, Vote)}
 
     def post(self, body: Any, prefix: Prefix, now_s: float) -> Send:
-        if isinstance(body, Proposal) and body.digest in getattr(self, "had", ()):
+        if isinstance(body, Vote) and body.digest in getattr(self, "had", ()):
             return self.send(Heartbeat(), prefix, now_s)
         return super().post(body, prefix, now_s)
 
@@ -210,10 +210,10 @@ class PostsNothing(Session):
 class OnlyFirstLineage(BallotBox):
     """A branch that a restarted decoder drew again is not known, and dies with the one that was sent."""
 
-    def hold_proposal(self, source: str, proposal: Proposal, prefix: Prefix, arrived_s: float) -> bool:
-        if proposal.digest in self.entries[source]:
+    def hold(self, source: str, vote: Vote, prefix: Prefix, arrived_s: float) -> bool:
+        if vote.digest in self.entries[source]:
             return True
-        return super().hold_proposal(source, proposal, prefix, arrived_s)
+        return super().hold(source, vote, prefix, arrived_s)
 
     def advance(self, prefix: Prefix) -> None:
         super().advance(prefix)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tandem.events import TokenEvent
-from tandem.messages import Proposal
+from tandem.messages import Vote
 from tandem.modes import roles
 from tandem.protocol.ballots import BallotBox
 from tandem.protocol.prefix import Prefix
@@ -114,10 +114,10 @@ def test_a_run_without_the_limit_is_found(monkeypatch: pytest.MonkeyPatch) -> No
 class Boasting(BallotBox):
     """The cloud claims to know all there is to know."""
 
-    def hold_proposal(self, source: str, proposal: Proposal, prefix: Prefix, arrived_s: float) -> bool:
+    def hold(self, source: str, vote: Vote, prefix: Prefix, arrived_s: float) -> bool:
         if source == Party.CLOUD:
-            proposal = replace(proposal, log_weights=(3e38,) * len(proposal.log_weights))
-        return super().hold_proposal(source, proposal, prefix, arrived_s)
+            vote = replace(vote, log_weights=(3e38,) * len(vote.log_weights))
+        return super().hold(source, vote, prefix, arrived_s)
 
 
 def test_a_cloud_that_claims_all_weight_gets_its_limit_and_it_shows(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,7 +26,7 @@ import pytest
 from tandem.aggregation import race_lists
 from tandem.aggregation.race_lists import RaceList, RaceResult
 from tandem.codecs.race_lists import WHOLE, vote_depth
-from tandem.messages import Heartbeat, LinkFrame, ListRequest, Proposal, encode
+from tandem.messages import Heartbeat, LinkFrame, ListRequest, Vote, encode
 from tandem.modes.tally import Tally
 from tandem.protocol import race_votes
 from tandem.protocol.ballots import BallotBox, Entry
@@ -86,7 +86,7 @@ class AnswersForAnotherPrefix(RaceVotes):
 
     def answer(self, request: ListRequest, view: int) -> Any:
         longer = super().answer(request, view)
-        if longer is None or not isinstance(longer, Proposal):
+        if longer is None or not longer.tokens:
             return longer
         return replace(longer, payloads=self.latest.payloads)
 
@@ -118,11 +118,11 @@ class LongerListIsKeptAside(BallotBox):
 class FirstListStays(BallotBox):
     """The first list of a vote stays, as the first vote does."""
 
-    def hold_proposal(self, source: str, proposal: Proposal, prefix: Prefix, arrived_s: float) -> bool:
-        held: Entry | None = self.entries[source].get(proposal.digest)
+    def hold(self, source: str, vote: Vote, prefix: Prefix, arrived_s: float) -> bool:
+        held: Entry | None = self.entries[source].get(vote.digest)
         if held is not None and held.payload is not None:
-            proposal = replace(proposal, payloads=(held.payload,))
-        return super().hold_proposal(source, proposal, prefix, arrived_s)
+            vote = replace(vote, payloads=(held.payload,))
+        return super().hold(source, vote, prefix, arrived_s)
 
 
 MUTANTS: dict[str, tuple[Mutate, int]] = {
@@ -157,7 +157,7 @@ def test_votes_in_full_cross_the_link_where_no_list_may_be_longer(monkeypatch: p
 
     def count(message: Any) -> bytes:
         nonlocal num_whole
-        is_vote = isinstance(message, LinkFrame) and isinstance(message.body, Proposal)
+        is_vote = isinstance(message, LinkFrame) and isinstance(message.body, Vote)
         num_whole += is_vote and vote_depth(message.body.payloads[0]) == WHOLE
         return encode(message)
 

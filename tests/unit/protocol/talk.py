@@ -1,0 +1,52 @@
+"""What parties say to each other, in short: votes, frames, and what a state machine sends to whom."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tandem.messages import LinkBody, LinkFrame, Local, Vote
+from tandem.protocol.outbox import Send
+from tandem.protocol.prefix import Prefix
+
+
+def vote(before: Sequence[int] | Prefix = (), tokens: Sequence[int] = (1,), **values: Any) -> Vote:
+    """What a party says after some tokens of session 1: it proposes the next ones."""
+    prefix = before if isinstance(before, Prefix) else Prefix(1, before)
+    return Vote(**{"step": len(prefix), "digest": prefix.digest, "tokens": tuple(tokens), **values})
+
+
+def frame(
+    body: LinkBody, tokens: Sequence[int] = (), *, session: int = 1, view: int = 0, number: int = 0
+) -> LinkFrame:
+    """A body from a peer that has committed these tokens."""
+    prefix = Prefix(session, tokens)
+    return LinkFrame(
+        session=session, view=view, number=number, committed=len(prefix), committed_digest=prefix.digest,
+        stamp=1, echo=0, held_us=0, body=body,
+    )  # fmt: skip
+
+
+def to(role: str, sends: Sequence[Send]) -> list[Any]:
+    """The messages to one kind of actor."""
+    return [send.message for send in sends if send.to == role]
+
+
+def bodies(sends: Sequence[Send]) -> list[Any]:
+    """What goes to peers."""
+    return [message.body for message in to("peer", sends)]
+
+
+def crossing(sends: Sequence[Send]) -> list[tuple[str, Any]]:
+    """The same with whom it goes to."""
+    return [(send.peer, send.message.body) for send in sends if send.to == "peer"]
+
+
+def events(sends: Sequence[Send]) -> list[Any]:
+    """What the client sees."""
+    return [message.event for message in to("client", sends)]
+
+
+def votes(sends: Sequence[Send]) -> list[Vote]:
+    """What passes between a decoder and its coordinator."""
+    return [send.message.body for send in sends if isinstance(send.message, Local)]
