@@ -10,20 +10,21 @@ from tandem.actors.draft_queue import DraftQueueActor
 from tandem.actors.retriever import RetrieverActor
 from tandem.actors.stateless import AggregatorActor
 from tandem.messages import (
-    Adopt,
     Ballot,
-    Commit,
     DecoderReady,
     Local,
+    Resync,
     RetrieveRequest,
     RetrieveResult,
+    Verdict,
     VerifyResult,
+    Vote,
 )
 from tandem.protocol.outbox import Send
 from tandem.sites.port import ActorClasses
 
 LOST: tuple[type[Any], ...] = (
-    Adopt, Ballot, Commit, DecoderReady, Local, RetrieveRequest, RetrieveResult, VerifyResult,
+    Ballot, DecoderReady, Resync, RetrieveRequest, RetrieveResult, Verdict, VerifyResult, Vote,
 )  # fmt: skip
 
 
@@ -36,7 +37,7 @@ class Forgetful(SiteActor):
         """Deliver all but the first message of each kind."""
         kept = []
         for send in sends:
-            kind = type(send.message)
+            kind = type(send.message.body if isinstance(send.message, Local) else send.message)
             if kind in LOST and kind not in self.lost:
                 self.lost |= {kind}
             else:
@@ -48,11 +49,11 @@ class Forgetful(SiteActor):
 
 
 class ForgetfulQueue(Forgetful, DraftQueueActor):
-    """Loses a Commit, a Ballot and an Adopt."""
+    """Loses a verdict, a Ballot and a Resync on their way to its own actors."""
 
 
 class ForgetfulDecoder(Forgetful, DecoderActor):
-    """Loses a proposal, a DecoderReady and its requests to the retriever."""
+    """Loses a vote, a DecoderReady and its requests to the retriever."""
 
 
 class ForgetfulRetriever(Forgetful, RetrieverActor):

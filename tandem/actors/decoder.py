@@ -1,6 +1,6 @@
 """The decoder: one side's language model, drafting ahead of the committed prefix.
 
-    DraftQueue --Begin/Commit/Adopt/End--> Decoder --Local--> DraftQueue
+    DraftQueue --Begin/Local/End--> Decoder --Local--> DraftQueue
     Decoder --RetrieveRequest--> Retriever --RetrieveResult--> Decoder
 
 The model runs in a thread of its own. Whenever it is free, it takes the next job of every session that waits, and

@@ -1,7 +1,7 @@
 """The draft queue: one side's hub. It owns the connection to the peer and the committed prefix.
 
     own Decoder --Local--> DraftQueue <--LinkFrame--> peer's DraftQueue
-    DraftQueue --Ballot--> own Aggregator --VerifyResult--> DraftQueue --Commit--> own Decoder
+    DraftQueue --Ballot--> own Aggregator --VerifyResult--> DraftQueue --Local--> own Decoder
     client --open/events/cancel (calls)--> DraftQueue
 
 The session table makes all decisions; this shell delivers messages, runs the timers, and keeps events until the client

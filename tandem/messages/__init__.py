@@ -131,6 +131,10 @@ class Verdict(LinkBody):
         """How probable each token was; empty: it does not say."""
         return tuple(known for tail in self.tail for known in tail.logprobs)
 
+    def accepted_at(self, position: int) -> tuple[bool, ...]:
+        """Whether each drafter had proposed the token at this position of it."""
+        return tuple(bool(mask >> position & 1) for mask in self.accepted)
+
 
 @registry.body(3)
 class Done(LinkBody):
@@ -247,11 +251,15 @@ def in_127ths(share: float) -> int:
 
 @registry.message(16)
 class Local(Message):
-    """A body of the link within a site. Decoder -> own coordinator: its new vote. Coordinator -> own decoder of a party
-    that votes on proposals: what it is to vote on, without tokens a request."""
+    """A body of the link within a site. Decoder -> own coordinator: its new vote. Coordinator -> own decoder: what is
+    decided, as the peers hear it; after a Resync or a restart all committed tokens; and where the party votes on
+    proposals what it is to vote on, without tokens a request.
+    """
 
     session: UInt32
-    body: Annotated[Any, registry.nested(Vote)]
+    body: Annotated[Any, registry.nested(Vote, Verdict, Resync)]
+    view: Varint = 0  # Resyncs so far; says which of a verdict and a Resync is later
+    is_last: Flag = False  # the answer is complete: stop drafting
 
 
 # ---- to a coordinator ---------------------------------------------------------------------------------------
@@ -259,22 +267,26 @@ class Local(Message):
 
 @registry.message(17)
 class VerifyResult(Message):
-    """How a ballot was decided. Aggregator -> own coordinator."""
+    """How a ballot was decided, or what it lacks. Aggregator -> own coordinator.
+
+    Without tokens it is open: race lists leave the winner open, or a vote cannot be read.
+    """
 
     session: UInt32
     view: Varint  # of the ballot that it answers
     digest: Digest  # of the prefix it decided on
     step: Varint  # of the first token
     voters: Varints  # whose votes counted
-    tokens: Varints  # to commit: accepted ones, then a correction or a bonus
-    accepted: Varints  # how many of them each drafter had proposed
-    acceptance: (
-        Float64s  # of each drafter: expected, by the formula of the draft rule; nan: decided without the peer
-    )
-    next_decider: PartyIndex
+    tokens: Varints = ()  # to commit: accepted ones, then a correction or a bonus
+    accepted: Varints = ()  # how many of them each drafter had proposed
+    acceptance: Float64s = ()  # of each drafter, expected by the draft rule; nan: decided without the peer
+    next_decider: PartyIndex = 0
     logprobs: Annotated[
         tuple[Any, ...], sequence(registry.nested(Logprobs))
     ] = ()  # of each token, where known
+    depths: Varints = ()  # of each voter: tokens of the list that may settle it; 0: its vote is known in full
+    unreadable: Varints = ()  # peers whose vote cannot be decoded: it counts as not received
+    problem: Text = ""  # one sentence about them
 
 
 @registry.message(18)
@@ -298,20 +310,6 @@ class DecoderFailed(Message):
     fault: Failure = FAILED
 
 
-@registry.message(21)
-class Undecided(Message):
-    """The race lists of a ballot leave the winner open, or votes cannot be read. Aggregator -> own coordinator."""
-
-    session: UInt32
-    view: Varint  # of the ballot that it answers
-    digest: Digest
-    step: Varint
-    voters: Varints
-    depths: Varints  # of each voter: tokens of the list that may settle it; 0: its vote is known in full
-    unreadable: Varints = ()  # peers whose vote cannot be decoded: it counts as not received
-    problem: Text = ""  # one sentence about them
-
-
 # ---- to a decoder ------------------------------------------------------------------------------------------
 
 
@@ -321,27 +319,6 @@ class Begin(Message):
 
     session: UInt32
     spec: Text  # SessionSpec.to_json()
-
-
-@registry.message(33)
-class Commit(Message):
-    """One token is committed. Coordinator -> own decoder."""
-
-    session: UInt32
-    step: Varint
-    token: Varint
-    is_last: Flag  # the answer is complete: stop drafting
-    view: Varint = 0  # Resyncs before it; says which of a Commit and an Adopt is later
-
-
-@registry.message(34)
-class Adopt(Message):
-    """The committed tokens are these (Resync, restart). Coordinator -> own decoder."""
-
-    session: UInt32
-    tokens: Varints  # all of them
-    is_last: Flag
-    view: Varint = 0  # Resyncs so far, including its own
 
 
 @registry.message(35)

@@ -12,7 +12,7 @@ from typing import Any
 from tandem.aggregation.race_lists import leader, shortlist_of
 from tandem.config.parties import NO_INDEX
 from tandem.errors import ConfigError
-from tandem.messages import Undecided, VerifyResult
+from tandem.messages import VerifyResult
 from tandem.modes.mode import Mode
 from tandem.modes.query import Query
 from tandem.modes.roles import Role, Roles
@@ -66,7 +66,7 @@ class Dual(Mode):
 
     # ---- deciding ----------------------------------------------------------------------------------------------
 
-    def decide(self, tally: Tally) -> VerifyResult | Undecided:
+    def decide(self, tally: Tally) -> VerifyResult:
         """One token, by both votes; without the other party by the vote that is there."""
         if len(tally.voters) < 2:
             return super().decide(tally)
@@ -86,7 +86,7 @@ class Dual(Mode):
             acceptance=(decision.acceptance_device, decision.acceptance_cloud),
         )
 
-    def _decide_race(self, tally: Tally) -> VerifyResult | Undecided:
+    def _decide_race(self, tally: Tally) -> VerifyResult:
         """The winner of the race of the full mixture (Eq. 4), if what is known of the votes makes it certain.
 
         The expected acceptance takes whole distributions, so it is the outcome, 0 or 1, whose mean is the same.

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from tandem.aggregation.rules import DRAFT_RULES, DraftRule, draft_rule
 from tandem.codecs.base import Codec
 from tandem.codecs.race_lists import RaceLists
-from tandem.messages import ListRequest, Undecided, Verdict, VerifyResult, Vote
+from tandem.messages import ListRequest, Verdict, VerifyResult, Vote
 from tandem.modes.query import Query
 from tandem.modes.roles import Roles
 from tandem.modes.tally import Tally, UnreadableVoteError
@@ -131,7 +131,7 @@ class Mode(ABC):
         name = DRAFT_RULES[0] if self.votes_are_tokens else self.spec.decoding.draft_rule
         return draft_rule(name, self.spec.sampling.temperature)
 
-    def decide(self, tally: Tally) -> VerifyResult | Undecided:
+    def decide(self, tally: Tally) -> VerifyResult:
         """The target of each prefix that was voted on, as long as the proposal gives it, and then the first other one.
 
         That one is the correction of a rejected token, or the bonus behind the last. A voter without company is drawn

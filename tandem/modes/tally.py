@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from tandem.aggregation.distributions import Distribution
 from tandem.aggregation.race_lists import Race, RaceList, RaceResult, RaceVote, decide_race
@@ -12,7 +12,7 @@ from tandem.codecs.base import Codec
 from tandem.codecs.race_lists import read_vote
 from tandem.codecs.token import read_token
 from tandem.errors import ProtocolError
-from tandem.messages import Ballot, Undecided, VerifyResult
+from tandem.messages import Ballot, VerifyResult
 from tandem.modes.query import Query
 from tandem.modes.roles import Roles
 from tandem.scheduler.policies import Policy
@@ -117,15 +117,8 @@ class Tally:
 
     # ---- the result --------------------------------------------------------------------------------------------
 
-    def make_result(
-        self,
-        *,
-        tokens: tuple[int, ...],
-        accepted: tuple[int, ...],
-        acceptance: tuple[float, ...],
-        next_decider: int,
-    ) -> VerifyResult:
-        """These tokens are decided."""
+    def make_result(self, **values: Any) -> VerifyResult:
+        """What is decided, or lacking. values: further fields."""
         ballot = self.ballot
         return VerifyResult(
             session=ballot.session,
@@ -133,23 +126,12 @@ class Tally:
             digest=ballot.digest,
             step=ballot.step,
             voters=ballot.voters,
-            tokens=tokens,
-            accepted=accepted,
-            acceptance=acceptance,
-            next_decider=next_decider,
+            **values,
         )
 
-    def make_undecided(self, votes: Sequence[RaceVote]) -> Undecided:
+    def make_undecided(self, votes: Sequence[RaceVote]) -> VerifyResult:
         """These votes leave the winner open: lists of what length may settle it."""
-        ballot = self.ballot
-        return Undecided(
-            session=ballot.session,
-            view=ballot.view,
-            digest=ballot.digest,
-            step=ballot.step,
-            voters=ballot.voters,
-            depths=tuple(
-                vote.next_depth if isinstance(vote, RaceList) and not vote.is_complete else 0
-                for vote in votes
-            ),
+        depths = (
+            vote.next_depth if isinstance(vote, RaceList) and not vote.is_complete else 0 for vote in votes
         )
+        return self.make_result(depths=tuple(depths))

@@ -13,7 +13,7 @@ from typing import Any
 from tandem.aggregation.race_lists import RaceList
 from tandem.codecs import Codec
 from tandem.codecs.token import TargetLogprobs, log_probabilities, read_named_token
-from tandem.messages import Ballot, Logprobs, Placement, Undecided, VerifyResult
+from tandem.messages import Ballot, Logprobs, Placement, VerifyResult
 from tandem.modes.spec import SessionSpec
 from tandem.modes.tally import Tally, UnreadableVoteError
 from tandem.protocol.estimating import policy_of
@@ -37,7 +37,7 @@ class AggregatorSession:
         self._advice: Party | None = None  # of the scheduler: who is to aggregate after a remote rejection
         self._codec = self._rules.codec_of_votes(codec)
 
-    def decide(self, ballot: Ballot) -> VerifyResult | Undecided:
+    def decide(self, ballot: Ballot) -> VerifyResult:
         """The next tokens, by the votes that are there. Raises ProtocolError if the own vote cannot be read."""
         roles = self._rules.roles
         tally = Tally(self.spec, roles, self.party, self._codec, ballot, self._policy, self._advice)
@@ -46,8 +46,8 @@ class AggregatorSession:
         except UnreadableVoteError as error:
             if error.voter == roles.topology.index(self.party):
                 raise
-            return replace(tally.make_undecided(()), unreadable=(error.voter,), problem=str(error))
-        if isinstance(result, VerifyResult) and self._rules.names_logprobs(self.party):
+            return tally.make_result(unreadable=(error.voter,), problem=str(error))
+        if result.tokens and self._rules.names_logprobs(self.party):
             return replace(result, logprobs=self._logprobs(tally, result.tokens))
         return result
 

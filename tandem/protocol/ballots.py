@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import zip_longest
 from math import nan
 
-from tandem.messages import Ballot, Undecided, VerifyResult, Vote
+from tandem.messages import Ballot, VerifyResult, Vote
 from tandem.messages.wire import MAX_FRAME_BYTES
 from tandem.modes.mode import Mode
 from tandem.modes.proposing import MAX_PROPOSAL
@@ -172,7 +172,7 @@ class BallotBox:
                 return
             digest = extend_digest(digest, token)
 
-    def is_pending(self, result: VerifyResult | Undecided) -> bool:
+    def is_pending(self, result: VerifyResult) -> bool:
         """Whether a result answers the ballot at the aggregator, of the same voters."""
         return self.pending == (result.view, result.digest, result.voters)
 

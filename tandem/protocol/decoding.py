@@ -16,16 +16,16 @@ from tandem.aggregation.document_weights import DocumentWeights, Evidence, Weigh
 from tandem.aggregation.rules import Proposed
 from tandem.conversation import Message
 from tandem.messages import (
-    Adopt,
     Alone,
-    Commit,
     DecoderFailed,
     DecoderReady,
     Local,
     ProposalLength,
+    Resync,
     RetrieveFailed,
     RetrieveRequest,
     RetrieveResult,
+    Verdict,
     Vote,
     Window,
 )
@@ -39,6 +39,8 @@ from tandem.topology import at_start
 
 MAX_BLOCK = 16
 """Steps of one pass at most where the evidence of tokens is computed again."""
+FORGET_STEPS = 16
+"""Committed steps after which what no later step can need is dropped."""
 KEPT_DRAFTS = 8
 """Drafts of committed steps that are kept: a Resync may take some tokens back."""
 MAX_VOTES_BYTES = MAX_FRAME_BYTES // 2
@@ -190,29 +192,28 @@ def compute_steps(job: Forward, model: StepModel, elapsed_us: Callable[[], int] 
 
 
 class DraftLine:
-    """What a decoder drafts on, and how commits change it.
+    """What a decoder drafts on, and how verdicts change it.
 
-    Invariants: the first `num_committed` tokens are committed. Commits take effect in the order of (view, step),
-    whatever the order of arrival: the data plane may be Ray calls, which overtake each other.
+    Invariants: the first `num_committed` tokens are committed. Verdicts take effect in the order of (view, step),
+    whatever the order of arrival.
     """
 
     def __init__(self, session: int) -> None:
         self.prefix = Prefix(session)
         self.num_committed = 0
         self.view = 0
-        self.early: dict[
-            tuple[int, int], Commit
-        ] = {}  # by view and step: overtook an earlier one, or an Adopt
+        self.early: dict[tuple[int, int], Local] = {}  # by view and step: overtook a verdict, or a Resync
 
-    def commit(self, commit: Commit) -> bool:
-        """Take in a commit; False: it is not the next one."""
-        key, following = (commit.view, commit.step), (self.view, self.num_committed)
+    def commit(self, told: Local) -> bool:
+        """Take in a verdict; False: it is not the next one."""
+        key, following = (told.view, told.body.step), (self.view, self.num_committed)
         if key != following:
             if key > following:
-                self.early[key] = commit
+                self.early[key] = told
             return False
-        self.num_committed += 1
-        self.replace(commit.step, commit.token)
+        for token in told.body.tokens:
+            self.num_committed += 1
+            self.replace(self.num_committed - 1, token)
         return True
 
     def replace(self, step: int, token: int) -> None:
@@ -222,20 +223,21 @@ class DraftLine:
             self.prefix.truncate(step)
             self.prefix.append(token)
 
-    def adopt(self, adopt: Adopt) -> bool:
-        """Take over committed tokens; False: a later commit is already here."""
-        length = len(adopt.tokens)
-        if (adopt.view, length) < (self.view, self.num_committed):
+    def adopt(self, told: Local) -> bool:
+        """Take over committed tokens; False: a later verdict is already here."""
+        tokens = told.body.tokens
+        following = told.view, len(tokens)
+        if following < (self.view, self.num_committed):
             return False
-        self.view = adopt.view
-        self.prefix.truncate(self.prefix.common_length(adopt.tokens))
-        self.prefix.extend(adopt.tokens[len(self.prefix) :])
+        self.view = told.view
+        self.prefix.truncate(self.prefix.common_length(tokens))
+        self.prefix.extend(tokens[len(self.prefix) :])
         self.num_committed = len(self.prefix)
-        self.early = {key: kept for key, kept in self.early.items() if key >= (adopt.view, length)}
+        self.early = {key: kept for key, kept in self.early.items() if key >= following}
         return True
 
-    def take_next(self) -> Commit | None:
-        """The commit that follows, if it has overtaken something."""
+    def take_next(self) -> Local | None:
+        """The verdict that follows, if it has overtaken something."""
         return self.early.pop((self.view, self.num_committed), None)
 
 
@@ -322,7 +324,7 @@ class DecodingSession(ABC):
         return [Send("retriever", request)]
 
     def begin_again(self) -> list[Send]:
-        """The coordinator was restarted, or waits for too long, and will Adopt.
+        """The coordinator was restarted, or waits for too long, and will send a Resync.
 
         What was retrieved, prefilled and computed here stays; what the retriever owes is asked for again.
         """
@@ -340,10 +342,10 @@ class DecodingSession(ABC):
             case RetrieveFailed():
                 failed = DecoderFailed(session=self.spec.session, reason=message.reason, fault=message.fault)
                 return [Send("draft_queue", failed)]
-            case Commit():
-                return self._on_commit(message)
-            case Adopt():
-                return self._on_adopt(message)
+            case Local(body=Verdict()):
+                return self._on_verdict(message)
+            case Local(body=Resync()):
+                return self._on_resync(message)
             case _:
                 return self._on_order(message)
 
@@ -483,23 +485,25 @@ class DecodingSession(ABC):
 
     # ---- changes -------------------------------------------------------------------------------------------------
 
-    def _on_commit(self, commit: Commit) -> list[Send]:
-        if not self.line.commit(commit):
+    def _on_verdict(self, told: Local) -> list[Send]:
+        num_before = self.line.num_committed
+        if not self.line.commit(told):
             return []
-        self._has_ended = commit.is_last
-        self._forget()
+        self._has_ended = told.is_last
+        if self.line.num_committed // FORGET_STEPS > num_before // FORGET_STEPS:
+            self._forget()
         return self._continue()
 
-    def _on_adopt(self, adopt: Adopt) -> list[Send]:
-        if not self.line.adopt(adopt):
+    def _on_resync(self, told: Local) -> list[Send]:
+        if not self.line.adopt(told):
             return []
-        self._has_ended = adopt.is_last
+        self._has_ended = told.is_last
         return self._continue()
 
     def _continue(self) -> list[Send]:
         """After a change of what is committed."""
         if (following := self.line.take_next()) is not None:
-            return self._on_commit(following)
+            return self._on_verdict(following)
         return self._extend()
 
     def _forget_before(self, step: int) -> None:
@@ -652,15 +656,12 @@ class DraftingSession(DecodingSession):
                 self.length = min(message.length, self.spec.rules.longest_proposal)
         return self._extend()  # what was drafted before under a wider window
 
-    def _on_adopt(self, adopt: Adopt) -> list[Send]:
+    def _on_resync(self, told: Local) -> list[Send]:
         self._num_proposed, self._asked_step = 0, -1  # what was proposed may be lost
-        return super()._on_adopt(adopt)
+        return super()._on_resync(told)
 
     def _forget(self) -> None:
-        """Drop what no later step can need."""
-        num_committed = self.line.num_committed
-        if num_committed % 32 == 0:
-            self._forget_before(num_committed - KEPT_DRAFTS)
+        self._forget_before(self.line.num_committed - KEPT_DRAFTS)
 
 
 class FollowingSession(DecodingSession):
@@ -784,19 +785,18 @@ class FollowingSession(DecodingSession):
         self._follow_proposals()
         return []
 
-    def _on_adopt(self, adopt: Adopt) -> list[Send]:
+    def _on_resync(self, told: Local) -> list[Send]:
         """After a restart of the coordinator, which holds no votes: they are sent again."""
-        sends = super()._on_adopt(adopt)
+        sends = super()._on_resync(told)
         digests = self.prefix.digests[self.line.num_committed : self._first_step]
         return [*sends, *(self._send(digests) if not self._has_ended else [])]
 
     def _forget(self) -> None:
         """Drop what no later step can need; a Resync may take some tokens back."""
         horizon = self.line.num_committed - 2 * MAX_PROPOSAL
-        if horizon > 0 and self.line.num_committed % 16 == 0:
-            self._forget_before(horizon)
-            self._proposed = {key: kept for key, kept in self._proposed.items() if kept[0] >= horizon}
-            self._asked_for = {key: step for key, step in self._asked_for.items() if step >= horizon}
+        self._forget_before(horizon)
+        self._proposed = {key: kept for key, kept in self._proposed.items() if kept[0] >= horizon}
+        self._asked_for = {key: step for key, step in self._asked_for.items() if step >= horizon}
 
 
 class DecodingTable(SessionTable[DecodingSession]):

@@ -2,18 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 
-from tandem.messages import (
-    Adopt,
-    Commit,
-    Logprobs,
-    Tail,
-    Verdict,
-    VerifyResult,
-    in_127ths,
-)
+from tandem.messages import Logprobs, Resync, Tail, Verdict, VerifyResult, in_127ths
 from tandem.messages.wire import MAX_VARINT_BITS
 from tandem.modes.roles import Roles
 from tandem.protocol.prefix import Prefix
@@ -22,16 +14,6 @@ MAX_VERDICT_TOKENS = MAX_VARINT_BITS
 """Of one verdict, which says of each by a bit whether it was proposed."""
 MAX_AHEAD = 256
 """Proposals, verdicts and claims further than this past the committed prefix are dropped; resends bring them back."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DecidedToken:
-    """One token of a verdict."""
-
-    step: int
-    token: int
-    accepted: tuple[bool, ...]  # whether each drafter had proposed it, in the topology's order
-    next_decider: str
 
 
 class Log:
@@ -55,7 +37,7 @@ class Log:
         self.view = 0  # Resyncs so far
         self.adopted_view = 0  # of the last Resync that was adopted here
         self.opened_s = self.committed_s = opened_s  # and when the last token was committed
-        self._session, self._topology = session, roles.topology
+        self._topology = roles.topology
 
     @property
     def is_known(self) -> bool:
@@ -96,43 +78,20 @@ class Log:
         )
         return verdict if is_home else with_logprobs(verdict, result.logprobs[:num_tokens])
 
-    def split(self, verdict: Verdict) -> Iterator[DecidedToken]:
-        """Its tokens, one by one."""
-        last = len(verdict.tokens) - 1
-        for position, token in enumerate(verdict.tokens):
-            decider = self._topology.name(verdict.next_decider) if position == last else self.decider
-            yield DecidedToken(
-                step=verdict.step + position,
-                token=token,
-                accepted=tuple(bool(mask >> position & 1) for mask in verdict.accepted),
-                next_decider=decider,
-            )
-
-    def append(self, decided: DecidedToken, now_s: float = 0.0) -> None:
-        """Commit the token of the next step."""
+    def append(self, verdict: Verdict, position: int, now_s: float = 0.0) -> None:
+        """Commit the token of the next step, which is the one at this position of a verdict."""
         self.committed_s = now_s
-        self.prefix.append(decided.token)
-        for drafter, is_accepted in zip(self.epochs, decided.accepted, strict=True):
+        self.prefix.append(verdict.tokens[position])
+        for drafter, is_accepted in zip(self.epochs, verdict.accepted_at(position), strict=True):
             self.epochs[drafter] += not is_accepted
         length = len(self.prefix)
         if self.verdicts:
             held = self.verdicts.items()
             self.verdicts = {step: verdict for step, verdict in held if step + len(verdict.tokens) > length}
 
-    def make_commit(self, decided: DecidedToken, *, is_last: bool) -> Commit:
-        """One committed token, for the own decoder."""
-        return Commit(
-            session=self._session,
-            step=decided.step,
-            token=decided.token,
-            is_last=is_last,
-            view=self.adopted_view,
-        )
-
-    def make_adopt(self, *, is_last: bool) -> Adopt:
-        """All committed tokens, for the own decoder, which may not have heard of all of them."""
-        tokens = tuple(self.prefix.tokens)
-        return Adopt(session=self._session, tokens=tokens, is_last=is_last, view=self.adopted_view)
+    def make_resync(self) -> Resync:
+        """All committed tokens, for who may not have heard of all of them."""
+        return Resync(decider=self._topology.index(self.decider), tokens=tuple(self.prefix.tokens))
 
     def adopt(self, tokens: Sequence[int], party: str, view: int, decider: str) -> None:
         """Replace what differs from the authority's `tokens` by these, in a new view.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import nan
 from typing import Any, TypeVar
 
@@ -37,7 +37,6 @@ from tandem.messages import (
 )
 from tandem.modes.spec import SessionSpec
 from tandem.protocol.ballots import Entry
-from tandem.protocol.log import DecidedToken
 from tandem.protocol.outbox import Send
 from tandem.protocol.prefix import Prefix
 from tandem.topology import PARTIES, Party
@@ -48,24 +47,6 @@ MAX_SOURCES = 64
 """How often a party's documents are passed on: it names them again after a restart and after each Resync."""
 REPORT_STEPS = 4
 """Steps per message to the profiler: one message per step would wake two more actors for every token."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommitRecord:
-    """One commit, as the coordinator saw it."""
-
-    decided: DecidedToken
-    decided_by: str
-    acceptance: tuple[float, ...]  # expected, of each drafter; nan: decided without the peer, or not known
-    drafts: tuple[Entry | None, ...]  # of each drafter; None: not seen here
-    epochs: tuple[int, ...]  # of each drafter, when it drafted
-    is_alone: bool  # decided without a peer
-    is_degraded: bool  # because that is lost
-    is_last: bool
-    shares: Mapping[str, float]  # how much each vote counted; empty: it was decided elsewhere
-    committed_s: float  # since the query was opened
-    last_voter: str | None = None  # whose vote came last, of several
-    logprobs: Logprobs | None = None  # where they are wanted and known
 
 
 class Provisional:
@@ -241,24 +222,51 @@ class Reporter:
 
     # ---- commits -----------------------------------------------------------------------------------------------
 
-    def commit(self, record: CommitRecord) -> tuple[TokenEvent, list[Send]]:
-        """One token is committed: the event for the client, and the message to the profiler."""
-        self._count_commit(record)
-        decided = record.decided
-        decode_s = tuple(_decode_s(draft) for draft in record.drafts)
-        device_accepted, cloud_accepted = self._as_pair(decided.accepted, False)
+    def commit(
+        self,
+        verdict: Verdict,
+        position: int,
+        *,
+        decided_by: str,
+        acceptance: tuple[float, ...],
+        drafts: Sequence[Entry | None],
+        epochs: Sequence[int],
+        is_degraded: bool,
+        is_last: bool,
+        shares: Mapping[str, float],
+        committed_s: float,
+        last_voter: str | None,
+        logprobs: Logprobs | None,
+    ) -> list[Send]:
+        """The token at this position of a verdict is committed: for the client, and for the profiler.
+
+        acceptance: expected, of each drafter; nan: decided without the peer, or not known. drafts, epochs: of each
+        drafter, as the step was decided; None: not seen here. is_degraded: a peer is lost. shares: how much each vote
+        counted; empty: it was decided elsewhere. committed_s: since the query was opened. last_voter: whose vote came
+        last, of several. logprobs: where they are wanted and known.
+        """
+        step, token, accepted = (
+            verdict.step + position,
+            verdict.tokens[position],
+            verdict.accepted_at(position),
+        )
+        is_degraded = is_degraded or bool(self.lost_elsewhere)
+        self._count_commit(step, accepted, acceptance, is_degraded, committed_s)
+        decode_s = tuple(nan if draft is None else draft.decode_us / 1e6 for draft in drafts)
+        arrived_s = tuple(nan if draft is None else draft.arrived_s for draft in drafts)
+        device_accepted, cloud_accepted = self._as_pair(accepted, False)
         device_decode_s, cloud_decode_s = self._as_pair(decode_s, nan)
-        device_arrived_s, cloud_arrived_s = self._as_pair([_arrived_s(draft) for draft in record.drafts], nan)
-        device_acceptance, cloud_acceptance = self._as_pair(record.acceptance, nan)
-        device_epoch, cloud_epoch = self._as_pair(record.epochs, 0)
+        device_arrived_s, cloud_arrived_s = self._as_pair(arrived_s, nan)
+        device_acceptance, cloud_acceptance = self._as_pair(acceptance, nan)
+        device_epoch, cloud_epoch = self._as_pair(epochs, 0)
         event = TokenEvent(
-            step=decided.step,
-            token=decided.token,
+            step=step,
+            token=token,
             text="",
             device_accepted=device_accepted,
             cloud_accepted=cloud_accepted,
-            aggregator=record.decided_by,
-            committed_s=record.committed_s,
+            aggregator=decided_by,
+            committed_s=committed_s,
             device_decode_s=device_decode_s,
             cloud_decode_s=cloud_decode_s,
             device_arrived_s=device_arrived_s,
@@ -268,21 +276,21 @@ class Reporter:
             device_epoch=device_epoch,
             cloud_epoch=cloud_epoch,
             rtt_s=self._last_rtt_s,
-            is_alone=record.is_alone,
-            shares=dict(record.shares),
-            last_voter=record.last_voter,
-            **_name_logprobs(decided.token, record.logprobs),
+            is_alone=is_degraded or len(self._spec.parties) == 1,
+            shares=dict(shares),
+            last_voter=last_voter,
+            **_name_logprobs(token, logprobs),
         )
         observation = Observation(
-            step=decided.step,
-            aggregator=self._spec.roles.topology.index(decided.next_decider),
+            step=step,
+            aggregator=verdict.next_decider,
             decode_s=decode_s,
-            acceptance=record.acceptance,
+            acceptance=acceptance,
             rtt_s=self._rtt_s,
             bytes_per_s=self._bytes_per_s,
         )
         self._rtt_s = self._bytes_per_s = nan
-        return event, self._observe(observation, record.is_last)
+        return [*self.confirm(step, token), *self.emit(event), *self._observe(observation, is_last)]
 
     def _observe(self, observation: Observation, is_last: bool) -> list[Send]:
         """To the profiler: the first step at once, then a few at a time."""
@@ -294,21 +302,27 @@ class Reporter:
         steps, self._unreported = tuple(self._unreported), []
         return [Send("profiler", Observations(session=self._spec.session, steps=steps))]
 
-    def _count_commit(self, record: CommitRecord) -> None:
-        decided, counts = record.decided, self._counts
-        for values, acceptance in zip(self._expected.values(), record.acceptance, strict=True):
-            if acceptance == acceptance:
-                values.append(acceptance)
-        device_accepted, cloud_accepted = self._as_pair(decided.accepted, False)
-        is_first_degraded = record.is_degraded and counts.degraded_from is None
+    def _count_commit(
+        self,
+        step: int,
+        accepted: Sequence[bool],
+        acceptance: Sequence[float],
+        is_degraded: bool,
+        committed_s: float,
+    ) -> None:
+        for values, expected in zip(self._expected.values(), acceptance, strict=True):
+            if expected == expected:
+                values.append(expected)
+        counts = self._counts
+        device_accepted, cloud_accepted = self._as_pair(accepted, False)
         self._counts = replace(
             counts,
-            num_tokens=decided.step + 1,
+            num_tokens=step + 1,
             num_device_accepted=counts.num_device_accepted + device_accepted,
             num_cloud_accepted=counts.num_cloud_accepted + cloud_accepted,
-            degraded_from=decided.step if is_first_degraded else counts.degraded_from,
-            first_token_s=record.committed_s if decided.step == 0 else counts.first_token_s,
-            total_s=record.committed_s,
+            degraded_from=step if is_degraded and counts.degraded_from is None else counts.degraded_from,
+            first_token_s=committed_s if step == 0 else counts.first_token_s,
+            total_s=committed_s,
         )
 
     def _as_pair(self, values: Sequence[T], default: T) -> tuple[T, T]:
@@ -385,14 +399,6 @@ def _name_logprobs(token: int, known: Logprobs | None) -> dict[str, Any]:
         "logprob": TokenLogprob(token=token, logprob=known.logprob),
         "top_logprobs": tuple(TokenLogprob(token=index, logprob=logprob) for index, logprob in top),
     }
-
-
-def _decode_s(draft: Entry | None) -> float:
-    return nan if draft is None else draft.decode_us / 1e6
-
-
-def _arrived_s(draft: Entry | None) -> float:
-    return nan if draft is None else draft.arrived_s
 
 
 def _mean(values: list[float]) -> float:

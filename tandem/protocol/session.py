@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import zip_longest
 from math import nan
 from typing import TypeAlias, assert_never
 
@@ -34,7 +33,6 @@ from tandem.messages import (
     Rejoin,
     Resync,
     Sources,
-    Undecided,
     Verdict,
     VerifyResult,
     Vote,
@@ -42,24 +40,19 @@ from tandem.messages import (
 from tandem.modes.spec import SessionSpec
 from tandem.protocol.ballots import BallotBox
 from tandem.protocol.liveness import Problem
-from tandem.protocol.log import DecidedToken, Log
+from tandem.protocol.log import Log
 from tandem.protocol.outbox import ActorKind, Send
 from tandem.protocol.peer import Backoff, Numbered, Peer
 from tandem.protocol.prefix import Prefix
 from tandem.protocol.race_votes import RaceVotes
-from tandem.protocol.report import (
-    CommitRecord,
-    Reporter,
-    expected_acceptance,
-    make_estimate_event,
-)
+from tandem.protocol.report import Reporter, expected_acceptance, make_estimate_event
 from tandem.protocol.rounds import ProposalRounds
 from tandem.protocol.routes import Routes
 from tandem.topology import at_start
 
 StopCheck = Callable[[Sequence[int]], StopReason | None]
 """Why an answer of these tokens is complete, or None: end-of-sequence, stop string, length."""
-LocalMessage = Local | VerifyResult | Undecided | DecoderReady | DecoderFailed | Estimate
+LocalMessage = Local | VerifyResult | DecoderReady | DecoderFailed | Estimate
 Debt: TypeAlias = tuple[int, bytes] | None
 """The view and the prefix on which an actor of this party owes something; None: it owes nothing."""
 
@@ -218,7 +211,7 @@ class Session:
         """Start the own actors, and open the session at the peers, or show the home that it is open here."""
         sends = self._begin(*self.routes.listeners)
         if self.spec.committed:  # by an earlier run of this query
-            sends.append(Send("decoder", self.log.make_adopt(is_last=False)))
+            sends.append(self._to_decoder(self.log.make_resync()))
             sends += self.report.repeat(self.spec.committed, self.log.decider)
         return sends + [self._send(name, self.routes.make_greeting(name), now_s) for name in self.peers]
 
@@ -234,7 +227,7 @@ class Session:
             return []
         sends = self._begin(role)
         if role == "decoder":
-            sends.append(Send("decoder", self.log.make_adopt(is_last=self.end.reason is not None)))
+            sends.append(self._to_decoder(self.log.make_resync()))
             sends += self._lead_again()
         elif role == "aggregator":
             self.ballots.reopen()
@@ -250,8 +243,6 @@ class Session:
                 return self._on_own_vote(message.body, now_s)
             case VerifyResult():
                 return self._on_result(message, now_s)
-            case Undecided():
-                return self._on_undecided(message, now_s)
             case DecoderReady():
                 return self._on_ready(message, now_s)
             case DecoderFailed():
@@ -321,6 +312,10 @@ class Session:
     def _begin(self, *roles: ActorKind) -> list[Send]:
         return [Send(role, Begin(session=self.spec.session, spec=self.spec.to_json())) for role in roles]
 
+    def _to_decoder(self, body: Vote | Verdict | Resync) -> Send:
+        is_last, view = self.end.reason is not None, self.log.adopted_view
+        return Send("decoder", Local(session=self.spec.session, body=body, view=view, is_last=is_last))
+
     def _remind(self, now_s: float) -> list[Send]:
         """Give the session again to an actor that owes something for too long: a message may have been lost."""
         here: Debt = None if self.end.reason is not None else (self.log.view, self.prefix.digest)
@@ -365,7 +360,7 @@ class Session:
         if not self.routes.follows_proposals:
             return []
         goes_on = self.ballots.continues(source, proposal, self.prefix)
-        return self._to_decoder(proposal) if goes_on else []
+        return [self._to_decoder(proposal)] if goes_on else []
 
     def lead_on(self, waited_s: float) -> list[Send]:
         """Ask for a vote without a proposal, at once where nobody proposes. waited_s: since the last commit."""
@@ -375,19 +370,15 @@ class Session:
         if not is_due or digest in self.ballots.own or self._asked == digest:
             return []
         self._asked = digest
-        return self._to_decoder(Vote(step=len(self.prefix), digest=digest))
+        return [self._to_decoder(Vote(step=len(self.prefix), digest=digest))]
 
     def _lead_again(self) -> list[Send]:
         """For a decoder that was restarted, or may lack a part."""
         self._asked = b""
         sends = self._tell_alone()
         for drafter in self.routes.roles.drafters if self.routes.follows_proposals else ():
-            for proposal in self.ballots.votes_of(drafter):
-                sends += self._to_decoder(proposal)
+            sends += map(self._to_decoder, self.ballots.votes_of(drafter))
         return sends
-
-    def _to_decoder(self, proposal: Vote) -> list[Send]:
-        return [Send("decoder", Local(session=self.spec.session, body=proposal))]
 
     def _tell_alone(self) -> list[Send]:
         """To the own decoder, if it drafts for others: whether it goes on without them."""
@@ -421,25 +412,21 @@ class Session:
         sends = self.lead_on(0.0)
         return sends if ballot is None else [*sends, Send("aggregator", ballot)]
 
-    def _on_undecided(self, undecided: Undecided, now_s: float) -> list[Send]:
-        """A ballot needs more of a vote, or holds one that cannot be read: that counts as not received."""
-        if not self.ballots.is_pending(undecided):
-            return []
-        if not undecided.unreadable:
-            return self._ask_for_more(undecided, now_s)
-        self.refusals.append(undecided.problem)
-        problem, sends = Problem(undecided.problem, is_stall=True), list[Send]()
-        for name in map(self.routes.topology.name, undecided.unreadable):
-            self.ballots.drop(name, undecided.digest)
+    def _drop_unreadable(self, result: VerifyResult, now_s: float) -> list[Send]:
+        """A vote that cannot be read counts as not received."""
+        self.refusals.append(result.problem)
+        problem, sends = Problem(result.problem, is_stall=True), list[Send]()
+        for name in map(self.routes.topology.name, result.unreadable):
+            self.ballots.drop(name, result.digest)
             sends += self._part_with(self.peers[name], problem, now_s)
         return sends + self._advance(now_s)
 
-    def _ask_for_more(self, undecided: Undecided, now_s: float) -> list[Send]:
-        """The own aggregator needs more of the peers' votes; nothing to do if the ballot it speaks of is an old one."""
+    def _ask_for_more(self, undecided: VerifyResult, now_s: float) -> list[Send]:
+        """The own aggregator needs more of the peers' votes."""
         digest, sends = undecided.digest, list[Send]()
         for voter, depth in zip(undecided.voters, undecided.depths, strict=True):
             peer = self.peers.get(self.routes.topology.name(voter))
-            if peer is None or digest != self.prefix.digest:
+            if peer is None:
                 continue
             payload = self.ballots.payload_of(peer.name, digest)
             if self.race_votes.ask(peer.name, peer.view, digest, payload, depth):
@@ -458,9 +445,14 @@ class Session:
     # ---- verdicts and commits ----------------------------------------------------------------------------------
 
     def _on_result(self, result: VerifyResult, now_s: float) -> list[Send]:
-        is_next = self.ballots.is_pending(result) and result.digest == self.prefix.digest
-        if self.end.reason is not None or not is_next:
+        if not self.ballots.is_pending(result):
             return []
+        if result.unreadable:
+            return self._drop_unreadable(result, now_s)
+        if self.end.reason is not None or result.digest != self.prefix.digest:
+            return []
+        if not result.tokens:
+            return self._ask_for_more(result, now_s)
         num_tokens = count_to_end(self.prefix, result.tokens, self._check_stop)
         verdict = self.log.make_verdict(result, num_tokens, is_home=self.routes.is_home)
         if self.spec.rules.has_race_lists and len(result.voters) > 1:
@@ -475,56 +467,50 @@ class Session:
     def _commit(self, verdict: Verdict, result: VerifyResult | None, now_s: float) -> list[Send]:
         """Commit a verdict up to the end of the answer: the own one, made of `result`, or a peer's."""
         num_before = len(self.prefix)
-        logprobs = verdict.logprobs if result is None else result.logprobs
         sends = self.report.note_losses(verdict, num_before)
-        for decided, known in zip_longest(self.log.split(verdict), logprobs[: len(verdict.tokens)]):
+        for position in range(len(verdict.tokens)):
             if self.end.reason is not None:  # a peer's verdict goes on behind the end
                 break
-            record = self._append(decided, verdict, result, now_s)
-            sends += self._publish(replace(record, logprobs=known), now_s)
+            sends += self._commit_token(verdict, position, result, now_s)
         lost, link = None if self.decides_alone else frozenset(self.lost), self.report.link
         num_tokens, opened_s = len(self.prefix) - num_before, self.log.opened_s
         events, rounds = self.rounds.commit(self.prefix, num_tokens, now_s, opened_s, link, lost)
         sends += [*self.report.emit(*events), *rounds]
-        return sends + self._complete(now_s)
+        told = self._to_decoder(replace(verdict, tokens=verdict.tokens[:num_tokens], tail=()))
+        return [told, *sends, *self._complete(now_s)]
 
-    def _append(
-        self, decided: DecidedToken, verdict: Verdict, result: VerifyResult | None, now_s: float
-    ) -> CommitRecord:
+    def _commit_token(
+        self, verdict: Verdict, position: int, result: VerifyResult | None, now_s: float
+    ) -> list[Send]:
         """Commit one token, and drop all that cannot count any more."""
-        digest, epochs = self.prefix.digest, tuple(self.log.epochs.values())
+        step, digest, epochs = len(self.prefix), self.prefix.digest, tuple(self.log.epochs.values())
         drafts, voters = self.ballots.drafts_on(digest), self.voters
         shares = self.ballots.shares_on(digest, voters, self.spec.max_peer_share, is_own=result is not None)
-        told = self.routes.last_voter(verdict, decided.step)
-        last_voter = told or self.ballots.find_last_voter(digest, voters)
-        self.log.append(decided, now_s)
+        last_voter = self.routes.last_voter(verdict, step) or self.ballots.find_last_voter(digest, voters)
+        logprobs = verdict.logprobs if result is None else result.logprobs
+        self.log.append(verdict, position, now_s)
         self.ballots.advance(self.prefix)
         for peer in self.peers.values():
             peer.deliveries.drop_dead(self.ballots.own, len(self.prefix))
         self.end.reason = self._check_stop(self.prefix.tokens)
-        is_degraded = bool(self.lost or self.report.lost_elsewhere)
-        return CommitRecord(
-            decided=decided,
+        sends = self.report.commit(
+            verdict,
+            position,
             decided_by=self.party if result is not None else self.routes.other_decider,
             acceptance=expected_acceptance(verdict, result, len(epochs)),
             drafts=drafts,
             epochs=epochs,
-            is_alone=is_degraded or not self.peers,
-            is_degraded=is_degraded,
+            is_degraded=bool(self.lost),
             is_last=self.end.reason is not None,
             shares=shares,
             committed_s=now_s - self.log.opened_s,
             last_voter=last_voter,
+            logprobs=logprobs[position] if position < len(logprobs) else None,
         )
-
-    def _publish(self, record: CommitRecord, now_s: float) -> list[Send]:
-        """A token is committed: for the own decoder, the client and the profiler."""
-        decided = record.decided
-        event, observations = self.report.commit(record)
-        commit = self.log.make_commit(decided, is_last=record.is_last)
-        sends = [Send("decoder", commit), *self.report.confirm(decided.step, decided.token)]
-        sends += self.report.emit(event) + self._show(now_s) + observations
-        return sends + self._hand_over(decided.step + 1, decided.next_decider)
+        sends += self._show(now_s)
+        if position + 1 < len(verdict.tokens):
+            return sends
+        return sends + self._hand_over(step + 1, self.routes.topology.name(verdict.next_decider))
 
     def _hand_over(self, step: int, decider: str) -> list[Send]:
         """From this step on `decider` decides."""
@@ -644,10 +630,7 @@ class Session:
         peer.start_view(view, len(self.prefix), now_s)
         self.report.count("num_resyncs")
         is_last = self.end.reason is not None
-        sends = [
-            Send("decoder", self.log.make_adopt(is_last=is_last)),
-            peer.send(Heartbeat(), self.prefix, now_s),
-        ]
+        sends = [self._to_decoder(self.log.make_resync()), peer.send(Heartbeat(), self.prefix, now_s)]
         return sends + (self._complete(now_s) if is_last else self.post_again(peer, now_s))
 
     def post_again(self, peer: Peer, now_s: float) -> list[Send]:
@@ -669,8 +652,7 @@ class Session:
             bodies.append(self.routes.make_open(peer.name))
         is_behind = peer.seen_view < peer.view and not peer.is_lost
         if self.routes.is_authority and is_behind and peer.has_spoken:
-            decider = self.routes.topology.index(self.log.decider)
-            bodies.append(Resync(decider=decider, tokens=tuple(self.prefix.tokens)))
+            bodies.append(self.log.make_resync())
         if self.log.incarnation is not None:
             bodies.append(Rejoin(incarnation=self.log.incarnation))
         if self.end.reason is not None:

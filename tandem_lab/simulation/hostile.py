@@ -554,7 +554,7 @@ class HostileRun(WatchedRun):
         if party == self.victim and session is not None:
             if isinstance(message, Ballot):
                 self.witness.check_ballot(message, session.prefix.tokens)
-            elif isinstance(message, VerifyResult):
+            elif isinstance(message, VerifyResult) and message.tokens:
                 self.witness.decide(message, session.prefix.tokens)
         super().receive(party, to, message)
 

@@ -20,7 +20,7 @@ from tandem.events import (
     RetractEvent,
     TokenEvent,
 )
-from tandem.messages import Adopt, Ballot, Begin, LinkFrame, Local, VerifyResult, Vote
+from tandem.messages import Ballot, Begin, LinkFrame, Local, Resync, VerifyResult, Vote
 from tandem.modes.proposing import MAX_PROPOSAL
 from tandem.protocol.ballots import MAX_ENTRIES
 from tandem.protocol.decoding import Forward, Job
@@ -219,7 +219,7 @@ class WatchedRun(VirtualRun):
         if isinstance(message, Ballot):
             self.check_ballot(party, message)
         elif isinstance(message, VerifyResult) and party == Party.CLOUD and message.step in self._slips:
-            return replace(send, message=self._slipped(message))
+            return replace(send, message=self._slipped(message)) if message.tokens else send
         return send
 
     def check_ballot(self, party: str, ballot: Ballot) -> None:
@@ -314,13 +314,13 @@ class WatchedRun(VirtualRun):
         sends = super().tick(party)
         if self.scenario.hop_loss > 0:
             return sends
-        return [send for send in sends if not isinstance(send.message, Begin | Adopt)]
+        return [send for send in sends if not _is_reminder(send.message)]
 
     def is_lost(self, party: str, send: Send) -> bool:
         """Loses a share of the messages within a site."""
         is_lost = self.scenario.hop_loss > 0 and self._hop_rng.random() < self.scenario.hop_loss
         if is_lost:
-            if isinstance(send.message, Local):
+            if isinstance(send.message, Local) and isinstance(send.message.body, Vote):
                 self._unseen.add((party, send.message.body.digest))
             self.counts["lost within a site"] += 1
             self.trace.add(self.now_s, f"fault: lost to the {party}'s {send.to}", send.message)
@@ -454,3 +454,7 @@ class WatchedRun(VirtualRun):
             for bases in self.world(party).rounded.values()
             for tokens in bases
         )
+
+
+def _is_reminder(message: Any) -> bool:
+    return isinstance(message, Begin) or (isinstance(message, Local) and isinstance(message.body, Resync))

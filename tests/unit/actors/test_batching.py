@@ -14,12 +14,13 @@ from tandem.actors.decoder import DecoderActor
 from tandem.config.schema import Config
 from tandem.engine.engine import Engine
 from tandem.errors import GenerationError
-from tandem.messages import Begin, Commit, DecoderFailed, End, Local
+from tandem.messages import Begin, DecoderFailed, End, Local
 from tandem.protocol.decoding import DecodingTable, Forward, Prefill
 from tandem.protocol.outbox import Send
 from tandem.protocol.prefix import Prefix
 from tandem.topology import Party
 from tandem_lab.simulation.specs import make_spec
+from tests.unit.protocol.talk import decided
 
 QUESTIONS = [
     "Which game should Mira try?",
@@ -77,7 +78,7 @@ async def answer(actor: Decoder, session: int) -> list[int] | str:
             step = len(prefix)
             prefix.append(message.body.tokens[0] if (session + step) % 3 else 7)
             is_last = len(prefix) == NUM_TOKENS
-            commit = Commit(session=session, step=step, token=prefix.tokens[-1], is_last=is_last)
+            commit = decided(step, prefix.tokens[-1], session=session, is_last=is_last)
             actor.dispatch(actor.handle(commit, "q"))
     actor.dispatch(actor.handle(End(session=session), "q"))
     return prefix.tokens

@@ -6,14 +6,15 @@ import pytest
 
 from tandem.actors.decoder_pool import MAX_ENDED, DecoderPool
 from tandem.config.schema import PartyConfig
-from tandem.messages import Commit, End, ProposalLength, Window
+from tandem.messages import End, Local, ProposalLength, Window
 from tandem.protocol.outbox import Send, kind_of
+from tests.unit.protocol.talk import decided
 
 FIRST, SECOND, THIRD = NAMES = tuple(f"cloud/{role}" for role in PartyConfig(num_decoders=3).decoder_roles)
 
 
-def commit(session: int) -> Commit:
-    return Commit(session=session, step=0, token=1, is_last=False)
+def commit(session: int) -> Local:
+    return decided(0, 1, session=session)
 
 
 class Party:

@@ -14,13 +14,14 @@ from tandem.actors.decoder import Opened, compute_drafts, compute_prompts
 from tandem.codecs import RaceLists
 from tandem.engine.drafter import Drafter, row_probabilities
 from tandem.engine.engine import Engine
-from tandem.messages import Adopt, Commit, RetrieveResult
+from tandem.messages import RetrieveResult
 from tandem.messages.wire import to_float32
 from tandem.modes import reference
 from tandem.protocol.decoding import DraftingSession, Forward, Prefill, Result
 from tandem.topology import Party
 from tandem_lab.simulation.specs import make_spec
 from tests.unit.engine.conftest import save_model, tokenizers
+from tests.unit.protocol.talk import adopted, decided
 
 __all__ = ["save_model", "tokenizers"]  # fixtures
 
@@ -115,7 +116,7 @@ def test_log_weights_are_those_of_the_reference_page(engine: Engine, layout: str
             drafted = decoder.session.prefix.tokens[num_committed : num_committed + 1]
             token = drafted[0] if drafted and rng.random() < 0.6 else rng.randrange(4, 290)
             num_replaced += [token] != drafted
-            decoder.session.receive(Commit(session=1, step=num_committed, token=token, is_last=False))
+            decoder.session.receive(decided(num_committed, token))
             num_committed += 1
     assert num_drafted > 10
     assert num_replaced > 3
@@ -129,9 +130,9 @@ def test_a_decoder_that_begins_in_the_middle_comes_to_the_same_evidence(engine: 
     steady, late = Decoder(engine, 1), Decoder(engine, 2)
     for step, token in enumerate(tokens):
         steady.step()
-        steady.session.receive(Commit(session=1, step=step, token=token, is_last=False))
+        steady.session.receive(decided(step, token))
     _, wanted = steady.step()
-    late.session.receive(Adopt(session=2, tokens=tokens, is_last=False, view=1))
+    late.session.receive(adopted(*tokens, session=2, view=1))
     job, _ = late.step()
     assert job.is_catching_up
     _, results = late.step()

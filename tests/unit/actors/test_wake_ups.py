@@ -12,8 +12,9 @@ import random
 
 import pytest
 
-from tandem.messages import Commit, End
+from tandem.messages import End
 from tests.unit.actors.test_worker_loop import _Decoder, begin, has_drafted
+from tests.unit.protocol.talk import decided
 
 NUM_SEEDS = 1000
 NUM_TOKENS = 6
@@ -41,7 +42,7 @@ async def _answer(actor: _Stepped, session: int, rng: random.Random) -> None:
             raise RuntimeError(f"step {step} is not drafted")
         await _turns(rng.randrange(8))
         token = rng.choice([7, 7, 8])
-        commit = Commit(session=session, step=step, token=token, is_last=step == NUM_TOKENS - 1)
+        commit = decided(step, token, session=session, is_last=step == NUM_TOKENS - 1)
         actor.dispatch(actor.handle(commit, "q"))
     await _turns(rng.randrange(6))
     actor.dispatch(actor.handle(End(session=session), "q"))

@@ -18,11 +18,12 @@ import pytest
 from tandem.actors.base import Runtime
 from tandem.actors.decoder import DecoderActor
 from tandem.config.schema import Config
-from tandem.messages import Begin, Commit, End, Local, decode
+from tandem.messages import Begin, End, Local, decode
 from tandem.protocol.decoding import DraftingSession, Forward, Job, Result
 from tandem.protocol.outbox import Send
 from tandem.topology import Party
 from tandem_lab.simulation.specs import make_spec
+from tests.unit.protocol.talk import decided
 
 
 class _Outbox:
@@ -104,7 +105,7 @@ async def _answer(actor: _Decoder, session: int, rng: random.Random, patience_s:
         if rng.random() < 0.3:
             await asyncio.sleep(rng.random() * 1e-3)
         is_last = step == 5
-        actor.dispatch(actor.handle(Commit(session=session, step=step, token=7, is_last=is_last), "q"))
+        actor.dispatch(actor.handle(decided(step, 7, session=session, is_last=is_last), "q"))
     actor.dispatch(actor.handle(End(session=session), "q"))
 
 

@@ -16,7 +16,7 @@ import pytest
 
 from tandem.aggregation.distributions import Distribution
 from tandem.aggregation.rules import acceptance, residual
-from tandem.messages import Alone, Commit, LinkFrame, Local, Vote, encode
+from tandem.messages import Alone, LinkFrame, Local, Vote, encode
 from tandem.modes.spec import SessionSpec
 from tandem.modes.speculative import UplinkBudget
 from tandem.protocol.decoding import DraftingSession, Forward, Result
@@ -25,6 +25,7 @@ from tandem.protocol.prefix import Prefix
 from tandem.protocol.routes import Routes
 from tandem.topology import Party
 from tandem_lab.simulation.specs import make_spec
+from tests.unit.protocol.talk import decided
 
 NUM_TOKENS = 40
 VOCAB = 50_257
@@ -54,8 +55,8 @@ def proposals(sends: Sequence[Send]) -> list[Vote]:
     return [send.message.body for send in sends if isinstance(send.message, Local)]
 
 
-def commit(step: int, token: int) -> Commit:
-    return Commit(session=1, step=step, token=token, is_last=step == NUM_TOKENS - 1)
+def commit(step: int, token: int) -> Local:
+    return decided(step, token, is_last=step == NUM_TOKENS - 1)
 
 
 def bits_on_the_link(of: SessionSpec, proposal: Vote) -> int:

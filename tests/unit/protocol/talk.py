@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tandem.messages import LinkBody, LinkFrame, Local, Vote
+from tandem.messages import LinkBody, LinkFrame, Local, Resync, Verdict, Vote
 from tandem.protocol.outbox import Send
 from tandem.protocol.prefix import Prefix
 
@@ -25,6 +25,17 @@ def frame(
         session=session, view=view, number=number, committed=len(prefix), committed_digest=prefix.digest,
         stamp=1, echo=0, held_us=0, body=body,
     )  # fmt: skip
+
+
+def decided(step: int, *tokens: int, session: int = 1, view: int = 0, is_last: bool = False) -> Local:
+    """What the own decoder of a party hears of tokens that are committed."""
+    verdict = Verdict(step=step, tokens=tokens, accepted=(), acceptance=(), next_decider=0)
+    return Local(session=session, body=verdict, view=view, is_last=is_last)
+
+
+def adopted(*tokens: int, session: int = 1, view: int = 0, is_last: bool = False) -> Local:
+    """What it hears of all committed tokens."""
+    return Local(session=session, body=Resync(decider=0, tokens=tokens), view=view, is_last=is_last)
 
 
 def to(role: str, sends: Sequence[Send]) -> list[Any]:
@@ -49,4 +60,5 @@ def events(sends: Sequence[Send]) -> list[Any]:
 
 def votes(sends: Sequence[Send]) -> list[Vote]:
     """What passes between a decoder and its coordinator."""
-    return [send.message.body for send in sends if isinstance(send.message, Local)]
+    bodies = [send.message.body for send in sends if isinstance(send.message, Local)]
+    return [body for body in bodies if isinstance(body, Vote)]

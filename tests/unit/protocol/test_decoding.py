@@ -10,9 +10,7 @@ import pytest
 from tandem.aggregation.document_weights import DocumentWeights, log_weight
 from tandem.conversation import Message
 from tandem.messages import (
-    Adopt,
     Begin,
-    Commit,
     DecoderFailed,
     DecoderReady,
     End,
@@ -40,6 +38,7 @@ from tandem.protocol.outbox import Send
 from tandem.protocol.prefix import Prefix, digests_along
 from tandem.topology import Party
 from tandem_lab.simulation.specs import make_spec
+from tests.unit.protocol.talk import adopted, decided
 from tests.unit.protocol.talk import votes as drafts
 
 EOS = 3
@@ -80,10 +79,6 @@ def finish(made: DecodingSession, job: Forward, token: int, distribution: bytes 
     """A pass of `job`, whose weights do not move, that draws `token`."""
     weight = to_float32(log_weight(job.weights.prior))
     return made.finish(job, [Result(token, distribution, 5, weight)])
-
-
-def commit(step: int, token: int, is_last: bool = False) -> Commit:
-    return Commit(session=1, step=step, token=token, is_last=is_last)
 
 
 # ---- the beginning ---------------------------------------------------------------------------------------------
@@ -146,7 +141,7 @@ def test_a_party_without_documents_learns_nothing_and_counts_for_nothing(evidenc
     for step in range(12):
         (draft,) = drafts(compute(made, 7))
         assert draft.log_weights == (-math.inf,)
-        made.receive(commit(step, 7))
+        made.receive(decided(step, 7))
 
 
 def test_a_filter_goes_to_the_search_and_what_lets_nothing_through_is_told() -> None:
@@ -207,7 +202,7 @@ def test_the_window_moves_with_the_commits_and_with_the_profiler() -> None:
     made = session(max_window=6)
     for _ in range(4):
         compute(made, 7)
-    made.receive(commit(0, 7))
+    made.receive(decided(0, 7))
     compute(made, 7)
     assert made.next_job() is None
     made.receive(Window(session=1, size=99))
@@ -223,7 +218,7 @@ def test_the_synchronous_loop_drafts_one_token_at_a_time() -> None:
     made.receive(Window(session=1, size=8))
     compute(made, 7)
     assert made.next_job() is None
-    made.receive(commit(0, 7))
+    made.receive(decided(0, 7))
     assert isinstance(made.next_job(), Forward)
 
 
@@ -232,7 +227,7 @@ def test_nothing_is_drafted_past_an_own_end_of_sequence() -> None:
     made = session()
     compute(made, EOS)
     assert made.next_job() is None
-    made.receive(commit(0, 9))
+    made.receive(decided(0, 9))
     job = made.next_job()
     assert isinstance(job, Forward)
     assert job.tokens == (9,)
@@ -244,7 +239,7 @@ def test_nothing_is_drafted_past_the_length_or_the_last_token() -> None:
     compute(made, 7)
     assert made.next_job() is None
     other = session()
-    other.receive(commit(0, 7, is_last=True))
+    other.receive(decided(0, 7, is_last=True))
     assert other.next_job() is None
 
 
@@ -255,8 +250,8 @@ def test_a_rejection_rolls_back_to_the_first_rejected_position() -> None:
     made = session()
     for token in (5, 6, 7):
         compute(made, token)
-    made.receive(commit(0, 5))
-    made.receive(commit(1, 9))
+    made.receive(decided(0, 5))
+    made.receive(decided(1, 9))
     assert made.prefix.tokens == [5, 9]
     job = made.next_job()
     assert job == Forward(1, 2, Prefix(1, [5, 9]).digest, (5, 9), DocumentWeights((5.0, 2.0), 0.0, 0.8), ())
@@ -270,7 +265,7 @@ def test_a_forward_whose_prefix_was_rolled_back_is_stale() -> None:
     job = made.next_job()
     assert isinstance(job, Forward)
     assert made.is_current(job)
-    made.receive(commit(0, 9))
+    made.receive(decided(0, 9))
     assert not made.is_current(job)
     assert finish(made, job, 8) == []
     assert made.prefix.tokens == [9]
@@ -281,7 +276,7 @@ def test_a_forward_goes_on_over_a_commit_that_accepts() -> None:
     compute(made, 5)
     job = made.next_job()
     assert isinstance(job, Forward)
-    made.receive(commit(0, 5))
+    made.receive(decided(0, 5))
     assert made.is_current(job)
     assert len(drafts(finish(made, job, 8))) == 1
 
@@ -291,7 +286,7 @@ def test_a_commit_ahead_of_the_own_drafts() -> None:
     made = session()
     job = made.next_job()
     assert isinstance(job, Forward)
-    made.receive(commit(0, 9))
+    made.receive(decided(0, 9))
     assert not made.is_current(job)
     assert made.prefix.tokens == [9]
 
@@ -301,13 +296,13 @@ def test_commits_count_once_and_in_order() -> None:
     made = session()
     for token in (5, 6, 7):
         compute(made, token)
-    made.receive(commit(2, 9))
-    made.receive(commit(1, 6))
+    made.receive(decided(2, 9))
+    made.receive(decided(1, 6))
     assert made.line.num_committed == 0
-    made.receive(commit(0, 5))
+    made.receive(decided(0, 5))
     assert made.line.num_committed == 3
     assert made.prefix.tokens == [5, 6, 9]
-    made.receive(commit(1, 4))
+    made.receive(decided(1, 4))
     assert made.prefix.tokens == [5, 6, 9]
 
 
@@ -317,9 +312,9 @@ def test_commits_count_once_and_in_order() -> None:
 def test_after_a_resync_the_stored_bytes_are_used() -> None:
     made = session()
     first = drafts(compute(made, 5, b"one")) + drafts(compute(made, 6, b"two"))
-    made.receive(commit(0, 9))
+    made.receive(decided(0, 9))
     drafts(compute(made, 8, b"other"))
-    again = drafts(made.receive(Adopt(session=1, tokens=(), is_last=False, view=1)))
+    again = drafts(made.receive(adopted(view=1)))
     assert again == first
     assert made.prefix.tokens == [5, 6]
 
@@ -328,7 +323,7 @@ def test_what_was_drafted_under_a_wider_window_is_not_computed_again() -> None:
     made = session()
     first = [drafts(compute(made, token))[0] for token in (5, 6, 7, 8)]
     made.receive(Window(session=1, size=2))
-    again = drafts(made.receive(Adopt(session=1, tokens=(), is_last=False)))
+    again = drafts(made.receive(adopted()))
     assert again == first[:2]
     assert drafts(made.receive(Window(session=1, size=4))) == first[2:]
 
@@ -337,11 +332,11 @@ def test_adopted_tokens_replace_what_differs() -> None:
     made = session()
     for token in (5, 6, 7):
         compute(made, token)
-    made.receive(commit(0, 5))
-    made.receive(Adopt(session=1, tokens=(5, 8, 9), is_last=False))
+    made.receive(decided(0, 5))
+    made.receive(adopted(5, 8, 9))
     assert made.prefix.tokens == [5, 8, 9]
     assert made.line.num_committed == 3
-    made.receive(Adopt(session=1, tokens=(5, 8, 9, EOS), is_last=True))
+    made.receive(adopted(5, 8, 9, EOS, is_last=True))
     assert made.next_job() is None
 
 
@@ -349,7 +344,7 @@ def test_memory_is_bounded() -> None:
     made = session(max_new_tokens=600)
     for step in range(500):
         compute(made, 7)
-        made.receive(commit(step, 7))
+        made.receive(decided(step, 7))
     assert made.num_results < 64
 
 
@@ -389,7 +384,7 @@ def test_an_ended_session_is_free_and_late_messages_for_it_are_dropped() -> None
     host.receive(End(session=1))
     host.receive(End(session=1))
     assert not host.sessions
-    assert host.receive(commit(0, 7)) == []
+    assert host.receive(decided(0, 7)) == []
     assert host.next_job() is None
 
 
@@ -398,8 +393,8 @@ def test_a_late_adopt_proposes_again_one_token_at_a_time() -> None:
     made = session()
     for token in (7, 8):
         compute(made, token)
-    made.receive(commit(0, 7))
-    made.receive(Adopt(session=1, tokens=(), is_last=False))
+    made.receive(decided(0, 7))
+    made.receive(adopted())
     again = drafts(compute(made, 9))
     assert [(proposal.step, proposal.tokens) for proposal in again] == [(1, (8,)), (2, (9,))]
 
@@ -459,12 +454,12 @@ def test_length_none_asks_for_the_next_token_once_nothing_is_on_its_way() -> Non
         compute(made, token)
     assert lengths_of(made.receive(longer(0))) == [], "a proposal awaits its verdict"
     for step, token in enumerate((5, 6, 7)):
-        assert lengths_of(made.receive(commit(step, token))) == []
-    assert lengths_of(made.receive(commit(3, 9))) == [0]
+        assert lengths_of(made.receive(decided(step, token))) == []
+    assert lengths_of(made.receive(decided(3, 9))) == [0]
     assert made.next_job() is None
     assert lengths_of(made.receive(longer(2))) == []
     assert made.next_job() is None, "the token that was asked for comes first"
-    made.receive(commit(4, 4))
+    made.receive(decided(4, 4))
     assert isinstance(made.next_job(), Forward)
 
 
@@ -473,7 +468,7 @@ def test_length_none_is_silent_beside_a_cloud_that_goes_on() -> None:
     compute(made, 5)
     assert lengths_of(made.receive(longer(0))) == [1]
     assert made.next_job() is None
-    assert lengths_of(made.receive(commit(0, 5))) == []
+    assert lengths_of(made.receive(decided(0, 5))) == []
     made.receive(longer(1))
     assert lengths_of(compute(made, 6)) == [1]
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tandem.aggregation.document_weights import Evidence, Weights, log_evidence, log_weight
-from tandem.messages import Adopt, Commit, Local, RetrieveResult, Vote, Window
+from tandem.messages import Local, RetrieveResult, Vote, Window
 from tandem.messages.wire import to_float32
 from tandem.modes import reference
 from tandem.modes.spec import SessionSpec
@@ -28,6 +28,7 @@ from tandem.protocol.decoding import (
 from tandem.protocol.outbox import Send
 from tandem.topology import Party
 from tandem_lab.simulation.specs import make_spec
+from tests.unit.protocol.talk import adopted, decided
 
 EOS = 3
 FOUND = RetrieveResult(
@@ -116,10 +117,6 @@ def expected(made: DecodingSession, tokens: Sequence[int]) -> Weights:
     return tuple(
         reference.weigh(rows, made.weights.prior, question, tokens, of.evidence_weight, of.evidence_memory)
     )
-
-
-def commit(step: int, token: int) -> Commit:
-    return Commit(session=1, step=step, token=token, is_last=False)
 
 
 # ---- where it begins --------------------------------------------------------------------------------------------
@@ -217,8 +214,8 @@ def test_evidence_follows_the_committed_token_not_the_rejected_draft() -> None:
     made = drafting()
     for token in (5, 6, 8):
         compute(made, token)
-    made.receive(commit(0, 5))
-    made.receive(commit(1, 9))  # 6 was drafted
+    made.receive(decided(0, 5))
+    made.receive(decided(1, 9))  # 6 was drafted
     model, _ = compute(made)
     assert made.prefix.tokens == [5, 9, 7]
     assert model.weights[2] == expected(made, (5, 9)) != expected(made, (5, 6))
@@ -232,7 +229,7 @@ def test_a_token_that_was_drafted_costs_no_pass() -> None:
         assert isinstance(job, Forward)
         assert job.num_earlier == 0
         compute(made)
-    made.receive(commit(0, 7))
+    made.receive(decided(0, 7))
     job = made.next_job()
     assert isinstance(job, Forward)
     assert job.num_earlier == 0
@@ -256,7 +253,7 @@ def test_random_commits_and_rollbacks_give_the_weights_of_the_reference_page() -
                 own = made.prefix.tokens[step : step + 1]
                 token = own[0] if own and rng.random() < 0.7 else rng.randrange(4, 40)
                 num_replaced += [token] != own
-                made.receive(commit(step, token))
+                made.receive(decided(step, token))
     assert num_replaced > 50
 
 
@@ -264,7 +261,7 @@ def test_after_a_resync_weights_are_those_of_the_adopted_tokens() -> None:
     made = drafting()
     for token in (5, 6, 8):
         compute(made, token)
-    made.receive(Adopt(session=1, tokens=(5, 4, 4, 9), is_last=False, view=1))
+    made.receive(adopted(5, 4, 4, 9, view=1))
     model, _ = compute(made)
     assert model.weights == {4: expected(made, (5, 4, 4, 9))}
     assert model.learned == [(1, 4), (2, 4), (3, 9), (4, 7)]
@@ -277,10 +274,10 @@ def test_a_restarted_decoder_catches_up_in_blocks_and_reaches_the_same_weights(n
     steady = drafting(max_window=1)
     for step, token in enumerate(tokens):
         compute(steady, token)
-        steady.receive(commit(step, token))
+        steady.receive(decided(step, token))
     wanted, _ = compute(steady)
     restarted = drafting(max_window=1)
-    restarted.receive(Adopt(session=1, tokens=tokens, is_last=False, view=1))
+    restarted.receive(adopted(*tokens, view=1))
     passes = []
     while not passes or passes[-1].job.is_catching_up:
         model, sends = compute(restarted)
@@ -294,21 +291,21 @@ def test_a_restarted_decoder_catches_up_in_blocks_and_reaches_the_same_weights(n
 def test_a_rollback_while_it_catches_up_leaves_the_block_that_still_holds() -> None:
     tokens = tuple(range(4, 4 + 40))
     made = drafting()
-    made.receive(Adopt(session=1, tokens=tokens, is_last=False, view=1))
+    made.receive(adopted(*tokens, view=1))
     first = made.next_job()
     assert isinstance(first, Forward)
     assert first.is_catching_up
-    made.receive(Adopt(session=1, tokens=(*tokens[:20], 9), is_last=False, view=2))
+    made.receive(adopted(*tokens[:20], 9, view=2))
     assert made.is_current(first), "its 16 tokens stand"
     made.finish(first, compute_steps(first, Model(first)))
     model, _ = compute(made)
     assert (model.job.first, model.job.wanted) == (16, 21)
     assert model.weights == {21: expected(made, (*tokens[:20], 9))}
     stale = drafting()
-    stale.receive(Adopt(session=1, tokens=tokens, is_last=False, view=1))
+    stale.receive(adopted(*tokens, view=1))
     job = stale.next_job()
     assert isinstance(job, Forward)
-    stale.receive(Adopt(session=1, tokens=(5,), is_last=False, view=2))
+    stale.receive(adopted(5, view=2))
     assert not stale.is_current(job)
     assert stale.finish(job, compute_steps(job, Model(job))) == []
 
@@ -318,7 +315,7 @@ def test_memory_is_bounded() -> None:
     for step in range(500):
         while made.next_job() is not None:
             compute(made)
-        made.receive(commit(step, 7 + step % 2))  # half of the drafts are rejected
+        made.receive(decided(step, 7 + step % 2))  # half of the drafts are rejected
     assert made.num_results < 128
     assert made.num_evidence < 500 + 128, (
         "that of the answer, for a rollback may go far back, and of a few drafts"
@@ -347,7 +344,7 @@ def test_a_vote_behind_a_rejected_token_weighs_by_the_committed_one() -> None:
     made = following()
     made.receive(propose(0, made.prefix.digest, 5, 6))
     compute(made)
-    made.receive(commit(0, 9))
+    made.receive(decided(0, 9))
     made.receive(propose(1, made.prefix.digest, 4))
     model, _ = compute(made)
     assert model.weights == {1: expected(made, (9,)), 2: expected(made, (9, 4))}
@@ -357,7 +354,7 @@ def test_a_vote_behind_a_rejected_token_weighs_by_the_committed_one() -> None:
 def test_a_voter_that_was_restarted_catches_up_and_votes_as_before() -> None:
     tokens = tuple(random.Random(1).randrange(4, 40) for _ in range(2 * MAX_BLOCK + 3))
     made = following()
-    made.receive(Adopt(session=1, tokens=tokens, is_last=False, view=1))
+    made.receive(adopted(*tokens, view=1))
     made.receive(propose(len(tokens), made.prefix.digest, 5))
     passes = []
     while made.next_job() is not None:

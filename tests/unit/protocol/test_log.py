@@ -37,13 +37,19 @@ def verdicts(counts: list[tuple[int, int]], *, is_home: bool = True) -> list[Ver
     return made
 
 
+def tokens_of(verdict: Verdict) -> list[tuple[int, int, tuple[bool, ...]]]:
+    """Step, token, and whether it had been proposed, one by one."""
+    positions = enumerate(verdict.tokens)
+    return [(verdict.step + number, token, verdict.accepted_at(number)) for number, token in positions]
+
+
 @given(COUNTS, st.booleans())
 def test_joined_verdicts_say_what_they_said_one_by_one(counts: list[tuple[int, int]], is_home: bool) -> None:
     apart = verdicts(counts, is_home=is_home)
     joined = join_verdicts(apart)
     assert joined.logprobs == (() if is_home else logprobs(0, len(joined.tokens)))
     assert len(joined.tokens) <= MAX_VERDICT_TOKENS
-    assert list(log().split(joined)) == [decided for verdict in apart for decided in log().split(verdict)]
+    assert tokens_of(joined) == [token for verdict in apart for token in tokens_of(verdict)]
     frame = LinkFrame(
         session=1, view=0, committed=0, committed_digest=bytes(8), stamp=1, echo=0, held_us=0, body=joined
     )  # fmt: skip
@@ -56,16 +62,15 @@ def test_of_a_verdict_that_began_before_only_the_rest_counts(
 ) -> None:
     """Verdicts that were sent again, joined in another way."""
     joined = join_verdicts(verdicts(counts, is_home=False))
-    decided = list(log().split(joined))
-    num_known = data.draw(st.integers(0, len(decided) - 1))
+    num_known = data.draw(st.integers(0, len(joined.tokens) - 1))
     own = log()
-    for one in decided[:num_known]:
-        own.append(one)
+    for position in range(num_known):
+        own.append(joined, position)
     own.hold(joined)
     rest = own.take_next()
     assert rest is not None
-    assert list(own.split(rest)) == decided[num_known:]
-    assert rest.logprobs == logprobs(num_known, len(decided) - num_known)
+    assert tokens_of(rest) == tokens_of(joined)[num_known:]
+    assert rest.logprobs == logprobs(num_known, len(joined.tokens) - num_known)
 
 
 def test_log_probabilities_of_some_tokens_are_those_of_none() -> None:

@@ -17,7 +17,6 @@ from tandem.messages import (
     Ballot,
     Begin,
     Cancel,
-    Commit,
     DecoderFailed,
     Done,
     End,
@@ -33,7 +32,6 @@ from tandem.messages import (
     Rejoin,
     Resync,
     Sources,
-    Undecided,
     Verdict,
     VerifyResult,
     Vote,
@@ -58,7 +56,7 @@ from tandem.protocol.table import (
 from tandem.topology import PARTIES, Party
 from tandem_lab.simulation.specs import make_spec
 from tests.unit.lab.simulation.world import CODEC, VOCAB, distribution, tick_until
-from tests.unit.protocol.talk import bodies, frame, to, vote
+from tests.unit.protocol.talk import bodies, decided, frame, to, vote
 
 
 def spec(session: int = 1, **changes: Any) -> SessionSpec:
@@ -369,10 +367,10 @@ def test_messages_for_nobody_are_dropped() -> None:
 def test_verdicts_are_committed_strictly_in_step_order_and_once() -> None:
     cloud = host(Party.CLOUD)
     cloud.open(spec(max_new_tokens=9), 0.0)
-    commits: list[Commit] = []
+    told: list[Local] = []
     for step in (2, 1, 1, 0, 0, 2, 3):
-        commits += to("decoder", cloud.receive(frame(verdict(step, 10 + step)), 0.1))
-    assert [(commit.step, commit.token) for commit in commits] == [(0, 10), (1, 11), (2, 12), (3, 13)]
+        told += to("decoder", cloud.receive(frame(verdict(step, 10 + step)), 0.1))
+    assert [each.body for each in told] == [verdict(step, 10 + step) for step in range(4)]
 
 
 def test_a_draft_of_another_prefix_is_not_paired() -> None:
@@ -397,7 +395,7 @@ def test_a_decision_counts_once_and_only_for_what_was_asked() -> None:
     assert device.receive(replace(decision, voters=(0,)), 0.2) == [], "of other voters"
     sends = device.receive(decision, 0.2)
     assert bodies(sends)[0].tokens == (7,)
-    assert to("decoder", sends) == [Commit(session=1, step=0, token=7, is_last=False)]
+    assert to("decoder", sends) == [Local(session=1, body=bodies(sends)[0])]
     assert device.receive(decision, 0.3) == []
 
 
@@ -547,8 +545,8 @@ def test_a_host_holds_a_session_from_begin_to_end(number: int) -> None:
 def test_a_misdirected_message_is_an_error_with_its_name(number: int) -> None:
     small = small_hosts()[number]
     small.receive(Begin(session=1, spec=spec().to_json()))
-    with pytest.raises(TandemError, match="A Commit is not for a"):
-        small.receive(Commit(session=1, step=0, token=1, is_last=False))
+    with pytest.raises(TandemError, match="A Local is not for a"):
+        small.receive(decided(0, 1))
 
 
 def test_an_aggregator_decides_the_same_every_time_and_hands_over_when_told() -> None:
@@ -576,8 +574,7 @@ def test_a_vote_that_cannot_be_read_names_its_voter() -> None:
     aggregator.receive(Begin(session=1, spec=spec().to_json()))
     pair = ballot(draft(Party.DEVICE), draft(Party.CLOUD))
     (send,) = aggregator.receive(replace(pair, payloads=(pair.payloads[0], pair.payloads[1][:-1])))
-    assert isinstance(send.message, Undecided)
-    assert send.message.unreadable == (1,)
+    assert (send.message.unreadable, send.message.tokens) == ((1,), ())
     assert send.message.problem.startswith("The vote of the cloud cannot be read; install the same")
     with pytest.raises(ProtocolError, match=r"^The vote of the device cannot be read; install the same"):
         aggregator.receive(replace(pair, payloads=(pair.payloads[0][:-1], pair.payloads[1])))
@@ -595,8 +592,8 @@ def test_a_vote_that_cannot_be_read_counts_as_none_and_the_cloud_as_lost(on_peer
     good = draft(Party.CLOUD)
     sends = device.receive(frame(replace(good, payloads=(good.payloads[0][:-1],))), 0.2)
     (pair,) = to("aggregator", sends)
-    unreadable = Undecided(
-        session=1, view=0, digest=pair.digest, step=0, voters=(0, 1), depths=(), unreadable=(1,), problem=UNREADABLE
+    unreadable = VerifyResult(
+        session=1, view=0, digest=pair.digest, step=0, voters=(0, 1), unreadable=(1,), problem=UNREADABLE
     )  # fmt: skip
     sends = device.receive(unreadable, 0.3)
     assert device.num_refused_frames == 1
@@ -674,7 +671,7 @@ def test_a_restarted_decoder_is_given_the_committed_prefix() -> None:
     cloud.receive(frame(verdict(0, 7)), 0.1)
     begin, adopt = to("decoder", cloud.restart("decoder"))
     assert isinstance(begin, Begin)
-    assert (adopt.tokens, adopt.is_last) == ((7,), False)
+    assert adopt == Local(session=1, body=Resync(decider=0, tokens=(7,)))
 
 
 def test_a_restarted_aggregator_is_asked_again() -> None:

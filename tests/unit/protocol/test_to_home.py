@@ -34,7 +34,7 @@ from tandem.protocol.table import CoordinatorTable
 from tandem.topology import PAIR, SERVER, star
 from tandem_lab.simulation.specs import make_spec
 from tests.unit.lab.simulation.world import tick_until
-from tests.unit.protocol.talk import crossing, events, frame, vote
+from tests.unit.protocol.talk import crossing, events, frame, vote, votes
 
 SPEC = make_spec(
     mode="federated", workers=("ada", "ben"), weights=(0.5, 0.5), home="ada", on_peer_loss="continue"
@@ -241,9 +241,8 @@ def test_a_home_that_lost_the_server_goes_on_with_its_own_votes() -> None:
     home.receive(frame(to_home(VERDICT, [], [2])), 0.1, SERVER)
     sends = [send for step in range(60) for send in home.tick(0.1 * step)]
     assert PeerEvent(step=1, is_alone=True, party=SERVER) in events(sends)
-    wanted = [send.message for send in sends if isinstance(send.message, Local)]
     here = Prefix(1, [7]).digest
-    assert here in [follow.body.digest for follow in wanted]
+    assert here in [asked.digest for asked in votes(sends)]
     sends = home.receive(Local(session=1, body=own_vote(1, 7)), 6.0)
     (ballot,) = [send.message for send in sends if send.to == "aggregator"]
     assert ballot.voters == (1,)
@@ -254,8 +253,8 @@ def test_a_home_that_lost_the_server_goes_on_with_its_own_votes() -> None:
     sends = home.receive(alone, 6.1)
     (token,) = [event for event in events(sends) if isinstance(event, TokenEvent)]
     assert (token.token, token.aggregator, token.is_alone) == (3, "ada", True)
-    (follow,) = [send.message for send in sends if isinstance(send.message, Local)]
-    assert follow.body.digest == Prefix(1, [7, 3]).digest, "at once, without a proposal"
+    (asked,) = votes(sends)
+    assert asked.digest == Prefix(1, [7, 3]).digest, "at once, without a proposal"
 
 
 def lost_server(**changes: Any) -> tuple[CoordinatorTable, list[Send]]:

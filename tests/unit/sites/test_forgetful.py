@@ -7,7 +7,7 @@ from tandem.config.schema import Config
 from tandem_lab.forgetful import CLASSES
 
 NUM_LOST = 2 * (2 + 3 + 1 + 1)
-"""Commit and Ballot; Local, DecoderReady and a request; a result; VerifyResult; no Resync, no Adopt."""
+"""Verdict and Ballot; Vote, DecoderReady and a request; a result; VerifyResult; perhaps a Resync."""
 
 
 def test_a_message_lost_within_a_site_costs_time_and_nothing_else() -> None:

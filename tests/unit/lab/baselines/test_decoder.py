@@ -13,7 +13,7 @@ import pytest
 from tandem.actors.base import Runtime
 from tandem.config.schema import Config
 from tandem.errors import TandemError
-from tandem.messages import Begin, Commit, DecoderFailed, End, Local
+from tandem.messages import Begin, DecoderFailed, End, Local
 from tandem.protocol.decoding import Forward, Prefill
 from tandem.protocol.outbox import Send
 from tandem.retrieval.factory import kv_folder
@@ -21,6 +21,7 @@ from tandem.topology import Party
 from tandem_lab.baselines.actors import BaselineDecoder
 from tandem_lab.baselines.experiments import Treatment
 from tandem_lab.simulation.specs import make_spec
+from tests.unit.protocol.talk import decided
 
 QUESTION = "Which game should Mira try?"
 TEXTS = ["Mira likes puzzle games.", "The best rated puzzle game is Vantelu Cor."]
@@ -124,7 +125,7 @@ async def drive(actor: Decoder, session: int) -> list[int]:
         if isinstance(message, Local):
             step = len(tokens)
             tokens.append(message.body.tokens[0])
-            commit = Commit(session=session, step=step, token=message.body.tokens[0], is_last=step == 2)
+            commit = decided(step, tokens[-1], session=session, is_last=step == 2)
             actor.dispatch(actor.handle(commit, "q"))
     return tokens
 
@@ -175,7 +176,7 @@ def test_a_padded_draft_that_is_no_longer_wanted_ends_at_once(tmp_path: Path) ->
         assert isinstance(job, Forward)
         drafting = asyncio.ensure_future(actor.draft([session], [job]))
         await asyncio.sleep(0.2)
-        commit = Commit(session=1, step=0, token=7, is_last=True)
+        commit = decided(0, 7, is_last=True)
         actor.dispatch(actor.handle(commit, "q"))
         await asyncio.wait_for(drafting, 60)
         await actor.close()

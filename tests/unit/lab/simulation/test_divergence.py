@@ -32,7 +32,8 @@ class _Slip:
 
     def _slip(self, send: Send) -> Send:
         decision = send.message
-        if not isinstance(decision, VerifyResult) or decision.step != self.step or self.num_slips:
+        is_decided = isinstance(decision, VerifyResult) and bool(decision.tokens)
+        if not is_decided or decision.step != self.step or self.num_slips:
             return send
         self.num_slips += 1
         target = (decision.tokens[0] + self.shift) % VOCAB

@@ -14,7 +14,7 @@ import pytest
 
 from tandem.cli import main
 from tandem.errors import ProtocolError
-from tandem.messages import Ballot, LinkBody, Resync, Undecided, Verdict, Vote
+from tandem.messages import Ballot, LinkBody, Resync, Verdict, Vote
 from tandem.protocol.aggregating import AggregatorSession
 from tandem.protocol.ballots import BallotBox
 from tandem.protocol.routes import Routes
@@ -197,7 +197,7 @@ def test_a_vote_that_ends_the_query_is_found(monkeypatch: pytest.MonkeyPatch) ->
 
     def fail(self: AggregatorSession, ballot: Ballot) -> Any:
         result = decide(self, ballot)
-        if isinstance(result, Undecided) and result.unreadable:
+        if result.unreadable:
             raise ProtocolError(result.problem)
         return result
 

@@ -22,7 +22,7 @@ Seeds count from 0. Of the first 100 runs found when this was written, where tha
 | evidence that starts at zero after a restart | | 19 | another answer |
 | own distribution computed again instead of the bytes sent | 100 | 1 | a distribution nobody sent is paired |
 | acknowledged by a count, without looking at whose tokens | 51 | 1 | hang |
-| an Adopt counts though a later Commit overtook it | 2 of 674 | 296 | hang |
+| a Resync counts though a later verdict overtook it | 2 of 674 | 296 | hang |
 | what overtakes its Begin is lost, or opens for good | 2 | 41 | hang, session not freed |
 | after a Resync held proposals are not kept for the device | 6 of 1000 | 44 | hang |
 | a proposal computed again replaces the one that was sent, decoders that restart all the time | | 6 | another answer |
@@ -30,7 +30,7 @@ Seeds count from 0. Of the first 100 runs found when this was written, where tha
 | none (the control) | 0 | | |
 | a synchronous loop that does not wait (below) | 20 of 20 | 1 | too many forwards, too fast |
 
-Four of these were defects of this code until the property found them: the Adopt, the Begin, the proposals not kept
+Four of these were defects of this code until the property found them: the Resync, the Begin, the proposals not kept
 after a Resync, and the later proposals forgotten.
 """
 
@@ -46,7 +46,7 @@ import pytest
 
 from tandem.aggregation.document_weights import DocumentWeights, Evidence, Weights
 from tandem.events import TokenEvent
-from tandem.messages import Adopt, Ballot, Commit, Heartbeat, LinkFrame, Resync, Verdict, Vote
+from tandem.messages import Ballot, Heartbeat, LinkFrame, Local, Resync, Verdict, Vote
 from tandem.messages.wire import to_float32
 from tandem.protocol.ballots import BallotBox, Entry
 from tandem.protocol.decoding import (
@@ -233,13 +233,13 @@ class TargetOnly(DraftLine):
         self.prefix.extend([token, *rest])
 
 
-class AdoptInOrderOfArrival(DraftLine):
-    """A decoder that takes an Adopt for the latest word, though a later Commit overtook it."""
+class ResyncInOrderOfArrival(DraftLine):
+    """A decoder that takes a Resync for the latest word, though a later verdict overtook it."""
 
-    def adopt(self, adopt: Adopt) -> bool:
+    def adopt(self, told: Local) -> bool:
         self.view = self.num_committed = 0
         self.early.clear()
-        return super().adopt(adopt)
+        return super().adopt(told)
 
 
 class WithoutMemory(DocumentWeights):
@@ -294,8 +294,12 @@ def rejection_has_no_effect(patch: pytest.MonkeyPatch) -> None:
     original = DraftingSession.receive
 
     def receive(self: DraftingSession, message: Any) -> list[Send]:
-        drafted = self.prefix.tokens[message.step : message.step + 1] if isinstance(message, Commit) else []
-        return [] if drafted and drafted != [message.token] else original(self, message)
+        if isinstance(message, Local) and isinstance(message.body, Verdict):
+            step, tokens = message.body.step, [*message.body.tokens]
+            drafted = self.prefix.tokens[step : step + len(tokens)]
+            if drafted != tokens[: len(drafted)]:
+                return []
+        return original(self, message)
 
     patch.setattr(DraftingSession, "receive", receive)
 
@@ -313,7 +317,7 @@ def verdict_has_no_effect(patch: pytest.MonkeyPatch) -> None:
     def receive_frame(self: Session, frame: LinkFrame, *args: Any) -> list[Send]:
         sends = original(self, frame, *args)
         is_verdict = isinstance(frame.body, Verdict)
-        return [send for send in sends if not (is_verdict and isinstance(send.message, Commit))]
+        return [send for send in sends if not (is_verdict and isinstance(send.message, Local))]
 
     patch.setattr(Session, "receive_frame", receive_frame)
 
@@ -489,7 +493,7 @@ SEEDS: dict[str, tuple[Mutate, range, int]] = {
     "evidence_starts_at_zero_after_a_restart": (evidence_starts_at_zero_after_a_restart, range(56, 64), 60),
     "own_distribution_computed_again": (put(ComputedAgain), range(1, 12), 1),
     "acknowledged_by_count_alone": (put(CountAcknowledges), range(12), 0),
-    "adopt_and_commit_in_order_of_arrival": (put(AdoptInOrderOfArrival), range(1016, 1024), 1019),
+    "adopt_and_commit_in_order_of_arrival": (put(ResyncInOrderOfArrival), range(1016, 1024), 1019),
     "begin_is_taken_as_it_comes": (begin_is_taken_as_it_comes, range(100), 60),
     "resync_posts_nothing": (put(PostsNothing), range(24), 0),
     "receipts_survive_a_resync": (put(ReceiptsForEver), range(12), 0),

@@ -8,16 +8,17 @@ from typing import Any
 import pytest
 
 from tandem.messages import (
-    Adopt,
     Ballot,
     Begin,
-    Commit,
     DecoderReady,
     End,
     Local,
+    Resync,
     RetrieveRequest,
     RetrieveResult,
+    Verdict,
     VerifyResult,
+    Vote,
 )
 from tandem.protocol.outbox import Send
 from tandem.topology import PARTIES, Party
@@ -27,7 +28,7 @@ from tandem_lab.simulation.virtual import Outcome, VirtualRun
 from tests.unit.lab.simulation.world import CODEC, Case, World, agree, make_spec, stop_rule, synchronous
 
 KINDS = (
-    RetrieveRequest, RetrieveResult, Begin, Commit, Local, Ballot,
+    RetrieveRequest, RetrieveResult, Begin, Verdict, Vote, Ballot,
     VerifyResult, DecoderReady, End,
 )  # fmt: skip
 LOST_THEN_RESTARTED = 1003061
@@ -43,7 +44,8 @@ class Losing(VirtualRun):
     num_lost = 0
 
     def is_lost(self, party: Party, send: Send) -> bool:
-        if party is not self.where or not isinstance(send.message, self.kind):
+        message = send.message.body if isinstance(send.message, Local) else send.message
+        if party is not self.where or not isinstance(message, self.kind):
             return False
         self.number -= 1
         self.num_lost += self.number == -1
@@ -78,21 +80,21 @@ def check(run: Losing, case: Case) -> Outcome:
 def test_one_lost_message_costs_time_and_nothing_else(kind: type[Any], where: Party) -> None:
     spec = make_spec(4, placement="mirror", max_new_tokens=10, device_documents=2, cloud_documents=3)
     case = Case(spec, Link(delay_s=0.02))
-    for number in (0, 1, 3) if kind in (Commit, Local, Ballot, VerifyResult) else (0,):
+    for number in (0, 1, 3) if kind in (Verdict, Vote, Ballot, VerifyResult) else (0,):
         check(make(case, kind, where, number), case)
 
 
-def test_a_lost_adopt_after_a_restart_is_repeated() -> None:
+def test_a_lost_resync_after_a_restart_is_repeated() -> None:
     for seed in range(6):
         case = Case(make_spec(seed, placement="mirror", max_new_tokens=16), Link(delay_s=0.02), 0.05)
-        run = make(case, Adopt, Party.CLOUD, 0)
+        run = make(case, Resync, Party.CLOUD, 0)
         run.at(0.15, lambda run=run: run.crash(Party.CLOUD, "draft_queue", 0.05))  # type: ignore[misc]
         outcome = run.run(100.0)
         assert outcome.done is not None
         assert not any(run.open_sessions(party) for party in PARTIES)
 
 
-@pytest.mark.parametrize("kind", [Commit, Local, Ballot, VerifyResult, RetrieveResult])
+@pytest.mark.parametrize("kind", [Verdict, Vote, Ballot, VerifyResult, RetrieveResult])
 def test_a_party_that_answers_solo_is_reminded_too(kind: type[Any]) -> None:
     spec = make_spec(4, only=Party.DEVICE, max_new_tokens=10, device_documents=2)
     run = make(Case(spec, Link()), kind, Party.DEVICE, 0)
