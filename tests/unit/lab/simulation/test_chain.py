@@ -541,7 +541,7 @@ def not_renormalized(patch: pytest.MonkeyPatch) -> None:
 def weights_shifted(patch: pytest.MonkeyPatch) -> None:
     """After a loss the weights go to the voters that are left in the order of the table."""
 
-    def shares(self: Roles, voters: Sequence[int]) -> list[float]:
+    def shares(self: Roles, voters: Sequence[int], *_: object) -> list[float]:
         weights = [weight or 0.0 for weight in self.weights[: len(voters)]]
         return [weight / sum(weights) for weight in weights]
 
