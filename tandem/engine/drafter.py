@@ -1,4 +1,4 @@
-"""From the logits of a forward pass to a draft: mix the rows, restrict, compress, draw.
+"""Drafting, from the logits of a forward pass to a draft: mix the rows, restrict, compress, draw.
 
 Whatever changes the distribution happens before a token is drawn, and the token is drawn from the very bytes that are
 sent, so that every party sees the distribution that the draft came from.
@@ -98,7 +98,7 @@ class DraftResult(NamedTuple):
 
 
 class DraftPlace(NamedTuple):
-    """Where in an answer a draft stands, and what it depends on besides the logits."""
+    """The place of a draft in an answer: what it depends on besides the logits."""
 
     seed: int
     step: int
@@ -195,7 +195,7 @@ class TokenDrafter(Drafter):
         num_logprobs: int | None = None,
     ) -> None:
         """codec: of the distributions that travel. rule: of proposals, "coupled" or "rejection". num_logprobs: how many
-        likeliest tokens a payload names beside its token, each with its log probability; None: no log probabilities.
+        likeliest tokens a payload names besides its token, each with its log probability; None: no log probabilities.
         Raises ConfigError.
         """
         super().__init__(codec, sampling, DRAFT_RULES[0], vocab_size)

@@ -38,7 +38,7 @@ __all__ = ["Engine", "Feed", "OpenResult", "Preempted"]
 
 @dataclass(frozen=True, slots=True)
 class OpenResult:
-    """What a session was opened with."""
+    """The outcome of opening a session."""
 
     num_rows: int  # at least 1: without documents there is one bare row
     num_prompt_tokens: tuple[int, ...]  # [rows]
@@ -233,8 +233,8 @@ class Engine:
         return self.forward([Feed(session, tokens)], is_stale=is_stale)[0][:, -1]
 
     def question_likelihoods(self, session: str) -> tuple[float, ...]:
-        """Of each row: what the question counts (`question_likelihood`), without its first token; once the prompt is
-        computed."""
+        """The likelihood of the question for each row (`question_likelihood`), without its first token; once the prompt
+        is computed."""
         with self._lock:
             return self.runner.likelihoods(session)
 
@@ -259,7 +259,7 @@ class Engine:
         return "" if self.runner.fault is None else describe_fallback(self.name, self.runner.fault)
 
     def describe(self) -> dict[str, Any]:
-        """What the other parties are told of it, to be compared with theirs before the first query: plain values for
+        """A description for the other parties, to be compared with theirs before the first query: plain values for
         JSON. Reads every weight once.
         """
         return {
@@ -380,7 +380,7 @@ def describe_fallback(name: str, fault: str) -> str:
 
 @dataclass(slots=True)
 class PrecomputeReport:
-    """What became of each document, in numbers of documents, and of the store."""
+    """The outcome for the documents, as counts, and for the store."""
 
     num_computed: int = 0
     num_present: int = 0  # stored before, and intact

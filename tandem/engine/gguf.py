@@ -116,7 +116,7 @@ def can_read() -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What the beginning of a GGUF file says of the rest."""
+    """The header of a GGUF file."""
 
     architecture: str
     split: str | None
@@ -126,7 +126,7 @@ class Header:
     """Of the whole file, at least."""
 
     def memory_bytes(self, dtype: str) -> int:
-        """What its weights take in memory in a precision, such as "float32"."""
+        """The memory of its weights in a precision, such as "float32"."""
         return self.num_parameters * _BYTES.get(dtype, 4)
 
 
@@ -287,7 +287,8 @@ def describe_conversion(file: Path, dtype: str) -> str:
 
 
 def source(file: Path) -> tuple[str, dict[str, str]]:
-    """Where transformers finds tokenizer and configuration of a file, and the further arguments of from_pretrained.
+    """The folder in which transformers finds tokenizer and configuration of a file, and the further arguments of
+    from_pretrained.
 
     A converted folder, of any precision, is read seven times as fast as the file. Raises GenerationError.
     """

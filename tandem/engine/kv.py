@@ -73,7 +73,7 @@ class MemoryStore:
 
 
 class DocumentCaches:
-    """The caches of one model's documents: found in the store, or computed by whoever needs them and kept."""
+    """The caches of one model's documents: found in the store, or computed where they are needed and kept."""
 
     def __init__(self) -> None:
         self.store: CacheStore | None = None  # to be set; None stores nothing

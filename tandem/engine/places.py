@@ -1,4 +1,4 @@
-"""Where a model is, and whether it is whole: checked in milliseconds, before anything is loaded or downloaded.
+"""Places of models: whether one is there and whole, checked in milliseconds, before anything is loaded or downloaded.
 
 Whatever is wrong with a name is one sentence with the remedy, the same for a question as for `tandem doctor`.
 """
@@ -20,7 +20,7 @@ from tandem.errors import GenerationError, find_close
 from tandem.system.paths import suggest_path
 
 ADAPTER = "adapter_config.json"
-"""The file of an adapter: a folder that peft wrote beside the base model that it names."""
+"""The file of an adapter: a folder that peft wrote next to the base model that it names."""
 _POINTER = b"version https://git-lfs"
 _POINTER_BYTES = 1024
 """A Git LFS pointer is smaller."""
@@ -231,7 +231,7 @@ def _check_pointer(file: Path) -> None:
 
 
 def _no_model(model: str) -> GenerationError:
-    """For a name that is no path, no name of Tandem's, and nothing that the hub could know."""
+    """The error for a name that is no path, no name of Tandem's, and nothing that the hub could know."""
     looks_local = os.path.isabs(model) or model.startswith((".", "~")) or model.count("/") > 1
     if looks_local or model.lower().endswith(gguf.SUFFIX):
         what = "file" if model.lower().endswith(gguf.SUFFIX) else "directory"
@@ -268,7 +268,7 @@ def _suggest(model: str) -> str:
         return "correct the path."
 
 
-# ---- the file beside a drafter's weights that names its target ------------------------------------------------
+# ---- the file next to a drafter's weights that names its target ------------------------------------------------
 
 
 CARD = "drafter.json"
@@ -277,7 +277,7 @@ _KEYS = ("target", "fingerprints", "trunk", "blocks", "loss", "acceptance")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrafterCard:
-    """How a drafter came about."""
+    """The card of a drafter: how it was made."""
 
     target: str  # the target's folder or hub id
     fingerprints: Mapping[
@@ -310,7 +310,8 @@ def read_card(folder: str | Path) -> DrafterCard | None:
 
 
 def describe_card(folder: str | Path) -> dict[str, Any]:
-    """What the other party is told of it: target and fingerprints; empty without a card, or with a damaged one."""
+    """The description of a drafter for the other party: target and fingerprints; empty without a card, or with a
+    damaged one."""
     try:
         card = read_card(folder)
     except GenerationError:

@@ -96,7 +96,7 @@ class Runner(Protocol):
         whole passes had computed is kept."""
 
     def likelihoods(self, session: str) -> tuple[float, ...]:
-        """Of each row: `question_likelihood` of its last `num_scored` - 1 tokens, once they are computed."""
+        """The `question_likelihood` of each row, from its last `num_scored` - 1 tokens, once they are computed."""
 
     def crop(self, session: str, num_tokens: int) -> None:
         """Forget all but the first `num_tokens` of a session's answer."""

@@ -1,4 +1,4 @@
-"""From documents and a question to the token rows of one session, cut to the model's context.
+"""Prompts, from documents and a question to the token rows of one session, cut to the model's context.
 
 A row is two parts, tokenised separately, so that the first (which depends on the document alone) can be cached. The
 white space between them goes to the part with which the tokenizer takes most texts apart as it takes them together;
@@ -77,7 +77,7 @@ class PromptBuilder:
         )
 
     def on(self, day: str) -> PromptBuilder:
-        """For the queries of a day, as 2026-11-25: with what the template writes on it."""
+        """The prompt for the queries of a day, as 2026-11-25: with what the template writes on it."""
         template = self._template.on(day)
         if template is self._template:
             return self
@@ -173,7 +173,7 @@ class PromptBuilder:
         return tuple(self._encoder.encode(text, fill, self._bare_place))
 
     def _fill(self, question: str, history: Sequence[Message]) -> dict[str, str]:
-        """What takes the place of each mark."""
+        """Fill each mark."""
         turns = [
             self._template.answer(message.content) if message.role == "assistant" else message.content
             for message in history
@@ -202,7 +202,7 @@ class PromptBuilder:
         return tokens
 
     def _count_agreements(self, before: str, lead: str, place: Place, ends: tuple[str, ...] = _ENDS) -> int:
-        """Of pairs of a document and a question: those whose parts have the tokens of the whole text."""
+        """Count the pairs of a document and a question whose parts have the tokens of the whole text."""
         question = lead + self._template.question(0)
         count = 0
         for end, beginning in product(ends, _BEGINNINGS):

@@ -66,20 +66,21 @@ class Template(ABC):
         return False
 
     def on(self, day: str) -> Template:
-        """The same on a day, as 2026-11-25, for templates that write it; itself if it does not."""
+        """This template on a day, as 2026-11-25, for templates that write it; itself if it does not."""
         return self
 
     def answer(self, text: str) -> str:
-        """What it makes of an earlier answer: it may leave out what the model thought."""
+        """An earlier answer as the template writes it: it may leave out what the model thought."""
         return text
 
     @abstractmethod
     def question(self, num_turns: int) -> str:
-        """What follows in every row. num_turns: earlier messages, whose marks it holds before the question's."""
+        """The text that follows in every row. num_turns: earlier messages, whose marks it holds before the
+        question's."""
 
     @abstractmethod
     def describe(self) -> str:
-        """In a few words, for a user."""
+        """The template in a few words, for a user."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +103,7 @@ class PlainTemplate(Template):
 
     @classmethod
     def read(cls, path: Path) -> PlainTemplate:
-        """From a file with the keys document and query, of which one may be missing. Raises GenerationError."""
+        """Read a file with the keys document and query, of which one may be missing. Raises GenerationError."""
         try:
             parts = json.loads(path.read_text(encoding="utf-8-sig"))
         except FileNotFoundError:
@@ -125,7 +126,7 @@ class PlainTemplate(Template):
 
     @property
     def fingerprint(self) -> str:
-        """Of both texts."""
+        """A digest of both texts."""
         return fingerprint_texts(self.document_text, self.query_text)
 
     def question(self, num_turns: int) -> str:
@@ -139,7 +140,7 @@ class PlainTemplate(Template):
         return "".join(parts)
 
     def describe(self) -> str:
-        """Where it is from."""
+        """The origin of the template."""
         return f"plain text of {Path(self.source).name}" if self.source else "plain text"
 
 
@@ -214,7 +215,7 @@ class ChatTemplate(Template):
 
     @property
     def fingerprint(self) -> str:
-        """Of the template as it is written, and the system prompt."""
+        """A digest of the template as it is written, and of the system prompt."""
         return fingerprint_texts(self._source_text(), self._system_prompt)
 
     @cached_property
@@ -231,11 +232,11 @@ class ChatTemplate(Template):
         return ChatTemplate(self._wrapper, self._system_prompt, self._jinja, self._source, day)
 
     def question(self, num_turns: int) -> str:
-        """What follows the document, rendered with as many earlier messages."""
+        """The text that follows the document, rendered with as many earlier messages."""
         return self._split(num_turns)[1]
 
     def answer(self, text: str) -> str:
-        """What stands in the place of an earlier answer; the answer itself where the template cannot write it."""
+        """The text of an earlier answer; the answer itself where the template cannot write it."""
         before, _, after = self._conversation.partition(turn_mark(1))
         try:
             written = self._render(self._messages(2, answer=text))
@@ -245,7 +246,7 @@ class ChatTemplate(Template):
         return written.removeprefix(before).removesuffix(after) if is_framed else text
 
     def describe(self) -> str:
-        """With where the system prompt goes."""
+        """The template in a few words, with where the system prompt goes."""
         if not self._system_prompt:
             return "chat"
         return "chat" if self._has_system_role else "chat, the system prompt in the first message"
@@ -329,7 +330,7 @@ def _parts_of(day: str) -> dict[str, str]:
 def find_template(setting: str, model: str, wrapper: Any, system_prompt: str) -> Template:
     """The template that a setting names for a model. Raises GenerationError.
 
-    setting: "auto" (template.json beside the model, else the tokenizer's chat template, else plain), "chat", "plain",
+    setting: "auto" (template.json next to the model, else the tokenizer's chat template, else plain), "chat", "plain",
     or the path of a template.json or of a chat template in Jinja. model: a directory or hub id.
     """
     beside = Path(model) / TEMPLATE_FILE
@@ -382,7 +383,7 @@ class Gap(NamedTuple):
         return len(self.lead) + len(self.trail)
 
     def encode(self, text: str) -> Encoding:
-        """Of head, text and tail; its offsets count from the beginning of head."""
+        """Encode head, text and tail; offsets count from the beginning of head."""
         return self.tokenizer.encode(self.head + text + self.tail, add_special_tokens=False)
 
     def tokens(self, text: str) -> list[int]:
@@ -434,7 +435,7 @@ class TemplateTokenizer:
         return ids
 
     def gap(self, text: str, mark: str, fill: Mapping[str, str]) -> Gap:
-        """The same for a text with one more mark, which is filled later."""
+        """The gap of a text with one more mark, which is filled later."""
         lead: list[int] = []
         gap: Gap | None = None
         for piece in self._split(text, "start"):

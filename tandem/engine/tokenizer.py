@@ -23,7 +23,7 @@ from tokenizers import Tokenizer
 from tandem.config.sampling import SamplingParams
 from tandem.errors import GenerationError
 
-# ---- What one token spells by itself -----------------------------------------------------------------------
+# ---- What one token spells alone -----------------------------------------------------------------------
 
 
 BYTE_TOKEN = re.compile("<0x([0-9A-F]{2})>")
@@ -189,7 +189,7 @@ class Detokenizer:
         return Speller(self._tokenizer)
 
     def spell(self, token: int) -> Spelling:
-        """What one token spells by itself."""
+        """The text of one token alone."""
         return self._speller.spell(token)
 
     def text(self, tokens: Sequence[int]) -> str:
@@ -218,7 +218,7 @@ class Detokenizer:
 
 @dataclass(frozen=True, slots=True)
 class StopRule:
-    """When an answer ends: travels with the query, and all parties apply it, to committed tokens only.
+    """The rule by which an answer ends: travels with the query, and all parties apply it, to committed tokens only.
 
     eos_token_ids: tokens that end the answer. stop_strings: texts that end it; they need a `detokenizer`.
     max_new_tokens: tokens at most. ends_loops: whether an answer that repeats itself ends, as is_loop says.
@@ -254,7 +254,7 @@ class StopRule:
             )
 
     def find_reason(self, tokens: Sequence[int]) -> StopReason | None:
-        """Why the answer ends with, or before the end of, the committed `tokens`; None while it goes on."""
+        """The reason why the answer ends with, or before the end of, the committed `tokens`; None before its end."""
         if any(token in self.eos_token_ids for token in tokens):
             return "eos"
         if self.stop_strings and self._find_stop(self.text_before_stop(tokens)) is not None:
@@ -344,7 +344,7 @@ class TextStream:
         return self._show(text[: len(text) - self._rule.num_held_back(text)])
 
     def finish(self) -> str:
-        """What was held back, for an answer that ends before its stop rule says so."""
+        """The text that was held back, for an answer that ends before its stop rule says so."""
         return self._show(self._rule.text(self._tokens))
 
     def _show(self, text: str) -> str:
@@ -388,7 +388,7 @@ def describe_tokenizer(tokenizer: Tokenizer, wrapper: Any) -> str:
 
 
 def find_difference(first: Tokenizer, second: Tokenizer, names: tuple[str, str]) -> str | None:
-    """Why two models with these tokenizers cannot work together, in part of a sentence; None if they can."""
+    """The reason why two models with these tokenizers cannot work together, in part of a sentence; None if they can."""
     if common_size(_describe(first), _describe(second)) is not None:
         return None
     return (
@@ -405,7 +405,7 @@ def _describe(tokenizer: Tokenizer) -> dict[str, Any]:
 
 
 def find_extra(first: Tokenizer, second: Tokenizer, names: tuple[str, str]) -> str | None:
-    """Which tokens of two models that can work together only one has, in part of a sentence; None if there is none."""
+    """The tokens of two models that work together which only one has, in part of a sentence; None if there is none."""
     return _in_length(first, second, names)
 
 

@@ -41,7 +41,7 @@ registry = Registry()
 
 
 class LinkBody(Message):
-    """What a `LinkFrame` may carry."""
+    """Base of the bodies of a `LinkFrame`."""
 
     __slots__ = ()
     words: ClassVar[str]
@@ -101,7 +101,7 @@ class Logprobs(Message):
 
 @registry.part(23)
 class Tail(Message):
-    """What only a decider knows of its verdict, for the home of the query. Part of a `Verdict`."""
+    """Details that only the decider knows of its verdict, for the home of the query. Part of a `Verdict`."""
 
     logprobs: Annotated[
         tuple[Any, ...], sequence(registry.nested(Logprobs))
@@ -112,7 +112,7 @@ class Tail(Message):
 
 @registry.body(2)
 class Verdict(LinkBody):
-    """What was decided, in step order. The decider's coordinator -> those of all others.
+    """Decided tokens, in step order. The decider's coordinator -> those of all others.
 
     What several ballots decided may stand in one verdict.
     """
@@ -202,7 +202,8 @@ class Open(LinkBody):
 
 @registry.body(12)
 class Sources(LinkBody):
-    """What a party has retrieved and prefilled, passed on to the client at home; no text, title or score."""
+    """The documents that a party has retrieved and prefilled, passed on to the client at home; no text, title or
+    score."""
 
     words = "sources"
 
@@ -226,7 +227,7 @@ class ListRequest(LinkBody):
 
 @registry.message(10)
 class LinkFrame(Message):
-    """What crosses the link: one body under the header that acknowledges and measures. Coordinator -> peer."""
+    """A frame of the link: one body under the header that acknowledges and measures. Coordinator -> peer."""
 
     version: Version = PROTOCOL_VERSION  # of the protocol; a frame of another one is refused
     session: UInt32  # the query
@@ -330,7 +331,7 @@ class End(Message):
 
 @registry.message(39)
 class Window(Message):
-    """How far to draft ahead. Profiler -> own decoder."""
+    """The number of steps to draft ahead. Profiler -> own decoder."""
 
     session: UInt32
     size: Varint  # drafts past the last committed token
@@ -338,7 +339,7 @@ class Window(Message):
 
 @registry.message(41)
 class Alone(Message):
-    """Whether the answer goes on with drafts because all voters are lost. Coordinator -> own decoder, of a drafter."""
+    """Whether drafts continue the answer because all voters are lost. Coordinator -> own decoder, of a drafter."""
 
     session: UInt32
     is_alone: Flag
@@ -346,10 +347,10 @@ class Alone(Message):
 
 @registry.message(42)
 class ProposalLength(Message):
-    """How many tokens the next proposals have. Scheduler -> own decoder, of a drafter without a vote."""
+    """The length of the next proposals. Scheduler -> own decoder, of a drafter without a vote."""
 
     session: UInt32
-    length: Varint  # 0: the decider goes on without proposals
+    length: Varint  # 0: the decider continues without proposals
 
 
 @registry.message(36)
@@ -407,7 +408,7 @@ class Ballot(Message):
 
 @registry.message(66)
 class Placement(Message):
-    """Who is to aggregate from the next verdict of this party on. Scheduler -> own aggregator."""
+    """The party that is to aggregate from the next verdict of this party on. Scheduler -> own aggregator."""
 
     session: UInt32
     aggregator: PartyIndex
@@ -418,7 +419,7 @@ class Placement(Message):
 
 @registry.part(80)
 class Observation(Message):
-    """What one committed step showed. Part of `Observations`."""
+    """The measurements of one committed step. Part of `Observations`."""
 
     step: Varint
     aggregator: PartyIndex  # who decides the next step
@@ -432,7 +433,7 @@ class Observation(Message):
 
 @registry.message(82)
 class Observations(Message):
-    """What a few consecutive steps showed: one message per step would wake two more actors for every token.
+    """The measurements of a few consecutive steps: one message per step would wake two more actors for every token.
 
     Coordinator -> own profiler.
     """
@@ -458,7 +459,7 @@ class Profile(Message):
 
 @registry.message(83)
 class Estimate(Message):
-    """What the scheduler made of a profile. Scheduler -> own coordinator, for statistics and timelines."""
+    """The scheduler's advice on a profile. Scheduler -> own coordinator, for statistics and timelines."""
 
     session: UInt32
     profile: Annotated[Any, registry.nested(Profile)]
@@ -469,7 +470,7 @@ class Estimate(Message):
 
 @registry.part(84)
 class Round(Message):
-    """What became of one proposal, or how long the decider took for a token without one. Part of `Rounds`."""
+    """The outcome of one proposal, or the decider's time for a token without one. Part of `Rounds`."""
 
     length: Varint  # tokens that were proposed; 0: none
     num_accepted: Varint  # those before the first rejected one
@@ -482,7 +483,7 @@ class Round(Message):
 
 @registry.message(85)
 class Rounds(Message):
-    """What became of the last proposals of a party without a vote. Coordinator -> own profiler."""
+    """The outcomes of the last proposals of a party without a vote. Coordinator -> own profiler."""
 
     session: UInt32
     rounds: Annotated[tuple[Any, ...], sequence(registry.nested(Round))]

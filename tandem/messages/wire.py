@@ -36,7 +36,7 @@ OPTIONS = (None, "question", "device_filter", "cloud_filter", "max_new_tokens", 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FieldFormat(Generic[T]):
-    """How one field is written to and read from a frame."""
+    """The format of one field in a frame."""
 
     write: Callable[[bytearray, T], None]
     read: Callable[[FrameCursor], T]
@@ -297,15 +297,15 @@ class Registry:
         self._bodies: list[type[Any]] = []
 
     def message(self, tag: int) -> Callable[[type[M]], type[M]]:
-        """Class decorator: such a frozen dataclass travels by itself, under `tag` (0 to 255)."""
+        """Class decorator: such a frozen dataclass travels on its own, under `tag` (0 to 255)."""
         return self._register(tag, self._messages)
 
     def body(self, tag: int) -> Callable[[type[M]], type[M]]:
-        """The same for one that travels in a field of `bodies`."""
+        """A decorator for a message that travels in a field of `bodies`."""
         return self._register(tag, self._bodies)
 
     def part(self, tag: int) -> Callable[[type[M]], type[M]]:
-        """The same for one that travels in a field of `nested` that names it."""
+        """A decorator for a message that travels in a field of `nested` that names it."""
         return self._register(tag, [])
 
     def _register(self, tag: int, group: list[type[Any]]) -> Callable[[type[M]], type[M]]:

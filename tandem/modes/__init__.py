@@ -10,7 +10,7 @@ from tandem.modes.solo import Solo
 from tandem.modes.speculative import Speculative
 
 MODES: dict[str, type[Mode]] = {mode.name: mode for mode in (Dual, Speculative, Federated)}
-"""Modes of several parties, by name. One party by itself is `Solo`, whatever the mode."""
+"""Modes of several parties, by name. One party alone is `Solo`, whatever the mode."""
 
 
 def rules_of(spec: Query) -> Mode:

@@ -45,7 +45,7 @@ class Dual(Mode):
         self.all_decide = spec.decoding.placement == "mirror"
 
     def assign_roles(self, spec: Query) -> Roles:
-        """A placement that is not a party's name lets both decide, in turns or each by itself."""
+        """A placement that is not a party's name lets both decide, in turns or each alone."""
         fixed = spec.decoding.placement if spec.decoding.placement in PARTIES else None
         return Roles(
             topology=PAIR,
@@ -61,7 +61,7 @@ class Dual(Mode):
 
     @property
     def title(self) -> str:
-        """With the placement, by which one of them may not decide."""
+        """The mode with its placement, by which one of them may not decide."""
         return f"mode {self.name} with placement {self.spec.decoding.placement}"
 
     # ---- deciding ----------------------------------------------------------------------------------------------

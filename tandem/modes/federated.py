@@ -3,7 +3,7 @@
 server --Vote: ids--> workers --Vote: distributions, or race lists of them--> server --Verdict--> workers
 
 Votes are mixed by fixed weights, or by the log weights of the workers' documents. A lost worker's weight is shared out;
-without any the server goes on with its drafts. The home may be a worker: then the server relays to it what it alone
+without any the server continues with its drafts. The home may be a worker: then the server relays to it what it alone
 knows, the others' sources and losses.
 """
 
@@ -43,12 +43,12 @@ class Federated(Proposing):
 
     @property
     def pacing(self) -> str:
-        """Of many voters none can go on by itself, so that proposals are what asks for votes."""
+        """Stop-and-wait or pipelined: no voter of many can continue alone, so proposals must ask for votes."""
         pacing = self.spec.decoding.pacing
         return "pipelined" if pacing == "cloud_goes_on" else pacing
 
     def choose(self, tally: Tally, position: int) -> int | None:
-        """With race lists the winner of the race of the full mixture (Eq. 4), if they make it certain."""
+        """The choice with race lists: the winner of the race of the full mixture (Eq. 4), if they make it certain."""
         if not self.has_race_lists:
             return super().choose(tally, position)
         outcome = tally.decide_race(tally.read_votes(position), position)

@@ -1,4 +1,5 @@
-"""What a mode decides for one query: every rule in which the modes differ. One file beside this one is one mode."""
+"""The interface of a mode: every rule in which the modes differ, for one query. One file beside this one is one
+mode."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ class Mode(ABC):
     max_proposal: ClassVar[int] = 1
     """Tokens of one proposal that the link takes, at most."""
     all_decide: bool = False
-    """Whether each party decides every step by itself, and sends no verdicts."""
+    """Whether each party decides every step alone, and sends no verdicts."""
     is_placed: bool = False
     """Whether there is a choice of who decides, for which profiler and scheduler estimate."""
 
@@ -44,11 +45,11 @@ class Mode(ABC):
 
     @abstractmethod
     def assign_roles(self, spec: Query) -> Roles:
-        """Who drafts, votes and decides."""
+        """The roles of all parties: who drafts, votes and decides."""
 
     @property
     def first_decider(self) -> str:
-        """Who decides step 0."""
+        """The decider of step 0."""
         return self.roles.deciders[0]
 
     @property
@@ -62,7 +63,7 @@ class Mode(ABC):
 
     @property
     def pacing(self) -> str:
-        """How far proposals run ahead of verdicts: "stop_and_wait", "pipelined" or "cloud_goes_on"."""
+        """The pacing, how far proposals run ahead of verdicts: "stop_and_wait", "pipelined" or "cloud_goes_on"."""
         return self.spec.decoding.pacing
 
     def goes_on_at(self, party: str) -> bool:
@@ -122,7 +123,7 @@ class Mode(ABC):
         return self.spec.race_depth > 0 and is_coupled and not self.votes_are_tokens
 
     def codec_of_votes(self, configured: Codec) -> Codec:
-        """What a drafter encodes with: votes in full where lists are cut from them. configured: by `codec.name`."""
+        """The codec that a drafter encodes with: votes in full where lists are cut from them. configured: by name."""
         return RaceLists() if self.has_race_lists else configured
 
     @cached_property

@@ -1,4 +1,5 @@
-"""What modes speculative and federated share: a drafter without a vote proposes, and votes follow its proposals.
+"""The common part of modes speculative and federated: a drafter without a vote proposes, and votes follow its
+proposals.
 
 drafter --Vote: ids--> voters --Vote--> who decides --Verdict--> all others
 """

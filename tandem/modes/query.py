@@ -1,4 +1,4 @@
-"""What both parties must know of one query: what a user asks, and what the parties have.
+"""The part of a query that all parties must know: what a user asks, and what the parties have.
 
 Defaults live in `tandem.config` and `tandem.config.sampling`; `tandem.client.request` fills a query in.
 """
@@ -88,7 +88,7 @@ class Query:
     ] = ()  # of the offline profile; empty: there is none
     cloud_decode_line: Annotated[tuple[Number, ...], wire("q", max_length=MAX_LINE)] = ()
     only: Annotated[PartyName | None, wire("r")] = (
-        None  # this party answers by itself, and nothing crosses the link
+        None  # this party answers alone, and nothing crosses the link
     )
     device_filter: Annotated[str, wire("s")] = (
         ""  # metadata that documents must have: a JSON object; empty: any
@@ -149,14 +149,14 @@ class Query:
 
     @property
     def search_text(self) -> str:
-        """What documents are found by, and weighed by together with the answer."""
+        """The text by which documents are found, and weighed together with the answer."""
         if self.chat_query == "all":
             return join_questions(self.history, self.query)
         return self.condensed or self.query
 
     @property
     def num_bytes(self) -> int:
-        """Of the question and its history as UTF-8, without what a template adds."""
+        """The bytes of the question and its history in UTF-8, without what a template adds."""
         texts = (self.query, *(message.content for message in self.history))
         return sum(len(text.encode("utf-8", "surrogatepass")) for text in texts)
 
@@ -173,7 +173,7 @@ class Query:
         return self.documents.get(party, 0)
 
     def row_layout(self, party: str) -> str:
-        """How the documents of `party` stand in rows."""
+        """The layout of the documents of `party` in rows."""
         return self.layouts.get(party, "rows")
 
     def filter(self, party: str) -> str:

@@ -27,7 +27,7 @@ Probabilities = list[float]
 
 
 class Vote(NamedTuple):
-    """What a voter says of the next token."""
+    """A voter's distribution of the next token, and its weight."""
 
     probabilities: Probabilities
     log_weight: float = 0.0  # of the voter's documents; used where weights are not fixed
@@ -76,7 +76,7 @@ def dual(
 
 
 def solo(party: Voter, is_complete: IsComplete, seed: int | None) -> list[int]:
-    """One party by itself."""
+    """One party alone."""
     return answer([party], [1.0], is_complete, seed)
 
 
@@ -146,7 +146,7 @@ def answer_with_losses(
     seed: int | None,
     most: Sequence[float] | None = None,
 ) -> list[int]:
-    """Only some voters are there at each step; the others' weight is shared out, and without any the drafter goes on.
+    """Only some voters are there at each step; the others' weight is shared out, and without any the drafter continues.
 
     present: the voters that are there at a step, by their number. Who is lost changes what an answer is, so it is
     decided at a stated step and logged: with that log the answer is again a function.

@@ -1,4 +1,4 @@
-"""Who drafts, who votes and who decides."""
+"""Roles: who drafts, who votes and who decides."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tandem.topology import Topology
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """What one party does."""
+    """The tasks of one party."""
 
     drafts: bool = False  # proposes tokens
     votes: bool = False  # contributes a distribution to the target
@@ -30,17 +30,17 @@ class Roles:
 
     @cached_property
     def drafters(self) -> tuple[str, ...]:
-        """Who proposes tokens."""
+        """The parties that propose tokens."""
         return self._names([role.drafts for role in self.roles])
 
     @cached_property
     def voters(self) -> tuple[str, ...]:
-        """Who contributes a distribution."""
+        """The parties that contribute a distribution."""
         return self._names([role.votes for role in self.roles])
 
     @cached_property
     def deciders(self) -> tuple[str, ...]:
-        """Who computes the target."""
+        """The parties that compute the target."""
         return self._names([role.decides for role in self.roles])
 
     @cached_property
@@ -72,7 +72,7 @@ class Roles:
         return tuple(weight / total if total else 1.0 / len(weights) for weight in weights)
 
     def role(self, party: str) -> Role:
-        """What `party` does. Raises ConfigError if it is none of the session."""
+        """The role of `party`. Raises ConfigError if it is none of the session."""
         return self.roles[self.topology.index(party)]
 
     def _names(self, flags: Sequence[bool]) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""One party by itself (`only`): the only voter, whose draft is the token. Nothing crosses a link."""
+"""One party alone (`only`): the only voter, whose draft is the token. Nothing crosses a link."""
 
 from __future__ import annotations
 

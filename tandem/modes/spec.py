@@ -27,12 +27,12 @@ class SessionSpec(Query):
 
     @property
     def roles(self) -> Roles:
-        """Who drafts, votes and decides. Raises ConfigError likewise."""
+        """The roles of all parties. Raises ConfigError likewise."""
         return self.rules.roles
 
     @property
     def parties(self) -> tuple[str, ...]:
-        """Who takes part."""
+        """The parties that take part."""
         return self.roles.topology.parties
 
     @property
@@ -41,11 +41,12 @@ class SessionSpec(Query):
         return self.roles.topology.home
 
     def as_for(self, party: str) -> SessionSpec:
-        """What `party` may see of it: metadata of private documents stay on the device."""
+        """The part that `party` may see: metadata of private documents stay on the device."""
         return self if party == Party.DEVICE else replace(self, device_filter="")
 
     def to_json(self) -> str:
-        """For the control plane, for `Begin` and for `Open`: what differs from the defaults, under short names.
+        """The query as JSON, for `Begin`, `Open` and the control plane: what differs from the defaults, under short
+        names.
 
         UnicodeEncodeError if a text holds half a surrogate pair.
         """

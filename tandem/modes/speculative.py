@@ -38,7 +38,7 @@ class Speculative(Proposing):
 
     @property
     def needs_drafts(self) -> bool:
-        """By the rule."""
+        """Whether the rule needs the drafts' distributions."""
         return proposal_rule(self.spec.decoding.draft_rule, self.spec.sampling.temperature).needs_drafts
 
     @property
@@ -47,12 +47,12 @@ class Speculative(Proposing):
         return self.uplink_budget.longest(self.spec.decoding.max_proposal)
 
     def count_fitting(self, payloads: Sequence[bytes]) -> int:
-        """By the uplink budget."""
+        """The number of drafts that the uplink budget allows."""
         return self.uplink_budget.count_fitting(payloads)
 
     @cached_property
     def uplink_budget(self) -> UplinkBudget:
-        """What limits the bits of a proposal."""
+        """The limit on the bits of a proposal."""
         spec = self.spec
         return UplinkBudget(spec.decoding.uplink_budget_bits, spec.vocab_size, sends_drafts=self.needs_drafts)
 

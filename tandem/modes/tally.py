@@ -93,7 +93,7 @@ class Tally:
         return decide_race(votes, self.shares(position), shortlists=shortlists, **self.race(position))
 
     def race(self, position: int = 0) -> Race:
-        """Whose noise the race there has."""
+        """The race there, by its noise."""
         spec = self.spec
         return Race(seed=spec.seed, step=self.ballot.step + position, temperature=spec.sampling.temperature)
 

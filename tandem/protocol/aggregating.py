@@ -52,11 +52,11 @@ class AggregatorSession:
         return result
 
     def advise(self, aggregator: Party) -> None:
-        """Who is to aggregate after a rejection of the remote draft; holds until the next advice."""
+        """The party that is to aggregate after a rejection of the remote draft; holds until the next advice."""
         self._advice = aggregator
 
     def _logprobs(self, tally: Tally, tokens: Sequence[int]) -> tuple[Logprobs, ...]:
-        """Of the tokens that were decided, as far as all votes are known in full."""
+        """Log probabilities of the decided tokens, as far as all votes are known in full."""
         known: list[Logprobs] = []
         for position, token in enumerate(tokens):
             found = self._find_logprobs(tally, position, token)
@@ -67,7 +67,7 @@ class AggregatorSession:
         return tuple(known)
 
     def _find_logprobs(self, tally: Tally, position: int, token: int) -> TargetLogprobs | None:
-        """Of the token behind so many proposed ones; None: a vote is not known in full."""
+        """Log probabilities of the token behind so many proposed ones; None: a vote is not known in full."""
         if self._names_token(tally):
             return read_named_token(tally.payloads(position)[0], self.spec.vocab_size)[1]
         if self._rules.has_race_lists and any(
@@ -82,7 +82,7 @@ class AggregatorSession:
         )
 
     def _names_token(self, tally: Tally) -> bool:
-        """Whether payloads are tokens: votes of the only voter, or drafts that a party without a vote goes on with."""
+        """Whether payloads are tokens: votes of the only voter, or drafts by which a party without a vote continues."""
         votes = self._rules.roles.role(tally.voters[0]).votes
         return self._rules.votes_are_tokens if votes else not self._rules.needs_drafts
 

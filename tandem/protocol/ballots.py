@@ -1,4 +1,4 @@
-"""What every party proposes and votes after each prefix, and the ballots made of it."""
+"""The proposals and votes of every party after each prefix, and the ballots made of them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BallotKey = tuple[int, bytes, tuple[int, ...]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """What one party says after one prefix: a token that it proposes, a vote, or both."""
+    """One party's entry after one prefix: a token that it proposes, a vote, or both."""
 
     step: int  # length of the prefix
     token: int | None = None
@@ -64,12 +64,12 @@ class BallotBox:
 
     @property
     def own(self) -> Mapping[bytes, Entry]:
-        """What this party says, by the digest of the prefix."""
+        """This party's entries, by the digest of the prefix."""
         return self.entries[self.party]
 
     @property
     def drafts(self) -> Mapping[bytes, Entry]:
-        """What the client may see before it is decided: the own drafts, or those of the drafter; by digest."""
+        """Drafts that the client may see before they are decided, the own or those of the drafter; by digest."""
         return self.entries[self.party if self.party in self._drafters else self._drafters[0]]
 
     # ---- taking in ---------------------------------------------------------------------------------------------
@@ -103,7 +103,7 @@ class BallotBox:
         return True
 
     def drop(self, party: str, digest: bytes) -> None:
-        """What this party says after a prefix proved unusable: it counts as not received."""
+        """Drop this party's entry after a prefix, which proved unusable: it counts as not received."""
         self.entries[party].pop(digest, None)
         self.reopen()
 
@@ -116,7 +116,7 @@ class BallotBox:
         return len(held) < MAX_ENTRIES and num_bytes < MAX_HELD_BYTES
 
     def _branches(self, party: str) -> Branches:
-        """That of a drafter's own proposals, or for a voter of those that it follows."""
+        """The branches of a drafter's own proposals, or for a voter of those that it follows."""
         return self.branches[party if party in self.branches else self._drafters[0]]
 
     def _hold(self, source: str, digest: bytes, entry: Entry, prefix: Prefix) -> None:
@@ -212,7 +212,7 @@ class BallotBox:
         return tokens
 
     def payload_of(self, party: str, digest: bytes) -> bytes | None:
-        """What is here of the vote of a party on one prefix; empty: a draft without one."""
+        """The payload, as far as it is here, of a party's vote on one prefix; empty: a draft without one."""
         entry = self.entries[party].get(digest)
         return None if entry is None else entry.payload or b""
 
@@ -231,7 +231,7 @@ class BallotBox:
         ]
 
     def drafts_on(self, digest: bytes) -> tuple[Entry | None, ...]:
-        """What each drafter says after this prefix, in the topology's order."""
+        """The entry of each drafter after this prefix, in the topology's order."""
         return tuple(self.entries[drafter].get(digest) for drafter in self._drafters)
 
     def shares_on(
@@ -253,7 +253,8 @@ class BallotBox:
         return dict(zip(voters, self._roles.shares(indices, weights, max_peer_share), strict=True))
 
     def find_last_voter(self, digest: bytes, voters: Sequence[str]) -> str | None:
-        """Whose vote on this prefix came last; None where one voter decides, drafters vote, or it is not known here."""
+        """The party whose vote on this prefix came last; None where one voter decides, drafters vote, or it is not
+        known here."""
         arrived_s = {
             voter: entry.arrived_s
             for voter in voters
@@ -265,12 +266,12 @@ class BallotBox:
     def find_last_voters(
         self, prefix: Prefix, tokens: Sequence[int], voters: Sequence[str]
     ) -> list[str | None]:
-        """The same for each of the tokens that follow `prefix`."""
+        """The last voter on each of the tokens that follow `prefix`."""
         digests = digests_along(prefix.digest, tokens)
         return [self.find_last_voter(digest, voters) for _, digest in zip(tokens, digests, strict=False)]
 
     def continues(self, source: str, proposal: Vote, prefix: Prefix) -> bool:
-        """Whether a proposal that was taken in goes on behind the committed `prefix`.
+        """Whether a proposal that was taken in follows the committed `prefix`.
 
         Its first tokens may be committed: a bonus was.
         """
@@ -305,6 +306,6 @@ class BallotBox:
 
 
 def _kill_if_dead(branches: Branches, digest: bytes, step: int, prefix: Prefix) -> None:
-    """What continues a rejected token is dead, and so is whatever continues that."""
+    """Mark what continues a rejected token as dead, and all that continues that."""
     if step <= len(prefix) and digest != prefix.digests[step]:
         branches.kill(digest, step)

@@ -154,7 +154,7 @@ Job = Prefill | Forward
 
 
 class Result(NamedTuple):
-    """What a forward pass gave at one step."""
+    """The result of a forward pass at one step."""
 
     token: int  # drawn from the distribution, or chosen by the rule
     payload: bytes  # what is sent of it: the encoded distribution; where ids alone travel, the token
@@ -164,7 +164,7 @@ class Result(NamedTuple):
 
 
 class StepModel(Protocol):
-    """What `compute_steps` asks of a model that has the logits of a job."""
+    """The port by which `compute_steps` asks a model that has the logits of a job."""
 
     def draw(self, step: int, weights: Weights) -> tuple[int, bytes]:
         """The token at one step and what is sent, by the log weights of the rows."""
@@ -284,7 +284,7 @@ class DecodingSession(ABC):
 
     @abstractmethod
     def finish(self, job: Forward, results: Sequence[Result]) -> list[Send]:
-        """What a pass gave at the steps of `job`."""
+        """Take the results of a pass at the steps of `job`."""
 
     @abstractmethod
     def is_current(self, job: Forward) -> bool:
@@ -292,7 +292,7 @@ class DecodingSession(ABC):
 
     @abstractmethod
     def _next_forward(self) -> Forward | None:
-        """What to compute now; None: nothing."""
+        """The forward pass to compute now; None: nothing."""
 
     @abstractmethod
     def _on_order(self, message: Any) -> list[Send]:
@@ -405,7 +405,7 @@ class DecodingSession(ABC):
     # ---- planning ------------------------------------------------------------------------------------------------
 
     def next_job(self) -> Job | None:
-        """What to compute now, or None: there is nothing to do."""
+        """The job to compute now; None: there is nothing to do."""
         if self._retrieved is None or self._has_ended:
             return None
         return self._make_prefill() if self._ready is None else self._next_forward()
@@ -519,7 +519,7 @@ class DraftingSession(DecodingSession):
     Invariant: one draft per prefix, ever; what was drafted is stored and proposed again from the store. Every token is
     proposed once per line, in proposals of `length` tokens, or shorter ones where nothing can be added now or the
     budget of bits is used up, or longer ones, up to the query's limit, where more were drafted when the length became
-    less. A draft that exceeds the budget by itself is never proposed: the voter decides its step.
+    less. A draft that alone exceeds the budget is never proposed: the voter decides its step.
     """
 
     def __init__(self, spec: SessionSpec, party: str) -> None:
@@ -529,7 +529,7 @@ class DraftingSession(DecodingSession):
         ).votes  # then each token is a proposal of its own, with its distribution
         self.length = 1 if self.has_vote else spec.rules.first_length
         self.window = min(4, spec.decoding.max_window) if self.has_vote else spec.decoding.max_window
-        self._is_alone = False  # no voter is there: the answer goes on with what is drafted here
+        self._is_alone = False  # no voter is there: the answer continues with what is drafted here
         self._num_proposed = 0  # tokens of the line that are committed or proposed
         self._asked_step = -1  # for which a proposal without tokens asked
 
@@ -578,7 +578,7 @@ class DraftingSession(DecodingSession):
 
     @property
     def _is_held_up(self) -> bool:
-        """Whether the next draft to propose exceeds the budget by itself."""
+        """Whether the next draft to propose alone exceeds the budget."""
         left = self._drafts_left(1)
         return bool(left) and self._count_fitting(left) == 0
 
@@ -611,7 +611,7 @@ class DraftingSession(DecodingSession):
         return sends
 
     def _ask(self) -> list[Send]:
-        """Proposals of no tokens ask for the next token, unless the voter goes on without being asked."""
+        """Proposals of no tokens ask for the next token, unless the voter continues without being asked."""
         step = self.line.num_committed
         has_none = self.length == 0 or self._is_held_up
         is_asking = has_none and not self._is_alone and self.spec.rules.pacing != "cloud_goes_on"

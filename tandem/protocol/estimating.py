@@ -1,4 +1,4 @@
-"""What a query's profiler and scheduler say of it: placement where there is a choice of who decides, and lengths of the
+"""The profiler and scheduler of one query: placement where there is a choice of who decides, and lengths of the
 proposals of a drafter without a vote.
 
 Coordinator --Observations, Rounds--> profiler --Profile, RoundProfile--> scheduler --Placement, ProposalLength--> own
@@ -95,7 +95,7 @@ class ProfilingSession:
 
 
 def _decoding(spec: SessionSpec, party: Party) -> tuple[object, ...]:
-    """What a party's decode time depends on."""
+    """The key of a party's decode time."""
     return spec.num_documents(party), spec.decode_line(party)
 
 
@@ -163,7 +163,7 @@ class RoundProfilingSession:
         return self._estimator.carry_over(acceptance=is_alike, is_pipelined=spec.rules.pacing == "pipelined")
 
     def begin(self) -> list[Send]:
-        """What earlier queries showed, if there were any."""
+        """Start from the estimates of earlier queries, if there were any."""
         profile = self.profile()
         return [] if isnan(profile.fixed_s) else [Send("scheduler", profile)]
 
@@ -234,7 +234,7 @@ def _new_estimator(spec: SessionSpec) -> RoundEstimator:
 
 
 def _drafts_of(spec: SessionSpec) -> tuple[object, ...]:
-    """What the acceptance of a draft depends on, besides the question."""
+    """The key of the acceptance of a draft, besides the question."""
     return spec.decoding.draft_rule, spec.sampling.without_end(), *sorted(spec.documents.items())
 
 

@@ -1,4 +1,4 @@
-"""What a query of another party's user may ask of this one."""
+"""Limits on what a query of another party's user may ask of this one."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ class Log:
         return is_near
 
     def take_next(self) -> Verdict | None:
-        """What a peer decided from the next step on, if it is there; a verdict may begin before."""
+        """Take a peer's verdict from the next step on, if it is there; it may begin before."""
         length = len(self.prefix)
         for step, verdict in self.verdicts.items():
             if step <= length < step + len(verdict.tokens):
@@ -109,7 +109,7 @@ class Log:
 
 
 def _without_first(verdict: Verdict, count: int) -> Verdict:
-    """The same from the next step on."""
+    """The verdict from the next step on."""
     if count == 0:
         return verdict
     return replace(
@@ -141,6 +141,6 @@ def join_verdicts(verdicts: Sequence[Verdict]) -> Verdict:
 
 
 def with_logprobs(verdict: Verdict, logprobs: Sequence[Logprobs]) -> Verdict:
-    """The same with these log probabilities alone as its tail, if there is one of each token; else without a tail."""
+    """The verdict with these log probabilities as its tail if each token has one, else without a tail."""
     is_known = len(logprobs) >= len(verdict.tokens)
     return replace(verdict, tail=(Tail(logprobs=tuple(logprobs)),) if is_known else ())

@@ -1,4 +1,4 @@
-"""What a state machine returns: messages with receivers named by role, for a driver to deliver."""
+"""The output of a state machine: messages with receivers named by role, for a driver to deliver."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ Numbered: TypeAlias = Vote | Verdict | Sources | ListRequest
 
 
 class Backoff:
-    """When to do something once more: from one time to the next the wait doubles, up to a limit, until it starts over.
+    """The time to do something again: from one time to the next the wait doubles, up to a limit, until it starts over.
 
     `extra_s` is added to every wait.
     """
@@ -104,7 +104,7 @@ class Deliveries:
 
     @property
     def bodies(self) -> list[Numbered]:
-        """What is kept, in the order in which it was sent first."""
+        """The bodies that are kept, in the order in which they were first sent."""
         return [sent.body for sent in self.sent.values()]
 
     def add(self, body: Numbered, now_s: float) -> int:
@@ -130,7 +130,7 @@ class Deliveries:
         return bool(self.received) and now_s - self._received_s >= max(RECEIPT_S, rtt_s / 2)
 
     def take_received(self) -> tuple[int, ...]:
-        """For the header of a frame that is sent now."""
+        """Take the received numbers for the header of a frame that is sent now."""
         numbers, self.received = tuple(self.received), []
         return numbers
 
@@ -146,7 +146,7 @@ class Deliveries:
                 sent.num_sent, sent.sent_s = 1, now_s
 
     def take_overdue(self, now_s: float, timeout_s: float) -> dict[int, Numbered]:
-        """What is to be sent again now: not received within the timeout, which doubles each time."""
+        """Take what is to be sent again now: not received within the timeout, which doubles each time."""
         overdue: dict[int, Numbered] = {}
         for number, sent in self.sent.items():
             if sent.is_received or now_s - sent.sent_s < min(timeout_s, MAX_TIMEOUT_S):
@@ -177,7 +177,7 @@ class Deliveries:
 
 
 class Claims:
-    """What the peer has said of its own tokens: digests of counts that are not reached here yet, and its whole answer.
+    """The peer's claims about its own tokens: digests of counts that are not reached here yet, and its whole answer.
 
     Each digest is compared when its count is reached here.
     """
@@ -262,7 +262,7 @@ class Peer:
 
     @property
     def is_lost(self) -> bool:
-        """Whether the answer goes on without it, until a Resync brings it back."""
+        """Whether the answer continues without it, until a Resync brings it back."""
         return self.liveness.is_lost
 
     @property
@@ -322,7 +322,7 @@ class Peer:
         return self._post_proposals(prefix, now_s)
 
     def release(self, prefix: Prefix, now_s: float) -> list[Send]:
-        """What waits, if the link has room; verdicts also if it is silent for so long that frames may be lost."""
+        """Release what waits, if the link has room; verdicts also if it is silent so long that frames may be lost."""
         is_due = self.window.is_release_due(now_s, self.round_trips.timeout_s)
         sends = self._post_waiting(prefix, now_s) if is_due else []
         return sends + self._post_proposals(prefix, now_s)

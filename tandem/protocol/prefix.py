@@ -40,7 +40,7 @@ class Prefix:
 
     @property
     def digest(self) -> bytes:
-        """Of all tokens."""
+        """The digest of all tokens."""
         return self.digests[-1]
 
     def of(self, tokens: Iterable[int]) -> Prefix:

@@ -36,7 +36,7 @@ class ListLength:
         self._num_enough = 0
 
     def take(self) -> int:
-        """For a list that is made now."""
+        """The depth for a list that is made now."""
         self._num_enough += 1
         if self._num_enough >= PATIENCE:
             self._num_enough, self.depth = 0, max(self.depth - 1, self._least)

@@ -1,4 +1,4 @@
-"""What a coordinator reports of a session: events for the client, observations for the profiler, counters.
+"""The reports of a coordinator on a session: events for the client, observations for the profiler, counters.
 
 It learns of a commit after it happened and decides nothing.
 """
@@ -210,7 +210,7 @@ class Reporter:
     # ---- who is missing ----------------------------------------------------------------------------------------
 
     def note_losses(self, verdict: Verdict, step: int) -> list[Send]:
-        """At a home whose decider has others behind it: who is missing from `step` on, and who is back."""
+        """Note, at a home whose decider has others behind it, who is missing from `step` on, and who is back."""
         if not any(tail.last_voters for tail in verdict.tail):
             return []
         topology, before = self._spec.roles.topology, self.lost_elsewhere

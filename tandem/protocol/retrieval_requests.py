@@ -10,7 +10,7 @@ from tandem.messages import RetrieveRequest, RetrieveResult
 
 
 class DocumentSource(Protocol):
-    """What these functions need of a retriever."""
+    """The port by which these functions ask a retriever."""
 
     def search(self, query: str, k: int, *, filter: Any = None) -> Sequence[Any]:
         """The hits for a query, best first: `id`, `document` and `score` each."""

@@ -18,7 +18,7 @@ for longer than the new frame is out, and nothing is measured."""
 
 
 class RoundTrips:
-    """What the echoes of one peer show.
+    """Round trips to one peer, from its echoes.
 
     Invariant: only this party's own clock is read and no time of day is sent, so the two clocks may differ.
     """

@@ -1,4 +1,4 @@
-"""What becomes of the proposals of a drafter without a vote: observations by which later ones get their length.
+"""The outcomes of the proposals of a drafter without a vote: observations by which later ones get their length.
 
 A round is known by the committed tokens alone: a proposed token counts as accepted if it is the one that was committed.
 """
@@ -103,7 +103,7 @@ class ProposalRounds:
         return _make(link, len(proposal.tokens), num_accepted, proposal.decode_us, num_bytes, waited_s)
 
     def _report(self, rounds: list[Round]) -> list[Send]:
-        """At once where something was judged; tokens without a proposal a few at a time."""
+        """Report at once where something was judged; tokens without a proposal a few at a time."""
         self._unreported += rounds
         is_due = any(each.length for each in rounds) or len(self._unreported) >= REPORT_STEPS
         if not is_due:

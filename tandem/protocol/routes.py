@@ -1,4 +1,5 @@
-"""Who sends what to whom, and when: all in which the modes differ on the link. A function of the query.
+"""The routes on the link, who sends what to whom and when: all in which the modes differ on the link. A function of the
+query.
 
 A right to send is what an honest party in that place would send. One table (`Routes.rights`) says both what a party
 sends and what its peers take from it, so the two cannot differ.
@@ -48,7 +49,7 @@ IN_TURN = (Verdict, ListRequest)
 
 
 class Routes:
-    """What one party sends to its peers, and what it takes from them.
+    """The rules of what one party sends to its peers, and what it accepts from them.
 
     Invariant: nothing here depends on what has happened in the session; `check_turn` gets what does.
     """
@@ -119,7 +120,7 @@ class Routes:
 
     @property
     def other_decider(self) -> str:
-        """Whose verdicts come from elsewhere. There must be such a party."""
+        """The party whose verdicts come from elsewhere. There must be such a party."""
         return next(name for name in self.roles.deciders if name != self.party)
 
     # ---- what this party sends ---------------------------------------------------------------------------------
@@ -134,7 +135,7 @@ class Routes:
         return Probe(is_reply=False, padding=b"") if self.rules.goes_on_at(self.party) else Heartbeat()
 
     def make_open(self, peer: str) -> Open:
-        """For a peer, to which the display at home does not matter."""
+        """The opening for a peer, to which the display at home does not matter."""
         return Open(spec=replace(self.spec.as_for(peer), show_drafts=False).to_json())
 
     def is_within_budget(self, vote: Vote) -> bool:
@@ -159,7 +160,7 @@ class Routes:
         return [(others, replace(verdict, tail=())), ((home,), replace(verdict, tail=(tail,)))]
 
     def last_voter(self, verdict: Verdict, step: int) -> str | None:
-        """Whose vote on the token of this step came last, where a verdict from elsewhere says so."""
+        """The party whose vote on the token of this step came last, where a verdict from elsewhere says so."""
         if not any(tail.last_voters for tail in verdict.tail):
             return None
         name = self.topology.name(verdict.tail[0].last_voters[step - verdict.step])
@@ -333,7 +334,7 @@ class Routes:
                 self._check_logprobs(source, tail.logprobs, len(verdict.tokens))
 
     def _check_told(self, source: str, tail: Tail, num_tokens: int) -> None:
-        """What a decider says of parties behind it. num_tokens: that it says so of."""
+        """Check a decider's details on parties behind it. num_tokens: the tokens that they are on."""
         for party in tail.lost:
             self._check_relayed(source, party)
         if len(tail.last_voters) != num_tokens:
@@ -346,7 +347,7 @@ class Routes:
                 raise ProtocolError(f"{source} named party {party}, which there is not; check its version.")
 
     def _check_relayed(self, source: str, party: int) -> None:
-        """Of a party behind the sender, to the home."""
+        """Check a message that the sender relays to the home for a party behind it."""
         behind = {name for name in self.topology.parties if name not in (source, self.party)}
         is_one = party < len(self.roles.roles) and self.topology.name(party) in behind
         if not (is_one and self.is_home and self.is_between(source)):

@@ -1,4 +1,5 @@
-"""How many frames may be on their way to a peer: a link that is full makes verdicts and proposals wait here.
+"""The send window, the frames that may be on their way to a peer: a link that is full makes verdicts and proposals wait
+here.
 
 A frame that waits here can still grow; in the socket, or in the link's own queue, it cannot. As in TCP Vegas (Brakmo
 and Peterson 1995) a queue shows in round trips that take longer than the quickest one.
@@ -105,7 +106,7 @@ class SendWindow:
         return self.has_waiting and (not self.is_full or num_tokens > MAX_WAITING_TOKENS or has_waited)
 
     def take_waiting(self) -> Verdict:
-        """What waits, as one verdict. There must be some."""
+        """Take what waits, as one verdict. There must be some."""
         verdict = join_verdicts(self._waiting)
         self._waiting = []
         return verdict

@@ -78,7 +78,7 @@ _FREED = (
 
 @dataclass(slots=True)
 class Ending:
-    """How far a session is: it runs, its answer is complete for some reason, or it is over."""
+    """The stage of a session: it runs, its answer is complete for some reason, or it is over."""
 
     reason: StopReason | None = None  # only a Resync can take it back
     finished_s: float = nan
@@ -107,7 +107,7 @@ class Ending:
 
 
 class Reminders:
-    """When an actor of this party that owes something gets the session again: a message may have been lost.
+    """Reminders to actors of this party that owe something, which get the session again: a message may have been lost.
 
     Invariant: one reminder per wait, and each wait is twice the one before, so that an actor that is only slow is not
     kept from its work.
@@ -165,7 +165,7 @@ class Session:
 
     @property
     def party(self) -> str:
-        """Whose coordinator this is."""
+        """The party of this coordinator."""
         return self.routes.party
 
     @property
@@ -195,7 +195,7 @@ class Session:
 
     @property
     def voters(self) -> tuple[str, ...]:
-        """Whose votes decide the next step: all that are not lost; without any, this party goes on by itself."""
+        """The voters that decide the next step: all that are not lost; without any, this party continues alone."""
         lost = self.lost
         there = tuple(name for name in self.routes.roles.voters if name not in lost)
         return (self.party,) if self.decides_alone else there
@@ -258,7 +258,7 @@ class Session:
         """A frame of a peer, by default the only one. waited_s: how long ago it arrived, before the query.
 
         Raises ProtocolError, one sentence, where that peer may not send such a frame; it changes nothing, and the
-        session goes on.
+        session continues.
         """
         if self.is_over:
             return []
@@ -348,7 +348,7 @@ class Session:
         return [] if sources is None else self._post((nearer,), sources, now_s)
 
     def _show(self, now_s: float) -> list[Send]:
-        """Show the own drafts that follow what is shown, or the drafter's, while the answer goes on."""
+        """Show the own drafts that follow what is shown, or the drafter's, while the answer continues."""
         if self.end.reason is not None:
             return []
         return self.report.show(self.ballots.drafts, now_s - self.log.opened_s)
@@ -356,7 +356,7 @@ class Session:
     # ---- leading the own decoder, where it votes on another party's proposals -----------------------------------
 
     def lead(self, source: str, proposal: Vote) -> list[Send]:
-        """What a peer proposed has been taken in: the own decoder votes on what goes on behind the committed tokens."""
+        """What a peer proposed has been taken in: the own decoder votes on what follows the committed tokens."""
         if not self.routes.follows_proposals:
             return []
         goes_on = self.ballots.continues(source, proposal, self.prefix)
@@ -381,7 +381,7 @@ class Session:
         return sends
 
     def _tell_alone(self) -> list[Send]:
-        """To the own decoder, if it drafts for others: whether it goes on without them."""
+        """To the own decoder, if it drafts for others: whether it continues without them."""
         alone = Alone(session=self.spec.session, is_alone=self.decides_alone)
         return [Send("decoder", alone)] if self.routes.leads else []
 
@@ -469,7 +469,7 @@ class Session:
         num_before = len(self.prefix)
         sends = self.report.note_losses(verdict, num_before)
         for position in range(len(verdict.tokens)):
-            if self.end.reason is not None:  # a peer's verdict goes on behind the end
+            if self.end.reason is not None:  # a peer's verdict follows the end
                 break
             sends += self._commit_token(verdict, position, result, now_s)
         lost, link = None if self.decides_alone else frozenset(self.lost), self.report.link
@@ -513,7 +513,7 @@ class Session:
         return sends + self._hand_over(step + 1, self.routes.topology.name(verdict.next_decider))
 
     def _hand_over(self, step: int, decider: str) -> list[Send]:
-        """From this step on `decider` decides."""
+        """Hand over: from this step on `decider` decides."""
         if decider == self.log.decider:
             return []
         self.log.decider = decider
@@ -522,7 +522,7 @@ class Session:
     # ---- frames of a peer --------------------------------------------------------------------------------------
 
     def _act_on(self, peer: Peer, frame: LinkFrame, now_s: float) -> list[Send]:
-        """Whatever a frame brings beside its header."""
+        """Whatever a frame brings besides its header."""
         body = frame.body
         if peer.is_lost and not self.routes.is_authority:
             return self.turn_away(peer, body, now_s)
@@ -548,7 +548,7 @@ class Session:
         return self._take_in(peer, frame, now_s)
 
     def _take_in(self, peer: Peer, frame: LinkFrame, now_s: float) -> list[Send]:
-        """What a peer decided, proposed or voted. What is too far ahead is not acknowledged, so it comes again."""
+        """Take in what a peer decided, proposed or voted. What is too far ahead is not acknowledged: it comes again."""
         body, opened_s, sends = frame.body, self.log.opened_s, list[Send]()
         match body:
             case Done():
@@ -646,7 +646,7 @@ class Session:
     # ---- what goes to a peer -----------------------------------------------------------------------------------
 
     def _unacknowledged(self, peer: Peer) -> list[LinkBody]:
-        """What must be repeated, besides proposals and verdicts, until the peer shows that it has it."""
+        """Bodies to repeat, besides proposals and verdicts, until the peer shows that it has it."""
         bodies: list[LinkBody] = []
         if peer.name != self.routes.toward_home and not peer.has_spoken:
             bodies.append(self.routes.make_open(peer.name))
@@ -665,7 +665,7 @@ class Session:
     def _post(self, names: Sequence[str], body: Numbered, now_s: float) -> list[Send]:
         """To these peers, but for those that are lost: a Resync brings them up when they return.
 
-        Where a party goes on by itself, its verdicts wait while the link is full, but for the last, and so do
+        Where a party continues alone, its verdicts wait while the link is full, but for the last, and so do
         proposals to it.
         """
         goes_on_at, sends = self.spec.rules.goes_on_at, list[Send]()
@@ -714,7 +714,7 @@ class Session:
         return [] if is_last_word else [self._send(peer.name, self.end.last_word(peer, self.party), now_s)]
 
     def make_final_frames(self, now_s: float) -> dict[str, LinkFrame]:
-        """What a driver answers each peer for this session once it is freed."""
+        """The frames by which a driver answers each peer for this session once it is freed."""
         last_words = {name: self.end.last_word(peer, self.party) for name, peer in self.peers.items()}
         return {name: self._send(name, body, now_s).message for name, body in last_words.items()}
 
@@ -803,8 +803,8 @@ class Session:
 
 
 def public_reason(reason: str, fault: Fault, routes: Routes) -> str:
-    """What the peers hear of a failure: the sentence only where its code promises that it holds Tandem's own words, and
-    never from a private party."""
+    """The reason that peers hear of a failure: the sentence only where its code promises that it holds Tandem's own
+    words, and never from a private party."""
     is_private = routes.party in routes.topology.private
     if is_private or fault.code is Code.FAILED:
         return f"{at_start(routes.party)} could not go on{'' if is_private else '; see its log'}."

@@ -81,7 +81,7 @@ class Farewells:
 
 
 class Shared:
-    """What the queries of one coordinator know from one another: of the links, and of list lengths."""
+    """The state that the queries of one coordinator share: of the links, and of list lengths."""
 
     def __init__(self) -> None:
         self._measured_s = -inf  # when a query last probed the link
@@ -178,7 +178,7 @@ class CoordinatorTable:
     def _take_in(
         self, session: Session, frame: LinkFrame, now_s: float, source: str, waited_s: float = 0.0
     ) -> list[Send]:
-        """A frame of a peer. One that its sender has no right to send is refused, and the session goes on."""
+        """A frame of a peer. One that its sender has no right to send is refused, and the session continues."""
         try:
             return session.receive_frame(frame, now_s, source, waited_s)
         except ProtocolError as error:
@@ -265,7 +265,7 @@ class CoordinatorTable:
         return sends
 
     def _keep_final(self, session: int, frames: dict[str, LinkFrame]) -> None:
-        """What each peer is answered from now on."""
+        """Keep the final answer to each peer."""
         self._final[session] = frames
         while len(self._final) > MAX_CLOSED_SESSIONS:
             self._final.popitem(last=False)
@@ -325,7 +325,7 @@ MAX_EARLY = 256
 
 
 class ReorderBuffer:
-    """What waits for a session to begin, and which sessions have ended."""
+    """Messages that wait for a session to begin, and the sessions that have ended."""
 
     def __init__(self) -> None:
         self._waiting: deque[Any] = deque(maxlen=MAX_EARLY)
@@ -347,7 +347,7 @@ class ReorderBuffer:
         return session in self._ended
 
     def take(self, session: int) -> list[Any]:
-        """What arrived for this session, in order; it is no longer kept."""
+        """Take what arrived for this session, in order; it is no longer kept."""
         messages = [message for message in self._waiting if message.session == session]
         if messages:
             rest = [message for message in self._waiting if message.session != session]
@@ -358,7 +358,7 @@ class ReorderBuffer:
 class SessionTable(ABC, Generic[S]):
     """All sessions of one actor.
 
-    A `Begin` of a known session comes from a coordinator that was restarted: the session goes on.
+    A `Begin` of a known session comes from a coordinator that was restarted: the session continues.
     """
 
     def __init__(self, party: str) -> None:
@@ -404,11 +404,11 @@ class SessionTable(ABC, Generic[S]):
         """Any message of a known session, except its begin and end."""
 
     def _begin(self, session: S) -> list[Send]:
-        """What a session sends as it begins."""
+        """The messages of a session as it begins."""
         return []
 
     def _begin_again(self, session: S) -> list[Send]:
-        """What a restarted coordinator needs to know of a session."""
+        """Tell a restarted coordinator about a session."""
         return []
 
 

@@ -1,6 +1,6 @@
 """One pass of a model over new tokens of many rows of many sessions, whose bits do not depend on company.
 
-All tokens of a pass stand in one line, [1, tokens]: everything in a model but attention treats each by itself.
+All tokens of a pass stand in one line, [1, tokens]: everything in a model but attention treats each on its own.
 Attention is computed piece by piece here, each piece against its own cache. A row's logits are a function of its own
 tokens alone, bit for bit, because
 
@@ -224,7 +224,7 @@ class Piece:
         return self.num_rows * self.num_new
 
     def wanted(self, start: int) -> list[int]:
-        """Where the tokens whose logits are wanted stand in the line, if this piece's first stands at `start`."""
+        """Positions in the line of the tokens whose logits are wanted, if this piece's first is at `start`."""
         columns = range(self.num_new - self.num_logits, self.num_new)
         return [start + row * self.num_new + column for row in range(self.num_rows) for column in columns]
 
@@ -306,7 +306,7 @@ def weigh(weights: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
 
 @dataclass(frozen=True, slots=True)
 class _How:
-    """What a layer wants of its attention."""
+    """The options of a layer's attention."""
 
     scaling: float
     softcap: float | None
@@ -358,7 +358,7 @@ class BatchModel:
 
     @contextmanager
     def _attention(self, pieces: Sequence[Piece], num_tokens: int) -> Iterator[None]:
-        """Our attention, for one pass: whoever else uses the model finds its own."""
+        """Our attention, for one pass: other users of the model find their own."""
         config = self._model.model.config
         before = config._attn_implementation
         config._attn_implementation = NAME
@@ -440,7 +440,7 @@ TOLERANCE = {torch.float32: 1e-3, torch.float16: 0.03, torch.bfloat16: 0.2}
 
 
 def find_fault(batch: BatchModel, model: Any, vocab_size: int, context_length: int | None) -> str | None:
-    """Why the model cannot be computed in batches here; None if it can. Sets what passes are padded to."""
+    """The reason why the model cannot be computed in batches here; None if it can. Sets what passes are padded to."""
     if "logits_to_keep" not in inspect.signature(model.forward).parameters:
         return "it does not say which logits it computes"
     length = min(LENGTH, context_length or LENGTH)

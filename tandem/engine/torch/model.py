@@ -219,7 +219,8 @@ def context_length(config: Any) -> int | None:
 
 
 def _longrope_limits(config: Any) -> list[int | None]:
-    """Where LongRoPE would switch frequencies. Some models have one set of parameters per kind of layer."""
+    """The lengths at which LongRoPE would switch frequencies. Some models have one set of parameters per kind of
+    layer."""
     parameters = getattr(config, "rope_parameters", None) or {}
     sets = [parameters, *(value for value in parameters.values() if isinstance(value, dict))]
     return [

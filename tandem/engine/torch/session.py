@@ -59,7 +59,7 @@ class Session:
 
     @property
     def likelihoods(self) -> tuple[float, ...]:
-        """Of each row: `question_likelihood` of the last `num_scored` - 1 tokens of its prompt, once computed."""
+        """The `question_likelihood` of each row, from the last `num_scored` - 1 tokens of its prompt, once computed."""
         return tuple(question_likelihood(total, self._num_scored - 1) for total in self._likelihoods)
 
     @property
@@ -97,7 +97,7 @@ class Session:
             )
 
     def next_pieces(self, max_tokens: int) -> Iterator[Piece]:
-        """What to compute next for the wanted logits, at most so many tokens; nothing once they are there."""
+        """The pieces to compute next for the wanted logits, at most so many tokens; none once they are there."""
         lengths = self._look_up()
         pending = [
             len(prompt) + len(self._tokens) - length
