@@ -18,11 +18,14 @@ from numpy.typing import NDArray
 
 from tandem.actors.decoder import score_question
 from tandem.aggregation.document_weights import Evidence, Weights, log_evidence
+from tandem.aggregation.race_lists import RaceList
 from tandem.codecs import Codec
+from tandem.codecs.race_lists import read_vote
 from tandem.engine.drafter import Drafter, row_probabilities
 from tandem.engine.engine import Engine
 from tandem.engine.tokenizer import Detokenizer, StopRule
 from tandem.messages import RetrieveRequest, RetrieveResult
+from tandem.modes import reference
 from tandem.modes.spec import SessionSpec
 from tandem.protocol.decoding import Prefill, arrange_rows
 from tandem.protocol.estimating import ProfilingTable
@@ -96,7 +99,9 @@ class LocalParty:
 class LocalVoter(Documents):
     """A party's documents before its model, as the reference page takes them."""
 
-    def __init__(self, spec: SessionSpec, party: str, local: LocalParty) -> None:
+    def __init__(self, spec: SessionSpec, party: str, local: LocalParty, codec: Codec | None = None) -> None:
+        """codec: of votes that are no race lists; None: they are given in full, as float32."""
+        self._codec = None if spec.rules.has_race_lists else codec
         request = RetrieveRequest(
             session=spec.session,
             query=spec.search_text,
@@ -123,9 +128,18 @@ class LocalVoter(Documents):
         readers = [partial(_ModelRow, local, row) for row in range(len(rows))]
         super().__init__(spec, party, rows, question or (0.0,) * len(rows), readers)
 
-    def vote(self, tokens: Sequence[int]) -> bytes:
-        """The party's vote after these tokens, encoded."""
-        return self.local.payload(tokens, self.weights(tokens), Prefix(self.spec.session, tokens).digests)
+    def __call__(self, tokens: Sequence[int]) -> reference.Vote:
+        """The party's distribution as it is counted, and how much its documents weigh."""
+        return reference.Vote(self.distribution(tokens).tolist(), self.log_weight(tokens))
+
+    def distribution(self, tokens: Sequence[int]) -> NDArray[np.float64]:
+        """What the decider reads from the vote in full, [vocab]."""
+        payload = self.local.payload(tokens, self.weights(tokens), Prefix(self.spec.session, tokens).digests)
+        if self._codec is not None:
+            return self._codec.decode(payload, self.spec.vocab_size).dense(self.spec.vocab_size)
+        vote = read_vote(payload, self.spec.vocab_size)
+        assert not isinstance(vote, RaceList)
+        return vote.astype(np.float64)
 
 
 class _ModelRow:

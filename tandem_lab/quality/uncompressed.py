@@ -8,9 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from tandem.aggregation.race_lists import RaceList
 from tandem.codecs import RaceLists
-from tandem.codecs.race_lists import read_vote
 from tandem.engine.drafter import Drafter
 from tandem.engine.engine import Engine
 from tandem.engine.tokenizer import Detokenizer, StopRule
@@ -19,16 +17,6 @@ from tandem.modes.spec import SessionSpec
 from tandem.retrieval.retriever import Retriever
 from tandem.topology import PARTIES, Party
 from tandem_lab.quality.local import LocalParty, LocalVoter
-
-
-class ModelVoter(LocalVoter):
-    """One party's vote after any tokens: every probability of its model, as float32."""
-
-    def __call__(self, tokens: Sequence[int]) -> reference.Vote:
-        """The party's distribution, and how much its documents weigh."""
-        vote = read_vote(self.vote(tokens), self.spec.vocab_size)
-        assert not isinstance(vote, RaceList)
-        return reference.Vote([float(mass) for mass in vote], self.log_weight(tokens))
 
 
 def answer_uncompressed(
@@ -55,9 +43,9 @@ def answer_uncompressed(
         seed = spec.seed if spec.sampling.temperature > 0 else None
         if spec.decoding.mode == "speculative":
             return reference.speculative(
-                ModelVoter(spec, Party.CLOUD, models[Party.CLOUD]), is_complete, seed
+                LocalVoter(spec, Party.CLOUD, models[Party.CLOUD]), is_complete, seed
             )
-        device, cloud = (ModelVoter(spec, party, models[party]) for party in PARTIES)
+        device, cloud = (LocalVoter(spec, party, models[party]) for party in PARTIES)
         return reference.dual(device, cloud, is_complete, seed)
     finally:
         for model in models.values():

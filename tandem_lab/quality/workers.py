@@ -10,13 +10,8 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any, cast
 
-import numpy as np
-from numpy.typing import NDArray
-
-from tandem.aggregation.race_lists import RaceList
 from tandem.client.request import spec_of
-from tandem.codecs import Codec, codec_of
-from tandem.codecs.race_lists import read_vote
+from tandem.codecs import codec_of
 from tandem.config.schema import Config
 from tandem.engine.tokenizer import Detokenizer, StopRule
 from tandem.modes import reference
@@ -24,28 +19,6 @@ from tandem.modes.spec import SessionSpec
 from tandem_lab.quality.local import LocalParty, LocalVoter
 from tandem_lab.quality.memoized import MemoizedEngine, MemoizedRetriever
 from tandem_lab.simulation.specs import change_spec
-
-
-class WorkerVoter(LocalVoter):
-    """One party's vote after any tokens, by its own model and documents."""
-
-    def __init__(self, spec: SessionSpec, party: str, local: LocalParty, codec: Codec) -> None:
-        """codec: of votes that are no race lists."""
-        super().__init__(spec, party, local)
-        self._codec = codec
-
-    def __call__(self, tokens: Sequence[int]) -> reference.Vote:
-        """The party's distribution as it is counted, and how much its documents weigh."""
-        return reference.Vote(self.distribution(tokens).tolist(), self.log_weight(tokens))
-
-    def distribution(self, tokens: Sequence[int]) -> NDArray[np.float64]:
-        """What the decider reads from the vote in full, [vocab]."""
-        spec, payload = self.spec, self.vote(tokens)
-        if not spec.rules.has_race_lists:
-            return self._codec.decode(payload, spec.vocab_size).dense(spec.vocab_size)
-        vote = read_vote(payload, spec.vocab_size)
-        assert not isinstance(vote, RaceList)
-        return vote.astype(np.float64)
 
 
 class LocalWorkers:
@@ -79,7 +52,7 @@ class LocalWorkers:
             self._engines[key] = MemoizedEngine(load_engine(own, num_threads=1))
         return self._engines[key]
 
-    def voter(self, spec: SessionSpec, party: str) -> WorkerVoter:
+    def voter(self, spec: SessionSpec, party: str) -> LocalVoter:
         """What a party says after any tokens."""
         from tandem.engine.drafter import Drafter
 
@@ -90,7 +63,7 @@ class LocalWorkers:
         retriever = self._open_retriever(party) if spec.num_documents(party) else None
         key = f"{party} {spec.query} {spec.sampling.max_new_tokens}"
         local = LocalParty(cast(Any, engine), cast(Any, retriever), drafter, key)
-        return WorkerVoter(spec, party, local, self._codec)
+        return LocalVoter(spec, party, local, self._codec)
 
     def answer(self, spec: SessionSpec, present: Callable[[int], Sequence[int]] | None = None) -> list[int]:
         """The tokens of an answer, by the draft-free loop. present: the voters that are there at a step, by number."""
