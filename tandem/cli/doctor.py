@@ -442,18 +442,18 @@ def prompts(config: Config, present: Sequence[Party] = PARTIES) -> Iterator[Chec
 def load_facts(party: PartyConfig) -> ModelFacts:
     """Read what a party's settings name. Raises GenerationError."""
     from tandem.corpora import model_path
-    from tandem.engine import files
+    from tandem.engine.chat_template import find_template
+    from tandem.engine.model import load_config, load_tokenizer
     from tandem.engine.places import base_of
     from tandem.engine.prompt import PromptBuilder
-    from tandem.engine.template import find_template
     from tandem.engine.tokenizer import describe_tokenizer
-    from tandem.engine.torch import model as models
+    from tandem.engine.torch.model import context_length
 
     path = expand_home(model_path(party.model))
-    tokenizer, wrapper = files.load_tokenizer(path, is_local=True)
+    tokenizer, wrapper = load_tokenizer(path, is_local=True)
     template = find_template(party.template, base_of(path), wrapper, party.system_prompt)
     PromptBuilder(tokenizer, template, (), None)  # which refuses a template that cannot be split
-    length = models.context_length(files.load_config(path, is_local=True))
+    length = context_length(load_config(path, is_local=True))
     return ModelFacts(tokenizer, describe_tokenizer(tokenizer, wrapper), template.describe(), length)
 
 

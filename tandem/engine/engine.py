@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING, Any
 from tokenizers import Tokenizer
 
 from tandem.conversation import SYSTEM_PROMPT, Message
-from tandem.engine import files
+from tandem.engine import model as models
 from tandem.engine import tokenizer as tokenizers
+from tandem.engine.chat_template import find_template
 from tandem.engine.kv import Cache, DocumentCaches, TurnCaches
 from tandem.engine.places import base_of, expand_home
 from tandem.engine.port import Feed, IsStale, Preempted, Row, Runner
 from tandem.engine.prompt import Prompt, PromptBuilder
-from tandem.engine.template import Template, find_template
+from tandem.engine.template import Template
 from tandem.engine.tokenizer import describe_tokenizer
 from tandem.errors import GenerationError
 
@@ -114,7 +115,7 @@ class Engine:
             set_num_threads(num_threads)
         path = expand_home(model)
         convert(path, dtype)
-        tokenizer, wrapper = files.load_tokenizer(path)
+        tokenizer, wrapper = models.load_tokenizer(path)
         if isinstance(template, str):
             template = find_template(template, base_of(path), wrapper, system_prompt)
         runner = TorchRunner.load(

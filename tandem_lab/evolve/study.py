@@ -15,9 +15,9 @@ import torch
 
 from tandem.aggregation.coupling import coupled_draw
 from tandem.corpora import WEIGHTS
+from tandem.engine.chat_template import find_template
 from tandem.engine.engine import Engine
-from tandem.engine.files import load_tokenizer
-from tandem.engine.template import find_template
+from tandem.engine.model import load_tokenizer
 from tandem.engine.torch.model import load_model
 from tandem.papers.flexspec import training
 from tandem.papers.flexspec.examples import AT_ONCE, answer_example, write_answers

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
 from tandem.engine import gguf
-from tandem.engine.files import loading_error
+from tandem.engine.model import loading_error
 from tandem.engine.places import ADAPTER, base_of, check_directory, is_adapter
 from tandem.errors import GenerationError, install_line
 from tandem.system.progress_bars import hide_progress_bars

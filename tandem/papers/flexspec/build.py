@@ -115,7 +115,7 @@ def fingerprints(path: str) -> dict[str, str]:
 
 def save(drafter: Any, target: str, out: Path, card: DrafterCard) -> None:
     """Weights in the precision of the target's files, its tokenizer and template, the card."""
-    from tandem.engine.files import load_config, load_tokenizer
+    from tandem.engine.model import load_config, load_tokenizer
     from tandem.system.progress_bars import hide_progress_bars
 
     dtype = getattr(load_config(target), "dtype", None)

@@ -15,7 +15,7 @@ import torch
 pytest.importorskip("peft", reason="peft is not installed (extra [train])")
 
 from tandem.engine.engine import Engine
-from tandem.engine.files import load_config
+from tandem.engine.model import load_config
 from tandem.engine.places import base_of
 from tandem.engine.torch.model import load_model
 from tandem.errors import GenerationError

@@ -14,10 +14,11 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from tandem.client.answers import fingerprint
 from tandem.conversation import Message
+from tandem.engine.chat_template import ChatTemplate, find_template
 from tandem.engine.engine import Engine
 from tandem.engine.kv import MemoryStore
 from tandem.engine.prompt import PromptBuilder
-from tandem.engine.template import DOCUMENT, ChatTemplate, PlainTemplate, Template, find_template
+from tandem.engine.template import DOCUMENT, PlainTemplate, Template
 from tandem.errors import GenerationError
 from tests import chat_model
 

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tandem.engine import files, gguf, places
+from tandem.engine import gguf, places
 from tandem.engine.engine import Engine
+from tandem.engine.model import load_config, load_tokenizer
 from tandem.engine.torch import model
 from tandem.errors import GenerationError
 
@@ -218,7 +219,7 @@ def test_an_architecture_that_transformers_does_not_know_is_one_sentence(tmp_pat
     with pytest.raises(
         GenerationError, match="cannot be loaded: GGUF model with architecture unheard-of is not"
     ):
-        files.load_config(str(file))
+        load_config(str(file))
 
 
 TEXT = "It's 2024,  x\n\n1234 WE'LL Ünï-日本語 (a+b)\n"
@@ -263,7 +264,7 @@ def test_a_file_says_how_its_texts_are_split(
 ) -> None:
     """Before it is converted and afterwards."""
     file = write_gguf(tmp_path / "x.gguf", split=split)
-    before, _ = files.load_tokenizer(str(file))
+    before, _ = load_tokenizer(str(file))
     said = {
         "bloom": "names the pre-tokenizer 'bloom', which Tandem does not know",
         "": "names no pre-tokenizer",
@@ -274,6 +275,6 @@ def test_a_file_says_how_its_texts_are_split(
         else []
     )
     gguf.convert(file, "float32")
-    after, _ = files.load_tokenizer(str(file))
+    after, _ = load_tokenizer(str(file))
     for tokenizer in (before, after):
         assert tokenizer.encode("a\n\n12", add_special_tokens=False).tokens == tokens

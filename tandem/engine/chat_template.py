@@ -1,0 +1,211 @@
+"""The chat template of a tokenizer as a `Template`, and which template a model has."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import date
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from tandem.conversation import ROLES, SYSTEM_PROMPT
+from tandem.engine.template import (
+    DOCUMENT,
+    SYSTEM,
+    TEMPLATE_FILE,
+    PlainTemplate,
+    Template,
+    fingerprint_texts,
+    no_file,
+    turn_mark,
+)
+from tandem.errors import GenerationError
+
+_GAP = "\n\n"  # between document and question, within one message
+_NO_DAY = "2024-07-26"  # where no day is named: what Llama 3 writes where it cannot know
+_OTHER_DAY = "2019-11-03"  # with another name of everything
+_WRITE_DAY = (  # in the place of the clock that transformers offers to templates
+    "{% macro strftime_now(form) %}{% set ns = namespace(text=form) %}{% for code, part in parts_of_day.items() %}"
+    "{% set ns.text = ns.text.replace(code, part) %}{% endfor %}{{ ns.text }}{% endmacro %}\n"
+)
+
+
+class ChatTemplate(Template):
+    """Renders messages. GenerationError where the template cannot be rendered, or not be split."""
+
+    is_complete = True
+
+    def __init__(
+        self,
+        wrapper: Any,
+        system_prompt: str = SYSTEM_PROMPT,
+        jinja: str | None = None,
+        source: Path | str = "",
+        day: str = "",
+    ) -> None:
+        """wrapper: transformers' tokenizer. system_prompt: empty: none. jinja: a template instead of its own, from the
+        file or model `source`. day: that it may write, as 2026-11-25; empty: always the same.
+        """
+        self._wrapper, self._jinja, self._source = wrapper, jinja, str(source)
+        self._system_prompt = system_prompt.strip()
+        self._day = day
+        self._has_system_role = True
+        try:
+            self._find_parts()
+        except GenerationError:
+            if not self._system_prompt:
+                raise
+            self._has_system_role = False
+            self._find_parts()
+
+    @property
+    def texts(self) -> Mapping[str, str]:
+        """The system prompt, where it has a mark."""
+        return {SYSTEM: self._system_prompt} if self._system == SYSTEM else {}
+
+    @property
+    def fingerprint(self) -> str:
+        """A digest of the template as it is written, and of the system prompt."""
+        return fingerprint_texts(self._source_text(), self._system_prompt)
+
+    @cached_property
+    def writes_day(self) -> bool:
+        """Whether what stands before or after the document is another text on another day."""
+        other = self._on(_OTHER_DAY)
+        return (self.document, self.question(2)) != (other.document, other.question(2))
+
+    def on(self, day: str) -> ChatTemplate:
+        """Itself where it writes no day; else the same template on that day."""
+        return self if day == self._day or not self.writes_day else self._on(day)
+
+    def _on(self, day: str) -> ChatTemplate:
+        return ChatTemplate(self._wrapper, self._system_prompt, self._jinja, self._source, day)
+
+    def question(self, num_turns: int) -> str:
+        """The text that follows the document, rendered with as many earlier messages."""
+        return self._split(num_turns)[1]
+
+    def answer(self, text: str) -> str:
+        """The text of an earlier answer; the answer itself where the template cannot write it."""
+        before, _, after = self._conversation.partition(turn_mark(1))
+        try:
+            written = self._render(self._messages(2, answer=text))
+        except GenerationError:
+            return text
+        is_framed = written.startswith(before) and written.removeprefix(before).endswith(after)
+        return written.removeprefix(before).removesuffix(after) if is_framed else text
+
+    def describe(self) -> str:
+        """The template in a few words, with where the system prompt goes."""
+        if not self._system_prompt:
+            return "chat"
+        return "chat" if self._has_system_role else "chat, the system prompt in the first message"
+
+    def _find_parts(self) -> None:
+        self._system = SYSTEM if self._system_prompt else ""
+        before, _ = self._split(0)
+        if self._system not in before:
+            raise self._error("the system prompt does not come before the document")
+        # The template sees the prompt itself, unless that holds what the tokenizer would take for one of its tokens.
+        if not any(token in self._system_prompt for token in self._wrapper.get_added_vocab()):
+            self._system = self._system_prompt
+        before, question = self._split(0)
+        alone = self._render(self._messages(0, ""))
+        if not alone.endswith(question):
+            raise self._error("a question without a document ends differently from one with a document")
+        if self._split(2)[0] != before:
+            raise self._error("what comes before the document depends on the messages after it")
+        self.document = before
+        self.bare = alone.removesuffix(question)
+        self._conversation = self._render(self._messages(2))
+        self.after_answer = self._conversation.partition(turn_mark(1))[2].partition(turn_mark(2))[0]
+
+    def _split(self, num_turns: int) -> tuple[str, str]:
+        """The document's part, with its mark and the gap after it, and what follows."""
+        text = self._render(self._messages(num_turns, DOCUMENT + _GAP))
+        marks = [DOCUMENT, *(turn_mark(number) for number in range(num_turns + 1))]
+        places = [text.find(mark) for mark in marks]
+        if any(text.count(mark) != 1 for mark in marks) or places != sorted(places):
+            raise self._error("it does not write every message once and in order")
+        return text[: places[1]], text[places[1] :]
+
+    def _messages(
+        self, num_turns: int, document: str = "", answer: str | None = None
+    ) -> list[dict[str, str]]:
+        """A conversation of marks. answer: the text of the first answer instead of its mark."""
+        messages = [
+            {"role": ROLES[number % 2], "content": turn_mark(number)} for number in range(num_turns + 1)
+        ]
+        messages[0]["content"] = document + messages[0]["content"]
+        if answer is not None:
+            messages[1]["content"] = answer
+        if not self._system:
+            return messages
+        if self._has_system_role:
+            return [{"role": "system", "content": self._system}, *messages]
+        messages[0]["content"] = self._system + _GAP + messages[0]["content"]
+        return messages
+
+    def _render(self, messages: list[dict[str, str]]) -> str:
+        try:
+            return str(
+                self._wrapper.apply_chat_template(
+                    messages,
+                    chat_template=_WRITE_DAY + self._source_text(),
+                    tokenize=False,
+                    add_generation_prompt=True,
+                    parts_of_day=_parts_of(self._day),
+                )
+            )
+        except Exception as error:  # the template's own, or whatever its code runs into
+            reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".:")
+            raise self._error(f"{reason:.200}") from None
+
+    def _source_text(self) -> str:
+        return self._jinja or str(self._wrapper.get_chat_template())
+
+    def _error(self, reason: str) -> GenerationError:
+        return GenerationError(
+            f"The chat template{self._source and f' of {self._source}'} cannot be used: {reason}; "
+            'set template to "plain", or to a file with a template of your own.'
+        )
+
+
+def _parts_of(day: str) -> dict[str, str]:
+    """Code of strftime -> its text at the beginning of a day."""
+    codes = [f"%{sign}{letter}" for letter in "aAbBcdeFHIjmMpSuUwWxXyYZ" for sign in ("", "-")]
+    return {code: date.fromisoformat(day or _NO_DAY).strftime(code) for code in codes} | {"%%": "%"}
+
+
+def find_template(setting: str, model: str, wrapper: Any, system_prompt: str) -> Template:
+    """The template that a setting names for a model. Raises GenerationError.
+
+    setting: "auto" (template.json next to the model, else the tokenizer's chat template, else plain), "chat", "plain",
+    or the path of a template.json or of a chat template in Jinja. model: a directory or hub id.
+    """
+    beside = Path(model) / TEMPLATE_FILE
+    has_chat = bool(getattr(wrapper, "chat_template", None))
+    if setting == "auto":
+        if beside.is_file():
+            return PlainTemplate.read(beside)
+        return ChatTemplate(wrapper, system_prompt, source=model) if has_chat else PlainTemplate()
+    if setting == "plain":
+        return PlainTemplate()
+    if setting == "chat":
+        if not has_chat:
+            raise GenerationError(
+                f'The tokenizer of {model!r} has no chat template; set template to "plain", or to a file with one.'
+            )
+        return ChatTemplate(wrapper, system_prompt, source=model)
+    return _read(Path(setting).expanduser(), wrapper, system_prompt)
+
+
+def _read(path: Path, wrapper: Any, system_prompt: str) -> Template:
+    if path.suffix == ".json":
+        return PlainTemplate.read(path)
+    if not path.is_file():
+        raise no_file(path)
+    try:
+        return ChatTemplate(wrapper, system_prompt, path.read_text(encoding="utf-8-sig"), path)
+    except (OSError, UnicodeDecodeError) as error:
+        raise GenerationError(f"The template {path} cannot be read: {error}; correct the file.") from None
