@@ -19,6 +19,7 @@ from tandem.engine.chat_template import find_template
 from tandem.engine.engine import Engine
 from tandem.engine.model import load_tokenizer
 from tandem.engine.torch.model import load_model
+from tandem.engine.torch.runner import TorchRunner
 from tandem.papers.flexspec import training
 from tandem.papers.flexspec.examples import AT_ONCE, answer_example, write_answers
 from tandem.papers.flexspec.training import Example, collate, logits_of
@@ -133,7 +134,7 @@ class Study:
 
     def write(self, model: Any, phrase: Phrase, split: Any, count: int) -> list[Example]:
         """Answers that a target commits, one seed of the shared noise each: its number, from the split's first on."""
-        engine = Engine("version", model, self.tokenizer, self._wrapper, self._template)
+        engine = Engine("version", TorchRunner(model), self.tokenizer, self._wrapper, self._template)
         samples = draw_samples(self._rng(f"questions {split}"), split, phrase, count)
         prompts = [(sample.question.text, [sample.document] if sample.document else []) for sample in samples]
         written = []

@@ -89,7 +89,7 @@ def test_the_line_is_recovered_and_outliers_of_one_run_do_not_count(engine: Engi
 
 
 def test_it_goes_to_the_end_of_the_context(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine, "context_length", 64)
+    monkeypatch.setattr(type(engine), "context_length", 64)
     found = profile(engine, Clock(engine, 0), limit=None, runs=1)
     assert found.lengths[-1] == 64
     assert profile(engine, Clock(engine, 0), limit=900, runs=1).lengths[-1] == 64

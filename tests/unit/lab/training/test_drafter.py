@@ -102,7 +102,7 @@ def test_checksum_size_and_precision() -> None:
 
 
 def test_at_most_a_million_parameters(drafter: Engine) -> None:
-    count = sum(weight.numel() for weight in drafter.model.parameters())
+    count = sum(weight.numel() for weight in drafter.runner.model.parameters())
     assert count <= 1e6
     assert json.loads((DRAFTER / "training.jsonl").read_text().splitlines()[0])["num_parameters"] == count
 
@@ -121,12 +121,12 @@ def test_a_wrong_name_is_one_sentence(name: str) -> None:
 
 
 def test_it_is_batched_where_the_reader_is(drafter: Engine, reader: Engine) -> None:
-    assert drafter.fault == reader.fault
+    assert drafter.runner.fault == reader.runner.fault
 
 
 def test_the_log_ends_with_these_weights(drafter: Engine, reader: Engine, tokenizer: Tokenizer) -> None:
     last = json.loads((DRAFTER / "training.jsonl").read_text().splitlines()[-1])
-    found = measure_agreement(drafter.model, reader.model, tokenizer)
+    found = measure_agreement(drafter.runner.model, reader.runner.model, tokenizer)
     assert found.bare_overlap == pytest.approx(last["bare_overlap"], abs=0.01)
     assert found.bare_same_argmax == pytest.approx(last["bare_same_argmax"], abs=0.03)
     assert found.bare_overlap >= 0.94
