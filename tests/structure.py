@@ -25,7 +25,7 @@ BUDGETS = {
     "codecs": 1020,
     "config": 1440,
     "corpora": 110,
-    "engine": 4730,
+    "engine": 4740,
     "joining": 710,
     "messages": 940,
     "modes": 1300,

@@ -165,6 +165,15 @@ def check_files(setting: str, model: str) -> None:
         raise no_file(path)
 
 
+def encode(tokenizer: Tokenizer, text: str) -> Encoding:
+    """Encode a text without adding special tokens.
+
+    Other threads run meanwhile. `Tokenizer.encode` would keep Python's lock to its end, for seconds where a text has a
+    megabyte.
+    """
+    return tokenizer.encode_batch([text], add_special_tokens=False)[0]
+
+
 # ---- Tokens of a template's text with other texts at its marks ---------------------------------------------
 
 
@@ -188,7 +197,7 @@ class Gap(NamedTuple):
 
     def encode(self, text: str) -> Encoding:
         """Encode head, text and tail; offsets count from the beginning of head."""
-        return self.tokenizer.encode(self.head + text + self.tail, add_special_tokens=False)
+        return encode(self.tokenizer, self.head + text + self.tail)
 
     def tokens(self, text: str) -> list[int]:
         """The whole part."""
@@ -253,7 +262,7 @@ class TemplateTokenizer:
         return gap
 
     def _encode_piece(self, text: str, tokenizer: Tokenizer, fill: Mapping[str, str]) -> list[int]:
-        return list(tokenizer.encode(_fill(text, fill), add_special_tokens=False).ids)
+        return list(encode(tokenizer, _fill(text, fill)).ids)
 
     def _split(self, text: str, place: Place) -> list[int | tuple[str, Tokenizer]]:
         """Markers as their ids, and the texts between them with the tokenizer for each."""

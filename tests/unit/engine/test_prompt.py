@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from threading import Event, Thread
 
 import pytest
 from tokenizers import Tokenizer
@@ -98,6 +99,22 @@ def test_of_a_hopelessly_long_text_only_the_beginning_is_tokenised(tokenizers: d
     history = [Message("user", "Mira " * 10_000), Message("assistant", "Yes.")]
     with pytest.raises(GenerationError, match=r"The conversation has more than twice .*; begin a new one"):
         prompts.build("Why?", [], 1, history)
+
+
+def test_others_run_while_a_long_text_is_tokenised(tokenizers: dict[str, Tokenizer]) -> None:
+    prompts = PromptBuilder(tokenizers["byte_level"], PlainTemplate(), (), None)
+    is_done = Event()
+
+    def tokenise() -> None:
+        prompts.question_tokens("3141592653" * 20_000)
+        is_done.set()
+
+    thread, num_steps = Thread(target=tokenise), 0
+    thread.start()
+    while not is_done.wait(0.001):
+        num_steps += 1
+    thread.join()
+    assert num_steps > 3, "with Python's lock held for the whole text at most two waits end"
 
 
 def test_no_limit_where_the_model_names_none(tokenizers: dict[str, Tokenizer]) -> None:
