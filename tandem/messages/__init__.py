@@ -36,6 +36,8 @@ from tandem.messages.wire import (
 )
 
 PROTOCOL_VERSION = 12
+"""Raised with every body or field, of the query too, that comes, goes or changes. Numbers of bodies that are gone (7,
+13, 14) are not given again."""
 
 registry = Registry()
 

@@ -133,6 +133,13 @@ def test_every_message_and_setting_is_described() -> None:
     ]
 
 
+def test_the_table_of_rights_names_every_body() -> None:
+    table = page("explanation/protocol.md").partition("| body | who may send it")[2].partition("\n\n")[0]
+    rows = [line.split("|")[1] for line in table.splitlines()[2:]]
+    named = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
+    assert named == {cls.__name__ for cls in messages.registry.body_classes} | {"Tail"}
+
+
 def test_every_field_of_a_link_message_has_a_meaning_or_follows_one(generate: ModuleType) -> None:
     for cls in (messages.LinkFrame, *messages.registry.body_classes):
         comments = generate.comments_of(cls)

@@ -66,7 +66,8 @@ def test_features_stay_in_few_files() -> None:
 def test_every_folder_keeps_to_its_budget() -> None:
     lines = structure.folder_lines()
     assert lines.keys() == structure.BUDGETS.keys()
-    assert {folder: number for folder, number in lines.items() if number > structure.BUDGETS[folder]} == {}
+    over = {folder: number for folder, number in lines.items() if number > structure.BUDGETS[folder]}
+    assert over == {}, "beyond BUDGETS in tests/structure.py: take something out, or raise it and say why"
 
 
 def test_no_experiment_reaches_into_the_product() -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from tandem.cli import main
 from tandem.errors import ProtocolError
-from tandem.messages import Ballot, LinkBody, Resync, Verdict, Vote
+from tandem.messages import Ballot, Cancel, LinkBody, Resync, Verdict, Vote, registry
 from tandem.protocol.aggregating import AggregatorSession
 from tandem.protocol.ballots import BallotBox
 from tandem.protocol.routes import Routes
@@ -22,10 +22,16 @@ from tandem.protocol.session import Session
 from tandem_lab.cli.fuzz import HOSTILE
 from tandem_lab.simulation.event_log import EventLog
 from tandem_lab.simulation.fuzz import fuzz
-from tandem_lab.simulation.hostile import CASES, count_items, play_hostile
+from tandem_lab.simulation.hostile import CASES, KINDS, count_items, play_hostile
 from tandem_lab.simulation.virtual import InvariantError
 
 NUM_RUNS = 10
+
+
+def test_every_kind_of_body_is_forged() -> None:
+    assert {kind for kind, _ in KINDS} == {*registry.body_classes} - {Cancel}, (
+        "it ends a run, so it is forged rarely"
+    )
 
 
 @pytest.fixture(autouse=True)
