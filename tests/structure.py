@@ -23,7 +23,7 @@ BUDGETS = {
     "client": 1550,
     "cluster": 2020,
     "codecs": 1020,
-    "config": 1440,
+    "config": 1450,
     "corpora": 110,
     "engine": 4740,
     "joining": 710,

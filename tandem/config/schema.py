@@ -16,7 +16,7 @@ from pydantic.dataclasses import dataclass
 from pydantic_core import ArgsKwargs
 
 from tandem.config.checks import STRICT, Extension, Settings
-from tandem.config.extensions import CodecConfig, SchedulerConfig
+from tandem.config.extensions import CodecConfig, SchedulerConfig, is_extension
 from tandem.config.files import parse_overrides, read_toml, replace_settings, unknown, write_toml
 from tandem.config.parties import LANGCHAIN as LANGCHAIN
 from tandem.config.parties import PartyConfig as PartyConfig
@@ -309,6 +309,14 @@ class Config(Settings):
                     f"The setting cluster.address names a running Ray cluster (got {self.cluster.address!r}), but "
                     'cluster.runtime is "inline"; remove one of them.'
                 )
+        policies = self.decoding.placement, self.decoding.length_policy
+        if self.scheduler.parameters and not any(map(is_extension, policies)):
+            raise ConfigError(
+                "scheduler.parameters is for a policy of your own, but decoding.placement is {!r}, "
+                "decoding.length_policy is {!r} and the table holds {}; remove it.".format(
+                    *policies, ", ".join(self.scheduler.parameters)
+                )
+            )
         check_workers(self.decoding.mode, self.server, self.workers, self.decoding.home)
         return self
 

@@ -35,11 +35,6 @@ class Loader(Generic[P]):
         where: the loading process, in words. trial: arguments with which one is made at once, to find mistakes.
         """
         if not is_extension(name):
-            if parameters:
-                raise ConfigError(
-                    f"{self._table} is for a {self._kind} of your own, but {self._setting} is {name!r} and the table "
-                    f"holds {', '.join(parameters)}; remove it."
-                )
             return
 
         def make(**given: Any) -> P:

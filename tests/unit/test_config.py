@@ -207,6 +207,11 @@ WRONG = [
         RANGE.format("codec.parameters", "a table of texts, numbers and truth values", "{'k': [1]}", "{}"),
     ),
     (
+        "scheduler.parameters={share = 5}",
+        "scheduler.parameters is for a policy of your own, but decoding.placement is 'mirror', "
+        "decoding.length_policy is 'fixed' and the table holds share; remove it.",
+    ),
+    (
         "retrieval.chunk_chars=100",
         "The setting retrieval.chunk_overlap must be below retrieval.chunk_chars, but they are 100 and 100; "
         "lower the overlap.",

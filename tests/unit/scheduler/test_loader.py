@@ -104,12 +104,8 @@ def test_a_query_loads_nothing(kind: Kind) -> None:
     assert sentence.endswith(f"in the settings of {kind.owner} again.")
 
 
-def test_a_built_in_policy_takes_no_table(kind: Kind) -> None:
-    kind.loader.load(kind.built_in, {}, "This process")
-    with pytest.raises(ConfigError) as caught:
-        kind.loader.load(kind.built_in, {"share": 5}, "This process")
-    assert "policy of your own, but decoding." in str(caught.value)
-    assert str(caught.value).endswith(f"is {kind.built_in!r} and the table holds share; remove it.")
+def test_parameters_of_the_other_policy_do_not_concern_a_built_in_one(kind: Kind) -> None:
+    kind.loader.load(kind.built_in, {"share": 5}, "This process")
 
 
 def test_what_is_no_policy_is_one_sentence(kind: Kind) -> None:
