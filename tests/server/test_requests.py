@@ -143,6 +143,22 @@ def test_wrong_options_of_typed_events(
 
 
 @pytest.mark.parametrize("party", ["device", "cloud"])
+@pytest.mark.parametrize("filter", [{"half \ud800": 1}, {"source": ["a.txt", "half \ud800"]}])
+@pytest.mark.parametrize("path", [CHAT, "/v1/tandem/events"])
+def test_half_a_character_in_a_filter_is_one_sentence(
+    http: httpx.Client, path: str, party: str, filter: dict[str, Any]
+) -> None:
+    """It came as 500: JSON can say what no text may hold."""
+    asked = chat() if path == CHAT else {"question": QUESTION}
+    response = http.post(path, content=json.dumps(asked | {f"{party}_filter": filter}))
+    error = response.json()["error"]
+    assert (response.status_code, error["param"], error["code"]) == (400, f"{party}_filter", "invalid_value")
+    assert error["message"] == (
+        f"{party}_filter must be Unicode, but it holds half a surrogate pair; remove that character."
+    )
+
+
+@pytest.mark.parametrize("party", ["device", "cloud"])
 @pytest.mark.parametrize("key", ["colour", "' is busy: x; retry after 9 s", "travels as at most 3 bytes"])
 def test_a_key_of_a_filter_is_shown_and_never_read(http: httpx.Client, party: str, key: str) -> None:
     """It came as 429, or as a question that is too long: what the client itself had written decided."""
