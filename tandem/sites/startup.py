@@ -233,9 +233,7 @@ def compare(described: Mapping[Any, Mapping[str, Any]]) -> None:
         known = {party: values for party, values in described.items() if not _lacks(key, values)}
         for other in list(known)[1:]:
             first = next(iter(known))
-            if known[first].get(key) != known[other].get(key) and not _may_differ(
-                key, known[first], known[other]
-            ):
+            if not _fit(key, known[first], known[other]):
                 one, another = _shown(key, known[first]), _shown(key, known[other])
                 raise ClusterError(
                     f"{parties} must have the same {what}, {in_words(first)} has {one!r} and "
@@ -243,10 +241,12 @@ def compare(described: Mapping[Any, Mapping[str, Any]]) -> None:
                 )
 
 
-def _may_differ(key: str, one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Whether parties with these can work together all the same: they use the tokens that both have."""
-    is_described = all("vocabulary_prefixes" in known for known in (one, other))
-    return key == "vocabulary_fingerprint" and is_described and common_size(one, other) is not None
+def _fit(key: str, one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether parties with these can work together. Of vocabularies they use the tokens that both have, however large a
+    party says that its own is."""
+    if key == "vocabulary_fingerprint" and all("vocabulary_prefixes" in known for known in (one, other)):
+        return common_size(one, other) is not None
+    return one.get(key) == other.get(key)
 
 
 def _shown(key: str, known: Mapping[str, Any]) -> Any:

@@ -20,13 +20,14 @@ from tandem.engine.tokenizer import (
     StopRule,
     TextStream,
     find_eos_token_ids,
+    fingerprint_prefixes,
     fingerprint_vocabulary,
     is_loop,
     vocab_size,
 )
 from tandem.errors import ClusterError, GenerationError
 from tandem.sites.startup import HANDSHAKE_FIELDS, compare
-from tandem.topology import PARTIES
+from tandem.topology import PARTIES, Party
 
 TEXTS = [
     "Mira likes puzzle games, so try Vantelu Cor.",
@@ -217,6 +218,21 @@ def test_decoders_count(tokenizers: dict[str, Tokenizer]) -> None:
     }
     with pytest.raises(ClusterError, match=r"same vocabulary, .*; use models that share a tokenizer\.$"):
         compare(described)
+
+
+def test_a_party_cannot_say_that_the_same_vocabulary_is_smaller(tokenizers: dict[str, Tokenizer]) -> None:
+    """A hostile cloud would leave the device one token to choose from."""
+    prefixes = list(fingerprint_prefixes(tokenizers["byte_level"]))
+    honest = {
+        **dict.fromkeys(HANDSHAKE_FIELDS, "same"),
+        "vocabulary_fingerprint": prefixes[0],
+        "vocabulary_prefixes": prefixes,
+        "vocab_size": 300,
+    }
+    compare({Party.DEVICE: honest, Party.CLOUD: honest})
+    for size in (1, 299):
+        with pytest.raises(ClusterError, match="same vocabulary"):
+            compare({Party.DEVICE: honest, Party.CLOUD: {**honest, "vocab_size": size}})
 
 
 def test_options_of_encoding_do_not_count(tokenizers: dict[str, Tokenizer]) -> None:
