@@ -235,14 +235,21 @@ async def test_a_stranger_cannot_announce_a_long_frame(
     writer.close()
 
 
+async def cloud_with_room_for(
+    num_strangers: int, directory: str, monkeypatch: pytest.MonkeyPatch
+) -> tuple[Recorder, Endpoint]:
+    """A listening cloud that keeps so many connections without a proof, and where it listens."""
+    monkeypatch.setattr(sockets, "DIAL_LIMIT_S", 100.0)
+    monkeypatch.setattr(sockets, "MAX_UNPROVEN", num_strangers)
+    cloud = Recorder(QUEUE, directory, host="127.0.0.1")
+    return cloud, await cloud.plane.start()
+
+
 async def test_connections_without_a_proof_are_bounded(
     directory: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The oldest makes room, so that a flood of strangers keeps nobody out."""
-    monkeypatch.setattr(sockets, "DIAL_LIMIT_S", 100.0)
-    monkeypatch.setattr(sockets, "MAX_UNPROVEN", 8)
-    cloud = Recorder(QUEUE, directory, host="127.0.0.1")
-    endpoint = await cloud.plane.start()
+    cloud, endpoint = await cloud_with_room_for(8, directory, monkeypatch)
     strangers = [await dial_raw(endpoint) for _ in range(30)]
     await asyncio.wait_for(asyncio.gather(*(reader_end(reader) for reader, _ in strangers[:22])), 60)
     assert cloud.plane.num_connections == 8
@@ -256,10 +263,7 @@ async def test_connections_without_a_proof_are_bounded(
 async def test_connections_without_a_proof_are_bounded_where_all_come_at_once(
     directory: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sockets, "DIAL_LIMIT_S", 100.0)
-    monkeypatch.setattr(sockets, "MAX_UNPROVEN", 8)
-    cloud = Recorder(QUEUE, directory, host="127.0.0.1")
-    endpoint = await cloud.plane.start()
+    cloud, endpoint = await cloud_with_room_for(8, directory, monkeypatch)
     assert endpoint.port is not None
     strangers = [socket.create_connection(("127.0.0.1", endpoint.port)) for _ in range(100)]
     await until(lambda: cloud.plane.num_turned_away >= 92 and cloud.plane.num_connections == 8)
