@@ -22,7 +22,7 @@ from functools import cached_property
 from typing import Any, ClassVar, TypeVar
 
 from tandem.config.schema import Config
-from tandem.errors import ProtocolError, TandemError, describe_origin
+from tandem.errors import CallError, ProtocolError, TandemError, describe_origin
 from tandem.messages import DecoderFailed, decode, decode_link, encode
 from tandem.protocol.outbox import ActorKind, Send
 from tandem.protocol.routes import MAX_REASON_CHARS
@@ -109,6 +109,17 @@ class SiteActor:
         bus.join(self.name, self.receive)
 
     # ---- control plane ---------------------------------------------------------------------------------------
+
+    async def call(self, method: str, *arguments: Any) -> Any:
+        """What a method returns. Raises its TandemError, or CallError for whatever else went wrong."""
+        try:
+            return await getattr(self, method)(*arguments)
+        except TandemError:
+            raise
+        except Exception as error:
+            raise CallError(
+                f"{self.place} failed on the call {method!r} with {type(error).__name__}; see its log."
+            ) from error
 
     async def bind(self) -> Endpoint:
         """Open this actor's end of the data plane and return its address."""

@@ -16,9 +16,7 @@ from typing import Any
 import ray
 from ray.exceptions import RayError
 
-from tandem.actors.base import ActorStatistics
 from tandem.errors import CallError, TandemError
-from tandem.transport.port import Endpoint
 
 LOOK_AFTER_S = 1.0
 """A call that takes so long looks whether this machine's node is there still, and then again after as long."""
@@ -28,10 +26,7 @@ NODE_ENDED = "This machine's Ray node and its actors have ended; run `tandem dow
 
 @dataclass(frozen=True, slots=True)
 class RayActor:
-    """An actor on Ray. Its methods, those of an `ActorPort`, raise what the actor raised, or CallError if it is lost.
-
-    What Ray raises is the cause of a CallError.
-    """
+    """An actor on Ray, as an `ActorPort`: what Ray raises is the cause of a CallError."""
 
     process: Any  # Ray handle
     role: str = ""  # of one that shares the process, a SharedProcess
@@ -43,54 +38,11 @@ class RayActor:
         return getattr(self.process, method).remote(*arguments)
 
     async def call(self, method: str, *arguments: Any) -> Any:
-        """Call a method by name."""
+        """What a method returns. Raises the actor's TandemError, or CallError if it is lost."""
         try:
             return await while_node_runs(self.start(method, *arguments))
         except RayError as error:
             raise unwrap(error) from error
-
-    async def prepare(self) -> dict[str, Any]:
-        """Load what takes time; returns a description of what was loaded."""
-        return dict(await self.call("prepare"))
-
-    async def describe(self) -> dict[str, Any]:
-        """The description that `prepare` returned."""
-        return dict(await self.call("describe"))
-
-    async def bind(self) -> Endpoint:
-        """Open the actor's end of the data plane and return its address."""
-        endpoint: Endpoint = await self.call("bind")
-        return endpoint
-
-    async def endpoint(self) -> Endpoint:
-        """The address that `bind` returned."""
-        endpoint: Endpoint = await self.call("endpoint")
-        return endpoint
-
-    async def connect_peers(self, endpoints: list[Endpoint]) -> None:
-        """Connect to those of `endpoints` that the actor dials."""
-        await self.call("connect_peers", endpoints)
-
-    async def forget_sessions(self) -> None:
-        """The draft queue that began them is no more."""
-        await self.call("forget_sessions")
-
-    async def tokenizer_json(self) -> str:
-        """The tokenizer of a decoder's model, as JSON."""
-        return str(await self.call("tokenizer_json"))
-
-    async def set_tokenizer(self, tokenizer_json: str) -> None:
-        """Give a draft queue its decoder's tokenizer."""
-        await self.call("set_tokenizer", tokenizer_json)
-
-    async def statistics(self) -> ActorStatistics:
-        """The actor's counters."""
-        statistics: ActorStatistics = await self.call("statistics")
-        return statistics
-
-    async def close(self) -> None:
-        """Stop tasks and connections."""
-        await self.call("close")
 
 
 RayActors = Mapping[str, RayActor]

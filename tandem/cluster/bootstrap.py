@@ -8,7 +8,7 @@ import os
 import secrets
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
@@ -25,23 +25,44 @@ from tandem.cluster.attach import attach, attached, wait_for_roles
 from tandem.cluster.launch import PartyLost, close_actors, create_party, find_party, runtime_for
 from tandem.cluster.nodes import Host, NodeInfo
 from tandem.cluster.registry import find_address
-from tandem.cluster.site import RaySite
 from tandem.cluster.table import collect_status, explain_loss, is_supervised
 from tandem.config.schema import Config
 from tandem.errors import CallError, ClusterError, TandemError
-from tandem.sites.port import ActorClasses, Deployment, Progress
+from tandem.sites.port import ActorClasses, Deployment, Progress, SitePort
 from tandem.sites.startup import (
     check_files,
     compare,
     connect_parties,
     describe,
-    say_who_adds_nothing,
+    note_pairing,
     start_together,
-    warn_of_drafter,
 )
 
 AGAIN_S = 0.5
 """Between two attempts to find a party that is being started again."""
+
+
+class RaySite(SitePort):
+    """A party on Ray, whose actors are found again after one of them has died: it may have been replaced."""
+
+    def __init__(self, actors: RayActors, find: Callable[[], RayActors] | None = None) -> None:
+        """find: None where nobody replaces them. Raises TandemError while that has not been done."""
+        self._actors, self._find = actors, find
+        self._has_lost = False
+
+    async def call(self, role: str, method: str, *arguments: Any) -> Any:
+        """As every site's."""
+        if self._has_lost and self._find is not None:
+            try:
+                self._actors = self._find()
+            except TandemError as error:
+                raise CallError(str(error)) from None
+            self._has_lost = False
+        try:
+            return await self._actors[role].call(method, *arguments)
+        except CallError as error:
+            self._has_lost = self._has_lost or isinstance(error.__cause__, RayActorError)
+            raise
 
 
 @dataclass(kw_only=True)
@@ -110,8 +131,7 @@ def launch(
     with _undo_on_failure(cluster):
         _start_nodes(cluster, runtime, environment, hosts, actor_classes or {}, progress)
         cluster.described = cluster.loop.run(start_together(cluster.actors, config, progress))
-        warn_of_drafter(cluster.described, progress)
-        say_who_adds_nothing(config, cluster.described, progress)
+        note_pairing(config, cluster.described, progress)
     return cluster
 
 
@@ -127,8 +147,7 @@ def connect(address: str | None, config: Config, progress: Progress) -> Cluster:
         cluster.undo.enter_context(attached(address, config))
         _find_parties(cluster, config, progress)
     progress(f"parties: connected at {address}")
-    warn_of_drafter(cluster.described, progress)
-    say_who_adds_nothing(config, cluster.described, progress)
+    note_pairing(config, cluster.described, progress)
     return cluster
 
 

@@ -129,7 +129,7 @@ async def close_actors(parties: Mapping[str, RayActors]) -> None:
     """Close the actors' tasks and connections, then stop the actors."""
     with contextlib.suppress(TandemError, TimeoutError):
         every = [actor for actors in parties.values() for actor in actors.values()]
-        await asyncio.wait_for(asyncio.gather(*(actor.close() for actor in every)), 5.0)
+        await asyncio.wait_for(asyncio.gather(*(actor.call("close") for actor in every)), 5.0)
     for handles in parties.values():
         kill_actors(handles.values())
 

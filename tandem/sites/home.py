@@ -20,7 +20,7 @@ from tandem.joining.identity import client_context
 from tandem.joining.join_link import JoinLink
 from tandem.sites.local import LocalDeployment
 from tandem.sites.port import ActorClasses, Progress
-from tandem.sites.startup import check_files, compare, say_who_adds_nothing, warn_of_drafter
+from tandem.sites.startup import check_files, compare, note_pairing
 from tandem.topology import Party
 from tandem.transport.port import Endpoint, PlaneOwner
 from tandem.transport.sockets import SocketPlane
@@ -94,8 +94,7 @@ def join(
     except BaseException:
         device.close()
         raise
-    warn_of_drafter(device.described, progress)
-    say_who_adds_nothing(config, device.described, progress)
+    note_pairing(config, device.described, progress)
     return device
 
 

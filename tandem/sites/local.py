@@ -28,14 +28,8 @@ from tandem.config.parties import check_one_decoder
 from tandem.config.schema import Config
 from tandem.errors import CallError, ClusterError, ConfigError, TandemError
 from tandem.protocol.outbox import ROLES, ActorKind, kind_of
-from tandem.sites.port import ActorClasses, Deployment, Progress, SitePort, call
-from tandem.sites.startup import (
-    check_files,
-    say_who_adds_nothing,
-    start_actors,
-    start_together,
-    warn_of_drafter,
-)
+from tandem.sites.port import ActorClasses, Deployment, Progress, SitePort
+from tandem.sites.startup import check_files, note_pairing, start_actors, start_together
 from tandem.sites.status import ActorState, to_dict
 from tandem.topology import at_start
 from tandem.transport.memory import MemoryNetwork
@@ -117,7 +111,7 @@ class LocalSite(SitePort):
         actor = self.actors.get(role) or self._any(role)
         if actor is None or self._loop.is_closed():
             raise CallError(f"{place} is closed; start it again.")
-        work = call(getattr(actor, method), *arguments)
+        work = actor.call(method, *arguments)
         if asyncio.get_running_loop() is self._loop:
             return await work
         try:
@@ -203,6 +197,5 @@ def launch(
     except BaseException:
         deployment.close()
         raise
-    warn_of_drafter(deployment.described, progress)
-    say_who_adds_nothing(config, deployment.described, progress)
+    note_pairing(config, deployment.described, progress)
     return deployment

@@ -6,20 +6,16 @@ client --SitePort--> LocalSite: on its event loop | RaySite: Ray calls | SocketS
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ParamSpec, Protocol, TypeVar
+from typing import Any, Protocol
 
-from tandem.actors.base import ActorStatistics, SiteActor
+from tandem.actors.base import SiteActor
 from tandem.config.schema import Config
-from tandem.errors import CallError, TandemError
+from tandem.errors import CallError
 from tandem.events import Event, SourcesEvent
 from tandem.protocol.outbox import ActorKind
 from tandem.system.loop_thread import LoopThread
-from tandem.transport.port import Endpoint
-
-P = ParamSpec("P")
-T = TypeVar("T")
 
 Progress = Callable[[str], None]
 """Called with one line for each stage."""
@@ -90,48 +86,14 @@ CALLS = frozenset(
 
 
 class ActorPort(Protocol):
-    """An actor, as the start of its party uses it. A SiteActor is one on its own event loop."""
+    """An actor, as the start of its party uses it: a SiteActor on its own event loop, or a RayActor."""
 
-    async def prepare(self) -> dict[str, Any]:
-        """Load what takes time; returns a description of what was loaded."""
-
-    async def describe(self) -> dict[str, Any]:
-        """The description that `prepare` returned."""
-
-    async def bind(self) -> Endpoint:
-        """Open the actor's end of the data plane and return its address."""
-
-    async def endpoint(self) -> Endpoint:
-        """The address that `bind` returned."""
-
-    async def connect_peers(self, endpoints: list[Endpoint]) -> None:
-        """Connect to those of `endpoints` that the actor dials."""
-
-    async def forget_sessions(self) -> None:
-        """The draft queue that began them is no more."""
-
-    async def statistics(self) -> ActorStatistics:
-        """The actor's counters."""
-
-    async def close(self) -> None:
-        """Stop tasks and connections."""
+    async def call(self, method: str, *arguments: Any) -> Any:
+        """What a method of `SiteActor` returns. Raises its TandemError, or CallError for whatever else went wrong."""
 
 
 Actors = Mapping[str, ActorPort]
 """The actors of one party, by role, such as "retriever" or "decoder-1"."""
-
-
-async def call(method: Callable[P, Awaitable[T]], *arguments: P.args, **named: P.kwargs) -> T:
-    """What an actor's method returns. Raises its TandemError, or CallError for whatever else went wrong."""
-    try:
-        return await method(*arguments, **named)
-    except TandemError:
-        raise
-    except Exception as error:
-        name, place = method.__name__, getattr(getattr(method, "__self__", None), "place", "An actor")
-        raise CallError(
-            f"{place} failed on the call {name!r} with {type(error).__name__}; see its log."
-        ) from error
 
 
 @dataclass(kw_only=True)

@@ -18,7 +18,7 @@ from tandem.engine.tokenizer import common_size
 from tandem.errors import ClusterError
 from tandem.modes.dual import Dual, adds_nothing
 from tandem.protocol.outbox import kind_of
-from tandem.sites.port import Actors, Progress, call
+from tandem.sites.port import Actors, Progress
 from tandem.topology import PAIR, PARTIES, Topology, in_words
 
 STALE_CACHES = (
@@ -73,7 +73,7 @@ async def start_actors(
     """Have the actors of some parties bind, load and connect; returns the descriptions of what they loaded."""
     loaded, start_s = {party: _prepare(actors) for party, actors in parties.items()}, time.monotonic()
     endpoints = await asyncio.gather(
-        *(call(actor.bind) for own in parties.values() for actor in own.values())
+        *(actor.call("bind") for own in parties.values() for actor in own.values())
     )
     progress(f"actors: {len(endpoints)} ready")
     sizes = {party: describe_load(config.party(party)) for party in parties}
@@ -81,9 +81,9 @@ async def start_actors(
     for party, actors in parties.items():
         own = [endpoint for endpoint in endpoints if endpoint.name.startswith(f"{party}/")]
         await asyncio.gather(
-            *(call(actor.connect_peers, own) for role, actor in actors.items() if role != "draft_queue")
+            *(actor.call("connect_peers", own) for role, actor in actors.items() if role != "draft_queue")
         )
-        await call(actors["draft_queue"].connect_peers, own)
+        await actors["draft_queue"].call("connect_peers", own)
     described: dict[str, dict[str, Any]] = {party: {} for party in parties}
     for part in ("retriever", "decoder"):
         for party in parties:
@@ -132,40 +132,42 @@ async def join_actors(actors: Actors, new: Collection[str]) -> None:
     """
     others = {role: actor for role, actor in actors.items() if role not in new}
     loading = _prepare({role: actors[role] for role in new})
-    described = {role: await actor.describe() for role, actor in others.items() if kind_of(role) == "decoder"}
+    described = {
+        role: await actor.call("describe") for role, actor in others.items() if kind_of(role) == "decoder"
+    }
     described |= {role: await future for role, future in loading.items() if kind_of(role) == "decoder"}
     _compare_alike("decoder", described)
     await asyncio.gather(*loading.values())
     if "draft_queue" in new:
-        await asyncio.gather(*(other.forget_sessions() for other in others.values()))
-    endpoints = await asyncio.gather(*(actors[role].bind() for role in new))
-    known = [*endpoints, *await asyncio.gather(*(other.endpoint() for other in others.values()))]
+        await asyncio.gather(*(other.call("forget_sessions") for other in others.values()))
+    endpoints = await asyncio.gather(*(actors[role].call("bind") for role in new))
+    known = [*endpoints, *await asyncio.gather(*(other.call("endpoint") for other in others.values()))]
     for role in new:
-        await actors[role].connect_peers(known)
-    await asyncio.gather(*(other.connect_peers(endpoints) for other in others.values()))
+        await actors[role].call("connect_peers", known)
+    await asyncio.gather(*(other.call("connect_peers", endpoints) for other in others.values()))
     await _give_tokenizer(actors)
 
 
 async def connect_parties(parties: Mapping[str, Actors], topology: Topology = PAIR) -> None:
     """Open the links between the draft queues of these parties, unless they are open already."""
     queues = {party: parties[party]["draft_queue"] for party in topology.parties if party in parties}
-    endpoints = {party: await queues[party].endpoint() for party in topology.dialled if party in queues}
+    endpoints = {party: await queues[party].call("endpoint") for party in topology.dialled if party in queues}
     for party, queue in queues.items():
         if dialled := [endpoints[target] for target in topology.dials_of(party) if target in endpoints]:
-            await queue.connect_peers(dialled)
+            await queue.call("connect_peers", dialled)
 
 
 async def describe(parties: Mapping[str, Actors]) -> dict[str, dict[str, Any]]:
     """Descriptions of what each party has loaded."""
     return {
-        party: await actors["retriever"].describe() | await actors["decoder"].describe()
+        party: await actors["retriever"].call("describe") | await actors["decoder"].call("describe")
         for party, actors in parties.items()
     }
 
 
 def _prepare(actors: Actors) -> dict[str, asyncio.Future[dict[str, Any]]]:
     loading = {
-        role: asyncio.ensure_future(call(actor.prepare))
+        role: asyncio.ensure_future(actor.call("prepare"))
         for role, actor in actors.items()
         if role == "retriever" or kind_of(role) == "decoder"
     }
@@ -176,9 +178,8 @@ def _prepare(actors: Actors) -> dict[str, asyncio.Future[dict[str, Any]]]:
 
 async def _give_tokenizer(actors: Actors) -> None:
     """The draft queue turns tokens into text as its decoders do."""
-    decoder: Any = next(actor for role, actor in actors.items() if kind_of(role) == "decoder")
-    queue: Any = actors["draft_queue"]
-    await queue.set_tokenizer(await decoder.tokenizer_json())
+    decoder = next(actor for role, actor in actors.items() if kind_of(role) == "decoder")
+    await actors["draft_queue"].call("set_tokenizer", await decoder.call("tokenizer_json"))
 
 
 # ---- What parties, and the decoders of one, must have in common ---------------------------------------------
@@ -260,20 +261,15 @@ def _lacks(key: str, known: Mapping[str, Any]) -> bool:
     return key not in known and known.get("factory") == NO_INDEX
 
 
-def say_who_adds_nothing(
-    config: Config, described: Mapping[Any, Mapping[str, Any]], progress: Progress
-) -> None:
-    """Say so where questions will be answered by the device alone, as the cloud has nothing that it lacks."""
-    is_dual = config.decoding.mode == Dual.name
-    if is_dual and adds_nothing(described, config.with_names().cloud.num_documents):
-        progress("cloud: no documents, and the device's model; the device answers by itself")
-
-
-def warn_of_drafter(described: Mapping[Any, Mapping[str, Any]], progress: Progress) -> None:
-    """Say so where the device's drafter was made for another model than the cloud's; answers stay exact."""
+def note_pairing(config: Config, described: Mapping[Any, Mapping[str, Any]], progress: Progress) -> None:
+    """Say so where the device's drafter was made for another model than the cloud's (answers stay exact), and where the
+    device will answer by itself, as the cloud has nothing that it lacks."""
     from tandem.engine.places import find_mismatch
 
     if all(party in described for party in PARTIES) and (
         sentence := find_mismatch(*(described[party] for party in PARTIES))
     ):
         progress(f"drafter: {sentence}")
+    is_dual = config.decoding.mode == Dual.name
+    if is_dual and adds_nothing(described, config.with_names().cloud.num_documents):
+        progress("cloud: no documents, and the device's model; the device answers by itself")

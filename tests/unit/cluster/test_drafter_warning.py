@@ -4,35 +4,32 @@ from __future__ import annotations
 
 from typing import Any
 
-from tandem.sites.startup import warn_of_drafter
+import pytest
+
+from tandem.config.schema import Config
+from tandem.sites.startup import note_pairing
 from tandem.topology import Party
 
-DRAFTER = {
-    "model": "d",
-    "drafter_for": {"target": "big", "fingerprints": {"float32": "aa", "bfloat16": "bb"}},
-}
+CARD = {"drafter_for": {"target": "big", "fingerprints": {"float32": "aa", "bfloat16": "bb"}}}
 
 
-def lines(device: dict[str, Any], cloud: dict[str, Any]) -> list[str]:
+@pytest.mark.parametrize(
+    ("card", "cloud", "is_noted"),
+    [
+        (CARD, {"weights_fingerprint": "cc"}, True),
+        (CARD, {"weights_fingerprint": "aa"}, False),  # its own target, in any precision
+        (CARD, {"weights_fingerprint": "bb"}, False),
+        (CARD, {}, False),  # what is unknown is not
+        ({}, {"weights_fingerprint": "cc"}, False),
+        ({"drafter_for": {}}, {"weights_fingerprint": "cc"}, False),
+    ],
+)
+def test_another_target_is_pointed_out(card: dict[str, Any], cloud: dict[str, Any], is_noted: bool) -> None:
     said: list[str] = []
-    warn_of_drafter({Party.DEVICE: device, Party.CLOUD: cloud}, said.append)
-    return said
-
-
-def test_another_target_is_pointed_out() -> None:
-    (line,) = lines(DRAFTER, {"model": "bigger", "weights_fingerprint": "cc"})
-    assert line == (
+    described = {Party.DEVICE: {"model": "d"} | card, Party.CLOUD: {"model": "bigger"} | cloud}
+    note_pairing(Config(), described, said.append)
+    line = (
         "drafter: The drafter 'd' was made for 'big', whose weights differ from those of the cloud's 'bigger'; "
         "answers are exact, but fewer drafts stand. Train one for it with `tandem draft train`."
     )
-
-
-def test_its_own_target_in_any_precision_is_not() -> None:
-    for fingerprint in ("aa", "bb"):
-        assert lines(DRAFTER, {"model": "big", "weights_fingerprint": fingerprint}) == []
-
-
-def test_what_is_unknown_is_not() -> None:
-    assert lines({"model": "d"}, {"model": "big", "weights_fingerprint": "cc"}) == []
-    assert lines({"model": "d", "drafter_for": {}}, {"model": "big", "weights_fingerprint": "cc"}) == []
-    assert lines(DRAFTER, {"model": "big"}) == []
+    assert said == ([line] if is_noted else [])

@@ -14,7 +14,7 @@ from tandem.actors import ray_handles
 from tandem.actors.base import Runtime
 from tandem.actors.ray_handles import RayActor, while_node_runs
 from tandem.actors.stateless import ProfilerActor
-from tandem.cluster.site import RaySite
+from tandem.cluster.bootstrap import RaySite
 from tandem.config.schema import Config
 from tandem.errors import CallError, ClusterError, QueryError
 from tandem.sites.local import LocalSite
@@ -66,12 +66,9 @@ async def check(actor: Profiler, site: LocalSite) -> None:
 
 
 @pytest.mark.filterwarnings("error")
-def test_calls_on_the_loop_of_the_actor() -> None:
-    async def run() -> None:
-        actor = Profiler()
-        await check(actor, site_of(actor, asyncio.get_running_loop()))
-
-    asyncio.run(run())
+async def test_calls_on_the_loop_of_the_actor() -> None:
+    actor = Profiler()
+    await check(actor, site_of(actor, asyncio.get_running_loop()))
 
 
 @pytest.mark.filterwarnings("error")
@@ -127,17 +124,14 @@ class Raised(RaySystemError):
     cause = QueryError("No.")
 
 
-def test_what_ray_raises_is_a_call_error_or_what_the_actor_raised() -> None:
-    async def run() -> None:
-        assert await RayActor(RayHandle({"a": 1})).describe() == {"a": 1}
-        with pytest.raises(QueryError, match=r"^No\.$"):
-            await RayActor(RayHandle(Raised("x"))).describe()
-        lost = RayActorError("x")
-        with pytest.raises(CallError) as caught:
-            await RayActor(RayHandle(lost)).describe()
-        assert caught.value.__cause__ is lost
-
-    asyncio.run(run())
+async def test_what_ray_raises_is_a_call_error_or_what_the_actor_raised() -> None:
+    assert await RayActor(RayHandle({"a": 1})).call("describe") == {"a": 1}
+    with pytest.raises(QueryError, match=r"^No\.$"):
+        await RayActor(RayHandle(Raised("x"))).call("describe")
+    lost = RayActorError("x")
+    with pytest.raises(CallError) as caught:
+        await RayActor(RayHandle(lost)).call("describe")
+    assert caught.value.__cause__ is lost
 
 
 def test_a_party_that_has_lost_an_actor_is_found_again() -> None:
