@@ -16,12 +16,12 @@ ROOT = Path(__file__).parents[1]
 PACKAGE, LAB = ROOT / "tandem", ROOT / "tandem_lab"
 BUDGETS = {
     "": 960,
-    "actors": 2210,
+    "actors": 2170,
     "adapters": 440,
     "aggregation": 1300,
-    "cli": 4220,
+    "cli": 4200,
     "client": 1550,
-    "cluster": 2020,
+    "cluster": 2000,
     "codecs": 1020,
     "config": 1450,
     "corpora": 110,
@@ -35,7 +35,7 @@ BUDGETS = {
     "retrieval": 3780,
     "scheduler": 470,
     "server": 2310,
-    "sites": 1510,
+    "sites": 1460,
     "system": 380,
     "transport": 1280,
 }

@@ -15,14 +15,10 @@ from typer import Argument, BadParameter, Option
 
 from tandem.cli.options import (
     QUESTION_SETTINGS,
-    AsJson,
-    ConfigFile,
-    Overrides,
+    Output,
     Place,
     Query,
-    Quiet,
-    ShowSources,
-    load_settings,
+    Settings,
     parse_count,
     with_options,
 )
@@ -85,30 +81,26 @@ def ask(
     provisional: Provisional = False,
     concurrency: Concurrency = None,
     place: Place,
-    show_sources: ShowSources = False,
-    quiet: Quiet = False,
-    as_json: AsJson = False,
-    config_file: ConfigFile = None,
-    overrides: Overrides = None,
+    output: Output,
+    settings: Settings,
 ) -> int:
     """Ask a question and stream the answer with its sources; or ask many, and print answers in their order.
 
     With --json many answers are JSON lines, one object each.
     """
     texts = _read_questions(question, file, provisional=provisional)
-    log = StageLog(is_quiet=quiet)
-    config = load_settings(config_file, overrides, log)
-    if not quiet:
+    log = StageLog(is_quiet=output.quiet)
+    config = settings.load(log)
+    if not output.quiet:
         note_toy(config)
     if texts is not None:
         options = {"seed": query.seed, **query.options()}
         with place.open(config, log) as tandem:
             items = tandem.batch(texts, concurrency=concurrency or 8, progress=_progress_of(texts), **options)
-            return _print_items(items, as_json=as_json, is_quiet=quiet)
+            return _print_items(items, as_json=output.as_json, is_quiet=output.quiet)
     assert question is not None
-    shown = {"provisional": provisional, "is_silent": as_json}
-    transcript = stream_answer(question, query, place, config, log, **shown)
-    return print_rest(transcript, show_sources=show_sources, quiet=quiet, as_json=as_json)
+    shown = {"provisional": provisional, "is_silent": output.as_json}
+    return print_rest(stream_answer(question, query, place, config, log, **shown), output)
 
 
 def _read_questions(question: str | None, file: str | None, *, provisional: bool) -> list[str] | None:
@@ -185,14 +177,15 @@ def exit_code(transcript: Transcript) -> int:
             return 0
 
 
-def print_rest(transcript: Transcript, *, show_sources: bool, quiet: bool, as_json: bool) -> int:
+def print_rest(transcript: Transcript, output: Output) -> int:
     """Sources and statistics, or everything as JSON; returns the exit code. Raises QueryError as `exit_code`."""
-    if as_json:
+    if output.as_json:
         print_json(transcript.as_dict())
+        return exit_code(transcript)
     code = exit_code(transcript)
-    if not as_json and (show_sources or not quiet):
-        emit("\nSources", *transcript.source_lines(with_passages=show_sources), sep="\n")
-    if not as_json and not quiet:
+    if output.show_sources or not output.quiet:
+        emit("\nSources", *transcript.source_lines(with_passages=output.show_sources), sep="\n")
+    if not output.quiet:
         emit("\nStatistics", *transcript.statistics_lines(), sep="\n")
     return code
 

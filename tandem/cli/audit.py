@@ -8,12 +8,10 @@ from tandem.cli.ask import QuestionArgument
 from tandem.cli.options import (
     QUESTION_SETTINGS,
     AsJson,
-    ConfigFile,
     Filters,
     Join,
-    Overrides,
     Seed,
-    load_settings,
+    Settings,
     merge_filters,
     with_options,
 )
@@ -37,8 +35,7 @@ def audit(
     filters: Filters = None,
     join: Join = None,
     as_json: AsJson = False,
-    config_file: ConfigFile = None,
-    overrides: Overrides = None,
+    settings: Settings,
 ) -> int:
     """Ask a question, and list what left the device for it: every kind of bytes, how many items, how many bytes.
 
@@ -47,7 +44,7 @@ def audit(
     """
     check_question(question)
     log = StageLog(is_quiet=as_json)
-    config = load_settings(config_file, overrides, log)
+    config = settings.load(log)
     if config.is_federated:
         raise ConfigError(
             '`tandem audit` counts what a device sends, but decoding.mode is "federated"; choose "dual" or '

@@ -13,11 +13,9 @@ from typing import TYPE_CHECKING
 from tandem.cli.ask import note_toy
 from tandem.cli.options import (
     QUESTION_SETTINGS,
-    ConfigFile,
-    Overrides,
     Place,
     Query,
-    load_settings,
+    Settings,
     with_options,
 )
 from tandem.cli.output import StageLog, emit, warn
@@ -37,14 +35,14 @@ WELCOME = "Ask a question; /help lists the commands, /quit or Ctrl-D leaves."
 
 
 @with_options(*QUESTION_SETTINGS, models=True, documents=True)
-def chat(*, query: Query, place: Place, config_file: ConfigFile = None, overrides: Overrides = None) -> int:
+def chat(*, query: Query, place: Place, settings: Settings) -> int:
     """Ask one question after the other; each answer is context for the next question.
 
     Documents are retrieved for every question separately. Lines that begin with / are commands: /sources and /stats of
     the last answer, /reset for a new conversation, /help, /quit. Ctrl-C cancels an answer, Ctrl-D leaves.
     """
     log = StageLog()
-    config = load_settings(config_file, overrides, log)
+    config = settings.load(log)
     note_toy(config)
     with place.open(config, log) as tandem:
         return Chat(tandem, query, config.decoding).run()

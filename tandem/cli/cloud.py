@@ -14,9 +14,7 @@ from typer import Argument, Option
 from tandem.cli.options import (
     LOOPBACK,
     AsJson,
-    ConfigFile,
-    Overrides,
-    load_settings,
+    Settings,
     parse_address,
     with_options,
 )
@@ -77,15 +75,15 @@ def serve(
     public: Public = None,
     device: DeviceName = None,
     keys: Keys = None,
-    config_file: ConfigFile = None,
-    overrides: Overrides = None,
+    *,
+    settings: Settings,
 ) -> int:
     """Run the cloud's side until it is stopped, and let the devices of its list join.
 
     For the first device, or with --device, its join link is printed; give it to that device alone.
     """
     log = StageLog()
-    config = load_settings(config_file, overrides, log)
+    config = settings.load(log)
     folder = keys or _default_folder()
     host, port = listen or (LOOPBACK, DEFAULT_PORT)
     from tandem.sites.host import Address, served

@@ -5,12 +5,12 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, BadParameter, Option
 
-from tandem.cli.options import ConfigFile, Overrides, load_settings, with_options
+from tandem.cli.options import Settings, with_options
 from tandem.cli.output import StageLog, emit
 from tandem.cli.usage import this_command
 from tandem.corpora import example_question
@@ -61,8 +61,8 @@ def up(
     token_file: TokenFile = None,
     node_only: NodeOnly = False,
     runtime: Runtime = None,
-    config_file: ConfigFile = None,
-    overrides: Overrides = None,
+    *,
+    settings: Settings,
 ) -> int:
     """Start this machine's node of a cluster, as one of its parties, in the background.
 
@@ -74,8 +74,7 @@ def up(
     from tandem.cluster import credentials, registry
 
     log = StageLog()
-    settings = [] if runtime is None else [f"cluster.runtime={runtime}"]
-    config = load_settings(config_file, [*(overrides or ()), *settings], log)
+    config = settings.load(log, *([] if runtime is None else [f"cluster.runtime={runtime}"]))
     config.require_cluster("`tandem up`")
     if party not in config.parties:
         raise BadParameter(f"PARTY must be {' or '.join(config.parties)} (got {party!r})")
@@ -92,7 +91,7 @@ def up(
     if node_only:
         emit(f"It has no actors; `tandem up {party}` on one of the {party}'s machines starts them.")
     else:
-        _print_hints(entry, config, config_file)
+        _print_hints(entry, config, settings.config_file)
     return 0
 
 
@@ -172,7 +171,7 @@ def _start(
     node = attach.start_node(party, join=join, config=config)
     try:
         settings = start_settings(config, party)
-        entry = registry.Entry(party=party, node=asdict(node), token=token, settings=settings)
+        entry = registry.Entry(party=party, node=node, token=token, settings=settings)
         registry.register(entry)
         log(f"node: {party} at {node.address}")
         attach.attach(node.address, config)
@@ -249,7 +248,6 @@ def down() -> int:
 def _stop(entry: Entry) -> None:
     """Stop a node by its recorded process, and forget it."""
     from tandem.cluster import attach, registry
-    from tandem.cluster.nodes import NodeInfo
 
-    attach.stop_node(NodeInfo(**entry.node))
+    attach.stop_node(entry.node)
     registry.unregister(entry.party)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tandem.cli.options import ConfigFile, Overrides, load_settings
+from tandem.cli.options import Settings, with_options
 from tandem.cli.output import emit
 
 HEADER = """\
@@ -10,7 +10,8 @@ HEADER = """\
 # Use: tandem ask --config FILE; a file called tandem.toml is used from its own folder without that."""
 
 
-def config(config_file: ConfigFile = None, overrides: Overrides = None) -> int:
+@with_options()
+def config(settings: Settings) -> int:
     """Print the settings as TOML, each with its meaning."""
-    emit(HEADER, load_settings(config_file, overrides).to_toml(), sep="\n\n", end="")
+    emit(HEADER, settings.load().to_toml(), sep="\n\n", end="")
     return 0

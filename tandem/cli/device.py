@@ -7,12 +7,12 @@ import threading
 
 from typer import BadParameter
 
-from tandem.cli.options import ConfigFile, Join, Overrides, load_settings, with_options
+from tandem.cli.options import Join, Settings, with_options
 from tandem.cli.output import StageLog
 
 
 @with_options(models=True)
-def device(join: Join = None, config_file: ConfigFile = None, overrides: Overrides = None) -> int:
+def device(join: Join = None, *, settings: Settings) -> int:
     """Run the device until it is stopped, joined to a cloud; `tandem ask` and `chat` find it on this machine.
 
     It keeps models, index and link, so that a question costs no start. Only commands of this user reach it.
@@ -20,7 +20,7 @@ def device(join: Join = None, config_file: ConfigFile = None, overrides: Overrid
     if join is None:
         raise BadParameter("`tandem device` needs --join LINK; `tandem cloud serve` prints one.")
     log = StageLog()
-    config = load_settings(config_file, overrides, log)
+    config = settings.load(log)
     from tandem.cluster.start_settings import start_settings
     from tandem.joining.join_link import read_link
     from tandem.sites.home import join as join_cloud

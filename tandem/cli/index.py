@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 from typer import Argument, BadParameter, Option
 
 from tandem.actors.loading import drop_stale_caches
-from tandem.cli.options import AsJson, ConfigFile, Overrides, PartyArgument, load_settings
+from tandem.cli.options import AsJson, PartyArgument, Settings, with_options
 from tandem.cli.output import StageLog, emit, plural, print_json, progress_bar, warn
 from tandem.errors import ConfigError, RetrievalError
 from tandem.system.file_kinds import COMMON, as_text
@@ -64,6 +64,7 @@ PrecomputeKv = Annotated[
 ]
 
 
+@with_options()
 def index(
     party: PartyArgument,
     path: SourcePath = None,
@@ -74,8 +75,8 @@ def index(
     factory: Factory = None,
     precompute_kv: PrecomputeKv = False,
     as_json: AsJson = False,
-    config_file: ConfigFile = None,
-    overrides: Overrides = None,
+    *,
+    settings: Settings,
 ) -> int:
     """Index one party's documents, or bring their index up to date.
 
@@ -89,8 +90,7 @@ def index(
     if replace and path is None:
         raise BadParameter("--replace needs a PATH")
     log = StageLog(is_quiet=as_json)
-    extra = [f"retrieval.factory={factory}"] if factory else []
-    config = load_settings(config_file, [*(overrides or ()), *extra], log)
+    config = settings.load(log, *([f"retrieval.factory={factory}"] if factory else []))
     configured = config.party(party).index_folder
     folder = Path(out).expanduser().absolute() if out else configured or index_folder(party)
     config = replace_settings(config, {party: {"index": str(folder)}})
@@ -106,7 +106,7 @@ def index(
         values = {"kv": asdict(caches)} if caches else {}
         print_json({"party": party, "directory": str(folder), **asdict(report), **values})
         return 0
-    is_named = any(text.startswith(f"{party}.index") for text in overrides or ())
+    is_named = any(text.startswith(f"{party}.index") for text in settings.overrides or ())
     _print_report(report, party, folder, is_in_settings=folder == configured and not is_named)
     if caches:
         _print_caches(caches)

@@ -110,19 +110,8 @@ def merge_filters(filters: Iterable[tuple[str, str, str]]) -> dict[str, dict[str
 PartyArgument = Annotated[
     Party, Argument(metavar="PARTY", parser=parse_party, help="device or cloud", show_default=False)
 ]
-ConfigFile = Annotated[
-    str | None,
-    Option(
-        "--config", metavar="FILE", help="settings (default: tandem.toml in this folder, if there is one)"
-    ),
-]
-Overrides = Annotated[
-    list[str] | None,
-    Option("--set", metavar="K=V", help="one setting, as section.key=value; may be repeated"),
-]
 AsJson = Annotated[bool, Option("--json", help="print one JSON object")]
 Quiet = Annotated[bool, Option("--quiet", help="print only the answer")]
-ShowSources = Annotated[bool, Option("--show-sources", help="print the passages that this side's model read")]
 Seed = Annotated[
     int | None, Option(metavar="N", parser=parse_seed, help="repeat an answer exactly (default: a new seed)")
 ]
@@ -145,6 +134,48 @@ Join = Annotated[
         help="run the device here and join the cloud of this link, or of the file that holds it (`tandem cloud serve`)",
     ),
 ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """A group of options: the settings of a command. Those that are options of their own come in `overrides`."""
+
+    config_file: Annotated[
+        str | None,
+        Option(
+            "--config", metavar="FILE", help="settings (default: tandem.toml in this folder, if there is one)"
+        ),
+    ] = None
+    overrides: Annotated[
+        list[str] | None,
+        Option("--set", metavar="K=V", help="one setting, as section.key=value; may be repeated"),
+    ] = None
+
+    def load(self, log: Callable[[str], None] | None = None, *more: str) -> Config:
+        """The settings of a command line: --config, or tandem.toml in this folder; then --set, then `more` of that.
+
+        log: receives the name of the file. Raises ConfigError.
+        """
+        from tandem.config.schema import Config
+
+        file = self.config_file
+        if file is None and Path(CONFIG_NAME).is_file():
+            file = CONFIG_NAME
+        config = Config.load(file, [*(self.overrides or ()), *more])
+        if file is not None and log is not None:
+            log(f"settings: {file}")
+        return config
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Output:
+    """A group of options: how much of one answer is printed."""
+
+    show_sources: Annotated[
+        bool, Option("--show-sources", help="print the passages that this side's model read")
+    ] = False
+    quiet: Quiet = False
+    as_json: AsJson = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,25 +254,6 @@ class Place:
         )
 
 
-def load_settings(
-    file: str | None,
-    overrides: Sequence[str] | None,
-    log: Callable[[str], None] | None = None,
-) -> Config:
-    """The settings of a command line: --config, or tandem.toml in this folder; then --set.
-
-    log: receives the name of the file. Raises ConfigError.
-    """
-    from tandem.config.schema import Config
-
-    if file is None and Path(CONFIG_NAME).is_file():
-        file = CONFIG_NAME
-    config = Config.load(file, overrides or ())
-    if file is not None and log is not None:
-        log(f"settings: {file}")
-    return config
-
-
 # ---- settings as options -------------------------------------------------------------------------------------
 
 
@@ -254,8 +266,8 @@ class SettingOption(NamedTuple):
 
 
 def with_options(*keys: str, models: bool = False, documents: bool = False) -> Callable[[Command], Command]:
-    """Give a command one option for each of these settings, which reach it in `overrides` as if they came by --set;
-    and for each parameter whose type is a dataclass, a group of options, one option per field.
+    """Give a command one option for each of these settings, which reach its `Settings` as if they came by --set; and
+    for each parameter whose type is a dataclass, a group of options, one option per field.
 
     keys: "section.name", or "section" for all of a section. models: --model and its like. documents: --num-documents.
     """

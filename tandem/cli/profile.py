@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, BadParameter, Option
 
-from tandem.cli.options import AsJson, ConfigFile, Overrides, load_settings, parse_count, with_options
+from tandem.cli.options import AsJson, Settings, parse_count, with_options
 from tandem.cli.output import StageLog, emit, plural, print_json, progress_bar
 from tandem.errors import TandemError, install_line
 from tandem.topology import PARTIES, Party
@@ -81,12 +81,12 @@ def profile(
     force: Force = False,
     plot: Plot = None,
     as_json: AsJson = False,
-    config_file: ConfigFile = None,
-    overrides: Overrides = None,
+    *,
+    settings: Settings,
 ) -> int:
     """Measure how long a party's model takes per token on this machine."""
     log = StageLog(is_quiet=as_json)
-    config = load_settings(config_file, overrides, log)
+    config = settings.load(log)
     target = None if plot is None else _plot_target(plot)
     results = {}
     for party in PARTIES if name == "both" else (Party(name),):

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from tandem.cli.ask import noting_kept, print_rest
 from tandem.cli.options import (
-    AsJson,
-    ConfigFile,
-    Overrides,
+    Output,
     Place,
-    Quiet,
-    ShowSources,
-    load_settings,
+    Settings,
     with_options,
 )
 from tandem.cli.output import StageLog
@@ -22,11 +18,8 @@ from tandem.cli.transcript import Transcript
 def resume(
     *,
     place: Place,
-    show_sources: ShowSources = False,
-    quiet: Quiet = False,
-    as_json: AsJson = False,
-    config_file: ConfigFile = None,
-    overrides: Overrides = None,
+    output: Output,
+    settings: Settings,
 ) -> int:
     """Go on with the newest answer that `tandem ask` could not finish, or not with all parties, from its tokens.
 
@@ -35,12 +28,12 @@ def resume(
     """
     from tandem.client.resume import Unfinished
 
-    log = StageLog(is_quiet=quiet)
-    config = load_settings(config_file, overrides, log)
+    log = StageLog(is_quiet=output.quiet)
+    config = settings.load(log)
     unfinished = Unfinished.find()
     spec = unfinished.spec
     log(f"answer: going on after {unfinished.num_tokens} tokens")
     transcript = Transcript.create(spec.query, spec.seed, spec.only, spec.decoding)
     with place.open(config, log) as tandem, noting_kept(transcript, log):
-        follow(tandem.stream_resumed(unfinished), transcript, log, is_silent=as_json)
-    return print_rest(transcript, show_sources=show_sources, quiet=quiet, as_json=as_json)
+        follow(tandem.stream_resumed(unfinished), transcript, log, is_silent=output.as_json)
+    return print_rest(transcript, output)

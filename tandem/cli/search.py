@@ -9,12 +9,11 @@ from typer import Argument, BadParameter, Option
 
 from tandem.cli.options import (
     AsJson,
-    ConfigFile,
-    Overrides,
     PartyArgument,
-    load_settings,
+    Settings,
     merge_filters,
     parse_count,
+    with_options,
 )
 from tandem.cli.output import (
     StageLog,
@@ -64,6 +63,7 @@ Conditions = Annotated[
 Full = Annotated[bool, Option("--full", help="print whole passages, not their first lines")]
 
 
+@with_options()
 def search(
     party: PartyArgument,
     question: QuestionArgument,
@@ -71,8 +71,8 @@ def search(
     conditions: Conditions = None,
     full: Full = False,
     as_json: AsJson = False,
-    config_file: ConfigFile = None,
-    overrides: Overrides = None,
+    *,
+    settings: Settings,
 ) -> int:
     """Show which passages of one party's documents a question finds.
 
@@ -80,7 +80,7 @@ def search(
     """
     check_question(question)
     log = StageLog(is_quiet=as_json)
-    config = load_settings(config_file, overrides, log)
+    config = settings.load(log)
     filter = merge_filters((party, key, value) for key, value in conditions or ()).get(f"{party}_filter")
     count = num_documents or config.party(party).num_documents or 1
     hits = _find(party, config, question, count, filter, log)

@@ -13,10 +13,8 @@ from tandem.cli.ask import note_toy
 from tandem.cli.options import (
     LOOPBACK,
     QUESTION_SETTINGS,
-    ConfigFile,
-    Overrides,
     Place,
-    load_settings,
+    Settings,
     parse_address,
     with_options,
 )
@@ -59,8 +57,7 @@ def serve(
     api_key_file: KeyFile = None,
     log_json: LogJson = False,
     place: Place,
-    config_file: ConfigFile = None,
-    overrides: Overrides = None,
+    settings: Settings,
 ) -> int:
     """Serve answers over HTTP until it is stopped: OpenAI's interface, Tandem's typed events, and a page.
 
@@ -73,7 +70,7 @@ def serve(
     host, port = listen or (LOOPBACK, DEFAULT_PORT)
     key = access.load_key(api_key_file)
     access.check_listener(host, key)
-    config = load_settings(config_file, overrides, log)
+    config = settings.load(log)
     if not log_json:
         note_toy(config)
     from tandem.server import app, document_store, logs, runner

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Option
 
-from tandem.cli.options import AsJson, ConfigFile, Overrides, load_settings
+from tandem.cli.options import AsJson, Settings, with_options
 from tandem.cli.output import StageLog, emit, plural, print_json
 from tandem.corpora import describe_model
 from tandem.topology import Party
@@ -26,19 +26,20 @@ All = Annotated[bool, Option("--all", help="show every counter of every actor")]
 DAY_S = 86_400
 
 
+@with_options()
 def status(
     address: ClusterAddress = None,
     show_all: All = False,
     as_json: AsJson = False,
-    config_file: ConfigFile = None,
-    overrides: Overrides = None,
+    *,
+    settings: Settings,
 ) -> int:
     """Show nodes, models, indexes and actors, dead ones included; exits with 1 if there are any.
 
     Of the cluster that is named, or else of the device or the cluster that runs here.
     """
     log = StageLog(is_quiet=as_json)
-    config = load_settings(config_file, overrides)
+    config = settings.load()
     state = read_state(address or config.cluster.address, config, log)
     if as_json:
         print_json(state)

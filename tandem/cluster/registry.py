@@ -12,13 +12,12 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 import psutil
 
-from tandem.cluster.nodes import is_listening
+from tandem.cluster.nodes import NodeInfo, is_listening
 from tandem.cluster.start_settings import explain_ignored
 from tandem.config.schema import Config
 from tandem.errors import ClusterError
@@ -35,24 +34,24 @@ class Entry:
     """One running node of this machine."""
 
     party: str
-    node: dict[str, Any]  # fields of the NodeInfo; at least address and pid
+    node: NodeInfo
     token: str | None  # of the cluster; None where the user's environment provides it
     settings: dict[str, str] = field(default_factory=dict)  # see `start_settings`
 
     @property
     def address(self) -> str:
         """The address of the cluster, host:port."""
-        return str(self.node["address"])
+        return self.node.address
 
     @property
     def pid(self) -> int:
         """The id of the node's first process."""
-        return int(self.node["pid"])
+        return self.node.pid
 
     @property
     def is_head(self) -> bool:
         """Whether the node holds its cluster together, so that it has to stop last."""
-        return bool(self.node.get("directory"))
+        return bool(self.node.directory)
 
 
 def token_file(party: str) -> Path:
@@ -82,7 +81,7 @@ def register(entry: Entry) -> None:
     Raises ConfigError where it cannot be written; what was recorded before stays.
     """
     content = {
-        "node": entry.node,
+        "node": asdict(entry.node),
         "token": entry.token,
         "settings": entry.settings,
         "started_s": _seconds_after_boot(entry.pid),
@@ -166,7 +165,9 @@ def _read(party: str) -> tuple[Entry, bool] | None:
     try:
         content = json.loads(_entry_file(party).read_text("utf-8"))
         settings = dict(content["settings"])
-        entry = Entry(party=party, node=dict(content["node"]), token=content["token"], settings=settings)
+        entry = Entry(
+            party=party, node=NodeInfo(**content["node"]), token=content["token"], settings=settings
+        )
         started_s = content["started_s"]
         is_running = started_s is not None and _seconds_after_boot(entry.pid) == started_s
         return (entry, is_running) if entry.address else None

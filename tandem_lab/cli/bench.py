@@ -16,7 +16,7 @@ from typing import Annotated, Any, TypeVar, cast
 import typer
 from typer.core import TyperCommand
 
-from tandem.cli.options import ConfigFile, Overrides, load_settings, parse_count, with_options
+from tandem.cli.options import Settings, parse_count, with_options
 from tandem.cli.output import StageLog
 from tandem.config.parties import MIN_WORKERS
 from tandem.config.schema import Config
@@ -233,8 +233,8 @@ def bench(
     out: Out = None,
     smoke: Smoke = False,
     within: Within = None,
-    config_file: ConfigFile = None,
-    overrides: Overrides = None,
+    *,
+    settings: Settings,
 ) -> int:
     """Measure over the test network (as root): DRAGON's figures (latency, ttft), speculative or federated decoding.
 
@@ -260,7 +260,7 @@ def bench(
         systems=tuple(systems or ()),
         models=cast("Models | None", models),
     )
-    config = suite.configure(load_settings(config_file, overrides))
+    config = suite.configure(settings.load())
     cells = suite.cells(axes, cast("Sequence[Deployment]", deployments or ()), is_smoke=smoke)
     plan = make_plan(suite, cells, config, runs=runs, num_questions=questions, is_smoke=smoke)
     folder = outputs.check_folder("--out", out or f"bench/{suite.name}", (*FILES, *suite.pictures))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tandem.cli.options import AsJson, ConfigFile, Overrides, load_settings, parse_count, with_options
+from tandem.cli.options import AsJson, Settings, parse_count, with_options
 from tandem.cli.output import StageLog, print_json, progress_bar
 from tandem.cli.usage import new_app
 from tandem.errors import ConfigError, install_line
@@ -157,8 +157,8 @@ def lm(
     methods: Methods = DEFAULT_METHODS,
     out: Out = None,
     as_json: AsJson = False,
-    config_file: ConfigFile = None,
-    overrides: Overrides = None,
+    *,
+    settings: Settings,
 ) -> int:
     """Measure the perplexity of a text with the help of documents."""
     from tandem_lab.quality.lm import evaluate_text
@@ -176,7 +176,7 @@ def lm(
     content = read_text(Path(text))
     if not content.strip():
         raise EvaluationError(f"A text to score must hold words, but {text} holds none; use another.")
-    config = load_settings(config_file, overrides, log=log)
+    config = settings.load(log)
     corpus = None if documents is None else Path(documents)
     with progress_bar("index", is_quiet=as_json) as advance:
         parties = load(config, corpus, log, advance)
@@ -209,8 +209,8 @@ def qa(
     max_new_tokens: MaxNewTokens = None,
     out: Out = None,
     as_json: AsJson = False,
-    config_file: ConfigFile = None,
-    overrides: Overrides = None,
+    *,
+    settings: Settings,
 ) -> int:
     """Measure how many questions are answered right, and what an answer costs."""
     from tandem_lab.quality.document_sets import Counts
@@ -221,7 +221,7 @@ def qa(
     from tandem_lab.training.bundle import QUESTIONS
 
     log = StageLog(is_quiet=as_json)
-    config = _limit_answers(load_settings(config_file, overrides, log=log), max_new_tokens)
+    config = _limit_answers(settings.load(log), max_new_tokens)
     is_household = questions is None and all(config.party(party).index == "household" for party in PARTIES)
     methods_ = select_methods(
         methods or (HOUSEHOLD_METHODS if is_household else DEFAULT_METHODS), answers=True

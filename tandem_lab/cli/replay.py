@@ -16,9 +16,7 @@ import typer
 
 from tandem.cli.options import (
     AsJson,
-    ConfigFile,
-    Overrides,
-    load_settings,
+    Settings,
     with_options,
 )
 from tandem.cli.output import StageLog, json_safe, plural, print_json
@@ -58,12 +56,12 @@ def replay(
     out: Out = "replay",
     within: Within = None,
     as_json: AsJson = False,
-    config_file: ConfigFile = None,
-    overrides: Overrides = None,
+    *,
+    settings: Settings,
 ) -> int:
     """Ask questions over a link that follows a trace; record every token (as root)."""
     log = StageLog(is_quiet=as_json)
-    config = load_settings(config_file, overrides, log)
+    config = settings.load(log)
     trace, questions = _load_trace(trace_name), _read_questions(question_file, config)
     tools.require()
     for program in ("ping", "taskset"):

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from tandem.cli.ask import QuestionArgument, exit_code, stream_answer
-from tandem.cli.options import ConfigFile, Overrides, Place, Query, Quiet, load_settings, with_options
+from tandem.cli.options import Place, Query, Quiet, Settings, with_options
 from tandem.cli.output import StageLog, plural
 from tandem.cli.transcript import Transcript
 from tandem.client.batch import check_question
@@ -32,8 +32,7 @@ def timeline(
     query: Query,
     place: Place,
     quiet: Quiet = False,
-    config_file: ConfigFile = None,
-    overrides: Overrides = None,
+    settings: Settings,
 ) -> int:
     """Ask a question and write when each token was drafted, sent, awaited and decided.
 
@@ -47,7 +46,7 @@ def timeline(
     plot_path = None if plot is None else outputs.check_plot("--plot", plot)
     check_question(question)
     log = StageLog(is_quiet=quiet)
-    config = load_settings(config_file, overrides, log)
+    config = settings.load(log)
     transcript = stream_answer(question, query, place, config, log)
     _write(transcript, trace_path, plot_path, log)
     return exit_code(transcript)

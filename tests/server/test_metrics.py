@@ -11,10 +11,11 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import tandem
 from tandem import Config
-from tandem.events import DoneEvent, PeerEvent, SessionStatistics, TokenEvent, WaitEvent
+from tandem.events import DoneEvent, PeerEvent, SessionStatistics, WaitEvent
 from tandem.server.app import find_peers
 from tandem.server.metrics import Metrics, QueryObserver
 from tests.server.running import QUESTION
+from tests.token_events import committed
 
 DASHBOARD = Path(tandem.__file__).parent / "server" / "grafana.json"
 
@@ -106,7 +107,7 @@ def test_waits_losses_and_clients_that_leave_are_counted() -> None:
     query, other = QueryObserver(metrics), QueryObserver(metrics)
     query.on_event(WaitEvent(num_ahead=1))
     query.on_event(PeerEvent(step=0, is_alone=True, party="cloud"))
-    query.on_event(token())
+    query.on_event(committed(0, text="x", cloud_accepted=False, rtt_s=0.25))
     query.on_event(DoneEvent(reason="length", statistics=SessionStatistics(num_tokens=1, degraded_from=0)))
     query.on_end()
     other.on_end()
@@ -119,18 +120,3 @@ def test_waits_losses_and_clients_that_leave_are_counted() -> None:
     assert counted['tandem_queries_total{"reason": "abandoned"}'] == 1
     assert counted["tandem_queries_open{}"] == 0
     assert counted["tandem_link_round_trip_seconds{}"] == 0.25
-
-
-def token() -> TokenEvent:
-    return TokenEvent(
-        step=0,
-        token=1,
-        text="x",
-        device_accepted=True,
-        cloud_accepted=False,
-        aggregator="device",
-        committed_s=0.0,
-        device_decode_s=0.0,
-        cloud_decode_s=0.0,
-        rtt_s=0.25,
-    )

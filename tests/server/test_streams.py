@@ -13,22 +13,13 @@ from tandem.errors import QueryError, TandemError
 from tandem.events import DoneEvent, Event, SessionStatistics, TokenEvent
 from tandem.server.http import ApiError, ClientLeftError, EventStream, while_connected
 from tandem.server.queries import BUFFERED_EVENTS, QueryLimit, RunningQuery
+from tests.token_events import committed
 
 DONE = DoneEvent(reason="eos", statistics=SessionStatistics())
 
 
 def token(step: int) -> TokenEvent:
-    return TokenEvent(
-        step=step,
-        token=step,
-        text=f" {step}",
-        device_accepted=True,
-        cloud_accepted=True,
-        aggregator="device",
-        committed_s=0.0,
-        device_decode_s=0.0,
-        cloud_decode_s=0.0,
-    )
+    return committed(step, text=f" {step}")
 
 
 class Source:

@@ -21,20 +21,11 @@ from tandem.events import (
     collect,
 )
 from tandem.topology import Party
+from tests.token_events import committed
 
 
 def token(step: int, text: str) -> TokenEvent:
-    return TokenEvent(
-        step=step,
-        token=step,
-        text=text,
-        device_accepted=True,
-        cloud_accepted=True,
-        aggregator=Party.DEVICE,
-        committed_s=0.0,
-        device_decode_s=0.0,
-        cloud_decode_s=nan,
-    )
+    return committed(step, text=text)
 
 
 def answer(text: str, *events: Event, degraded_from: int | None = None) -> Answer:

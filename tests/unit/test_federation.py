@@ -16,6 +16,7 @@ from tandem.actors.draft_queue import DraftQueueActor
 from tandem.client.request import build_spec, spec_of
 from tandem.cluster import registry
 from tandem.cluster.launch import plan_processes
+from tandem.cluster.nodes import NodeInfo
 from tandem.cluster.registry import find_local
 from tandem.cluster.start_settings import explain_ignored, start_settings
 from tandem.codecs import RaceLists, codec_of
@@ -295,7 +296,7 @@ def test_a_question_finds_a_cluster_of_its_own_parties(
     monkeypatch.setattr("tandem.cluster.registry.is_listening", lambda address: True)
     state_folder().mkdir(parents=True)
     for party, address in (("device", "127.0.0.1:1"), ("bob", "127.0.0.1:2")):
-        node = {"address": address, "pid": os.getpid()}
+        node = NodeInfo(party, address, os.getpid(), "", "")
         registry.register(registry.Entry(party=party, node=node, token=None))
     assert find_local(config, print) == "127.0.0.1:2"
     assert find_local(Config(), print) == "127.0.0.1:1"

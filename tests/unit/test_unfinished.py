@@ -17,7 +17,8 @@ from tandem import Config
 from tandem.client.request import spec_of
 from tandem.client.resume import MAX_FILES, Origin, Unfinished, keep, origin_of
 from tandem.errors import QueryError
-from tandem.events import DoneEvent, Event, SessionStatistics, SourcesEvent, TokenEvent, collect
+from tandem.events import DoneEvent, Event, SessionStatistics, SourcesEvent, collect
+from tests.token_events import committed
 
 SPEC = replace(spec_of(Config()), session=7, query="Which tea?\nThe green one?", seed=3)
 
@@ -27,20 +28,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where the files are; empty."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     return tmp_path / "tandem" / "unfinished"
-
-
-def token(step: int, number: int) -> TokenEvent:
-    return TokenEvent(
-        step=step,
-        token=number,
-        text="",
-        device_accepted=True,
-        cloud_accepted=True,
-        aggregator="device",
-        committed_s=0.0,
-        device_decode_s=nan,
-        cloud_decode_s=nan,
-    )
 
 
 def create(session: int = SPEC.session, origin: Origin | None = None) -> Unfinished:
@@ -53,7 +40,7 @@ def left(*numbers: int) -> None:
     """A file whose process has died after these tokens."""
     unfinished = create()
     for step, number in enumerate(numbers):
-        unfinished.add(token(step, number))
+        unfinished.add(committed(step, token=number))
     unfinished.close()
 
 
@@ -80,7 +67,7 @@ def loaded(party: str, **changes: str) -> dict[str, dict[str, str]]:
 )
 def test_it_does_not_go_on_with_something_else(now: dict[str, dict[str, str]], difference: str) -> None:
     unfinished = create(origin=origin_of(SPEC, LOADED))
-    unfinished.add(token(0, 5))
+    unfinished.add(committed(0, token=5))
     unfinished.close()
     with pytest.raises(QueryError, match=r"Its 1 tokens stay kept\.$") as refusal:
         Unfinished.find().check_origin(now)
@@ -106,7 +93,7 @@ def test_it_goes_on_before_the_last_token_with_the_same_query(folder: Path) -> N
     assert replace(resumed, session=7, committed=()) == SPEC == found.spec
     assert resumed.session != SPEC.session
     for step, number in enumerate((5, 6, 7, 8)):
-        found.add(token(step, number))
+        found.add(committed(step, token=number))
     found.close()
     assert Unfinished.find().resume().committed == (5, 6, 7), "what the file had is not written again"
 
@@ -124,7 +111,7 @@ def test_a_torn_line_does_not_count(folder: Path, torn: bytes) -> None:
     path.write_bytes(path.read_bytes() + torn)
     found = Unfinished.find()
     assert found.num_tokens == 2
-    found.add(token(2, 9))
+    found.add(committed(2, token=9))
     found.close()
     assert Unfinished.find().num_tokens == 3
 
@@ -178,7 +165,7 @@ def done(reason: str, error: str | None = None) -> DoneEvent:
 
 @pytest.mark.parametrize("reason", ["eos", "stop", "length", "cancelled"])
 def test_nothing_is_left_of_an_answer_that_ended(folder: Path, reason: str) -> None:
-    events = [token(0, 5), done(reason)]
+    events = [committed(0, token=5), done(reason)]
     assert follow(*events) == events
     assert not list(folder.iterdir())
 
@@ -186,7 +173,9 @@ def test_nothing_is_left_of_an_answer_that_ended(folder: Path, reason: str) -> N
 @pytest.mark.parametrize("num_tokens", [0, 1, 2])
 def test_what_came_before_its_reader_left_is_kept(folder: Path, num_tokens: int) -> None:
     async def leave() -> None:
-        events = keep(_events(SOURCES, token(0, 5), token(1, 6), token(2, 7)), create())
+        events = keep(
+            _events(SOURCES, committed(0, token=5), committed(1, token=6), committed(2, token=7)), create()
+        )
         for _ in range(1 + num_tokens):
             await anext(events)
         await events.aclose()
@@ -203,14 +192,14 @@ def test_of_an_answer_that_went_on_alone_the_tokens_of_both_are_kept(
     folder: Path, degraded_from: int
 ) -> None:
     statistics = SessionStatistics(degraded_from=degraded_from)
-    tokens = [token(step, 50 + step) for step in range(4)]
+    tokens = [committed(step, token=50 + step) for step in range(4)]
     assert len(follow(*tokens, DoneEvent(reason="eos", statistics=statistics))) == 5
     if not degraded_from:
         assert not list(folder.iterdir())
         return
     found = Unfinished.find()
     assert found.num_tokens == degraded_from
-    found.add(token(degraded_from, 9))
+    found.add(committed(degraded_from, token=9))
     found.close()
     assert Unfinished.find().resume().committed == tuple(range(50, 50 + degraded_from))
 
@@ -224,12 +213,14 @@ def test_what_a_killed_process_had_begun_to_write_is_removed(folder: Path) -> No
 
 def test_a_query_that_failed_says_what_is_kept(folder: Path) -> None:
     kept = "Its first 2 tokens are kept; `tandem resume` goes on from them."
-    (*_, last) = follow(token(0, 5), token(1, 6), done("failed", "The decoder has stopped."))
+    (*_, last) = follow(
+        committed(0, token=5), committed(1, token=6), done("failed", "The decoder has stopped.")
+    )
     with pytest.raises(QueryError) as failed:
         collect([last], 0)
     assert str(failed.value) == f"The decoder has stopped. {kept}"
     with pytest.raises(QueryError) as lost:
-        follow(token(0, 5), token(1, 6), QueryError("The device has stopped."))
+        follow(committed(0, token=5), committed(1, token=6), QueryError("The device has stopped."))
     assert str(lost.value) == f"The device has stopped. {kept}"
     assert len(list(folder.iterdir())) == 1
     Unfinished.find().remove()
@@ -258,9 +249,9 @@ def test_a_disk_that_is_full_at_the_beginning(folder: Path, caplog: pytest.LogCa
 
 def test_no_token_joins_on_to_what_a_full_disk_took_of_another(folder: Path) -> None:
     unfinished = create()
-    unfinished.add(token(0, 5))
+    unfinished.add(committed(0, token=5))
     (path,) = folder.iterdir()
     with room_for(path.stat().st_size + 2):
-        unfinished.add(token(1, 123))
-    unfinished.add(token(2, 45))
+        unfinished.add(committed(1, token=123))
+    unfinished.add(committed(2, token=45))
     assert list(folder.iterdir()) == []

@@ -5,15 +5,14 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+from collections.abc import Iterable
 from dataclasses import replace
 
 import pytest
 
-from tandem.actors.base import Runtime
 from tandem.actors.draft_queue import EVENTS_KEPT_S, DraftQueueActor
 from tandem.actors.event_log import EventLog
 from tandem.client.request import spec_of
-from tandem.config.schema import Config
 from tandem.corpora import WEIGHTS
 from tandem.engine.tokenizer import Detokenizer, StopRule
 from tandem.events import (
@@ -26,7 +25,6 @@ from tandem.events import (
     SessionStatistics,
     Source,
     SourcesEvent,
-    TokenEvent,
     WaitEvent,
 )
 from tandem.protocol import admission
@@ -34,25 +32,18 @@ from tandem.protocol.outbox import Send
 from tandem.topology import Party
 from tandem.transport.port import LinkCounters
 from tandem_lab.simulation.watched import Display
+from tests.token_events import committed
+from tests.unit.transport.conftest import PLANES
 
-
-class _Nowhere:
-    """A data plane whose connections are all open and lead nowhere."""
-
-    def is_connected(self, to: str) -> bool:
-        return True
-
-    async def close(self) -> None:
-        pass
+from .conftest import Outbox, runtime
 
 
 class Queue(DraftQueueActor):
     """The real actor with a client and nobody else."""
 
     def __init__(self, party: Party, *settings: str) -> None:
-        config = Config.load(None, settings)
-        super().__init__(party, Runtime(secret=b"s", directory="unused", config=config))
-        self.plane = _Nowhere()  # type: ignore[assignment]
+        super().__init__(party, runtime(*settings))
+        self.plane = Outbox()  # type: ignore[assignment]
 
     def peer_counters(self) -> LinkCounters:
         return LinkCounters()
@@ -63,21 +54,8 @@ class Queue(DraftQueueActor):
                 self.on_event(send.message)
 
 
+TOKENIZER = (WEIGHTS / "tokenizer.json").read_text("utf-8")
 TEXT = " Mira — 漢字 🙂 naïve, 🙃🙃 then STOP and more"
-
-
-def committed(step: int, token: int) -> TokenEvent:
-    return TokenEvent(
-        step=step,
-        token=token,
-        text="",
-        device_accepted=True,
-        cloud_accepted=True,
-        aggregator=Party.DEVICE,
-        committed_s=0.0,
-        device_decode_s=0.0,
-        cloud_decode_s=0.0,
-    )
 
 
 @pytest.mark.parametrize("stop", [(), ("STOP",)])
@@ -106,7 +84,7 @@ def test_provisional_text_is_what_the_committed_token_will_add(stop: tuple[str, 
                 del shown[step:]
                 tell(RetractEvent(step=step))
             shown += [token] if len(shown) == step else []
-            tell(committed(step, token))
+            tell(committed(step, token=token))
         if len(shown) > end:
             tell(RetractEvent(step=end))
         assert display.text == rule.text(ids[:end])
@@ -116,8 +94,7 @@ def test_provisional_text_is_what_the_committed_token_will_add(stop: tuple[str, 
 def test_a_queue_whose_user_sits_at_the_peer_forgets_as_well() -> None:
     """It sees no DoneEvent: its logs would stay for good."""
     queue = Queue(Party.CLOUD)
-    detokenizer = Detokenizer((WEIGHTS / "tokenizer.json").read_text("utf-8"))
-    queue.logs[7] = EventLog(StopRule((), (), 8, detokenizer), None, 0.0)
+    queue.logs[7] = EventLog(StopRule((), (), 8, Detokenizer(TOKENIZER)), None, 0.0)
     queue.forget_old_logs(1.0)
     assert set(queue.logs) == {7}
     queue.forget_old_logs(2.0 + EVENTS_KEPT_S)
@@ -126,8 +103,7 @@ def test_a_queue_whose_user_sits_at_the_peer_forgets_as_well() -> None:
 
 def test_the_last_event_alone_names_its_session() -> None:
     actor = Queue(Party.DEVICE)
-    tokenizer_json = (WEIGHTS / "tokenizer.json").read_text("utf-8")
-    actor.logs[7] = EventLog(StopRule((), (), 9, Detokenizer(tokenizer_json)), LinkCounters(), 0.0)
+    actor.logs[7] = EventLog(StopRule((), (), 9, Detokenizer(TOKENIZER)), LinkCounters(), 0.0)
     done = DoneEvent(reason="eos", statistics=SessionStatistics(num_tokens=1))
     for event in (PlacementEvent(step=0, aggregator=Party.DEVICE), done):
         assert asyncio.run(actor.events(7, -1, 0.01, at_once=True)) == []
@@ -135,134 +111,99 @@ def test_the_last_event_alone_names_its_session() -> None:
     assert asyncio.run(actor.events(7, -1, 0.01, at_once=True)) == [replace(done, session=7)]
 
 
-def test_calls_that_overtake_the_one_that_opens_their_session(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_calls_that_overtake_the_one_that_opens_their_session(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ray may run them in any order: without waiting an answer lacks its sources, or counts as late."""
     actor = Queue(Party.DEVICE)
-    tokenizer_json = (WEIGHTS / "tokenizer.json").read_text("utf-8")
     cancelled: list[int] = []
     monkeypatch.setattr(actor.table, "cancel", lambda session, now_s: cancelled.append(session) or [])
+    early = (actor.sources(7, 30.0), actor.events(7, -1, 30.0, at_once=True), actor.cancel(7))
+    tasks = [asyncio.create_task(call) for call in early]  # type: ignore[arg-type]
+    await asyncio.sleep(0.02)
+    assert not any(task.done() for task in tasks)
+    actor.add_log(7, EventLog(StopRule((), (), 9, Detokenizer(TOKENIZER)), LinkCounters(), 0.0))
+    monkeypatch.setitem(actor.table.sessions, 7, None)  # open on this side
+    documents = tuple(Source(party=Party.DEVICE, id=key) for key in ("a", "b"))
+    sources = SourcesEvent(party=Party.DEVICE, sources=documents, retrieve_s=0.0, prefill_s=0.0)
     done = DoneEvent(reason="eos", statistics=SessionStatistics(num_tokens=1))
-
-    async def overtaken() -> tuple[SourcesEvent | None, list[Event]]:
-        early = [
-            asyncio.create_task(call)
-            for call in (actor.sources(7, 30.0), actor.events(7, -1, 30.0, at_once=True), actor.cancel(7))
-        ]
-        await asyncio.sleep(0.02)
-        assert not any(task.done() for task in early)
-        actor.add_log(7, EventLog(StopRule((), (), 9, Detokenizer(tokenizer_json)), LinkCounters(), 0.0))
-        monkeypatch.setitem(actor.table.sessions, 7, None)  # open on this side
-        event = SourcesEvent(
-            party=Party.DEVICE,
-            sources=tuple(Source(party=Party.DEVICE, id=key) for key in ("a", "b")),
-            retrieve_s=0.0,
-            prefill_s=0.0,
-        )
+    for event in (sources, done):
         actor.on_event(ClientEvent(7, event))
-        actor.on_event(ClientEvent(7, done))
-        found, events, _ = await asyncio.wait_for(asyncio.gather(*early), 60)
-        return found, events
-
-    found, events = asyncio.run(overtaken())
-    assert found is not None
-    assert [source.id for source in found.sources] == ["a", "b"]
-    assert events == [replace(done, session=7)]
+    found = await asyncio.wait_for(asyncio.gather(*tasks), 60)
+    assert found[:2] == [sources, [replace(done, session=7)]]
     assert cancelled == [7]
 
 
 async def open_queue(num_open: int, num_asked: int) -> Queue:
     """A queue that was asked so many queries, 1, 2, ..."""
     queue = Queue(Party.DEVICE, f"cluster.max_sessions={num_open}")
-    await queue.set_tokenizer((WEIGHTS / "tokenizer.json").read_text("utf-8"))
-    for session in range(1, num_asked + 1):
-        spec = replace(spec_of(queue.config), session=session, query="q", only=Party.DEVICE)
-        await queue.open(spec.to_json())
+    PLANES.append(queue)
+    await queue.set_tokenizer(TOKENIZER)
+    await ask_alone(queue, range(1, num_asked + 1))
     return queue
 
 
-def test_one_query_too_many_waits_and_is_opened_in_its_turn() -> None:
-    async def run() -> tuple[list[Event], list[set[int]]]:
-        queue = await open_queue(2, 4)
-        sources = asyncio.create_task(queue.sources(3, 5.0))
-        await asyncio.sleep(0.01)
-        opened = [set(queue.table.sessions)]
-        for ended in (1, 2):
-            await queue.cancel(ended)
-            opened.append(set(queue.table.sessions))
-        first = await queue.events(4, 0, 5.0, at_once=False)
-        assert queue.table.num_waiting == 0
-        assert not sources.done(), "its documents are awaited, as it waits itself"
-        queue.forget_old_logs(time.monotonic())
-        assert all(queue.logs[session].ended_s is None for session in (3, 4))
-        sources.cancel()
-        await queue.close()
-        return first, opened
+async def ask_alone(queue: Queue, sessions: Iterable[int]) -> None:
+    for session in sessions:
+        spec = replace(spec_of(queue.config), session=session, query="q", only=Party.DEVICE)
+        await queue.open(spec.to_json())
 
-    first, opened = asyncio.run(run())
-    assert first == [WaitEvent(num_ahead=1)]
+
+async def test_one_query_too_many_waits_and_is_opened_in_its_turn() -> None:
+    queue = await open_queue(2, 4)
+    sources = asyncio.create_task(queue.sources(3, 5.0))
+    await asyncio.sleep(0.01)
+    opened = [set(queue.table.sessions)]
+    for ended in (1, 2):
+        await queue.cancel(ended)
+        opened.append(set(queue.table.sessions))
+    assert await queue.events(4, 0, 5.0, at_once=False) == [WaitEvent(num_ahead=1)]
+    assert queue.table.num_waiting == 0
+    assert not sources.done(), "its documents are awaited, as it waits itself"
+    queue.forget_old_logs(time.monotonic())
+    assert all(queue.logs[session].ended_s is None for session in (3, 4))
     assert opened == [{1, 2}, {2, 3}, {3, 4}]
+    sources.cancel()
 
 
-def test_a_waiting_query_can_be_cancelled() -> None:
-    async def run() -> tuple[list[Event], set[int]]:
-        queue = await open_queue(1, 3)
-        await asyncio.sleep(0)  # its timer begins
-        await queue.cancel(2)
-        last = await queue.events(2, -1, 5.0, at_once=True)
-        await queue.cancel(1)
-        await queue.close()
-        return last, set(queue.table.sessions)
-
-    (last,), opened = asyncio.run(run())
+async def test_a_waiting_query_can_be_cancelled() -> None:
+    queue = await open_queue(1, 3)
+    await asyncio.sleep(0)  # its timer begins
+    await queue.cancel(2)
+    (last,) = await queue.events(2, -1, 5.0, at_once=True)
+    await queue.cancel(1)
     assert isinstance(last, DoneEvent)
     assert (last.reason, last.session) == ("cancelled", 2)
-    assert opened == {3}
+    assert set(queue.table.sessions) == {3}
 
 
 @pytest.mark.parametrize(
     ("taken", "num_open", "remedy"),
     [(1, 1, "ask the cloud's owner to raise devices.max_queries"), (9, 2, "raise cluster.max_sessions")],
 )
-def test_a_device_opens_as_many_queries_as_its_cloud_takes(
+async def test_a_device_opens_as_many_queries_as_its_cloud_takes(
     monkeypatch: pytest.MonkeyPatch, taken: int, num_open: int, remedy: str
 ) -> None:
     """And no more than its own settings say; whoever is refused reads whose setting it is."""
     monkeypatch.setattr(admission, "MAX_WAITING", 3 - num_open)
-
-    async def run() -> tuple[int, list[Event]]:
-        queue = await open_queue(2, 0)
-        queue.limit_queries(taken)
-        for session in range(4):
-            spec = replace(spec_of(queue.config), session=session, query="q", only=Party.DEVICE)
-            await queue.open(spec.to_json())
-        refused = await queue.events(3, 0, 5.0, at_once=False)
-        await asyncio.sleep(0)  # its timer begins
-        opened = len(queue.table.sessions)
-        await queue.close()
-        return opened, refused
-
-    opened, (refused,) = asyncio.run(run())
-    assert opened == num_open
+    queue = await open_queue(2, 0)
+    queue.limit_queries(taken)
+    await ask_alone(queue, range(4))
+    (refused,) = await queue.events(3, 0, 5.0, at_once=False)
+    await asyncio.sleep(0)  # its timer begins
+    assert len(queue.table.sessions) == num_open
     assert isinstance(refused, DoneEvent)
     assert refused.error is not None
     assert refused.error.endswith(f"wait; retry after 30 s, or {remedy}.")
 
 
-class _WithoutDecoder(_Nowhere):
+class _WithoutDecoder(Outbox):
     """As while a new decoder loads: the connection to it is not open yet."""
 
     def is_connected(self, to: str) -> bool:
         return not to.endswith("/decoder")
 
 
-def test_what_is_in_the_way_of_queries_can_be_asked() -> None:
-    async def run() -> tuple[str | None, str | None]:
-        queue = Queue(Party.CLOUD)
-        before = await queue.find_obstacle()
-        queue.plane = _WithoutDecoder()  # type: ignore[assignment]
-        return before, await queue.find_obstacle()
-
-    before, after = asyncio.run(run())
-    assert before is None
-    assert after is not None
-    assert after.startswith("The cloud's decoder has stopped; ")
+async def test_what_is_in_the_way_of_queries_can_be_asked() -> None:
+    queue = Queue(Party.CLOUD)
+    assert await queue.find_obstacle() is None
+    queue.plane = _WithoutDecoder()  # type: ignore[assignment]
+    assert str(await queue.find_obstacle()).startswith("The cloud's decoder has stopped; ")

@@ -15,6 +15,7 @@ import pytest
 from tandem.cli import main
 from tandem.client.batch import BatchItem
 from tandem.client.resume import Unfinished
+from tandem.cluster.nodes import NodeInfo
 from tandem.config.schema import Config
 from tandem.errors import QueryError
 from tandem.events import (
@@ -27,6 +28,7 @@ from tandem.events import (
     collect,
 )
 from tandem.topology import Party
+from tests.token_events import committed
 
 
 class Shown(NamedTuple):
@@ -42,11 +44,13 @@ Run = Callable[..., Shown]
 
 @pytest.fixture
 def run(capsys: pytest.CaptureFixture[str]) -> Run:
-    """Runs one command of these words."""
+    """Runs one command of these words, which ends with that exit code."""
 
-    def run(*words: str) -> Shown:
+    def run(*words: str, code: int | None = None) -> Shown:
         capsys.readouterr()
-        return Shown(main(list(words)), *capsys.readouterr())
+        shown = Shown(main(list(words)), *capsys.readouterr())
+        assert code in (None, shown.code), shown.err
+        return shown
 
     return run
 
@@ -55,16 +59,13 @@ TEXTS = (" Mira", " likes", " puzzle", " games", ".")
 
 
 def token(step: int, text: str) -> TokenEvent:
-    return TokenEvent(
-        step=step,
+    return committed(
+        step,
         token=100 + step,
         text=text,
-        device_accepted=True,
         cloud_accepted=step != 1,
-        aggregator=Party.DEVICE,
         committed_s=0.5 + 0.04 * step,
         device_decode_s=0.01,
-        cloud_decode_s=float("nan"),
     )
 
 
@@ -187,15 +188,6 @@ def tandem(monkeypatch: pytest.MonkeyPatch) -> FakeTandem:
 
 
 @dataclass
-class FakeNode:
-    party: Party
-    address: str
-    pid: int
-    directory: str
-    log: str
-
-
-@dataclass
 class FakeLauncher:
     """Stands for tandem.cluster.launch; its nodes are processes that sleep."""
 
@@ -215,16 +207,16 @@ class FakeLauncher:
     def check_files(self, config: Config, parties: tuple[Party, ...], progress: object) -> None:
         assert len(parties) == 1
 
-    def start_node(self, party: Party, *, join: str | None, config: Config) -> FakeNode:
+    def start_node(self, party: Party, *, join: str | None, config: Config) -> NodeInfo:
         process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
         self.processes.append(process)
         self.calls.append(("start_node", party, join))
-        return FakeNode(party, join or self.address, process.pid, "" if join else "folder", "log")
+        return NodeInfo(party, join or self.address, process.pid, "" if join else "folder", "log")
 
     def attach(self, address: str, config: Config) -> None:
         self.calls.append(("attach", address))
 
-    def wait_for_node(self, node: FakeNode, limit_s: float) -> None:
+    def wait_for_node(self, node: NodeInfo, limit_s: float) -> None:
         self.calls.append(("wait_for_node", node.party))
 
     def start_party(self, party: Party, config: Config, progress: Any) -> None:
@@ -233,7 +225,7 @@ class FakeLauncher:
             raise self.failure
         self.losses.pop(party, None)
 
-    def stop_node(self, info: FakeNode) -> None:
+    def stop_node(self, info: NodeInfo) -> None:
         self.calls.append(("stop_node", Party(info.party), info.pid))
         process = next(process for process in self.processes if process.pid == info.pid)
         process.terminate()
@@ -257,7 +249,6 @@ def launcher(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeLauncher]:
     for module, names in fakes.items():
         for name in names:
             monkeypatch.setattr(module, name, getattr(fake, name))
-    monkeypatch.setattr(nodes, "NodeInfo", FakeNode)
     yield fake
     for process in fake.processes:
         process.kill()

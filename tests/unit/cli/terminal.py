@@ -13,10 +13,12 @@ class Terminal:
         self.width, self.height = width, height
         self.row, self.column = 0, 0
         self.is_cursor_hidden = False
+        self.written = ""
         self.rows: list[list[str]] = [[" "] * width for _ in range(height)]
         self.scrolled: list[list[str]] = []
 
     def play(self, text: str) -> None:
+        self.written += text
         for control, character in re.findall(r"\x1b\[(\??\d*[A-Za-z])|(.)", text, re.DOTALL):
             if control.startswith("?25"):
                 self.is_cursor_hidden = control[-1] == "l"

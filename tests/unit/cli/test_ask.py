@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tandem.cluster import registry
+from tandem.cluster.nodes import NodeInfo
 from tandem.cluster.registry import Entry
 from tandem.config.sampling import SamplingParams
 from tandem.errors import ClusterError
@@ -142,7 +143,9 @@ def test_json_is_one_strict_object(ask: Ask) -> None:
 @pytest.fixture
 def registered(monkeypatch: pytest.MonkeyPatch) -> Entry:
     """A node that `tandem up` started here: this process; its cluster answers."""
-    entry = Entry(party=Party.DEVICE, node={"address": "10.0.0.2:6379", "pid": os.getpid()}, token="secret")
+    entry = Entry(
+        party=Party.DEVICE, node=NodeInfo("device", "10.0.0.2:6379", os.getpid(), "", ""), token="secret"
+    )
     state_folder().mkdir(parents=True)
     registry.register(entry)
     monkeypatch.setattr("tandem.cluster.registry.is_listening", lambda address: True)

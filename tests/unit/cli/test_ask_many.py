@@ -8,9 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tandem.cli import main
-
-from .conftest import FakeTandem
+from .conftest import FakeTandem, Run
 
 MANY = "Which game?\n\n  Which walk?  \nboom\n"
 ANSWER = "Mira likes puzzle games."
@@ -23,11 +21,8 @@ def piped(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("piped")
-def test_questions_from_a_pipe_are_answered_in_their_order(
-    tandem: FakeTandem, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["ask", "-", "--seed", "3", "--only", "device", "--filter", "device:source=a.md"]) == 1
-    shown = capsys.readouterr()
+def test_questions_from_a_pipe_are_answered_in_their_order(tandem: FakeTandem, run: Run) -> None:
+    shown = run("ask", "-", "--seed", "3", "--only", "device", "--filter", "device:source=a.md", code=1)
     assert shown.out.splitlines() == [
         "1. Which game?",
         ANSWER,
@@ -48,15 +43,13 @@ def test_questions_from_a_pipe_are_answered_in_their_order(
 
 
 @pytest.mark.usefixtures("piped")
-def test_json_lines_are_strict_objects_in_the_same_order(
-    tandem: FakeTandem, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["ask", "-", "--json", "--quiet", "--concurrency", "2"]) == 1
+def test_json_lines_are_strict_objects_in_the_same_order(tandem: FakeTandem, run: Run) -> None:
+    shown = run("ask", "-", "--json", "--quiet", "--concurrency", "2", code=1)
 
     def refuse(name: str) -> float:
         raise AssertionError(f"{name} is no JSON")
 
-    lines = [json.loads(line, parse_constant=refuse) for line in capsys.readouterr().out.splitlines()]
+    lines = [json.loads(line, parse_constant=refuse) for line in shown.out.splitlines()]
     assert [(line["index"], line["question"], line["answer"]) for line in lines] == [
         (0, "Which game?", ANSWER),
         (1, "Which walk?", ANSWER),
@@ -68,10 +61,9 @@ def test_json_lines_are_strict_objects_in_the_same_order(
     assert tandem.asked[0][0] == "3 questions, 2 at once"
 
 
-def test_a_file_of_questions(tandem: FakeTandem, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_of_questions(tandem: FakeTandem, run: Run) -> None:
     Path("q.jsonl").write_text('{"question": "Which game?", "id": 1}\nWhich walk?\n', "utf-8")
-    assert main(["ask", "--file", "q.jsonl", "--quiet"]) == 0
-    assert capsys.readouterr() == (f"{ANSWER}\n{ANSWER}\n", "")
+    assert run("ask", "--file", "q.jsonl", "--quiet") == (0, f"{ANSWER}\n{ANSWER}\n", "")
 
 
 @pytest.mark.parametrize(
@@ -87,22 +79,18 @@ def test_a_file_of_questions(tandem: FakeTandem, capsys: pytest.CaptureFixture[s
     ],
 )
 def test_wrong_files_are_found_before_anything_is_started(
-    tandem: FakeTandem, capsys: pytest.CaptureFixture[str], content: str | None, sentence: str
+    tandem: FakeTandem, run: Run, content: str | None, sentence: str
 ) -> None:
     if content is not None:
         Path("q.txt").write_text(content, "utf-8")
-    assert main(["ask", "--file", "q.txt"]) == 1
-    shown = capsys.readouterr()
+    shown = run("ask", "--file", "q.txt", code=1)
     assert shown.out == ""
     assert sentence in shown.err
     assert shown.err.count("\n") == 1
     assert tandem.started == []
 
 
-def test_nothing_on_standard_input(
-    tandem: FakeTandem, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_on_standard_input(tandem: FakeTandem, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO(""))
-    assert main(["ask", "-"]) == 1
-    assert "at least one line, but standard input holds none" in capsys.readouterr().err
+    assert "at least one line, but standard input holds none" in run("ask", "-", code=1).err
     assert tandem.started == []

@@ -16,11 +16,10 @@ from typing import Any
 
 import pytest
 
-from tandem.cli import main
 from tandem.conversation import Message
 from tandem.events import DoneEvent, PeerEvent
 
-from .conftest import FakeTandem, answer_events, statistics, token
+from .conftest import FakeTandem, Run, answer_events, statistics, token
 
 ANSWER = "Mira likes puzzle games."
 TURN = [Message("user", "Which game?"), Message("assistant", ANSWER)]
@@ -40,17 +39,16 @@ def notes(shown: Any) -> list[str]:
     return [line for line in shown.err.splitlines() if not line.startswith("[")]
 
 
-def test_questions_share_a_cluster_and_a_conversation(
-    tandem: FakeTandem, typed: Type, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_questions_share_a_cluster_and_a_conversation(tandem: FakeTandem, typed: Type, run: Run) -> None:
     typed("Which game?", "", "  And which walk? ", "/reset", "Which soup?")
     histories: list[Any] = []
     stream = tandem.stream
     tandem.stream = lambda question, **options: (  # type: ignore[method-assign]
         histories.append(list(options["history"] or ())) or stream(question, **options)
     )
-    assert main(["chat", "--only", "device", "--filter", "device:source=a.md", "--stop", "END"]) == 0
-    assert capsys.readouterr().out.splitlines() == [
+    assert run(
+        "chat", "--only", "device", "--filter", "device:source=a.md", "--stop", "END", code=0
+    ).out.splitlines() == [
         *("> Which game?", ANSWER, "> And which walk?", ANSWER, "> /reset", "> Which soup?", ANSWER)
     ], "who reads the output knows which answer is whose"
     assert [question for question, _ in tandem.asked] == ["Which game?", "And which walk?", "Which soup?"]
@@ -62,10 +60,9 @@ def test_questions_share_a_cluster_and_a_conversation(
     assert tandem.started[0][1].sampling.stop == ("END",)
 
 
-def test_commands(tandem: FakeTandem, typed: Type, capsys: pytest.CaptureFixture[str]) -> None:
+def test_commands(tandem: FakeTandem, typed: Type, run: Run) -> None:
     typed("/sources", "Which game?", "/sources", "/stats", "/surces", "/help", "/quit", "never asked")
-    assert main(["chat", "--seed", "7"]) == 0
-    shown = capsys.readouterr()
+    shown = run("chat", "--seed", "7", code=0)
     lines = shown.out.splitlines()
     assert lines[:8] == [
         "> /sources",
@@ -88,34 +85,27 @@ def test_commands(tandem: FakeTandem, typed: Type, capsys: pytest.CaptureFixture
 
 
 def test_a_failed_question_leaves_the_conversation_as_it_was(
-    tandem: FakeTandem, typed: Type, capsys: pytest.CaptureFixture[str]
+    tandem: FakeTandem, typed: Type, run: Run
 ) -> None:
     typed("Which game?", "/quit")
     tandem.script = [DoneEvent(reason="failed", statistics=statistics(), error="The cloud was lost.")]
-    assert main(["chat"]) == 1, "in a pipe nobody reads along"
-    shown = capsys.readouterr()
+    shown = run("chat", code=1)  # in a pipe nobody reads along
     assert (shown.out, notes(shown)) == ("> Which game?\n", ["tandem: The cloud was lost."])
 
 
-def test_a_degraded_answer_says_so(
-    tandem: FakeTandem, typed: Type, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_degraded_answer_says_so(tandem: FakeTandem, typed: Type, run: Run) -> None:
     typed("Which game?")
     done = DoneEvent(reason="eos", statistics=statistics(degraded_from=1))
     tandem.script = [token(0, "Yes"), PeerEvent(step=1, is_alone=True), token(1, "."), done]
-    assert main(["chat"]) == 0
-    assert notes(capsys.readouterr()) == [
+    assert notes(run("chat", code=0)) == [
         "tandem: From token 1 on the device answered without the cloud (it fell silent)."
     ]
 
 
-def test_control_c_cancels_the_answer_and_stays(
-    tandem: FakeTandem, typed: Type, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_control_c_cancels_the_answer_and_stays(tandem: FakeTandem, typed: Type, run: Run) -> None:
     typed("Which game?", "/stats")
     tandem.script = [*answer_events()[:4], KeyboardInterrupt()]
-    assert main(["chat"]) == 0
-    shown = capsys.readouterr()
+    shown = run("chat", code=0)
     assert shown.out == "> Which game?\nMira likes\n> /stats\n"
     assert notes(shown) == [
         "tandem: the answer was cancelled",

@@ -18,7 +18,7 @@ from tandem.system import files as private_files
 from tandem.system.paths import state_folder
 from tandem.topology import Party
 
-from .conftest import FakeLauncher
+from .conftest import FakeLauncher, Run
 
 
 @pytest.fixture(autouse=True)
@@ -27,11 +27,11 @@ def command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tandem.cli.cluster.this_command", lambda: ".venv/bin/tandem")
 
 
-def test_up_and_down(launcher: FakeLauncher, capsys: pytest.CaptureFixture[str]) -> None:
+def test_up_and_down(launcher: FakeLauncher, run: Run) -> None:
     launcher.losses[Party.CLOUD] = "The cloud side is not up."
-    assert main(["up", "device"]) == 0
+    shown = run("up", "device", code=0)
     pid = launcher.processes[0].pid
-    assert capsys.readouterr().out.splitlines() == [
+    assert shown.out.splitlines() == [
         "The device node is up at 127.0.0.1:7001.",
         "Other machines cannot reach this address; for them, start with --set link.host=ADDRESS.",
         "Start the other party: .venv/bin/tandem up cloud",
@@ -43,9 +43,8 @@ def test_up_and_down(launcher: FakeLauncher, capsys: pytest.CaptureFixture[str])
         ("wait_for_node", Party.DEVICE),
         ("start_party", Party.DEVICE),
     ]
-    assert main(["down"]) == 0
+    assert f"The device node (process {pid}) is down." in run("down", code=0).out
     assert launcher.calls[-1] == ("stop_node", Party.DEVICE, pid)
-    assert f"The device node (process {pid}) is down." in capsys.readouterr().out
     assert registry.running_nodes() == []
 
 
@@ -65,13 +64,10 @@ def test_a_second_node_here_finds_the_first_and_its_token_and_goes_down_first(
     assert stopped == [Party.DEVICE, Party.CLOUD]  # the cloud's holds the cluster together
 
 
-def test_the_token_is_in_a_private_file_and_never_printed(
-    launcher: FakeLauncher, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_token_is_in_a_private_file_and_never_printed(launcher: FakeLauncher, run: Run) -> None:
     launcher.address = "10.0.0.1:7001"
     launcher.losses[Party.CLOUD] = "The cloud side is not up."
-    assert main(["up", "device"]) == 0
-    shown, file = capsys.readouterr(), token_file(Party.DEVICE)
+    shown, file = run("up", "device", code=0), token_file(Party.DEVICE)
     token = os.environ["RAY_AUTH_TOKEN"]
     assert file.read_text() == f"{token}\n"
     assert [stat.S_IMODE(path.stat().st_mode) for path in (file, state_folder() / "device.json")] == [
@@ -100,23 +96,20 @@ def test_joining_with_the_copied_token(launcher: FakeLauncher, monkeypatch: pyte
     ],
 )
 def test_a_token_file_that_holds_none(
-    launcher: FakeLauncher, content: bytes | None, sentence: str, capsys: pytest.CaptureFixture[str]
+    launcher: FakeLauncher, content: bytes | None, sentence: str, run: Run
 ) -> None:
     if content is not None:
         Path("copied").write_bytes(content)
-    assert main(["up", "cloud", "--join", "10.0.0.1:6379", "--token-file", "copied"]) == 1
-    assert sentence in capsys.readouterr().err
+    assert sentence in run("up", "cloud", "--join", "10.0.0.1:6379", "--token-file", "copied", code=1).err
     assert launcher.calls == []
 
 
-def test_a_token_file_is_for_joining(launcher: FakeLauncher, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["up", "cloud", "--token-file", "copied"]) == 2
-    assert "needs --join ADDRESS" in capsys.readouterr().err
+def test_a_token_file_is_for_joining(launcher: FakeLauncher, run: Run) -> None:
+    assert "needs --join ADDRESS" in run("up", "cloud", "--token-file", "copied", code=2).err
 
 
-def test_joining_without_a_token(launcher: FakeLauncher, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["up", "cloud", "--join", "10.0.0.1:6379"]) == 1
-    assert capsys.readouterr().err == (
+def test_joining_without_a_token(launcher: FakeLauncher, run: Run) -> None:
+    assert run("up", "cloud", "--join", "10.0.0.1:6379", code=1).err == (
         "tandem: Joining the cluster at 10.0.0.1:6379 requires its token; copy the token file that `tandem up` named "
         "on the other machine and pass --token-file FILE, or set RAY_AUTH_TOKEN_PATH.\n"
     )
@@ -125,7 +118,7 @@ def test_joining_without_a_token(launcher: FakeLauncher, capsys: pytest.CaptureF
 
 @pytest.mark.parametrize("settled", ["mode", "token", "file"])
 def test_a_users_own_choice_of_authentication_counts(
-    launcher: FakeLauncher, monkeypatch: pytest.MonkeyPatch, settled: str, capsys: pytest.CaptureFixture[str]
+    launcher: FakeLauncher, monkeypatch: pytest.MonkeyPatch, settled: str
 ) -> None:
     if settled == "mode":
         monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
@@ -140,27 +133,24 @@ def test_a_users_own_choice_of_authentication_counts(
 
 
 def test_the_second_party_ends_with_the_command_to_ask(
-    launcher: FakeLauncher, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    launcher: FakeLauncher, monkeypatch: pytest.MonkeyPatch, run: Run
 ) -> None:
     monkeypatch.setenv("RAY_AUTH_TOKEN", "mine")
     join = ["up", "device", "--join", "10.0.0.1:6379"]
-    assert main([*join, "--set", "cluster.address=10.0.0.9:1"]) == 0
+    shown = run(*join, "--set", "cluster.address=10.0.0.9:1", code=0)
     asked = '--address 10.0.0.1:6379 "Which game should Mira try?"'
-    assert capsys.readouterr().out.splitlines()[-1] == f"Ask: .venv/bin/tandem ask {asked}"
+    assert shown.out.splitlines()[-1] == f"Ask: .venv/bin/tandem ask {asked}"
     assert main(["down"]) == 0
-    assert main([*join, "--set", "device.index=notes"]) == 0
-    assert capsys.readouterr().out.splitlines()[-1] == 'Ask: .venv/bin/tandem ask "QUESTION"'
+    shown = run(*join, "--set", "device.index=notes", code=0)
+    assert shown.out.splitlines()[-1] == 'Ask: .venv/bin/tandem ask "QUESTION"'
 
 
-def test_dead_actors_are_replaced_on_their_node(
-    launcher: FakeLauncher, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_dead_actors_are_replaced_on_their_node(launcher: FakeLauncher, run: Run) -> None:
     assert main(["up", "device"]) == 0
     launcher.losses[Party.DEVICE] = "The device side's actor device/decoder has died."
     launcher.calls.clear()
-    assert main(["up", "device"]) == 0
+    assert "The device side's actor device/decoder has died." in run("up", "device", code=0).err
     assert launcher.calls == [("attach", "127.0.0.1:7001"), ("start_party", Party.DEVICE)]
-    assert "The device side's actor device/decoder has died." in capsys.readouterr().err
     assert registry.running_node(Party.DEVICE) is not None
     assert main(["up", "device"]) == 1, "all are alive again"
 
@@ -189,24 +179,21 @@ def test_a_node_that_cannot_be_repaired_is_replaced(
 
 
 def test_a_joined_node_whose_cluster_is_gone_starts_no_cluster_of_its_own(
-    launcher: FakeLauncher, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    launcher: FakeLauncher, monkeypatch: pytest.MonkeyPatch, run: Run
 ) -> None:
     monkeypatch.setenv("RAY_AUTH_TOKEN", "mine")
     assert main(["up", "device", "--join", "10.0.0.1:6379"]) == 0
     launcher.is_up = False
-    assert main(["up", "device"]) == 1
-    assert capsys.readouterr().err.splitlines()[-1] == (
+    assert run("up", "device", code=1).err.splitlines()[-1] == (
         f"tandem: The device node of this machine (process {launcher.processes[0].pid}) joined the cluster at "
         "10.0.0.1:6379, which does not answer; stop the node with `tandem down`, or name the cluster to join with "
         "--join."
     )
 
 
-def test_a_second_up_of_the_same_party(launcher: FakeLauncher, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["up", "device"]) == 0
-    capsys.readouterr()
-    assert main(["up", "device"]) == 1
-    assert capsys.readouterr().err == (
+def test_a_second_up_of_the_same_party(launcher: FakeLauncher, run: Run) -> None:
+    run("up", "device", code=0)
+    assert run("up", "device", code=1).err == (
         f"tandem: The device node is already running at 127.0.0.1:7001 (process {launcher.processes[0].pid}); "
         "stop it with `tandem down` first.\n"
     )
@@ -222,12 +209,11 @@ def test_a_node_that_is_half_up_is_stopped(launcher: FakeLauncher, failure: Base
     assert not (state_folder() / "device.json").exists()
 
 
-def test_down_with_nothing_up(launcher: FakeLauncher, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["down"]) == 1
-    assert "Nothing was stopped: " in capsys.readouterr().err
+def test_down_with_nothing_up(launcher: FakeLauncher, run: Run) -> None:
+    assert "Nothing was stopped: " in run("down", code=1).err
 
 
-def test_down_never_stops_another_process(launcher: FakeLauncher, capsys: pytest.CaptureFixture[str]) -> None:
+def test_down_never_stops_another_process(launcher: FakeLauncher, run: Run) -> None:
     assert main(["up", "device"]) == 0
     launcher.processes[0].kill()
     launcher.processes[0].wait()
@@ -235,12 +221,9 @@ def test_down_never_stops_another_process(launcher: FakeLauncher, capsys: pytest
     entry = json.loads(file.read_text())
     entry["node"]["pid"] = os.getpid()  # as if the system had given the number to another
     file.write_text(json.dumps(entry))
-    assert main(["down"]) == 0
+    shown = run("down", code=0)
     assert [call for call in launcher.calls if call[0] == "stop_node"] == []
-    assert (
-        capsys.readouterr().out.splitlines()[-1]
-        == f"The device node (process {os.getpid()}) had ended before."
-    )
+    assert shown.out == f"The device node (process {os.getpid()}) had ended before.\n"
     assert not file.exists(), "it is forgotten"
 
 
@@ -255,16 +238,15 @@ def test_a_damaged_entry_is_ignored(launcher: FakeLauncher, text: str) -> None:
 
 
 def test_a_registry_that_cannot_be_kept(
-    launcher: FakeLauncher, folders: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    launcher: FakeLauncher, folders: Path, monkeypatch: pytest.MonkeyPatch, run: Run
 ) -> None:
     (folders / "file").touch()
     monkeypatch.setenv("XDG_STATE_HOME", str(folders / "file"))
-    assert main(["up", "device"]) == 1
-    assert "cannot be kept in" in capsys.readouterr().err
+    assert "cannot be kept in" in run("up", "device", code=1).err
 
 
 def test_a_full_disk_does_not_lose_a_running_node(
-    launcher: FakeLauncher, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    launcher: FakeLauncher, monkeypatch: pytest.MonkeyPatch, run: Run
 ) -> None:
     assert main(["up", "device"]) == 0
     before = registry.running_nodes()
@@ -274,19 +256,15 @@ def test_a_full_disk_does_not_lose_a_running_node(
 
     launcher.losses[Party.DEVICE] = "The device side's actor device/decoder has died."
     monkeypatch.setattr(private_files.os, "fsync", full)
-    assert main(["up", "device"]) == 1
-    assert "device.json cannot be written (No space left on device)" in capsys.readouterr().err
+    assert "device.json cannot be written (No space left on device)" in run("up", "device", code=1).err
     assert registry.running_nodes() == before, "`tandem down` finds it"
 
 
 @pytest.mark.parametrize(
     "arguments", [["up", "device", "--runtime", "inline"], ["status", "--set", "cluster.runtime=inline"]]
 )
-def test_what_needs_a_cluster_says_so(
-    launcher: FakeLauncher, capsys: pytest.CaptureFixture[str], arguments: list[str]
-) -> None:
-    assert main(arguments) == 1
-    assert capsys.readouterr().err == (
+def test_what_needs_a_cluster_says_so(launcher: FakeLauncher, run: Run, arguments: list[str]) -> None:
+    assert run(*arguments, code=1).err == (
         f'tandem: `tandem {arguments[0]}` needs a Ray cluster, but cluster.runtime is "inline"; use `tandem ask '
         '--runtime inline`, `tandem device --join LINK` or Tandem.launch, or set cluster.runtime to "ray".\n'
     )

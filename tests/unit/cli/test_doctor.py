@@ -354,55 +354,57 @@ def test_nothing_is_downloaded(folder: Path, monkeypatch: pytest.MonkeyPatch) ->
 # ---- differences of tokenizers ---------------------------------------------------------------------------------
 
 
-def changed(tokenizer: Tokenizer, change: Callable[[Tokenizer], object]) -> Tokenizer:
-    copy: Tokenizer = Tokenizer.from_str(tokenizer.to_str())
-    change(copy)
-    return copy
-
-
 @pytest.fixture(scope="module")
 def tokenizer(folder: Path) -> Tokenizer:
     return doctor.load_facts(Config.load(None, [f"device.model={folder}"]).device).tokenizer
 
 
-def test_more_tokens(tokenizer: Tokenizer) -> None:
-    """A few at the end are left out by both; many are another vocabulary."""
-    few = changed(tokenizer, lambda copy: copy.add_tokens(["<new>", "<newer>"]))
-    many = changed(tokenizer, lambda copy: copy.add_tokens([f"<new {number}>" for number in range(64)]))
-    for pair in ((few, tokenizer), (tokenizer, few)):
-        assert find_difference(*pair, NAMES) is None
-    assert find_difference(many, tokenizer, NAMES) == "only the device's has id 1024 ('<new 0>') and 63 more"
-    facts = [doctor.ModelFacts(each, "", "chat", None) for each in (tokenizer, few)]
-    assert next(doctor.compare(*facts)).found == (
-        "only the cloud's has id 1024 ('<new>') and 1 more; answers are of the tokens that both have"
-    )
+Change = Callable[[Tokenizer], object]
 
 
-def special(is_special: bool) -> Callable[[Tokenizer], object]:
-    return lambda copy: copy.add_tokens([AddedToken("<x>", special=is_special)])
+def changed(tokenizer: Tokenizer, change: Change) -> Tokenizer:
+    copy: Tokenizer = Tokenizer.from_str(tokenizer.to_str())
+    change(copy)
+    return copy
+
+
+def adding(*tokens: str | AddedToken) -> Change:
+    return lambda copy: copy.add_tokens(list(tokens))
+
+
+FEW, MANY = adding("<new>", "<newer>"), adding(*(f"<new {number}>" for number in range(64)))
 
 
 @pytest.mark.parametrize(
     ("one", "two", "difference"),
     [
-        (lambda copy: None, lambda copy: None, None),
+        (adding(), adding(), None),
+        (FEW, adding(), None),  # a few at the end are left out by both; many are another vocabulary
+        (adding(), FEW, None),
+        (MANY, adding(), "only the device's has id 1024 ('<new 0>') and 63 more"),
         (
-            lambda copy: copy.add_tokens(["<a>", "<b>"]),
-            lambda copy: copy.add_tokens(["<c>", "<d>"]),
+            adding("<a>", "<b>"),
+            adding("<c>", "<d>"),
             "they differ at id 1024 ('<a>' and '<c>') and at 1 other ids",
         ),
-        (special(False), special(True), "id 1024 ('<x>') is a special token for the cloud alone"),
         (
-            lambda copy: None,
+            adding(AddedToken("<x>", special=False)),
+            adding(AddedToken("<x>", special=True)),
+            "id 1024 ('<x>') is a special token for the cloud alone",
+        ),
+        (
+            adding(),
             lambda copy: setattr(copy, "decoder", decoders.Fuse()),
             "they turn tokens into text differently (ByteLevel and Fuse)",
         ),
     ],
 )
-def test_differences(
-    tokenizer: Tokenizer,
-    one: Callable[[Tokenizer], object],
-    two: Callable[[Tokenizer], object],
-    difference: str | None,
-) -> None:
+def test_differences(tokenizer: Tokenizer, one: Change, two: Change, difference: str | None) -> None:
     assert find_difference(changed(tokenizer, one), changed(tokenizer, two), NAMES) == difference
+
+
+def test_tokens_that_only_one_side_has_are_named(tokenizer: Tokenizer) -> None:
+    facts = [doctor.ModelFacts(each, "", "chat", None) for each in (tokenizer, changed(tokenizer, FEW))]
+    assert next(doctor.compare(*facts)).found == (
+        "only the cloud's has id 1024 ('<new>') and 1 more; answers are of the tokens that both have"
+    )

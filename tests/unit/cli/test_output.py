@@ -1,4 +1,7 @@
-"""Live text on a terminal and progress: a small terminal is played, and what stands on it is read."""
+"""What commands write: provisional text, notes and progress on a terminal, in a pipe, in any encoding.
+
+A small terminal that wraps and scrolls as real ones do is played, and what stands on it is read.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +14,22 @@ from collections.abc import Callable
 
 import pytest
 
+from tandem.cli import main
 from tandem.cli.output import PlainText, StageLog, emit, print_json, progress_bar, warn
 from tandem.cli.stream import LiveText
+from tandem.events import DoneEvent, Event, PeerEvent, ProvisionalEvent, RetractEvent, Source, SourcesEvent
+from tandem.topology import Party
 
-from .terminal import Terminal
+from .conftest import FakeTandem, Run, statistics, token
+from .terminal import Terminal, fold, strip_end
 
 ALPHABET = ("a", " word", "\n", "\u00e9", "\u6f22", "e\u0301", "  ", "\t", " longer words", "\x1b[31m")
-Open = Callable[[int], Terminal]
+PIECES = (
+    " Mira", " likes", " puzzle", " games", ".", "\n", "漢字", " かな", "🙂", " e\u0301te\u0301", " ते", " กำ",
+    "\u1112\u1161", " donaudampfschifffahrt", "  ", " ok\ufe0f",
+)  # fmt: skip
+Open = Callable[..., Terminal]
+Show = Callable[..., Terminal]
 
 
 class Stream(io.StringIO):
@@ -40,10 +52,10 @@ def open_terminal(monkeypatch: pytest.MonkeyPatch) -> Open:
     """Makes stdout and stderr a terminal of some width."""
     monkeypatch.setenv("TERM", "xterm")
 
-    def open_terminal(width: int) -> Terminal:
-        terminal = Terminal(width, 200)
+    def open_terminal(width: int, height: int = 200) -> Terminal:
+        terminal = Terminal(width, height)
         monkeypatch.setenv("COLUMNS", str(width))
-        monkeypatch.setenv("LINES", "200")
+        monkeypatch.setenv("LINES", str(height))
         monkeypatch.setattr(sys, "stdout", Stream(terminal))
         monkeypatch.setattr(sys, "stderr", Stream(terminal))
         return terminal
@@ -124,6 +136,107 @@ def test_an_answer_of_no_text_leaves_nothing(open_terminal: Open) -> None:
     assert terminal.text() == []
     assert (terminal.row, terminal.column) == (0, 0)
     assert not terminal.is_cursor_hidden
+
+
+# ---- `tandem ask --provisional` --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def show(tandem: FakeTandem, open_terminal: Open) -> Show:
+    """The terminal after the command has answered with these events."""
+
+    def show(events: list[Event], *options: str, width: int = 60, height: int = 20) -> Terminal:
+        tandem.script = events
+        terminal = open_terminal(width, height)
+        assert main(["ask", "Which game?", "--provisional", *options]) == 0
+        return terminal
+
+    return show
+
+
+def proposed(step: int, text: str) -> ProvisionalEvent:
+    return ProvisionalEvent(step=step, token=0, text=text, shown_at_s=0.1)
+
+
+def answer(rng: random.Random, num_tokens: int, ahead: int) -> tuple[list[Event], str]:
+    """An answer with up to `ahead` provisional tokens, a third of them wrong; and its text."""
+    events: list[Event] = []
+    shown: list[str] = []
+    texts = ["Mira", *rng.choices(PIECES, k=num_tokens - 1)]
+    for step, text in enumerate(texts):
+        while len(shown) < min(num_tokens, step + rng.randrange(ahead + 1)):
+            shown.append(rng.choice(PIECES) if rng.random() < 0.3 else texts[len(shown)])
+            events.append(proposed(len(shown) - 1, shown[-1]))
+        if len(shown) > step and shown[step] != text:
+            del shown[step:]
+            events.append(RetractEvent(step=step))
+        shown += [text] if len(shown) == step else []
+        events.append(token(step, text))
+    return [*events, DoneEvent(reason="eos", statistics=statistics())], "".join(texts)
+
+
+@pytest.mark.parametrize(("width", "height"), [(9, 60), (9, 3), (20, 12), (80, 24)])
+def test_the_committed_text_remains(show: Show, width: int, height: int) -> None:
+    events, text = answer(random.Random(width), 150, ahead=6)
+    terminal = show(events, "--quiet", width=width, height=height)
+    assert "\x1b[2m" in terminal.written, "provisional text was shown"
+    assert terminal.text() == strip_end(fold(text, width))
+    assert terminal.column == 0, "the next prompt has a line of its own"
+    assert not terminal.is_cursor_hidden
+
+
+def test_notes_have_lines_of_their_own(show: Show) -> None:
+    """Sources that come after provisional text and before the first token; a peer that is lost amid the answer."""
+    source = Source(party=Party.DEVICE, id="d1", title="notes.txt", score=0.5)
+    events: list[Event] = [
+        proposed(0, " Mira"),
+        SourcesEvent(party=Party.DEVICE, sources=(source,), retrieve_s=0.02, prefill_s=0.1),
+        proposed(1, " likes"),
+        token(0, " Mira"),
+        SourcesEvent(party=Party.CLOUD, sources=(), retrieve_s=0.02, prefill_s=0.1),
+        PeerEvent(step=1, is_alone=True),
+        token(1, " likes"),
+        proposed(2, " cats"),
+        RetractEvent(step=2),
+        token(2, " games"),
+        DoneEvent(reason="eos", statistics=statistics()),
+    ]
+    lines = show(events, width=100, height=40).text()
+    above = [re.sub(r"^\[.*?\] +", "", line) for line in lines[: lines.index("Sources") - 1]]
+    assert above == [
+        "nodes      2 up (device, cloud)",
+        "device     1 document in 0.02 s",
+        "cloud      lost at token 1, the device continues alone",
+        "Mira likes games",
+    ]
+
+
+def test_without_colour_provisional_text_is_still_dimmed(show: Show, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    written = show(answer(random.Random(1), 40, ahead=4)[0]).written
+    assert "\x1b[2m" in written
+    assert not re.search(r"\x1b\[[\d;]*(3|4|9|10)\d[;m]", written), "no colour"
+
+
+def test_a_terminal_that_cannot_take_text_back_gets_committed_text_alone(
+    show: Show, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TERM", "dumb")
+    events, text = answer(random.Random(2), 40, ahead=4)
+    assert show(events, "--quiet").written.replace("\r\n", "\n") == f"{text}\n"
+
+
+def test_a_pipe_gets_no_control_characters(
+    run: Run, tandem: FakeTandem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    tandem.script, text = answer(random.Random(3), 40, ahead=4)
+    shown = run("ask", "Which game?", "--provisional")
+    assert "\x1b" not in shown.out + shown.err
+    assert shown.out.startswith(f"{text}\n\nSources\n")
+
+
+# ---- progress ----------------------------------------------------------------------------------------------------
 
 
 def test_a_stage_is_one_line_however_long(open_terminal: Open, capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,6 +17,8 @@ from tandem.errors import install_line
 from tandem.profiler.estimates import DecodeLine
 from tandem.topology import Party
 
+from .conftest import Run
+
 SHORT = ["--limit", "48", "--runs", "1", "--set", "device.num_documents=2"]
 
 
@@ -39,11 +41,8 @@ def loads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return loaded
 
 
-def test_a_line_and_where_it_is_kept(
-    cache: Path, loads: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["profile", "device", *SHORT]) == 0
-    shown = capsys.readouterr()
+def test_a_line_and_where_it_is_kept(cache: Path, loads: list[str], run: Run) -> None:
+    shown = run("profile", "device", *SHORT, code=0)
     first, fit, what, *_, where = shown.out.splitlines()
     assert first.startswith("device   ")
     assert "ms per token after a prompt of" in first
@@ -54,14 +53,13 @@ def test_a_line_and_where_it_is_kept(
     assert where.strip() == f"kept in {file}"
     assert shown.err.count(" %\n") == 11
     assert shown.err.endswith("device: 100 %\n")
-    assert main(["profile", "device", *SHORT]) == 0
-    shown = capsys.readouterr()
+    shown = run("profile", "device", *SHORT, code=0)
     assert shown.out.splitlines()[:3] == [first, fit, what]
     assert f"cached in {file}; measure again with --force" in shown.out
     assert len(loads) == 1
 
 
-def test_a_line_that_falls_is_remarked_upon(cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_line_that_falls_is_remarked_upon(cache: Path, run: Run) -> None:
     assert main(["profile", "device", *SHORT]) == 0
     (file,) = (cache / "tandem" / "profiles").iterdir()
     value = json.loads(file.read_text())
@@ -69,9 +67,7 @@ def test_a_line_that_falls_is_remarked_upon(cache: Path, capsys: pytest.CaptureF
     for seconds, is_falling in ((list(range(steps)), False), (list(range(steps, 0, -1)), True)):
         value["profile"]["seconds"] = seconds
         file.write_text(json.dumps(value))
-        capsys.readouterr()
-        assert main(["profile", "device", *SHORT]) == 0
-        assert ("the line falls" in capsys.readouterr().out) == is_falling
+        assert ("the line falls" in run("profile", "device", *SHORT, code=0).out) == is_falling
 
 
 def test_more_than_is_cached_is_measured(loads: list[str]) -> None:
@@ -84,10 +80,9 @@ def test_more_than_is_cached_is_measured(loads: list[str]) -> None:
     assert len(loads) == 4
 
 
-def test_json_of_both_parties(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_of_both_parties(run: Run) -> None:
     arguments = ["--limit", "70", "--runs", "1", "--set", "cloud.num_documents=2", "--json"]
-    assert main(["profile", *arguments]) == 0
-    shown = capsys.readouterr()
+    shown = run("profile", *arguments, code=0)
     assert shown.err == ""
     value = json.loads(shown.out)
     assert list(value) == ["device", "cloud"]
@@ -101,29 +96,25 @@ def test_json_of_both_parties(capsys: pytest.CaptureFixture[str]) -> None:
         assert not found["is_cached"]
 
 
-def test_parties_that_are_alike_are_measured_once(
-    loads: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["profile", *SHORT, "--set", "cloud.num_documents=2"]) == 0
+def test_parties_that_are_alike_are_measured_once(loads: list[str], run: Run) -> None:
+    assert "cached in" in run("profile", *SHORT, "--set", "cloud.num_documents=2", code=0).out
     assert len(loads) == 1
-    assert "cached in" in capsys.readouterr().out
 
 
-def test_a_damaged_file_is_measured_again(cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_damaged_file_is_measured_again(cache: Path, run: Run) -> None:
     assert main(["profile", "device", *SHORT]) == 0
     (file,) = (cache / "tandem" / "profiles").iterdir()
     file.write_text("{")
-    assert main(["profile", "device", *SHORT]) == 0
-    assert f"The profile {file} was ignored because" in capsys.readouterr().err
+    assert f"The profile {file} was ignored because" in run("profile", "device", *SHORT, code=0).err
     assert json.loads(file.read_text())["format"] == 1
 
 
-def test_a_plot(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_plot(run: Run) -> None:
     pytest.importorskip("matplotlib")
-    assert main(["profile", "device", *SHORT, "--plot", "profile.png"]) == 0
+    shown = run("profile", "device", *SHORT, "--plot", "profile.png", code=0)
     path = Path("profile.png").absolute()
     assert path.read_bytes().startswith(b"\x89PNG")
-    assert f"Plot: {path}" in capsys.readouterr().out
+    assert f"Plot: {path}" in shown.out
     assert "matplotlib.pyplot" not in sys.modules  # no window, no state that is shared
     assert main(["profile", "device", *SHORT, "--plot", "profile.svg"]) == 0
     text = Path("profile.svg").read_text()
@@ -138,37 +129,39 @@ def test_a_plot(capsys: pytest.CaptureFixture[str]) -> None:
     ],
 )
 def test_a_plot_that_cannot_be_is_said_at_once(
-    target: str, sentence: str, loads: list[str], capsys: pytest.CaptureFixture[str]
+    target: str, sentence: str, loads: list[str], run: Run
 ) -> None:
     pytest.importorskip("matplotlib")
-    assert main(["profile", "device", *SHORT, "--plot", target]) == 1
-    assert sentence in capsys.readouterr().err
+    assert sentence in run("profile", "device", *SHORT, "--plot", target, code=1).err
     assert loads == []
 
 
-def test_a_plot_without_matplotlib(
-    loads: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_plot_without_matplotlib(loads: list[str], monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
     monkeypatch.setattr("tandem.cli.profile.find_spec", lambda name: None)
-    assert main(["profile", "device", *SHORT, "--plot", "profile.png"]) == 1
-    assert capsys.readouterr().err == (
+    assert run("profile", "device", *SHORT, "--plot", "profile.png", code=1).err == (
         f"tandem: A plot needs matplotlib, which is not installed; run `{install_line('lab')}`, or omit --plot.\n"
     )
     assert loads == []
 
 
-def test_wrong_models_and_limits_are_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["profile", "device", "--set", "device.model=/no/such/model"]) == 1
-    assert "'/no/such/model' is neither" in capsys.readouterr().err
-    assert main(["profile", "device", *SHORT, "--limit", "3"]) == 1
-    assert "raise the limit" in capsys.readouterr().err
-    assert main(["profile", "device", "--runs", "0"]) == 2
-    assert capsys.readouterr().err == "tandem: --runs must be a whole number of at least 1 (got '0').\n"
+@pytest.mark.parametrize(
+    ("options", "code", "sentence"),
+    [
+        (["--set", "device.model=/no/such/model"], 1, "'/no/such/model' is neither"),
+        ([*SHORT, "--limit", "3"], 1, "raise the limit"),
+        (["--runs", "0"], 2, "--runs must be a whole number of at least 1 (got '0').\n"),
+    ],
+)
+def test_wrong_models_and_limits_are_one_sentence(
+    options: list[str], code: int, sentence: str, run: Run
+) -> None:
+    assert sentence in run("profile", "device", *options, code=code).err
 
 
-def test_a_vector_store_has_no_lengths(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["profile", "device", *SHORT, "--set", "device.index=langchain:shelf:store"]) == 1
-    assert capsys.readouterr().err.endswith(
+def test_a_vector_store_has_no_lengths(run: Run) -> None:
+    assert run(
+        "profile", "device", *SHORT, "--set", "device.index=langchain:shelf:store", code=1
+    ).err.endswith(
         "tandem: A profile takes the length of documents from an index, but langchain:shelf:store is a vector "
         "store; profile with --set device.index=bundled.\n"
     )

@@ -12,7 +12,7 @@ from tandem.client.resume import Unfinished
 from tandem.config.schema import Config
 from tandem.events import TokenEvent
 
-from .conftest import TEXTS, FakeTandem, answer_events
+from .conftest import TEXTS, FakeTandem, Run, answer_events
 
 
 @pytest.fixture
@@ -26,9 +26,8 @@ def unfinished() -> None:
 
 
 @pytest.mark.usefixtures("unfinished")
-def test_the_rest_of_the_answer(tandem: FakeTandem, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["resume", "--address", "10.0.0.1:6379"]) == 0
-    out, err = capsys.readouterr()
+def test_the_rest_of_the_answer(tandem: FakeTandem, run: Run) -> None:
+    _, out, err = run("resume", "--address", "10.0.0.1:6379", code=0)
     assert [question for question, _ in tandem.asked] == ["Which game?"]
     assert [address for address, _ in tandem.started] == ["10.0.0.1:6379"]
     assert out.startswith("".join(TEXTS).strip())
@@ -37,16 +36,12 @@ def test_the_rest_of_the_answer(tandem: FakeTandem, capsys: pytest.CaptureFixtur
 
 
 @pytest.mark.usefixtures("unfinished")
-def test_only_the_answer(tandem: FakeTandem, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["resume", "--quiet", "--fresh"]) == 0
-    assert capsys.readouterr().out.strip() == "".join(TEXTS).strip()
+def test_only_the_answer(tandem: FakeTandem, run: Run) -> None:
+    assert run("resume", "--quiet", "--fresh", code=0).out.strip() == "".join(TEXTS).strip()
 
 
-def test_where_nothing_is_unfinished_nothing_is_started(
-    tandem: FakeTandem, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["resume"]) == 1
-    said = capsys.readouterr().err
+def test_where_nothing_is_unfinished_nothing_is_started(tandem: FakeTandem, run: Run) -> None:
+    said = run("resume", code=1).err
     assert said.startswith("tandem: No unfinished answer is kept in ")
     assert said.endswith("; ask a question with `tandem ask`.\n")
     assert not tandem.started

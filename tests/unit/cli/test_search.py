@@ -13,6 +13,8 @@ from tandem.retrieval import Embedder, build_index
 from tandem.retrieval.documents import Document
 from tests.unit.retrieval.conftest import WordEmbedder
 
+from .conftest import Run
+
 
 @pytest.fixture(autouse=True)
 def _embedder(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -31,9 +33,8 @@ def index(folders: Path) -> list[str]:
     return ["--set", f"device.index={folders / 'index'}"]
 
 
-def test_passages_best_first(index: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["search", "device", "puzzle games", "--num-documents", "2", *index]) == 0
-    shown = capsys.readouterr()
+def test_passages_best_first(index: list[str], run: Run) -> None:
+    shown = run("search", "device", "puzzle games", "--num-documents", "2", *index, code=0)
     lines = shown.out.splitlines()
     assert lines[0].split()[::2] == ["1", "mira.md"]
     assert lines[1:4] == ["    Mira likes", "    puzzle games.", "    year=2024"]
@@ -41,13 +42,16 @@ def test_passages_best_first(index: list[str], capsys: pytest.CaptureFixture[str
     assert lines[-1] == "    ..."
     assert len(lines) == 9, "an excerpt of three lines"
     assert "found      2 passages of 4" in shown.err
-    assert main(["search", "device", "puzzle games", "--num-documents", "2", "--full", *index]) == 0
-    assert capsys.readouterr().out.count("games") > 100
+    assert (
+        run("search", "device", "puzzle games", "--num-documents", "2", "--full", *index, code=0).out.count(
+            "games"
+        )
+        > 100
+    )
 
 
-def test_json(index: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["search", "device", "chess", "--json", *index]) == 0
-    shown = capsys.readouterr()
+def test_json(index: list[str], run: Run) -> None:
+    shown = run("search", "device", "chess", "--json", *index, code=0)
     value = json.loads(shown.out)
     assert shown.err == ""
     first = value["passages"][0]
@@ -62,17 +66,19 @@ def test_json(index: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert len(value["passages"]) == 4
 
 
-def test_a_filter(index: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_filter(index: list[str], run: Run) -> None:
     conditions = ["--filter", "year=2023", "--filter", "source=tom.md", "--filter", "source=mira.md"]
-    assert main(["search", "device", "games", *conditions, *index]) == 0
-    assert [line.split()[2] for line in capsys.readouterr().out.splitlines()[:1]] == ["tom.md"]
-    assert main(["search", "device", "games", "--filter", "yaer=2023", *index]) == 1
-    assert capsys.readouterr().err.endswith(
+    assert [
+        line.split()[2]
+        for line in run("search", "device", "games", *conditions, *index, code=0).out.splitlines()[:1]
+    ] == ["tom.md"]
+    assert run("search", "device", "games", "--filter", "yaer=2023", *index, code=1).err.endswith(
         "tandem: A filter must name metadata that the documents have, but 'yaer' is none of chunk, page, source, year; "
         "did you mean year?\n"
     )
-    assert main(["search", "device", "games", "--filter", "year=1", *index]) == 0
-    assert capsys.readouterr().out == "Nothing was found.\n"
+    assert (
+        run("search", "device", "games", "--filter", "year=1", *index, code=0).out == "Nothing was found.\n"
+    )
 
 
 @pytest.mark.parametrize(
@@ -92,9 +98,8 @@ def test_a_filter(index: list[str], capsys: pytest.CaptureFixture[str]) -> None:
         ),
     ],
 )
-def test_bad_input(line: list[str], code: int, sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["search", *line]) == code
-    assert capsys.readouterr().err == f"tandem: {sentence}\n"
+def test_bad_input(line: list[str], code: int, sentence: str, run: Run) -> None:
+    assert run("search", *line, code=code).err == f"tandem: {sentence}\n"
 
 
 def test_no_cluster_is_needed(index: list[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from tandem.cli import main
 from tandem.cli.status import summary_lines
 from tandem.protocol.outbox import ROLES
 from tandem.sites.status import ActorState
 from tandem.topology import PARTIES, Party
+
+from .conftest import Run
 
 TOY = "bundled (a toy of 0.97 million parameters, trained on its own kind of sentences)"
 STARTED_S, DIED_S = time.time() - 60, time.time() - 5
@@ -138,32 +139,29 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> list[str | None]:
     return asked
 
 
-def test_the_command(scripted: list[str | None], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["status", "--address", "10.0.0.1:6379"]) == 0
-    assert capsys.readouterr().out.splitlines() == list(summary_lines(state()))
-    assert main(["status", "--all"]) == 0
-    shown = capsys.readouterr().out.splitlines()
+def test_the_command(scripted: list[str | None], run: Run) -> None:
+    assert run("status", "--address", "10.0.0.1:6379", code=0).out.splitlines() == list(
+        summary_lines(state())
+    )
+    shown = run("status", "--all", code=0).out.splitlines()
     assert shown[:4] == ["cluster: 10.0.0.1:6379", "nodes", "  1", "    address: 10.0.0.1"]
     assert "    eos_token_ids: 2" in shown
     assert "    cpu_s: 1.235" in shown
-    assert main(["status", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["parties"]["device"]["x"] is None
+    assert json.loads(run("status", "--json", code=0).out)["parties"]["device"]["x"] is None
     assert scripted == ["10.0.0.1:6379", None, None]
 
 
 @pytest.mark.parametrize("form", [[], ["--all"], ["--json"]])
 def test_a_dead_actor_can_be_told_by_the_exit_code(
-    form: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    form: list[str], monkeypatch: pytest.MonkeyPatch, run: Run
 ) -> None:
     shown = state(actor(Party.CLOUD, 0, state="dead", ended_s=DIED_S))
     monkeypatch.setattr("tandem.cluster.table.read_status", lambda *_: shown)
-    assert main(["status", *form]) == 1
-    assert capsys.readouterr().err == ""
+    assert run("status", *form, code=1).err == ""
 
 
-def test_status_of_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["status"]) == 1
-    assert capsys.readouterr().err == (
+def test_status_of_nothing(run: Run) -> None:
+    assert run("status", code=1).err == (
         "tandem: No address of a cluster was given, and none that `tandem up` started runs on this machine; start one "
         "with `tandem up`, or name one as HOST:PORT.\n"
     )

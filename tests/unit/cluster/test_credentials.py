@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tandem.cluster import attach, credentials, registry
+from tandem.cluster.nodes import NodeInfo
 from tandem.cluster.registry import Entry
 from tandem.config.schema import Config
 from tandem.errors import ClusterError
@@ -35,7 +36,8 @@ def chosen() -> tuple[str | None, ...]:
 
 def record(token: str | None) -> None:
     state_folder().mkdir(parents=True, exist_ok=True)
-    registry.register(Entry(party=Party.CLOUD, node={"address": ADDRESS, "pid": os.getpid()}, token=token))
+    node = NodeInfo("cloud", ADDRESS, os.getpid(), "", "")
+    registry.register(Entry(party=Party.CLOUD, node=node, token=token))
 
 
 def write_default_file(home: Path) -> Path:
