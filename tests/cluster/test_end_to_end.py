@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import importlib
 import threading
 import time
@@ -15,7 +14,7 @@ import ray
 from tandem import Tandem
 from tandem.actors.ray_handles import is_node_there, raylet_socket
 from tandem.cluster.supervisor import start_party
-from tandem.errors import QueryError, TandemError
+from tandem.errors import TandemError
 from tandem.events import DoneEvent, PeerEvent, PlacementEvent, SourcesEvent, TokenEvent
 from tandem.topology import PARTIES, Party
 from tandem_lab.training.bundle import read_bundled_questions
@@ -86,29 +85,15 @@ def test_the_answer_needs_both_corpora_and_names_sources_of_both(rag: Tandem) ->
     assert len(device) == 4
     assert len(cloud) == 16
     assert "note-01-mira-games.md" in {source.title for source in device}
-    assert {source.title for source in cloud} == {None}, "the cloud's documents are opaque ids"
-
-
-def test_async_twins(rag: Tandem) -> None:
-    async def ask() -> tuple[str, int]:
-        answer = await rag.aquery(QUESTION, seed=7)
-        tokens = [event async for event in rag.astream(QUESTION, seed=7) if isinstance(event, TokenEvent)]
-        return answer.text, len(tokens)
-
-    text, num_tokens = asyncio.run(ask())
-    assert text == ANSWER
-    assert num_tokens > 5
+    assert all(source.text and (source.metadata or {})["source"] == source.title for source in device)
+    shown = {(source.title, source.text, source.page, source.metadata) for source in cloud}
+    assert shown == {(None, None, None, None)}, "the cloud's documents are opaque ids"
 
 
 def test_leaving_a_stream_early_cancels_both_parties(rag: Tandem) -> None:
     for event in rag.stream(QUESTION, max_new_tokens=200, temperature=1.0, seed=1):
         if isinstance(event, TokenEvent) and event.step == 2:
             break  # the autouse fixture sees that nothing is left
-
-
-def test_a_query_that_takes_too_long_is_cancelled(rag: Tandem) -> None:
-    with pytest.raises(QueryError, match=r"^An answer must be complete within 0.01 s"):
-        rag.query(QUESTION, timeout_s=0.01)
 
 
 def test_cancelling_from_another_thread_frees_the_session(rag: Tandem) -> None:
@@ -138,21 +123,6 @@ def test_launch_refuses_a_process_that_is_connected(rag: Tandem) -> None:
 def test_a_second_party_in_the_same_role(rag: Tandem) -> None:
     with pytest.raises(TandemError, match=r"^The device side of this cluster is already up"):
         start_party(Party.DEVICE, rag.config)
-
-
-def test_the_home_party_shows_its_passages(rag: Tandem) -> None:
-    answer = rag.query(QUESTION, seed=7)
-    for source in answer.sources:
-        if source.party is Party.DEVICE:
-            assert source.text
-            assert source.metadata is not None
-            assert source.metadata["source"] == source.title
-        else:
-            assert (source.title, source.text, source.page, source.metadata) == (None, None, None, None)
-    (first, *_) = rag.query(QUESTION, seed=7, only="cloud").sources
-    assert first.party is Party.CLOUD
-    assert first.text
-    assert first.score is not None
 
 
 def quiet_link_bytes(rag: Tandem) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import httpx
 import pytest
@@ -30,3 +31,11 @@ def served(tandem: Tandem) -> Iterator[Served]:
 def http(served: Served) -> Iterator[httpx.Client]:
     with httpx.Client(base_url=served.url, timeout=180) as client:
         yield client
+
+
+@pytest.fixture(scope="session")
+def client(served: Served) -> Iterator[Any]:
+    """That of the `openai` package."""
+    openai = pytest.importorskip("openai")
+    with openai.OpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0) as made:
+        yield made

@@ -8,18 +8,12 @@ from typing import Any
 import pytest
 
 from tandem import Answer, Tandem
-from tests.server.running import QUESTION, Served
+from tests.server.running import QUESTION
 
 openai = pytest.importorskip("openai")
 
 MESSAGES = [{"role": "user", "content": QUESTION}]
 HOT = {"temperature": 1.0, "max_tokens": 10, "seed": 3}
-
-
-@pytest.fixture(scope="module")
-def client(served: Served) -> Any:
-    with openai.OpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0) as client:
-        yield client
 
 
 def ask(client: Any, **options: Any) -> Any:

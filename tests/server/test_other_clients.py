@@ -73,15 +73,7 @@ def test_llm_command(served: Served, text: str, tmp_path: Path) -> None:
         done = subprocess.run(
             [
                 sys.executable,
-                "-m",
-                "llm",
-                "-m",
-                "tandem",
-                "-o",
-                "seed",
-                "5",
-                "--key",
-                "none",
+                *["-m", "llm", "-m", "tandem", "-o", "seed", "5", "--key", "none"],
                 *flags,
                 QUESTION,
             ],

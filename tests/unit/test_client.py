@@ -202,9 +202,10 @@ async def first_event(rag: Tandem) -> Event:
         lambda rag: next(rag.stream(QUESTION)),
         lambda rag: asyncio.run(rag.aquery(QUESTION)),
         lambda rag: asyncio.run(first_event(rag)),
+        lambda rag: rag.batch([QUESTION]),
         lambda rag: rag.status(),
     ],
-    ids=["query", "stream", "aquery", "astream", "status"],
+    ids=["query", "stream", "aquery", "astream", "batch", "status"],
 )
 def test_after_close_there_is_one_sentence_and_no_warning(make: Make, use: Callable[[Tandem], Any]) -> None:
     rag, _ = make()
@@ -247,24 +248,6 @@ def test_wrong_files_are_found_before_anything_is_started(
     with pytest.raises(TandemError, match=sentence):
         Tandem.launch(Config.load(None, [setting.format(folder=tmp_path)]))
     assert dict(os.environ) == environment
-
-
-def test_a_closed_tandem_says_so_and_leaves_no_coroutine_behind(
-    make: Make, recwarn: pytest.WarningsRecorder
-) -> None:
-    rag, _ = make()
-    rag.close()
-    uses: list[Callable[[], Any]] = [
-        lambda: rag.query(QUESTION),
-        lambda: next(rag.stream(QUESTION)),
-        lambda: rag.batch([QUESTION]),
-        rag.status,
-    ]
-    for use in uses:
-        with pytest.raises(QueryError, match=r"^This Tandem is closed; create a new one"):
-            use()
-    gc.collect()
-    assert not [each for each in recwarn if each.category is RuntimeWarning]
 
 
 def test_settings_that_are_none_are_one_sentence() -> None:

@@ -91,24 +91,21 @@ async def started(tmp_path: Path) -> Decoder:
 
 
 @pytest.mark.parametrize("num_sessions", [16, 64])
-def test_many_at_once_give_the_tokens_of_one_at_a_time(tmp_path: Path, num_sessions: int) -> None:
-    async def run() -> None:
-        actor = await started(tmp_path)
-        assert actor.engine.runner.fault is None
-        together = await asyncio.gather(*(answer(actor, session) for session in range(num_sessions)))
-        extra = (await actor.statistics()).extra
-        assert extra["num_passes"] < extra["num_forwards"] / 4
-        # Some of them with nothing beside.
-        some = range(0, num_sessions, num_sessions // 8)
-        other = await started(tmp_path)
-        alone = [await answer(other, session) for session in some]
-        assert alone == [together[session] for session in some]
-        assert len({tuple(tokens) for tokens in together}) > 4
-        assert not actor.engine.runner.sessions or await _freed(actor)
-        for one in (actor, other):
-            await one.close()
-
-    asyncio.run(run())
+async def test_many_at_once_give_the_tokens_of_one_at_a_time(tmp_path: Path, num_sessions: int) -> None:
+    actor = await started(tmp_path)
+    assert actor.engine.runner.fault is None
+    together = await asyncio.gather(*(answer(actor, session) for session in range(num_sessions)))
+    extra = (await actor.statistics()).extra
+    assert extra["num_passes"] < extra["num_forwards"] / 4
+    # Some of them with nothing beside.
+    some = range(0, num_sessions, num_sessions // 8)
+    other = await started(tmp_path)
+    alone = [await answer(other, session) for session in some]
+    assert alone == [together[session] for session in some]
+    assert len({tuple(tokens) for tokens in together}) > 4
+    assert not actor.engine.runner.sessions or await _freed(actor)
+    for one in (actor, other):
+        await one.close()
 
 
 async def _freed(actor: Decoder) -> bool:

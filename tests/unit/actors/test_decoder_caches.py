@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from tandem.engine.engine import OpenResult
 from tandem.protocol.decoding import Prefill
 from tandem.retrieval.factory import kv_folder
 from tandem.topology import Party
+from tests.unit.transport.conftest import PLANES
 
 TEXTS = ["Mira likes puzzle games.", "The best rated puzzle game is Vantelu Cor."]
 
@@ -28,8 +28,8 @@ def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 async def decoder(party: Party, tmp_path: Path, *settings: str) -> DecoderActor:
     config = Config.load(None, settings)
     actor = DecoderActor(party, Runtime(secret=b"s", directory=str(tmp_path / "sockets"), config=config))
+    PLANES.append(actor)
     await actor.prepare()
-    await asyncio.sleep(0)  # its task begins
     return actor
 
 
@@ -42,101 +42,72 @@ def answer(actor: DecoderActor) -> OpenResult:
     return opened
 
 
-def test_history_becomes_part_of_the_question(tmp_path: Path) -> None:
+async def test_history_becomes_part_of_the_question(tmp_path: Path) -> None:
     history = (Message("user", "Who is Mira?"), Message("assistant", "She likes puzzle games."))
-
-    async def run() -> None:
-        actor = await decoder(Party.DEVICE, tmp_path)
-        alone, later = (
-            actor.open_prompt(Prefill(number, "Why?", ("A note.",), 8, turns))
-            for number, turns in enumerate([(), history])
-        )
-        expected = actor.engine.build_prompt("Why?", ["A note."], 8, history)
-        assert later.num_prompt_tokens == (len(expected.document_tokens[0]) + len(expected.query_tokens),)
-        assert later.num_prompt_tokens[0] > alone.num_prompt_tokens[0]
-        await actor.close()
-
-    asyncio.run(run())
+    actor = await decoder(Party.DEVICE, tmp_path)
+    alone, later = (
+        actor.open_prompt(Prefill(number, "Why?", ("A note.",), 8, turns))
+        for number, turns in enumerate([(), history])
+    )
+    expected = actor.engine.build_prompt("Why?", ["A note."], 8, history)
+    assert later.num_prompt_tokens == (len(expected.document_tokens[0]) + len(expected.query_tokens),)
+    assert later.num_prompt_tokens[0] > alone.num_prompt_tokens[0]
 
 
 def counters(extra: dict[str, float]) -> tuple[float, float]:
     return extra["kv_hits"], extra["kv_misses"]
 
 
-def test_a_restarted_decoder_finds_what_the_first_one_computed(tmp_path: Path) -> None:
-    async def run() -> None:
-        first = await decoder(Party.DEVICE, tmp_path)
-        assert (await first.statistics()).extra["kv_bytes"] == 0
-        answer(first)
-        assert counters((await first.statistics()).extra) == (0, 2)
-        again = await decoder(Party.DEVICE, tmp_path)
-        answer(again)
-        extra = (await again.statistics()).extra
-        assert counters(extra) == (2, 0)
-        files = list(kv_folder(Party.DEVICE, again.config).glob("*/*/*"))
-        assert extra["kv_bytes"] == sum(path.stat().st_size for path in files) > 0
-        for actor in (first, again):
-            await actor.close()
-
-    asyncio.run(run())
+async def test_a_restarted_decoder_finds_what_the_first_one_computed(tmp_path: Path) -> None:
+    first = await decoder(Party.DEVICE, tmp_path)
+    assert (await first.statistics()).extra["kv_bytes"] == 0
+    answer(first)
+    assert counters((await first.statistics()).extra) == (0, 2)
+    again = await decoder(Party.DEVICE, tmp_path)
+    answer(again)
+    extra = (await again.statistics()).extra
+    assert counters(extra) == (2, 0)
+    files = list(kv_folder(Party.DEVICE, again.config).glob("*/*/*"))
+    assert extra["kv_bytes"] == sum(path.stat().st_size for path in files) > 0
 
 
 @pytest.mark.parametrize(("store", "hits"), [("memory", 2), ("off", 0)])
-def test_in_memory_and_off_leave_no_file(tmp_path: Path, store: str, hits: int) -> None:
-    async def run() -> None:
-        actor = await decoder(Party.CLOUD, tmp_path, f"cloud.kv_store={store}")
-        answer(actor)
-        answer(actor)
-        assert counters((await actor.statistics()).extra) == (hits, 4 - hits)
-        assert not kv_folder(Party.CLOUD, actor.config).exists()
-        await actor.close()
-
-    asyncio.run(run())
+async def test_in_memory_and_off_leave_no_file(tmp_path: Path, store: str, hits: int) -> None:
+    actor = await decoder(Party.CLOUD, tmp_path, f"cloud.kv_store={store}")
+    answer(actor)
+    answer(actor)
+    assert counters((await actor.statistics()).extra) == (hits, 4 - hits)
+    assert not kv_folder(Party.CLOUD, actor.config).exists()
 
 
-def test_what_the_store_left_unused_is_noted_once(tmp_path: Path) -> None:
-    async def run() -> None:
-        first = await decoder(Party.DEVICE, tmp_path)
-        answer(first)
-        for path in kv_folder(Party.DEVICE, first.config).glob("*/*/*"):
-            path.write_bytes(path.read_bytes()[:-1])
-        again = await decoder(Party.DEVICE, tmp_path)
-        notes = again.notes(answer(again), is_home=True)
-        assert len(notes) == 2
-        assert all("is damaged or of another kind" in note for note in notes)
-        assert again.notes(answer(again), is_home=True) == ()
-        other = await decoder(Party.DEVICE, tmp_path, "device.dtype=bfloat16")
-        assert (again.description["has_stale_caches"], other.description["has_stale_caches"]) == (False, True)
-        assert other.notes(answer(other), is_home=True) == (), "that nothing is wrong with"
-        for actor in (first, again, other):
-            await actor.close()
-
-    asyncio.run(run())
+async def test_what_the_store_left_unused_is_noted_once(tmp_path: Path) -> None:
+    first = await decoder(Party.DEVICE, tmp_path)
+    answer(first)
+    for path in kv_folder(Party.DEVICE, first.config).glob("*/*/*"):
+        path.write_bytes(path.read_bytes()[:-1])
+    again = await decoder(Party.DEVICE, tmp_path)
+    notes = again.notes(answer(again), is_home=True)
+    assert len(notes) == 2
+    assert all("is damaged or of another kind" in note for note in notes)
+    assert again.notes(answer(again), is_home=True) == ()
+    other = await decoder(Party.DEVICE, tmp_path, "device.dtype=bfloat16")
+    assert (again.description["has_stale_caches"], other.description["has_stale_caches"]) == (False, True)
+    assert other.notes(answer(other), is_home=True) == (), "that nothing is wrong with"
 
 
-def test_no_path_of_this_machine_goes_elsewhere(tmp_path: Path) -> None:
-    async def run() -> None:
-        first = await decoder(Party.CLOUD, tmp_path)
-        answer(first)
-        for path in kv_folder(Party.CLOUD, first.config).glob("*/*/*"):
-            path.write_bytes(path.read_bytes()[:-1])
-        again = await decoder(Party.CLOUD, tmp_path)
-        notes = again.notes(answer(again), is_home=False)
-        assert notes == ("The cloud cannot use its stored caches; its log says why.",)
-        for actor in (first, again):
-            await actor.close()
-
-    asyncio.run(run())
+async def test_no_path_of_this_machine_goes_elsewhere(tmp_path: Path) -> None:
+    first = await decoder(Party.CLOUD, tmp_path)
+    answer(first)
+    for path in kv_folder(Party.CLOUD, first.config).glob("*/*/*"):
+        path.write_bytes(path.read_bytes()[:-1])
+    again = await decoder(Party.CLOUD, tmp_path)
+    notes = again.notes(answer(again), is_home=False)
+    assert notes == ("The cloud cannot use its stored caches; its log says why.",)
 
 
-def test_no_thread_is_left_behind(tmp_path: Path) -> None:
+async def test_no_thread_is_left_behind(tmp_path: Path) -> None:
     """The store itself starts none."""
-
-    async def run() -> None:
-        actor = await decoder(Party.DEVICE, tmp_path)
-        before = threading.active_count()
-        answer(actor)
-        assert threading.active_count() == before
-        await actor.close()
-
-    asyncio.run(run())
+    actor = await decoder(Party.DEVICE, tmp_path)
+    before = threading.active_count()
+    answer(actor)
+    assert threading.active_count() == before

@@ -54,11 +54,11 @@ def test_half_a_character_ends_its_session_alone(how: str, reason: str) -> None:
         for session in (1, 2):
             actor.dispatch(actor.handle(begin(session), "q"))
         for _ in range(500):
-            if any(isinstance(message, DecoderReady) for message in actor.outbox.sent):
+            if any(isinstance(message, DecoderReady) for message in actor.outbox.messages):
                 break
             await asyncio.sleep(0.01)
         await actor.close()
-        return actor.outbox.sent
+        return actor.outbox.messages
 
     sent = asyncio.run(run())
     (failed,) = (message for message in sent if isinstance(message, DecoderFailed))

@@ -6,54 +6,27 @@ from typing import Any
 
 import pytest
 
-from tandem.actors.base import Runtime
 from tandem.actors.draft_queue import DraftQueueActor
 from tandem.actors.retriever import RetrieverActor
-from tandem.config.schema import Config
 from tandem.messages import (
     Begin,
     DecoderReady,
     Heartbeat,
-    LinkFrame,
     RetrieveFailed,
     RetrieveResult,
-    decode,
     encode,
 )
 from tandem.protocol.outbox import Send
-from tandem.protocol.prefix import Prefix
 from tandem.topology import Party
 
-
-class Outbox:
-    """A data plane that keeps what it is given."""
-
-    def __init__(self) -> None:
-        self.sent: list[tuple[str, Any]] = []
-
-    def send(self, to: str, frame: bytes) -> None:
-        self.sent.append((to, decode(frame)))
-
-    def flush(self) -> None:
-        pass
-
-
-def make_runtime() -> Runtime:
-    return Runtime(secret=b"s", directory="/nonexistent", config=Config())
+from .conftest import Outbox, frame_of, runtime
 
 
 @pytest.fixture
 def queue() -> DraftQueueActor:
-    actor = DraftQueueActor(Party.DEVICE, make_runtime())
+    actor = DraftQueueActor(Party.DEVICE, runtime())
     actor.plane = Outbox()  # type: ignore[assignment]
     return actor
-
-
-def frame_of(body: Any, session: int = 1) -> LinkFrame:
-    return LinkFrame(
-        session=session, view=0, committed=0, committed_digest=Prefix(session).digest,
-        stamp=1, echo=0, held_us=0, body=body,
-    )  # fmt: skip
 
 
 @pytest.mark.parametrize("source", ["cloud/draft_queue", "device/decoder"])
@@ -73,7 +46,7 @@ def test_malformed_frames_cannot_fill_a_log(queue: DraftQueueActor, caplog: pyte
 
 def run_retriever(text: str) -> list[Any]:
     """What a retriever sends for two queries, where the first finds a document of this text."""
-    actor = RetrieverActor(Party.DEVICE, make_runtime())
+    actor = RetrieverActor(Party.DEVICE, runtime())
     actor.plane = outbox = Outbox()  # type: ignore[assignment]
     answers = [
         RetrieveResult(session=session, ids=("d",), texts=(found,), scores=(0.5,), retrieve_us=1)
@@ -81,7 +54,7 @@ def run_retriever(text: str) -> list[Any]:
     ]
     for answer in answers:
         actor.dispatch([Send("decoder", answer)])
-    return [message for _, message in outbox.sent]
+    return outbox.messages
 
 
 def test_an_answer_that_cannot_be_sent_ends_its_query_alone() -> None:

@@ -7,44 +7,25 @@ from typing import Any
 
 import pytest
 
-from tandem.actors.base import Runtime
 from tandem.actors.host_queue import HostQueue
 from tandem.config.sampling import SamplingParams
-from tandem.config.schema import Config, DecodingConfig, DevicesConfig
+from tandem.config.schema import DecodingConfig, DevicesConfig
 from tandem.errors import Code, Fault
 from tandem.joining.handshakes import queue_of
-from tandem.messages import Begin, Cancel, End, Heartbeat, LinkFrame, Open, decode, encode
+from tandem.messages import Begin, Cancel, End, Heartbeat, LinkFrame, Open, encode
 from tandem.modes.spec import SessionSpec
 from tandem.protocol import limits
-from tandem.protocol.prefix import Prefix
 from tandem.topology import Party
 from tandem_lab.simulation.specs import make_spec
 from tests.unit.transport.conftest import PLANES
 
+from .conftest import Outbox, frame_of, runtime
+
 PHONE, LAPTOP = queue_of("phone"), queue_of("laptop")
 
 
-class Outbox:
-    """A data plane that keeps what it is given; everybody is reachable."""
-
-    def __init__(self) -> None:
-        self.sent: list[tuple[str, Any]] = []
-        self.counters: dict[str, Any] = {}
-
-    def send(self, to: str, frame: bytes) -> None:
-        self.sent.append((to, decode(frame)))
-
-    def flush(self) -> None:
-        pass
-
-    def is_connected(self, to: str) -> bool:
-        return True
-
-    def renew(self, to: str) -> None:
-        pass
-
-    async def close(self) -> None:
-        pass
+class Sent(Outbox):
+    """What the cloud has sent."""
 
     def bodies_to(self, name: str) -> list[Any]:
         return [message.body for to, message in self.sent if to == name]
@@ -62,19 +43,13 @@ class Hosting:
     """The actor, its outbox and its devices' frames."""
 
     def __init__(self, *settings: str) -> None:
-        self.outbox = Outbox()
-        self.queue = HostQueue(
-            Party.CLOUD, Runtime(secret=b"", directory="", config=Config.load(None, settings))
-        )
+        self.outbox = Sent()
+        self.queue = HostQueue(Party.CLOUD, runtime(*settings))
         self.queue.plane = self.outbox  # type: ignore[assignment]
         PLANES.append(self.queue)
 
     def hear(self, source: str, body: Any, session: int) -> None:
-        frame = LinkFrame(
-            session=session, view=0, committed=0, committed_digest=Prefix(session).digest,
-            stamp=1, echo=0, held_us=0, body=body,
-        )  # fmt: skip
-        self.queue.on_frames(source, [encode(frame)])
+        self.queue.on_frames(source, [encode(frame_of(body, session))])
 
     def open(self, source: str, session: int, **changes: Any) -> None:
         asked = {"query": "?", "documents": {"device": 1, "cloud": 1}, **changes}

@@ -11,9 +11,7 @@ from typing import Any
 import pytest
 
 from tandem.actors import retriever as module
-from tandem.actors.base import Runtime
 from tandem.actors.retriever import RetrieverActor
-from tandem.config.schema import Config
 from tandem.errors import Code, Fault, FilterError, TandemError
 from tandem.messages import (
     RetrieveFailed,
@@ -27,34 +25,31 @@ from tandem.retrieval.retriever import Hit
 from tandem.topology import Party
 from tests.unit.retrieval.conftest import WordEmbedder
 
+from .conftest import Outbox, runtime
+
 SECRET = "Mira's diary"
 
 
-class Plane:
-    """Remembers the messages that an actor sends."""
+class Plane(Outbox):
+    """Queues the messages that an actor sends."""
 
     def __init__(self) -> None:
-        self.sent: asyncio.Queue[Any] = asyncio.Queue()
+        super().__init__()
+        self.queued: asyncio.Queue[Any] = asyncio.Queue()
 
-    def send(self, name: str, frame: bytes) -> None:
-        assert name == "device/decoder"
-        self.sent.put_nowait(decode(frame))
-
-    def flush(self) -> None:
-        pass
-
-    async def close(self) -> None:
-        pass
+    def send(self, to: str, frame: bytes) -> None:
+        assert to == "device/decoder"
+        self.queued.put_nowait(decode(frame))
 
 
 class Actor(RetrieverActor):
     """The real actor over a scripted index; `sent` is what it sent."""
 
     def __init__(self, scripted: Any) -> None:
-        super().__init__(Party.DEVICE, Runtime(secret=b"", directory="unused", config=Config()))
+        super().__init__(Party.DEVICE, runtime())
         self.scripted = scripted
         self.plane = plane = Plane()  # type: ignore[assignment]
-        self.sent = plane.sent
+        self.sent = plane.queued
 
     @property
     def retriever(self) -> Any:
@@ -183,8 +178,7 @@ def test_an_index_that_changes_is_used_from_the_next_request_on(
         Document(page_content=f"{animal} games", metadata={"source": animal}) for animal in ("owl", "fox")
     ]
     build_index(texts[:1], tmp_path, WordEmbedder())
-    config = Config.load(None, [f"device.index={tmp_path}"])
-    actor = RetrieverActor(Party.DEVICE, Runtime(secret=b"", directory="unused", config=config))
+    actor = RetrieverActor(Party.DEVICE, runtime(f"device.index={tmp_path}"))
     search = RetrieveRequest(session=1, query="owl games", num_documents=4)
 
     async def run() -> None:
@@ -206,23 +200,19 @@ def test_an_index_that_changes_is_used_from_the_next_request_on(
     asyncio.run(run())
 
 
-def test_a_request_that_repeats_an_unanswered_one_is_answered_once() -> None:
+async def test_a_request_that_repeats_an_unanswered_one_is_answered_once() -> None:
     """A coordinator reminds a decoder that is only slow, which then asks again."""
-
-    async def main() -> None:
-        actor = Actor(Documents())
-        request = RetrieveRequest(session=1, query="q", num_documents=1)
-        for _ in range(3):
-            actor.handle(request, "device/decoder")
-        actor.spawn(actor.serve(), "serve")
-        await asyncio.wait_for(actor.sent.get(), 60)
-        actor.handle(replace(request, session=2), "device/decoder")
-        second = await asyncio.wait_for(actor.sent.get(), 60)
-        assert second.session == 2, "the repetitions were answered, too"
+    actor = Actor(Documents())
+    request = RetrieveRequest(session=1, query="q", num_documents=1)
+    for _ in range(3):
         actor.handle(request, "device/decoder")
-        assert (await asyncio.wait_for(actor.sent.get(), 60)).session == 1, (
-            "an answer that was lost is given again"
-        )
-        await actor.close()
-
-    asyncio.run(main())
+    actor.spawn(actor.serve(), "serve")
+    await asyncio.wait_for(actor.sent.get(), 60)
+    actor.handle(replace(request, session=2), "device/decoder")
+    second = await asyncio.wait_for(actor.sent.get(), 60)
+    assert second.session == 2, "the repetitions were answered, too"
+    actor.handle(request, "device/decoder")
+    assert (await asyncio.wait_for(actor.sent.get(), 60)).session == 1, (
+        "an answer that was lost is given again"
+    )
+    await actor.close()

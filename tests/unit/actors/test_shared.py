@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from tandem.actors.base import Runtime, SharedProcess, SiteActor
+from tandem.actors.base import SharedProcess, SiteActor
 from tandem.actors.draft_queue import DraftQueueActor
 from tandem.actors.ray_handles import RayActor, names_in, process_name
 from tandem.actors.stateless import AggregatorActor, ProfilerActor, SchedulerActor
@@ -25,7 +24,8 @@ from tandem.messages import Local, Vote, decode, encode
 from tandem.protocol.outbox import ActorKind, Send
 from tandem.protocol.prefix import Prefix
 from tandem.topology import Party
-from tandem.transport.port import LinkCounters
+
+from .conftest import Outbox, runtime
 
 SESSION, VOCAB, NUM_TOKENS = 7, 64, 6
 CLASSES: dict[ActorKind, type[SiteActor]] = {
@@ -36,12 +36,12 @@ CLASSES: dict[ActorKind, type[SiteActor]] = {
 }
 
 
-class Wire:
+class Wire(Outbox):
     """A data plane to all actors of the test; what is for none of them, a decoder's messages, is kept."""
 
     def __init__(self, name: str, site: Site) -> None:
+        super().__init__()
         self.name, self.site = name, site
-        self.counters: dict[str, LinkCounters] = defaultdict(LinkCounters)
         self.waiting: list[tuple[str, bytes]] = []
 
     def send(self, to: str, frame: bytes) -> None:
@@ -51,23 +51,16 @@ class Wire:
         self.site.frames += [(self.name, *sent) for sent in self.waiting]
         self.waiting = []
 
-    def is_connected(self, to: str) -> bool:
-        return True
-
-    async def close(self) -> None:
-        pass
-
 
 class Site:
     """The device's draft queue and light actors, in one process or apart; the test is their decoder."""
 
     def __init__(self, *, together: bool, classes: Mapping[ActorKind, type[SiteActor]] | None = None) -> None:
-        runtime = Runtime(secret=b"s", directory="/nonexistent", config=Config())
         every: dict[ActorKind, type[SiteActor]] = {**CLASSES, **(classes or {})}
         groups = [every] if together else [{role: every[role]} for role in every]
         self.actors: dict[str, SiteActor] = {}
         for group in groups:
-            self.actors |= {a.name: a for a in SharedProcess(Party.DEVICE, runtime, group).actors.values()}
+            self.actors |= {a.name: a for a in SharedProcess(Party.DEVICE, runtime(), group).actors.values()}
         for name, actor in self.actors.items():
             actor.plane = Wire(name, self)  # type: ignore[assignment]
         self.frames: list[tuple[str, str, bytes]] = []  # sender, receiver, frame
@@ -214,8 +207,7 @@ def test_a_process_is_named_after_its_actors() -> None:
 
 
 def test_statistics_of_every_actor_say_that_they_share_a_process() -> None:
-    runtime = Runtime(secret=b"s", directory="/nonexistent", config=Config())
-    process = SharedProcess(Party.DEVICE, runtime, CLASSES)
+    process = SharedProcess(Party.DEVICE, runtime(), CLASSES)
     reports = [asyncio.run(process.call(role, "statistics")) for role in CLASSES]
     assert [report.name for report in reports] == [f"device/{role}" for role in CLASSES]
     assert len({report.pid for report in reports}) == 1

