@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, BadParameter, Option
@@ -270,9 +269,9 @@ def _as_dict(item: BatchItem) -> dict[str, Any]:
         "reason": answer.reason if answer else None,
         "seed": answer.seed if answer else None,
         "degraded": answer.degraded_reason if answer else None,
-        "sources": [asdict(source) for source in answer.sources] if answer else [],
+        "sources": answer.sources if answer else [],
         "notes": list(answer.notes) if answer else [],
-        "statistics": asdict(answer.statistics) if answer else None,
+        "statistics": answer.statistics if answer else None,
     }
 
 

@@ -14,7 +14,7 @@ import socket
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from importlib import metadata
 from importlib.util import find_spec
@@ -86,7 +86,7 @@ def doctor(as_json: AsJson = False, *, settings: Settings) -> int:
     results = all_checks(settings.load())
     is_well = not any(check.status == "missing" for check in results)
     if as_json:
-        print_json({"is_well": is_well, "checks": [asdict(check) for check in results]})
+        print_json({"is_well": is_well, "checks": results})
         return int(not is_well)
     emit(*results, sep="\n")
     emit("\nTandem can run here." if is_well else "\nTandem cannot run here yet: see what is missing above.")

@@ -5,24 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
 
-from typer import BadParameter, Option
+from typer import Option
 
-from tandem.cli.options import parse_count, parse_seed
+from tandem.cli.options import one_of, parse_count, parse_seed
 from tandem.cli.output import StageLog, emit, progress_bar
 from tandem.cli.usage import new_app
 from tandem.errors import TandemError
 
 if TYPE_CHECKING:
     from tandem.papers.flexspec.training import Loss
-
-LOSSES = ("kl", "tv")
-
-
-def parse_loss(text: str) -> str:
-    """The name of a loss. Raises a usage error."""
-    if text not in LOSSES:
-        raise BadParameter(f"must be kl or tv (got {text!r})")
-    return text
 
 
 Target = Annotated[
@@ -50,7 +41,7 @@ Trunk = Annotated[
     ),
 ]
 LossOption = Annotated[
-    str, Option("--loss", metavar="L", parser=parse_loss, help="kl, or tv (total variation)")
+    str, Option("--loss", metavar="L", parser=one_of("kl", "tv"), help="kl, or tv (total variation)")
 ]
 Steps = Annotated[
     int | None, Option(metavar="N", parser=parse_count, help="steps of the optimiser (default: 300)")

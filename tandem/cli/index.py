@@ -103,7 +103,7 @@ def index(
     else:
         drop_stale_caches(config, party, folder)
     if as_json:
-        values = {"kv": asdict(caches)} if caches else {}
+        values = {"kv": caches} if caches else {}
         print_json({"party": party, "directory": str(folder), **asdict(report), **values})
         return 0
     is_named = any(text.startswith(f"{party}.index") for text in settings.overrides or ())

@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar, get_type_hints
 
 from typer import Argument, BadParameter, Option
 
@@ -39,16 +39,22 @@ OR_A_LIST = ", or a list of them"
 """End of a setting's meaning that does not suit an option, which is repeated instead."""
 
 Command = Callable[..., int]
+T = TypeVar("T", bound=str)
 
 
 # ---- how texts are read --------------------------------------------------------------------------------------
 
 
-def parse_party(text: str) -> Party:
-    """The party of that name. Raises a usage error for any other."""
-    if text not in set(PARTIES):
-        raise BadParameter(f"must be device or cloud (got {text!r})")
-    return Party(text)
+def one_of(*names: T) -> Callable[[str], T]:
+    """The name that a text is, out of these. Raises a usage error for any other."""
+
+    def parse(text: str) -> T:
+        for name in names:
+            if name == text:
+                return name
+        raise BadParameter(f"must be {', '.join(names[:-1])} or {names[-1]} (got {text!r})")
+
+    return parse
 
 
 def parse_seed(text: str) -> int:
@@ -108,7 +114,7 @@ def merge_filters(filters: Iterable[tuple[str, str, str]]) -> dict[str, dict[str
 # ---- options of several commands -----------------------------------------------------------------------------
 
 PartyArgument = Annotated[
-    Party, Argument(metavar="PARTY", parser=parse_party, help="device or cloud", show_default=False)
+    Party, Argument(metavar="PARTY", parser=one_of(*PARTIES), help="device or cloud", show_default=False)
 ]
 AsJson = Annotated[bool, Option("--json", help="print one JSON object")]
 Quiet = Annotated[bool, Option("--quiet", help="print only the answer")]
@@ -187,7 +193,7 @@ class Query:
         Party | None,
         Option(
             metavar="PARTY",
-            parser=parse_party,
+            parser=one_of(*PARTIES),
             help="let the device or the cloud answer alone; nothing crosses the link",
         ),
     ] = None

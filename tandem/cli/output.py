@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeGuard
 
+from tandem.client.answers import to_plain
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -112,9 +114,9 @@ _ESCAPED = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud
 
 
 def print_json(value: Any, *, indent: int | None = 2) -> None:
-    """One JSON object on stdout, in ASCII where stdout is not UTF-8; a line with indent None."""
+    """One JSON object on stdout, as `to_plain` has it, in ASCII where stdout is not UTF-8; a line with indent None."""
     encoding = (getattr(sys.stdout, "encoding", None) or "utf-8").lower().replace("-", "")
-    text = json.dumps(json_safe(value), indent=indent, ensure_ascii=encoding != "utf8")
+    text = json.dumps(to_plain(value), indent=indent, ensure_ascii=encoding != "utf8")
     print(_ESCAPED.sub(lambda found: f"\\u{ord(found[0]):04x}", text), flush=True)
 
 
@@ -145,17 +147,6 @@ class PlainText:
         """Nothing more comes."""
         if self.has_begun:
             emit()
-
-
-def json_safe(value: Any) -> Any:
-    """A value with null in the place of every nan and infinity, which JSON lacks."""
-    if isinstance(value, dict):
-        return {str(key): json_safe(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [json_safe(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
 
 
 def warn(sentence: str) -> None:

@@ -10,9 +10,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from typer import Argument, BadParameter, Option
+from typer import Argument, Option
 
-from tandem.cli.options import AsJson, Settings, parse_count, with_options
+from tandem.cli.options import AsJson, Settings, one_of, parse_count, with_options
 from tandem.cli.output import StageLog, emit, plural, print_json, progress_bar
 from tandem.errors import TandemError, install_line
 from tandem.topology import PARTIES, Party
@@ -40,18 +40,11 @@ class Result:
     is_cached: bool
 
 
-def parse_parties(text: str) -> str:
-    """The name of a party, or "both". Raises a usage error."""
-    if text not in {*PARTIES, "both"}:
-        raise BadParameter(f"must be device, cloud or both (got {text!r})")
-    return text
-
-
 Parties = Annotated[
     str,
     Argument(
         metavar="PARTY",
-        parser=parse_parties,
+        parser=one_of(*PARTIES, "both"),
         help="device, cloud or both, one after the other (default: both)",
         show_default=False,
     ),
@@ -200,13 +193,13 @@ def _as_dict(result: Result) -> dict[str, Any]:
     stored, profile = result.stored, result.stored.profile
     line = profile.line
     return {
-        "line": asdict(line),
+        "line": line,
         "start_s": line.predict(line.start),
         "slope_s": line.slope,
         "residual_s": profile.residual_s,
         "r_squared": profile.r_squared,
         "model": stored.model,
-        "key": asdict(stored.key),
+        "key": stored.key,
         "versions": stored.versions,
         **asdict(profile),
         "path": str(result.path),

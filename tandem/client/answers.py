@@ -92,9 +92,19 @@ def new_seed() -> int:
     return secrets.randbits(SEED_BITS)
 
 
-def to_plain(value: Any) -> dict[str, Any]:
-    """A dataclass as JSON holds it: what was not measured (nan) and what has no bound (inf) is null."""
-    return {name: _plain(getattr(value, name)) for name in value.__dataclass_fields__}
+def to_plain(value: Any) -> Any:
+    """A value as JSON holds it, a dataclass as an object: what was not measured (nan) or has no bound (inf) is null."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if value is None or isinstance(value, str | int):
+        return value
+    if isinstance(value, dict):
+        return {str(key): to_plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [to_plain(item) for item in value]
+    if is_dataclass(value):
+        return {field: to_plain(getattr(value, field)) for field in value.__dataclass_fields__}
+    return value
 
 
 def _acceptance(answer: Answer) -> dict[str, float]:
@@ -105,15 +115,3 @@ def _acceptance(answer: Answer) -> dict[str, float]:
         "cloud": [token.cloud_accepted for token in together],
     }
     return {party: round(sum(flags) / len(flags), 4) for party, flags in accepted.items() if flags}
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if value is None or isinstance(value, str | int):
-        return value
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    return to_plain(value) if is_dataclass(value) else value

@@ -9,7 +9,8 @@ from typing import Annotated
 import typer
 
 from tandem.cli.options import parse_count
-from tandem.cli.output import StageLog, json_safe
+from tandem.cli.output import StageLog
+from tandem.client.answers import to_plain
 from tandem_lab.cli import outputs
 from tandem_lab.environment import describe_environment
 
@@ -41,7 +42,7 @@ def evolve(seeds: Seeds = None, out: Out = None, smoke: Smoke = False) -> int:
             rows.append(row)
             results = {"rows": [asdict(each) for each in rows], "environment": environment}
             outputs.write_text(
-                "--out", folder / "results.json", json.dumps(json_safe(results), indent=1) + "\n"
+                "--out", folder / "results.json", json.dumps(to_plain(results), indent=1) + "\n"
             )
             outputs.write_text("--out", folder / "table.txt", text_of(rows) + "\n")
     print(text_of(rows))

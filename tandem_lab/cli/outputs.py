@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from tandem.cli.output import json_safe
+from tandem.client.answers import to_plain
 from tandem.config.schema import Config
 from tandem.errors import TandemError
 from tandem_lab.environment import describe_environment
@@ -76,4 +76,4 @@ def write_cells(folder: Path, text: str, values: Sequence[dict[str, Any]], confi
     print(text)
     write_text("--out", folder / "table.txt", text + "\n")
     results = {"cells": values, "settings": asdict(config), "environment": describe_environment()}
-    write_text("--out", folder / "results.json", json.dumps(json_safe(results), indent=1) + "\n")
+    write_text("--out", folder / "results.json", json.dumps(to_plain(results), indent=1) + "\n")

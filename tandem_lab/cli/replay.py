@@ -19,7 +19,8 @@ from tandem.cli.options import (
     Settings,
     with_options,
 )
-from tandem.cli.output import StageLog, json_safe, plural, print_json
+from tandem.cli.output import StageLog, plural, print_json
+from tandem.client.answers import to_plain
 from tandem.config.schema import Config, placement_of
 from tandem.errors import TandemError
 from tandem_lab.cli import outputs
@@ -135,7 +136,7 @@ def _write(replay: Replay, config: Config, folder: Path, log: StageLog) -> list[
     from tandem_lab.timeline.pipeline import check_matplotlib
 
     record, timeline, picture = (folder / name for name in NAMES)
-    text = json.dumps(json_safe(as_dict(replay, config)), indent=1, ensure_ascii=False)
+    text = json.dumps(to_plain(as_dict(replay, config)), indent=1, ensure_ascii=False)
     outputs.write_text("--out", record, text + "\n")
     outputs.write_text("--out", timeline, merged_trace(replay, placement_of(config.decoding)))
     try:
