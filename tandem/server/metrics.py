@@ -140,27 +140,23 @@ class _PartyCollector:
 
     def collect(self) -> Iterable[Metric]:
         """The metrics."""
-        party, by_actor = ["party"], ["party", "actor"]
-        link = CounterMetricFamily(
-            "tandem_link_bytes",
-            "Bytes on the link between draft queues",
-            labels=["party", "peer", "direction"],
-        )
-        sessions = GaugeMetricFamily("tandem_sessions_open", "Sessions of a party", labels=party)
-        waiting = GaugeMetricFamily("tandem_sessions_waiting", "Queries that wait at a party", labels=party)
-        moved = CounterMetricFamily(
-            "tandem_sessions_moved", "Sessions given to another decoder when theirs was lost", labels=party
-        )
-        alive = GaugeMetricFamily("tandem_actor_up", "Whether an actor is alive", labels=by_actor)
-        decoding = GaugeMetricFamily(
-            "tandem_decoder_sessions_open", "Sessions that a decoder has", labels=by_actor
-        )
-        hits = CounterMetricFamily(
-            "tandem_document_cache_hits", "Documents whose model state was stored", labels=by_actor
-        )
-        misses = CounterMetricFamily(
-            "tandem_document_cache_misses", "Documents that a model had to read", labels=by_actor
-        )
+
+        def count(name: str, meaning: str, *labels: str) -> CounterMetricFamily:
+            return CounterMetricFamily(f"tandem_{name}", meaning, labels=labels)
+
+        def show(name: str, meaning: str, *labels: str) -> GaugeMetricFamily:
+            return GaugeMetricFamily(f"tandem_{name}", meaning, labels=labels)
+
+        by_actor = ("party", "actor")
+        link = count("link_bytes", "Bytes on the link between draft queues", "party", "peer", "direction")
+        sessions = show("sessions_open", "Sessions of a party", "party")
+        waiting = show("sessions_waiting", "Queries that wait at a party", "party")
+        moved = count("sessions_moved", "Sessions given to another decoder when theirs was lost", "party")
+        alive = show("actor_up", "Whether an actor is alive", *by_actor)
+        decoding = show("decoder_sessions_open", "Sessions that a decoder has", *by_actor)
+        hits = count("document_cache_hits", "Documents whose model state was stored", *by_actor)
+        misses = count("document_cache_misses", "Documents that a model had to read", *by_actor)
+        connected = show("peer_connected", "Whether a peer of the home party is connected", "party")
         for actor in self._state["actors"]:
             name, kind = actor["party"], actor["name"].partition("/")[2]
             extra = actor.get("extra", {})
@@ -176,9 +172,6 @@ class _PartyCollector:
             if "kv_hits" in extra:
                 hits.add_metric([name, kind], extra["kv_hits"])
                 misses.add_metric([name, kind], extra["kv_misses"])
-        connected = GaugeMetricFamily(
-            "tandem_peer_connected", "Whether a peer of the home party is connected", labels=party
-        )
         for peer, is_connected in self._peers.items():
             connected.add_metric([peer], is_connected)
         return [link, sessions, waiting, alive, hits, misses, decoding, moved, connected]
