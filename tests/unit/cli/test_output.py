@@ -112,21 +112,6 @@ def test_the_leading_space_is_left_out_provisional_or_not(open_terminal: Open) -
     assert (terminal.row, terminal.column) == (1, 0)
 
 
-def test_what_others_write_stands_above_the_line_that_grows(open_terminal: Open) -> None:
-    terminal = open_terminal(20)
-    live = LiveText()
-    live.commit(0, "Zero\nOne")
-    live.propose(1, " two")
-    live.interrupt()
-    print("a note", file=sys.stderr)
-    live.propose(2, " three")
-    assert terminal.text() == ["Zero", "a note", "One two three"]
-    live.commit(1, " two")
-    live.retract(2)
-    live.end()
-    assert terminal.text() == ["Zero", "a note", "One two"]
-
-
 def test_an_answer_of_no_text_leaves_nothing(open_terminal: Open) -> None:
     terminal = open_terminal(20)
     live = LiveText()
