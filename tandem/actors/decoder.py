@@ -106,14 +106,14 @@ class DecoderActor(SiteActor):
 
         codec, decoding = self.codec.fingerprint(), self.config.decoding
         policy = load_policy(decoding.placement, self.config.scheduler.parameters, self.place)
-        self._loaded = engine = await self.on_model_thread(self._load)
+        self._loaded = engine = await self.in_thread(self._load)
         party = self.config.party(self.party)
-        line = await self.on_model_thread(lambda: cached_line(party, cache_folder(), _log.warning))
+        line = await self.in_thread(lambda: cached_line(party, cache_folder(), _log.warning))
         store = engine.caches.store
         self.spawn(self.work(), "work")
         self.description = {
             "model": party.model,
-            **await self.on_model_thread(engine.describe),
+            **await self.in_thread(engine.describe),
             "drafter_for": describe_card(model_path(party.model)),  # its target; {} if unknown
             "codec": codec,
             "race_depth": self.config.codec.race_depth,  # 0: votes are whole distributions
@@ -188,10 +188,6 @@ class DecoderActor(SiteActor):
 
     # ---- the model's thread ----------------------------------------------------------------------------------
 
-    async def on_model_thread(self, work: Callable[[], T]) -> T:
-        """Run blocking `work` in the thread that owns the model."""
-        return await self.in_thread(work)
-
     async def work(self) -> None:
         """The decoder's whole life: compute what is planned next and send the results."""
         while True:
@@ -241,7 +237,7 @@ class DecoderActor(SiteActor):
 
     async def _prefill(self, jobs: Sequence[Prefill]) -> list[Opened | Exception | None]:
         """Open sessions in the engine and compute their prompts."""
-        return await self.on_model_thread(
+        return await self.in_thread(
             lambda: compute_prompts(
                 self.engine, jobs, self.open_prompt, lambda job: job.session in self.table.sessions
             )
@@ -251,9 +247,7 @@ class DecoderActor(SiteActor):
         self, sessions: Sequence[DecodingSession], jobs: Sequence[Forward]
     ) -> list[list[Result] | Exception | None]:
         """Compute the drafts or votes of each job; None where its prefix was rolled back and it was abandoned."""
-        drafts = await self.on_model_thread(
-            lambda: compute_drafts(self.engine, self._drafter, jobs, sessions)
-        )
+        drafts = await self.in_thread(lambda: compute_drafts(self.engine, self._drafter, jobs, sessions))
         self.num_passes += 1
         for draft in drafts:
             if isinstance(draft, list):

@@ -10,6 +10,7 @@ from typer import Option
 from tandem.cli.options import one_of, parse_count, parse_seed
 from tandem.cli.output import StageLog, emit, progress_bar
 from tandem.cli.usage import new_app
+from tandem.client.batch import read_texts
 from tandem.errors import TandemError
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ def train(
         )
     log = StageLog()
     texts = _read_texts(text or [], log)
-    asked = _read_questions(questions)
+    asked = [] if questions is None else read_texts(questions)
     from tandem.papers.flexspec.build import Recipe, train_drafter
 
     recipe = Recipe(
@@ -126,9 +127,3 @@ def _read_texts(paths: list[str], log: StageLog) -> list[str]:
             log(f"text: {problem}")
         texts += [document.page_content for document in loaded.documents]
     return texts
-
-
-def _read_questions(file: str | None) -> list[str]:
-    from tandem.client.batch import read_texts
-
-    return [] if file is None else read_texts(file)

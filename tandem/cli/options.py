@@ -340,11 +340,11 @@ def _model_options() -> Iterator[SettingOption]:
     }
     for name, (parties, meaning) in meanings.items():
         kind = Annotated[str | None, Option(metavar="NAME", help=meaning, show_default=False)]
-        yield _setting_option(name, kind, functools.partial(_write_model, parties))
-
-
-def _write_model(parties: Sequence[Party], name: str) -> list[str]:
-    return [f"{party}.model={name}" for party in parties]
+        yield _setting_option(
+            name,
+            kind,
+            functools.partial(lambda own, name: [f"{party}.model={name}" for party in own], parties),
+        )
 
 
 def _documents_option() -> SettingOption:

@@ -133,7 +133,10 @@ class Transcript:
         return [line for party in parties for line in self._lines_of(party, with_passages)]
 
     def _lines_of(self, party: str, with_passages: bool) -> Iterator[str]:
-        own = sorted((source for source in self.sources if source.party == party), key=_badness)
+        own = sorted(
+            (source for source in self.sources if source.party == party),
+            key=lambda source: -source.score if is_scored(source.score) else math.inf,
+        )
         for source in own:
             if source.title is not None:
                 columns = (
@@ -245,11 +248,6 @@ def _compact(event: EstimateEvent) -> dict[str, Any]:
         elif value != ():
             known[key] = value
     return known
-
-
-def _badness(source: Source) -> float:
-    """Sorts by score, highest first; those without one come last, in the order given."""
-    return -source.score if is_scored(source.score) else math.inf
 
 
 def _seconds(duration_s: float) -> str:

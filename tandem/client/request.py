@@ -202,7 +202,11 @@ def build_spec(
         eos_token_ids=tuple(token for token in home["eos_token_ids"] if token < vocab_size),
         vocab_size=vocab_size,
         day=_day(options.get("day"), loaded),
-        weights_fingerprints=_weights_fingerprints(described, spec),
+        weights_fingerprints={
+            party: found
+            for party in spec.parties
+            if (found := described.get(party, {}).get("weights_fingerprint", "")) and party != spec.home
+        },
         has_several_models=_have_several_models(described, spec),
         race_depth=home.get("race_depth", 0) if spec.race_depth else 0,  # of the codec that is loaded there
     )
@@ -304,12 +308,6 @@ def find_party(name: str, parties: Sequence[str] = PARTIES, option: str | None =
     raise ConfigError(
         f"A party is {', '.join(others)} or {last}, not {name!r}; name one of {count}.", option=option
     )
-
-
-def _weights_fingerprints(described: Mapping[Any, Mapping[str, Any]], spec: SessionSpec) -> dict[str, str]:
-    """Fingerprints of the others' models when they described themselves."""
-    known = {party: described.get(party, {}).get("weights_fingerprint", "") for party in spec.parties}
-    return {party: found for party, found in known.items() if found and party != spec.home}
 
 
 def _have_several_models(described: Mapping[Any, Mapping[str, Any]], spec: SessionSpec) -> bool:

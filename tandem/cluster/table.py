@@ -63,7 +63,10 @@ def read_actors(config: Config, parties: Iterable[str] | None = None) -> list[Ac
             newest[actor.name] = actor
     names = [name for party in parties or config.parties for name in _names(party, newest)]
     running = set() if newest.keys() >= set(names) else running_actors(config)
-    return [newest.get(name) or _without_table(name, running) for name in names]
+    return [
+        newest.get(name) or ActorState(name=name, state="alive" if name in running else "absent")
+        for name in names
+    ]
 
 
 def _names(party: str, newest: Mapping[str, ActorState]) -> list[str]:
@@ -119,7 +122,11 @@ def explain_loss(error: RayError, config: Config, *, is_launched: bool) -> str:
     """
     actor_id = str(getattr(error, "actor_id", None) or "")
     actors = _read_until_noticed(config, actor_id)
-    used = [actor for party in config.parties for actor in needed(_of_party(actors, party))]
+    used = [
+        actor
+        for party in config.parties
+        for actor in needed([each for each in actors if each.party == party])
+    ]
     dead = [actor for actor in used if actor.state == "dead"]
     dead.sort(key=lambda actor: actor.actor_id != actor_id)  # that one first
     if not dead and isinstance(error, RayActorError) and actor_id not in {actor.actor_id for actor in actors}:
@@ -149,11 +156,21 @@ async def collect_status(config: Config) -> dict[str, Any]:
     loaders = [actor for actor in actors if actor.kind in ("retriever", "decoder")]
     described = await _ask_all(loaders, "describe", config)
     reports = await _ask_all(actors, "statistics", config)
+    supervisors = {
+        str(party): await _ask(f"{party}/{SUPERVISOR}", "report", config) for party in config.parties
+    }
     return {
         "cluster": current_address(),
-        "nodes": _describe_nodes(config.parties),
+        "nodes": [
+            {
+                "address": node["NodeManagerAddress"],
+                "roles": _roles(node, config.parties),
+                "alive": node["Alive"],
+            }
+            for node in ray.nodes()
+        ],
         "parties": {str(party): _description(party, described) for party in config.parties},
-        "supervisors": await _ask_supervisors(config),
+        "supervisors": {party: report for party, report in supervisors.items() if report is not None},
         "actors": [to_dict(actor, reports.get(actor.name)) for actor in actors],
     }
 
@@ -171,12 +188,6 @@ async def _ask_all(actors: Sequence[ActorState], method: str, config: Config) ->
     return {name: reply for name, reply in zip(alive, replies, strict=True) if reply is not None}
 
 
-async def _ask_supervisors(config: Config) -> dict[str, Any]:
-    """The report of each party's supervisor, where there is one."""
-    reports = {str(party): await _ask(f"{party}/{SUPERVISOR}", "report", config) for party in config.parties}
-    return {party: report for party, report in reports.items() if report is not None}
-
-
 async def _ask(name: str, method: str, config: Config) -> Any:
     try:
         actor = find_actor(name, config.cluster.namespace)
@@ -185,20 +196,8 @@ async def _ask(name: str, method: str, config: Config) -> Any:
         return None
 
 
-def _describe_nodes(parties: Sequence[str]) -> list[dict[str, Any]]:
-    """Address, roles and health of each node."""
-    return [
-        {"address": node["NodeManagerAddress"], "roles": _roles(node, parties), "alive": node["Alive"]}
-        for node in ray.nodes()
-    ]
-
-
 def _roles(node: dict[str, Any], parties: Sequence[str]) -> list[str]:
     return [str(party) for party in parties if nodes.PARTY_RESOURCE.format(party=party) in node["Resources"]]
-
-
-def _of_party(actors: Iterable[ActorState], party: str) -> list[ActorState]:
-    return [actor for actor in actors if actor.name.startswith(f"{party}/")]
 
 
 def _read_until_noticed(config: Config, actor_id: str) -> list[ActorState]:
@@ -256,11 +255,6 @@ def _reason(cause: Any) -> str:
     text = str(getattr(getattr(cause, context, None), "error_message", "")) or context.replace("_", " ")
     first = text.replace("`", "").partition(". ")[0].strip().rstrip(".")
     return first.removeprefix("The actor is dead because ")[:REASON_CHARS]
-
-
-def _without_table(name: str, running: set[str]) -> ActorState:
-    """The state of an actor that the table does not hold."""
-    return ActorState(name=name, state="alive" if name in running else "absent")
 
 
 def _first_line(error: BaseException) -> str:

@@ -23,7 +23,6 @@ from tandem.client.request import QueryOptions
 from tandem.config.schema import Config, HttpConfig, placement_of
 from tandem.corpora import TOYS, example_questions
 from tandem.errors import TandemError
-from tandem.events import Event
 from tandem.server import documents as documents_routes
 from tandem.server import openai
 from tandem.server.access import GUIDE, Frame, Guard, on_api_error, on_failure, on_http_error
@@ -104,13 +103,9 @@ async def _encoded(query: RunningQuery, seed: int) -> AsyncIterator[bytes]:
     yield encode_event("query", json.dumps({"seed": seed}))
     try:
         async for event in query:
-            yield encode_event(*_named(event))
+            yield encode_event(EVENT_NAMES[type(event)], compact(to_plain(event)))
     except TandemError as error:
         yield encode_event("error", json.dumps(failure(error).as_dict()))
-
-
-def _named(event: Event) -> tuple[str, str]:
-    return EVENT_NAMES[type(event)], compact(to_plain(event))
 
 
 @router.api_route("/v1/{path:path}", methods=["GET", "POST", "PUT", "PATCH", "DELETE"])

@@ -108,7 +108,8 @@ class LocalSite(SitePort):
         "decoder" is the only one, or any.
         """
         place = f"{at_start(self.party)}'s site"
-        actor = self.actors.get(role) or self._any(role)
+        decoders = (each for known, each in self.actors.items() if kind_of(known) == role == "decoder")
+        actor = self.actors.get(role) or next(decoders, None)
         if actor is None or self._loop.is_closed():
             raise CallError(f"{place} is closed; start it again.")
         work = actor.call(method, *arguments)
@@ -121,10 +122,6 @@ class LocalSite(SitePort):
             if task is None or not task.cancelling():  # not the caller but the call was: the loop was stopped
                 raise CallError(f"{place} was closed during a call; start it again.") from None
             raise
-
-    def _any(self, role: str) -> SiteActor | None:
-        decoders = (actor for known, actor in self.actors.items() if kind_of(known) == "decoder")
-        return next(decoders, None) if role == "decoder" else None
 
 
 @dataclass(kw_only=True)

@@ -94,7 +94,10 @@ async def start_actors(
             }
             _compare_alike(part, alike)
             described[party] |= next(iter(alike.values()))
-    progress(f"indexes: {_join_equal({party: _show_index(described[party]) for party in parties})}")
+    held = {party: described[party]["num_documents"] or described[party]["factory"] for party in parties}
+    progress(
+        f"indexes: {_join_equal({party: str(each) for party, each in held.items()})}"
+    )  # no count: a store
     models = _join_equal({party: _show_model(described[party]) for party in parties})
     progress(f"models: {models}, after {time.monotonic() - start_s:.1f} s")
     if stale := [party for party in parties if described[party].get("has_stale_caches")]:
@@ -102,10 +105,6 @@ async def start_actors(
     for actors in parties.values():
         await _give_tokenizer(actors)
     return described
-
-
-def _show_index(described: Mapping[str, Any]) -> str:
-    return str(described["num_documents"] or described["factory"])  # no count: a store
 
 
 def _show_model(described: Mapping[str, Any]) -> str:
@@ -231,7 +230,11 @@ def compare(described: Mapping[Any, Mapping[str, Any]]) -> None:
     """All parties must agree before the first query. Raises ClusterError that names two values and the remedy."""
     parties = "Both parties" if len(described) == 2 else "All parties"
     for key, (what, remedy) in HANDSHAKE_FIELDS.items():
-        known = {party: values for party, values in described.items() if not _lacks(key, values)}
+        known = {  # without documents a party has no embedder to compare
+            party: values
+            for party, values in described.items()
+            if key in values or values.get("factory") != NO_INDEX
+        }
         for other in list(known)[1:]:
             first = next(iter(known))
             if not _fit(key, known[first], known[other]):
@@ -254,11 +257,6 @@ def _shown(key: str, known: Mapping[str, Any]) -> Any:
     """A value as sentences show it; that of a vocabulary with the tokenizer's name."""
     value = known.get(key)
     return f"{known.get('tokenizer')} ({value})" if key == "vocabulary_fingerprint" else value
-
-
-def _lacks(key: str, known: Mapping[str, Any]) -> bool:
-    """Whether a party has nothing to compare: without documents it has no embedder."""
-    return key not in known and known.get("factory") == NO_INDEX
 
 
 def note_pairing(config: Config, described: Mapping[Any, Mapping[str, Any]], progress: Progress) -> None:

@@ -74,7 +74,7 @@ class BaselineDecoder(DecoderActor):
             )
         from tandem_lab.baselines.kv_transfer import pack
 
-        return await self.on_model_thread(lambda: pack(self.engine, texts))
+        return await self.in_thread(lambda: pack(self.engine, texts))
 
     async def lend_caches(self, texts: list[str], data: bytes) -> None:
         """Use the caches that the other side packed for the same texts, from memory.
@@ -88,7 +88,7 @@ class BaselineDecoder(DecoderActor):
             self._lent = LentFirst(self.engine.caches.store, max_bytes)
             self.engine.caches.store = self._lent
         lent = self._lent.lent
-        await self.on_model_thread(lambda: unpack(self.engine, texts, data, lent))
+        await self.in_thread(lambda: unpack(self.engine, texts, data, lent))
 
     # ---- what differs from the product's decoder -------------------------------------------------------------
 

@@ -63,7 +63,7 @@ class _Decoder(DecoderActor):
 
     async def pause(self) -> None:
         pause_s = self.rng.choice([0.0, 0.0, 1e-4, 1e-3])
-        await self.on_model_thread(lambda: time.sleep(pause_s))
+        await self.in_thread(lambda: time.sleep(pause_s))
 
     def has_voted(self, session: int) -> None:
         """By a drafter that could not read three proposals."""
