@@ -17,7 +17,6 @@ from tandem.corpora import model_path
 
 if TYPE_CHECKING:
     from tandem.engine.engine import Engine
-    from tandem.engine.kv import MemoryStore
     from tandem.engine.torch.kv import DiskStore
     from tandem.retrieval.embedding import TextEmbedder
     from tandem.retrieval.retriever import Scorer
@@ -101,15 +100,10 @@ def open_engine(party: PartyConfig, kv_folder: Path, warn: Callable[[str], objec
     if party.kv_store == "disk":
         engine.caches.store = open_disk_store(party, engine, kv_folder, warn)
     else:
-        engine.caches.store = open_memory_store(party)
+        from tandem.engine.kv import MemoryStore
+
+        engine.caches.store = None if party.kv_store == "off" else MemoryStore(party.kv_max_bytes)
     return engine
-
-
-def open_memory_store(party: PartyConfig) -> MemoryStore | None:
-    """An empty store in memory for the engine of a party; None if the setting is "off"."""
-    from tandem.engine.kv import MemoryStore
-
-    return None if party.kv_store == "off" else MemoryStore(party.kv_max_bytes)
 
 
 def open_disk_store(

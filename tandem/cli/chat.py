@@ -62,9 +62,9 @@ class Chat:
         self._commands: dict[str, tuple[str, Callable[[], None]]] = {
             "/sources": (
                 "documents of the last answer, with passages",
-                self._print_sources,
+                lambda: self._print_lines(lambda last: last.source_lines(with_passages=True)),
             ),
-            "/stats": ("its statistics", self._print_statistics),
+            "/stats": ("its statistics", lambda: self._print_lines(Transcript.statistics_lines)),
             "/reset": ("forget the conversation so far", self._reset),
             "/help": ("these lines", self._print_help),
             "/quit": ("leave", lambda: None),
@@ -129,12 +129,6 @@ class Chat:
         self._history += [Message("user", transcript.question), Message("assistant", answer.text)]
 
     # ---- commands --------------------------------------------------------------------------------------------
-
-    def _print_sources(self) -> None:
-        self._print_lines(lambda last: last.source_lines(with_passages=True))
-
-    def _print_statistics(self) -> None:
-        self._print_lines(Transcript.statistics_lines)
 
     def _print_lines(self, lines: Callable[[Transcript], list[str]]) -> None:
         if self._last is None:

@@ -32,12 +32,6 @@ if TYPE_CHECKING:
 # ---- What a question may only use if its parties have loaded it --------------------------------------------
 
 
-def check_policies(spec: SessionSpec, described: Mapping[Any, Mapping[str, Any]]) -> None:
-    """Custom policies are those that the parties report. described: by party. Raises ConfigError."""
-    _check_placement(spec, described)
-    _check_length_policy(spec, described)
-
-
 def check_codec(preset: str | None, described: Mapping[Any, Mapping[str, Any]]) -> None:
     """The codec of a preset is the one that the parties report: a question cannot change it. Raises ConfigError."""
     if preset is None or "codec" not in settings_of_preset(preset):
@@ -121,15 +115,36 @@ class QueryOptions(SamplingOptions, DecodingOptions, total=False):
     """0 to 20: each TokenEvent has its log probability in the target, and those of so many likeliest tokens."""
 
 
+def _are_ids(value: Any) -> bool:
+    return isinstance(value, list | tuple) and all(type(token) is int and token >= 0 for token in value)
+
+
+def _is_day(value: Any) -> bool:
+    try:
+        return isinstance(value, str) and date.fromisoformat(value).isoformat() == value
+    except ValueError:
+        return False
+
+
+def _is_duration(value: Any) -> bool:
+    """Finite and above 0; a truth value is no number."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and 0 < value <= MAX_TIMEOUT_S
+
+
 OPTION_CHECKS: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
     ("sampling", "a SamplingParams", lambda value: isinstance(value, SamplingParams)),
     ("seed", "a whole number from 0 to 2^64 - 1", lambda value: type(value) is int and 0 <= value < 1 << 64),
-    ("day", "a date such as 2026-11-25", lambda value: _is_day(value)),
-    ("timeout_s", "a number of seconds above 0, at most 1e9", lambda value: _is_duration(value)),
+    ("day", "a date such as 2026-11-25", _is_day),
+    ("timeout_s", "a number of seconds above 0, at most 1e9", _is_duration),
     ("resumable", "true or false", lambda value: isinstance(value, bool)),
-    ("committed", "a list of token ids", lambda value: _are_ids(value)),
+    ("committed", "a list of token ids", _are_ids),
     ("show_drafts", "true or false", lambda value: isinstance(value, bool)),
-    ("num_logprobs", f"a whole number from 0 to {MAX_TOP_LOGPROBS}", lambda value: _is_count(value)),
+    (
+        "num_logprobs",
+        f"a whole number from 0 to {MAX_TOP_LOGPROBS}",
+        lambda value: type(value) is int and 0 <= value <= MAX_TOP_LOGPROBS,
+    ),
 )
 """Options that are no settings: name, what they must be in words, and the check."""
 
@@ -192,7 +207,8 @@ def build_spec(
         committed=tuple(options.get("committed") or ()),
     )
     _check_context(spec, described)
-    check_policies(spec, described)
+    _check_placement(spec, described)
+    _check_length_policy(spec, described)
     _check_filters(spec)
     _check_size(spec)
     home, loaded = described[spec.home], [described.get(party, {}) for party in spec.parties]
@@ -414,24 +430,3 @@ def _check_filters(spec: SessionSpec) -> None:
             asked = f"{in_words(spec.only)} was asked alone" if spec.only else f"{names} are asked"
             sentence = f"{party}_filter is for documents of the {party}, but {asked}; leave it out."
             raise QueryError(sentence, option=f"{party}_filter")
-
-
-def _are_ids(value: Any) -> bool:
-    return isinstance(value, list | tuple) and all(type(token) is int and token >= 0 for token in value)
-
-
-def _is_count(value: Any) -> bool:
-    return type(value) is int and 0 <= value <= MAX_TOP_LOGPROBS
-
-
-def _is_day(value: Any) -> bool:
-    try:
-        return isinstance(value, str) and date.fromisoformat(value).isoformat() == value
-    except ValueError:
-        return False
-
-
-def _is_duration(value: Any) -> bool:
-    """Finite and above 0; a truth value is no number."""
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return is_number and 0 < value <= MAX_TIMEOUT_S

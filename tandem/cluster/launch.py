@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -103,7 +103,8 @@ def find_party(party: str, config: Config) -> RayActors:
         handles: dict[str, RayActor] = {}
         for actor in needed(read_actors(config, (party,))):
             handles.setdefault(actor.kind, find_actor(actor.name, config.cluster.namespace))
-        is_prepared = are_prepared(handles.values())
+        asked = [handle.start("is_prepared") for handle in handles.values()]
+        is_prepared = ray.get(asked, timeout=ANSWER_S)
         obstacle = ray.get(handles["draft_queue"].start("find_obstacle"), timeout=ANSWER_S)
     except (ValueError, RayError):
         raise PartyLost(f"The {party} side has just lost an actor; see `tandem status`.") from None
@@ -112,11 +113,6 @@ def find_party(party: str, config: Config) -> RayActors:
     if obstacle:
         raise PartyLost(obstacle)
     return handles
-
-
-def are_prepared(handles: Iterable[RayActor]) -> list[bool]:
-    """Whether each of these actors is. Raises RayError if one does not answer."""
-    return list(ray.get([handle.start("is_prepared") for handle in handles], timeout=ANSWER_S))
 
 
 def find_loss(address: str, party: str, config: Config) -> str | None:

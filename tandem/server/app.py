@@ -77,7 +77,9 @@ async def stream_events(request: Request) -> EventStream:
     service = service_of(request)
     options = await read_object(request, service.limits.max_body_bytes)
     question = options.pop("question", "")
-    check_names(options)
+    for name in options:
+        if name not in TANDEM_OPTIONS:
+            raise unknown(name, TANDEM_OPTIONS)
     if options.get("seed") is None:
         options["seed"] = new_seed()
     query = service.start(question, options)
@@ -90,13 +92,6 @@ async def status(request: Request) -> dict[str, Any]:
     service = service_of(request)
     state = await asyncio.to_thread(service.tandem.status)
     return describe(state, service.tandem.config, service.queries)
-
-
-def check_names(options: Mapping[str, Any]) -> None:
-    """Raises ApiError for an option that a query does not have."""
-    for name in options:
-        if name not in TANDEM_OPTIONS:
-            raise unknown(name, TANDEM_OPTIONS)
 
 
 async def _encoded(query: RunningQuery, seed: int) -> AsyncIterator[bytes]:
