@@ -105,7 +105,7 @@ class DraftQueueActor(SiteActor):
         now_s = time.monotonic()
         self.forget_old_logs(now_s)
         link = self.peer_counters() if spec.only is None else None
-        self.add_log(spec.session, EventLog(self._stop_rule(spec), link, now_s))
+        self.add_log(spec.session, EventLog(self._stop_rule(spec), link))
         self.dispatch(self.table.open(spec, now_s))
         self._start_ticking()
 

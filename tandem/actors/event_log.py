@@ -19,11 +19,10 @@ from tandem.transport.port import LinkCounters
 class EventLog:
     """The events of one session, kept for the client."""
 
-    def __init__(self, rule: StopRule, link: LinkCounters | None, now_s: float) -> None:
+    def __init__(self, rule: StopRule, link: LinkCounters | None) -> None:
         self.events: list[Event] = []
         self.sources: dict[str, SourcesEvent] = {}
         self.changed = asyncio.Event()
-        self.opened_s = now_s
         self.ended_s: float | None = None
         self.stream = TextStream(rule)
         self._detokenizer = rule.detokenizer

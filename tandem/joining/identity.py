@@ -35,7 +35,6 @@ class Identity:
     key_file: Path
     certificate_file: Path
     fingerprint: bytes
-    valid_until: dt.datetime  # UTC
 
     def server_context(self) -> ssl.SSLContext:
         """TLS 1.3 with this certificate; devices show none, their token comes afterwards."""
@@ -61,7 +60,7 @@ def load_identity(folder: Path, now: dt.datetime | None = None) -> Identity:
     ):
         certificate = _certify(key, now)
         write_private(certificate_file, certificate.public_bytes(serialization.Encoding.PEM))
-    return Identity(key_file, certificate_file, fingerprint_of(certificate), certificate.not_valid_after_utc)
+    return Identity(key_file, certificate_file, fingerprint_of(certificate))
 
 
 def client_context() -> ssl.SSLContext:

@@ -69,7 +69,7 @@ def test_provisional_text_is_what_the_committed_token_will_add(stop: tuple[str, 
     rule = StopRule((), stop, len(ids), Detokenizer(tokenizer.to_str()))
     end = next(count for count in range(1, len(ids) + 1) if rule.find_reason(ids[:count]))
     for seed in range(30):
-        rng, log, display = random.Random(seed), EventLog(rule, None, 0.0), Display()
+        rng, log, display = random.Random(seed), EventLog(rule, None), Display()
         shown: list[int] = []
 
         def tell(event: Event, log: EventLog = log, display: Display = display) -> None:
@@ -94,7 +94,7 @@ def test_provisional_text_is_what_the_committed_token_will_add(stop: tuple[str, 
 def test_a_queue_whose_user_sits_at_the_peer_forgets_as_well() -> None:
     """It sees no DoneEvent: its logs would stay for good."""
     queue = Queue(Party.CLOUD)
-    queue.logs[7] = EventLog(StopRule((), (), 8, Detokenizer(TOKENIZER)), None, 0.0)
+    queue.logs[7] = EventLog(StopRule((), (), 8, Detokenizer(TOKENIZER)), None)
     queue.forget_old_logs(1.0)
     assert set(queue.logs) == {7}
     queue.forget_old_logs(2.0 + EVENTS_KEPT_S)
@@ -103,7 +103,7 @@ def test_a_queue_whose_user_sits_at_the_peer_forgets_as_well() -> None:
 
 def test_the_last_event_alone_names_its_session() -> None:
     actor = Queue(Party.DEVICE)
-    actor.logs[7] = EventLog(StopRule((), (), 9, Detokenizer(TOKENIZER)), LinkCounters(), 0.0)
+    actor.logs[7] = EventLog(StopRule((), (), 9, Detokenizer(TOKENIZER)), LinkCounters())
     done = DoneEvent(reason="eos", statistics=SessionStatistics(num_tokens=1))
     for event in (PlacementEvent(step=0, aggregator=Party.DEVICE), done):
         assert asyncio.run(actor.events(7, -1, 0.01, at_once=True)) == []
@@ -120,7 +120,7 @@ async def test_calls_that_overtake_the_one_that_opens_their_session(monkeypatch:
     tasks = [asyncio.create_task(call) for call in early]  # type: ignore[arg-type]
     await asyncio.sleep(0.02)
     assert not any(task.done() for task in tasks)
-    actor.add_log(7, EventLog(StopRule((), (), 9, Detokenizer(TOKENIZER)), LinkCounters(), 0.0))
+    actor.add_log(7, EventLog(StopRule((), (), 9, Detokenizer(TOKENIZER)), LinkCounters()))
     monkeypatch.setitem(actor.table.sessions, 7, None)  # open on this side
     documents = tuple(Source(party=Party.DEVICE, id=key) for key in ("a", "b"))
     sources = SourcesEvent(party=Party.DEVICE, sources=documents, retrieve_s=0.0, prefill_s=0.0)
