@@ -64,7 +64,7 @@ class Address:
 
 
 class Admission:
-    """Admission of devices: the cloud's end of all links to devices, and what stands between it and the draft queue."""
+    """Admission of devices: who may have a link to the cloud's draft queue, and until when."""
 
     def __init__(self, config: Config, identity: Identity, devices: DeviceList, address: Address) -> None:
         self.about: dict[str, Any] | None = None  # what devices receive; None: models are still being loaded
@@ -73,8 +73,7 @@ class Admission:
         self._identity = identity
         self._devices = devices
         self._tls = identity.server_context()
-        self._queue: PlaneOwner | None = None  # these two from when the queue opens its end
-        self._plane: SocketPlane | None = None
+        self._plane: SocketPlane | None = None  # until the draft queue opens its end
         self._leases = Leases(lambda name: self.plane.is_connected(name))
         self._tokens: dict[str, str] = {}  # by the draft queue of each device: with which it last came
         self._num_refused: Counter[bytes] = Counter()  # connections, by what they were told
@@ -82,9 +81,8 @@ class Admission:
 
     def new_plane(self, owner: PlaneOwner) -> SocketPlane:
         """A `NewPlane`: the draft queue's end."""
-        self._queue = owner
         self._plane = SocketPlane(
-            self,
+            owner,
             handshake=lambda dials, crosses: CloudHandshake(self),
             host=self.address.host,
             port=self.address.port,
@@ -115,6 +113,7 @@ class Admission:
         later = self._leases.acquire(device.name, instance)
         if later is None:
             self._tokens[queue_of(device.name)] = device.digest
+            self._note_joined(device.name)
         return later
 
     def note_refusal(self, error: ProtocolError) -> None:
@@ -126,34 +125,13 @@ class Admission:
                 "A connection was refused, %d so far for this reason: %s", self._num_refused[told], error
             )
 
-    # ---- PlaneOwner ------------------------------------------------------------------------------------------
-
-    @property
-    def name(self) -> str:
-        """The name of the draft queue."""
-        assert self._queue is not None
-        return self._queue.name
-
-    def on_frames(self, source: str, frames: list[bytes]) -> None:
-        """For the draft queue."""
-        assert self._queue is not None
-        self._queue.on_frames(source, frames)
-
-    def on_connected(self, name: str) -> None:
-        """Tell the draft queue and the list of devices."""
-        device, now_s = name[1:].partition("/")[0], asyncio.get_running_loop().time()
-        if now_s - self._noted_s.get(device, -NOTE_S) >= NOTE_S:
-            self._noted_s[device] = now_s
-            _log.info("The device %s has joined.", device)
+    def _note_joined(self, name: str) -> None:
+        now_s = asyncio.get_running_loop().time()
+        if now_s - self._noted_s.get(name, -NOTE_S) >= NOTE_S:
+            self._noted_s[name] = now_s
+            _log.info("The device %s has joined.", name)
             with contextlib.suppress(TandemError):  # when it joined is good to know, no more
-                self._devices.note_joined(device)
-        assert self._queue is not None
-        self._queue.on_connected(name)
-
-    def on_lost(self, name: str) -> None:
-        """For the draft queue."""
-        assert self._queue is not None
-        self._queue.on_lost(name)
+                self._devices.note_joined(name)
 
     # ---- looking after the devices ---------------------------------------------------------------------------
 
