@@ -179,7 +179,11 @@ class Service:
             build_spec(self.tandem.config, self.tandem.described, question, **options)
         except TandemError as error:
             raise refusal(error, names) from None
-        release = self._acquire()
+        try:
+            release = self.queries.acquire()
+        except ApiError:
+            self.metrics.queries_refused.inc()
+            raise
         observer = QueryObserver(self.metrics)
         span = QuerySpan(str(options.get("mode") or self.tandem.config.decoding.mode))
 
@@ -193,13 +197,6 @@ class Service:
             span.on_end()
 
         return RunningQuery(self.tandem.astream(question, **options), on_event, end)
-
-    def _acquire(self) -> Callable[[], None]:
-        try:
-            return self.queries.acquire()
-        except ApiError:
-            self.metrics.queries_refused.inc()
-            raise
 
     async def embed(self, texts: Sequence[str]) -> list[list[float]]:
         """Unit vectors, one per text. Raises TandemError."""

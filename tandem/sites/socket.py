@@ -219,53 +219,37 @@ def listening(
 
     settings: those that the device was started with, so that a question can say which of its own it ignores.
     """
-    server = SocketServer(device, config, settings or {})
-    path = str(folder / SOCKET)
-    device.loop.run(server.start(path))
-    try:
-        yield
-    finally:
-        device.loop.run(server.stop())
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(path)
+    path, connections = str(folder / SOCKET), set[asyncio.Task[None]]()
 
-
-class SocketServer:
-    """Answers calls of local commands."""
-
-    def __init__(self, device: Deployment, config: Config, settings: Mapping[str, str]) -> None:
-        self._device = device
-        self._config = config
-        self._settings = dict(settings)
-        self._server: asyncio.Server | None = None
-        self._connections: set[asyncio.Task[None]] = set()
-
-    async def start(self, path: str) -> None:
-        """Listen at a path."""
-        self._server = await asyncio.start_unix_server(self._accept, sock=bind(path), limit=MAX_LINE_BYTES)
-
-    async def stop(self) -> None:
-        """Close all connections."""
-        if self._server is not None:
-            self._server.close()
-        for connection in self._connections:
-            connection.cancel()
-        await asyncio.gather(*self._connections, return_exceptions=True)
-
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One command, from its connection to its end."""
         connection = asyncio.current_task()
         assert connection is not None
-        self._connections.add(connection)
+        connections.add(connection)
         try:
-            await _CommandConnection(self._device, self._config, writer).serve(reader, self._settings)
-        except (OSError, ValueError, TandemError):  # it left, or it is no command of Tandem
-            pass
-        except asyncio.CancelledError:  # the device stops
-            pass
+            await _CommandConnection(device, config, writer).serve(reader, settings or {})
+        except (OSError, ValueError, TandemError, asyncio.CancelledError):
+            pass  # it left, it is no command of Tandem, or the device stops
         finally:
-            self._connections.discard(connection)
+            connections.discard(connection)
             writer.transport.abort()
+
+    async def start() -> asyncio.Server:
+        return await asyncio.start_unix_server(accept, sock=bind(path), limit=MAX_LINE_BYTES)
+
+    async def stop() -> None:
+        server.close()
+        for connection in connections:
+            connection.cancel()
+        await asyncio.gather(*connections, return_exceptions=True)
+
+    server = device.loop.run(start())
+    try:
+        yield
+    finally:
+        device.loop.run(stop())
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
 
 
 class _CommandConnection:
