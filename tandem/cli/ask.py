@@ -134,7 +134,7 @@ def stream_answer(
     is_silent: print no text. Raises TandemError.
     """
     seed = new_seed() if query.seed is None else query.seed
-    transcript = Transcript.create(question, seed, query.only, config.decoding)
+    transcript = Transcript(question, seed, query.only, config.decoding)
     is_kept = config.cluster.keep_unfinished
     options = {"show_drafts": provisional, "resumable": is_kept, **query.options()}
     with place.open(config, log) as tandem, noting_kept(transcript, log if is_kept else None):

@@ -106,7 +106,7 @@ class Chat:
     def _ask(self, text: str) -> None:
         """Answer one question; the turn joins the conversation if it was answered."""
         seed = new_seed() if self._query.seed is None else self._query.seed
-        transcript = Transcript.create(text, seed, self._query.only, self._decoding)
+        transcript = Transcript(text, seed, self._query.only, self._decoding)
         options = {"seed": seed, "show_drafts": False, **self._query.options()}
         try:
             events = self._tandem.stream(text, history=self._history or None, **options)

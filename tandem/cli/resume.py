@@ -33,7 +33,7 @@ def resume(
     unfinished = Unfinished.find()
     spec = unfinished.spec
     log(f"answer: going on after {unfinished.num_tokens} tokens")
-    transcript = Transcript.create(spec.query, spec.seed, spec.only, spec.decoding)
+    transcript = Transcript(spec.query, spec.seed, spec.only, spec.decoding)
     with place.open(config, log) as tandem, noting_kept(transcript, log):
         follow(tandem.stream_resumed(unfinished), transcript, log, is_silent=output.as_json)
     return print_rest(transcript, output)

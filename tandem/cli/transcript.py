@@ -36,29 +36,22 @@ SHOWN_SWITCHES = 3
 """Handovers shown one by one to a person; --json holds all."""
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True)
 class Transcript:
     """The events of one answer so far."""
 
     question: str
     seed: int
-    only: str | None = None  # the party that answers alone
-    mode: str = "dual"
-    placement: str  # who decides, for display
+    only: str | None  # the party that answers alone
+    decoding: DecodingConfig
     events: list[Event] = field(default_factory=list)
 
-    @classmethod
-    def create(cls, question: str, seed: int, only: str | None, decoding: DecodingConfig) -> Transcript:
-        """A transcript of an answer that is decoded like this."""
+    @property
+    def placement(self) -> str:
+        """Who decides, for display."""
         from tandem.config.schema import placement_of
 
-        return cls(
-            question=question,
-            seed=seed,
-            only=only,
-            mode=decoding.mode,
-            placement=placement_of(decoding),
-        )
+        return placement_of(self.decoding)
 
     @property
     def tokens(self) -> list[TokenEvent]:
@@ -201,7 +194,7 @@ class Transcript:
         device = _share(statistics.num_device_accepted, count)
         if self.placement == SERVER:
             return f"{device} of the server's drafts"
-        if self.mode == "speculative":
+        if self.decoding.mode == "speculative":
             return f"{device} of the tokens as the device proposed them, the others are the cloud's"
         return f"device {device}, cloud {_share(statistics.num_cloud_accepted, count)}"
 
