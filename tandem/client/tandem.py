@@ -27,23 +27,6 @@ if TYPE_CHECKING:
     from tandem.modes.spec import SessionSpec
 
 
-# ---- Finds the device that `tandem device` runs on this machine --------------------------------------------
-
-
-def find_device(config: Config, progress: Progress) -> Deployment | None:
-    """The device that `tandem device` runs here; None if there is none. Raises ClusterError."""
-    from tandem.sites import socket
-
-    if not socket.is_device_running():
-        return None
-    from tandem.cluster.start_settings import explain_ignored
-
-    deployment = socket.connect(progress)
-    if ignored := explain_ignored(config, [(Party.DEVICE, deployment.device.settings)]):
-        progress(ignored)
-    return deployment
-
-
 T = TypeVar("T")
 
 
@@ -112,13 +95,19 @@ class Tandem:
         comes from RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH, or else from what `tandem up` recorded here. progress: called
         with one line for each stage.
         """
-        config = checked_config(config)
-        is_named = bool(address or config.cluster.address)
-        if not is_named and not config.is_federated and (device := find_device(config, progress or ignore)):
-            return cls(config, device)
+        from tandem.sites import socket
+
+        config, progress = checked_config(config), progress or ignore
+        if not (address or config.cluster.address or config.is_federated) and socket.is_device_running():
+            from tandem.cluster.start_settings import explain_ignored
+
+            running = socket.connect(progress)
+            if ignored := explain_ignored(config, [(Party.DEVICE, running.device.settings)]):
+                progress(ignored)
+            return cls(config, running)
         from tandem.cluster import bootstrap
 
-        return cls(config, bootstrap.connect(address, config, progress or ignore))
+        return cls(config, bootstrap.connect(address, config, progress))
 
     @classmethod
     def join(
