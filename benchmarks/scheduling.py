@@ -53,8 +53,7 @@ from tandem_lab.simulation.study import (
     read_decode_times,
     replay,
 )
-from tandem_lab.timeline.intervals import timeline
-from tandem_lab.timeline.pipeline import plot_pipeline
+from tandem_lab.timeline import plot_pipeline
 
 RECORDED = Path(__file__).parent / "data" / "acceptance.json"
 LOOK: dict[Strategy, dict[str, Any]] = {
@@ -283,7 +282,7 @@ def figure_case_study(arguments: argparse.Namespace) -> dict[str, Any]:
     path = arguments.out / "case_study.png"
     arguments.out.mkdir(parents=True, exist_ok=True)
     title = "Greedy, 60 and 60 ms a draft, 501 ms round trip"
-    plot_pipeline(timeline(run.events, "greedy"), path, title=title, steps=(first, last))
+    plot_pipeline(run.events, "greedy", path, title=title, steps=(first, last))
     return {"steps": [first, last], "switches": run.num_switches, "gap_ms": median(gaps_ms), "plot": path}
 
 

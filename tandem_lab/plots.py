@@ -1,17 +1,21 @@
-"""Pictures of what happened. They need matplotlib (the extra `lab`), which is imported only when one is drawn.
-
-Here is what all of them share; each picture has a module of its own.
-"""
+"""What all pictures share. They need matplotlib (the extra `lab`), which is imported only when one is drawn."""
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from tandem.errors import TandemError
+from tandem.errors import TandemError, install_line
 
 KINDS = (".png", ".pdf", ".svg")
 """Endings of the files that can be written."""
+
+
+def check_matplotlib() -> None:
+    """Raises TandemError if pictures cannot be drawn here."""
+    if find_spec("matplotlib") is None:
+        raise TandemError(f"A plot needs matplotlib, which is not installed; run `{install_line('lab')}`.")
 
 
 def save(figure: Any, path: str | Path) -> None:

@@ -3,15 +3,7 @@
 from __future__ import annotations
 
 from tandem.cli.usage import new_app
-from tandem_lab.cli import (
-    bench,
-    evaluate,
-    evolve,
-    fuzz,
-    netlab,
-    replay,
-    timeline,
-)
+from tandem_lab.cli import bench, evaluate, evolve, fuzz, netlab, replay
 
 
 def _lab() -> None:
@@ -25,4 +17,3 @@ app.command()(replay.replay)
 app.command(cls=bench.ListCommand)(bench.bench)
 app.add_typer(evaluate.app, name="eval")
 app.command()(evolve.evolve)
-app.command()(timeline.timeline)
