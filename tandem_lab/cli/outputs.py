@@ -13,22 +13,7 @@ from tandem.client.answers import to_plain
 from tandem.config.schema import Config
 from tandem.errors import TandemError
 from tandem_lab.environment import describe_environment
-from tandem_lab.plots import KINDS
-
-
-def check_file(option: str, name: str) -> Path:
-    """The path of a file to write. Raises TandemError if it cannot be written; creates and changes nothing."""
-    path = Path(name)
-    folder = path.parent
-    if path.is_dir():
-        raise TandemError(f"{option} needs the name of a file, but {name!r} is a folder; add a name.")
-    if not folder.is_dir():
-        raise TandemError(
-            f"{option} cannot write into {str(folder)!r}, which is not a folder; create it, or choose another."
-        )
-    if not os.access(path if path.exists() else folder, os.W_OK):
-        raise TandemError(f"{option} has no permission to write {name!r}; choose another file.")
-    return path
+from tandem_lab.plots import KINDS, check_matplotlib
 
 
 def check_folder(option: str, name: str, files: Sequence[str], *, needs_plots: bool = True) -> Path:
@@ -36,6 +21,8 @@ def check_folder(option: str, name: str, files: Sequence[str], *, needs_plots: b
 
     needs_plots: whether matplotlib must be there. Raises TandemError if nothing can be written there.
     """
+    if needs_plots and any(Path(file).suffix in KINDS for file in files):
+        check_matplotlib()
     folder = Path(name)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -44,21 +31,14 @@ def check_folder(option: str, name: str, files: Sequence[str], *, needs_plots: b
             f"{option} needs a folder to write into, but {name!r} cannot be created ({error.strerror}); "
             "choose another."
         ) from None
-    for file in files:
-        is_plot = needs_plots and Path(file).suffix in KINDS
-        (check_plot if is_plot else check_file)(option, str(folder / file))
+    for path in (folder / file for file in files):
+        if path.is_dir():
+            raise TandemError(
+                f"{option} writes the file {str(path)!r}, but a folder has that name; remove it, or choose another."
+            )
+        if not os.access(path if path.exists() else folder, os.W_OK):
+            raise TandemError(f"{option} has no permission to write {str(path)!r}; choose another folder.")
     return folder
-
-
-def check_plot(option: str, name: str) -> Path:
-    """The path of a plot to write; as `check_file`, and matplotlib must be there."""
-    from tandem_lab.timeline.pipeline import check_matplotlib
-
-    check_matplotlib()
-    path = check_file(option, name)
-    if path.suffix.lower() not in KINDS:
-        raise TandemError(f"{option} writes one of {', '.join(KINDS)} (got {path.name!r}); rename the file.")
-    return path
 
 
 def write_text(option: str, path: Path, text: str) -> None:

@@ -21,7 +21,7 @@ from tandem.cli.options import (
 )
 from tandem.cli.output import StageLog, plural, print_json
 from tandem.client.answers import to_plain
-from tandem.config.schema import Config, placement_of
+from tandem.config.schema import Config
 from tandem.errors import TandemError
 from tandem_lab.cli import outputs
 from tandem_lab.netlab import LinkSchedule, NetLab, bundled, bundled_names, read_schedule, tools
@@ -29,7 +29,7 @@ from tandem_lab.netlab import LinkSchedule, NetLab, bundled, bundled_names, read
 if TYPE_CHECKING:
     from tandem_lab.replay.records import Replay
 
-NAMES = ("replay.json", "timeline.json", "replay.png")
+NAMES = ("replay.json", "replay.png")
 
 TraceName = Annotated[
     str,
@@ -130,20 +130,19 @@ def _load_matplotlib() -> None:
 
 
 def _write(replay: Replay, config: Config, folder: Path, log: StageLog) -> list[str]:
-    """Writes the record and the timeline, and the picture where it can be drawn; the names of the files."""
+    """Writes the record, and the picture where it can be drawn; the names of the files."""
+    from tandem_lab.plots import check_matplotlib
     from tandem_lab.replay.plot import plot_replay
-    from tandem_lab.replay.report import as_dict, merged_trace
-    from tandem_lab.timeline.pipeline import check_matplotlib
+    from tandem_lab.replay.report import as_dict
 
-    record, timeline, picture = (folder / name for name in NAMES)
+    record, picture = (folder / name for name in NAMES)
     text = json.dumps(to_plain(as_dict(replay, config)), indent=1, ensure_ascii=False)
     outputs.write_text("--out", record, text + "\n")
-    outputs.write_text("--out", timeline, merged_trace(replay, placement_of(config.decoding)))
     try:
         check_matplotlib()
     except TandemError as error:
         log(f"no picture: {error}")
-        return [*NAMES[:2]]
+        return [NAMES[0]]
     setup, mode = _setup(replay, config), config.decoding.mode
     plot_replay(replay, picture, title=_title(replay), setup=setup, mode=mode)
     return [*NAMES]

@@ -1,7 +1,5 @@
 """The picture of a replay: the latency of every token above, the link below, between them how long proposals were.
 
-Many tokens are shown by how dense they lie, with running quartiles, few one by one.
-
 Knows what was recorded. Needs matplotlib (the extra `lab`) when a picture is drawn.
 """
 
@@ -12,11 +10,7 @@ from math import nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from tandem_lab.plots import save
-from tandem_lab.timeline.pipeline import check_matplotlib
+from tandem_lab.plots import check_matplotlib, save
 
 if TYPE_CHECKING:
     from tandem_lab.replay.records import Replay, RoundRecord, TokenRecord
@@ -36,15 +30,11 @@ INJECTED, SEEN, LOSS = "black", "#56b4e9", "#e69f00"
 FLOOR_MS = 0.1
 """Tokens that came in one batch are shown this far apart."""
 MIN_WIDTH, MAX_WIDTH, SECOND_WIDTH = 11.0, 18.0, 0.2
-MANY_TOKENS = 4000
-"""From here on single points hide each other: about a hundred questions."""
 MINOR_LABELS = 1000.0
 """From this ratio of the longest to the shortest time on, labels between powers of ten would overlap."""
 RATE_WIDTH = 0.045
 """Share of the plot's width that the scale of the rate takes beside it."""
-TIME_BINS, LATENCY_BINS, QUARTILE_BINS = 100, 36, 50
 PROPOSED, ACCEPTED = "#009e73", "#cc79a7"
-DENSITY, MEDIAN = "Blues", "#d55e00"
 
 
 def plot_replay(replay: Replay, path: str | Path, *, title: str, setup: str = "", mode: str = "dual") -> None:
@@ -67,11 +57,8 @@ def plot_replay(replay: Replay, path: str | Path, *, title: str, setup: str = ""
         _draw_losses(axes, replay)
     for axes in between:
         _draw_rounds(axes, rounds)
-    if len(tokens) < MANY_TOKENS:
-        _draw_latencies(above, tokens, OWN_TOKENS if mode == "speculative" else {})
-        _draw_answers(above, replay)
-    else:
-        _draw_density(above, tokens, replay.took_s)
+    _draw_latencies(above, tokens, OWN_TOKENS if mode == "speculative" else {})
+    _draw_answers(above, replay)
     _draw_end(above, replay)
     _draw_latency_axis(above)
     _draw_link(below, replay)
@@ -87,13 +74,9 @@ def plot_replay(replay: Replay, path: str | Path, *, title: str, setup: str = ""
         axes.grid(alpha=0.25)
         axes.tick_params(labelsize=10)
         if axes.get_legend_handles_labels()[0]:
-            if len(tokens) < MANY_TOKENS:
-                beside = RATE_WIDTH if has_rates and axes is below else 0.0
-                place = {"loc": "upper left", "bbox_to_anchor": (1.005 + beside, 1.0), "borderaxespad": 0.0}
-                axes.legend(**place, frameon=False, fontsize=10)
-            else:  # the scale of the density stands there
-                place = {"loc": "lower right", "bbox_to_anchor": (1.0, 1.0), "borderaxespad": 0.2}
-                axes.legend(**place, ncols=3, frameon=False, fontsize=10)
+            beside = RATE_WIDTH if has_rates and axes is below else 0.0
+            place = {"loc": "upper left", "bbox_to_anchor": (1.005 + beside, 1.0), "borderaxespad": 0.0}
+            axes.legend(**place, frameon=False, fontsize=10)
     save(figure, path)
 
 
@@ -121,44 +104,6 @@ def _draw_rounds(axes: Any, rounds: Sequence[RoundRecord]) -> None:
     axes.set_ylim(-0.5, max(lengths) + 0.5)
     axes.yaxis.get_major_locator().set_params(integer=True)
     axes.set_ylabel("tokens", fontsize=11)
-
-
-def _draw_density(axes: Any, tokens: Sequence[TokenRecord], took_s: float) -> None:
-    """How many tokens lie where, without first tokens, and the quartiles of each stretch of time."""
-    from matplotlib.colors import LogNorm
-
-    later = [token for token in tokens if token.step]
-    at_s = np.array([token.committed_s for token in later])
-    latencies_ms = np.array([max(FLOOR_MS, 1e3 * token.latency_s) for token in later])
-    edges_s = np.linspace(0, took_s, TIME_BINS + 1)
-    heights = np.geomspace(latencies_ms.min() * 0.9, latencies_ms.max() * 1.1, LATENCY_BINS)
-    counts, *_ = np.histogram2d(at_s, latencies_ms, [edges_s, heights])
-    mesh = axes.pcolormesh(
-        edges_s,
-        heights,
-        np.ma.masked_equal(counts.T, 0),
-        cmap=DENSITY,
-        norm=LogNorm(vmin=0.4),  # a single token is to be seen too
-        zorder=1,
-    )
-    scale = axes.figure.colorbar(mesh, ax=axes, pad=0.01, label="tokens", format="{x:g}")
-    scale.ax.yaxis.set_minor_formatter("{x:g}")
-    middles_s, quartiles_ms = running_quartiles(at_s, latencies_ms, took_s)
-    for values_ms, width, style, label in zip(
-        quartiles_ms, (1.0, 2.0, 1.0), ("--", "-", "--"), (None, "median", "quartiles"), strict=True
-    ):
-        axes.plot(middles_s, values_ms, style, color=MEDIAN, lw=width, label=label, zorder=3)
-
-
-def running_quartiles(
-    at_s: NDArray[np.float64], values: NDArray[np.float64], took_s: float
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """(middles [n], quartiles [3, n]) of the stretches of equal length that hold a value; n <= QUARTILE_BINS."""
-    edges = np.linspace(0, took_s, QUARTILE_BINS + 1)
-    place = np.clip(np.searchsorted(edges, at_s, side="right") - 1, 0, QUARTILE_BINS - 1)
-    held = np.unique(place)
-    quartiles = np.array([np.quantile(values[place == each], (0.25, 0.5, 0.75)) for each in held])
-    return (edges[held] + edges[held + 1]) / 2, quartiles.T
 
 
 def _draw_latency_axis(axes: Any) -> None:

@@ -1,11 +1,10 @@
-"""What a replay amounts to: a value for JSON, a trace file of all answers, a table for a person.
+"""What a replay amounts to: a value for JSON, and a table for a person.
 
 Knows what was recorded; measures nothing and writes no file.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from math import isfinite, nan
@@ -15,8 +14,6 @@ from tandem.config.schema import Config
 from tandem_lab.netlab.shape import Shape
 from tandem_lab.numbers import mean, median_of, percentile
 from tandem_lab.replay.records import QuestionRun, Replay, RoundRecord, TokenRecord
-from tandem_lab.timeline import perfetto as trace
-from tandem_lab.timeline.intervals import timeline
 
 FORMAT = 1
 """Version of `as_dict`."""
@@ -107,21 +104,6 @@ def table(replay: Replay) -> list[str]:
     ]  # fmt: skip
     notes = [f"  {replay.note}"] if replay.note else []
     return [f"  {name:<9}  {value}" for name, value in rows] + notes
-
-
-def merged_trace(replay: Replay, placement: str) -> str:
-    """All answers in one file of the Trace Event Format, each where it was on the trace's clock."""
-    merged: list[dict[str, Any]] = []
-    timelines = []
-    for asked in replay.asked:
-        found = timeline(asked.events, placement)
-        for event in trace.trace(found)["traceEvents"]:
-            is_name = event["ph"] == "M"
-            shifted = event if is_name else {**event, "ts": event["ts"] + round(1e6 * asked.opened_s)}
-            if not is_name or shifted not in merged:
-                merged.append(shifted)
-        timelines.append({"question": asked.question, "opened_s": asked.opened_s, **found.to_dict()})
-    return json.dumps({"traceEvents": merged, "tandem": timelines}, allow_nan=False, ensure_ascii=False)
 
 
 def _question(

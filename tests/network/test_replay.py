@@ -70,9 +70,7 @@ def test_a_short_trace(tmp_path: Path) -> None:
     assert found["took_s"] >= 3, "it ended before the trace did"
     seen = [reply["rtt_s"] for reply in found["pings"]["replies"] if 1.1 < reply["sent_s"] < 2.8]
     assert sorted(seen)[len(seen) // 2] == pytest.approx(0.12, abs=0.02)
-    trace = json.loads((tmp_path / "out" / "timeline.json").read_text("utf-8"))
-    commits = [event for event in trace["traceEvents"] if event.get("ph") == "i"]
-    assert len(commits) >= len(tokens)
+
     assert (tmp_path / "out" / "replay.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -108,6 +106,6 @@ def test_an_interruption_leaves_nothing_and_loses_nothing_that_was_seen(tmp_path
     found = json.loads((tmp_path / "out" / "replay.json").read_text("utf-8"))
     assert found["questions"][0]["question"] == "Which game should Mira try?"
     assert found["questions"][0]["tokens"]
-    assert json.loads((tmp_path / "out" / "timeline.json").read_text("utf-8"))["tandem"]
+
     assert (tmp_path / "out" / "replay.png").exists(), "".join(told)
     assert (tmp_path / "out" / "replay.png").read_bytes().startswith(b"\x89PNG")

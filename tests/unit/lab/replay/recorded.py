@@ -10,7 +10,7 @@ from tandem_lab.netlab.lab import Counters
 from tandem_lab.netlab.schedule import LinkSchedule, ScheduleRow
 from tandem_lab.netlab.shape import Shape
 from tandem_lab.replay.records import QuestionRun, Replay, Reply
-from tests.unit.lab.timeline.timelines import token
+from tests.unit.lab.test_timeline import token
 
 ROWS = (
     ScheduleRow(0.0, Shape(rtt_s=0.1)),
