@@ -39,8 +39,9 @@ from tandem_lab.bench.suite import (
     exactness,
     ms,
     shown,
+    value,
 )
-from tandem_lab.bench.systems import BY_NAME, DUAL, System
+from tandem_lab.bench.systems import BY_NAME, CLOUD_ONLY, DEVICE_ONLY, DUAL, MIRROR, TOKEN_WISE, System
 from tandem_lab.numbers import ratio
 from tandem_lab.simulation.link import Link
 from tandem_lab.simulation.specs import change_spec
@@ -54,8 +55,6 @@ FLOORS_S = (0.060, 0.025)
 """Least decode times, device and cloud: what stands for slower hardware where both share one machine."""
 TTFT_TOKENS = 2
 """Longest answer of the suite `ttft`: two tokens are the least that has a pace."""
-DEVICE_ONLY, CLOUD_ONLY = BY_NAME["CRCG/device"], BY_NAME["CRCG/cloud"]
-TOKEN_WISE, MIRROR = BY_NAME["DRDG/TW"], BY_NAME["Tandem/mirror"]
 
 
 # ---- What each system should take --------------------------------------------------------------------------------
@@ -397,8 +396,8 @@ TIMES = (
     Column("/device", 7, _beside(DEVICE_ONLY, ".2f", lambda ratio: ratio)),
     Column("vs TW", 6, _beside(TOKEN_WISE, "+.0%", lambda ratio: ratio - 1)),
     FIRST,
-    Column("tok/s", 5, lambda row, rows, cell: shown(row.tokens_per_s, ".1f")),
-    Column("waited", 6, lambda row, rows, cell: ms(row.waited_s)),
+    value("tok/s", 5, ".1f", lambda row: row.tokens_per_s),
+    value("waited", 6, ".1f", lambda row: 1e3 * row.waited_s),
     WRONG,
 )
 COSTS = (
@@ -410,7 +409,7 @@ COSTS = (
     _pair("frames B", 11, ".0f", lambda row: row.frame_bytes),
     _wire("data B", "data"),
     _wire("ray B", "ray"),
-    Column("share", 5, lambda row, rows, cell: shown(row.frame_share, ".0%")),
+    value("share", 5, ".0%", lambda row: row.frame_share),
 )
 LEGEND = """\
 Pairs are device/cloud. All but TTFT is per token. ms/token: after the tokens of the first verdict, median of runs and

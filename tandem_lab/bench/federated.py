@@ -48,8 +48,10 @@ from tandem_lab.bench.suite import (
     Suite,
     agreement,
     exactness,
-    ms,
+    forwards,
     shown,
+    told,
+    value,
 )
 from tandem_lab.bench.systems import FEDERATED, System
 from tandem_lab.numbers import ratio
@@ -371,35 +373,23 @@ def _per_worker(title: str, sender: str) -> Column:
     )
 
 
+def _mean_passes(row: Row, rows: Mapping[str, Row], cell: Cell) -> str:
+    return "/".join(shown(_passes(each, cell), ".2f") for each in (row.forwards, row.prediction.forwards))
+
+
 COLUMNS = (
     PACE,
     PREDICTED,
     OFF,
-    Column("floors", 6, lambda row, rows, cell: ms(row.prediction.also.get("floors_s", nan))),
+    told("floors", 6, ".1f", "floors_s", 1e3),
     FIRST,
-    Column("accepted", 8, lambda row, rows, cell: shown(row.accepted.get(SERVER, 0.0), ".2f")),
-    Column(
-        "drafts",
-        11,
-        lambda row, rows, cell: (
-            f"{shown(row.forwards.get(SERVER, nan), '.2f')}/"
-            f"{shown(row.prediction.forwards.get(SERVER, nan), '.2f')}"
-        ),
-    ),
-    Column(
-        "passes",
-        11,
-        lambda row, rows, cell: (
-            f"{shown(_passes(row.forwards, cell), '.2f')}/"
-            f"{shown(_passes(row.prediction.forwards, cell), '.2f')}"
-        ),
-    ),
+    value("accepted", 8, ".2f", lambda row: row.accepted.get(SERVER, 0.0)),
+    forwards("drafts", SERVER),
+    Column("passes", 11, _mean_passes),
     _per_worker("up B", "cloud"),
     _per_worker("down B", "device"),
-    Column("vote B", 6, lambda row, rows, cell: shown(row.prediction.also.get("vote_bytes", nan), ".0f")),
-    Column(
-        "settled", 7, lambda row, rows, cell: shown(100 * row.prediction.also.get("certified", nan), ".1f")
-    ),
+    told("vote B", 6, ".0f", "vote_bytes"),
+    told("settled", 7, ".1f", "certified", 100),
     WRONG,
     Column(
         "last vote",

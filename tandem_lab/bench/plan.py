@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from itertools import groupby
-from math import isfinite
 from typing import Any, Literal
 
 from tandem.config.schema import Config
@@ -48,7 +47,7 @@ class Plan:
 
     def clusters(self) -> list[list[CellPlan]]:
         """The cells of each start of a deployment."""
-        return _clusters(self.cells)
+        return [list(group) for _, group in groupby(self.cells, lambda cell: _cluster_of(cell.setting))]
 
 
 def plan_of(
@@ -62,11 +61,6 @@ def plan_of(
         kv_store=(config.device.kv_store, config.cloud.kv_store),
         settings=sha256(repr(config).encode()).hexdigest()[:16],
     )
-
-
-def _clusters(cells: Sequence[CellPlan]) -> list[list[CellPlan]]:
-    """Neighbours that one start of a deployment can serve."""
-    return [list(group) for _, group in groupby(cells, lambda cell: _cluster_of(cell.setting))]
 
 
 def _cluster_of(setting: Setting) -> Any:
@@ -114,27 +108,3 @@ def _systems_over(cell: CellPlan, deployment: Deployment) -> tuple[System, ...]:
 def informative_at(systems: Sequence[System], temperature: float) -> tuple[System, ...]:
     """At temperature 0 both draft rules are one, so the rows of Algorithm 1 are left out."""
     return tuple(system for system in systems if temperature > 0 or not system.is_stochastic_only)
-
-
-START_S, QUESTION_S = 30.0, 0.35
-"""Of a cluster; of a question beside its tokens and round trips."""
-ROUND_TRIPS = 2.5
-"""Of a question beside its tokens: until the first one, and to ask the actors for their counters."""
-
-
-def estimated_s(
-    plan: Plan,
-    num_tokens: Callable[[Setting], float],
-    token_s: Callable[[System, Setting], float],
-    cells: Sequence[CellPlan],
-) -> float:
-    """How long measuring `cells` takes. num_tokens: of one answer. token_s: predicted, may be nan."""
-    total_s = 0.0
-    num_questions = plan.runs * len(plan.questions) + 1  # one is not measured
-    for cell in cells:
-        for system in cell.systems:
-            predicted_s = token_s(system, cell.setting)
-            pace_s = predicted_s if isfinite(predicted_s) else 0.03 + cell.setting.rtt_s / 2
-            question_s = QUESTION_S + ROUND_TRIPS * cell.setting.rtt_s + num_tokens(cell.setting) * pace_s
-            total_s += num_questions * question_s
-    return total_s + START_S * len(_clusters(cells))

@@ -1,12 +1,9 @@
-"""Pictures of a benchmark: a line of each system over the round trip, measured and, thin, predicted.
-
-With a single round trip, those of the suite `latency` are bars.
-"""
+"""Pictures of a benchmark: a line of each system over the round trip, measured and, thin, predicted."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from itertools import product
 from math import ceil, inf, isfinite
 from pathlib import Path
 from typing import Any
@@ -15,8 +12,7 @@ from tandem.papers.qs import DoubleDqn, LastAccepted
 from tandem.scheduler.lengths import MAX_LENGTH, BestLength, FixedLength, LengthPolicy
 from tandem_lab.bench.records import Cell, Setting, floors_text
 from tandem_lab.bench.suite import Row, Suite
-from tandem_lab.netlab.bundled import bundled
-from tandem_lab.netlab.schedule import LinkSchedule
+from tandem_lab.netlab.schedule import LinkSchedule, bundled
 from tandem_lab.plots import save
 from tandem_lab.simulation.pacing import Conditions, Timing, draw_accepted, play_answer
 
@@ -64,6 +60,7 @@ DODGE_MS = 1.2
 
 Points = dict[tuple[str, str], list[tuple[float, Row]]]
 """Round trip in seconds, and row, of each system, by `Setting.variant` and its name."""
+Value = Callable[[Row], float]
 
 
 def points_of(suite: Suite, cells: Sequence[Cell]) -> Points:
@@ -75,11 +72,6 @@ def points_of(suite: Suite, cells: Sequence[Cell]) -> Points:
     return points
 
 
-def label_of(system: str, variant: str) -> str:
-    """As legends have it. variant: see `Setting.variant`."""
-    return f"{system}, {variant}" if variant else system
-
-
 def by_panel(cells: Iterable[Cell], panel: Callable[[Setting], Any]) -> dict[Any, list[Cell]]:
     """Cells by what a plot holds constant."""
     panels: dict[Any, list[Cell]] = {}
@@ -88,54 +80,49 @@ def by_panel(cells: Iterable[Cell], panel: Callable[[Setting], Any]) -> dict[Any
     return panels
 
 
-def draw_over_round_trips(
-    plot: Any, points: Points, shown: Callable[[float], float], handles: dict[str, Any]
+def draw(
+    plot: Any,
+    points: Points,
+    handles: dict[str, Any],
+    shown: Value,
+    *,
+    predicted: Value | None = None,
+    span: Callable[[Row], tuple[float, float]] | None = None,
+    dodge_ms: float = 0.0,
 ) -> None:
-    """A line of each system over the round trip, and a thin one of what was predicted.
+    """A line of each system over the round trip, a thin one of what was predicted, and bars from low to high.
 
-    shown: a time per token in seconds as the plot has it. handles: for the legend, by label; those that are drawn are
-    added.
+    handles: for the legend, by label; those that are drawn are added.
     """
+    order = list(LOOK)
     for (variant, system), rows in points.items():
-        at_ms = [1e3 * rtt_s for rtt_s, _ in rows]
-        label, look = label_of(system, variant), LOOK[system] | VARIANTS[variant]
-        handles[label] = plot.plot(at_ms, [shown(row.token_s) for _, row in rows], label=label, **look)[0]
-        predicted = [shown(row.predicted_s) if isfinite(row.predicted_s) else None for _, row in rows]
-        plot.plot(at_ms, predicted, color=look["color"], lw=0.6, alpha=0.6)
+        label, look = f"{system}, {variant}" if variant else system, LOOK[system] | VARIANTS[variant]
+        aside_ms = dodge_ms * (order.index(system) - 7)
+        at_ms = [1e3 * rtt_s + aside_ms for rtt_s, _ in rows]
+        handles[label] = plot.plot(at_ms, [shown(row) for _, row in rows], label=label, **look)[0]
+        if predicted is not None:
+            told = [predicted(row) if isfinite(row.predicted_s) else None for _, row in rows]
+            plot.plot(at_ms, told, color=look["color"], lw=0.6, alpha=0.6)
+        if span is not None:
+            plot.vlines(
+                at_ms, *zip(*(span(row) for _, row in rows), strict=True), color=look["color"], lw=1.2
+            )
     plot.set(xlabel="injected round trip (ms)")
     plot.set_xticks(sorted({1e3 * rtt_s for rows in points.values() for rtt_s, _ in rows}))
     tidy(plot)
 
 
-def tidy(plot: Any, **grid: Any) -> None:
+def tidy(plot: Any) -> None:
     """What all plots have."""
-    plot.grid(alpha=0.3, **grid)
+    plot.grid(alpha=0.3)
     plot.spines[["top", "right"]].set_visible(False)
 
 
-def add_legend(figure: Any, handles: Mapping[str, Any], columns: int) -> None:
-    """Below all plots."""
-    figure.legend(
-        handles.values(), handles.keys(), loc="outside lower center", ncols=columns, frameon=False, fontsize=9
-    )
-
-
-# ---- The suites latency and ttft ---------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Quantity:
-    """What stands on the vertical axis."""
-
-    name: str
-    of: Callable[[Row], float]  # in seconds
-    span: Callable[[Row], tuple[float, float]] | None = None
-
-
-TOKEN = Quantity(
-    "time per token (ms)", lambda row: row.token_s, lambda row: (row.token_s_p25, row.token_s_p75)
-)
-FIRST = Quantity("time to first token (ms)", lambda row: row.first_s)
+def finish(figure: Any, handles: Mapping[str, Any], columns: int, path: Path) -> None:
+    """The legend below all plots, and the file. Raises TandemError."""
+    place = {"loc": "outside lower center", "ncols": columns, "frameon": False, "fontsize": 9}
+    figure.legend(handles.values(), handles.keys(), **place)
+    save(figure, path)
 
 
 def plot_latency(suite: Suite, cells: Sequence[Cell], folder: Path) -> None:
@@ -143,65 +130,33 @@ def plot_latency(suite: Suite, cells: Sequence[Cell], folder: Path) -> None:
 
     The vertical axis is logarithmic where values lie more than eight-fold apart.
     """
-    cells = sorted(cells, key=_panel_order)
-    panels = {title: points_of(suite, members) for title, members in by_panel(cells, _title).items()}
-    is_single = len({cell.setting.rtt_s for cell in cells}) == 1
-    for quantity, name in ((TOKEN, "latency.png"), (FIRST, "ttft.png")):
-        (_plot_bars if is_single else _plot_lines)(panels, folder / name, quantity)
-
-
-def _plot_lines(panels: Mapping[str, Points], path: Path, quantity: Quantity) -> None:
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(max(7.5, 5.0 * len(panels)), 5.8), dpi=130, layout="constrained")
-    plots = figure.subplots(1, len(panels), squeeze=False)[0]
-    handles: dict[str, Any] = {}
-    for plot, (title, points) in zip(plots, panels.items(), strict=True):
-        _draw(plot, points, quantity, handles)
-        plot.set_title(title, fontsize=10, loc="left")
-    add_legend(figure, handles, 3 if len(panels) == 1 else 5)
-    save(figure, path)
+    def order(cell: Cell) -> tuple[bool, bool, float]:
+        setting = cell.setting
+        return setting.models == "half", setting.floors_s is None, setting.temperature
 
-
-def _plot_bars(panels: Mapping[str, Points], path: Path, quantity: Quantity) -> None:
-    """A bar for each system, the first of the table on top, with the quartiles of its runs."""
-    from matplotlib.figure import Figure
-
-    size = (max(7.5, 5.5 * len(panels)), 1.6 + 0.42 * max(map(len, panels.values())))
-    figure = Figure(figsize=size, dpi=130, layout="constrained")
-    plots = figure.subplots(1, len(panels), squeeze=False)[0]
-    for plot, (title, points) in zip(plots, panels.items(), strict=True):
-        _draw_bars(plot, points, quantity)
-        rtt_s = next(iter(points.values()))[0][0]
-        plot.set_title(f"{title}, RTT {1e3 * rtt_s:g} ms", fontsize=10, loc="left")
-    save(figure, path)
-
-
-def _draw_bars(plot: Any, points: Points, quantity: Quantity) -> None:
-    for place, ((variant, system), rows) in enumerate(points.items()):
-        row = rows[-1][1]
-        value_ms = 1e3 * quantity.of(row)
-        plot.barh(place, value_ms, 0.7, color=LOOK[system]["color"], alpha=0.5 if variant else 1.0)
-        end_ms = value_ms
-        if quantity.span is not None and row.num_runs > 1:
-            low_ms, end_ms = (1e3 * each for each in quantity.span(row))
-            plot.hlines(place, low_ms, end_ms, color="black", lw=1.2)
-        if isfinite(value_ms):
-            plot.annotate(f"{value_ms:.1f}", (max(value_ms, end_ms), place), (4, 0), textcoords="offset points",
-                          va="center", fontsize=9)  # fmt: skip
-    names = [label_of(system, variant) for variant, system in points]
-    plot.set_yticks(range(len(names)), names, fontsize=9)
-    plot.invert_yaxis()
-    plot.margins(x=0.12)
-    plot.set_xlim(left=0)
-    plot.set_xlabel(quantity.name)
-    plot.set_axisbelow(True)
-    tidy(plot, axis="x")
-
-
-def _panel_order(cell: Cell) -> tuple[bool, bool, float]:
-    setting = cell.setting
-    return setting.models == "half", setting.floors_s is None, setting.temperature
+    panels = by_panel(sorted(cells, key=order), _title)
+    for name, label, value, span in (
+        ("latency.png", "time per token (ms)", lambda row: 1e3 * row.token_s, _quartiles_ms),
+        ("ttft.png", "time to first token (ms)", lambda row: 1e3 * row.first_s, None),
+    ):
+        figure = Figure(figsize=(max(7.5, 5.0 * len(panels)), 5.8), dpi=130, layout="constrained")
+        handles: dict[str, Any] = {}
+        for plot, (title, members) in zip(_row_of_plots(figure, len(panels)), panels.items(), strict=True):
+            points = points_of(suite, members)
+            draw(plot, points, handles, value, span=span, dodge_ms=DODGE_MS)
+            seen = [value(row) for rows in points.values() for _, row in rows if value(row) > 0]
+            if seen and max(seen) > 8 * min(seen):
+                plot.set_yscale("log")
+                plot.yaxis.set_major_formatter("{x:g}")
+                plot.yaxis.set_minor_formatter("{x:g}")
+                plot.grid(which="minor", alpha=0.12)
+            else:
+                plot.set_ylim(bottom=0)
+            plot.set(ylabel=label)
+            plot.set_title(title, fontsize=10, loc="left")
+        finish(figure, handles, 3 if len(panels) == 1 else 5, folder / name)
 
 
 def _title(setting: Setting) -> str:
@@ -209,32 +164,12 @@ def _title(setting: Setting) -> str:
     return text if setting.models == "configured" else f"half accepted, {text}"
 
 
-def _draw(plot: Any, points: Points, quantity: Quantity, handles: dict[str, Any]) -> None:
-    seen: list[float] = []
-    order = list(LOOK)
-    for (variant, system), rows in points.items():
-        label, look = label_of(system, variant), {"markersize": 6, **LOOK[system], **VARIANTS[variant]}
-        aside_ms = DODGE_MS * (order.index(system) - 7)
-        at_ms = [1e3 * rtt_s + aside_ms for rtt_s, _ in rows]
-        values = [1e3 * quantity.of(row) for _, row in rows]
-        handles[label] = plot.plot(at_ms, values, label=label, **look)[0]
-        if quantity.span is not None:
-            low, high = zip(*(quantity.span(row) for _, row in rows), strict=True)
-            plot.vlines(at_ms, [1e3 * s for s in low], [1e3 * s for s in high], color=look["color"], lw=1.2)
-        seen += [value for value in values if isfinite(value) and value > 0]
-    if seen and max(seen) > 8 * min(seen):
-        plot.set_yscale("log")
-        plot.yaxis.set_major_formatter("{x:g}")
-        plot.yaxis.set_minor_formatter("{x:g}")
-        plot.grid(which="minor", alpha=0.12)
-    else:
-        plot.set_ylim(bottom=0)
-    plot.set(xlabel="injected round trip (ms)", ylabel=quantity.name)
-    plot.set_xticks(sorted({1e3 * rtt_s for rows in points.values() for rtt_s, _ in rows}))
-    tidy(plot)
+def _quartiles_ms(row: Row) -> tuple[float, float]:
+    return 1e3 * row.token_s_p25, 1e3 * row.token_s_p75
 
 
-# ---- The suites speculative and federated ------------------------------------------------------------------------
+def _row_of_plots(figure: Any, count: int, **shared: bool) -> Any:
+    return figure.subplots(1, count, squeeze=False, **shared)[0]
 
 
 def plot_throughput(suite: Suite, cells: Sequence[Cell], folder: Path) -> None:
@@ -250,15 +185,13 @@ def plot_throughput(suite: Suite, cells: Sequence[Cell], folder: Path) -> None:
     figure = Figure(figsize=(width, height), dpi=120, layout="constrained")
     plots = figure.subplots(len(temperatures), len(rates), squeeze=False)
     handles: dict[str, Any] = {}
-    for row, temperature in zip(plots, temperatures, strict=True):
-        for plot, rate in zip(row, rates, strict=True):
-            members = panels.get((temperature, rate), [])
-            draw_over_round_trips(plot, points_of(suite, members), lambda token_s: 1 / token_s, handles)
-            plot.set(ylabel="tokens per second", ylim=(0, None))
-            title = "unlimited" if rate is None else f"{rate / 1e3:g} kbit/s"
-            plot.set_title(f"{title}, T {temperature:g}", fontsize=10, loc="left")
-    add_legend(figure, handles, columns)
-    save(figure, folder / "throughput.png")
+    for plot, (temperature, rate) in zip(plots.flat, product(temperatures, rates), strict=True):
+        points = points_of(suite, panels.get((temperature, rate), []))
+        draw(plot, points, handles, lambda row: 1 / row.token_s, predicted=lambda row: 1 / row.predicted_s)
+        plot.set(ylabel="tokens per second", ylim=(0, None))
+        title = "unlimited" if rate is None else f"{rate / 1e3:g} kbit/s"
+        plot.set_title(f"{title}, T {temperature:g}", fontsize=10, loc="left")
+    finish(figure, handles, columns, folder / "throughput.png")
     plot_lengths(play_policies(), bundled(TRACE), folder / "lengths.png")
 
 
@@ -266,18 +199,19 @@ def plot_times(suite: Suite, cells: Sequence[Cell], folder: Path) -> None:
     """Milliseconds per token, a plot for each number of workers. Raises TandemError."""
     from matplotlib.figure import Figure
 
-    panels = by_panel(cells, lambda setting: (setting.num_workers, setting.slow))
+    panels = sorted(by_panel(cells, lambda setting: (setting.num_workers, setting.slow)).items())
     figure = Figure(figsize=(4.0 * len(panels), 3.9), dpi=120, layout="constrained")
-    plots = figure.subplots(1, len(panels), squeeze=False, sharey=True)[0]
-    handles: dict[str, Any] = {}
-    for plot, ((num_workers, slow), members) in zip(plots, sorted(panels.items()), strict=True):
-        draw_over_round_trips(plot, points_of(suite, members), lambda token_s: 1e3 * token_s, handles)
+    plots, handles = _row_of_plots(figure, len(panels), sharey=True), dict[str, Any]()
+    for plot, ((num_workers, slow), members) in zip(plots, panels, strict=True):
+        points = points_of(suite, members)
+        draw(
+            plot, points, handles, lambda row: 1e3 * row.token_s, predicted=lambda row: 1e3 * row.predicted_s
+        )
         title = f"{num_workers} workers" + ("" if slow == 1.0 else f", one {slow:g} times as slow")
         plot.set_title(title, fontsize=10, loc="left")
     # Of all plots, once everything is drawn: a limit that is set ends their common scaling.
     plots[0].set(ylabel="ms per token", ylim=(0, None))
-    add_legend(figure, handles, 3)
-    save(figure, folder / "times.png")
+    finish(figure, handles, 3, folder / "times.png")
 
 
 # ---- How long proposals are while the link changes ---------------------------------------------------------------

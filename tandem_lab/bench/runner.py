@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import isfinite
 from pathlib import Path
-from statistics import fmean
 
 from tandem.client.tandem import Tandem
 from tandem.config.schema import Config
@@ -22,14 +21,14 @@ from tandem_lab.baselines.client import Baselines
 from tandem_lab.baselines.experiments import Experiments
 from tandem_lab.bench.asker import Asker
 from tandem_lab.bench.places import DATA_PORT, join_across, launch
-from tandem_lab.bench.plan import CellPlan, Plan, estimated_s
+from tandem_lab.bench.plan import CellPlan, Plan
 from tandem_lab.bench.records import Cell, Prediction, Record, Setting, append_cell, latest, read_cells
 from tandem_lab.bench.suite import Predicts
 from tandem_lab.bench.systems import System
 from tandem_lab.netlab import NetLab, Shape
 from tandem_lab.netlab.capture import capturing
+from tandem_lab.netlab.packets import HEADER_BYTES, LinkTraffic, read_packets
 from tandem_lab.netlab.ping import Ping
-from tandem_lab.netlab.traffic import HEADER_BYTES, LinkTraffic, read_packets
 
 CELLS = "cells.jsonl"
 CAPTURE = "link.pcap"
@@ -83,9 +82,6 @@ class Bench:
             self._say(f"predicted: {cell.setting}")
             for system in cell.systems:
                 self._say(f"predicted:   {system.name:25} {self._told(system, cell.setting)}")
-        if missing:
-            seconds = estimated_s(self._plan, self._num_tokens, self._token_s, missing)
-            self._say(f"plan: about {seconds / 60:.0f} min")
 
     def _told(self, system: System, setting: Setting) -> str:
         prediction = self._prediction(system, setting)
@@ -105,15 +101,8 @@ class Bench:
             self._predictions[key] = self._predictors[setting.group].predict(system, alike)
         return self._predictions[key]
 
-    def _num_tokens(self, setting: Setting) -> float:
-        """Of one answer."""
-        return fmean(len(tokens) for tokens in self._reference(setting))
-
     def _reference(self, setting: Setting) -> tuple[tuple[int, ...], ...]:
         return self._predictors[setting.group].reference(setting)
-
-    def _token_s(self, system: System, setting: Setting) -> float:
-        return self._prediction(system, setting).token_s
 
     # ---- measuring -------------------------------------------------------------------------------------------
 

@@ -40,14 +40,16 @@ from tandem_lab.bench.suite import (
     WRONG,
     Axes,
     Check,
-    Column,
     Predicts,
     Row,
     Suite,
     agreement,
+    both,
     exactness,
+    forwards,
     ms,
-    shown,
+    told,
+    value,
 )
 from tandem_lab.bench.systems import ASKED, SPECULATIVE, STREAMED, System
 from tandem_lab.simulation.pacing import Conditions, Timing, device_alone, draw_accepted, pace_s, play_answer
@@ -274,38 +276,17 @@ def checks(cell: Cell, rows: Mapping[str, Row]) -> Iterator[Check]:
 # ---- The suite ---------------------------------------------------------------------------------------------------
 
 
-def _both(
-    title: str, form: str, of: Callable[[Row], float], predicted: Callable[[Prediction], float]
-) -> Column:
-    """Measured and predicted."""
-    return Column(
-        title, 11, lambda row, rows, cell: f"{shown(of(row), form)}/{shown(predicted(row.prediction), form)}"
-    )
-
-
 COLUMNS = (
     PACE,
     PREDICTED,
     OFF,
     FIRST,
-    Column("least", 6, lambda row, rows, cell: ms(row.prediction.also.get("first_s", nan), ".0f")),
-    Column("accepted", 8, lambda row, rows, cell: shown(row.accepted.get("device", 0.0), ".2f")),
-    _both(
-        "passes",
-        ".2f",
-        lambda row: row.forwards.get("cloud", nan),
-        lambda told: told.forwards.get("cloud", nan),
-    ),
-    _both(
-        "drafts",
-        ".2f",
-        lambda row: row.forwards.get("device", nan),
-        lambda told: told.forwards.get("device", nan),
-    ),
-    _both("up B", ".0f", lambda row: row.data_bytes("device"), lambda told: told.also.get("up_bytes", nan)),
-    _both(
-        "down B", ".0f", lambda row: row.data_bytes("cloud"), lambda told: told.also.get("down_bytes", nan)
-    ),
+    told("least", 6, ".0f", "first_s", 1e3),
+    value("accepted", 8, ".2f", lambda row: row.accepted.get("device", 0.0)),
+    forwards("passes", "cloud"),
+    forwards("drafts", "device"),
+    both("up B", ".0f", lambda row: row.data_bytes("device"), lambda told: told.also.get("up_bytes", nan)),
+    both("down B", ".0f", lambda row: row.data_bytes("cloud"), lambda told: told.also.get("down_bytes", nan)),
     WRONG,
 )
 LEGEND = """\

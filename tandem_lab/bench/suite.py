@@ -240,11 +240,37 @@ def ms(seconds: float, form: str = ".1f") -> str:
     return shown(1e3 * seconds, form)
 
 
+def value(title: str, width: int, form: str, of: Callable[[Row], float]) -> Column:
+    """One number of a row."""
+    return Column(title, width, lambda row, rows, cell: shown(of(row), form))
+
+
+def told(title: str, width: int, form: str, name: str, factor: float = 1.0) -> Column:
+    """A further quantity of its prediction."""
+    return value(title, width, form, lambda row: factor * row.prediction.also.get(name, nan))
+
+
+def both(
+    title: str, form: str, of: Callable[[Row], float], predicted: Callable[[Prediction], float]
+) -> Column:
+    """Measured and predicted."""
+    return Column(
+        title, 11, lambda row, rows, cell: f"{shown(of(row), form)}/{shown(predicted(row.prediction), form)}"
+    )
+
+
+def forwards(title: str, party: str) -> Column:
+    """Of a party's decoder, measured and predicted."""
+    return both(
+        title, ".2f", lambda row: row.forwards.get(party, nan), lambda told: told.forwards.get(party, nan)
+    )
+
+
 WRONG = Column("wrong", 5, lambda row, rows, cell: "" if row.num_wrong is None else str(row.num_wrong))
-PACE = Column("ms/token", 8, lambda row, rows, cell: ms(row.token_s))
-PREDICTED = Column("predicted", 9, lambda row, rows, cell: ms(row.predicted_s))
-OFF = Column("off", 5, lambda row, rows, cell: shown(row.deviation, "+.0%"))
-FIRST = Column("TTFT ms", 7, lambda row, rows, cell: ms(row.first_s, ".0f"))
+PACE = value("ms/token", 8, ".1f", lambda row: 1e3 * row.token_s)
+PREDICTED = value("predicted", 9, ".1f", lambda row: 1e3 * row.predicted_s)
+OFF = value("off", 5, "+.0%", lambda row: row.deviation)
+FIRST = value("TTFT ms", 7, ".0f", lambda row: 1e3 * row.first_s)
 
 
 # ---- A grid ------------------------------------------------------------------------------------------------------
@@ -356,7 +382,7 @@ class Suite:
         lines = [line for cell in cells for line in self._cell_lines(cell)]
         seen = {record.system for cell in cells for record in cell.records}
         explained = (_explained(system) for system in self.systems if system.name in seen)
-        return "\n".join([*lines, *self._side_by_side(cells), self.legend, "", *explained])
+        return "\n".join([*lines, self.legend, "", *explained])
 
     def values_of(self, cells: Sequence[Cell]) -> list[dict[str, Any]]:
         """Everything but the records, for a script."""
@@ -390,21 +416,6 @@ class Suite:
             yield textwrap.fill(f"  {check}", WIDTH, subsequent_indent=" " * 6)
         yield ""
 
-    def _side_by_side(self, cells: Sequence[Cell]) -> Iterator[str]:
-        """Each system on a Ray cluster and over a join link; nothing where one deployment was measured."""
-        on_ray = {cell.setting: cell for cell in cells if cell.setting.deployment == "ray"}
-        for cell in cells:
-            setting = replace(cell.setting, deployment="ray")
-            if cell.setting.deployment == "ray" or setting not in on_ray:
-                continue
-            yield f"deployments side by side: {setting}"
-            yield _line("ray/join", (column.title for column in BOTH), BOTH)
-            rows, joined = self.rows_of(on_ray[setting]), self.rows_of(cell)
-            for name, row in rows.items():
-                if name in joined:
-                    yield _line(name, (column.of(row, joined, cell) for column in BOTH), BOTH)
-            yield ""
-
 
 def _line(name: str, texts: Iterable[str], table: Sequence[Column]) -> str:
     cells = (f"{text:>{column.width}}" for text, column in zip(texts, table, strict=True))
@@ -416,20 +427,3 @@ def _explained(system: System) -> str:
     where = f" (DRAGON {system.dragon})" if system.dragon else ""
     indent = " " * (NAME_WIDTH + 1)
     return textwrap.fill(f"{system.name:{NAME_WIDTH}} {system.what}{where}", WIDTH, subsequent_indent=indent)
-
-
-def _both(title: str, width: int, of: Callable[[Row], str]) -> Column:
-    """A quantity on Ray and over the join link, whose rows are the second argument."""
-    return Column(title, width, lambda row, joined, cell: f"{of(row)}/{of(joined[row.system])}")
-
-
-BOTH = (
-    _both("ms/token", 13, lambda row: ms(row.token_s)),
-    Column(
-        "join/ray", 8, lambda row, joined, cell: shown(ratio(joined[row.system].token_s, row.token_s), ".2f")
-    ),
-    _both("TTFT ms", 11, lambda row: ms(row.first_s, ".0f")),
-    _both("up B", 11, lambda row: shown(row.data_bytes("device"), ".0f")),
-    _both("down B", 11, lambda row: shown(row.data_bytes("cloud"), ".0f")),
-    _both("wrong", 7, lambda row: "-" if row.num_wrong is None else str(row.num_wrong)),
-)

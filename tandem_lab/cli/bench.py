@@ -7,6 +7,7 @@ wrong, builds the network and removes it; the inner one runs in the device's hos
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -27,8 +28,7 @@ from tandem_lab.bench.plan import CellPlan, Plan, plan_of
 from tandem_lab.bench.records import Cell, Deployment, Models
 from tandem_lab.bench.suite import Axes, Suite
 from tandem_lab.cli import outputs
-from tandem_lab.cli.inner import run_inside
-from tandem_lab.netlab import NetLab
+from tandem_lab.netlab import NetLab, tools
 from tandem_lab.netlab.shape import Shape, parse_duration, parse_rate
 
 SUITES = {suite.name: suite for suite in (dual.LATENCY, dual.TTFT, speculative.SUITE, federated.SUITE)}
@@ -299,6 +299,20 @@ def make_plan(
         )
     count = 1 if is_smoke else num_questions or min(QUESTIONS, len(questions))
     return plan_of(config, cells, questions, count, 1 if is_smoke else runs or suite.runs)
+
+
+def run_inside(context: typer.Context, log: StageLog) -> int:
+    """This command again in the device's host of a network of its own, with `--within NAME`. Raises TandemError."""
+    from tandem_lab.netlab.inside import inside
+    from tandem_lab.netlab.packets import check_dpkt
+
+    tools.require()
+    check_dpkt()
+    for program in ("ping", "taskset", "tcpdump"):
+        tools.which(program)
+    lab = NetLab(f"bench-{os.getpid()}")
+    log(f"network: {lab.name}")
+    return inside(lab, [*context.find_root().obj, "--within", lab.name])
 
 
 # ---- in the device's host ----------------------------------------------------------------------------------------

@@ -89,11 +89,6 @@ def test_what_is_left_is_the_time_between_actors_and_that_of_passes(hop_s: float
     assert "a pass 9.0 + 3.0 per token" in describe(found, SETTING, 0.1)
 
 
-def test_nothing_is_left_where_answers_are_faster_than_their_work() -> None:
-    found = calibrate(cell(0.001, 0.001), play_s)
-    assert (found.hop_s, found.late_s) == (0.0, 0.0)
-
-
 def test_the_calibration_has_no_delay_and_no_predicted_system_but_two() -> None:
     cells = SUITE.cells(Axes(rtts_s=(0.05, 0.3), workers=(2, 4)), (), is_smoke=False)
     first = calibration_of(SUITE, plan_of(Config.load(None), cells, ["Why?"], 1, 1))

@@ -2,76 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from math import isnan
-from typing import Any
 
 import pytest
 
 from tandem.config.schema import Config
 from tandem.topology import PARTIES, Party
-from tandem_lab.bench.dual import Predictor, eq9, least_span_s, sequence_wise_s
+from tandem_lab.bench.dual import Predictor, eq9, least_span_s
 from tandem_lab.bench.records import Prediction
-from tandem_lab.bench.systems import BY_NAME, DUAL
-from tandem_lab.quality.memoized import MemoizedEngine, MemoizedRetriever
+from tandem_lab.bench.systems import BY_NAME
 from tests.unit.lab.bench.cells import SETTING
-
-
-class FakeEngine:
-    """Counts what is computed."""
-
-    context_length = 64
-
-    def __init__(self) -> None:
-        self.opened: list[str] = []
-        self.computed: list[tuple[int, ...]] = []
-
-    def open(self, session: str, query: str, documents: Sequence[str], max_new_tokens: int, **_: Any) -> str:
-        self.opened.append(session)
-        return f"{query} {len(documents)}"
-
-    def next_logits(self, session: str, tokens: Sequence[int]) -> str:
-        assert session in self.opened
-        self.computed.append(tuple(tokens))
-        return f"{session} {list(tokens)}"
-
-
-def test_a_prefix_is_computed_once_whatever_the_session() -> None:
-    engine = FakeEngine()
-    remembered: Any = MemoizedEngine(engine)  # type: ignore[arg-type]
-    for session in ("one", "two"):
-        assert remembered.open(session, "Why?", ["a", "b"], 8) == "Why? 2"
-        first = remembered.next_logits(session, [])
-        assert remembered.next_logits(session, [5]) != first
-        remembered.close(session)
-    assert engine.computed == [(), (5,)]
-    remembered.open("three", "Why?", ["a"], 8)
-    assert remembered.next_logits("three", []) != first, "other documents"
-    assert len(engine.opened) == 2
-    assert remembered.context_length == 64
-    with pytest.raises(KeyError):
-        remembered.next_logits("one", [])
-
-
-def test_a_search_is_made_once() -> None:
-    class Counting:
-        num_asked = 0
-
-        def search(self, query: str, k: int) -> list[str]:
-            self.num_asked += 1
-            return [query] * k
-
-    counting = Counting()
-    remembered: Any = MemoizedRetriever(counting)  # type: ignore[arg-type]
-    for _ in range(2):
-        assert remembered.search("x", 2) == ["x", "x"]
-    assert counting.num_asked == 1
-
-
-def test_sequence_wise_waits_for_the_slower_answer() -> None:
-    assert sequence_wise_s([11], 0.06, 0.025, 0.0) == pytest.approx(0.06)
-    assert sequence_wise_s([11], 0.06, 0.025, 2.0) == pytest.approx((11 * 0.025 + 2.0 - 0.06) / 10)
 
 
 @pytest.mark.parametrize(
@@ -101,17 +42,6 @@ def test_eq9_of_a_fixed_placement() -> None:
     for name in ("Tandem/mirror", "Tandem/greedy", "DRDG/TW", "CRCG/device"):
         assert isnan(eq9(BY_NAME[name], prediction, SETTING))
     assert isnan(eq9(BY_NAME["Tandem/device"], prediction, replace(SETTING, floors_s=None)))
-
-
-def test_without_floors_nothing_is_said_and_no_model_is_loaded() -> None:
-    def pair() -> Any:
-        raise AssertionError("not needed")
-
-    predictor = Predictor(pair, Config(), ["Why?"])
-    for system in DUAL:
-        assert isnan(predictor.predict(system, replace(SETTING, floors_s=None)).token_s)
-    assert predictor.predict(BY_NAME["CRCG/cloud"], SETTING).token_s == 0.025
-    assert predictor.predict(BY_NAME["DRCG/KV"], SETTING).token_s == 0.06
 
 
 def test_the_real_thing_under_the_virtual_clock() -> None:

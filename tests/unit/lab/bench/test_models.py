@@ -17,17 +17,12 @@ from tandem.engine.drafter import mix_rows
 from tandem.topology import PARTIES, Party
 from tandem_lab.bench.dual import MIRROR, Predictor
 from tandem_lab.bench.models import (
-    EOS,
     LOGIT_STD,
-    VOCAB_SIZE,
     build_pair,
-    build_tokenizer,
-    configs_of,
     half_accepted,
 )
-from tandem_lab.bench.plan import CellPlan, Plan
 from tandem_lab.training.bundle import read_bundled_questions
-from tests.unit.lab.bench.cells import HALF, SETTING
+from tests.unit.lab.bench.cells import HALF
 
 
 @pytest.fixture(scope="module")
@@ -41,22 +36,6 @@ def engines(config: Config) -> dict[Party, Any]:
     return {party: load_engine(config.party(party)) for party in PARTIES}
 
 
-def test_both_have_one_vocabulary_of_50_000_tokens(engines: dict[Party, Any]) -> None:
-    device, cloud = engines.values()
-    assert device.tokenizer_json == cloud.tokenizer_json
-    assert device.vocab_size == cloud.vocab_size == VOCAB_SIZE
-    assert device.eos_token_ids == cloud.eos_token_ids == (build_tokenizer().token_to_id(EOS),)
-
-
-def test_text_is_made_of_known_tokens_and_tokens_of_text() -> None:
-    tokenizer = build_tokenizer()
-    text = "Mira likes puzzle games. Ünïcode too."
-    assert tokenizer.decode(tokenizer.encode(text, add_special_tokens=False).ids) == text
-    assert tokenizer.decode([VOCAB_SIZE - 2, VOCAB_SIZE - 1]).split() == [
-        tokenizer.id_to_token(index).removeprefix("Ġ") for index in (VOCAB_SIZE - 2, VOCAB_SIZE - 1)
-    ]
-
-
 def test_distributions_have_long_tails(engines: dict[Party, Any]) -> None:
     """Hundreds of bytes each with four documents, with the codec of the settings; a bundled one has a few dozen."""
     codec, sizes = codec_of(Config().codec), []
@@ -68,13 +47,6 @@ def test_distributions_have_long_tails(engines: dict[Party, Any]) -> None:
             assert float(logits.std()) == pytest.approx(LOGIT_STD, rel=0.2)
             sizes.append(len(codec.encode(mix_rows(logits, [0.0] * len(documents), 1.0))))
     assert 100 < np.mean(sizes) < 900, sizes
-
-
-def test_without_noise_both_are_one_model(tmp_path: Path) -> None:
-    folders = {party: tmp_path / party for party in PARTIES}
-    build_pair(folders, noise=0.0)
-    device, cloud = ((folder / "model.safetensors").read_bytes() for folder in folders.values())
-    assert device == cloud
 
 
 def test_they_differ_in_the_head_alone_and_are_the_same_every_time(tmp_path: Path) -> None:
@@ -105,17 +77,6 @@ def test_about_half_of_the_drafts_are_accepted(config: Config) -> None:
     assert 0.4 < sum(found.acceptance.values()) / 2 < 0.6, found.acceptance
     soonest_s = found.also["ms per token at the soonest"] / 1e3
     assert found.token_s == pytest.approx(soonest_s, rel=0.05), "no sooner, and not much later"
-
-
-def test_models_are_made_only_where_a_cell_needs_them() -> None:
-    plan = Plan(cells=(CellPlan(setting=SETTING, systems=()),), runs=1, questions=())
-    with configs_of(plan, Config()) as configs:
-        assert configs == {"configured": Config()}
-    with configs_of(replace(plan, cells=(CellPlan(setting=HALF, systems=()),)), Config()) as configs:
-        assert configs["configured"] == Config()
-        folder = Path(configs["half"].device.model)
-        assert folder.is_dir()
-    assert not folder.exists()
 
 
 def test_nothing_is_left_and_no_store_of_the_index_is_touched() -> None:
