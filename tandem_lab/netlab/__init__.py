@@ -4,9 +4,15 @@ Knows Linux namespaces and links; knows nothing of Tandem's sides beyond the nam
 what runs in them.
 """
 
-from tandem_lab.netlab.bundled import bundled, bundled_names
 from tandem_lab.netlab.lab import NetLab, lab_names
-from tandem_lab.netlab.schedule import LinkSchedule, ScheduleRow, play, read_schedule, write_schedule
+from tandem_lab.netlab.schedule import (
+    LinkSchedule,
+    ScheduleRow,
+    bundled,
+    bundled_names,
+    play,
+    read_schedule,
+)
 from tandem_lab.netlab.shape import Shape
 
 __all__ = [
@@ -19,5 +25,4 @@ __all__ = [
     "lab_names",
     "play",
     "read_schedule",
-    "write_schedule",
 ]

@@ -10,7 +10,6 @@ import pytest
 
 from tandem.cli import main
 from tandem_lab.cli import netlab as command
-from tandem_lab.errors import NetLabError
 from tandem_lab.netlab.lab import NetLab
 from tandem_lab.netlab.shape import Shape
 from tests.unit.lab.netlab.machine import Machine
@@ -106,17 +105,3 @@ def test_what_a_person_can_cause_is_one_sentence(
     assert output.out == ""
     assert sentence in output.err
     assert machine.marks == {}
-
-
-def test_one_unreadable_network_does_not_hide_the_others(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def lab(name: str) -> NetLab:
-        raise NetLabError(f"{name} is damaged; remove it.")
-
-    monkeypatch.setattr(command, "NetLab", lab)
-    monkeypatch.setattr(command, "lab_names", lambda: ["one", "two"])
-    assert main(["lab", "netlab", "status"]) == 0
-    output = capsys.readouterr().out
-    assert "one is damaged" in output
-    assert "two is damaged" in output

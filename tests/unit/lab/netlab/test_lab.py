@@ -79,24 +79,6 @@ def test_a_router_that_cannot_be_booted_leaves_nothing(
     assert (machine.marks, list(tmp_path.iterdir())) == ({}, [])
 
 
-def test_a_second_up_is_refused_and_harms_nothing(tmp_path: Path) -> None:
-    machine = Machine()
-    lab(machine, tmp_path).up(SHAPE)
-    with pytest.raises(NetLabError, match="'lab' is up already; change it with"):
-        lab(machine, tmp_path).up()
-    assert lab(machine, tmp_path).is_up()
-
-
-def test_two_networks_have_their_own_addresses(tmp_path: Path) -> None:
-    machine = Machine()
-    lab(machine, tmp_path).up()
-    lab(machine, tmp_path, "two").up()
-    assert lab(machine, tmp_path, "two").address("device") == "198.18.1.2"
-    assert lab_names(tmp_path / "tandem" / "netlab", machine) == ["lab", "two"]
-    lab(machine, tmp_path).down()
-    assert lab_names(tmp_path / "tandem" / "netlab", machine) == ["two"]
-
-
 def test_a_crashs_leftovers_are_seen_and_replaced(tmp_path: Path) -> None:
     machine = Machine()
     machine.add_leftover("lab", "device")
@@ -136,12 +118,6 @@ def test_somebody_elses_namespace_is_never_touched(tmp_path: Path, mark: str) ->
     assert lab_names(tmp_path / "tandem" / "netlab", machine) == []
 
 
-def test_down_without_a_network_is_one_sentence(tmp_path: Path) -> None:
-    with pytest.raises(NetLabError, match="there is no test network 'lab' here; nothing was removed"):
-        lab(Machine(), tmp_path).down()
-    assert lab(Machine(), tmp_path).status() == {"name": "lab", "state": "absent", "lacks": []}
-
-
 def test_a_container_without_rights_is_told_so(tmp_path: Path) -> None:
     def refuse(command: list[str]) -> str:
         if command[0] == "unshare":
@@ -151,13 +127,6 @@ def test_a_container_without_rights_is_told_so(tmp_path: Path) -> None:
     with pytest.raises(NetLabError, match="in a container, start it with --privileged"):
         lab(refuse, tmp_path).up()  # type: ignore[arg-type]
     assert list(tmp_path.iterdir()) == []
-
-
-def test_while_up_removes_it_however_the_block_ends(tmp_path: Path) -> None:
-    machine = Machine()
-    with pytest.raises(ZeroDivisionError), lab(machine, tmp_path).while_up(SHAPE):
-        _ = 1 // (len(machine.marks) - 2)
-    assert machine.marks == {}
 
 
 def test_while_up_leaves_a_network_that_was_up_before(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Captured packets: made by hand with repetitions, overlaps, a wrapped sequence number and a gap."""
+"""Captured packets: made by hand with repetitions, overlaps, a wrapped sequence number and a gap; some cut short."""
 
 from __future__ import annotations
 
@@ -12,10 +12,22 @@ import pytest
 
 from tandem.codecs.top_p import TopP
 from tandem.messages import LinkFrame, Resync, Vote, encode
+from tandem.topology import Party
 from tandem.transport.handshake import Greeting
 from tandem.transport.port import join_frames
 from tandem_lab.errors import NetLabError
-from tandem_lab.netlab.packets import Flow, as_varints, has_common_run, pieces_of, read_capture, token_runs
+from tandem_lab.netlab.packets import (
+    HEADER_BYTES,
+    Flow,
+    LinkTraffic,
+    Packet,
+    as_varints,
+    has_common_run,
+    pieces_of,
+    read_capture,
+    read_packets,
+    token_runs,
+)
 
 dpkt: Any = pytest.importorskip("dpkt")
 
@@ -62,25 +74,20 @@ def test_a_stream_is_put_together_in_any_order(tmp_path: Path) -> None:
     assert capture.num_packets == len(parts) + 3
 
 
-def test_without_its_first_packet_a_stream_begins_where_it_is_seen(tmp_path: Path) -> None:
-    capture = read_capture(written(tmp_path / "p", [packet(FLOW, 10, b"def"), packet(FLOW, 7, b"abc")]))
-    assert capture.streams[0].pieces() == [b"abcdef"]
-
-
-def test_a_gap_parts_a_stream(tmp_path: Path) -> None:
-    capture = read_capture(written(tmp_path / "p", [packet(FLOW, 1, b"abc"), packet(FLOW, 9, b"xyz")]))
-    assert capture.streams[0].pieces() == [b"abc", b"xyz"]
+@pytest.mark.parametrize(
+    ("packets", "streams"),
+    [
+        ([(10, b"def", ACK), (7, b"abc", ACK)], [[b"abcdef"]]),  # begins where it is seen
+        ([(1, b"abc", ACK), (9, b"xyz", ACK)], [[b"abc", b"xyz"]]),  # a gap
+        ([(100, b"", SYN), (101, b"one", ACK), (9000, b"", SYN), (9001, b"two", ACK)], [[b"one"], [b"two"]]),
+    ],
+)
+def test_streams_that_begin_late_lack_a_part_or_use_a_port_again(
+    tmp_path: Path, packets: list[tuple[int, bytes, int]], streams: list[list[bytes]]
+) -> None:
+    capture = read_capture(written(tmp_path / "p", [packet(FLOW, *each) for each in packets]))
+    assert [stream.pieces() for stream in capture.streams] == streams
     assert capture.holding(b"cx") == []
-
-
-def test_a_port_that_is_used_again_is_another_stream(tmp_path: Path) -> None:
-    both = [
-        part
-        for first, data in ((100, b"one"), (9000, b"two"))
-        for part in (packet(FLOW, first, b"", SYN), packet(FLOW, first + 1, data))
-    ]
-    capture = read_capture(written(tmp_path / "p", both))
-    assert [stream.pieces() for stream in capture.streams] == [[b"one"], [b"two"]]
 
 
 def frame(body: Any) -> LinkFrame:
@@ -126,25 +133,53 @@ def test_frames_and_the_tokens_in_them(tmp_path: Path) -> None:
     assert capture.holding(as_varints([3, 500])) == [], "gaps, not ids"
 
 
-def test_a_run_is_of_that_length_or_more() -> None:
+def test_runs_and_pieces_are_of_that_length_or_more() -> None:
     document = list(range(100, 130))
     assert has_common_run([1, *range(104, 112)], document, 8)
     assert not has_common_run([1, *range(104, 111), 1, *range(111, 118)], document, 8)
     assert not has_common_run(document, [], 8)
-
-
-def test_frames_need_a_connections_first_byte(tmp_path: Path) -> None:
-    capture = read_capture(written(tmp_path / "p", [packet(FLOW, 10, b"\x05hello")]))
-    with pytest.raises(NetLabError, match="capture from before the cluster is started"):
-        capture.frames([FLOW])
-
-
-def test_every_piece() -> None:
     assert pieces_of(b"abcde", 3) == [b"abc", b"bcd", b"cde"]
     assert pieces_of(b"ab", 3) == [b"ab"]
 
 
-def test_no_pcap_file(tmp_path: Path) -> None:
+def test_what_cannot_be_read_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    capture = read_capture(written(tmp_path / "late", [packet(FLOW, 10, b"\x05hello")]))
+    with pytest.raises(NetLabError, match="capture from before the cluster is started"):
+        capture.frames([FLOW])
     (tmp_path / "p").write_bytes(b"no packets at all, but long enough for a header")
-    with pytest.raises(NetLabError, match="Captured packets stand in a pcap file"):
+    for read in (read_capture, lambda path: read_packets(path, FLOW.source, 7700)):
+        with pytest.raises(NetLabError, match="Captured packets stand in a pcap file"):
+            read(tmp_path / "p")
+    monkeypatch.setattr("tandem_lab.netlab.packets.find_spec", lambda name: None)
+    with pytest.raises(NetLabError, match=r"needs dpkt, which is not installed; run `.*\[lab\]"):
         read_capture(tmp_path / "p")
+
+
+# ---- Bytes by question -------------------------------------------------------------------------------------------
+
+
+def test_a_packet_counts_whole_though_it_was_cut(tmp_path: Path) -> None:
+    arp = bytes(dpkt.ethernet.Ethernet(type=dpkt.ethernet.ETH_TYPE_ARP, data=dpkt.arp.ARP()))
+    ends = {"src": inet_aton(FLOW.target), "dst": inet_aton(FLOW.source)}
+    icmp = dpkt.ip.IP(**ends, p=dpkt.ip.IP_PROTO_ICMP, data=dpkt.icmp.ICMP(data=b"x" * 8), len=32)
+    ping = bytes(dpkt.ethernet.Ethernet(src=b"\2" * 6, dst=b"\4" * 6, data=icmp))
+    of_ray = Flow(FLOW.source, 6379, FLOW.target, 50000)
+    sent = [packet(FLOW, 1, b""), packet(of_ray, 1, b"x" * 1000), packet(FLOW.back, 1, b"x" * 700), ping, arp]
+    assert read_packets(
+        written(tmp_path / "p", [each[:HEADER_BYTES] for each in sent]), FLOW.source, 7700
+    ) == [
+        Packet(0.0, Party.DEVICE, "data", 54),
+        Packet(1.0, Party.DEVICE, "ray", 1054),
+        Packet(2.0, Party.CLOUD, "data", 754),
+        Packet(3.0, Party.CLOUD, "other", 46),
+    ]
+
+
+def test_a_question_has_what_was_sent_for_it() -> None:
+    """The data plane's last frames count, what the measurement itself asks of Ray does not."""
+    times = (0.9, 1.0, 1.5, 2.0, 2.5, 3.0, 3.1)
+    seen = [Packet(at_s, Party.DEVICE, port, 10) for at_s in times for port in ("data", "ray")]
+    found = LinkTraffic(seen).of(1.0, 2.0, 3.0)  # counted: data at 1, 1.5, 2, 2.5, 3; ray at 1, 1.5, 2
+    assert found["device"] == {"data": 50, "ray": 30, "other": 0}
+    assert found["cloud"] == {"data": 0, "ray": 0, "other": 0}
+    assert LinkTraffic([]).of(1.0, 2.0, 3.0) == {}

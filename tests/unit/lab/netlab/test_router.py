@@ -31,12 +31,6 @@ def test_the_script_is_one_that_a_shell_can_read() -> None:
     assert script.endswith("exec tc -force -batch -\n")
 
 
-def test_both_interfaces_get_the_shape() -> None:
-    first, second = router.commands(Shape(rtt_s=0.1))
-    assert first == "qdisc replace dev vec0 root netem limit 10000 delay 50000us 0us loss 0% rate 0bit"
-    assert second == first.replace("vec0", "vec1")
-
-
 def test_nothing_is_made_outside_of_the_namespaces() -> None:
     machine = Machine()
     router.make(LAYOUT, machine)
@@ -66,16 +60,6 @@ def test_without_user_mode_linux(
     with pytest.raises(NetLabError) as caught:
         router.module(tmp_path)
     assert sentence in str(caught.value)
-
-
-def test_without_tun(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    file = tmp_path / "6.1" / "kernel/net/sched/sch_netem.ko"
-    file.parent.mkdir(parents=True)
-    file.touch()
-    monkeypatch.setattr(tools, "find", lambda _program: "/x")
-    monkeypatch.setattr(router, "TUN", tmp_path / "tun")
-    with pytest.raises(NetLabError, match="run `modprobe tun`"):
-        router.module(tmp_path)
 
 
 @contextmanager
@@ -129,14 +113,6 @@ def test_a_refusal_is_told(tmp_path: Path) -> None:
     assert "it said: Error: Specified qdisc kind is unknown." in str(caught.value)
 
 
-def test_a_log_that_has_grown_is_emptied(tmp_path: Path) -> None:
-    with console(tmp_path):
-        with open(tmp_path / "log", "a", encoding="utf-8") as log:
-            log.write("x" * router.LARGEST_LOG_BYTES)
-        the_router(tmp_path).shape(os.getpid(), Shape())
-    assert (tmp_path / "log").stat().st_size < 1000
-
-
 def test_a_router_that_is_gone_is_one_sentence(tmp_path: Path) -> None:
     gone = subprocess.Popen(["true"])
     gone.wait()
@@ -144,14 +120,3 @@ def test_a_router_that_is_gone_is_one_sentence(tmp_path: Path) -> None:
         NetLabError, match="The router of 'lab' must be running, but it is not; restart the network"
     ):
         the_router(tmp_path).shape(gone.pid, Shape())
-
-
-def test_a_router_that_is_silent_is_one_sentence(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "console")
-    (tmp_path / "log").touch()
-    handle = os.open(tmp_path / "console", os.O_RDWR)
-    times_s = iter(range(100))
-    silent = router.Router(LAYOUT, tmp_path, lambda: next(times_s), lambda _seconds: None)
-    with pytest.raises(NetLabError, match="must answer within 5 s, but it said nothing"):
-        silent.shape(os.getpid(), Shape())
-    os.close(handle)
