@@ -36,10 +36,9 @@ from tandem.retrieval import Embedder
 from tandem.retrieval.factory import build_given_index
 from tandem.sites.host import Address, served
 from tandem.topology import PARTIES, SERVER
-from tandem_lab.quality.local import LocalPair
+from tandem_lab.quality.local import LocalPair, answer_uncompressed
 from tandem_lab.quality.memoized import local_pair
 from tandem_lab.quality.questions import question_texts
-from tandem_lab.quality.uncompressed import answer_uncompressed
 from tandem_lab.quality.workers import LocalWorkers
 from tandem_lab.simulation.link import Link
 from tandem_lab.simulation.specs import change_spec

@@ -2,7 +2,7 @@
 
 - answers: bundled questions at temperatures 0 and 1, both parties in one process, placement `mirror` over a virtual
   link of 100 ms round trip. Every answer with race lists is compared with the draft-free loop on the distributions
-  before any compression (`tandem_lab.quality.uncompressed`).
+  before any compression (`tandem_lab.quality.local`).
 - synthetic: pairs of similar long-tailed distributions over 50,000 tokens, with lists of fixed and of adapted length,
   winners compared with the race of the full mixture.
 
@@ -52,7 +52,7 @@ def answers(num_questions: int) -> dict[str, Any]:
     from tandem.client.request import spec_of
     from tandem.config.schema import Config
     from tandem.topology import PARTIES
-    from tandem_lab.quality.uncompressed import answer_uncompressed
+    from tandem_lab.quality.local import answer_uncompressed
     from tandem_lab.simulation.specs import change_spec
     from tandem_lab.training.bundle import read_bundled_questions
 

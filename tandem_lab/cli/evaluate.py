@@ -161,10 +161,9 @@ def lm(
     settings: Settings,
 ) -> int:
     """Measure the perplexity of a text with the help of documents."""
-    from tandem_lab.quality.lm import evaluate_text
+    from tandem_lab.quality.lm import evaluate_text, read_text
     from tandem_lab.quality.methods import select_methods
     from tandem_lab.quality.setup import load
-    from tandem_lab.quality.windows import read_text
 
     log = StageLog(is_quiet=as_json)
     methods_, counts_, folder = select_methods(methods), parse_counts(counts), _check_folder(out)

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from tandem.aggregation.document_weights import DocumentWeights, check_weights, log_evidence
 from tandem.aggregation.rules import shares
+from tandem.errors import GenerationError
 from tandem.messages.wire import to_float32
-from tandem_lab.quality.dynamic_weights import DynamicWeights, blend, checkpoints, weight_anchor
 
 Floats = NDArray[np.float64]
 
@@ -28,23 +28,6 @@ class PartyTokens:
 
     log_q: Floats  # [tokens], log q_t(x_t) of the side's law, Eq. (1) and (2)
     log_weight: Floats  # [tokens], log h_t; -inf without documents
-
-
-def relevance_by_step(
-    num_tokens: int,
-    estimate: Callable[[int], Sequence[float]],
-    rule: DynamicWeights,
-) -> Floats:
-    """R(d, x_<kappa(t)) [tokens, documents] at each step; DRAGON section 4.1.
-
-    estimate: prefix length -> scores of the documents at that prefix, asked once for each length that is needed.
-    """
-    blended: dict[int, tuple[float, ...]] = {}
-    previous: tuple[float, ...] | None = None
-    for length in checkpoints(num_tokens - 1, rule.interval, rule.lag):
-        blended[length] = previous = blend(previous, estimate(length), rule.momentum)
-    anchors = (weight_anchor(step, rule.interval, rule.lag) for step in range(num_tokens))
-    return np.array([blended[anchor] for anchor in anchors], np.float64)
 
 
 def evidence_by_step(log_p: Floats, rule: DocumentWeights) -> Floats:
@@ -77,3 +60,74 @@ def target_tokens(device: PartyTokens, cloud: PartyTokens) -> Floats:
     with np.errstate(divide="ignore"):  # a side without weight
         log_etas = np.log(etas)
     return np.asarray(np.logaddexp(log_etas[:, 0] + device.log_q, log_etas[:, 1] + cloud.log_q))
+
+
+# ---- The document weights of DRAGON (section 4.1) ----------------------------------------------------------------
+
+# Relevance is estimated again and again while the answer grows: for the paper's figure 5. Tandem itself weighs
+# documents by evidence. A fixed lag makes it a function of the prefix. NOT in the paper: the lag.
+
+
+@dataclass(frozen=True, slots=True)
+class DynamicWeights:
+    """When relevance is estimated, and what becomes of an estimate."""
+
+    interval: int = 3  # n, tokens between two estimates; 0: one for the whole answer
+    lag: int = 1  # tokens that an estimate may take to arrive
+    momentum: float = 0.0  # share that is kept of the previous estimate
+
+
+def weight_anchor(step: int, interval: int, lag: int) -> int:
+    """Length kappa of the prefix on which the relevance at `step` is estimated: max(0, n * floor((t - lag) / n)).
+
+    interval: n, tokens between two estimates; 0 means one estimate for the whole answer (static weights).
+    lag: tokens that an estimate may take to arrive, >= 0.
+    """
+    if interval < 0 or lag < 0:
+        raise GenerationError(
+            f"The interval and the lag of document weights are {interval} and {lag} tokens; set them to at least 0 "
+            "(an interval of 0 for static weights)."
+        )
+    return max(0, interval * ((step - lag) // interval)) if interval else 0
+
+
+def checkpoints(step: int, interval: int, lag: int) -> range:
+    """Lengths of the prefixes whose estimates shape the weights at `step` by momentum: 0, n, ..., kappa."""
+    return range(0, weight_anchor(step, interval, lag) + 1, interval or 1)
+
+
+def blend(previous: Sequence[float] | None, estimate: Sequence[float], momentum: float) -> tuple[float, ...]:
+    """One update of the scores [rows]: momentum * previous + (1 - momentum) * estimate.
+
+    previous: None before the first estimate, which is taken as is; else of as many rows (ValueError).
+    momentum: in [0, 1); 0 forgets the previous scores.
+    """
+    if not 0 <= momentum < 1:
+        raise GenerationError(
+            f"The momentum of document weights lies in [0, 1), it is {momentum}; 0 is none."
+        )
+    if previous is None:
+        return tuple(estimate)
+    return tuple(momentum * old + (1.0 - momentum) * new for old, new in zip(previous, estimate, strict=True))
+
+
+def text_to_score(query: str, answer: str) -> str:
+    """The text x_<kappa that documents are scored against: the question and the answer so far."""
+    return f"{query} {answer.strip()}" if answer else query
+
+
+def relevance_by_step(
+    num_tokens: int,
+    estimate: Callable[[int], Sequence[float]],
+    rule: DynamicWeights,
+) -> Floats:
+    """R(d, x_<kappa(t)) [tokens, documents] at each step; DRAGON section 4.1.
+
+    estimate: prefix length -> scores of the documents at that prefix, asked once for each length that is needed.
+    """
+    blended: dict[int, tuple[float, ...]] = {}
+    previous: tuple[float, ...] | None = None
+    for length in checkpoints(num_tokens - 1, rule.interval, rule.lag):
+        blended[length] = previous = blend(previous, estimate(length), rule.momentum)
+    anchors = (weight_anchor(step, rule.interval, rule.lag) for step in range(num_tokens))
+    return np.array([blended[anchor] for anchor in anchors], np.float64)

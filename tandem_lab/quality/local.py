@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from tandem.actors.decoder import score_question
 from tandem.aggregation.document_weights import Evidence, Weights, log_evidence
 from tandem.aggregation.race_lists import RaceList
-from tandem.codecs import Codec
+from tandem.codecs import Codec, RaceLists
 from tandem.codecs.race_lists import read_vote
 from tandem.engine.drafter import Drafter, row_probabilities
 from tandem.engine.engine import Engine
@@ -214,3 +214,39 @@ class LocalPair:
             for reader in readers.values():
                 reader.close()
         return rule.text(outcome.tokens[Party(spec.home)]).strip(), outcome
+
+
+def answer_uncompressed(
+    spec: SessionSpec, engines: Mapping[Party, Engine], retrievers: Mapping[Party, Retriever | StoreRetriever]
+) -> list[int]:
+    """The tokens of a query in dual mode with coupled drafts, or at temperature 0; in mode speculative the cloud's.
+
+    The draft-free loop: no drafts, no link, no compression. With race lists as votes the running system commits these.
+    """
+    spec = replace(spec, session=1, eos_token_ids=tuple(engines[Party.DEVICE].eos_token_ids))
+    detokenizer = Detokenizer(engines[Party.DEVICE].tokenizer_json)
+    rule = StopRule.of(spec.eos_token_ids, spec.sampling, detokenizer)
+    models = {
+        party: LocalParty(
+            engines[party],
+            retrievers[party],
+            Drafter(RaceLists(), spec.sampling, spec.decoding.draft_rule, spec.vocab_size),
+            f"uncompressed/{party}",
+        )
+        for party in PARTIES
+    }
+
+    def is_complete(tokens: Sequence[int]) -> bool:
+        return bool(tokens) and rule.find_reason(tokens) is not None
+
+    try:
+        seed = spec.seed if spec.sampling.temperature > 0 else None
+        if spec.decoding.mode == "speculative":
+            return reference.speculative(
+                LocalVoter(spec, Party.CLOUD, models[Party.CLOUD]), is_complete, seed
+            )
+        device, cloud = (LocalVoter(spec, party, models[party]) for party in PARTIES)
+        return reference.dual(device, cloud, is_complete, seed)
+    finally:
+        for model in models.values():
+            model.close()

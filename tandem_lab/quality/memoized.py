@@ -7,8 +7,8 @@ function of those alone. Knows nothing of sides, clocks or links.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
-from typing import TYPE_CHECKING, Any, cast
+from functools import cache, cached_property
+from typing import TYPE_CHECKING, Any
 
 from tandem.codecs import codec_of
 from tandem.config.schema import Config
@@ -85,20 +85,41 @@ class MemoizedRetriever:
         self.search = cache(retriever.search)
 
 
+class Loaded:
+    """Models and indexes of some settings, each loaded once it is asked for. Parties with one model share it."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._engines: dict[tuple[str, ...], MemoizedEngine] = {}
+
+    def engine(self, party: str) -> MemoizedEngine:
+        """The model of a party. Raises TandemError."""
+        from tandem.actors.loading import load_engine
+
+        own = self._config.party(party)
+        key = (own.model, own.torch_device, own.dtype, own.template, own.system_prompt)
+        if key not in self._engines:
+            self._engines[key] = MemoizedEngine(load_engine(own, num_threads=1))
+        return self._engines[key]
+
+    def retriever(self, party: str) -> MemoizedRetriever:
+        """The index of a party. Raises TandemError."""
+        from tandem.retrieval.factory import open_retriever
+
+        return MemoizedRetriever(open_retriever(party, self._config, *self._scorers))
+
+    @cached_property
+    def _scorers(self) -> tuple[Any, Any]:
+        from tandem.actors.loading import load_embedder_and_scorer
+
+        return load_embedder_and_scorer(self._config, num_threads=1)
+
+
 def local_pair(config: Config) -> LocalPair:
     """Both sides of `config` in this process, each question computed once. Raises TandemError."""
-    from tandem.actors.loading import load_embedder_and_scorer, load_engine
-    from tandem.retrieval.factory import open_retriever
     from tandem_lab.quality.local import LocalPair
 
-    loaded: dict[tuple[str, ...], MemoizedEngine] = {}
-    embedder, scorer = load_embedder_and_scorer(config, num_threads=1)
-    engines, retrievers = {}, {}
-    for party in PARTIES:
-        own = config.party(party)
-        key = (own.model, own.torch_device, own.dtype, own.template, own.system_prompt)
-        if key not in loaded:
-            loaded[key] = MemoizedEngine(load_engine(own, num_threads=1))
-        engines[party] = loaded[key]
-        retrievers[party] = MemoizedRetriever(open_retriever(party, config, embedder, scorer))
-    return LocalPair(cast(Any, engines), cast(Any, retrievers), codec_of(config.codec))
+    loaded = Loaded(config)
+    engines: Any = {party: loaded.engine(party) for party in PARTIES}
+    retrievers: Any = {party: loaded.retriever(party) for party in PARTIES}
+    return LocalPair(engines, retrievers, codec_of(config.codec))

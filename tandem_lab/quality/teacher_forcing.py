@@ -22,15 +22,16 @@ from tandem.engine.prompt import Prompt
 from tandem.engine.torch.runner import model_of
 from tandem.topology import PARTIES, Party
 from tandem_lab.quality.aggregation import (
+    DynamicWeights,
     Floats,
     PartyTokens,
     evidence_by_step,
     party_tokens,
     relevance_by_step,
     target_tokens,
+    text_to_score,
 )
 from tandem_lab.quality.document_sets import Counts, DocumentSet
-from tandem_lab.quality.dynamic_weights import DynamicWeights, text_to_score
 from tandem_lab.quality.methods import Method
 
 MAX_LOGITS = 1 << 26

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cached_property
 from typing import Any, cast
 
 from tandem.client.request import spec_of
@@ -17,7 +16,7 @@ from tandem.engine.tokenizer import Detokenizer, StopRule
 from tandem.modes import reference
 from tandem.modes.spec import SessionSpec
 from tandem_lab.quality.local import LocalParty, LocalVoter
-from tandem_lab.quality.memoized import MemoizedEngine, MemoizedRetriever
+from tandem_lab.quality.memoized import Loaded
 from tandem_lab.simulation.specs import change_spec
 
 
@@ -26,8 +25,8 @@ class LocalWorkers:
 
     def __init__(self, config: Config) -> None:
         self.config = config
-        self._codec = codec_of(config.codec)
-        self._engines: dict[tuple[str, ...], MemoizedEngine] = {}
+        self._codec, self._loaded = codec_of(config.codec), Loaded(config)
+        self.engine = self._loaded.engine
 
     def make_spec(self, question: str, seed: int, **changes: Any) -> SessionSpec:
         """The query as a cluster would open it. changes: as of `change_spec`."""
@@ -42,16 +41,6 @@ class LocalWorkers:
         )
         return change_spec(basis, **changes)
 
-    def engine(self, party: str) -> MemoizedEngine:
-        """The model of a party."""
-        from tandem.actors.loading import load_engine
-
-        own = self.config.party(party)
-        key = (own.model, own.torch_device, own.dtype, own.template, own.system_prompt)
-        if key not in self._engines:
-            self._engines[key] = MemoizedEngine(load_engine(own, num_threads=1))
-        return self._engines[key]
-
     def voter(self, spec: SessionSpec, party: str) -> LocalVoter:
         """What a party says after any tokens."""
         from tandem.engine.drafter import Drafter
@@ -60,7 +49,7 @@ class LocalWorkers:
         drafter = Drafter(
             spec.rules.codec_of_votes(self._codec), spec.sampling, spec.decoding.draft_rule, spec.vocab_size
         )
-        retriever = self._open_retriever(party) if spec.num_documents(party) else None
+        retriever = self._loaded.retriever(party) if spec.num_documents(party) else None
         key = f"{party} {spec.query} {spec.sampling.max_new_tokens}"
         local = LocalParty(cast(Any, engine), cast(Any, retriever), drafter, key)
         return LocalVoter(spec, party, local, self._codec)
@@ -83,14 +72,3 @@ class LocalWorkers:
         detokenizer = Detokenizer(self.engine(spec.home).tokenizer_json)
         rule = StopRule.of(spec.eos_token_ids, sampling, detokenizer)
         return lambda tokens: rule.find_reason(tokens) is not None
-
-    def _open_retriever(self, party: str) -> MemoizedRetriever:
-        from tandem.retrieval.factory import open_retriever
-
-        return MemoizedRetriever(open_retriever(party, self.config, *self._loaded))
-
-    @cached_property
-    def _loaded(self) -> tuple[Any, Any]:
-        from tandem.actors.loading import load_embedder_and_scorer
-
-        return load_embedder_and_scorer(self.config, num_threads=1)

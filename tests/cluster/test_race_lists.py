@@ -15,7 +15,7 @@ from tandem.engine.engine import Engine
 from tandem.retrieval.embedding import Embedder
 from tandem.retrieval.factory import open_retriever
 from tandem.topology import PARTIES
-from tandem_lab.quality.uncompressed import answer_uncompressed
+from tandem_lab.quality.local import answer_uncompressed
 from tandem_lab.simulation.specs import change_spec
 from tandem_lab.training.bundle import read_bundled_questions
 

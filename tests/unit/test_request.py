@@ -25,8 +25,6 @@ from tandem.conversation import Message
 from tandem.errors import Code, ConfigError, ProtocolError, QueryError
 from tandem.modes.spec import SessionSpec
 from tandem.topology import PARTIES, Party
-from tandem_lab.quality.heldout import heldout_spec
-from tandem_lab.simulation.specs import change_spec
 
 UNUSUAL = Config(
     device=PartyConfig(num_documents=2, documents="both"),
@@ -65,11 +63,6 @@ def test_what_no_setting_says_stays_empty() -> None:
         each.name for each in fields(SessionSpec) if getattr(bare, each.name) == getattr(unusual, each.name)
     }
     assert same >= {"session", "query", "seed", "eos_token_ids"}
-
-
-def test_held_out_questions_are_asked_token_by_token() -> None:
-    wanted = change_spec(WANTED, placement="device", max_window=1, stop=(), on_peer_loss="continue")
-    assert heldout_spec(UNUSUAL) == wanted
 
 
 DESCRIBED: dict[Party, dict[str, Any]] = {

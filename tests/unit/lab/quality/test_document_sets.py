@@ -58,11 +58,6 @@ def test_fewer_documents_are_those_that_a_query_for_fewer_gives(order: int) -> N
     }
 
 
-def test_halves_of_fewer_documents() -> None:
-    given = used(Scripted(ranks_again=True), [Counts(1, 1), Counts(2, 4)], is_halved=True)
-    assert given == {Counts(1, 1): [[1], [0]], Counts(2, 4): [[1, 3], [4, 2, 5, 0]]}
-
-
 @pytest.mark.parametrize("is_halved", [False, True])
 def test_by_the_embedder_alone_one_search_serves_all(is_halved: bool) -> None:
     retriever = Scripted(ranks_again=False)

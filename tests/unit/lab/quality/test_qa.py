@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from tandem.codecs import TopP
@@ -22,9 +21,9 @@ from tandem.topology import PARTIES, Party
 from tandem_lab.errors import EvaluationError
 from tandem_lab.quality.document_sets import Counts
 from tandem_lab.quality.methods import select_methods
-from tandem_lab.quality.qa import Prediction, evaluate_questions, told_text
+from tandem_lab.quality.qa import evaluate_questions
 from tandem_lab.quality.questions import Question, read_household
-from tandem_lab.quality.setup import Parties, load_engines
+from tandem_lab.quality.setup import Parties
 from tests.unit.retrieval.conftest import WordEmbedder
 
 
@@ -68,18 +67,6 @@ def test_documents_are_computed_once_for_all_methods_and_joined_ones_are_not_kep
         engine.caches.store = None
 
 
-def test_loaded_engines_keep_caches_in_memory() -> None:
-    engines = load_engines(Config())
-    assert engines[Party.DEVICE] is engines[Party.CLOUD]
-    assert isinstance(engines[Party.DEVICE].caches.store, MemoryStore)
-
-
-def test_parties_with_different_templates_have_engines_of_their_own() -> None:
-    engines = load_engines(Config.load(None, ["cloud.template=plain"]))
-    described = [engines[party].template.describe() for party in PARTIES]
-    assert described == ["plain text of template.json", "plain text"]
-
-
 @pytest.mark.parametrize(("times", "notes"), [(1, 0), (100, 1)])
 def test_documents_that_were_cut_are_noted(
     load_engine: Callable[..., Engine], times: int, notes: int
@@ -92,15 +79,6 @@ def test_documents_that_were_cut_are_noted(
     assert len(result.notes) == notes
     if notes:
         assert result.notes[0].startswith("4 rows were cut at the end of their documents")
-
-
-def test_a_token_that_is_not_more_probable_than_all_others_is_not_told(
-    load_engine: Callable[..., Engine],
-) -> None:
-    engine = load_engine()
-    wanted = [7, 8, 9]
-    text = engine.text([7, 9]).strip()
-    assert told_text(engine, wanted, -np.log([0.51, 0.5, 0.9])) == text
 
 
 def test_the_oracle_row_has_the_words_of_the_wanted_answer(load_engine: Callable[..., Engine]) -> None:
@@ -188,15 +166,6 @@ def test_plain_rag_reads_the_passages_of_both_parties_in_one_prompt(household: P
     )
     assert result.what["rag_passages"] == 4
     assert len(result.comparisons) == 2 * 5
-
-
-def test_an_answer_that_contains_an_accepted_text_is_right() -> None:
-    question = Question("Which game?", ("Vantelu Cor",))
-    given = "I would try Vantelu Cor, she likes puzzles."
-    prediction = Prediction(question=question, method="rag", counts=Counts(1, 1), given=given, losses=None)
-    assert prediction.is_right
-    assert not prediction.is_exact
-    assert not replace(prediction, given="Vantelu Corner").is_right
 
 
 def test_the_documents_of_an_answer_must_be_named_and_be_there(household: Parties) -> None:

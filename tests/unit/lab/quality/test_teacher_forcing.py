@@ -26,9 +26,8 @@ from tandem.protocol.decoding import arrange_rows
 from tandem.topology import PARTIES, Party
 from tandem_lab.baselines.documents import JOINT
 from tandem_lab.quality import aggregation, teacher_forcing
-from tandem_lab.quality.aggregation import Floats
+from tandem_lab.quality.aggregation import DynamicWeights, Floats, blend, checkpoints
 from tandem_lab.quality.document_sets import Counts, DocumentSet
-from tandem_lab.quality.dynamic_weights import DynamicWeights, blend, checkpoints, weight_anchor
 from tandem_lab.quality.methods import METHODS, Method
 from tandem_lab.quality.teacher_forcing import Case, Teacher, force_tokens
 from tests.distributions import from_dense
@@ -176,14 +175,6 @@ def test_any_weights_of_question_and_evidence(
     assert differences(load_engine(), make_found(), METHODS["both"], Counts(2, 2), weights) < TOLERANCE
 
 
-def test_halves_of_one_corpus_give_the_cloud_the_better_documents(load_engine: Callable[..., Engine]) -> None:
-    found = make_found(is_halved=True)
-    assert found.documents(Party.CLOUD, Counts(2, 2)) == (0, 1)
-    assert found.documents(Party.DEVICE, Counts(2, 2)) == (2, 3)
-    assert found.documents(Party.DEVICE, Counts(4, 4)) == (4, 5)
-    assert differences(load_engine(), found, METHODS["evidence"], Counts(2, 2), WEIGHTS) < TOLERANCE
-
-
 @pytest.mark.parametrize("name", ["none", "crcg-device", "crcg-cloud", "drcg"])
 def test_context_aggregation_is_one_row_of_all_documents_best_first(
     load_engine: Callable[..., Engine], name: str
@@ -202,18 +193,6 @@ def test_context_aggregation_is_one_row_of_all_documents_best_first(
         case, make_found(), {name: method}, [counts]
     )
     assert np.abs(fast[name, counts] - slow).max() < TOLERANCE
-
-
-def test_joined_documents_are_cut_at_their_end(load_engine: Callable[..., Engine]) -> None:
-    engine, case, counts = load_engine(), make_case(load_engine()), Counts(2, 2)
-    cut = Teacher(dict.fromkeys(PARTIES, engine), WEIGHTS, clip=lambda text: text[:20])
-    found = make_found()
-    losses = cut.losses(case, found, {"drcg": METHODS["drcg"]}, [counts])["drcg", counts]
-    text = found.join_texts([0, 1, 3, 4], QUERY)[:20]
-    expected = -force_tokens(engine, engine.build_prompt(case.prompt, [text], len(case.tokens)), case.tokens)[
-        0
-    ][0]
-    assert np.array_equal(losses, expected)
 
 
 def test_two_models_each_read_their_own_parties_documents(load_engine: Callable[..., Engine]) -> None:
@@ -248,50 +227,6 @@ def test_the_oracle_takes_each_token_from_the_document_that_tells_it_best(
             assert (losses["oracle", counts] <= losses[name, counts] + TOLERANCE).all(), name
 
 
-def test_a_row_without_document_is_no_part_of_the_oracle(load_engine: Callable[..., Engine]) -> None:
-    """It has no weight in any mixture with a document, though it holds some tokens more probable."""
-    engine = load_engine("opt")
-    case, counts = make_case(engine), Counts(1, 0)
-    teacher = Teacher(dict.fromkeys(PARTIES, engine), WEIGHTS)
-    oracle = teacher.losses(case, make_found(), METHODS, [counts])["oracle", counts]
-    bare = -force_tokens(engine, engine.build_prompt(case.prompt, [], len(case.tokens)), case.tokens)[0][0]
-    assert (bare < oracle - TOLERANCE).any()
-
-
-def test_documents_that_do_not_fit_are_counted(load_engine: Callable[..., Engine]) -> None:
-    engine = load_engine()  # a context of 160 tokens
-    long = DocumentSet(("word " * 300,), {Party.DEVICE: (0,), Party.CLOUD: ()}, False, lambda text: [1.0])
-    work = Teacher(dict.fromkeys(PARTIES, engine), WEIGHTS)
-    work.losses(make_case(engine), long, {"dynamic": METHODS["dynamic"]}, [Counts(1, 0)])
-    assert work.notes.sentences() == [
-        "1 rows were cut at the end of their documents to fit the model's context."
-    ]
-
-
-def test_a_law_that_is_known_gives_its_perplexity_exactly(load_engine: Callable[..., Engine]) -> None:
-    """Phi's output layer has a bias: with no weights it is a unigram law, whatever the row."""
-    import torch
-
-    engine = load_engine("phi", 340)
-    head = engine.runner.model.lm_head
-    rng = np.random.default_rng(3)
-    logits = rng.normal(size=340)
-    with torch.no_grad():
-        head.weight.zero_()
-        head.bias.copy_(torch.tensor(logits))
-    distribution = (
-        np.exp(logits[: engine.vocab_size]) / np.exp(logits[: engine.vocab_size]).sum()
-    )  # 340 logits are too many
-    case = make_case(engine)
-    losses = Teacher(dict.fromkeys(PARTIES, engine), WEIGHTS).losses(
-        case, make_found(), METHODS, [Counts(2, 2)]
-    )
-    for each in losses.values():
-        assert np.exp(each.mean()) == pytest.approx(
-            np.exp(-np.log(distribution[list(case.tokens)]).mean()), rel=1e-6
-        )
-
-
 # ---- planted bugs --------------------------------------------------------------------------------------------
 
 
@@ -313,12 +248,6 @@ def weights_from_the_future(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         aggregation, "checkpoints", lambda step, every, lag: range(0, step + 2 * every, every)
     )
-
-
-def no_lag(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Estimates count at once."""
-    monkeypatch.setattr(aggregation, "weight_anchor", lambda step, every, lag: weight_anchor(step, every, 0))
-    monkeypatch.setattr(aggregation, "checkpoints", lambda step, every, lag: range(0, step + every, every))
 
 
 def evidence_of_the_token_itself(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -376,7 +305,6 @@ def question_not_scored(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ("dynamic", shifted_by_one),
         ("dynamic", weights_from_the_future),
-        ("dynamic", no_lag),
         ("dynamic", question_not_scored),
         ("evidence", shifted_by_one),
         ("evidence", evidence_of_the_token_itself),
