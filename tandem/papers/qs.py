@@ -5,7 +5,7 @@ As `codec.name = "tandem.papers.qs:Lattice"` and `decoding.length_policy = "tand
 
 The learned policy is a double deep Q-network, here its values in numpy. State (QS IV-B): the drafter's probabilities
 of the last 64 accepted tokens, their mean, the newest one, and the link.
-Action: a length from 1. Trained by `tandem_lab.training.lengths`, which also has the reward (QS Eq. 13).
+Action: a length from 1. Trained in the simulator, with the reward of QS Eq. 13 (docs/explanation/speculative.md).
 
 NOT in the paper: the link is told as log(fixed_s / token_s), on which alone the best length depends, so that one
 network serves every link; the hidden layers have 32 and 16 units, so that the weights take 6 kB; where the drafter's
@@ -119,7 +119,7 @@ def load_weights(path: Path) -> tuple[NDArray[np.float32], ...]:
     if flat.shape != (sum(sizes),):
         raise ConfigError(
             f"The weights of the learned policy are {sum(sizes)} numbers, but {path} has shape {flat.shape}; "
-            "train them with `python -m tandem_lab.training.lengths`."
+            "give a file of that size."
         )
     parts = np.split(flat.astype(np.float32), np.cumsum(sizes)[:-1])
     return tuple(part.reshape(shape) for part, shape in zip(parts, SHAPES, strict=True))

@@ -10,29 +10,18 @@ from tandem.corpora import WEIGHTS
 from tandem_lab.training.batches import (
     NOT_COUNTED,
     collate,
-    draw_batches,
     encode_row,
     even_targets,
     prompt_ids,
 )
 from tandem_lab.training.phrases import HEADS, TAILS
-from tandem_lab.training.samples import CORPUS, draw_roll_call, draw_sample
-from tandem_lab.training.tokenizer import BOS_ID, EOS_ID
+from tandem_lab.training.samples import CORPUS, draw_sample
+from tandem_lab.training.tokenizer import EOS_ID
 
 
 @pytest.fixture(scope="module")
 def tokenizer() -> Tokenizer:
     return Tokenizer.from_file(str(WEIGHTS / "tokenizer.json"))
-
-
-def test_prompt_is_bos_document_part_query_part(tokenizer):
-    document, query = "Mira enjoys puzzle games.", "Which game should Mira try?"
-    document_ids = tokenizer.encode("Mira enjoys puzzle games.\n", add_special_tokens=False).ids
-    query_ids = tokenizer.encode(
-        "Question: Which game should Mira try?\nAnswer:", add_special_tokens=False
-    ).ids
-    assert prompt_ids(tokenizer, document, query) == [BOS_ID, *document_ids, *query_ids]
-    assert prompt_ids(tokenizer, None, query) == [BOS_ID, *query_ids]
 
 
 def test_row_says_the_answer_and_ends(tokenizer):
@@ -75,18 +64,6 @@ def test_what_the_document_tells_is_the_target_and_otherwise_all_are(tokenizer):
             assert title == [{f" {head}" for head in HEADS}, set(TAILS)] * 2
 
 
-def test_a_roll_call_is_one_document_and_answers_in_a_row(tokenizer):
-    samples = draw_roll_call(Random(3), "train", CORPUS)
-    row = encode_row(tokenizer, *samples)
-    assert tokenizer.decode(row.ids[row.start : -1]) == "".join(f" {one.question.answer}" for one in samples)
-    single = [encode_row(tokenizer, sample) for sample in samples]
-    answers = [one.labels[one.start : -1] for one in single]
-    for later in answers[1:]:
-        later[:2] = [NOT_COUNTED] * 2  # nobody can tell whose turn it is
-    assert row.labels[row.start : -1] == [label for answer in answers for label in answer]
-    assert row.labels[-1] == row.ids[-1] == EOS_ID
-
-
 def test_labels_are_the_next_ids_and_padding_does_not_count(tokenizer):
     rows = [encode_row(tokenizer, draw_sample(Random(seed), "train", 3)) for seed in range(6)]
     batch = collate(rows)
@@ -96,8 +73,3 @@ def test_labels_are_the_next_ids_and_padding_does_not_count(tokenizer):
     for r, row in enumerate(rows):
         assert batch.labels[r, : len(row.ids) - 1].tolist() == row.labels[1:]
         assert (batch.labels[r, len(row.ids) - 1 :] == NOT_COUNTED).all()
-
-
-def test_same_random_state_gives_the_same_batches(tokenizer):
-    first, second = (draw_batches(Random(5), tokenizer, CORPUS, 4, 2) for _ in range(2))
-    assert all(np.array_equal(a.ids, b.ids) for a, b in zip(first, second, strict=True))

@@ -113,17 +113,6 @@ def test_one_vocabulary_with_the_reader(drafter: Engine, reader: Engine) -> None
     assert all((DRAFTER / name).read_bytes() == (WEIGHTS / name).read_bytes() for name in SHARED)
 
 
-@pytest.mark.parametrize("name", ["bundled-draftr", "bundled_drafter", "bundledd"])
-def test_a_wrong_name_is_one_sentence(name: str) -> None:
-    with pytest.raises(ConfigError, match=rf"^There is no bundled model '{name}'; did you mean bundled"):
-        Config.load(None, [f"device.model={name}"])
-    assert Config.load(None, [f"device.model=./{name}"]).device.model.endswith(name)
-
-
-def test_it_is_batched_where_the_reader_is(drafter: Engine, reader: Engine) -> None:
-    assert drafter.runner.fault == reader.runner.fault
-
-
 def test_the_log_ends_with_these_weights(drafter: Engine, reader: Engine, tokenizer: Tokenizer) -> None:
     last = json.loads((DRAFTER / "training.jsonl").read_text().splitlines()[-1])
     found = measure_agreement(drafter.runner.model, reader.runner.model, tokenizer)
@@ -190,3 +179,10 @@ def test_the_wheel_holds_every_file_of_the_bundled_data() -> None:
     data = {path for path in (package / "corpora").rglob("*") if path.is_file() and path.suffix != ".pyc"}
     assert data - held <= {package / "corpora" / "__init__.py"}
     assert {DRAFTER / name for name in (*SHARED, "model.safetensors", "config.json")} <= held
+
+
+@pytest.mark.parametrize("name", ["bundled-draftr", "bundled_drafter", "bundledd"])
+def test_a_wrong_name_is_one_sentence(name: str) -> None:
+    with pytest.raises(ConfigError, match=rf"^There is no bundled model '{name}'; did you mean bundled"):
+        Config.load(None, [f"device.model={name}"])
+    assert Config.load(None, [f"device.model=./{name}"]).device.model.endswith(name)

@@ -1,7 +1,6 @@
 """Training samples: what counts as told follows from the document, and only held-in words are shown."""
 
 import re
-from dataclasses import replace
 from random import Random
 
 import pytest
@@ -14,14 +13,6 @@ from tandem_lab.training.samples import (
     draw_sample,
 )
 from tandem_lab.training.synthetic import split_of
-
-PEOPLE = replace(CORPUS, max_pages=0, num_people=(4, 6), num_answers=7)
-"""Roll calls of people only."""
-
-
-def test_shares_sum_to_one_and_cover_every_case():
-    assert sum(CORPUS.shares.values()) == pytest.approx(1)
-    assert set(CORPUS.shares) == set(Case.__args__)
 
 
 def _kind_shown(document: str, domain: Domain) -> str:
@@ -60,15 +51,6 @@ def test_training_shows_no_held_out_word(case: Case):
         assert split_of(question.name) == split_of(question.title) == "train"
 
 
-def test_the_right_page_names_the_title_and_others_do_not():
-    rng = Random(15)
-    for case in CORPUS.shares:
-        for _ in range(50):
-            sample = draw_sample(rng, "train", 2, case=case)
-            is_named = sample.question.title in (sample.document or "")
-            assert is_named == (case == "right_page") or case == "any_page"
-
-
 def test_roll_call_asks_after_people_in_the_document_and_after_one_stranger():
     rng = Random(16)
     for _ in range(100):
@@ -81,35 +63,3 @@ def test_roll_call_asks_after_people_in_the_document_and_after_one_stranger():
             assert sample.is_kind_told == is_named
         assert sum(not sample.is_kind_told for sample in samples) == 1
         assert all(split_of(word) == "train" for word in names)
-
-
-def test_names_that_share_a_syllable_are_shown_as_often_as_told():
-    def share(near_name_share: float) -> float:
-        rng, near = Random(17), 0
-        for _ in range(100):
-            samples = draw_roll_call(rng, "train", replace(CORPUS, near_name_share=near_name_share))
-            first, second, *_ = dict.fromkeys(sample.question.name for sample in samples)
-            near += first[:-2] == second[:-2] or first[-2:] == second[-2:]
-        return near / 100
-
-    assert share(0.0) < 0.2 < share(1.0)
-
-
-def test_what_is_left_over_tells_no_kind():
-    """Whoever copies a kind that no answer before has named is right no more often than with any kind of the document.
-
-    Kinds that differ, each asked for once, were a way to answer without a look at names; half of them were right.
-    """
-    rng, num_right, num_luck = Random(19), 0.0, 0.0
-    for _ in range(3000):
-        samples = draw_roll_call(rng, "train", PEOPLE)
-        shown = [
-            kind for kind in samples[0].question.domain.kinds if f" {kind} " in (samples[0].document or "")
-        ]
-        last = samples[-1].question.kind
-        left = [kind for kind in shown if kind not in {one.question.kind for one in samples[:-1]}]
-        if left and samples[-1].is_kind_told:
-            num_right += (last in left) / len(left)
-            num_luck += 1 / len(shown)
-    assert num_luck > 300
-    assert num_right < num_luck
