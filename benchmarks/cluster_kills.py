@@ -24,7 +24,8 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -34,14 +35,13 @@ import psutil
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from benchmarks._common import finish, new_parser, summary
-from tandem import Config, Tandem
+from tandem import Tandem
 from tandem.cluster import registry
 from tandem.errors import TandemError
 from tandem.protocol.outbox import ROLES
 from tandem.topology import PARTIES, Party
-from tandem_lab.reliability.bench import Watched, follow
+from tandem_lab.reliability.bench import Trial, configs_of, first_questions
 from tandem_lab.reliability.cluster import run_command, two_nodes
-from tandem_lab.training.bundle import read_bundled_questions
 
 NUM_QUESTIONS, NUM_SEEDS = 4, 2
 RAYLET = f"{Party.CLOUD}/raylet"
@@ -62,41 +62,25 @@ def raylet_of(party: str) -> psutil.Process | None:
     return next((each for each in below if each.name() == "raylet"), None)
 
 
-class Cluster:
-    """The nodes, a client of them, and the whole answers."""
+class Cluster(Trial):
+    """The nodes, clients of them, and the whole answers."""
 
-    def __init__(self, address: str) -> None:
-        self._address = address
-        self._client = Tandem.connect(address, Config.load(None, ()))
-        self._patient = Tandem.connect(address, Config.load(None, ("link.on_peer_loss=wait",)))
-        questions = [asked.question for asked in read_bundled_questions()][:NUM_QUESTIONS]
-        self.whole = {
-            (question, seed): self._undisturbed(question, seed)
-            for question in questions
-            for seed in range(NUM_SEEDS)
-        }
-
-    def close(self) -> None:
-        """Leave the cluster."""
-        for client in (self._client, self._patient):
-            client.close()
-
-    def _undisturbed(self, question: str, seed: int) -> list[int]:
-        watched = follow(self._patient, question, seed)
-        if watched.error or watched.degraded_from is not None:
-            raise RuntimeError(f"An undisturbed answer is not whole ({watched.error}).")
-        return watched.tokens
-
-    def ask(self, question: str, seed: int, on_token: Callable[[int], object] | None = None) -> Watched:
-        """As `follow`."""
-        return follow(self._client, question, seed, on_token)
+    @classmethod
+    def at(cls, address: str) -> Cluster:
+        """Of two nodes that run. Computes the whole answers."""
+        clients = {policy: Tandem.connect(address, config) for policy, config in configs_of().items()}
+        no_link: Any = None  # nothing is cut here
+        cluster = cls(link=no_link, clients=clients, questions=first_questions(NUM_QUESTIONS))
+        for question, seed in product(cluster.questions, range(NUM_SEEDS)):
+            cluster.whole_answer(question, seed)
+        return cluster
 
     def process(self, victim: str) -> psutil.Process | None:
         """The process in a place; None while there is none."""
         if victim == RAYLET:
             return raylet_of(Party.CLOUD)
         try:
-            status = self._client.status()
+            status = self.clients["continue"].status()
             party, _, role = victim.partition("/")
             if role == "supervisor":
                 return psutil.Process(status["supervisors"][party]["pid"])
@@ -109,19 +93,19 @@ class Cluster:
         except (TandemError, psutil.Error, KeyError, ValueError):
             return None
 
-    def repair(self, victim: str) -> None:
+    def repair(self, victim: str, address: str) -> None:
         """What a user has to do after it: nothing, but for a raylet, once Ray has noticed its death."""
         until_s = time.monotonic() + BACK_S
         while victim == RAYLET:
             try:
-                return run_command("up", Party.CLOUD, "--join", self._address)
+                return run_command("up", Party.CLOUD, "--join", address)
             except RuntimeError:
                 if time.monotonic() > until_s:
                     raise
                 time.sleep(AGAIN_S)
 
 
-def kill_once(cluster: Cluster, victim: str, random: Random) -> dict[str, Any]:
+def kill_once(cluster: Cluster, address: str, victim: str, random: Random) -> dict[str, Any]:
     """One kill at a random token, what became of the answer, and how long it took until all was as before."""
     (question, seed), whole = random.choice(list(cluster.whole.items()))
     at = random.randrange(1, max(2, len(whole) - 1))
@@ -139,7 +123,7 @@ def kill_once(cluster: Cluster, victim: str, random: Random) -> dict[str, Any]:
     if not killed_s:  # several tokens came at once, past that one
         process.kill()
         killed_s.append(time.monotonic())
-    cluster.repair(victim)
+    cluster.repair(victim, address)
     is_right, errors = watched.matches(whole), Counter[str]()
     until_s = killed_s[0] + BACK_S
     whole_s = None
@@ -177,7 +161,7 @@ def kill_head(random: Random) -> dict[str, Any]:
 
     A user then has to stop and start both nodes; `tandem resume` gives the rest of the answer.
     """
-    question = random.choice([asked.question for asked in read_bundled_questions()][:NUM_QUESTIONS])
+    question = random.choice(first_questions(NUM_QUESTIONS))
     asked = ("ask", "--quiet", "--seed", "1", "--temperature", "1", question)
     with two_nodes():
         whole = _tandem(*asked).communicate()[0].strip()
@@ -252,13 +236,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     victims = (SMOKE if arguments.smoke else arguments.victims) * arguments.count
     if others := [victim for victim in victims if victim != HEAD]:
         with two_nodes() as address:
-            cluster = Cluster(address)
+            cluster = Cluster.at(address)
             try:
                 for victim in others:
-                    rows.append(kill_once(cluster, victim, random))
+                    rows.append(kill_once(cluster, address, victim, random))
                     print(json.dumps(rows[-1]), flush=True)
             finally:
-                cluster.close()
+                cluster.detach()
     for _ in range(victims.count(HEAD)):
         rows.append(kill_head(random))
         print(json.dumps(rows[-1]), flush=True)

@@ -34,12 +34,21 @@ if TYPE_CHECKING:
     from tandem.retrieval.retriever import Hit
 
 
-class BaselineDecoder(DecoderActor):
+class Treated:
+    """An actor of which an experiment asks more."""
+
+    _treatment = Treatment()
+
+    async def treat(self, treatment: Treatment) -> None:
+        """Treat the queries that begin from now on in this way."""
+        self._treatment = treatment
+
+
+class BaselineDecoder(Treated, DecoderActor):
     """Keeps distributions, exchanges caches of documents, and pads decode times."""
 
     def __init__(self, party: str, runtime: Runtime) -> None:
         super().__init__(party, runtime)
-        self._treatment = Treatment()
         self._min_decode_time_s = 0.0
         self._sequences = SequenceStore()
         self._lent: LentFirst | None = None
@@ -49,10 +58,6 @@ class BaselineDecoder(DecoderActor):
     async def pad_decode_time(self, seconds: float) -> None:
         """From now on, every draft takes at least this long, waiting without CPU: it stands for slower hardware."""
         self._min_decode_time_s = seconds
-
-    async def treat(self, treatment: Treatment) -> None:
-        """Treat the queries that begin from now on in this way."""
-        self._treatment = treatment
 
     async def fetch_sequence(
         self, session: int, num_tokens: int | None = None, dense: bool = False
@@ -146,16 +151,8 @@ class BaselineDecoder(DecoderActor):
                 await asyncio.wait_for(self.wake.wait(), left_s)
 
 
-class BaselineRetriever(RetrieverActor):
+class BaselineRetriever(Treated, RetrieverActor):
     """Hands the cloud's texts out, adds extra documents, joins documents in one row."""
-
-    def __init__(self, party: str, runtime: Runtime) -> None:
-        super().__init__(party, runtime)
-        self._treatment = Treatment()
-
-    async def treat(self, treatment: Treatment) -> None:
-        """Treat the queries that begin from now on in this way."""
-        self._treatment = treatment
 
     async def texts(self, query: str, k: int) -> list[str]:
         """The texts of this side's k best documents, best first. TandemError on the device, whose documents stay."""
@@ -173,17 +170,12 @@ class BaselineRetriever(RetrieverActor):
         return concatenate(hits, self.config.weights.scale) if self._treatment.concat_documents else hits
 
 
-class BaselineDraftQueue(DraftQueueActor):
+class BaselineDraftQueue(Treated, DraftQueueActor):
     """Changes sessions as they open, and delays frames to the peer."""
 
     def __init__(self, party: str, runtime: Runtime) -> None:
         super().__init__(party, runtime)
-        self._treatment = Treatment()
         self._delay_s = self._jitter_s = 0.0
-
-    async def treat(self, treatment: Treatment) -> None:
-        """Treat the queries that begin from now on in this way."""
-        self._treatment = treatment
 
     async def delay_frames(self, delay_s: float, jitter_s: float) -> None:
         """From now on, send every frame to the peer this much later, plus up to `jitter_s` at random."""

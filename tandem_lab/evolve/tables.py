@@ -107,7 +107,7 @@ def plot_updates(rows: Sequence[Row], path: Path) -> None:
     """
     from matplotlib.figure import Figure
 
-    versions = [name for name in dict.fromkeys(row.version for row in rows) if name != "base"]
+    versions = _versions(rows)
     figure = Figure(figsize=(2.6 * len(versions) + 1.6, 3.6), dpi=120, layout="constrained")
     plot = figure.subplots()
     for place, update in enumerate(UPDATES):

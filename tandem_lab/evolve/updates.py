@@ -15,7 +15,7 @@ import torch
 
 from tandem.papers.flexspec import training
 from tandem.papers.flexspec.training import Example, Schedule, collate
-from tandem.papers.flexspec.trunk import freeze_trunk, head_parameters, make_drafter, trunk_parameters
+from tandem.papers.flexspec.trunk import freeze_trunk, head_parameters, trunk_parameters
 from tandem_lab.evolve.targets import ROWS, Target, learn_tokens
 
 BYTES = 2
@@ -38,11 +38,6 @@ def train_head(
     pairs = training.draw_pairs(rng, [(example, example) for example in examples], ROWS)
     training.distil(made, target, pairs, Schedule(num_steps=num_steps))
     return made.eval()
-
-
-def renew(target: Any, blocks: Sequence[int], examples: Sequence[Example], rng: Random) -> Any:
-    """A drafter made from this very target, trunk and head."""
-    return train_head(make_drafter(target, blocks), target, examples, rng)
 
 
 def ship_blocks(drafter: Any, target: Any, blocks: Sequence[int]) -> Any:

@@ -14,6 +14,7 @@ from random import Random
 from typing import Any
 
 from tandem_lab.reliability.bench import POLICIES, Bench, Trial, Watched, pick, with_another_device
+from tandem_lab.reliability.processes import Child
 from tandem_lab.reliability.proxy import Cut
 
 CANCELLED, CUT, KILLED = 0.15, 0.08, 0.02
@@ -139,45 +140,33 @@ def cut_often(bench: Trial, num_cuts: int, cut_s: float, random: Random) -> Iter
 def kill_clouds(bench: Bench, num_kills: int, random: Random) -> Iterator[dict[str, Any]]:
     """SIGKILL of the cloud at a random token; it is started again once the answer has ended."""
     for _ in range(num_kills):
-        question, seed, whole = pick(bench, random)
-        at = random.randrange(1, max(2, len(whole) - 1))
-
-        def break_it(step: int, at: int = at) -> None:
-            if step == at:
-                bench.cloud.kill()
-
-        watched = bench.ask(question, seed, break_it)
-        start_s = time.monotonic()
-        bench.cloud.restart()
-        ready_s = time.monotonic()
-        yield _row(watched, whole) | {
-            "at": at,
-            "started_s": ready_s - start_s,
-            "rejoined_s": bench.ask_until_joined(),
-        }
+        yield _kill_once(bench, bench.cloud, random)
 
 
 def kill_devices(bench: Bench, num_kills: int, random: Random) -> Iterator[dict[str, Any]]:
     """SIGKILL of the device at a random token; whoever asks gets one sentence, and asks the next process."""
     for _ in range(num_kills):
-        question, seed, whole = pick(bench, random)
-        at = random.randrange(1, max(2, len(whole) - 1))
+        yield _kill_once(bench, bench.device, random)
 
-        def break_it(step: int, at: int = at) -> None:
-            if step == at:
-                bench.device.kill()
 
-        watched = bench.ask(question, seed, break_it)
+def _kill_once(bench: Bench, victim: Child, random: Random) -> dict[str, Any]:
+    question, seed, whole = pick(bench, random)
+    at = random.randrange(1, max(2, len(whole) - 1))
+
+    def break_it(step: int) -> None:
+        if step == at:
+            victim.kill()
+
+    watched = bench.ask(question, seed, break_it)
+    if victim is bench.device:
         time.sleep(STARTED_AGAIN_S)
-        start_s = time.monotonic()
-        bench.device.restart()
-        ready_s = time.monotonic()
+    start_s = time.monotonic()
+    victim.restart()
+    started_s = time.monotonic() - start_s
+    if victim is bench.device:
         bench.attach()
-        yield _row(watched, whole) | {
-            "at": at,
-            "started_s": ready_s - start_s,
-            "rejoined_s": bench.ask_until_joined(),
-        }
+    times = {"at": at, "started_s": started_s, "rejoined_s": bench.ask_until_joined()}
+    return _row(watched, whole) | times
 
 
 def _row(watched: Watched, whole: list[int]) -> dict[str, Any]:
