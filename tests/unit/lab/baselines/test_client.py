@@ -16,7 +16,7 @@ from tandem.events import DoneEvent, Event, SessionStatistics
 from tandem.topology import PARTIES, Party
 from tandem_lab.baselines import client
 from tandem_lab.baselines.client import Baselines, Call
-from tandem_lab.baselines.experiments import Experiments, Treatment
+from tandem_lab.baselines.experiments import Treatment
 from tandem_lab.baselines.sequences import SequenceResult
 
 QUESTION = "Which game should Mira try?"
@@ -99,20 +99,6 @@ def test_a_time_limit_holds_where_no_call_comes_back(ask: Callable[[Baselines], 
     assert time.monotonic() - began_s < 3.0
 
 
-def test_an_answer_that_takes_too_long_is_cancelled() -> None:
-    baselines, parties = make()
-    with pytest.raises(QueryError):
-        baselines.write_answer(QUESTION, Party.CLOUD)
-    assert [name for name, *_ in parties[Party.CLOUD]["draft_queue"].calls] == ["open", "events", "cancel"]
-
-
-def test_what_was_drafted_past_the_end_is_no_part_of_a_written_answer() -> None:
-    cloud = queue(done("stop"))
-    baselines, _ = make(draft_queue=cloud, decoder=Actor(fetch_sequence=four_steps))
-    assert baselines.write_answer(QUESTION, Party.CLOUD) == SequenceResult((5, 6), (b"5", b"6"), -1.5)
-    assert [name for name, *_ in cloud.calls] == ["open", "events"]
-
-
 def test_a_written_answer_that_failed_says_why_at_once() -> None:
     async def refuse(*_: object) -> None:
         raise TandemError("Distributions are kept for the last 4 queries.")
@@ -126,13 +112,6 @@ def test_a_written_answer_that_failed_says_why_at_once() -> None:
         assert time.monotonic() - began_s < LIMIT_S
 
 
-def test_the_end_of_a_stream_names_its_sequence() -> None:
-    decoder = Actor(fetch_sequence=four_steps)
-    baselines, _ = make(decoder=decoder)
-    assert baselines.fetch_sequence(done(num_tokens=1), Party.CLOUD, dense=True) == STEPS
-    assert decoder.calls == [("fetch_sequence", 9, 1, True)]
-
-
 def test_a_treatment_is_sent_where_it_changes() -> None:
     actors = {kind: Actor(treat=nothing) for kind in ("draft_queue", "decoder", "retriever")}
     baselines, parties = make(**actors)
@@ -142,21 +121,3 @@ def test_a_treatment_is_sent_where_it_changes() -> None:
     baselines.treat({})
     assert all(actor.calls == [("treat", treatment), ("treat", Treatment())] for actor in actors.values())
     assert not any(actor.calls for actor in parties[Party.DEVICE].values())
-
-
-def test_extra_documents_need_a_search() -> None:
-    baselines, _ = make("device.num_documents=0")
-    with pytest.raises(TandemError, match=r"^Extra documents need device\.num_documents of at least 1"):
-        baselines.treat({Party.DEVICE: Treatment(extra_documents=("a text",))})
-
-
-def test_conditions_reach_both_sides() -> None:
-    baselines, parties = make()
-    for party in PARTIES:
-        parties[party] |= {"decoder": Actor(pad_decode_time=nothing), "draft_queue": queue()}
-    baselines.apply(
-        Experiments(min_decode_time_s={Party.CLOUD: 0.025}, extra_delay_s=0.1, extra_jitter_s=0.2)
-    )
-    for party, seconds in ((Party.DEVICE, 0.0), (Party.CLOUD, 0.025)):
-        assert parties[party]["decoder"].calls == [("pad_decode_time", seconds)]
-        assert parties[party]["draft_queue"].calls == [("delay_frames", 0.1, 0.2)]

@@ -182,20 +182,3 @@ def test_a_padded_draft_that_is_no_longer_wanted_ends_at_once(tmp_path: Path) ->
         await actor.close()
 
     asyncio.run(run())
-
-
-def test_everything_that_a_prompt_asks_for_is_opened(tmp_path: Path) -> None:
-    """What the question's likelihood or an earlier turn adds, it adds in an experiment, too."""
-
-    async def run() -> None:
-        actor = await decoder(Party.CLOUD, tmp_path, "cloud.kv_store=off")
-        job = Prefill(1, QUESTION, tuple(TEXTS), 8, scores_question=True)
-        actor.open_prompt(job)
-        actor.engine.next_logits("1", [])
-        likelihoods = actor.engine.question_likelihoods("1")
-        assert len(likelihoods) == len(TEXTS)
-        assert all(value < 0 for value in likelihoods)
-        actor.engine.close("1")
-        await actor.close()
-
-    asyncio.run(run())

@@ -43,7 +43,3 @@ def test_one_row_holds_all_documents_and_weighs_as_they_do() -> None:
     assert joined.document.page_content == "text a1\n\ntext a2\n\ntext b1"
     assert joined.document.metadata == {"source": "a.md, b.md"}
     assert 10.0 * joined.score == pytest.approx(log_weight((5.0, 2.5, 1.0)))
-
-
-def test_nothing_joined_is_nothing() -> None:
-    assert concatenate([], 10.0) == []

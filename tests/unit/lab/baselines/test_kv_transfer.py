@@ -65,9 +65,3 @@ def test_what_does_not_fit_is_one_sentence_and_nothing_is_kept(save_model: Save)
         assert "\n" not in str(raised.value)
         assert str(raised.value).endswith(".")
     assert len(kept) == 0
-
-
-def test_none_at_all(save_model: Save) -> None:
-    engine, kept = load(save_model), MemoryStore(1 << 20)
-    unpack(engine, [], pack(engine, []), kept)
-    assert len(kept) == 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import socket
 from collections.abc import Iterator
 
@@ -82,13 +81,6 @@ def test_errors_of_its_actors_come_back(served: tuple[CloudProcess, str]) -> Non
     with pytest.raises(TandemError, match="Distributions are kept for the last"):
         asyncio.run(fetch())
     assert len(cloud.status()) == 6, "and it goes on"
-
-
-def test_it_is_another_process(served: tuple[CloudProcess, str]) -> None:
-    cloud, _ = served
-    (pid,) = {actor["pid"] for actor in cloud.status()}
-    assert pid != os.getpid()
-    assert pid in processes()
 
 
 def test_a_cloud_that_cannot_start_says_why() -> None:

@@ -114,17 +114,6 @@ def test_where_nothing_crosses_there_is_nothing_to_guess_from() -> None:
         assert signal(QUESTION, nothing) is None
 
 
-def test_a_draft_after_an_unknown_prefix_is_left_out() -> None:
-    lost = Vote(step=9, digest=b"12345678", tokens=(1,), decode_us=1)
-    found = read_transcript([received(Open(spec=SPEC.to_json())), received(lost)], (LIKES,))
-    assert found.drafts == ()
-    assert found.num_frames == 2
-
-
-def test_ties_are_broken_by_lot() -> None:
-    assert len({guess(np.zeros(KINDS), Random(seed)) for seed in range(100)}) == KINDS
-
-
 def trial(fact: int, guessed: int | None, deal_name: str = "a", timing: tuple[float, ...] = ()) -> Trial:
     return Trial("case", deal_name, "games", fact, (fact + 1) % KINDS, {"whole": guessed}, timing, 1, 1)
 
@@ -149,3 +138,17 @@ def test_timing_is_guessed_from_the_nearest_run_with_other_notes() -> None:
     assert guessed[0].guesses["timing"] == 3
     assert guessed[1].guesses["timing"] == 3, "the only run of another deal"
     assert guessed[3].guesses["timing"] is None
+
+
+def test_a_deal_changes_the_kinds_of_the_notes_and_nothing_else() -> None:
+    first, second = deal(Random(1)), deal(Random(2))
+    assert len(first.asked) == 20
+    for one, other in zip(first.notes, second.notes, strict=True):
+        assert one.text.replace(one.kind, "*") == other.text.replace(other.kind, "*")
+    changed = [one.kind != other.kind for one, other in zip(first.notes, second.notes, strict=True)]
+    assert sum(changed) > len(changed) / 2
+    for each in first.asked:
+        assert each.note.name == each.question.name
+        assert f"{each.question.domain.kinds[each.fact]} " in each.note.text
+    sampled = first.sample(Random(5), 50)
+    assert len(sampled) == len({(each.note.name, each.note.domain) for each in sampled}) == 10

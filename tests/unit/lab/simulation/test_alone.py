@@ -20,7 +20,6 @@ from tandem_lab.simulation.link import Link
 from tandem_lab.simulation.specs import make_spec as fixed_spec
 from tandem_lab.simulation.virtual import Outcome, VirtualRun
 from tandem_lab.simulation.world import distribution
-from tandem_lab.timeline.intervals import timeline
 from tests.unit.lab.simulation.test_mutants import put
 from tests.unit.lab.simulation.world import CODEC, Case, make_spec
 
@@ -140,18 +139,6 @@ def test_a_crashed_decoder_goes_on() -> None:
             outcome = case.run(prepare=plant)
             check(case, outcome)
             assert outcome.tokens == case.run().tokens
-
-
-@pytest.mark.parametrize("party", PARTIES)
-def test_a_timeline_of_a_lone_answer(party: Party) -> None:
-    found = timeline(lone(3, party).run().events)
-    assert found.steps
-    for step in found.steps:
-        draft = step.draft(party)
-        assert draft.decode is not None
-        assert not draft.decode.is_estimate
-        assert step.device.link is step.cloud.link is step.verdict is None
-        assert step.pair_s <= step.committed_s
 
 
 def test_a_spec_travels_whole() -> None:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from random import Random
 
 import pytest
 
 from tandem.aggregation.rules import draft_rule
-from tandem.errors import TandemError
 from tandem.events import TokenEvent
 from tandem.scheduler.greedy import token_s
 from tandem.topology import PARTIES, Party
@@ -27,11 +24,8 @@ from tandem_lab.simulation.study import (
     draw_acceptance,
     length_rule,
     link_of,
-    parse_steps,
     phases,
     rates,
-    read_acceptance,
-    read_decode_times,
     replay,
     scripted_spec,
 )
@@ -75,50 +69,6 @@ def test_the_events_show_the_sequence(placement: str, link: Link) -> None:
     accepted = draw_acceptance(30, 0.7, 0.6, Random(3))
     assert set(accepted) == set(LAWS)  # all four cases are in it
     assert committed(accepted, placement, link) == accepted
-
-
-def test_the_token_wise_loop_shows_it_too() -> None:
-    accepted = draw_acceptance(12, 0.5, 0.5, Random(1))
-    assert committed(accepted, "device", LINKS["delay"], max_window=1) == accepted
-
-
-def test_decode_times_come_in_order_and_again() -> None:
-    times = decode_times({Party.DEVICE: [0.1, 0.2], Party.CLOUD: 0.3})
-    assert [times(Party.DEVICE, Random(0)) for _ in range(5)] == [0.1, 0.2, 0.1, 0.2, 0.1]
-    assert [times(Party.CLOUD, Random(0)) for _ in range(2)] == [0.3, 0.3]
-
-
-def test_drawn_rates() -> None:
-    """20,000 steps: 0.02 is more than five standard deviations."""
-    for joint, neither in (("independent", 0.3 * 0.4), ("exclusive", 0.0)):
-        steps = draw_acceptance(20_000, 0.7, 0.6, Random(1), joint)  # type: ignore[arg-type]
-        found = rates(steps)
-        assert found[Party.DEVICE] == pytest.approx(0.7, abs=0.02)
-        assert found[Party.CLOUD] == pytest.approx(0.6, abs=0.02)
-        assert steps.count((False, False)) / len(steps) == pytest.approx(neither, abs=0.02)
-
-
-def test_phases_alternate() -> None:
-    steps = phases(100, 1.0, 0.0, 25, Random(2))
-    runs = [set(steps[first : first + 25]) for first in range(0, 100, 25)]
-    assert len(steps) == 100
-    assert all(len(run) == 1 for run in runs)
-    assert runs[0] == runs[2] != runs[1] == runs[3]
-    assert len(phases(30, 1.0, 0.0, 25, Random(2))) == 30
-
-
-def test_recorded(tmp_path: Path) -> None:
-    path = tmp_path / "a.json"
-    path.write_text(
-        json.dumps({"sequences": {"0": ["BDCN"]}, "decode_ms": {"device": [5.0], "cloud": [2.5]}})
-    )
-    assert read_acceptance(path) == {"0": [[(True, True), (True, False), (False, True), (False, False)]]}
-    assert read_decode_times(path) == {Party.DEVICE: [0.005], Party.CLOUD: [0.0025]}
-
-
-def test_another_letter_is_refused() -> None:
-    with pytest.raises(TandemError, match=r"consists of B, D, C, N, but 'X' is in it; record it again"):
-        parse_steps("BX")
 
 
 EQUAL = {Party.DEVICE: 0.06, Party.CLOUD: 0.06}
@@ -166,8 +116,3 @@ def test_a_replay_of_another_sequence_is_refused(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(study, "ScriptedModel", Stubborn)
     with pytest.raises(RuntimeError, match="another sequence"):
         replay([(True, False)], EQUAL, link_of(0.0), "device")
-
-
-def test_summary() -> None:
-    assert Summary.of([4.0, 1.0, 3.0, 2.0, 5.0]) == Summary(mean=3.0, p25=2.0, p50=3.0, p75=4.0, n=5)
-    assert Summary.of([2.0]) == Summary(mean=2.0, p25=2.0, p50=2.0, p75=2.0, n=1)
