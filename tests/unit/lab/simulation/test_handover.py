@@ -5,18 +5,15 @@ A handover rides in the verdict. The mutant at the end hands over twice: the old
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import pytest
 
-from tandem.events import PlacementEvent, StopReason, TokenEvent
+from tandem.events import PlacementEvent, TokenEvent
 from tandem.protocol.session import Session
 from tandem.scheduler.policies import Greedy
 from tandem.topology import PARTIES, Party
 from tandem_lab.simulation.link import Link
-from tandem_lab.simulation.virtual import Outcome, VirtualRun
-from tandem_lab.simulation.world import CODEC, World
-from tests.unit.lab.simulation.world import make_spec
+from tandem_lab.simulation.virtual import Outcome
+from tests.unit.lab.simulation.world import ENDLESS, Case, make_spec
 
 NUM_TOKENS = 200
 LINKS = (
@@ -32,23 +29,10 @@ def after_every_token(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Greedy, "choose_next", lambda self, step, aggregator, **_: aggregator.other)
 
 
-def by_length(tokens: Sequence[int]) -> StopReason | None:
-    return "length" if len(tokens) >= NUM_TOKENS else None
-
-
 def run(seed: int, link: Link, **changes: object) -> Outcome:
     documents = {"device_documents": 2, "cloud_documents": 3}
     spec = make_spec(seed, max_new_tokens=NUM_TOKENS, eos_token_ids=(), **documents, **changes)
-    made = VirtualRun(
-        spec,
-        {party: World(seed, party) for party in PARTIES},
-        CODEC,
-        finished=by_length,
-        link=link,
-        decode_s=lambda party, rng: rng.expovariate(1 / 0.03),
-        seed=seed,
-    )
-    return made.run(2000)
+    return Case(spec, link).make(first_end=ENDLESS).run(2000)
 
 
 def check(seed: int, link: Link) -> None:

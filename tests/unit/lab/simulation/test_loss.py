@@ -12,15 +12,13 @@ from tandem.events import PeerEvent, PlacementEvent, TokenEvent
 from tandem.topology import PARTIES, Party
 from tandem_lab.simulation.link import Link
 from tandem_lab.simulation.specs import change_spec
-from tandem_lab.simulation.virtual import Outcome, VirtualRun
+from tandem_lab.simulation.virtual import Outcome
 from tests.unit.lab.simulation.world import (
-    CODEC,
+    ENDLESS,
     PLACEMENTS,
     Case,
-    World,
     agree,
     make_spec,
-    stop_rule,
     synchronous,
 )
 
@@ -218,14 +216,7 @@ def _away(seed: int, on_peer_loss: str, away_s: float = 5.0) -> tuple[Case, Outc
         eos_token_ids=(),
     )  # fmt: skip
     case = Case(spec, Link(delay_s=0.02, cut_s=(0.0, away_s)))
-    run = VirtualRun(
-        spec,
-        {party: World(seed, party, first_end=1 << 30) for party in PARTIES},
-        CODEC,
-        finished=stop_rule(spec.sampling.max_new_tokens, 1 << 30),
-        link=case.link,
-        decode_s=lambda party, rng: 0.03,
-    )
+    run = case.make(lambda party, rng: 0.03, first_end=ENDLESS)
     return case, run.run(200.0)
 
 

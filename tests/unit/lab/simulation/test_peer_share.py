@@ -13,12 +13,12 @@ from tandem.messages import Vote
 from tandem.modes import roles
 from tandem.protocol.ballots import BallotBox
 from tandem.protocol.prefix import Prefix
-from tandem.topology import PARTIES, Party
+from tandem.topology import Party
 from tandem_lab.simulation.link import Link
 from tandem_lab.simulation.specs import change_spec
-from tandem_lab.simulation.virtual import InvariantError, Outcome, VirtualRun
+from tandem_lab.simulation.virtual import InvariantError, Outcome
 from tandem_lab.simulation.watched import WatchedRun
-from tandem_lab.simulation.world import VOCAB, World, codec_for, stop_rule
+from tandem_lab.simulation.world import VOCAB
 from tests.unit.lab.simulation.test_chain import calm
 from tests.unit.lab.simulation.world import PLACEMENTS, Case, agree, make_spec, synchronous
 
@@ -32,16 +32,7 @@ def dual(seed: int, limit: float, placement: str, **changes: Any) -> Case:
 
 
 def run(case: Case) -> Outcome:
-    """Votes by the codec that the query asks for."""
-    spec, codec = case.spec, codec_for(case.spec)
-    return VirtualRun(
-        spec,
-        {party: World(spec.seed, party, codec=codec) for party in PARTIES},
-        codec,
-        finished=stop_rule(spec.sampling.max_new_tokens),
-        link=case.link,
-        seed=spec.seed,
-    ).run()
+    return case.make(lambda party, rng: 0.01).run()
 
 
 def chain(seed: int, limit: float, home: str) -> WatchedRun:

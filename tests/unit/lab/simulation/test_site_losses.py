@@ -25,7 +25,7 @@ from tandem.topology import PARTIES, Party
 from tandem_lab.simulation.fuzz import play
 from tandem_lab.simulation.link import Link
 from tandem_lab.simulation.virtual import Outcome, VirtualRun
-from tests.unit.lab.simulation.world import CODEC, Case, World, agree, make_spec, stop_rule, synchronous
+from tests.unit.lab.simulation.world import Case, agree, make_spec, synchronous
 
 KINDS = (
     RetrieveRequest, RetrieveResult, Begin, Verdict, Vote, Ballot,
@@ -53,15 +53,7 @@ class Losing(VirtualRun):
 
 
 def make(case: Case, kind: type[Any], where: Party, number: int) -> Losing:
-    spec = case.spec
-    run = Losing(
-        spec,
-        {party: World(spec.seed, party) for party in PARTIES},
-        CODEC,
-        finished=stop_rule(spec.sampling.max_new_tokens),
-        link=case.link,
-        seed=spec.seed,
-    )
+    run = case.make(lambda party, rng: 0.01, kind=Losing)
     run.kind, run.where, run.number = kind, where, number
     return run
 

@@ -19,9 +19,9 @@ from tandem_lab.simulation.link import Link
 from tandem_lab.simulation.specs import change_spec
 from tandem_lab.simulation.virtual import Outcome, VirtualRun
 from tandem_lab.simulation.watched import WatchedRun
-from tandem_lab.simulation.world import VOCAB, World, codec_for, stop_rule
+from tandem_lab.simulation.world import VOCAB
 from tests.unit.lab.simulation.test_chain import calm
-from tests.unit.lab.simulation.world import PLACEMENTS, Case, agree, make_spec, synchronous
+from tests.unit.lab.simulation.world import ENDLESS, PLACEMENTS, Case, agree, make_spec, synchronous
 
 STALL_S = 2.0
 """Of these queries; 15 s by default."""
@@ -41,15 +41,7 @@ def expected(case: Case) -> tuple[int, ...]:
 def long_run(seed: int, num_tokens: int, **changes: Any) -> VirtualRun:
     """Of so many tokens, 30 ms each."""
     case = case_of(seed, on_peer_loss="continue", max_new_tokens=num_tokens, **changes)
-    codec = codec_for(case.spec)
-    return VirtualRun(
-        case.spec,
-        {party: World(seed, party, first_end=1 << 30, codec=codec) for party in PARTIES},
-        codec,
-        finished=stop_rule(num_tokens, 1 << 30),
-        link=case.link,
-        decode_s=lambda party, rng: 0.03,
-    )
+    return case.make(lambda party, rng: 0.03, first_end=ENDLESS)
 
 
 def mute(run: VirtualRun, is_mute: Callable[[], bool]) -> None:

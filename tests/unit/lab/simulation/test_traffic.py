@@ -11,7 +11,7 @@ from tandem.events import TokenEvent
 from tandem.topology import PARTIES, Party
 from tandem_lab.simulation.link import Link
 from tandem_lab.simulation.virtual import InvariantError, Outcome, VirtualRun
-from tests.unit.lab.simulation.world import CODEC, Case, World, make_spec, stop_rule
+from tests.unit.lab.simulation.world import ENDLESS, Case, make_spec
 
 RTT_S = 0.05
 BESIDES_DRAFTS = 6
@@ -40,14 +40,8 @@ def run(
     decode_s: dict[Party, float], *, window: int, tokens: int, limit_s: float = 3000.0, **changes: object
 ) -> tuple[Measured, Outcome]:
     spec = make_spec(3, max_window=window, **({"max_new_tokens": tokens} | changes))
-    made = Measured(
-        replace(spec, eos_token_ids=()),
-        {party: World(3, party, first_end=1 << 30) for party in PARTIES},
-        CODEC,
-        finished=stop_rule(spec.sampling.max_new_tokens, 1 << 30),
-        link=Link(delay_s=RTT_S / 2),
-        decode_s=lambda party, rng: decode_s[party],
-    )
+    case = Case(replace(spec, eos_token_ids=()), Link(delay_s=RTT_S / 2))
+    made = case.make(lambda party, rng: decode_s[party], kind=Measured, first_end=ENDLESS)
     return made, made.run(limit_s)
 
 
@@ -93,14 +87,9 @@ def test_a_device_alone_for_a_minute_keeps_and_sends_next_to_nothing() -> None:
         on_peer_loss="continue",
         peer_loss_margin_s=0.1,
     )
-    made = Measured(
-        replace(spec, eos_token_ids=()),
-        {party: World(3, party, first_end=1 << 30) for party in PARTIES},
-        CODEC,
-        finished=stop_rule(3000, 1 << 30),
-        link=Link(delay_s=RTT_S / 2, cut_s=(cut_s, cut_s + alone_s)),
-        decode_s=lambda party, rng: 0.04,
-    )
+    link = Link(delay_s=RTT_S / 2, cut_s=(cut_s, cut_s + alone_s))
+    case = Case(replace(spec, eos_token_ids=()), link)
+    made = case.make(lambda party, rng: 0.04, kind=Measured, first_end=ENDLESS)
     before: list[int] = []
     made.at(cut_s + 1.0, lambda: before.append(made.outcome.num_frames))
     made.at(cut_s + alone_s - 0.1, lambda: before.append(made.outcome.num_frames))

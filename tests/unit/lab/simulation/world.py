@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -14,17 +14,29 @@ from tandem.modes.spec import SessionSpec
 from tandem.protocol.liveness import LONGEST_TICK_S
 from tandem.protocol.outbox import Send
 from tandem.protocol.table import CoordinatorTable
-from tandem.topology import PARTIES, Party
+from tandem.topology import PARTIES
 from tandem_lab.simulation import specs
 from tandem_lab.simulation.link import Link
 from tandem_lab.simulation.oracle import has_oracle
 from tandem_lab.simulation.scenario import Scenario, expected_answer
 from tandem_lab.simulation.specs import change_spec
 from tandem_lab.simulation.virtual import Outcome, VirtualRun
-from tandem_lab.simulation.world import CODEC, EOS, VOCAB, World, distribution, number, stop_rule
+from tandem_lab.simulation.world import (
+    CODEC,
+    EOS,
+    VOCAB,
+    World,
+    codec_for,
+    distribution,
+    number,
+    stop_rule,
+)
 
 __all__ = ["CODEC", "EOS", "VOCAB", "World", "distribution", "stop_rule"]
 
+R = TypeVar("R", bound=VirtualRun)
+ENDLESS = 1 << 30
+"""Of `first_end`."""
 PLACEMENTS = ("device", "cloud", "greedy", "mirror", "random")
 
 
@@ -42,17 +54,25 @@ class Case:
         prepare(run)
         return run.run(limit_s)
 
-    def make(self, decode_s: Callable[[Party, random.Random], float] | None = None) -> VirtualRun:
-        """decode_s: time of each forward; None: drawn around the mean."""
-        seed = self.spec.seed
-        return VirtualRun(
-            self.spec,
-            {party: World(seed, party) for party in PARTIES},
-            CODEC,
-            finished=stop_rule(self.spec.sampling.max_new_tokens),
+    def make(
+        self,
+        decode_s: Callable[[Any, random.Random], float] | None = None,
+        *,
+        kind: type[R] = VirtualRun,  # type: ignore[assignment]
+        first_end: int = 0,
+    ) -> R:
+        """decode_s: time of each forward; None: drawn around the mean. first_end: nothing but the length ends an answer
+        of so many tokens."""
+        spec = self.spec
+        codec = codec_for(spec)
+        return kind(
+            spec,
+            {party: World(spec.seed, party, first_end=first_end, codec=codec) for party in PARTIES},
+            codec,
+            finished=stop_rule(spec.sampling.max_new_tokens, first_end),
             link=self.link,
             decode_s=decode_s or (lambda party, rng: rng.expovariate(1 / self.mean_decode_s)),
-            seed=seed,
+            seed=spec.seed,
         )
 
     def having(self, **changes: Any) -> Case:
