@@ -103,10 +103,10 @@ def _draw_pipeline(
             look = {"color": "#666666", "lw": 1.1, "ls": (0, (3, 2)), "label": "verdict on its way"}
             _slant(axes, left_s, way_s, decider, **look)
     for key, (label, colour, marker) in COMMITS.items():
-        at_s = [token.committed_s for token in tokens if (token.device_accepted, token.cloud_accepted) == key]
-        if at_s:
+        own = [token.committed_s for token in tokens if (token.device_accepted, token.cloud_accepted) == key]
+        if own:
             look = {"color": colour, "ls": "", "ms": 7, "mec": "white", "mew": 0.5, "zorder": 4}
-            axes.plot(at_s, [COMMIT_Y] * len(at_s), marker=marker, label=f"commit: {label}", **look)
+            axes.plot(own, [COMMIT_Y] * len(own), marker=marker, label=f"commit: {label}", **look)
     begun_s = [decoded_s(token, party)[0] for token in tokens for party in TOP_DOWN]
     start_s = at_s = min([each_s for each_s in begun_s if isfinite(each_s)], default=tokens[0].committed_s)
     for token in tokens:

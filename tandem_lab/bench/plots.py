@@ -61,6 +61,7 @@ DODGE_MS = 1.2
 Points = dict[tuple[str, str], list[tuple[float, Row]]]
 """Round trip in seconds, and row, of each system, by `Setting.variant` and its name."""
 Value = Callable[[Row], float]
+Span = Callable[[Row], tuple[float, float]]
 
 
 def points_of(suite: Suite, cells: Sequence[Cell]) -> Points:
@@ -87,7 +88,7 @@ def draw(
     shown: Value,
     *,
     predicted: Value | None = None,
-    span: Callable[[Row], tuple[float, float]] | None = None,
+    span: Span | None = None,
     dodge_ms: float = 0.0,
 ) -> None:
     """A line of each system over the round trip, a thin one of what was predicted, and bars from low to high.
@@ -137,10 +138,11 @@ def plot_latency(suite: Suite, cells: Sequence[Cell], folder: Path) -> None:
         return setting.models == "half", setting.floors_s is None, setting.temperature
 
     panels = by_panel(sorted(cells, key=order), _title)
-    for name, label, value, span in (
+    quantities: tuple[tuple[str, str, Value, Span | None], ...] = (
         ("latency.png", "time per token (ms)", lambda row: 1e3 * row.token_s, _quartiles_ms),
         ("ttft.png", "time to first token (ms)", lambda row: 1e3 * row.first_s, None),
-    ):
+    )
+    for name, label, value, span in quantities:
         figure = Figure(figsize=(max(7.5, 5.0 * len(panels)), 5.8), dpi=130, layout="constrained")
         handles: dict[str, Any] = {}
         for plot, (title, members) in zip(_row_of_plots(figure, len(panels)), panels.items(), strict=True):

@@ -242,12 +242,12 @@ def shifted_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def weights_from_the_future(monkeypatch: pytest.MonkeyPatch) -> None:
     """The weights at step t know the token of step t and more."""
-    monkeypatch.setattr(
-        aggregation, "weight_anchor", lambda step, every, lag: every * ((step + every) // every)
-    )
-    monkeypatch.setattr(
-        aggregation, "checkpoints", lambda step, every, lag: range(0, step + 2 * every, every)
-    )
+    original = aggregation.relevance_by_step
+
+    def foreseen(num_tokens: int, estimate: Callable[[int], Sequence[float]], rule: DynamicWeights) -> Floats:
+        return original(num_tokens + rule.interval, estimate, rule)[rule.interval :]
+
+    monkeypatch.setattr(teacher_forcing, "relevance_by_step", foreseen)
 
 
 def evidence_of_the_token_itself(monkeypatch: pytest.MonkeyPatch) -> None:
