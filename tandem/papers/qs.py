@@ -5,7 +5,7 @@ As `codec.name = "tandem.papers.qs:Lattice"` and `decoding.length_policy = "tand
 
 The learned policy is a double deep Q-network, here its values in numpy. State (QS IV-B): the drafter's probabilities
 of the last 64 accepted tokens, their mean, the newest one, and the link.
-Action: a length from 1. Trained in the simulator, with the reward of QS Eq. 13 (docs/explanation/speculative.md).
+Action: a length from 1. Trained in the simulator with QS's reward (docs/explanation/speculative.md).
 
 NOT in the paper: the link is told as log(fixed_s / token_s), on which alone the best length depends, so that one
 network serves every link; the hidden layers have 32 and 16 units, so that the weights take 6 kB; where the drafter's

@@ -14,8 +14,9 @@ from math import isfinite, nan
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
+from tandem.client.answers import to_plain
 from tandem.errors import TandemError
-from tandem_lab.numbers import from_plain, to_plain
+from tandem_lab.numbers import from_plain
 
 FORMAT = 2
 """Version of a line."""
@@ -178,8 +179,7 @@ class Cell:
 
     def to_json(self) -> str:
         """One line."""
-        exact = {"setting": asdict(self.setting)}  # compared when the benchmark goes on: not rounded
-        return json.dumps(to_plain({"format": FORMAT, **asdict(self)}, digits=7) | exact)
+        return json.dumps(to_plain({"format": FORMAT, **asdict(self)}))
 
     @classmethod
     def from_json(cls, line: str) -> Cell:

@@ -89,11 +89,6 @@ class Timing:
         """Seconds per token after those that came first; nan if they came at once."""
         return pace_s([self.committed_s])
 
-    @property
-    def passes_per_token(self) -> float:
-        """Of the cloud."""
-        return ratio(self.num_passes, self.num_tokens)
-
 
 def pace_s(answers: Sequence[Sequence[float]]) -> float:
     """Seconds per token of answers, each of which tells when its tokens came. The first frame's are where time begins.

@@ -85,7 +85,7 @@ def test_bytes_are_those_of_the_frames() -> None:
     assert (rounds.num_passes, rounds.num_proposed, rounds.num_accepted) == (20, 80, 80)
     assert rounds.up_bytes == 20 * (LINK.up_bytes + 4 * LINK.proposed_bytes) + 19 * ACK_BYTES
     assert rounds.down_bytes == 20 * (LINK.down_bytes + 4 * ID_BYTES)
-    assert rounds.passes_per_token == 0.2
+    assert rounds.num_passes == 0.2 * rounds.num_tokens
     quick = play_answer(replace(LINK, draft_s=0.0099), "stop_and_wait", 4, ALWAYS, 100)
     assert quick.up_bytes == 20 * (LINK.up_bytes + 4 * LINK.proposed_bytes)
 
