@@ -9,6 +9,7 @@ from math import isnan, nan
 from typing import Any, Literal, TypeAlias
 
 from tandem.errors import FAILED, Fault, QueryError
+from tandem.messages import Logprobs
 from tandem.topology import PARTIES, SERVER, Party, in_words
 
 SHOWN_CHARS = 60
@@ -79,6 +80,17 @@ class TokenEvent:
     last_voter: str | None = None  # mode "federated": the worker whose vote came last, for which all waited
     logprob: TokenLogprob | None = None  # of this token; None: not asked for (`num_logprobs`)
     top_logprobs: tuple[TokenLogprob, ...] = ()  # of the likeliest tokens, the likeliest first
+
+    def with_tail(self, known: Logprobs | None) -> TokenEvent:
+        """The event with what the verdict says of its token's probability and the likeliest ones."""
+        if known is None:
+            return self
+        top = zip(known.top_ids, known.top_logprobs, strict=True)
+        return replace(
+            self,
+            logprob=TokenLogprob(token=self.token, logprob=known.logprob),
+            top_logprobs=tuple(TokenLogprob(token=token, logprob=logprob) for token, logprob in top),
+        )
 
     def spelled(self, spell: Callable[[int], tuple[str, tuple[int, ...] | None]]) -> TokenEvent:
         """The event with the names of the tokens whose probabilities it holds. spell: text and bytes of a token."""

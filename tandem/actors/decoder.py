@@ -408,7 +408,7 @@ def make_drafter(codec: Codec, spec: SessionSpec, party: str) -> Drafter:
         spec.decoding.draft_rule,
         spec.vocab_size,
         sends_drafts=spec.rules.needs_drafts,
-        num_logprobs=spec.num_logprobs if spec.rules.names_logprobs(party) else None,
+        num_named=spec.rules.num_named(party),
     )
 
 

@@ -13,13 +13,13 @@ from tandem.actors.draft_queue import DraftQueueActor
 from tandem.messages import (
     LinkFrame,
     ListRequest,
-    Logprobs,
     Open,
     Probe,
     Resync,
     Sources,
     Verdict,
     Vote,
+    encode,
 )
 from tandem.messages.wire import varint_bytes
 from tandem.modes.spec import SessionSpec
@@ -44,7 +44,6 @@ KINDS = {
 }
 """All kinds of bytes, and what each holds."""
 LOG_WEIGHT_BYTES = 4
-LOGPROB_BYTES = 8
 OnFrame = Callable[[LinkFrame, bytes], None]
 
 
@@ -85,7 +84,8 @@ class Tally:
                 size = sum(varint_bytes(token) for token in body.tokens)
                 self._add("committed tokens", len(body.tokens), size)
                 if isinstance(body, Verdict):
-                    self._add_logprobs(body.logprobs)
+                    known = [tail for place in range(len(body.tokens)) if (tail := body.tail_at(place))]
+                    self._add("log probabilities", len(known), sum(len(encode(tail)) for tail in known))
             case Sources():
                 size = sum(len(text.encode()) for text in (*body.ids, *body.notes))
                 self._add("source ids", len(body.ids), size)
@@ -106,12 +106,6 @@ class Tally:
     def _add_votes(self, payloads: tuple[bytes, ...], num_weights: int) -> None:
         self._add(self._payloads, len(payloads), sum(map(len, payloads)))
         self._add("document weights", num_weights, num_weights * LOG_WEIGHT_BYTES)
-
-    def _add_logprobs(self, logprobs: tuple[Logprobs, ...]) -> None:
-        """The numbers, and the ids of those tokens."""
-        size = sum(LOGPROB_BYTES * (1 + len(known.top_ids)) for known in logprobs)
-        size += sum(varint_bytes(index) for known in logprobs for index in known.top_ids)
-        self._add("log probabilities", len(logprobs), size)
 
     def _add(self, kind: str, count: int, num_bytes: int) -> None:
         if count:

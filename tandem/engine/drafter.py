@@ -192,16 +192,16 @@ class TokenDrafter(Drafter):
         vocab_size: int,
         *,
         sends_drafts: bool,
-        num_logprobs: int | None = None,
+        num_named: int | None = None,
     ) -> None:
-        """codec: of the distributions that travel. rule: of proposals, "coupled" or "rejection". num_logprobs: how many
+        """codec: of the distributions that travel. rule: of proposals, "coupled" or "rejection". num_named: how many
         likeliest tokens a payload names besides its token, each with its log probability; None: no log probabilities.
         Raises ConfigError.
         """
         super().__init__(codec, sampling, DRAFT_RULES[0], vocab_size)
         self._proposals = proposal_rule(rule, sampling.temperature)
         self._sends_drafts = sends_drafts
-        self._num_logprobs = num_logprobs
+        self._num_named = num_named
 
     def _draft(self, dense: NDArray[np.float64], place: DraftPlace) -> DraftResult:
         if not self._sends_drafts:
@@ -214,9 +214,9 @@ class TokenDrafter(Drafter):
 
     def _name(self, token: int, dense: NDArray[np.float64]) -> DraftResult:
         """A token as its payload, with log probabilities where they are asked for."""
-        if self._num_logprobs is None or not dense[token]:
+        if self._num_named is None or not dense[token]:
             return DraftResult(token, write_token(token), dense)
-        known = log_probabilities(_whole(dense), token, self._num_logprobs)
+        known = log_probabilities(_whole(dense), token, self._num_named)
         return DraftResult(token, write_token(token, known), dense)
 
 

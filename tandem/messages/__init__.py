@@ -7,6 +7,8 @@ frame is the order of the fields (docs/reference/wire-format.md). What crosses t
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Annotated, Any, ClassVar
 
 from tandem.errors import FAILED, ProtocolError
@@ -107,9 +109,13 @@ class Tail(Message):
 
     logprobs: Annotated[
         tuple[Any, ...], sequence(registry.nested(Logprobs))
-    ] = ()  # of each token, if it is asked for
+    ] = ()  # of each token, if it is asked for; at the decider of the first ones, as far as it knows them
     lost: Varints = ()  # parties behind the decider without which it was decided, by their index, ascending
     last_voters: Varints = ()  # of several behind it, whose vote on each token came last; the decider itself: not told
+
+    def cut(self, first: int, end: int | None = None) -> Tail:
+        """The same of these tokens alone."""
+        return replace(self, logprobs=self.logprobs[first:end], last_voters=self.last_voters[first:end])
 
 
 @registry.body(2)
@@ -130,8 +136,21 @@ class Verdict(LinkBody):
 
     @property
     def logprobs(self) -> tuple[Logprobs, ...]:
-        """How probable each token was; empty: it does not say."""
+        """How probable each token was, as far as it says."""
         return tuple(known for tail in self.tail for known in tail.logprobs)
+
+    def tail_at(self, position: int) -> Logprobs | None:
+        """How probable the token at this position of it was; None: it does not say."""
+        return next(iter(self.logprobs[position : position + 1]), None)
+
+    def for_home(self, lost: Iterable[int] = (), last_voters: Iterable[int] = ()) -> Verdict:
+        """As it goes to the home: log probabilities only if each token has them. lost, last_voters: of `Tail`."""
+        tail = Tail(
+            logprobs=self.logprobs if len(self.logprobs) >= len(self.tokens) else (),
+            lost=tuple(lost),
+            last_voters=tuple(last_voters),
+        )
+        return replace(self, tail=() if tail == Tail() else (tail,))
 
     def accepted_at(self, position: int) -> tuple[bool, ...]:
         """Whether each drafter had proposed the token at this position of it."""
@@ -244,6 +263,11 @@ class LinkFrame(Message):
     body: Annotated[Any, registry.bodies()]
 
 
+def join_tails(verdicts: Sequence[Verdict]) -> tuple[Tail, ...]:
+    """The tail of one verdict for successive ones, to be sent `for_home`."""
+    return (Tail(logprobs=tuple(known for verdict in verdicts for known in verdict.logprobs)),)
+
+
 def in_127ths(share: float) -> int:
     """A probability as a small integer, one byte on the wire; nan becomes 0."""
     return round(127 * min(1.0, max(0.0, share))) if share == share else 0
@@ -284,9 +308,7 @@ class VerifyResult(Message):
     accepted: Varints = ()  # how many of them each drafter had proposed
     acceptance: Float64s = ()  # of each drafter, expected by the draft rule; nan: decided without the peer
     next_decider: PartyIndex = 0
-    logprobs: Annotated[
-        tuple[Any, ...], sequence(registry.nested(Logprobs))
-    ] = ()  # of each token, where known
+    tail: Annotated[tuple[Any, ...], sequence(registry.nested(Tail))] = ()  # of the verdict; one, or none
     depths: Varints = ()  # of each voter: tokens of the list that may settle it; 0: its vote is known in full
     unreadable: Varints = ()  # peers whose vote cannot be decoded: it counts as not received
     problem: Text = ""  # one sentence about them

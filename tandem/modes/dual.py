@@ -11,7 +11,6 @@ from typing import Any
 
 from tandem.aggregation.race_lists import leader, shortlist_of
 from tandem.config.parties import NO_INDEX
-from tandem.errors import ConfigError
 from tandem.messages import VerifyResult
 from tandem.modes.mode import Mode
 from tandem.modes.query import Query
@@ -118,13 +117,3 @@ class Dual(Mode):
             acceptance=acceptance,
             next_decider=PARTIES.index(next_decider),
         )
-
-    def check_logprobs(self) -> None:
-        """The home knows the target of the steps that it decides."""
-        placement = self.spec.decoding.placement
-        if self.spec.num_logprobs is not None and not (self.all_decide or placement == Party.DEVICE):
-            raise ConfigError(
-                f'num_logprobs needs every token to be decided at home, but with placement "{placement}" the cloud may '
-                'decide and sends tokens alone; set placement to "mirror" or "device".',
-                option="num_logprobs",
-            )

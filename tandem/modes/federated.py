@@ -12,15 +12,11 @@ from __future__ import annotations
 from math import isfinite
 
 from tandem.errors import ConfigError
-from tandem.messages.wire import MAX_FRAME_BYTES
 from tandem.modes.proposing import Proposing
 from tandem.modes.query import Query
 from tandem.modes.roles import Role, Roles
 from tandem.modes.tally import Tally
 from tandem.topology import SERVER, star
-
-BYTES_PER_TOKEN = 4
-"""Of the vocabulary, in a vote in full."""
 
 
 class Federated(Proposing):
@@ -53,22 +49,6 @@ class Federated(Proposing):
             return super().choose(tally, position)
         outcome = tally.decide_race(tally.read_votes(position), position)
         return outcome.winner if outcome.is_certain else None
-
-    def sends_whole_votes(self, party: str) -> bool:
-        """The home, too: the server decides."""
-        return self.spec.num_logprobs is not None
-
-    def check_logprobs(self) -> None:
-        """All whole votes on one proposal fit a message."""
-        num_voters, num_votes, size = len(self.roles.voters), 1 + self.longest_proposal, self.spec.vocab_size
-        is_whole = self.spec.num_logprobs is not None and self.has_race_lists
-        if is_whole and num_voters * num_votes * BYTES_PER_TOKEN * size > MAX_FRAME_BYTES // 2:
-            raise ConfigError(
-                f"num_logprobs has {num_voters} workers send whole distributions over {size} tokens for {num_votes} "
-                f"tokens at a time, which exceeds a message of {MAX_FRAME_BYTES} bytes; lower max_proposal, or set "
-                "codec.name to top_p.",
-                option="num_logprobs",
-            )
 
 
 def _check_workers(workers: tuple[str, ...], weights: tuple[float, ...]) -> None:

@@ -6,17 +6,25 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import cached_property
-from math import nan
+from math import exp, fsum, inf, nan
 from typing import Any, ClassVar
 
+from tandem.aggregation.distributions import TOLERANCE
+from tandem.aggregation.race_lists import RaceList
 from tandem.aggregation.rules import DRAFT_RULES, DraftRule, draft_rule
 from tandem.codecs.base import Codec
 from tandem.codecs.race_lists import RaceLists
-from tandem.messages import ListRequest, Verdict, VerifyResult, Vote
+from tandem.codecs.token import log_probabilities, read_named_token
+from tandem.errors import ConfigError, ProtocolError
+from tandem.messages import ListRequest, Logprobs, Tail, Verdict, VerifyResult, Vote
+from tandem.messages.wire import MAX_FRAME_BYTES
 from tandem.modes.query import Query
 from tandem.modes.roles import Roles
 from tandem.modes.tally import Tally, UnreadableVoteError
 from tandem.topology import PARTIES, Party
+
+BYTES_PER_TOKEN = 4
+"""Of the vocabulary, in a vote in full."""
 
 
 class Mode(ABC):
@@ -177,22 +185,93 @@ class Mode(ABC):
             tally.mix(position), seed=self.spec.seed, step=tally.ballot.step + position, party=party
         )
 
-    # ---- log probabilities -------------------------------------------------------------------------------------
+    # ---- log probabilities: of the party that knows the target, for the home -------------------------------------
 
     @property
-    def tells_logprobs(self) -> bool:
+    def _tells_home(self) -> bool:
         """Whether the home hears how probable tokens are from another party, which decides."""
         return self.votes_are_tokens or self.roles.topology.home not in self.roles.deciders
 
-    def names_logprobs(self, party: str) -> bool:
-        """Whether `party` says how probable the tokens are that it decides: the home, or who alone knows the target."""
-        is_target = self.tells_logprobs and self.roles.role(party).decides
-        return self.spec.num_logprobs is not None and (party == self.roles.topology.home or is_target)
+    def num_named(self, party: str) -> int | None:
+        """How many likeliest tokens `party` names besides each that it decides, all with their log probabilities; None:
+        it says nothing. The home does, and who alone knows the target."""
+        is_target = self._tells_home and self.roles.role(party).decides
+        return self.spec.num_logprobs if party == self.roles.topology.home or is_target else None
 
     def sends_whole_votes(self, party: str) -> bool:
         """Whether `party` sends its votes in full where lists of them would do: who decides names probabilities."""
-        return self.spec.num_logprobs is not None and party != self.roles.topology.home
+        home = self.roles.topology.home
+        return self.spec.num_logprobs is not None and (party != home or home not in self.roles.deciders)
 
     def check_logprobs(self) -> None:
-        """Raises ConfigError if `num_logprobs` is wanted where the home cannot have them."""
-        return
+        """Raises ConfigError if `num_logprobs` is wanted where the home cannot have them: others decide and say nothing
+        of them, or whole votes exceed a message."""
+        spec, roles = self.spec, self.roles
+        if spec.num_logprobs is None:
+            return
+        if self.is_placed and not (self.all_decide or roles.deciders == (roles.topology.home,)):
+            raise ConfigError(
+                f'num_logprobs needs every token to be decided at home, but with placement "{spec.decoding.placement}" '
+                'the cloud may decide and sends tokens alone; set placement to "mirror" or "device".',
+                option="num_logprobs",
+            )
+        num_voters, num_votes = len(roles.voters), 1 + self.follows_proposals * self.longest_proposal
+        num_bytes = num_voters * num_votes * BYTES_PER_TOKEN * spec.vocab_size
+        if self.has_race_lists and num_bytes > MAX_FRAME_BYTES // 2:
+            raise ConfigError(
+                f"num_logprobs has {num_voters} workers send whole distributions over {spec.vocab_size} tokens for "
+                f"{num_votes} tokens at a time, which exceeds a message of {MAX_FRAME_BYTES} bytes; lower "
+                "max_proposal, or set codec.name to top_p.",
+                option="num_logprobs",
+            )
+
+    def make_tail(self, tally: Tally, tokens: Sequence[int]) -> tuple[Tail, ...]:
+        """How probable decided tokens were, as far as all votes are known in full; nothing where nobody asks."""
+        num_top, known = self.num_named(tally.party), list[Logprobs]()
+        for position, token in enumerate(tokens if num_top is not None else ()):
+            logprobs = self._find_logprobs(tally, position, token, num_top or 0)
+            if logprobs is None:
+                break
+            known.append(logprobs)
+        return (Tail(logprobs=tuple(known)),) if known else ()
+
+    def _find_logprobs(self, tally: Tally, position: int, token: int, num_top: int) -> Logprobs | None:
+        """Of the token behind so many proposed ones; None: a vote is not known in full."""
+        first = self.roles.role(tally.voters[0])  # one without a vote continues with its drafts
+        if self.votes_are_tokens if first.votes else not self.needs_drafts:
+            return read_named_token(tally.payloads(position)[0], self.spec.vocab_size)[1]
+        if self.has_race_lists and any(isinstance(vote, RaceList) for vote in tally.read_votes(position)):
+            return None
+        target = tally.mix(position)
+        return log_probabilities(target, token, num_top) if target.probability(token) else None
+
+    def check_tail(self, source: str, tail: Tail, num_tokens: int, *, must_name: bool) -> None:
+        """Raises ProtocolError, one sentence, if the log probabilities of a verdict on so many tokens are not what this
+        query asks of `source`. must_name: the tail has nothing else to say."""
+        known, num_top = tail.logprobs, self.spec.num_logprobs
+        if not (known or must_name):
+            return
+        if num_top is None or not self._tells_home:
+            raise ProtocolError(
+                f"{source} sent log probabilities, which this query does not ask of it; check its version."
+            )
+        if len(known) != num_tokens:
+            raise ProtocolError(
+                f"{source} sent log probabilities of {len(known)} tokens in a verdict of {num_tokens}; check its "
+                "version."
+            )
+        if not all(_is_possible(each, num_top, self.spec.vocab_size) for each in known):
+            raise ProtocolError(
+                f"{source} sent log probabilities that no distribution has, or more than {num_top} of a step; "
+                "check its version."
+            )
+
+
+def _is_possible(known: Logprobs, num_top: int, vocab_size: int) -> bool:
+    """Whether some distribution over the vocabulary has these, which are at most so many."""
+    ids, values = known.top_ids, (known.logprob, *known.top_logprobs)
+    if not len(set(ids)) == len(ids) == len(known.top_logprobs) <= num_top:
+        return False
+    if any(index >= vocab_size for index in ids) or not all(-inf < value <= TOLERANCE for value in values):
+        return False
+    return fsum(map(exp, known.top_logprobs)) <= 1.0 + len(values) * TOLERANCE

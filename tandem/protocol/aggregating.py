@@ -6,14 +6,11 @@ same tokens.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from tandem.aggregation.race_lists import RaceList
 from tandem.codecs import Codec
-from tandem.codecs.token import TargetLogprobs, log_probabilities, read_named_token
-from tandem.messages import Ballot, Logprobs, Placement, VerifyResult
+from tandem.messages import Ballot, Placement, VerifyResult
 from tandem.modes.spec import SessionSpec
 from tandem.modes.tally import Tally, UnreadableVoteError
 from tandem.protocol.estimating import policy_of
@@ -47,44 +44,11 @@ class AggregatorSession:
             if error.voter == roles.topology.index(self.party):
                 raise
             return tally.make_result(unreadable=(error.voter,), problem=str(error))
-        if result.tokens and self._rules.names_logprobs(self.party):
-            return replace(result, logprobs=self._logprobs(tally, result.tokens))
-        return result
+        return replace(result, tail=self._rules.make_tail(tally, result.tokens))
 
     def advise(self, aggregator: Party) -> None:
         """The party that is to aggregate after a rejection of the remote draft; holds until the next advice."""
         self._advice = aggregator
-
-    def _logprobs(self, tally: Tally, tokens: Sequence[int]) -> tuple[Logprobs, ...]:
-        """Log probabilities of the decided tokens, as far as all votes are known in full."""
-        known: list[Logprobs] = []
-        for position, token in enumerate(tokens):
-            found = self._find_logprobs(tally, position, token)
-            if found is None:
-                break
-            ids, logprobs = zip(*found.top, strict=True) if found.top else ((), ())
-            known.append(Logprobs(logprob=found.token, top_ids=ids, top_logprobs=logprobs))
-        return tuple(known)
-
-    def _find_logprobs(self, tally: Tally, position: int, token: int) -> TargetLogprobs | None:
-        """Log probabilities of the token behind so many proposed ones; None: a vote is not known in full."""
-        if self._names_token(tally):
-            return read_named_token(tally.payloads(position)[0], self.spec.vocab_size)[1]
-        if self._rules.has_race_lists and any(
-            isinstance(vote, RaceList) for vote in tally.read_votes(position)
-        ):
-            return None
-        target = tally.mix(position)
-        return (
-            log_probabilities(target, token, self.spec.num_logprobs or 0)
-            if target.probability(token)
-            else None
-        )
-
-    def _names_token(self, tally: Tally) -> bool:
-        """Whether payloads are tokens: votes of the only voter, or drafts by which a party without a vote continues."""
-        votes = self._rules.roles.role(tally.voters[0]).votes
-        return self._rules.votes_are_tokens if votes else not self._rules.needs_drafts
 
 
 class AggregatingTable(SessionTable[AggregatorSession]):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tandem.messages import Logprobs, Resync, Tail, Verdict, VerifyResult, in_127ths
+from tandem.messages import Resync, Verdict, VerifyResult, in_127ths, join_tails
 from tandem.messages.wire import MAX_VARINT_BITS
 from tandem.modes.roles import Roles
 from tandem.protocol.prefix import Prefix
@@ -64,19 +64,16 @@ class Log:
                 return _without_first(verdict, length - step)
         return None
 
-    def make_verdict(self, result: VerifyResult, num_tokens: int, *, is_home: bool = True) -> Verdict:
-        """The verdict on the next steps: the first tokens of the own aggregator's result.
-
-        is_home: of the query; another party sends how probable they were to the home.
-        """
-        verdict = Verdict(
+    def make_verdict(self, result: VerifyResult, num_tokens: int) -> Verdict:
+        """The verdict on the next steps: the first tokens of the own aggregator's result."""
+        return Verdict(
             step=result.step,
             tokens=result.tokens[:num_tokens],
             accepted=tuple((1 << min(count, num_tokens)) - 1 for count in result.accepted),
             acceptance=tuple(map(in_127ths, result.acceptance)),
             next_decider=result.next_decider,
+            tail=tuple(tail.cut(0, num_tokens) for tail in result.tail),
         )
-        return verdict if is_home else with_logprobs(verdict, result.logprobs[:num_tokens])
 
     def append(self, verdict: Verdict, position: int, now_s: float = 0.0) -> None:
         """Commit the token of the next step, which is the one at this position of a verdict."""
@@ -117,10 +114,7 @@ def _without_first(verdict: Verdict, count: int) -> Verdict:
         step=verdict.step + count,
         tokens=verdict.tokens[count:],
         accepted=tuple(mask >> count for mask in verdict.accepted),
-        tail=tuple(
-            replace(tail, logprobs=tail.logprobs[count:], last_voters=tail.last_voters[count:])
-            for tail in verdict.tail
-        ),
+        tail=tuple(tail.cut(count) for tail in verdict.tail),
     )
 
 
@@ -135,12 +129,5 @@ def join_verdicts(verdicts: Sequence[Verdict]) -> Verdict:
         for of_drafter in zip(*(verdict.accepted for verdict in verdicts), strict=True)
     ]
     tokens = tuple(token for verdict in verdicts for token in verdict.tokens)
-    logprobs = [known for verdict in verdicts for known in verdict.logprobs]
-    joined = replace(last, step=step, tokens=tokens, accepted=tuple(masks))
-    return with_logprobs(joined, logprobs)
-
-
-def with_logprobs(verdict: Verdict, logprobs: Sequence[Logprobs]) -> Verdict:
-    """The verdict with these log probabilities as its tail if each token has one, else without a tail."""
-    is_known = len(logprobs) >= len(verdict.tokens)
-    return replace(verdict, tail=(Tail(logprobs=tuple(logprobs)),) if is_known else ())
+    joined = replace(last, step=step, tokens=tokens, accepted=tuple(masks), tail=join_tails(verdicts))
+    return joined.for_home()

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import nan
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from tandem.events import (
     ClientEvent,
@@ -23,12 +23,10 @@ from tandem.events import (
     Source,
     SourcesEvent,
     TokenEvent,
-    TokenLogprob,
 )
 from tandem.messages import (
     DecoderReady,
     Estimate,
-    Logprobs,
     Observation,
     Observations,
     Sources,
@@ -236,14 +234,13 @@ class Reporter:
         shares: Mapping[str, float],
         committed_s: float,
         last_voter: str | None,
-        logprobs: Logprobs | None,
     ) -> list[Send]:
         """The token at this position of a verdict is committed: for the client, and for the profiler.
 
         acceptance: expected, of each drafter; nan: decided without the peer, or not known. drafts, epochs: of each
         drafter, as the step was decided; None: not seen here. is_degraded: a peer is lost. shares: how much each vote
         counted; empty: it was decided elsewhere. committed_s: since the query was opened. last_voter: whose vote came
-        last, of several. logprobs: where they are wanted and known.
+        last, of several.
         """
         step, token, accepted = (
             verdict.step + position,
@@ -279,8 +276,7 @@ class Reporter:
             is_alone=is_degraded or len(self._spec.parties) == 1,
             shares=dict(shares),
             last_voter=last_voter,
-            **_name_logprobs(token, logprobs),
-        )
+        ).with_tail(verdict.tail_at(position))
         observation = Observation(
             step=step,
             aggregator=verdict.next_decider,
@@ -388,17 +384,6 @@ def make_estimate_event(estimate: Estimate) -> EstimateEvent:
         bytes_per_s=profile.bytes_per_s,
         assumed=estimate.assumed,
     )
-
-
-def _name_logprobs(token: int, known: Logprobs | None) -> dict[str, Any]:
-    """Fields of a `TokenEvent`."""
-    if known is None:
-        return {}
-    top = zip(known.top_ids, known.top_logprobs, strict=True)
-    return {
-        "logprob": TokenLogprob(token=token, logprob=known.logprob),
-        "top_logprobs": tuple(TokenLogprob(token=index, logprob=logprob) for index, logprob in top),
-    }
 
 
 def _mean(values: list[float]) -> float:

@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from math import exp, fsum, inf
+from math import inf
 
-from tandem.aggregation.distributions import TOLERANCE
 from tandem.errors import ProtocolError
 from tandem.messages import (
     Cancel,
@@ -20,7 +19,6 @@ from tandem.messages import (
     Heartbeat,
     LinkBody,
     ListRequest,
-    Logprobs,
     Open,
     Probe,
     Rejoin,
@@ -146,18 +144,17 @@ class Routes:
     def address(
         self, verdict: Verdict, lost: Iterable[str], last_voters: Sequence[str | None]
     ) -> list[tuple[Sequence[str], Verdict]]:
-        """An own verdict, and to whom it goes. A home that has no link to the other voters hears more: who is lost, and
-        whose vote came last at each token."""
+        """An own verdict, and to whom it goes. The home alone hears its tail. One that has no link to the other voters
+        hears more: who is lost, and whose vote came last at each token."""
         home, index = self.toward_home, self.topology.index
-        if home is None or not self.is_between(self.party):
-            return [(self.verdicts_go_to, verdict)]
-        tail = Tail(
-            logprobs=verdict.logprobs,
-            lost=tuple(sorted(map(index, lost))),
-            last_voters=tuple(index(name or self.party) for name in last_voters),
-        )
         others = [peer for peer in self.verdicts_go_to if peer != home]
-        return [(others, replace(verdict, tail=())), ((home,), replace(verdict, tail=(tail,)))]
+        addressed: list[tuple[Sequence[str], Verdict]] = [(others, replace(verdict, tail=()))]
+        if home is not None and not self.is_between(self.party):
+            addressed.append((self.verdicts_go_to, verdict.for_home()))
+        elif home is not None:
+            names = [index(name or self.party) for name in last_voters]
+            addressed.append(((home,), verdict.for_home(sorted(map(index, lost)), names)))
+        return addressed
 
     def last_voter(self, verdict: Verdict, step: int) -> str | None:
         """The party whose vote on the token of this step came last, where a verdict from elsewhere says so."""
@@ -330,8 +327,7 @@ class Routes:
             )
         for tail in verdict.tail:
             self._check_told(source, tail, len(verdict.tokens) if has_others else 0)
-            if tail.logprobs or not has_others:
-                self._check_logprobs(source, tail.logprobs, len(verdict.tokens))
+            self.rules.check_tail(source, tail, len(verdict.tokens), must_name=not has_others)
 
     def _check_told(self, source: str, tail: Tail, num_tokens: int) -> None:
         """Check a decider's details on parties behind it. num_tokens: the tokens that they are on."""
@@ -355,23 +351,6 @@ class Routes:
                 f"{source} sent word of party {party}, which is none behind it; check its settings."
             )
 
-    def _check_logprobs(self, source: str, logprobs: Sequence[Logprobs], num_tokens: int) -> None:
-        num_top = self.spec.num_logprobs
-        if num_top is None or not self.rules.tells_logprobs:
-            raise ProtocolError(
-                f"{source} sent log probabilities, which this query does not ask of it; check its version."
-            )
-        if len(logprobs) != num_tokens:
-            raise ProtocolError(
-                f"{source} sent log probabilities of {len(logprobs)} tokens in a verdict of {num_tokens}; check its "
-                "version."
-            )
-        if not all(_is_possible(known, num_top, self.spec.vocab_size) for known in logprobs):
-            raise ProtocolError(
-                f"{source} sent log probabilities that no distribution has, or more than {num_top} of a step; "
-                "check its version."
-            )
-
     def _check_resync(self, source: str, resync: Resync) -> None:
         most = max(self.spec.sampling.max_new_tokens, len(self.spec.committed))
         if len(resync.tokens) > most:
@@ -388,13 +367,3 @@ class Routes:
                 f"{source} hands over to party {party}, which does not decide in mode {self.rules.name}; "
                 "check its settings."
             )
-
-
-def _is_possible(known: Logprobs, num_top: int, vocab_size: int) -> bool:
-    """Whether some distribution over the vocabulary has these, which are at most so many."""
-    ids, values = known.top_ids, (known.logprob, *known.top_logprobs)
-    if not len(set(ids)) == len(ids) == len(known.top_logprobs) <= num_top:
-        return False
-    if any(index >= vocab_size for index in ids) or not all(-inf < value <= TOLERANCE for value in values):
-        return False
-    return fsum(map(exp, known.top_logprobs)) <= 1.0 + len(values) * TOLERANCE

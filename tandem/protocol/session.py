@@ -454,7 +454,7 @@ class Session:
         if not result.tokens:
             return self._ask_for_more(result, now_s)
         num_tokens = count_to_end(self.prefix, result.tokens, self._check_stop)
-        verdict = self.log.make_verdict(result, num_tokens, is_home=self.routes.is_home)
+        verdict = self.log.make_verdict(result, num_tokens)
         if self.spec.rules.has_race_lists and len(result.voters) > 1:
             self.report.count_certified(num_tokens, is_escalated=self.race_votes.has_asked(result.digest))
         last_voters = self.ballots.find_last_voters(self.prefix, verdict.tokens, self.voters)
@@ -487,7 +487,6 @@ class Session:
         drafts, voters = self.ballots.drafts_on(digest), self.voters
         shares = self.ballots.shares_on(digest, voters, self.spec.max_peer_share, is_own=result is not None)
         last_voter = self.routes.last_voter(verdict, step) or self.ballots.find_last_voter(digest, voters)
-        logprobs = verdict.logprobs if result is None else result.logprobs
         self.log.append(verdict, position, now_s)
         self.ballots.advance(self.prefix)
         for peer in self.peers.values():
@@ -505,7 +504,6 @@ class Session:
             shares=shares,
             committed_s=now_s - self.log.opened_s,
             last_voter=last_voter,
-            logprobs=logprobs[position] if position < len(logprobs) else None,
         )
         sends += self._show(now_s)
         if position + 1 < len(verdict.tokens):

@@ -13,14 +13,14 @@ import numpy as np
 
 from tandem.codecs import RaceLists, StatelessCodec, TopK, TopP
 from tandem.codecs.race_lists import read_vote
-from tandem.codecs.token import TargetLogprobs, read_token, write_token
+from tandem.codecs.token import read_token, write_token
 from tandem.config.schema import DevicesConfig
 from tandem.errors import ProtocolError
 from tandem.joining.about import read_about
 from tandem.joining.devices import Device
 from tandem.joining.handshakes import CloudHandshake, DeviceHandshake
 from tandem.joining.join_link import JoinLink
-from tandem.messages import PROTOCOL_VERSION, Open, decode, decode_link
+from tandem.messages import PROTOCOL_VERSION, Logprobs, Open, decode, decode_link
 from tandem.modes.spec import SessionSpec
 from tandem.papers.lattice import Lattice
 from tandem.papers.sqs import KSqs
@@ -128,7 +128,8 @@ def seeds(frames: Sequence[bytes]) -> list[bytes]:
         *(bytes([0]) + frame for frame in frames),
         *(bytes([1, 7]) + join_frames(list(frames[start : start + 4])) for start in range(0, len(frames), 4)),
         *(bytes([2, place]) + codec.encode(LAW) for place, codec in enumerate((*CODECS, RaceLists()))),
-        bytes([2, len(CODECS) + 1]) + write_token(300, TargetLogprobs(-0.5, ((300, -0.5), (7, -2.0)))),
+        bytes([2, len(CODECS) + 1])
+        + write_token(300, Logprobs(logprob=-0.5, top_ids=(300, 7), top_logprobs=(-0.5, -2.0))),
         bytes([3]) + hello,
         bytes([4]) + welcome,
         bytes([4]) + refusal,

@@ -399,9 +399,11 @@ class VirtualRun:
         token = self._drafter.draw(payload, seed=self.spec.seed, step=step, party=party)  # type: ignore[arg-type]
         if not sends_tokens:
             return token, payload
-        known = self.spec.num_logprobs if rules.names_logprobs(party) else None
+        num_top = rules.num_named(party)
         named = (
-            None if known is None else log_probabilities(self._codec_of_votes.decode(payload), token, known)
+            None
+            if num_top is None
+            else log_probabilities(self._codec_of_votes.decode(payload), token, num_top)
         )
         return token, write_token(token, named)
 

@@ -227,7 +227,7 @@ def test_log_probabilities_at_a_worker_come_from_the_server(config: Config) -> N
     known = {"race_depth": 8, "vocab_size": 100}
     loaded = {party: values | known for party, values in described(config).items()}
     spec = build_spec(config, loaded, "Why?", home="alice", num_logprobs=2)
-    assert [party for party in spec.parties if spec.rules.names_logprobs(party)] == [SERVER, "alice"]
+    assert [party for party in spec.parties if spec.rules.num_named(party) is not None] == [SERVER, "alice"]
     assert all(spec.rules.sends_whole_votes(worker) for worker in ("alice", "bob"))
 
 

@@ -119,7 +119,7 @@ def test_a_voter_names_its_whole_distribution_where_it_is_asked(temperature: flo
     sampling = SamplingParams(temperature=temperature, top_k=9)
     for kind in (TokenVoter, TokenDrafter):
         silent, asked = (
-            kind(CODEC, sampling, "coupled", 24, sends_drafts=False, num_logprobs=number)
+            kind(CODEC, sampling, "coupled", 24, sends_drafts=False, num_named=number)
             for number in (None, 24)
         )
         for seed in range(20):
@@ -131,9 +131,10 @@ def test_a_voter_names_its_whole_distribution_where_it_is_asked(temperature: flo
             token, known = read_named_token(other.payload, 24)
             assert token == one.token == other.token
             assert known is not None
-            assert dict(known.top) == {place: math.log(p) for place, p in enumerate(other.dense) if p}
-            assert known.token == dict(known.top)[token]
-            assert len(known.top) == 9
+            top = dict(zip(known.top_ids, known.top_logprobs, strict=True))
+            assert top == {place: math.log(p) for place, p in enumerate(other.dense) if p}
+            assert known.logprob == top[token]
+            assert len(top) == 9
 
 
 # ---- The party's distribution and row weights against slow oracles in exact or plain arithmetic ------

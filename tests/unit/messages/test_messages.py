@@ -98,7 +98,7 @@ PARTS: dict[tuple[type[Any], str], type[Any]] = {
     (Observations, "steps"): Observation,
     (Rounds, "rounds"): Round,
     (RoundProfile, "rounds"): Round,
-    (VerifyResult, "logprobs"): Logprobs,
+    (VerifyResult, "tail"): Tail,
     (Tail, "logprobs"): Logprobs,
     (Verdict, "tail"): Tail,
 }

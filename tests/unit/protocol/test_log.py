@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tandem.messages import LinkFrame, Logprobs, Verdict, VerifyResult, decode_link, encode
+from tandem.messages import LinkFrame, Logprobs, Tail, Verdict, VerifyResult, decode_link, encode
 from tandem.protocol.log import MAX_VERDICT_TOKENS, Log, join_verdicts
 from tandem_lab.simulation.specs import make_spec
 
@@ -23,16 +25,17 @@ def logprobs(first: int, size: int) -> tuple[Logprobs, ...]:
     return tuple(Logprobs(logprob=-step, top_ids=(step,), top_logprobs=(-step,)) for step in steps)
 
 
-def verdicts(counts: list[tuple[int, int]], *, is_home: bool = True) -> list[Verdict]:
-    """is_home: of the query; else they come with log probabilities."""
+def verdicts(counts: list[tuple[int, int]], *, has_tails: bool = False) -> list[Verdict]:
+    """As they go to the home. has_tails: with log probabilities."""
     made: list[Verdict] = []
     step = 0
     for size, accepted in counts:
         result = VerifyResult(
             session=1, view=0, digest=bytes(8), step=step, voters=(1,), tokens=tuple(range(step, step + size)),
-            accepted=(min(accepted, size),), acceptance=(0.0,), next_decider=1, logprobs=logprobs(step, size),
+            accepted=(min(accepted, size),), acceptance=(0.0,), next_decider=1,
+            tail=(Tail(logprobs=logprobs(step, size)),) * has_tails,
         )  # fmt: skip
-        made.append(log().make_verdict(result, size, is_home=is_home))
+        made.append(log().make_verdict(result, size).for_home())
         step += size
     return made
 
@@ -44,10 +47,12 @@ def tokens_of(verdict: Verdict) -> list[tuple[int, int, tuple[bool, ...]]]:
 
 
 @given(COUNTS, st.booleans())
-def test_joined_verdicts_say_what_they_said_one_by_one(counts: list[tuple[int, int]], is_home: bool) -> None:
-    apart = verdicts(counts, is_home=is_home)
+def test_joined_verdicts_say_what_they_said_one_by_one(
+    counts: list[tuple[int, int]], has_tails: bool
+) -> None:
+    apart = verdicts(counts, has_tails=has_tails)
     joined = join_verdicts(apart)
-    assert joined.logprobs == (() if is_home else logprobs(0, len(joined.tokens)))
+    assert joined.logprobs == (logprobs(0, len(joined.tokens)) if has_tails else ())
     assert len(joined.tokens) <= MAX_VERDICT_TOKENS
     assert tokens_of(joined) == [token for verdict in apart for token in tokens_of(verdict)]
     frame = LinkFrame(
@@ -61,7 +66,7 @@ def test_of_a_verdict_that_began_before_only_the_rest_counts(
     counts: list[tuple[int, int]], data: st.DataObject
 ) -> None:
     """Verdicts that were sent again, joined in another way."""
-    joined = join_verdicts(verdicts(counts, is_home=False))
+    joined = join_verdicts(verdicts(counts, has_tails=True))
     num_known = data.draw(st.integers(0, len(joined.tokens) - 1))
     own = log()
     for position in range(num_known):
@@ -75,5 +80,6 @@ def test_of_a_verdict_that_began_before_only_the_rest_counts(
 
 def test_log_probabilities_of_some_tokens_are_those_of_none() -> None:
     """A receiver could not tell which ones they are."""
-    named, plain = verdicts([(2, 1)], is_home=False), verdicts([(2, 1), (1, 0)])[1:]
-    assert type(join_verdicts([*named, *plain])) is Verdict
+    named, plain = verdicts([(2, 1)], has_tails=True), verdicts([(2, 1), (1, 0)])[1:]
+    assert join_verdicts([*named, *plain]).tail == ()
+    assert replace(named[0], tail=(named[0].tail[0].cut(1),)).for_home().tail == ()

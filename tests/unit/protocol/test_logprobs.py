@@ -160,9 +160,14 @@ def test_an_only_voter_names_them_whatever_the_placement() -> None:
     for only, names in {None: (True, True), "device": (True, False), "cloud": (False, True)}.items():
         spec = make_spec(0, mode="speculative", placement="cloud", only=only)
         spec.rules.check_logprobs()
-        assert tuple(party in spec.parties and spec.rules.names_logprobs(party) for party in PARTIES) == names
+        assert (
+            tuple(party in spec.parties and spec.rules.num_named(party) is not None for party in PARTIES)
+            == names
+        )
     federated = make_spec(0, mode="federated", workers=("alice", "bob"), weights=(0.5, 0.5))
-    assert [party for party in federated.parties if federated.rules.names_logprobs(party)] == [federated.home]
+    assert [party for party in federated.parties if federated.rules.num_named(party) is not None] == [
+        federated.home
+    ]
 
 
 def test_a_device_whose_distributions_travel_names_what_it_drew_from_without_the_cloud() -> None:
@@ -178,7 +183,7 @@ def test_a_device_whose_distributions_travel_names_what_it_drew_from_without_the
         payloads=(codec.encode(dense),), log_weights=(),
     )  # fmt: skip
     result = AggregatorSession(spec, Party.DEVICE, codec).decide(ballot)
-    (known,) = result.logprobs
+    ((known,),) = (tail.logprobs for tail in result.tail)
     assert result.tokens == (token,)
     assert known.logprob == math.log(drawn_from.probability(token))
     assert sorted(known.top_ids) == drawn_from.ids.tolist()

@@ -63,7 +63,7 @@ def decided(server: CoordinatorTable, now_s: float, *, voters: tuple[int, ...] =
     """The server's aggregator decides the first token."""
     result = VerifyResult(
         session=1, view=0, digest=START, step=0, voters=voters, tokens=(7,), accepted=(0,), acceptance=(0.0,),
-        next_decider=0, logprobs=(KNOWN,),
+        next_decider=0, tail=(Tail(logprobs=(KNOWN,)),),
     )  # fmt: skip
     return server.receive(result, now_s)
 

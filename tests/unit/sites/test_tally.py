@@ -66,7 +66,7 @@ def test_the_kinds_add_up_to_what_the_link_counts(
 
 
 def test_log_probabilities_are_a_kind_of_their_own() -> None:
-    """Of a party that decides: the numbers, and the ids of tokens that may never be committed."""
+    """Of a party that decides, with the ids of tokens that may never be committed."""
     known = Logprobs(logprob=-0.5, top_ids=(7, 300), top_logprobs=(-0.5, -2.0))
     tail = Tail(logprobs=(known, known))
     body = Verdict(step=0, tokens=(7, 7), accepted=(3,), acceptance=(), next_decider=1, tail=(tail,))
@@ -77,7 +77,7 @@ def test_log_probabilities_are_a_kind_of_their_own() -> None:
     tally.add(frame, encode(frame))
     assert (tally.counts["log probabilities"], tally.num_bytes["log probabilities"]) == (
         2,
-        2 * (3 * 8 + 1 + 2),
+        2 * len(encode(known)),
     )
     assert (tally.counts["committed tokens"], tally.num_bytes["committed tokens"]) == (2, 2)
     assert tally.total_bytes == len(join_frames([encode(frame)]))

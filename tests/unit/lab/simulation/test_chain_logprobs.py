@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tandem.events import TokenEvent
-from tandem.messages import LinkBody, LinkFrame, Verdict
+from tandem.messages import LinkBody, LinkFrame, Tail, Verdict
 from tandem.modes import reference
 from tandem.protocol import log, send_window
 from tandem_lab.simulation import virtual
@@ -128,7 +128,7 @@ def test_joined_verdicts_hold_those_of_all_their_tokens(monkeypatch: pytest.Monk
 def forgetful_join(several: Sequence[Verdict]) -> Verdict:
     """Mutant: of verdicts that are joined, the last one's log probabilities for all."""
     joined, last = log.join_verdicts(several), several[-1]
-    return log.with_logprobs(joined, last.logprobs[-1:] * len(joined.tokens))
+    return replace(joined, tail=(Tail(logprobs=last.logprobs[-1:] * len(joined.tokens)),))
 
 
 def test_a_join_that_confuses_tokens_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
