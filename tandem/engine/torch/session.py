@@ -22,6 +22,35 @@ from tandem.engine.torch.batch import MAX_TOKENS, BatchModel, Piece, Preemptible
 from tandem.engine.torch.kv import DocumentCache
 
 
+class QuestionScores:
+    """The likelihood of the last tokens of each prompt, added up as passes reach them."""
+
+    def __init__(self, prompts: Sequence[Sequence[int]], num_scored: int) -> None:
+        """prompts: [rows] of tokens. num_scored: of each the last ones, of which the first is given."""
+        self.num_scored = num_scored
+        self._prompts = prompts
+        self._next = [len(prompt) - num_scored for prompt in prompts]  # column that tells of the next
+        self._totals = [0.0] * len(prompts)
+
+    @property
+    def likelihoods(self) -> tuple[float, ...]:
+        """The `question_likelihood` of each row, once computed."""
+        return tuple(question_likelihood(total, self.num_scored - 1) for total in self._totals)
+
+    def add(self, row: int, first: int, logits: torch.Tensor) -> None:
+        """Add what columns from `first` on tell of the prompt's next tokens. logits: [columns, vocab]."""
+        prompt, start = self._prompts[row], self._next[row]
+        stop = min(len(prompt) - 1, first + len(logits))
+        if not self.num_scored or not first <= start < stop:
+            return
+        following = torch.tensor(prompt[start + 1 : stop + 1], device=logits.device)
+        # Normalised row by row, so that the bits are the same however columns are grouped.
+        probabilities = torch.softmax(logits[start - first : stop - first], dim=-1)
+        for value in log_evidence(probabilities.gather(1, following[:, None])[:, 0].tolist()):
+            self._totals[row] += value
+        self._next[row] = stop
+
+
 class Session:
     """The rows of one prompt. Nothing is computed before the first pass."""
 
@@ -41,9 +70,8 @@ class Session:
         """
         self._caches, self._vocab_size, self._device = caches, vocab_size, device
         self._turns = turns
-        self._documents = [row.document for row in rows]
+        self._rows = rows
         self._prompts = [list(row.tokens) for row in rows]
-        self._is_stored = [row.is_stored for row in rows]
         self._cache = RowCache(len(self._prompts), max(map(len, self._prompts)) + num_new_tokens)
         self._lengths: list[int] | None = (
             None  # [rows]: columns that are cached; None: documents not yet looked up
@@ -51,16 +79,12 @@ class Session:
         self._unsaved: set[int] = set()  # rows whose document is computed and not yet kept
         self._tokens: tuple[int, ...] = ()  # of the answer; those that are cached come first
         self._logits = torch.empty(0)  # [rows, wanted, vocab], filled by passes
-        self._num_scored = num_scored
-        self._next_scored = [
-            len(prompt) - num_scored for prompt in self._prompts
-        ]  # column that tells of the next
-        self._likelihoods = [0.0] * len(self._prompts)
+        self._scores = QuestionScores(self._prompts, num_scored)
 
     @property
     def likelihoods(self) -> tuple[float, ...]:
         """The `question_likelihood` of each row, from the last `num_scored` - 1 tokens of its prompt, once computed."""
-        return tuple(question_likelihood(total, self._num_scored - 1) for total in self._likelihoods)
+        return self._scores.likelihoods
 
     @property
     def cache(self) -> RowCache:
@@ -75,7 +99,7 @@ class Session:
     @property
     def computed(self) -> Rows:
         """Tokens of each row whose keys and values are cached."""
-        return tuple(tuple(self._row(row, 0, length)) for row, length in enumerate(self._lengths or ()))
+        return tuple(tuple(self._tokens_of(row, 0, length)) for row, length in enumerate(self._lengths or ()))
 
     def crop(self, num_tokens: int) -> None:
         """Forget all but the first `num_tokens` of the answer."""
@@ -124,8 +148,8 @@ class Session:
             if piece.num_logits and at > 0:
                 num_kept = min(at, piece.num_logits)
                 self._logits[row, at - num_kept : at] = computed[piece.num_logits - num_kept :]
-            self._score(row, end - piece.num_logits, computed)
-            if row in self._unsaved and end >= len(self._documents[row]):
+            self._scores.add(row, end - piece.num_logits, computed)
+            if row in self._unsaved and end >= len(self._rows[row].document):
                 self._save(row)
 
     @property
@@ -136,30 +160,21 @@ class Session:
     def _piece(self, rows: Sequence[int], count: int, num_pending: int) -> Piece:
         assert self._lengths is not None
         starts = [self._lengths[row] for row in rows]
-        tokens = [self._row(row, start, start + count) for row, start in zip(rows, starts, strict=True)]
+        tokens = [self._tokens_of(row, start, start + count) for row, start in zip(rows, starts, strict=True)]
         left = num_pending - count
-        wanted = max(self._logits.shape[1], 0 if self._tokens else self._num_scored)
-        num_logits = min(count, max(0, wanted - left))
+        num_logits = min(count, max(0, self._num_wanted - left))
         return Piece(self._cache, rows[0], starts, tokens, num_logits)
 
-    def _row(self, row: int, start: int, end: int) -> list[int]:
+    @property
+    def _num_wanted(self) -> int:
+        """The last columns whose logits are of use."""
+        return max(self._logits.shape[1], 0 if self._tokens else self._scores.num_scored)
+
+    def _tokens_of(self, row: int, start: int, end: int) -> list[int]:
         """Tokens of a row from column `start` on."""
         prompt = self._prompts[row]
         answer = self._tokens[max(0, start - len(prompt)) : max(0, end - len(prompt))]
         return [*prompt[start:end], *answer]
-
-    def _score(self, row: int, first: int, logits: torch.Tensor) -> None:
-        """Add what columns from `first` on tell of the prompt's next tokens. logits: [columns, vocab]."""
-        prompt, start = self._prompts[row], self._next_scored[row]
-        stop = min(len(prompt) - 1, first + len(logits))
-        if not self._num_scored or not first <= start < stop:
-            return
-        following = torch.tensor(prompt[start + 1 : stop + 1], device=logits.device)
-        # Normalised row by row, so that the bits are the same however columns are grouped.
-        probabilities = torch.softmax(logits[start - first : stop - first], dim=-1)
-        for value in log_evidence(probabilities.gather(1, following[:, None])[:, 0].tolist()):
-            self._likelihoods[row] += value
-        self._next_scored[row] = stop
 
     def _shorten(self, num_logits: int) -> None:
         """Keep what the present tokens need, without the columns whose logits are wanted."""
@@ -169,8 +184,8 @@ class Session:
 
     def _look_up(self) -> list[int]:
         if self._lengths is None:
-            self._lengths = [self._load(row, tokens) for row, tokens in enumerate(self._documents)]
-            self._shorten(max(self._logits.shape[1], 0 if self._tokens else self._num_scored))
+            self._lengths = [self._load(number, row.document) for number, row in enumerate(self._rows)]
+            self._shorten(self._num_wanted)
         return self._lengths
 
     def _load(self, row: int, tokens: tuple[int, ...]) -> int:
@@ -191,8 +206,8 @@ class Session:
 
     def _save(self, row: int) -> None:
         self._unsaved.remove(row)
-        tokens = self._documents[row]
-        self._caches.keep(tokens, lambda: self._cache.save(row, len(tokens)), is_stored=self._is_stored[row])
+        tokens, is_stored = self._rows[row].document, self._rows[row].is_stored
+        self._caches.keep(tokens, lambda: self._cache.save(row, len(tokens)), is_stored=is_stored)
 
 
 def compute(model: BatchModel, sessions: Sequence[Session], is_stale: IsStale | None = None) -> None:
@@ -247,24 +262,24 @@ class GrowingSession:
         self._model = model
         self._vocab_size = vocab_size
         self._caches = caches
-        self._documents, self._tails = [row.document for row in rows], [list(row.rest) for row in rows]
-        self._width = max(len(tokens) for tokens in self._documents)  # of the documents part
-        self._is_stored = [row.is_stored for row in rows]
-        self._num_scored = num_scored
-        self.likelihoods: tuple[float, ...] = (0.0,) * len(self._documents)  # as of `Session`
-        self._pads = [self._width - len(tokens) for tokens in self._documents]
+        self._rows = rows
+        self._scores = QuestionScores([row.tokens for row in rows], num_scored)
         self._ready: list[DocumentCache | None] = []  # of the first rows until all are there; None: no tokens
         self._cache = DynamicCache()
-        self._mask = self._first_mask()  # [rows, capacity], grown as needed
-        self._num_cached = 0  # columns that every layer holds
+        self.num_cached = 0  # columns that every layer holds between two calls
         self._fed: list[int] = []  # the tokens after the query that these columns hold
         self._prompt_logits: torch.Tensor | None = None  # [rows, vocab]
         self._last_logits: torch.Tensor | None = None  # those after `_fed`, if known
 
     @property
-    def num_cached(self) -> int:
-        """Columns that every layer of the cache holds between two calls."""
-        return self._num_cached
+    def likelihoods(self) -> tuple[float, ...]:
+        """As of `Session`."""
+        return self._scores.likelihoods
+
+    @property
+    def _width(self) -> int:
+        """Columns of the documents part."""
+        return max(len(row.document) for row in self._rows)
 
     @property
     def layers(self) -> list[Any]:
@@ -292,83 +307,67 @@ class GrowingSession:
 
     def _prefill(self, is_stale: IsStale | None) -> torch.Tensor:
         """The cache of the prompt in two parts: the documents (a function of each alone), then the query."""
+        num_scored = self._scores.num_scored
         if self._prompt_logits is None:
-            if self._num_cached < self._width:
+            if self.num_cached < self._width:
                 self._prefill_documents(is_stale)
-            logits = self._forward(self._tails, is_stale, max(1, self._num_scored))
+            logits = self._forward([list(row.rest) for row in self._rows], is_stale, max(1, num_scored))
             self._prompt_logits = logits[:, -1]
-            if self._num_scored:
-                self.likelihoods = self._score(logits[:, :-1])
+            for number, row in enumerate(self._rows):
+                self._scores.add(number, len(row.tokens) - num_scored, logits[number])
         return self._prompt_logits
-
-    def _score(self, logits: torch.Tensor) -> tuple[float, ...]:
-        """Log probability of the last tokens of the tails. logits: [rows, scored - 1, vocab], before each."""
-        following = torch.tensor([tail[len(tail) - logits.shape[1] :] for tail in self._tails])
-        chosen = torch.softmax(logits, dim=-1).gather(2, following.to(logits.device)[:, :, None])[:, :, 0]
-        num_tokens = logits.shape[1]
-        return tuple(question_likelihood(sum(log_evidence(row)), num_tokens) for row in chosen.tolist())
 
     def _prefill_documents(self, is_stale: IsStale | None) -> None:
         """Whole documents that a preempted call computed are kept for the next."""
-        for row in range(len(self._ready), len(self._documents)):
-            tokens, is_stored = self._documents[row], self._is_stored[row]
-            self._ready.append(self._get(tokens, is_stale, is_stored=is_stored) if tokens else None)
+        for row in self._rows[len(self._ready) :]:
+            self._ready.append(self._get(row, is_stale) if row.document else None)
         self._cache = stack_rows(self._ready, self._width, self._model.device)
-        self._num_cached = self._width
+        self.num_cached = self._width
         self._ready = []
 
-    def _get(self, tokens: Sequence[int], is_stale: IsStale | None, *, is_stored: bool) -> DocumentCache:
-        cache = self._caches.find(tokens)
+    def _get(self, row: Row, is_stale: IsStale | None) -> DocumentCache:
+        cache = self._caches.find(row.document)
         if cache is None:
-            cache = computed = compute_document(self._model, tokens, is_stale)
-            self._caches.keep(tokens, lambda: computed, is_stored=is_stored)
+            cache = computed = compute_document(self._model, row.document, is_stale)
+            self._caches.keep(row.document, lambda: computed, is_stored=row.is_stored)
         return cache
 
     def _feed(self, token: int, is_stale: IsStale | None) -> None:
-        self._last_logits = self._forward([[token]] * len(self._pads), is_stale)[:, -1]
+        self._last_logits = self._forward([[token]] * len(self._rows), is_stale)[:, -1]
         self._fed.append(token)
 
     def _rollback(self, num_tokens: int) -> None:
         """Forget all but the first `num_tokens` fed."""
-        self._num_cached -= len(self._fed) - num_tokens
+        self.num_cached -= len(self._fed) - num_tokens
         del self._fed[num_tokens:]
         self._last_logits = None
         self._crop()
 
     def _forward(self, rows: list[list[int]], is_stale: IsStale | None, num_logits: int = 1) -> torch.Tensor:
         """Logits [rows, num_logits, vocab] float32 after the last tokens of each row."""
-        start, end = self._num_cached, self._num_cached + len(rows[0])
+        start, end = self.num_cached, self.num_cached + len(rows[0])
         device = self._model.device
-        columns = torch.arange(start, end, device=device)
-        pads = torch.tensor(self._pads, device=device)
-        positions = (columns[None, :] - pads[:, None]).clamp_(min=0)  # [rows, new]
+        pads = [self._width - len(row.document) for row in self._rows]
+        places = (
+            torch.arange(end, device=device)[None, :] - torch.tensor(pads, device=device)[:, None]
+        )  # [rows, end]
+        mask, positions = (places >= 0).long(), places[:, start:].clamp(min=0)
         ids = torch.tensor(rows, device=device)
         try:
-            logits = self._model(ids, self._mask_until(end), positions, self._cache, is_stale, num_logits)
+            logits = self._model(ids, mask, positions, self._cache, is_stale, num_logits)
         except BaseException:  # Preempted, or an interruption: some layers hold more than others
             self._crop()
             raise
-        self._num_cached = end
+        self.num_cached = end
         return logits[:, :, : self._vocab_size].float()
 
     def _crop(self) -> None:
-        """Cut every layer to `_num_cached` columns; `crop` takes minus the number of columns to remove."""
+        """Cut every layer to `num_cached` columns; `crop` takes minus the number of columns to remove."""
         layers: list[Any] = self._cache.layers
         for layer in layers:
-            excess = layer.get_seq_length() - self._num_cached
+            excess = layer.get_seq_length() - self.num_cached
             if excess > 0:
                 layer.crop(-excess)
-
-    def _first_mask(self) -> torch.Tensor:
-        mask = torch.ones(len(self._pads), self._width + len(self._tails[0]) + 64, dtype=torch.long)
-        for row, pad in enumerate(self._pads):
-            mask[row, :pad] = 0
-        return mask.to(self._model.device)
-
-    def _mask_until(self, end: int) -> torch.Tensor:
-        if end > self._mask.shape[1]:
-            self._mask = torch.cat([self._mask, torch.ones_like(self._mask)], dim=1)
-        return self._mask[:, :end]
 
 
 def stack_rows(rows: Sequence[DocumentCache | None], num_columns: int, device: torch.device) -> DynamicCache:
