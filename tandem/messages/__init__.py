@@ -496,10 +496,10 @@ class Estimate(Message):
 class Round(Message):
     """The outcome of one proposal, or the decider's time for a token without one. Part of `Rounds`."""
 
-    length: Varint  # tokens that were proposed; 0: none
-    num_accepted: Varint  # those before the first rejected one
-    draft_us: Varint  # time of the drafter's passes, microseconds
-    num_bytes: Varint  # of the proposed tokens as they are sent, without the frame
+    length: Varint = 0  # tokens that were proposed; 0: none
+    num_accepted: Varint = 0  # those before the first rejected one
+    draft_us: Varint = 0  # time of the drafter's passes, microseconds
+    num_bytes: Varint = 0  # of the proposed tokens as they are sent, without the frame
     waited_s: Float64  # until the verdict; nan: not measured
     rtt_s: Float64  # the last round trip; nan: not measured yet
     bytes_per_s: Float64  # of the link towards the peer; nan: not measured yet, inf: too much to measure
@@ -515,17 +515,13 @@ class Rounds(Message):
 
 @registry.message(86)
 class RoundProfile(Message):
-    """The profiler's estimates of proposals; times are nan where nothing is known. Profiler -> own scheduler."""
+    """The profiler's estimates of proposals; costs are nan where nothing is known. Profiler -> own scheduler."""
 
     session: UInt32
     rounds: Annotated[tuple[Any, ...], sequence(registry.nested(Round))]  # those since the last profile
     rates: Float64s  # of acceptance, by position in a proposal, as many as its longest has tokens
     error: Float64  # standard error of them
-    fixed_s: Float64  # of a round, whatever it proposes
-    token_s: Float64  # of each proposed token
-    alone_s: Float64  # of a token that the decider commits without a proposal
-    draft_s: Float64  # of token_s, to draft it, where the drafter does not wait for verdicts; nan: it waits
-    pass_s: Float64  # of fixed_s, the decider's pass, where the drafter does not wait
+    costs: Float64s  # the fields of `RoundCosts`, seconds
 
 
 def encode(message: Any) -> bytes:

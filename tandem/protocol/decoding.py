@@ -375,8 +375,7 @@ class DecodingSession(ABC):
             prefill_us=prefill_us,
             notes=(*self._notes_on_filter(self._retrieved), *notes),
         )
-        # A restarted decoder, or a cloud that joins late, begins in the middle of an answer.
-        return [Send("draft_queue", self._ready)]
+        return [Send("draft_queue", self._ready), *self._extend()]
 
     def _weigh_rows(self, question: Sequence[float]) -> DocumentWeights:
         """The rule by which the rows weigh. Evidence is left out where it cannot change the target: with one row, and
@@ -635,16 +634,6 @@ class DraftingSession(DecodingSession):
         return [*sends, *self._propose(), *self._ask()]
 
     # ---- changes -------------------------------------------------------------------------------------------------
-
-    def finish_prefill(
-        self,
-        prefill_us: int,
-        notes: tuple[str, ...],
-        rows: Sequence[int] | None = None,
-        question: Sequence[float] = (),
-    ) -> list[Send]:
-        """As the base class."""
-        return [*super().finish_prefill(prefill_us, notes, rows, question), *self._ask()]
 
     def _on_order(self, message: Any) -> list[Send]:
         match message:

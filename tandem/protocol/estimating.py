@@ -10,6 +10,7 @@ other party aggregates.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import astuple
 from math import isfinite, isnan
 from typing import Any
 
@@ -164,8 +165,7 @@ class RoundProfilingSession:
 
     def begin(self) -> list[Send]:
         """Start from the estimates of earlier queries, if there were any."""
-        profile = self.profile()
-        return [] if isnan(profile.fixed_s) else [Send("scheduler", profile)]
+        return [] if isnan(self._estimator.costs.fixed_s) else [Send("scheduler", self.profile())]
 
     def observe(self, *rounds: Round) -> list[Send]:
         """Take in rounds."""
@@ -175,17 +175,13 @@ class RoundProfilingSession:
 
     def profile(self, *rounds: Round) -> RoundProfile:
         """The present estimates. rounds: taken in since the last profile."""
-        acceptance, costs = self._estimator.acceptance, self._estimator.costs
+        acceptance = self._estimator.acceptance
         return RoundProfile(
             session=self.spec.session,
             rounds=rounds,
             rates=acceptance.rates,
             error=acceptance.error,
-            fixed_s=costs.fixed_s,
-            token_s=costs.token_s,
-            alone_s=costs.alone_s,
-            draft_s=costs.draft_s,
-            pass_s=costs.pass_s,
+            costs=astuple(self._estimator.costs),
         )
 
 
@@ -211,15 +207,9 @@ class LengthSession:
         """
         for observed in profile.rounds:
             self._policy.observe(observed.length, observed.num_accepted)
-        if isnan(profile.fixed_s):
+        costs = RoundCosts(*profile.costs)
+        if isnan(costs.fixed_s):
             return []
-        costs = RoundCosts(
-            fixed_s=profile.fixed_s,
-            token_s=profile.token_s,
-            alone_s=profile.alone_s,
-            draft_s=profile.draft_s,
-            pass_s=profile.pass_s,
-        )
         chosen = self._policy.choose(profile.rates, costs, profile.error)
         length = max(0, min(int(chosen), self.spec.rules.longest_proposal))
         return [Send("decoder", ProposalLength(session=self.spec.session, length=length))]

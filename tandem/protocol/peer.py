@@ -223,19 +223,6 @@ class Claims:
         self._answer = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PeerStatistics:
-    """A peer as it stands."""
-
-    view: int
-    num_committed: int  # steps that it is known to have committed
-    num_unacknowledged: int  # bodies that are kept for it
-    num_resent_frames: int
-    rtt_s: float  # the last sample; nan: none yet
-    is_lost: bool
-    is_finished: bool
-
-
 class Peer:
     """One peer within a session.
 
@@ -269,18 +256,6 @@ class Peer:
     def has_spoken(self) -> bool:
         """Whether any frame of the peer has arrived in this session."""
         return self.seen_view >= 0
-
-    def statistics(self) -> PeerStatistics:
-        """How it stands now."""
-        return PeerStatistics(
-            view=self.view,
-            num_committed=self.num_committed,
-            num_unacknowledged=len(self.deliveries),
-            num_resent_frames=self.deliveries.num_resent,
-            rtt_s=self.round_trips.rtt_s,
-            is_lost=self.is_lost,
-            is_finished=self.is_finished,
-        )
 
     # ---- sending -----------------------------------------------------------------------------------------------
 

@@ -16,7 +16,6 @@ from tandem.events import (
     EstimateEvent,
     Event,
     PeerEvent,
-    PlacementEvent,
     ProvisionalEvent,
     RetractEvent,
     SessionStatistics,
@@ -111,10 +110,6 @@ class Reporter:
             return []
         return [Send("client", ClientEvent(self._spec.session, event)) for event in events]
 
-    def emit_placement(self, step: int, decider: str) -> list[Send]:
-        """Another party decides from this step on."""
-        return self.emit(PlacementEvent(step=step, aggregator=decider))
-
     def repeat(self, tokens: Sequence[int], decider: str) -> list[Send]:
         """Tokens that an earlier run of the query committed, of which nothing else is known. decider: of this run."""
         sends = []
@@ -126,7 +121,7 @@ class Reporter:
     # ---- documents ---------------------------------------------------------------------------------------------
 
     def note_sources(self, ready: DecoderReady) -> Sources | None:
-        """This party's documents, for the client at the peer; None: they were noted before."""
+        """This party's documents, for the client here or at the peer; None: they were noted before."""
         sources = Sources(
             party=self._spec.roles.topology.index(self._party),
             ids=ready.sources,
@@ -138,34 +133,25 @@ class Reporter:
         self.own_sources = sources
         return sources if is_new else None
 
-    def emit_own_sources(self, ready: DecoderReady) -> list[Send]:
-        """This party's documents, for its own client, with their scores."""
-        is_new = self.note_sources(ready) is not None
-        return self._emit_sources(self._party, ready.sources, ready, ready.scores) if is_new else []
-
-    def emit_sources(self, party: str, sources: Sources) -> list[Send]:
-        """The peer's documents, for this party's client."""
-        return self._emit_sources(party, sources.ids, sources, ())
+    def emit_sources(self, party: str, sources: Sources, scores: Sequence[float | None] = ()) -> list[Send]:
+        """A party's documents, for this party's client. scores: of its own ones alone."""
+        scores = scores or [None] * len(sources.ids)
+        event = SourcesEvent(
+            party=party,
+            sources=tuple(
+                Source(party=party, id=key, score=score)
+                for key, score in zip(sources.ids, scores, strict=True)
+            ),
+            retrieve_s=sources.retrieve_us / 1e6,
+            prefill_s=sources.prefill_us / 1e6,
+            notes=sources.notes,
+        )
+        return self.emit(event)
 
     def may_pass_on(self, party: str) -> bool:
         """Whether one more message that names documents of `party` is passed on."""
         self._num_sources[party] += 1
         return self._num_sources[party] <= MAX_SOURCES
-
-    def _emit_sources(
-        self, party: str, ids: Sequence[str], times: DecoderReady | Sources, scores: Sequence[float]
-    ) -> list[Send]:
-        shown: Sequence[float | None] = scores or [None] * len(ids)
-        event = SourcesEvent(
-            party=party,
-            sources=tuple(
-                Source(party=party, id=key, score=score) for key, score in zip(ids, shown, strict=True)
-            ),
-            retrieve_s=times.retrieve_us / 1e6,
-            prefill_s=times.prefill_us / 1e6,
-            notes=times.notes,
-        )
-        return self.emit(event)
 
     # ---- counters ----------------------------------------------------------------------------------------------
 

@@ -88,19 +88,27 @@ class ProposalRounds:
         ]
         rounds = [self._observe(kept, count, now_s, link) for kept, count in judged]
         if self._goes_on and not has_proposals:
-            rounds.append(_make(link, 0, 0, 0, 0, (now_s - self._committed_s) / num_new))
+            alone = Round(waited_s=(now_s - self._committed_s) / num_new, rtt_s=link[0], bytes_per_s=link[1])
+            rounds.append(alone)
         self._committed_s = now_s
         return events, self._report(rounds)
 
     def _observe(self, kept: _Waiting, num_accepted: int, now_s: float, link: tuple[float, float]) -> Round:
         proposal = kept.proposal
-        num_bytes = sum(map(len, proposal.payloads))
         waited_s = now_s - kept.sent_s
         if self._is_pipelined and not isnan(
             self._committed_s
         ):  # without the wait behind the proposal before it
             waited_s = min(waited_s, now_s - self._committed_s + link[0])
-        return _make(link, len(proposal.tokens), num_accepted, proposal.decode_us, num_bytes, waited_s)
+        return Round(
+            length=len(proposal.tokens),
+            num_accepted=num_accepted,
+            draft_us=proposal.decode_us,
+            num_bytes=sum(map(len, proposal.payloads)),
+            waited_s=waited_s,
+            rtt_s=link[0],
+            bytes_per_s=link[1],
+        )
 
     def _report(self, rounds: list[Round]) -> list[Send]:
         """Report at once where something was judged; tokens without a proposal a few at a time."""
@@ -110,20 +118,6 @@ class ProposalRounds:
             return []
         reported, self._unreported = tuple(self._unreported), []
         return [Send("profiler", Rounds(session=self._session, rounds=reported))]
-
-
-def _make(
-    link: tuple[float, float], length: int, num_accepted: int, draft_us: int, num_bytes: int, waited_s: float
-) -> Round:
-    return Round(
-        length=length,
-        num_accepted=num_accepted,
-        draft_us=draft_us,
-        num_bytes=num_bytes,
-        waited_s=waited_s,
-        rtt_s=link[0],
-        bytes_per_s=link[1],
-    )
 
 
 def count_accepted(proposal: Vote, prefix: Prefix) -> int | None:

@@ -15,7 +15,7 @@ from typing import TypeAlias, assert_never
 
 from tandem.codecs.race_lists import vote_depth
 from tandem.errors import FAILED, Code, Fault, ProtocolError
-from tandem.events import DoneEvent, PeerEvent, SessionStatistics, StopReason
+from tandem.events import DoneEvent, PeerEvent, PlacementEvent, SessionStatistics, StopReason
 from tandem.messages import (
     Alone,
     Begin,
@@ -342,10 +342,11 @@ class Session:
 
     def _on_ready(self, ready: DecoderReady, now_s: float) -> list[Send]:
         """Tell the client, who is at home, of this party's documents."""
+        if (sources := self.report.note_sources(ready)) is None:
+            return []
         if (nearer := self.routes.toward_home) is None:
-            return self.report.emit_own_sources(ready)
-        sources = self.report.note_sources(ready)
-        return [] if sources is None else self._post((nearer,), sources, now_s)
+            return self.report.emit_sources(self.party, sources, ready.scores)
+        return self._post((nearer,), sources, now_s)
 
     def _show(self, now_s: float) -> list[Send]:
         """Show the own drafts that follow what is shown, or the drafter's, while the answer continues."""
@@ -515,7 +516,7 @@ class Session:
         if decider == self.log.decider:
             return []
         self.log.decider = decider
-        return self.report.emit_placement(step, decider)
+        return self.report.emit(PlacementEvent(step=step, aggregator=decider))
 
     # ---- frames of a peer --------------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection
 from math import inf
 from typing import Any, Generic, TypeVar
 
@@ -415,9 +415,3 @@ class SessionTable(ABC, Generic[S]):
 def misdirected(message: Any, receiver: str) -> TandemError:
     """A message that its receiver has no use for. receiver: in words."""
     return TandemError(f"A {type(message).__name__} is not for {receiver}; report this as a bug.")
-
-
-def sessions_of(tables: Sequence[Any]) -> Iterator[int]:
-    """Ids of all sessions that any of `tables` still holds; empty once everything is freed."""
-    for table in tables:
-        yield from table.sessions

@@ -35,7 +35,7 @@ PROBE_LENGTH = 2
 """Tokens of such a trial."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class RoundCosts:
     """The durations of a round, in seconds, as measured on the link and in the models."""
 

@@ -28,7 +28,7 @@ from tandem.protocol.decoding import DecodingTable, Forward, Job, Prefill, compu
 from tandem.protocol.estimating import ProfilingTable, SchedulingTable
 from tandem.protocol.outbox import ROLES, ActorKind, Send
 from tandem.protocol.session import Session, StopCheck
-from tandem.protocol.table import CoordinatorTable, sessions_of
+from tandem.protocol.table import CoordinatorTable
 from tandem.topology import as_party
 from tandem_lab.baselines.random_placement import RandomAggregatingTable
 from tandem_lab.simulation.link import Link, Wire
@@ -184,7 +184,8 @@ class VirtualRun:
     def open_sessions(self, party: str) -> list[int]:
         """Sessions that any actor of a party still holds, once for each actor."""
         site = self.parties[party]
-        return list(sessions_of((site.queue, site.decoder, site.aggregator, site.profiler, site.scheduler)))
+        tables = (site.queue, site.decoder, site.aggregator, site.profiler, site.scheduler)
+        return [session for table in tables for session in table.sessions]
 
     def session(self, party: str) -> Session | None:
         """The session at a party's coordinator; the last that was seen where it is freed."""

@@ -161,13 +161,13 @@ def test_the_next_query_begins_with_what_the_last_one_showed() -> None:
     assert isinstance(same, RoundProfile)
     assert same.rounds == ()
     assert same.rates[0] > 0.9
-    (warmer,) = begun(3, temperature=0.3)
-    assert warmer.fixed_s == same.fixed_s
+    (warmer,), (other,) = begun(3, temperature=0.3), begun(4, pacing="pipelined")
+    known, pipelined = (RoundCosts(*profile.costs) for profile in (same, other))
+    assert warmer.costs[0] == known.fixed_s
     assert warmer.rates[0] == pytest.approx(0.7)
-    (other,) = begun(4, pacing="pipelined")
-    assert (other.fixed_s, other.rates[0]) == (same.fixed_s, warmer.rates[0])
-    assert isnan(same.draft_s)
-    assert other.draft_s == pytest.approx(0.015)
+    assert (pipelined.fixed_s, other.rates[0]) == (known.fixed_s, warmer.rates[0])
+    assert isnan(known.draft_s)
+    assert pipelined.draft_s == pytest.approx(0.015)
     assert begun(5, pacing="cloud_goes_on") == []
 
 

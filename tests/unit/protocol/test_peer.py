@@ -158,7 +158,7 @@ def test_resends_back_off() -> None:
     gaps = [later - earlier for earlier, later in pairwise(times)]
     assert gaps[:3] == pytest.approx([2.0, 4.0, 4.0], abs=0.051)
     assert max(gaps) <= MAX_TIMEOUT_S + 0.051
-    assert link.statistics().num_resent_frames == len(times)
+    assert link.deliveries.num_resent == len(times)
 
 
 def test_the_wait_begins_with_the_body() -> None:

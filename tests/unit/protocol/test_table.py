@@ -51,7 +51,6 @@ from tandem.protocol.table import (
     MAX_EARLY_BYTES,
     MAX_EARLY_FRAMES,
     CoordinatorTable,
-    sessions_of,
 )
 from tandem.topology import PARTIES, Party
 from tandem_lab.simulation.specs import make_spec
@@ -535,10 +534,10 @@ def small_hosts() -> list[Any]:
 def test_a_host_holds_a_session_from_begin_to_end(number: int) -> None:
     small = small_hosts()[number]
     small.receive(Begin(session=1, spec=spec().to_json()))
-    assert list(sessions_of([small])) == [1]
+    assert list(small.sessions) == [1]
     small.receive(End(session=1))
     small.receive(End(session=1))
-    assert list(sessions_of([small])) == []
+    assert not small.sessions
 
 
 @pytest.mark.parametrize("number", range(3))
