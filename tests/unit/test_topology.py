@@ -24,6 +24,18 @@ def test_who_has_a_link_to_whom() -> None:
     assert alone("cloud").peers("cloud") == ()
 
 
+def test_every_party_knows_the_way_home() -> None:
+    topology = star("server", ("ada", "ben"), "ada")
+    assert (topology.home, topology.authority) == ("ada", "server")
+    assert [topology.toward_home(party) for party in topology.parties] == ["ada", None, "server"]
+    assert [star("server", ("ada", "ben")).toward_home(party) for party in topology.parties] == [
+        None,
+        "server",
+        "server",
+    ]
+    assert [PAIR.toward_home(party) for party in PAIR.parties] == [None, "device"]
+
+
 def test_the_device_dials_is_home_and_wins_a_divergence() -> None:
     assert (PAIR.home, PAIR.authority) == (Party.DEVICE, Party.DEVICE)
     assert PAIR.private == {Party.DEVICE}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 import pytest
@@ -14,7 +14,7 @@ from tandem.config.sampling import SamplingParams
 from tandem.config.schema import DecodingConfig, DevicesConfig
 from tandem.errors import Code, ProtocolError
 from tandem.messages import Begin, Open
-from tandem.modes.query import Query
+from tandem.modes.query import MAX_TOP_LOGPROBS, Query
 from tandem.modes.spec import SessionSpec
 from tandem.protocol.aggregating import AggregatingTable
 from tandem.protocol.decoding import DecodingTable
@@ -24,7 +24,7 @@ from tandem.protocol.table import CoordinatorTable
 from tandem.topology import Party
 from tandem_lab.simulation.specs import make_spec
 from tests.unit.modes.test_spec import WIRE
-from tests.unit.protocol.test_opening import frame
+from tests.unit.protocol.talk import frame
 
 NAN, HUGE = float("nan"), 10**30
 BEYOND: dict[str, list[Any]] = {
@@ -154,3 +154,34 @@ def test_code_that_is_not_loaded_is_named_with_its_setting() -> None:
     with pytest.raises(ProtocolError, match="'os:getcwd' is not loaded here") as refused:
         check_spec(SessionSpec.from_json(asked("decoding", "placement", "os:getcwd")), 512)
     assert (refused.value.code, refused.value.option) == (Code.INVALID, "placement")
+
+
+@pytest.mark.parametrize(
+    ("was", "spelled"),
+    [
+        ('"max_new_tokens":', '"max\\nnew_tokens":'),
+        ('"placement":', '"mode":"duel","placement":'),
+        ('"placement":', '"max_proposal":1000000000,"placement":'),
+        ('"placement":', '"mode":"federated","placement":'),
+    ],
+)
+def test_whatever_a_device_asks_for_is_refused_in_one_sentence(was: str, spelled: str) -> None:
+    """An option or a mode that there is not. Fuzzing found that both ended the device's connection."""
+    asked = make_spec().to_json()
+    assert was in asked
+    check_spec(SessionSpec.from_json(asked), DevicesConfig().max_answer_tokens)
+    with pytest.raises(ProtocolError) as refused:
+        check_spec(SessionSpec.from_json(asked.replace(was, spelled)), DevicesConfig().max_answer_tokens)
+    assert str(refused.value).isprintable()
+    assert len(str(refused.value)) < 400
+
+
+def test_a_device_gets_no_more_of_a_distribution_than_the_interface_gives() -> None:
+    """A spec of its own making could ask the cloud for all of its vocabulary, in each verdict."""
+    asked = make_spec(mode="speculative", num_logprobs=MAX_TOP_LOGPROBS)
+    check_spec(SessionSpec.from_json(asked.to_json()), DevicesConfig().max_answer_tokens)
+    greedy = replace(asked, num_logprobs=MAX_TOP_LOGPROBS + 1)
+    with pytest.raises(
+        ProtocolError, match="num_logprobs \\(Input should be less than or equal to 20, got 21\\)"
+    ):
+        check_spec(SessionSpec.from_json(greedy.to_json()), DevicesConfig().max_answer_tokens)

@@ -82,4 +82,5 @@ def test_log_probabilities_of_some_tokens_are_those_of_none() -> None:
     """A receiver could not tell which ones they are."""
     named, plain = verdicts([(2, 1)], has_tails=True), verdicts([(2, 1), (1, 0)])[1:]
     assert join_verdicts([*named, *plain]).tail == ()
+    assert join_verdicts(named) is named[0]
     assert replace(named[0], tail=(named[0].tail[0].cut(1),)).for_home().tail == ()

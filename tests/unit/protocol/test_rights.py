@@ -37,8 +37,9 @@ from tandem.protocol.prefix import Prefix
 from tandem.protocol.routes import Routes
 from tandem.protocol.table import CoordinatorTable
 from tandem_lab.simulation.specs import change_spec, make_spec
-from tests.unit.lab.simulation.world import tick_until
 from tests.unit.protocol.talk import frame, vote
+from tests.unit.protocol.test_transcripts import STORIES
+from tests.unit.protocol.transcript import play
 
 START = Prefix(1)
 ALWAYS = {Heartbeat, Probe, Done, Cancel}
@@ -237,74 +238,8 @@ def _tokens(table: CoordinatorTable) -> list[int]:
     return table.sessions[1].prefix.tokens if 1 in table.sessions else []
 
 
-# ---- turns ---------------------------------------------------------------------------------------------------------
-
-
-def greedy(party: str) -> CoordinatorTable:
-    return opened(SPECS["greedy"], party)
-
-
 def decided(step: int, token: int, decider: int) -> Verdict:
     return Verdict(step=step, tokens=(token,), accepted=(1, 1), acceptance=(), next_decider=decider)
-
-
-def test_a_step_is_decided_by_the_party_whose_turn_it_is() -> None:
-    """The device begins. Its cloud decides from the step on that a verdict hands over to it."""
-    cloud = greedy("cloud")
-    cloud.receive(frame(decided(0, 4, 0)), 0.1, "device")
-    cloud.receive(frame(decided(1, 5, 1)), 0.2, "device")
-    assert _tokens(cloud) == [4, 5]
-    cloud.receive(frame(decided(2, 6, 0), tokens=(4, 5)), 0.3, "device")
-    assert _tokens(cloud) == [4, 5]
-    assert cloud.num_refused_frames == 1
-    device = greedy("device")
-    device.receive(frame(decided(0, 4, 0)), 0.1, "cloud")
-    assert _tokens(device) == []
-    assert device.num_refused_frames == 1
-
-
-def test_a_verdict_before_its_turn_waits_and_is_judged_when_its_step_comes() -> None:
-    """Which party decides a later step is not known yet: a handover may be under way."""
-    for handover, tokens in ((1, [4, 5]), (0, [4])):
-        cloud = greedy("cloud")
-        cloud.receive(frame(decided(1, 5, 0)), 0.1, "device")
-        assert (cloud.num_refused_frames, _tokens(cloud)) == (0, [])
-        cloud.receive(frame(decided(0, 4, 1 - handover)), 0.2, "device")
-        assert _tokens(cloud) == tokens
-        assert cloud.num_refused_frames == len([4, 5]) - len(tokens)
-        assert cloud.sessions[1].statistics.num_refused_frames == cloud.num_refused_frames
-        assert not cloud.sessions[1].log.verdicts
-
-
-def test_a_verdict_on_a_committed_step_is_late_and_not_refused() -> None:
-    cloud = greedy("cloud")
-    cloud.receive(frame(decided(0, 4, 1)), 0.1, "device")
-    cloud.receive(frame(decided(0, 4, 1)), 0.2, "device")
-    assert (cloud.num_refused_frames, _tokens(cloud)) == (0, [4])
-
-
-def test_a_request_for_more_of_a_vote_keeps_to_turns() -> None:
-    device = greedy("device")
-    request = ListRequest(step=0, digest=START.digest, depth=4)
-    device.receive(frame(request), 0.1, "cloud")
-    assert device.num_refused_frames == 1
-    device.sessions[1].log.decider = "cloud"
-    device.receive(frame(request), 0.2, "cloud")
-    assert device.num_refused_frames == 1
-
-
-def test_after_a_loss_the_device_decides_and_a_verdict_of_the_old_view_is_too_late() -> None:
-    device = opened(make_spec(placement="cloud", on_peer_loss="continue", peer_loss_margin_s=0.1), "device")
-    tick_until(device, 5.0)
-    assert device.sessions[1].decides_alone
-    device.receive(frame(decided(0, 4, 1)), 5.1, "cloud")
-    assert _tokens(device) == []
-    assert not device.sessions[1].lost, "it is back, in a new view"
-    device.receive(frame(decided(0, 4, 1)), 5.2, "cloud")
-    assert _tokens(device) == []
-    device.receive(frame(decided(0, 4, 1), view=1), 5.3, "cloud")
-    assert _tokens(device) == [4]
-    assert device.num_refused_frames == 0
 
 
 # ---- forms ---------------------------------------------------------------------------------------------------------
@@ -546,21 +481,6 @@ def test_a_party_without_documents_has_a_weight_of_minus_infinity() -> None:
     assert device.num_refused_frames == 0
 
 
-def test_a_verdict_that_goes_on_behind_the_end_is_cut_there_and_counted() -> None:
-    device = opened(SPECS["speculative"], "device")
-    device.receive(frame(change(DECIDED, tokens=(1,) * 12, accepted=(0,))), 0.1, "cloud")
-    assert _tokens(device) == [1] * 9
-    assert device.num_refused_frames == 1
-
-
-def test_a_view_that_the_authority_has_not_begun_is_refused() -> None:
-    device = opened(SPECS["mirror"], "device")
-    before = standing(device)
-    device.receive(frame(Heartbeat(), view=1), 0.1, "cloud")
-    assert device.num_refused_frames == 1
-    assert standing(device) == before
-
-
 def test_who_repeats_what_is_refused_does_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
     table = CoordinatorTable("device", lambda spec: lambda tokens: None)
     table.open(SPECULATIVE, 0.0)
@@ -578,17 +498,6 @@ def test_log_probabilities_that_were_asked_for_reach_the_client() -> None:
     (event,) = [send.message.event for send in sends if send.to == "client"]
     assert (event.logprob.token, event.logprob.logprob) == (1, -1.0)
     assert [(top.token, top.logprob) for top in event.top_logprobs] == [(7, -0.5), (1, -1.0)]
-
-
-def test_a_role_that_is_allowed_goes_through() -> None:
-    """What the mode allows is taken in by the same session that refused something."""
-    table = CoordinatorTable("cloud", lambda spec: lambda tokens: None)
-    table.open(SPECULATIVE, 0.0)
-    table.receive(frame(ONE_VOTE), 0.1)
-    table.receive(frame(replace(IDS, tokens=tuple(range(16))), number=1), 0.2)
-    session = table.sessions[1]
-    assert len(session.ballots.entries["device"]) == 16
-    assert session.peers["device"].deliveries.received == [1]
 
 
 @pytest.mark.parametrize(
@@ -612,19 +521,6 @@ def test_a_query_that_no_mode_allows_is_refused_where_it_is_opened(spec: str, se
     assert table.num_refused == 1
 
 
-def test_a_verdict_of_the_lost_peer_does_not_count_after_the_device_went_on_alone() -> None:
-    """It decides a step after one that the device now decides itself, so it may rest on other tokens."""
-    table = CoordinatorTable("device", lambda spec: lambda tokens: None)
-    table.open(make_spec(placement="cloud", on_peer_loss="continue", peer_loss_margin_s=0.1), 0.0)
-    late = replace(PAIR_VERDICT, step=1, tokens=(9,), next_decider=1)
-    table.receive(frame(late), 0.1)
-    session = table.sessions[1]
-    assert len(session.log.verdicts) == 1
-    tick_until(table, 5.0)
-    assert session.lost == {"cloud"}
-    assert not session.log.verdicts
-
-
 # ---- mutants -------------------------------------------------------------------------------------------------------
 
 
@@ -643,10 +539,9 @@ def test_a_right_by_role_alone_is_found(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_a_right_without_a_turn_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Routes, "check_turn", lambda *args: None)
-    for test in (
-        test_a_step_is_decided_by_the_party_whose_turn_it_is,
-        test_a_verdict_before_its_turn_waits_and_is_judged_when_its_step_comes,
-        test_a_request_for_more_of_a_vote_keeps_to_turns,
-    ):
-        with pytest.raises(AssertionError):
-            test()
+    names = [
+        name for name in STORIES if name.startswith("deciding") and "turn" in name and "counts" not in name
+    ]
+    told = [STORIES[name] for name in names]
+    assert len(told) == 3
+    assert all(play(story) != story for story in told)
