@@ -1,4 +1,4 @@
-"""What a decoder computes next: window, ends, one draft per prefix, weights of the right prefix."""
+"""What a decoder computes, with which rows and weights; how it drafts and rolls back is in transcripts/drafting."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from tandem.messages import (
     RetrieveFailed,
     RetrieveRequest,
     RetrieveResult,
-    Window,
 )
 from tandem.messages.wire import to_float32
 from tandem.modes.spec import SessionSpec
@@ -38,7 +37,7 @@ from tandem.protocol.outbox import Send
 from tandem.protocol.prefix import Prefix, digests_along
 from tandem.topology import Party
 from tandem_lab.simulation.specs import make_spec
-from tests.unit.protocol.talk import adopted, decided
+from tests.unit.protocol.talk import decided
 from tests.unit.protocol.talk import votes as drafts
 
 EOS = 3
@@ -187,159 +186,6 @@ def test_a_failed_retrieval_ends_the_session() -> None:
     assert made.next_job() is None
 
 
-# ---- how far it drafts -----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("max_window", "window"), [(1, 1), (2, 2), (4, 4), (16, 4)])
-def test_the_first_window(max_window: int, window: int) -> None:
-    made = session(max_window=max_window)
-    for _ in range(window):
-        compute(made, 7)
-    assert made.next_job() is None
-
-
-def test_the_window_moves_with_the_commits_and_with_the_profiler() -> None:
-    made = session(max_window=6)
-    for _ in range(4):
-        compute(made, 7)
-    made.receive(decided(0, 7))
-    compute(made, 7)
-    assert made.next_job() is None
-    made.receive(Window(session=1, size=99))
-    compute(made, 7)
-    compute(made, 7)
-    assert made.next_job() is None
-    made.receive(Window(session=1, size=0))
-    assert made.window == 1
-
-
-def test_the_synchronous_loop_drafts_one_token_at_a_time() -> None:
-    made = session(max_window=1)
-    made.receive(Window(session=1, size=8))
-    compute(made, 7)
-    assert made.next_job() is None
-    made.receive(decided(0, 7))
-    assert isinstance(made.next_job(), Forward)
-
-
-def test_nothing_is_drafted_past_an_own_end_of_sequence() -> None:
-    """But if the peer's word is another, drafting goes on."""
-    made = session()
-    compute(made, EOS)
-    assert made.next_job() is None
-    made.receive(decided(0, 9))
-    job = made.next_job()
-    assert isinstance(job, Forward)
-    assert job.tokens == (9,)
-
-
-def test_nothing_is_drafted_past_the_length_or_the_last_token() -> None:
-    made = session(max_new_tokens=2)
-    compute(made, 7)
-    compute(made, 7)
-    assert made.next_job() is None
-    other = session()
-    other.receive(decided(0, 7, is_last=True))
-    assert other.next_job() is None
-
-
-# ---- rollback --------------------------------------------------------------------------------------------------
-
-
-def test_a_rejection_rolls_back_to_the_first_rejected_position() -> None:
-    made = session()
-    for token in (5, 6, 7):
-        compute(made, token)
-    made.receive(decided(0, 5))
-    made.receive(decided(1, 9))
-    assert made.prefix.tokens == [5, 9]
-    job = made.next_job()
-    assert job == Forward(1, 2, Prefix(1, [5, 9]).digest, (5, 9), DocumentWeights((5.0, 2.0), 0.0, 0.8), ())
-    (draft,) = drafts(compute(made, 4))
-    assert (draft.step, draft.digest) == (2, Prefix(1, [5, 9]).digest)
-
-
-def test_a_forward_whose_prefix_was_rolled_back_is_stale() -> None:
-    made = session()
-    compute(made, 5)
-    job = made.next_job()
-    assert isinstance(job, Forward)
-    assert made.is_current(job)
-    made.receive(decided(0, 9))
-    assert not made.is_current(job)
-    assert finish(made, job, 8) == []
-    assert made.prefix.tokens == [9]
-
-
-def test_a_forward_goes_on_over_a_commit_that_accepts() -> None:
-    made = session()
-    compute(made, 5)
-    job = made.next_job()
-    assert isinstance(job, Forward)
-    made.receive(decided(0, 5))
-    assert made.is_current(job)
-    assert len(drafts(finish(made, job, 8))) == 1
-
-
-def test_a_commit_ahead_of_the_own_drafts() -> None:
-    """The peer was quicker: the token is taken as it is."""
-    made = session()
-    job = made.next_job()
-    assert isinstance(job, Forward)
-    made.receive(decided(0, 9))
-    assert not made.is_current(job)
-    assert made.prefix.tokens == [9]
-
-
-def test_commits_count_once_and_in_order() -> None:
-    """Between actors over Ray calls one may overtake another."""
-    made = session()
-    for token in (5, 6, 7):
-        compute(made, token)
-    made.receive(decided(2, 9))
-    made.receive(decided(1, 6))
-    assert made.line.num_committed == 0
-    made.receive(decided(0, 5))
-    assert made.line.num_committed == 3
-    assert made.prefix.tokens == [5, 6, 9]
-    made.receive(decided(1, 4))
-    assert made.prefix.tokens == [5, 6, 9]
-
-
-# ---- one draft per prefix --------------------------------------------------------------------------------------
-
-
-def test_after_a_resync_the_stored_bytes_are_used() -> None:
-    made = session()
-    first = drafts(compute(made, 5, b"one")) + drafts(compute(made, 6, b"two"))
-    made.receive(decided(0, 9))
-    drafts(compute(made, 8, b"other"))
-    again = drafts(made.receive(adopted(view=1)))
-    assert again == first
-    assert made.prefix.tokens == [5, 6]
-
-
-def test_what_was_drafted_under_a_wider_window_is_not_computed_again() -> None:
-    made = session()
-    first = [drafts(compute(made, token))[0] for token in (5, 6, 7, 8)]
-    made.receive(Window(session=1, size=2))
-    again = drafts(made.receive(adopted()))
-    assert again == first[:2]
-    assert drafts(made.receive(Window(session=1, size=4))) == first[2:]
-
-
-def test_adopted_tokens_replace_what_differs() -> None:
-    made = session()
-    for token in (5, 6, 7):
-        compute(made, token)
-    made.receive(decided(0, 5))
-    made.receive(adopted(5, 8, 9))
-    assert made.prefix.tokens == [5, 8, 9]
-    assert made.line.num_committed == 3
-    made.receive(adopted(5, 8, 9, EOS, is_last=True))
-    assert made.next_job() is None
-
-
 def test_memory_is_bounded() -> None:
     made = session(max_new_tokens=600)
     for step in range(500):
@@ -388,17 +234,6 @@ def test_an_ended_session_is_free_and_late_messages_for_it_are_dropped() -> None
     assert host.next_job() is None
 
 
-def test_a_late_adopt_proposes_again_one_token_at_a_time() -> None:
-    """A commit that overtook it stands, and what was proposed may be lost; with a vote each token has its own frame."""
-    made = session()
-    for token in (7, 8):
-        compute(made, token)
-    made.receive(decided(0, 7))
-    made.receive(adopted())
-    again = drafts(compute(made, 9))
-    assert [(proposal.step, proposal.tokens) for proposal in again] == [(1, (8,)), (2, (9,))]
-
-
 # ---- lengths that adapt ----------------------------------------------------------------------------------------
 
 
@@ -415,62 +250,16 @@ def longer(length: int) -> ProposalLength:
     return ProposalLength(session=1, length=length)
 
 
-def lengths_of(sends: list[Send]) -> list[int]:
-    return [len(proposal.tokens) for proposal in drafts(sends)]
-
-
 def test_the_first_proposals_have_a_few_tokens() -> None:
     assert proposing().length == 4
     assert proposing(max_proposal=2).length == 2
     assert proposing(length_policy="fixed").length == 8
 
 
-def test_a_length_counts_for_the_proposal_that_is_being_drafted() -> None:
-    made = proposing()
-    assert lengths_of(compute(made, 5)) == []
-    assert lengths_of(made.receive(longer(2))) == []
-    assert lengths_of(compute(made, 6)) == [2]
-    assert made.next_job() is None, "stop and wait"
-
-
-def test_what_was_drafted_for_a_longer_one_goes_out_whole() -> None:
-    """Under stop-and-wait a second proposal would be on its way otherwise."""
-    made = proposing()
-    for token in (5, 6, 7):
-        compute(made, token)
-    assert lengths_of(made.receive(longer(1))) == [3]
-    assert made.next_job() is None
-
-
 def test_no_length_exceeds_the_querys_limit() -> None:
     made = proposing(max_proposal=5)
     made.receive(longer(16))
     assert made.length == 5
-
-
-def test_length_none_asks_for_the_next_token_once_nothing_is_on_its_way() -> None:
-    made = proposing()
-    for token in (5, 6, 7, 8):
-        compute(made, token)
-    assert lengths_of(made.receive(longer(0))) == [], "a proposal awaits its verdict"
-    for step, token in enumerate((5, 6, 7)):
-        assert lengths_of(made.receive(decided(step, token))) == []
-    assert lengths_of(made.receive(decided(3, 9))) == [0]
-    assert made.next_job() is None
-    assert lengths_of(made.receive(longer(2))) == []
-    assert made.next_job() is None, "the token that was asked for comes first"
-    made.receive(decided(4, 4))
-    assert isinstance(made.next_job(), Forward)
-
-
-def test_length_none_is_silent_beside_a_cloud_that_goes_on() -> None:
-    made = proposing(pacing="cloud_goes_on")
-    compute(made, 5)
-    assert lengths_of(made.receive(longer(0))) == [1]
-    assert made.next_job() is None
-    assert lengths_of(made.receive(decided(0, 5))) == []
-    made.receive(longer(1))
-    assert lengths_of(compute(made, 6)) == [1]
 
 
 # ---- rows

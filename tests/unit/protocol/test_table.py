@@ -1,4 +1,4 @@
-"""The coordinators' table: early frames, closed sessions, bounds; and that other tables hold nothing after End."""
+"""The coordinators' table: bounds, faults and timers; what it says is in the transcripts. And the other tables."""
 
 from __future__ import annotations
 

@@ -26,4 +26,4 @@ def test_what_is_sent_is_what_is_written_down(name: str) -> None:
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_rewrite(path: Path) -> None:
     played = [f"== {play(story)}" for story in stories(path.read_text("utf-8")).values()]
-    path.write_text("\n".join(played), "utf-8")
+    path.write_text("\n\n".join(played) + "\n", "utf-8")

@@ -1,4 +1,5 @@
-"""Plays stories written as text: what happens at the coordinators of a query, and below it all that they then send.
+"""Plays stories written as text: what happens at the coordinators of a query, and below it all that they then send;
+or at one decoder, if the query names a `decoder`.
 
     == Title of a story
     # A remark.
@@ -10,7 +11,7 @@
 `query` has the settings that differ from `make_spec`; `parties` are those that are played, others are mute. What one of
 them sends arrives at the next at once, until all are silent; only then the next line happens, 0.1 s later.
 
-REWRITE=1 writes down what is sent now. Read the difference before you commit it.
+`REWRITE=1 pytest -k rewrite` writes down what is sent now. Read the difference before you commit it.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from tandem.errors import Code, Fault
 from tandem.messages import LinkBody, Tail, Verdict, Vote
 from tandem.modes.spec import SessionSpec
 from tandem.protocol.admission import AdmittingTable
+from tandem.protocol.decoding import DecodingSession, DraftingSession, Forward, Job, Result
 from tandem.protocol.outbox import Send
 from tandem.protocol.prefix import Prefix
 from tandem.protocol.session import StopCheck
@@ -55,8 +57,8 @@ def stories(text: str) -> dict[str, str]:
 
 def play(story: str) -> str:
     """The same story with what is sent now."""
-    told, player = list[str](), Player()
     title, *lines = story.splitlines()
+    told, player = list[str](), DecoderPlayer() if " decoder=" in story else Player()
     for line in lines:
         if not line.startswith(INDENT):
             is_act = line and not line.startswith("#")
@@ -284,6 +286,71 @@ class Player:
         waiting = [f"{table.num_waiting} wait"] * (table.num_waiting > 0)
         refused = f"refused: {table.num_refused} queries, {table.num_refused_frames} frames"
         return "; ".join([*(opened or ["nothing is open"]), *waiting, refused])
+
+
+class DecoderPlayer:
+    """The decoder of one party: what it says, and where it computes next if that has changed."""
+
+    made: DecodingSession
+    job: Job | None = None  # that was started and is not finished
+    stands = ""
+
+    def act(self, line: str) -> list[str]:
+        verb, *words = shlex.split(line)
+        values = read(words)
+        sends = list(self.happen(verb, values))
+        said = "; ".join(spell(vote, ()) for vote in talk.votes(sends))
+        following = self.made.next_job()
+        stands = (
+            f"computes after [{spelled(following.tokens)}]" if isinstance(following, Forward) else "waits"
+        )
+        if self.job is not None and verb != "starts":
+            assert isinstance(self.job, Forward)
+            stands += "; the pass goes on" if self.made.is_current(self.job) else "; the pass is stale"
+        shown, self.stands = [said] * bool(said) + [stands] * (stands != self.stands), stands
+        return shown
+
+    def happen(self, verb: str, values: Words) -> Iterator[Send]:
+        tokens, view = values.pop("tokens"), values.get("view", 0)
+        match verb:
+            case "query":
+                self.begin(values)
+            case "drafts":  # one token after the other
+                for token in tokens:
+                    self.job = self.made.next_job()
+                    yield from self.finish(token, values)
+            case "starts":
+                self.job = self.made.next_job()
+            case "finishes":
+                yield from self.finish(tokens[0], values)
+            case "decided":
+                told = talk.decided(values["step"], *tokens, view=view, is_last="last" in values["words"])
+                yield from self.made.receive(told)
+            case "adopts":
+                yield from self.made.receive(
+                    talk.adopted(*tokens, view=view, is_last="last" in values["words"])
+                )
+            case "window":
+                yield from self.made.receive(messages.Window(session=1, size=tokens[0]))
+            case "length":
+                yield from self.made.receive(messages.ProposalLength(session=1, length=tokens[0]))
+            case _:
+                raise ValueError(verb)
+
+    def begin(self, values: Words) -> None:
+        """A query, with no documents, prefilled."""
+        values = {key: value for key, value in values.items() if key != "words"}
+        party = values.pop("decoder")
+        self.made = DraftingSession(
+            make_spec(**{f"{party}_documents": 0, "eos_token_ids": (3,), **values}), party
+        )
+        self.made.begin()
+        self.made.finish_prefill(0, ())
+
+    def finish(self, token: int, values: Words) -> list[Send]:
+        job, self.job = self.job, None
+        assert isinstance(job, Forward)
+        return self.made.finish(job, [Result(token, str(values.get("payload", "law")).encode(), 5)])
 
 
 def spell(body: Any, names: Sequence[str]) -> str:
