@@ -31,7 +31,7 @@ BUDGETS = {
     "modes": 1350,
     "papers": 1180,
     "profiler": 910,
-    "protocol": 5160,
+    "protocol": 5150,
     "retrieval": 3770,
     "scheduler": 470,
     "server": 2290,

@@ -82,8 +82,10 @@ class BallotBox:
         rows = zip_longest(vote.tokens, vote.payloads, vote.log_weights)
         digests = digests_along(vote.digest, vote.tokens)
         for step, (digest, row) in enumerate(zip_longest(digests, rows), vote.step):
-            if branches is not None:
-                _kill_if_dead(branches, digest, step, prefix)
+            if branches is not None and step <= len(prefix) and digest != prefix.digests[step]:
+                branches.kill(
+                    digest, step
+                )  # it continues a rejected token, and all that continues it is dead, too
             if row is None:  # behind the last token of a proposal
                 break
             if not self._has_room(source, step, prefix):
@@ -114,10 +116,6 @@ class BallotBox:
         held = self.entries[source]
         num_bytes = sum(len(entry.payload or b"") for entry in held.values())
         return len(held) < MAX_ENTRIES and num_bytes < MAX_HELD_BYTES
-
-    def _branches(self, party: str) -> Branches:
-        """The branches of a drafter's own proposals, or for a voter of those that it follows."""
-        return self.branches[party if party in self.branches else self._drafters[0]]
 
     def _hold(self, source: str, digest: bytes, entry: Entry, prefix: Prefix) -> None:
         if entry.step >= len(prefix) and not self._is_dead(source, digest, entry.step, prefix):
@@ -301,11 +299,6 @@ class BallotBox:
         self.advance(prefix)
 
     def _is_dead(self, party: str, digest: bytes, step: int, prefix: Prefix) -> bool:
-        is_dead = self._branches(party).is_dead(digest)
-        return is_dead or (step == len(prefix) and digest != prefix.digest)
-
-
-def _kill_if_dead(branches: Branches, digest: bytes, step: int, prefix: Prefix) -> None:
-    """Mark what continues a rejected token as dead, and all that continues that."""
-    if step <= len(prefix) and digest != prefix.digests[step]:
-        branches.kill(digest, step)
+        """Whether it continues another token than a committed one. A voter has the branches that it follows."""
+        branches = self.branches.get(party, self.branches[self._drafters[0]])
+        return branches.is_dead(digest) or (step == len(prefix) and digest != prefix.digest)

@@ -221,13 +221,11 @@ class CoordinatorTable:
 
     def cancel(self, session_id: int, now_s: float) -> list[Send]:
         """The user gave up a query."""
-        session = self.sessions.get(session_id)
-        return [] if session is None else self._close(session, session.cancel(now_s), now_s)
+        return self._apply(lambda session: session.cancel(now_s), now_s, {session_id})
 
     def fail(self, session_id: int, reason: str, now_s: float) -> list[Send]:
         """A session cannot go on."""
-        session = self.sessions.get(session_id)
-        return [] if session is None else self._close(session, session.fail(reason, now_s), now_s)
+        return self._apply(lambda session: session.fail(reason, now_s), now_s, {session_id})
 
     def fail_all(self, reason: str, now_s: float) -> list[Send]:
         """An actor of this party was lost: its sessions cannot go on."""

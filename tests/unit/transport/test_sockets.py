@@ -95,11 +95,13 @@ async def test_frames_for_nobody_are_counted_and_dropped(directory: str) -> None
     assert alone.plane.counters["cloud/nobody"].dropped_frames == 1
 
 
-async def test_a_full_buffer_drops_rather_than_blocks(directory: str) -> None:
+async def test_a_full_buffer_drops_rather_than_blocks(
+    directory: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What is dropped the protocol resends; memory stays bounded, and another connection is tried."""
     cloud, device, _ = await pair(directory)
     renewed: list[str] = []
-    device.plane.renew = renewed.append  # type: ignore[method-assign]
+    monkeypatch.setattr(device.plane, "renew", renewed.append)
     transport_of(cloud, PEER).pause_reading()
     for _ in range(200):
         device.send(QUEUE, bytes(100_000))
