@@ -10,8 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from tandem.actors.draft_queue import EVENTS_KEPT_S, DraftQueueActor
-from tandem.actors.event_log import EventLog
+from tandem.actors.draft_queue import EVENTS_KEPT_S, DraftQueueActor, EventLog
 from tandem.client.request import spec_of
 from tandem.corpora import WEIGHTS
 from tandem.engine.tokenizer import Detokenizer, StopRule
