@@ -22,8 +22,9 @@ def test_what_is_sent_is_what_is_written_down(name: str) -> None:
     assert play(STORIES[name]) == STORIES[name]
 
 
-@pytest.mark.skipif("REWRITE" not in os.environ, reason="writes down what is sent now")
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_rewrite(path: Path) -> None:
-    played = [f"== {play(story)}" for story in stories(path.read_text("utf-8")).values()]
-    path.write_text("\n\n".join(played) + "\n", "utf-8")
+if "REWRITE" in os.environ:
+
+    @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+    def test_rewrite(path: Path) -> None:
+        played = [f"== {play(story)}" for story in stories(path.read_text("utf-8")).values()]
+        path.write_text("\n\n".join(played) + "\n", "utf-8")
