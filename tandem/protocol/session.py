@@ -93,18 +93,6 @@ class Ending:
             return Cancel(reason=f"{at_start(party)} answers alone.", fault=_CANCELLED.fault)
         return Done(is_reply=True)
 
-    def is_abandoned(self, peers: Mapping[str, Peer], routes: Routes, now_s: float) -> bool:
-        """Whether the peers have been silent, or unfinished, for too long to be waited for."""
-        nearer = routes.toward_home
-        if nearer is not None and peers[nearer].silence_s(now_s) > ABANDONED_S:
-            return True
-        waited_s = 0.0 if self.reason is None else now_s - self.finished_s
-        may_end = nearer is None or routes.is_authority
-        return may_end and all(
-            peer.is_finished or min(waited_s, peer.silence_s(now_s)) > LINGER_S or waited_s > ABANDONED_S
-            for peer in peers.values()
-        )
-
 
 class Reminders:
     """Reminders to actors of this party that owe something, which get the session again: a message may have been lost.
@@ -277,8 +265,8 @@ class Session:
         if not self.peers:
             return self._remind(now_s)
         for peer in self.peers.values():
-            peer.liveness.tick(owed_by(peer, self), now_s)
-        if self.end.is_abandoned(self.peers, self.routes, now_s):
+            peer.liveness.tick(self._owed_by(peer), now_s)
+        if self._is_abandoned(now_s):
             return self._free()
         sends = self.lead_on(now_s - self.log.committed_s)
         for peer in self.peers.values():
@@ -709,8 +697,9 @@ class Session:
 
     def turn_away(self, peer: Peer, body: LinkBody, now_s: float) -> list[Send]:
         """An authority is back after the home has gone on without it."""
-        is_last_word = isinstance(body, Cancel) or (isinstance(body, Done) and body.is_reply)
-        return [] if is_last_word else [self._send(peer.name, self.end.last_word(peer, self.party), now_s)]
+        return (
+            [] if is_last_word(body) else [self._send(peer.name, self.end.last_word(peer, self.party), now_s)]
+        )
 
     def make_final_frames(self, now_s: float) -> dict[str, LinkFrame]:
         """The frames by which a driver answers each peer for this session once it is freed."""
@@ -738,6 +727,34 @@ class Session:
 
     def _free_if_finished(self) -> list[Send]:
         return self._free() if all(peer.is_finished for peer in self.peers.values()) else []
+
+    def _is_abandoned(self, now_s: float) -> bool:
+        """Whether the peers have been silent, or unfinished, for too long to be waited for."""
+        nearer = self.routes.toward_home
+        if nearer is not None and self.peers[nearer].silence_s(now_s) > ABANDONED_S:
+            return True
+        waited_s = 0.0 if self.end.reason is None else now_s - self.end.finished_s
+        may_end = nearer is None or self.routes.is_authority
+        return may_end and all(
+            peer.is_finished or min(waited_s, peer.silence_s(now_s)) > LINGER_S or waited_s > ABANDONED_S
+            for peer in self.peers.values()
+        )
+
+    def _owed_by(self, peer: Peer) -> Hashable:
+        """Names what the next token waits for, where this peer alone can send it: a vote, more of one, or a verdict;
+        else None."""
+        digest, ballots = self.prefix.digest, self.ballots
+        if self.end.reason is not None or peer.is_lost or not self.log.is_known:
+            return None
+        if self.party in self.voters and ballots.payload_of(self.party, digest) is None:
+            return None  # the own vote is missing, too
+        held = ballots.payload_of(peer.name, digest) or b""
+        if not self.decides_here:
+            is_owed = peer.name == self.log.decider
+        else:
+            is_short = not held or self.race_votes.awaits_more(peer.name, peer.view, digest, held)
+            is_owed = peer.name in self.voters and is_short
+        return (self.log.view, digest, len(held)) if is_owed else None
 
     def _check_peers(self, now_s: float) -> list[Send]:
         """Part with the peers that have been silent, or have owed something, for too long."""
@@ -810,21 +827,9 @@ def public_reason(reason: str, fault: Fault, routes: Routes) -> str:
     return reason
 
 
-def owed_by(peer: Peer, session: Session) -> Hashable:
-    """Names what the next token waits for, where this peer alone can send it: a vote, more of one, or a verdict; else
-    None."""
-    digest, ballots = session.prefix.digest, session.ballots
-    if session.end.reason is not None or peer.is_lost or not session.log.is_known:
-        return None
-    if session.party in session.voters and ballots.payload_of(session.party, digest) is None:
-        return None  # the own vote is missing, too
-    held = ballots.payload_of(peer.name, digest) or b""
-    if not session.decides_here:
-        is_owed = peer.name == session.log.decider
-    else:
-        is_short = not held or session.race_votes.awaits_more(peer.name, peer.view, digest, held)
-        is_owed = peer.name in session.voters and is_short
-    return (session.log.view, digest, len(held)) if is_owed else None
+def is_last_word(body: LinkBody) -> bool:
+    """Whether nothing is to be said to this any more."""
+    return isinstance(body, Cancel) or (isinstance(body, Done) and body.is_reply)
 
 
 def _lost(peer: Peer) -> Fault:

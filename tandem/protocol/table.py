@@ -20,7 +20,6 @@ from tandem.errors import Code, ConfigError, Fault, ProtocolError, TandemError, 
 from tandem.messages import (
     Begin,
     Cancel,
-    Done,
     End,
     LinkFrame,
     Open,
@@ -34,7 +33,7 @@ from tandem.protocol.prefix import Prefix
 from tandem.protocol.race_votes import ListLength
 from tandem.protocol.routes import LISTENERS
 from tandem.protocol.send_window import LinkRoom
-from tandem.protocol.session import FIRST_REMINDER_S, MAX_REMINDER_S, Session, StopCheck
+from tandem.protocol.session import FIRST_REMINDER_S, MAX_REMINDER_S, Session, StopCheck, is_last_word
 from tandem.topology import at_start
 
 _LOST = Fault(code=Code.LOST)
@@ -270,12 +269,9 @@ class CoordinatorTable:
 
     def _answer_closed(self, frame: LinkFrame, now_s: float, source: str) -> list[Send]:
         """Tell a peer that is still busy how the session ended; keep a frame of an unknown session for later."""
-        is_last_word = isinstance(frame.body, Cancel) or (
-            isinstance(frame.body, Done) and frame.body.is_reply
-        )
         if (final := self._final.get(frame.session)) is not None:
             peer = source or next(iter(final))
-            return [] if is_last_word else [Send("peer", final[peer], peer)]
+            return [] if is_last_word(frame.body) else [Send("peer", final[peer], peer)]
         if isinstance(frame.body, Open):
             return self._open_for_peer(frame, frame.body, now_s, source)
         self.keep_early(frame, now_s, source)
