@@ -21,6 +21,7 @@ from tandem.errors import FilterError, TandemError, describe_origin
 from tandem.messages import RetrieveFailed, RetrieveRequest, RetrieveResult
 from tandem.protocol.outbox import ActorKind, Send
 from tandem.protocol.retrieval_requests import find_documents, to_result
+from tandem.topology import in_words
 
 if TYPE_CHECKING:
     from tandem.retrieval.documents import Document
@@ -74,7 +75,7 @@ class RetrieverActor(SiteActor):
     async def embed(self, texts: list[str]) -> list[list[float]]:
         """Unit vectors of texts, each embedded separately; called by this side's client only. Raises TandemError."""
         if (embedder := self._embedder) is None:
-            raise TandemError(f"{self.name} has no embedder, since the {self.party} has no documents.")
+            raise TandemError(f"{self.name} has no embedder, since {in_words(self.party)} has no documents.")
         return await self.in_thread(lambda: [embedder.embed([text])[0].tolist() for text in texts])
 
     # ---- data plane ------------------------------------------------------------------------------------------
@@ -136,7 +137,7 @@ class RetrieverActor(SiteActor):
             kind, where = describe_origin(error)
             _log.error("%s failed on a %s with %s at %s", self.name, type(request).__name__, kind, where)
             error = TandemError(
-                f"The retriever of the {self.party} failed on this query with {kind}; see its log."
+                f"The retriever of {in_words(self.party)} failed on this query with {kind}; see its log."
             )
         fault = error.fault
         if isinstance(error, FilterError):

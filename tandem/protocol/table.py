@@ -34,7 +34,7 @@ from tandem.protocol.race_votes import ListLength
 from tandem.protocol.routes import LISTENERS
 from tandem.protocol.send_window import LinkRoom
 from tandem.protocol.session import FIRST_REMINDER_S, MAX_REMINDER_S, Session, StopCheck, is_last_word
-from tandem.topology import at_start
+from tandem.topology import at_start, in_words
 
 _LOST = Fault(code=Code.LOST)
 _log = logging.getLogger("tandem")
@@ -190,7 +190,10 @@ class CoordinatorTable:
             session.report.count("num_refused_frames")
             if self.num_refused_frames.bit_count() == 1:  # ever more rarely: a peer decides how often
                 _log.warning(
-                    "The %s refused a frame, %d so far: %s", self.party, self.num_refused_frames, problem
+                    "%s refused a frame, %d so far: %s",
+                    at_start(self.party),
+                    self.num_refused_frames,
+                    problem,
                 )
         session.refusals.clear()
 
@@ -243,11 +246,9 @@ class CoordinatorTable:
             try:
                 acted = act(session)
             except Exception as error:  # the others' timers must go on
-                kind, where = describe_origin(error)
-                _log.error(
-                    "session %d of the %s failed with %s at %s", session.spec.session, self.party, kind, where
-                )
-                reason = f"The draft queue of the {self.party} failed on this query with {kind}; see its log."
+                (kind, where), party = describe_origin(error), in_words(self.party)
+                _log.error("session %d of %s failed with %s at %s", session.spec.session, party, kind, where)
+                reason = f"The draft queue of {party} failed on this query with {kind}; see its log."
                 acted = session.fail(reason, now_s)
             sends += self._close(session, acted, now_s)
         return sends
@@ -302,7 +303,9 @@ class CoordinatorTable:
         except (ProtocolError, ConfigError) as error:
             self.num_refused += 1
             if self.num_refused.bit_count() == 1:
-                _log.warning("The %s refused a query, %d so far: %s", self.party, self.num_refused, error)
+                _log.warning(
+                    "%s refused a query, %d so far: %s", at_start(self.party), self.num_refused, error
+                )
             refusal = Peer(frame.session, now_s, source).send(
                 Cancel(reason=str(error)), Prefix(frame.session), now_s
             )

@@ -36,6 +36,7 @@ from tandem.modes.spec import SessionSpec
 from tandem.protocol.prefix import Prefix
 from tandem.protocol.routes import Routes
 from tandem.protocol.table import CoordinatorTable
+from tandem.topology import at_start
 from tandem_lab.simulation.specs import change_spec, make_spec
 from tests.unit.protocol.talk import frame, vote
 from tests.unit.protocol.test_transcripts import STORIES
@@ -471,7 +472,7 @@ def test_a_form_that_no_honest_party_sends_is_refused_in_one_sentence(
     assert standing(table) == before, "nor is it acknowledged"
     assert table.num_refused_frames == table.sessions[1].statistics.num_refused_frames == 1
     assert [record.getMessage() for record in caplog.records] == [
-        f"The {party} refused a frame, 1 so far: {sentence}"
+        f"{at_start(party)} refused a frame, 1 so far: {sentence}"
     ]
 
 

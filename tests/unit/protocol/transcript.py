@@ -1,5 +1,5 @@
-"""Plays stories written as text: what happens at the coordinators of a query, and below it all that they then send;
-or at one decoder, if the query names a `decoder`.
+"""Plays stories written as text: what happens at the coordinators of a query, and below it all that they then send and
+log; or at one decoder, if the query names a `decoder`.
 
     == Title of a story
     # A remark.
@@ -17,10 +17,12 @@ them sends arrives at the next at once, until all are silent; only then the next
 from __future__ import annotations
 
 import json
+import logging
 import re
 import shlex
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import groupby
 from typing import Any
@@ -56,14 +58,31 @@ def stories(text: str) -> dict[str, str]:
 
 
 def play(story: str) -> str:
-    """The same story with what is sent now."""
+    """The same story with what is sent, and logged, now."""
     title, *lines = story.splitlines()
     told, player = list[str](), DecoderPlayer() if " decoder=" in story else Player()
-    for line in lines:
-        if not line.startswith(INDENT):
-            is_act = line and not line.startswith("#")
-            told += [line, *(INDENT + sent.rstrip() for sent in (player.act(line) if is_act else ()))]
+    with logged("tandem") as log:
+        for line in (line for line in lines if not line.startswith(INDENT)):
+            acted = player.act(line) if line and not line.startswith("#") else []
+            told += [
+                line,
+                *(INDENT + sent.rstrip() for sent in acted),
+                *(f"{INDENT}log: {text}" for text in log),
+            ]
+            log.clear()
     return "\n".join([title, *told]).rstrip()
+
+
+@contextmanager
+def logged(name: str) -> Iterator[list[str]]:
+    """What is logged meanwhile."""
+    handler, logger, texts = logging.Handler(), logging.getLogger(name), list[str]()
+    handler.emit = lambda record: texts.append(record.getMessage())  # type: ignore[method-assign]
+    logger.addHandler(handler)
+    try:
+        yield texts
+    finally:
+        logger.removeHandler(handler)
 
 
 def complete(spec: SessionSpec) -> StopCheck:
@@ -284,8 +303,8 @@ class Player:
             for key, session in table.sessions.items()
         ]
         waiting = [f"{table.num_waiting} wait"] * (table.num_waiting > 0)
-        refused = f"refused: {table.num_refused} queries, {table.num_refused_frames} frames"
-        return "; ".join([*(opened or ["nothing is open"]), *waiting, refused])
+        refused = [f"{count} refused" for count in (table.num_refused, table.num_refused_frames) if count]
+        return "; ".join([*(opened or ["nothing is open"]), *waiting, *refused])
 
 
 class DecoderPlayer:
