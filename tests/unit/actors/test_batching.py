@@ -114,7 +114,9 @@ async def _freed(actor: Decoder) -> bool:
     return not actor.engine.runner.sessions
 
 
-def test_a_query_that_fails_in_a_batch_fails_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_query_that_fails_in_a_batch_fails_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     forward = Engine.forward
 
     def broken(self: Engine, batch: Any, **options: Any) -> list[torch.Tensor]:
@@ -123,15 +125,11 @@ def test_a_query_that_fails_in_a_batch_fails_alone(tmp_path: Path, monkeypatch: 
         return forward(self, batch, **options)
 
     monkeypatch.setattr(Engine, "forward", broken)
-
-    async def run() -> None:
-        actor = await started(tmp_path)
-        results = await asyncio.gather(*(answer(actor, session) for session in range(4)))
-        assert results[2] == "Session 2 is broken."
-        assert all(len(results[session]) == NUM_TOKENS for session in (0, 1, 3))
-        await actor.close()
-
-    asyncio.run(run())
+    actor = await started(tmp_path)
+    results = await asyncio.gather(*(answer(actor, session) for session in range(4)))
+    assert results[2] == "Session 2 is broken."
+    assert all(len(results[session]) == NUM_TOKENS for session in (0, 1, 3))
+    await actor.close()
 
 
 def test_a_batch_has_one_job_of_each_session_in_turn() -> None:

@@ -170,7 +170,7 @@ def test_an_answer_that_cannot_be_encoded_fails_its_query_alone(caplog: pytest.L
     assert SECRET not in caplog.text
 
 
-def test_an_index_that_changes_is_used_from_the_next_request_on(
+async def test_an_index_that_changes_is_used_from_the_next_request_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Embedder, "load", lambda *_, **__: WordEmbedder())
@@ -180,24 +180,20 @@ def test_an_index_that_changes_is_used_from_the_next_request_on(
     build_index(texts[:1], tmp_path, WordEmbedder())
     actor = RetrieverActor(Party.DEVICE, runtime(f"device.index={tmp_path}"))
     search = RetrieveRequest(session=1, query="owl games", num_documents=4)
-
-    async def run() -> None:
-        await actor.prepare()
-        before = actor.answer(search)
-        assert isinstance(before, RetrieveResult)
-        assert before.texts == ("owl games",)
-        build_index(texts[1:], tmp_path, WordEmbedder())
-        after = actor.answer(search)
-        assert isinstance(after, RetrieveResult)
-        assert after.texts == ("fox games",)
-        assert [known["text"] for known in await actor.passages([*before.ids, *after.ids])] == [
-            "owl games",
-            "fox games",
-        ]
-        await asyncio.sleep(0)  # its loop begins
-        await actor.close()
-
-    asyncio.run(run())
+    await actor.prepare()
+    before = actor.answer(search)
+    assert isinstance(before, RetrieveResult)
+    assert before.texts == ("owl games",)
+    build_index(texts[1:], tmp_path, WordEmbedder())
+    after = actor.answer(search)
+    assert isinstance(after, RetrieveResult)
+    assert after.texts == ("fox games",)
+    assert [known["text"] for known in await actor.passages([*before.ids, *after.ids])] == [
+        "owl games",
+        "fox games",
+    ]
+    await asyncio.sleep(0)  # its loop begins
+    await actor.close()
 
 
 async def test_a_request_that_repeats_an_unanswered_one_is_answered_once() -> None:

@@ -134,7 +134,7 @@ async def test_what_ray_raises_is_a_call_error_or_what_the_actor_raised() -> Non
     assert caught.value.__cause__ is lost
 
 
-def test_a_party_that_has_lost_an_actor_is_found_again() -> None:
+async def test_a_party_that_has_lost_an_actor_is_found_again() -> None:
     """All of it: whoever replaces one actor replaces the others, too."""
     old = {"decoder": RayActor(RayHandle(RayActorError("x"))), "retriever": RayActor(RayHandle([[0.5]]))}
     new = {"decoder": RayActor(RayHandle("{}")), "retriever": RayActor(RayHandle([[1.0]]))}
@@ -145,46 +145,35 @@ def test_a_party_that_has_lost_an_actor_is_found_again() -> None:
             raise outcome
         return outcome
 
-    async def run() -> None:
-        site = RaySite(old, find)
-        assert await site.embed(["a"]) == [[0.5]]
-        with pytest.raises(CallError):
-            await site.tokenizer_json()
-        with pytest.raises(CallError, match=r"^It is being started\.$"):
-            await site.embed(["a"])
-        assert (await site.tokenizer_json(), await site.embed(["a"])) == ("{}", [[1.0]])
-        assert not outcomes
-
-    asyncio.run(run())
+    site = RaySite(old, find)
+    assert await site.embed(["a"]) == [[0.5]]
+    with pytest.raises(CallError):
+        await site.tokenizer_json()
+    with pytest.raises(CallError, match=r"^It is being started\.$"):
+        await site.embed(["a"])
+    assert (await site.tokenizer_json(), await site.embed(["a"])) == ("{}", [[1.0]])
+    assert not outcomes
 
 
-def test_a_call_ends_when_this_machines_node_does(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_call_ends_when_this_machines_node_does(monkeypatch: pytest.MonkeyPatch) -> None:
     """A long call goes on while the node is there, and is one sentence afterwards."""
     looks = iter([True, True, False])
     monkeypatch.setattr(ray_handles, "LOOK_AFTER_S", 0.01)
     monkeypatch.setattr(ray_handles, "is_node_there", lambda: next(looks))
-
-    async def run() -> None:
-        call = asyncio.get_running_loop().create_future()
-        with pytest.raises(
-            CallError, match=r"^This machine's Ray node and its actors have ended; run `tandem down`"
-        ):
-            await while_node_runs(call)
-        assert call.cancelled()
-        assert next(looks, None) is None
-
-    asyncio.run(run())
+    call = asyncio.get_running_loop().create_future()
+    with pytest.raises(
+        CallError, match=r"^This machine's Ray node and its actors have ended; run `tandem down`"
+    ):
+        await while_node_runs(call)
+    assert call.cancelled()
+    assert next(looks, None) is None
 
 
-def test_a_result_needs_no_look_at_the_node(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_result_needs_no_look_at_the_node(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ray_handles, "is_node_there", lambda: pytest.fail("it was there"))
-
-    async def run() -> None:
-        call = asyncio.get_running_loop().create_future()
-        call.set_result(7)
-        assert await while_node_runs(call) == 7
-
-    asyncio.run(run())
+    call = asyncio.get_running_loop().create_future()
+    call.set_result(7)
+    assert await while_node_runs(call) == 7
 
 
 def test_a_raylet_that_does_not_listen_has_ended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
