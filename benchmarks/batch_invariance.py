@@ -29,9 +29,9 @@ from benchmarks._common import finish, new_parser
 from tandem.engine.engine import make_rows
 from tandem.engine.kv import DocumentCaches
 from tandem.engine.prompt import Prompt
+from tandem.engine.session import Session, compute
 from tandem.engine.torch.batch import BatchModel, PreemptibleModel, find_fault
 from tandem.engine.torch.model import decoder_layers
-from tandem.engine.torch.session import Session, compute
 
 NUM_BATCHES = 1000
 VOCAB, CONTEXT, MAX_ROWS, MAX_ANSWER = 1000, 512, 64, 16
@@ -86,7 +86,7 @@ class Sessions:
     def open(self, rows: list[tuple[int, ...]], question: tuple[int, ...], capacity: int) -> Session:
         """A session of these documents and this question."""
         prompt = Prompt(tuple(rows), question, tuple(range(len(rows))), (), ())
-        return Session(make_rows(prompt), DocumentCaches(), VOCAB, self.batch.device, num_new_tokens=capacity)
+        return Session(make_rows(prompt), self.batch, DocumentCaches(), VOCAB, num_new_tokens=capacity)
 
     def feed(self, *feeds: tuple[Session, tuple[int, ...], int]) -> None:
         """One batch."""

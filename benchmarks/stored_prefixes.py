@@ -34,12 +34,12 @@ import torch
 
 from benchmarks._common import axes, finish, new_parser, save, summary
 from tandem.engine.engine import make_rows
-from tandem.engine.kv import DocumentCaches
+from tandem.engine.kv import DiskStore, DocumentCaches
 from tandem.engine.prompt import Prompt
+from tandem.engine.session import Session, compute
 from tandem.engine.torch.batch import BatchModel, PreemptibleModel
-from tandem.engine.torch.kv import DiskStore
+from tandem.engine.torch.kv import TorchForm
 from tandem.engine.torch.model import decoder_layers
-from tandem.engine.torch.session import Session, compute
 
 VOCAB, CONTEXT, QUERY_TOKENS, BUDGET = 4096, 1024, 16, 1 << 34
 SHAPE = {"hidden_size": 512, "intermediate_size": 1408, "num_attention_heads": 8, "num_key_value_heads": 2}
@@ -105,12 +105,12 @@ class Case:
 
     def _compute(self, caches: DocumentCaches) -> None:
         with torch.inference_mode():
-            session = Session(make_rows(self._prompt), caches, VOCAB, self._batch.device)
+            session = Session(make_rows(self._prompt), self._batch, caches, VOCAB)
             session.want((), 1)
             compute(self._batch, [session])
 
     def _files(self) -> DiskStore:
-        return DiskStore(self._folder, "random", BUDGET, print)
+        return DiskStore(self._folder, "random", BUDGET, print, TorchForm())
 
     def _drop_pages(self) -> None:
         for path in self._folder.glob("*/*/*"):

@@ -42,10 +42,9 @@ from tandem.topology import PARTIES, Party, at_start
 _log = logging.getLogger("tandem")
 
 if TYPE_CHECKING:
-    import torch
-
     from tandem.engine.drafter import Drafter
     from tandem.engine.engine import Engine, Feed, OpenResult
+    from tandem.engine.port import Logits
 
 T = TypeVar("T")
 BASELINE = "/bare"
@@ -99,8 +98,8 @@ class DecoderActor(SiteActor):
     async def prepare(self) -> dict[str, Any]:
         """Load the model. The description is compared with the other side's before the first query."""
         from tandem.corpora import model_path
+        from tandem.engine.kv import DiskStore
         from tandem.engine.places import describe_card
-        from tandem.engine.torch.kv import DiskStore
         from tandem.profiler.offline import cached_line
         from tandem.system.paths import cache_folder
 
@@ -420,9 +419,7 @@ def elapsed_us(started_s: float) -> int:
 class _Logits:
     """The logits of one job, [rows, steps, vocab], as `compute_steps` asks for them."""
 
-    def __init__(
-        self, session: DecodingSession, job: Forward, drafter: Drafter, logits: torch.Tensor
-    ) -> None:
+    def __init__(self, session: DecodingSession, job: Forward, drafter: Drafter, logits: Logits) -> None:
         self._session, self._job, self._drafter, self._logits = session, job, drafter, logits
         self._last: int | None = None  # the step that was drawn last
 
@@ -454,7 +451,7 @@ class _Logits:
 
 def _forward(
     engine: Engine, feeds: Sequence[Feed], is_wanted: Sequence[Callable[[], bool]]
-) -> list[torch.Tensor | Exception | None]:
+) -> list[Logits | Exception | None]:
     from tandem.engine.engine import Preempted
 
     if not feeds:

@@ -17,7 +17,7 @@ from tandem.corpora import model_path
 
 if TYPE_CHECKING:
     from tandem.engine.engine import Engine
-    from tandem.engine.torch.kv import DiskStore
+    from tandem.engine.kv import DiskStore
     from tandem.retrieval.embedding import TextEmbedder
     from tandem.retrieval.retriever import Scorer
 
@@ -47,31 +47,41 @@ def check_model(party: PartyConfig) -> None:
 
     Loads nothing.
     """
-    from tandem.engine.places import base_of, check_directory, expand_home
+    from tandem.engine.places import base_of, check_directory, expand
     from tandem.engine.template import check_files
 
-    path = expand_home(model_path(party.model))
+    path = expand(model_path(party.model))
     check_directory(path)
     check_files(party.template, base_of(path))
+
+
+def engine_name(party: PartyConfig) -> str:
+    """The engine that computes a party's model: "torch", "llama" or that of a package. Raises GenerationError."""
+    from tandem.engine.places import expand, name_engine
+
+    return name_engine(party.engine, expand(model_path(party.model)), party.torch_device)
 
 
 def describe_conversion(party: PartyConfig) -> str:
     """One sentence where loading a party's model has to convert it first; "" where not. Raises GenerationError."""
     from tandem.engine import gguf
-    from tandem.engine.places import base_of, expand_home
+    from tandem.engine.places import base_of, expand
 
-    file = gguf.find_file(base_of(expand_home(model_path(party.model))))
-    return "" if file is None else gguf.describe_conversion(file, party.dtype)
+    file = gguf.find_file(base_of(expand(model_path(party.model))))
+    return gguf.describe_conversion(file, party.dtype) if file and engine_name(party) == "torch" else ""
 
 
 def describe_load(party: PartyConfig) -> str:
     """Which model a party loads, in what precision, and how much of it, where its files are here."""
     from tandem.corpora import describe_model
-    from tandem.engine.places import count_bytes, expand_home
+    from tandem.engine.places import count_bytes, expand
 
-    num_bytes = count_bytes(expand_home(model_path(party.model)), party.dtype)
+    path, name = expand(model_path(party.model)), describe_model(party.model)
+    if engine_name(party) == "llama":
+        return f"{name}, {(count_bytes(path) or 0) / 1e6:.0f} MB, with llama.cpp"
+    num_bytes = count_bytes(path, party.dtype)
     size = f"{num_bytes / 1e6:.0f} MB of " if num_bytes else ""
-    return f"{describe_model(party.model)}, {size}{party.dtype}"
+    return f"{name}, {size}{party.dtype}"
 
 
 def load_engine(party: PartyConfig, *, num_threads: int | None = None) -> Engine:
@@ -81,11 +91,14 @@ def load_engine(party: PartyConfig, *, num_threads: int | None = None) -> Engine
 
         return Engine.load(
             model_path(party.model),
+            engine=party.engine,
+            template=party.template,
+            system_prompt=party.system_prompt,
             device=party.torch_device,
             dtype=party.dtype,
             num_threads=num_threads or party.num_threads,
-            template=party.template,
-            system_prompt=party.system_prompt,
+            gpu_layers=party.gpu_layers,
+            cache_type=party.cache_type,
             shares_weights=True,
         )
 
@@ -110,9 +123,9 @@ def open_disk_store(
     party: PartyConfig, engine: Engine, kv_folder: Path, warn: Callable[[str], object]
 ) -> DiskStore:
     """The store on disk for the engine of a party."""
-    from tandem.engine.torch.kv import DiskStore
+    from tandem.engine.kv import DiskStore
 
-    return DiskStore(kv_folder, engine.cache_fingerprint, party.kv_max_bytes, warn)
+    return DiskStore(kv_folder, engine.cache_fingerprint, party.kv_max_bytes, warn, engine.runner.form)
 
 
 def drop_stale_caches(config: Config, party: str, index: Path) -> None:
@@ -122,7 +135,7 @@ def drop_stale_caches(config: Config, party: str, index: Path) -> None:
 
     folder = kv_folder(party, config)
     if folder.exists() and folder.stat().st_mtime_ns < modified_ns(index):
-        from tandem.engine.torch.kv import remove_store
+        from tandem.engine.kv import remove_store
 
         remove_store(folder)
 

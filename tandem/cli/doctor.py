@@ -23,12 +23,12 @@ from typing import TYPE_CHECKING, Literal
 
 import psutil
 
-from tandem.actors.loading import check_model
+from tandem.actors.loading import check_model, engine_name
 from tandem.cli.ask import toy_problem
 from tandem.cli.options import AsJson, Settings, with_options
 from tandem.cli.output import emit, print_json
 from tandem.engine import gguf
-from tandem.engine.places import expand_home, is_cached
+from tandem.engine.places import expand, is_cached
 from tandem.errors import DISTRIBUTION, GenerationError, TandemError, install_line
 from tandem.system.paths import data_folder, state_folder
 from tandem.topology import PARTIES, Party
@@ -259,15 +259,18 @@ def language_model(party: Party, config: PartyConfig) -> Check:
         return _bundled_model(name, config.model, Path(corpora.model_path(config.model)))
     try:
         check_model(config)
-        path = expand_home(corpora.model_path(config.model))
+        path = expand(corpora.model_path(config.model))
         file = gguf.find_file(path)
     except TandemError as error:
         return _refused(name, error)
     if file is not None:
-        bytes_on_disk, memory = file.stat().st_size, gguf.check(file).memory_bytes(config.dtype)
-        sizes = f"{bytes_on_disk / 1e9:.2f} GB on disk, {memory / 1e9:.2f} GB in memory as {config.dtype}"
-        converts = "; converted at its first use" if gguf.describe_conversion(file, config.dtype) else ""
-        return Check(name, "ok", f"{config.model}: {file.name}, {sizes}{converts}")
+        sizes = f"{file.stat().st_size / 1e9:.2f} GB on disk"
+        if engine_name(config) == "torch":
+            sizes += (
+                f", {gguf.check(file).memory_bytes(config.dtype) / 1e9:.2f} GB in memory as {config.dtype}"
+            )
+            sizes += "; converted at its first use" if gguf.describe_conversion(file, config.dtype) else ""
+        return Check(name, "ok", f"{config.model}: {file.name}, {sizes}")
     if Path(path).is_dir():
         return Check(name, "ok", config.model)
     return _from_hub(name, path, config.model, "config.json", f"{RUN_ONCE}, or give a local path")
@@ -442,7 +445,7 @@ def load_facts(party: PartyConfig) -> ModelFacts:
     from tandem.engine.tokenizer import describe_tokenizer
     from tandem.engine.torch.model import context_length
 
-    path = expand_home(model_path(party.model))
+    path = expand(model_path(party.model))
     tokenizer, wrapper = load_tokenizer(path, is_local=True)
     template = find_template(party.template, base_of(path), wrapper, party.system_prompt)
     PromptBuilder(tokenizer, template, (), None)  # which refuses a template that cannot be split
@@ -490,7 +493,15 @@ def engines(config: Config, present: Sequence[Party]) -> Iterator[Check]:
     tried: dict[object, Check] = {}
     for party in present:
         own = config.party(party)
-        key = (own.model, own.torch_device, own.dtype, own.template)
+        key = (
+            own.model,
+            own.engine,
+            own.torch_device,
+            own.dtype,
+            own.gpu_layers,
+            own.cache_type,
+            own.template,
+        )
         if key not in tried:
             tried[key] = engine("", own)
         yield replace(tried[key], name=f"{party} engine")
@@ -500,25 +511,30 @@ def engine(name: str, party: PartyConfig) -> Check:
     """Load a party's model and try its batches."""
     from tandem.corpora import model_path
 
-    path = expand_home(model_path(party.model))
+    path = expand(model_path(party.model))
     file = gguf.find_file(path)
     if file is None and not Path(path).is_dir():
         return _not_loaded(name, "in the hub's cache")
     if file is not None:
-        num_bytes = gguf.check(file).memory_bytes(party.dtype)
+        is_torch = engine_name(party) == "torch"
+        num_bytes = gguf.check(file).memory_bytes(party.dtype) if is_torch else file.stat().st_size
     else:
         weights = (each for kind in ("safetensors", "bin") for each in Path(path).glob(f"*.{kind}"))
         num_bytes = sum(each.stat().st_size for each in weights)
     if num_bytes > MAX_WEIGHT_BYTES:
         return _not_loaded(name, f"{num_bytes / GIB:.1f} GiB")
     from tandem.actors.loading import load_engine
+    from tandem.engine.engine import measure_pace_s
 
     try:
-        fallback = load_engine(party).fallback
+        loaded = load_engine(party)
+        about, pace_ms = loaded.describe(), 1e3 * measure_pace_s(loaded)
     except GenerationError as error:
         return _refused(name, error)
-    found = fallback.rstrip(".") or "computes many queries in one pass (self-check passed)"
-    return judge(name, found, not fallback, "for many at once try another dtype or model")
+    what = f"{about['engine']}, {about['dtype']}, {pace_ms:.0f} ms per token"
+    found = loaded.fallback.rstrip(".") or "computes many queries in one pass (self-check passed)"
+    remedy = "for many at once try another dtype, quantisation or model"
+    return judge(name, f"{what}; {found}", not loaded.fallback, remedy)
 
 
 def _not_loaded(name: str, weights: str) -> Check:

@@ -225,10 +225,10 @@ def _existing(text: str) -> Path:
 
 def _model(text: str) -> str:
     """A folder or file as the settings name it, a hub id, or a name. Raises GenerationError where it is none."""
-    from tandem.engine.places import check_directory, expand_home
+    from tandem.engine.places import check_directory, expand
 
     if text in (AUTO, *NAMED_MODELS):
         return text
-    check_directory(expand_home(text))
+    check_directory(expand(text))
     is_path = Path(text).expanduser().exists() and not text.startswith((".", "/", "~"))
     return f"./{text}" if is_path else text

@@ -68,16 +68,27 @@ def summary_lines(state: dict[str, Any]) -> Iterator[str]:
     where = ", ".join(f"{'/'.join(node['roles']) or 'other'} {node['address']}" for node in nodes)
     yield f"{'cluster':<8} {state['cluster']}" + (f", {plural(len(nodes), 'node')}: {where}" if nodes else "")
     for party, described in state["parties"].items():
-        yield f"{party:<8} {_loaded(described)}"
+        yield f"{party:<8} {_loaded(described, _pace_ms(party, state))}"
         if fallback := described.get("batching"):
             yield f"{'':<8} engine: {fallback}"
         if nodes or party == Party.DEVICE:  # of a cloud that was joined, nobody here knows the actors
             yield from (f"{'':<8} {line}" for line in _actor_lines(party, state))
 
 
-def _loaded(described: dict[str, Any]) -> str:
+def _pace_ms(party: str, state: dict[str, Any]) -> float | None:
+    """Milliseconds per pass of a party's decoders since they started; None before the first."""
+    extras = [actor.get("extra") or {} for actor in state["actors"] if actor["party"] == party]
+    decoders = [extra for extra in extras if extra.get("num_forwards")]
+    num_passes = sum(extra["num_forwards"] for extra in decoders)
+    return 1e3 * sum(extra["decode_s"] for extra in decoders) / num_passes if num_passes else None
+
+
+def _loaded(described: dict[str, Any], pace_ms: float | None) -> str:
     """The model, whether it passed the engine's self-check, and the index, as far as they are known."""
     model = f"model {describe_model(described['model'])}" if "model" in described else "model unknown"
+    if "engine" in described:
+        pace = "" if pace_ms is None else f", {pace_ms:.0f} ms per token"
+        model += f" ({described['engine']}, {described['dtype']}{pace})"
     if described.get("batching") == "":
         model += " in batches"
     documents = described.get("num_documents")

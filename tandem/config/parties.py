@@ -40,7 +40,7 @@ class PartyConfig(Settings):
         default=AUTO,
         min_length=1,
         description='language model: "smollm2", "bundled" (a toy), "bundled-drafter", a hub id, a folder, a GGUF file, '
-        'or "auto": smollm2 where it is installed, else bundled',
+        '"ollama:NAME" or "auto": smollm2 where it is installed, else bundled',
     )
     template: Annotated[str, TEMPLATES] = Field(
         default="auto",
@@ -72,6 +72,18 @@ class PartyConfig(Settings):
     )
     dtype: Literal["float32", "bfloat16", "float16"] = Field(
         default="float32", description="precision of the language model"
+    )
+    engine: str = Field(
+        default="auto",
+        min_length=1,
+        description='what computes the language model: "llama" (llama.cpp, GGUF files), "torch", the name of a '
+        'package\'s engine, or "auto": llama for a GGUF file where it is installed, else torch',
+    )
+    gpu_layers: int = Field(
+        default=0, ge=-1, description="llama: layers of the language model that a GPU computes; -1: all"
+    )
+    cache_type: Literal["f16", "q8_0", "q4_0"] = Field(
+        default="f16", description="llama: what keys and values are kept in"
     )
     num_threads: int = Field(default=1, ge=1, description="CPU threads of the language model")
     num_decoders: int = Field(

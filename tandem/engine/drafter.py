@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,12 +20,9 @@ from tandem.codecs import Codec, CodecStates
 from tandem.codecs.base import MAX_VOCAB, ROOT, check_dense
 from tandem.codecs.token import log_probabilities, write_token
 from tandem.config.sampling import SamplingParams
+from tandem.engine.port import Logits
 from tandem.errors import GenerationError, ProtocolError
 from tandem.topology import Party
-
-if TYPE_CHECKING:
-    import torch
-
 
 EXTREME = 1e37
 """Temperatures beyond it, or below its inverse, count as these: float32 would round them to infinity and 0, and no
@@ -35,19 +32,28 @@ distribution would be another."""
 # ---- The distribution of one party -------------------------------------------------------------------------
 
 
-def row_probabilities(logits: torch.Tensor, temperature: float = 1.0) -> NDArray[np.float32]:
-    """softmax(logits / T) of each row, [rows, vocab]. logits: of any float type; the softmax runs in float32."""
+def row_probabilities(logits: Logits, temperature: float = 1.0) -> NDArray[np.float32]:
+    """softmax(logits / T) of each row, [rows, vocab]. logits: of any float type; the softmax runs in float32.
+
+    A row's bits do not depend on other rows.
+    """
+    is_scaled = temperature not in (0.0, 1.0)
+    scale = min(max(temperature, 1 / EXTREME), EXTREME) if is_scaled else 1.0
+    # Subtracting first keeps a tiny temperature from overflowing to inf - inf.
+    if isinstance(logits, np.ndarray):
+        rows = np.ascontiguousarray(logits, np.float32)
+        powers = np.exp((rows - rows.max(axis=-1, keepdims=True)) / np.float32(scale))
+        return np.asarray(powers / powers.sum(axis=-1, keepdims=True))
     import torch
 
-    rows = logits.detach().float()
-    if temperature not in (0.0, 1.0):
-        # Subtracting first keeps a tiny temperature from overflowing to inf - inf.
-        rows = (rows - rows.amax(dim=-1, keepdim=True)) / min(max(temperature, 1 / EXTREME), EXTREME)
-    return np.asarray(torch.softmax(rows, dim=-1).cpu().numpy())
+    tensor = logits.detach().float()
+    if is_scaled:
+        tensor = (tensor - tensor.amax(dim=-1, keepdim=True)) / scale
+    return np.asarray(torch.softmax(tensor, dim=-1).cpu().numpy())
 
 
 def mix_rows(
-    logits: torch.Tensor, log_weights: Sequence[float] | NDArray[np.float64], temperature: float
+    logits: Logits, log_weights: Sequence[float] | NDArray[np.float64], temperature: float
 ) -> NDArray[np.float64]:
     """q [vocab] = sum over rows d of omega(d) * softmax(logits[d] / T); DRAGON Eq. (1) and (2).
 
@@ -59,7 +65,7 @@ def mix_rows(
 
 
 def mix_and_keep(
-    logits: torch.Tensor, log_weights: Sequence[float] | NDArray[np.float64], temperature: float
+    logits: Logits, log_weights: Sequence[float] | NDArray[np.float64], temperature: float
 ) -> tuple[NDArray[np.float64], NDArray[np.float32]]:
     """As `mix_rows`, with the rows' own probabilities [rows, vocab] at this temperature."""
     if not (temperature >= 0 and math.isfinite(temperature)):
@@ -131,7 +137,7 @@ class Drafter:
 
     def draft(
         self,
-        logits: torch.Tensor,
+        logits: Logits,
         log_weights: Sequence[float],
         *,
         seed: int,
@@ -154,13 +160,13 @@ class Drafter:
         return DraftResult(token, payload, dense)
 
     def encode(
-        self, logits: torch.Tensor, log_weights: Sequence[float], lineage: Sequence[bytes] = ROOT
+        self, logits: Logits, log_weights: Sequence[float], lineage: Sequence[bytes] = ROOT
     ) -> tuple[bytes, NDArray[np.float64]]:
         """The party's distribution q for one step, encoded and dense [vocab]."""
         dense = self.distribution(logits, log_weights)
         return self._states.encode(dense, lineage), dense
 
-    def distribution(self, logits: torch.Tensor, log_weights: Sequence[float]) -> NDArray[np.float64]:
+    def distribution(self, logits: Logits, log_weights: Sequence[float]) -> NDArray[np.float64]:
         """The party's distribution q [vocab] for one step, over the tokens that all parties have.
 
         Raises GenerationError where the model gave none.

@@ -7,30 +7,30 @@ from __future__ import annotations
 
 import logging
 import math
+import statistics
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any
+from importlib import import_module
+from importlib.metadata import entry_points
+from typing import Any
 
+import numpy as np
 from tokenizers import Tokenizer
 
 from tandem.conversation import SYSTEM_PROMPT, Message
 from tandem.engine import model as models
 from tandem.engine import tokenizer as tokenizers
 from tandem.engine.chat_template import find_template
-from tandem.engine.kv import Cache, DocumentCaches, TurnCaches
-from tandem.engine.places import base_of, expand_home
-from tandem.engine.port import Feed, IsStale, Preempted, Row, Runner
+from tandem.engine.kv import Cache, DiskStore, DocumentCaches, TurnCaches
+from tandem.engine.places import AUTO, base_of, expand, name_engine
+from tandem.engine.port import Feed, IsStale, LoadOptions, Logits, Preempted, Row, Runner
 from tandem.engine.prompt import Prompt, PromptBuilder
 from tandem.engine.template import Template
 from tandem.engine.tokenizer import describe_tokenizer
 from tandem.errors import GenerationError
-
-if TYPE_CHECKING:
-    import torch
-
-    from tandem.engine.torch.kv import DiskStore
 
 _log = logging.getLogger("tandem")
 
@@ -55,6 +55,28 @@ class OpenResult:
             (self.dropped, "documents were left out: they do not fit the model's context."),
         )
         return [f"{len(which)} {happened}" for which, happened in what if which]
+
+
+_OURS = {"torch": "tandem.engine.torch.runner", "llama": "tandem.engine.llama.runner"}
+_GROUP = "tandem.engines"
+"""Entry points of packages: the name of an engine -> a function load(path, LoadOptions) that gives a `Runner`."""
+
+
+def find_engine(setting: str, model: str, options: LoadOptions) -> Callable[[str, LoadOptions], Runner]:
+    """What loads models for an engine: "torch", "llama", the name of an entry point in the group tandem.engines, or
+    "auto". Raises GenerationError.
+    """
+    name = name_engine(setting, model, options.device)
+    if name in _OURS:
+        load: Callable[[str, LoadOptions], Runner] = import_module(_OURS[name]).load
+        return load
+    others = {point.name: point for point in entry_points(group=_GROUP)}
+    if name not in others:
+        raise GenerationError(
+            f"There is no engine {name!r:.60}; set engine to one of {', '.join([AUTO, *_OURS, *others])}."
+        )
+    found: Callable[[str, LoadOptions], Runner] = others[name].load()
+    return found
 
 
 class Engine:
@@ -92,39 +114,21 @@ class Engine:
         cls,
         model: str,
         *,
-        device: str = "cpu",
-        dtype: str = "float32",
-        num_threads: int | None = None,
+        engine: str = AUTO,
         template: Template | str = "auto",
         system_prompt: str = SYSTEM_PROMPT,
-        is_batched: bool = True,
-        shares_weights: bool = False,
+        **options: Any,
     ) -> Engine:
-        """Load a causal model and its tokenizer by directory or hub id; GenerationError says what is wrong.
+        """Load a causal model and its tokenizer by folder, GGUF file or hub id; GenerationError says what is wrong.
 
-        device: "cpu", "cuda" or "cuda:<n>". dtype: what it computes in, "float32", "bfloat16" or "float16".
-        num_threads: of PyTorch in this whole process. template: as the setting of that name (`find_template`).
-        is_batched: False computes one token of one session at a time, as models do that fail the self-check.
-        shares_weights: with other engines of this process that do, where model,
-        device and dtype are equal; none of them may change a weight.
+        engine: what computes it, as `find_engine` takes it. template: as the setting of that name (`find_template`).
+        options: as of `LoadOptions`.
         """
-        from tandem.engine.torch.model import convert, set_num_threads
-        from tandem.engine.torch.runner import TorchRunner
-
-        if num_threads is not None:
-            set_num_threads(num_threads)
-        path = expand_home(model)
-        convert(path, dtype)
+        path, how = expand(model), LoadOptions(**options)
+        runner = find_engine(engine, path, how)(path, how)
         tokenizer, wrapper = models.load_tokenizer(path)
         if isinstance(template, str):
             template = find_template(template, base_of(path), wrapper, system_prompt)
-        runner = TorchRunner.load(
-            path,
-            device=device,
-            dtype=dtype,
-            is_batched=is_batched,
-            shares_weights=shares_weights,
-        )
         return cls(model, runner, tokenizer, wrapper, template)
 
     @property
@@ -203,7 +207,7 @@ class Engine:
             raise ValueError("a model without a limit of context leaves any room")
         return self._prompts.on(day).answer_room(query, length, history)
 
-    def forward(self, batch: Sequence[Feed], *, is_stale: IsStale | None = None) -> list[torch.Tensor]:
+    def forward(self, batch: Sequence[Feed], *, is_stale: IsStale | None = None) -> list[Logits]:
         """Logits [rows, num_logits, vocab_size] float32 of each feed, in passes that all of them share; read only.
 
         A row's logits are a function of its own tokens alone, bit for bit, whatever else is in the batch, however
@@ -219,17 +223,15 @@ class Engine:
         with self._lock:
             return [self._without_holes(logits) for logits in self.runner.forward(batch, is_stale)]
 
-    def _without_holes(self, logits: torch.Tensor) -> torch.Tensor:
+    def _without_holes(self, logits: Logits) -> Logits:
         """Ids below the vocabulary's size that name no token are never drawn."""
         if not self._holes:
             return logits
-        logits = logits.clone()
+        logits = logits.copy() if isinstance(logits, np.ndarray) else logits.clone()
         logits[..., self._holes] = -math.inf
         return logits
 
-    def next_logits(
-        self, session: str, tokens: Sequence[int], *, is_stale: IsStale | None = None
-    ) -> torch.Tensor:
+    def next_logits(self, session: str, tokens: Sequence[int], *, is_stale: IsStale | None = None) -> Logits:
         """Logits [rows, vocab_size] float32 after the query and `tokens`; `forward` of one feed."""
         return self.forward([Feed(session, tokens)], is_stale=is_stale)[0][:, -1]
 
@@ -374,6 +376,20 @@ def describe_fallback(name: str, fault: str) -> str:
         f"The model {name!r} computes one token of one query at a time, because {fault} "
         "(on this machine, in this precision); answers are the same, many queries at once are slower."
     )
+
+
+def measure_pace_s(engine: Engine, num_tokens: int = 8) -> float:
+    """Seconds per token of one row after a short question, at the median."""
+    engine.open("pace", "How long does a token take?", (), num_tokens + 1)
+    times = []
+    try:
+        for count in range(num_tokens + 1):
+            started_s = time.perf_counter()
+            engine.next_logits("pace", (0,) * count)
+            times.append(time.perf_counter() - started_s)
+    finally:
+        engine.close("pace")
+    return statistics.median(times[1:])
 
 
 # ---- Caches of all documents of an index before the first question -----------------------------------------

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import fcntl
 import importlib.util
+import json
 import logging
 import math
 import os
 import shutil
 import struct
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import file_digest, sha256
@@ -31,6 +32,7 @@ from tandem.system.paths import cache_folder
 
 _log = logging.getLogger("tandem")
 SUFFIX = ".gguf"
+_MAGIC = b"GGUF"
 FORMAT = 2
 """Of the converted folders."""
 _NEEDED = ("gguf", "accelerate")
@@ -91,8 +93,8 @@ def find_file(model: str) -> Path | None:
     Raises GenerationError where a folder holds several, of which one must be named.
     """
     path = Path(model)
-    if model.lower().endswith(SUFFIX) and os.path.isfile(model):
-        return path
+    if os.path.isfile(model):  # Ollama's have no suffix
+        return path if model.lower().endswith(SUFFIX) or _begins_as_one(path) else None
     if not os.path.isdir(model):
         return None
     files = sorted(file for file in path.iterdir() if file.suffix.lower() == SUFFIX)
@@ -104,6 +106,47 @@ def find_file(model: str) -> Path | None:
             f"The folder {model!r} holds {len(files)} GGUF files ({names}); name one of them."
         )
     return files[0]
+
+
+def _begins_as_one(file: Path) -> bool:
+    with suppress(OSError), file.open("rb") as stream:
+        return stream.read(4) == _MAGIC
+    return False
+
+
+OLLAMA = "ollama:"
+"""Before the name of a model that Ollama has downloaded, such as llama3.2:1b."""
+_MODEL_LAYER = "application/vnd.ollama.image.model"
+
+
+def find_in_ollama(name: str) -> Path:
+    """The GGUF file of a model in Ollama's store on this machine. name: as Ollama takes it. Raises GenerationError."""
+    store = _ollama_store()
+    model, _, tag = name.partition(":")
+    *place, short = model.split("/")
+    host = ["registry.ollama.ai"] if len(place) < 2 else []
+    manifest = store.joinpath("manifests", *host, *(place or ["library"]), short, tag or "latest")
+    try:
+        layers = json.loads(manifest.read_text("utf-8"))["layers"]
+        digest = next(layer["digest"] for layer in layers if layer["mediaType"] == _MODEL_LAYER)
+    except (OSError, ValueError, LookupError, TypeError, StopIteration):
+        found = sorted(
+            f"{file.parent.name}:{file.name}" for file in store.glob("manifests/*/*/*/*") if file.is_file()
+        )
+        here = f"it has {', '.join(found[:8])}" if found else "it has none"
+        raise GenerationError(
+            f"Ollama's store {str(store)!r} has no model {name!r:.100} ({here}); run `ollama pull {name:.100}`, or set "
+            "OLLAMA_MODELS to the folder where its models are."
+        ) from None
+    return store / "blobs" / str(digest).replace(":", "-")
+
+
+def _ollama_store() -> Path:
+    """Of this user, or of the system's service."""
+    if named := os.environ.get("OLLAMA_MODELS"):
+        return Path(named).expanduser()
+    own, shared = Path.home() / ".ollama/models", Path("/usr/share/ollama/.ollama/models")
+    return own if own.is_dir() or not shared.is_dir() else shared
 
 
 def can_read() -> bool:
@@ -165,7 +208,7 @@ def _header_of(path: str, size: int, modified_ns: int) -> Header:
 def _read_header(stream: BinaryIO) -> Header:
     """ValueError or struct.error where it is damaged."""
     beginning = stream.read(4)
-    if beginning != b"GGUF":
+    if beginning != _MAGIC:
         raise ValueError(f"it begins with {beginning!r}")
     number, *_ = _unpack(stream, "I")
     if number not in (2, 3):
@@ -252,7 +295,7 @@ def convert(file: Path, dtype: str) -> Path:
     Processes that need it at the same time wait for the first. Raises GenerationError.
     """
     header = check(file)
-    digest, versions = _digest(file), _versions()
+    digest, versions = fingerprint(file), _versions()
     above = cache_folder() / "models"
     folder = above / f"{digest}-{dtype}-{versions}"
     if folder.is_dir():
@@ -277,7 +320,7 @@ def convert(file: Path, dtype: str) -> Path:
 
 def describe_conversion(file: Path, dtype: str) -> str:
     """One sentence on what `convert` has to do, with sizes; "" where it is done. Raises GenerationError."""
-    if (cache_folder() / "models" / f"{_digest(file)}-{dtype}-{_versions()}").is_dir():
+    if (cache_folder() / "models" / f"{fingerprint(file)}-{dtype}-{_versions()}").is_dir():
         return ""
     size, memory = file.stat().st_size, check(file).memory_bytes(dtype)
     return (
@@ -293,7 +336,7 @@ def source(file: Path) -> tuple[str, dict[str, str]]:
     A converted folder, of any precision, is read seven times as fast as the file. Raises GenerationError.
     """
     check(file)
-    folders = (cache_folder() / "models").glob(f"{_digest(file)}-*-{_versions()}")
+    folders = (cache_folder() / "models").glob(f"{fingerprint(file)}-*-{_versions()}")
     if (folder := next(folders, None)) is not None:
         return str(folder), {}
     return str(file.parent), {"gguf_file": file.name}
@@ -364,7 +407,8 @@ def _alone(lock: Path) -> Iterator[None]:
         yield
 
 
-def _digest(file: Path) -> str:
+def fingerprint(file: Path) -> str:
+    """16 hexadecimal digits of its content."""
     status = file.stat()
     return _digest_of(str(file.resolve()), status.st_size, status.st_mtime_ns)
 

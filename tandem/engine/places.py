@@ -11,6 +11,7 @@ import os
 import struct
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,9 @@ from tandem.system.paths import suggest_path
 
 ADAPTER = "adapter_config.json"
 """The file of an adapter: a folder that peft wrote next to the base model that it names."""
+AUTO = "auto"
+"""Of an engine: the one that suits the model."""
+LLAMA_PACKAGE = "llama_cpp"
 _POINTER = b"version https://git-lfs"
 _POINTER_BYTES = 1024
 """A Git LFS pointer is smaller."""
@@ -39,8 +43,11 @@ _OLLAMA = {
 """Beginnings of names in Ollama's library -> a model of that family on the hub."""
 
 
-def expand_home(model: str) -> str:
-    """`model` with a leading ~ replaced by the home directory."""
+def expand(model: str) -> str:
+    """`model` with a leading ~ replaced by the home directory, and a name of Ollama by its file. Raises
+    GenerationError where Ollama has none."""
+    if model.startswith(gguf.OLLAMA):
+        return str(gguf.find_in_ollama(model.removeprefix(gguf.OLLAMA)))
     return os.path.expanduser(model) if model.startswith("~") else model
 
 
@@ -115,6 +122,30 @@ def base_of(model: str) -> str:
             f"{ADAPTER}."
         )
     return base
+
+
+def name_engine(setting: str, model: str, device: str = "cpu") -> str:
+    """The engine that a setting stands for: "auto" is llama.cpp for a GGUF file where it is installed and the device is
+    the processor, else PyTorch."""
+    if setting != AUTO:
+        return setting
+    is_file = device == "cpu" and gguf.find_file(base_of(model)) is not None
+    return "llama" if is_file and find_spec(LLAMA_PACKAGE) is not None else "torch"
+
+
+def adapter_file(model: str) -> Path | None:
+    """The adapter of a GGUF file, a GGUF file itself, in the folder `model` beside its adapter_config.json; None if
+    that is no adapter. GenerationError if it is one of another form.
+    """
+    if not is_adapter(model):
+        return None
+    files = sorted(Path(model).glob(f"*{gguf.SUFFIX}"))
+    if len(files) != 1:
+        raise GenerationError(
+            f"The adapter {model!r:.200} of a GGUF file has {len(files)} GGUF files in its folder; put the one there "
+            "that llama.cpp's convert_lora_to_gguf.py makes of it."
+        )
+    return files[0]
 
 
 # ---- what is here --------------------------------------------------------------------------------------------
@@ -205,11 +236,14 @@ def _read_header(file: Path) -> tuple[int, list[dict[str, Any]]]:
     return length, [entry for name, entry in header.items() if name != "__metadata__"]
 
 
-def count_bytes(model: str, dtype: str) -> int | None:
-    """What the weights of a model take in memory in a precision; None where they are not here, or of another form."""
+def count_bytes(model: str, dtype: str = "") -> int | None:
+    """What the weights of a model take in memory in a precision; None where they are not here, or of another form.
+
+    dtype: empty: as they are in a GGUF file.
+    """
     base = base_of(model)
     if (file := gguf.find_file(base)) is not None:
-        return gguf.check(file).memory_bytes(dtype)
+        return gguf.check(file).memory_bytes(dtype) if dtype else file.stat().st_size
     folder = Path(base)
     if not folder.is_dir() and is_cached(base, "config.json"):
         from huggingface_hub import try_to_load_from_cache
@@ -248,8 +282,8 @@ def _no_model(model: str) -> GenerationError:
         )
     if family := next((begin for begin in _OLLAMA if model.lower().startswith(begin)), None):
         return GenerationError(
-            f"There is no model {model!r:.200} (Ollama may call one so, whose names Tandem does not know); name its "
-            f'GGUF file, a folder, a hub id such as "{_OLLAMA[family]}", or {_names()}.'
+            f'There is no model {model!r:.200}; if Ollama has downloaded it, name it "{gguf.OLLAMA}{model:.200}", '
+            f'else a GGUF file, a folder, a hub id such as "{_OLLAMA[family]}", or {_names()}.'
         )
     return GenerationError(
         f'There is no model {model!r:.200}; name a folder, a GGUF file, a hub id such as "{_OLLAMA["qwen"]}", or '

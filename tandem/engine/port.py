@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
-from tandem.engine.kv import Cache, DocumentCaches, TurnCaches
+from tandem.engine.kv import Cache, CacheForm, DocumentCaches, TurnCaches
 
-if TYPE_CHECKING:
-    import torch
-
+Logits = Any
+"""Float32 numbers in an array of numpy or a tensor of PyTorch, as the engine computes them."""
 IsStale = Callable[[], bool]
 """Asked now and then during a pass; once it says True, the pass raises Preempted."""
 
@@ -49,6 +48,27 @@ class Feed:
     """How many are wanted: after all tokens, and after so many shorter prefixes that there are this many."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadOptions:
+    """How a party wants its model computed; an engine heeds what concerns it."""
+
+    device: str = "cpu"
+    """Of PyTorch: "cpu", "cuda" or "cuda:<n>"."""
+    dtype: str = "float32"
+    """What PyTorch computes in: "float32", "bfloat16" or "float16"."""
+    num_threads: int | None = None
+    """Of the processor; None: as the library has it. Of PyTorch in this whole process."""
+    gpu_layers: int = 0
+    """Layers that llama.cpp lets a GPU compute; -1: all."""
+    cache_type: str = "f16"
+    """What llama.cpp keeps keys and values in."""
+    is_batched: bool = True
+    """False computes one token of one session at a time, as models do that fail the self-check."""
+    shares_weights: bool = False
+    """With other engines of this process that do, where the model and these options are equal; none of them may change
+    a weight."""
+
+
 class Runner(Protocol):
     """A language model that computes rows. Calls come from several threads, one after the other.
 
@@ -60,6 +80,8 @@ class Runner(Protocol):
     """Tokens that logits are given for: the model's, or fewer where its tokenizer has fewer."""
     fault: str | None
     """Why sessions do not share passes; None: they do."""
+    form: CacheForm
+    """How its caches are written to files."""
     caches: DocumentCaches
     """Set its `store` to keep them."""
     turns: TurnCaches
@@ -82,7 +104,8 @@ class Runner(Protocol):
         """32 hexadecimal digits: equal for runners that compute the same bits."""
 
     def describe(self) -> dict[str, Any]:
-        """`num_parameters` and `dtype`, as the other parties are told; plain values for JSON."""
+        """`engine` (its name and version), `num_parameters`, `num_bytes` and `dtype`, as the other parties are told;
+        plain values for JSON."""
 
     def open(
         self, session: str, rows: Sequence[Row], num_new_tokens: int, *, num_scored: int, is_later_turn: bool
@@ -91,7 +114,7 @@ class Runner(Protocol):
         last tokens of each row, of which `likelihoods` will tell. is_later_turn: whether it continues another session.
         """
 
-    def forward(self, feeds: Sequence[Feed], is_stale: IsStale | None) -> list[torch.Tensor]:
+    def forward(self, feeds: Sequence[Feed], is_stale: IsStale | None) -> list[Logits]:
         """Logits [rows, num_logits, vocab_size] float32 of each feed; read only. Raises Preempted, after which what
         whole passes had computed is kept."""
 

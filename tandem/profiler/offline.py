@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import platform
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -26,8 +25,10 @@ from pydantic import TypeAdapter, ValidationError
 
 from tandem.config.schema import PartyConfig
 from tandem.corpora import model_path
+from tandem.engine.places import expand, name_engine
 from tandem.errors import TandemError
 from tandem.profiler.estimates import DecodeLine
+from tandem.system.paths import write_whole
 from tandem.topology import Party
 
 if TYPE_CHECKING:
@@ -237,6 +238,8 @@ class ProfileKey:
     dtype: str
     num_threads: int
     num_documents: int  # batch rows; 0 is one row without a document
+    engine: str = "torch"
+    """And what concerns it alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -255,6 +258,7 @@ _STORED = TypeAdapter(StoredProfile)
 
 def profile_key(party: PartyConfig) -> ProfileKey:
     """The key of one party's settings on this machine."""
+    name = name_engine(party.engine, expand(model_path(party.model)), party.torch_device)
     return ProfileKey(
         model=model_fingerprint(model_path(party.model)),
         machine=machine(party.torch_device),
@@ -262,6 +266,7 @@ def profile_key(party: PartyConfig) -> ProfileKey:
         dtype=party.dtype,
         num_threads=party.num_threads,
         num_documents=party.num_documents,
+        engine=name if name == "torch" else f"{name} {party.gpu_layers} {party.cache_type}",
     )
 
 
@@ -305,15 +310,7 @@ def save(value: StoredProfile, folder: Path) -> Path:
     text = json.dumps(asdict(value), indent=1)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=path.parent, delete=False) as file:
-            try:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-                os.replace(file.name, path)
-            except BaseException:
-                os.unlink(file.name)
-                raise
+        write_whole(path, text.encode())
     except OSError as error:
         raise TandemError(
             f"The profile folder {path.parent} cannot be written ({error.strerror}); "

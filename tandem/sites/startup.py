@@ -110,8 +110,7 @@ async def start_actors(
 def _show_model(described: Mapping[str, Any]) -> str:
     """Its name, and how large it is, where that is known."""
     text = describe_model(described["model"])
-    if count := described.get("num_parameters"):
-        num_bytes = count * (4 if described["dtype"] == "float32" else 2)
+    if num_bytes := described.get("num_bytes"):
         text += f", {num_bytes / 1e6:.0f} MB of {described['dtype']}"
     return text
 

@@ -31,6 +31,18 @@ def cache_folder() -> Path:
         return _temporary_folder()
 
 
+def write_whole(path: Path, content: bytes) -> None:
+    """A file, mode 0600, that is there whole or not at all; not flushed to the disk. Raises OSError."""
+    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".writing-", delete=False) as file:
+        try:
+            file.write(content)
+            file.flush()
+            os.replace(file.name, path)
+        except BaseException:
+            Path(file.name).unlink(missing_ok=True)
+            raise
+
+
 def data_folder() -> Path:
     """The folder of what a person would miss: $XDG_DATA_HOME/tandem, or ~/.local/share/tandem."""
     return platformdirs.user_data_path(_APP, appauthor=False)

@@ -12,8 +12,7 @@ import torch
 from tandem.actors.loading import check_model, load_embedder, load_engine, open_engine
 from tandem.codecs import codec_of
 from tandem.config.schema import Config, PartyConfig
-from tandem.engine.kv import MemoryStore
-from tandem.engine.torch.kv import DiskStore
+from tandem.engine.kv import DiskStore, MemoryStore
 from tandem.errors import GenerationError, RetrievalError
 from tandem.retrieval import factory
 

@@ -29,6 +29,7 @@ import torch
 from transformers import AttentionInterface, DynamicCache
 
 from tandem.engine.port import IsStale, Preempted
+from tandem.engine.session import Piece
 from tandem.engine.torch.kv import DocumentCache
 
 # ---- Keys and values of some rows, in tensors of a fixed capacity ------------------------------------------
@@ -49,9 +50,9 @@ class RowCache:
     So both products of attention are of the kind whose sums do not depend on the number of query columns (`batch`).
     """
 
-    def __init__(self, num_rows: int, num_columns: int) -> None:
+    def __init__(self, num_rows: int, num_columns: int, device: torch.device | str = "cpu") -> None:
         """num_columns: that are expected; it grows if more come."""
-        self.num_rows = num_rows
+        self.num_rows, self._device = num_rows, device
         self.capacity = round_up(num_columns)
         self.keys: dict[int, torch.Tensor] = {}  # by layer, from its first pass on
         self.values: dict[int, torch.Tensor] = {}
@@ -78,17 +79,18 @@ class RowCache:
         self.keys[layer] = keys.new_zeros((self.num_rows, heads, key_size, self.capacity))
         self.values[layer] = values.new_zeros((self.num_rows, heads, self.capacity, value_size))
 
-    def load(self, row: int, cache: DocumentCache, device: torch.device) -> None:
-        """Let a row begin with a document."""
+    def load(self, row: int, cache: DocumentCache) -> None:
+        """As of every row cache."""
         self.reserve(cache.num_tokens)
-        for layer, (keys, values) in enumerate(zip(cache.keys, cache.values, strict=True)):
+        for layer, stored in enumerate(zip(cache.keys, cache.values, strict=True)):
+            keys, values = (tensor.to(self._device) for tensor in stored)
             if layer not in self.keys:
-                self.add_layer(layer, keys.to(device), values.to(device))
-            self.keys[layer][row, :, :, : cache.num_tokens] = keys.to(device).transpose(1, 2)
-            self.values[layer][row, :, : cache.num_tokens] = values.to(device)
+                self.add_layer(layer, keys, values)
+            self.keys[layer][row, :, :, : cache.num_tokens] = keys.transpose(1, 2)
+            self.values[layer][row, :, : cache.num_tokens] = values
 
     def copy(self, row: int, source: RowCache, source_row: int, num_tokens: int) -> None:
-        """Let a row begin with the first tokens of another cache's row."""
+        """As of every row cache."""
         self.reserve(num_tokens)
         for layer, keys in source.keys.items():
             values = source.values[layer]
@@ -103,6 +105,13 @@ class RowCache:
         keys = (self.keys[layer][row, :, :, :num_tokens].transpose(1, 2) for layer in layers)
         values = (self.values[layer][row, :, :num_tokens] for layer in layers)
         return DocumentCache(tuple(map(_on_cpu, keys)), tuple(map(_on_cpu, values)))
+
+    def keep(self) -> RowCache:
+        """As of every row cache."""
+        return self
+
+    def release(self) -> None:
+        """As of every row cache."""
 
 
 def _on_cpu(tensor: torch.Tensor) -> torch.Tensor:
@@ -189,14 +198,9 @@ class Unsupported(Exception):
 
 
 @dataclass(eq=False)
-class Piece:
-    """New tokens of some neighbouring rows of one cache, equally many in each."""
+class _Part(Piece):
+    """A piece, in one pass."""
 
-    cache: RowCache
-    first_row: int
-    starts: Sequence[int]  # [rows]: position of each row's first new token
-    tokens: Sequence[Sequence[int]]  # [rows][new]
-    num_logits: int  # that are wanted, after the last tokens of each row
     positions: torch.Tensor = field(init=False)  # [rows, new]
     width: int = field(init=False)  # columns that attention sees
     _index: tuple[torch.Tensor, torch.Tensor] | None = field(init=False, default=None)  # where new columns go
@@ -207,21 +211,6 @@ class Piece:
         end = max(self.starts) + self.num_new
         self.width = round_up(end)
         self.cache.reserve(end)
-
-    @property
-    def num_rows(self) -> int:
-        """Rows."""
-        return len(self.tokens)
-
-    @property
-    def num_new(self) -> int:
-        """New tokens of each row."""
-        return len(self.tokens[0])
-
-    @property
-    def num_tokens(self) -> int:
-        """New tokens of all rows."""
-        return self.num_rows * self.num_new
 
     def wanted(self, start: int) -> list[int]:
         """Positions in the line of the tokens whose logits are wanted, if this piece's first is at `start`."""
@@ -314,8 +303,22 @@ class _How:
     min_columns: int
 
 
+def probabilities(logits: torch.Tensor, tokens: Sequence[int]) -> list[float]:
+    """As of every model of rows."""
+    following = torch.tensor(tokens, device=logits.device)
+    # Normalised row by row, so that the bits are the same however columns are grouped.
+    found: list[float] = torch.softmax(logits, dim=-1).gather(1, following[:, None])[:, 0].tolist()
+    return found
+
+
 class BatchModel:
-    """A model that computes pieces of many caches in one pass."""
+    """A model of transformers that computes pieces of many caches in one pass."""
+
+    max_tokens = max_new = MAX_TOKENS
+    saves_whole_rows = False
+    keeps_turns = True
+    expected_tokens = 64
+    probabilities = staticmethod(probabilities)
 
     def __init__(self, model: PreemptibleModel) -> None:
         """Changes how the model's weights lie in memory; `release` undoes it."""
@@ -327,22 +330,33 @@ class BatchModel:
         AttentionInterface.register(NAME, _attend)
         _transpose_weights(model.model, is_transposed=True)
 
+    def make_cache(self, num_rows: int, num_columns: int) -> RowCache:
+        """As of every model of rows."""
+        return RowCache(num_rows, num_columns, self.device)
+
+    def empty(self, shape: tuple[int, ...]) -> torch.Tensor:
+        """As of every model of rows."""
+        return torch.empty(shape, device=self.device)
+
     def release(self) -> None:
         """Put the model's weights back as they were."""
         _transpose_weights(self._model.model, is_transposed=False)
 
     def __call__(self, pieces: Sequence[Piece], is_stale: IsStale | None = None) -> list[torch.Tensor]:
-        """Logits [rows, num_logits, vocab of the model] of every piece; at most MAX_TOKENS tokens. May raise Preempted.
+        """As of every model of rows.
 
         Whatever happens, nothing of the caches changes before the first of the new columns.
         """
-        ids = [token for piece in pieces for row in piece.tokens for token in row]
-        positions = torch.cat([piece.positions.flatten() for piece in pieces])
-        starts = accumulate((piece.num_tokens for piece in pieces[:-1]), initial=0)
-        wanted = [index for piece, start in zip(pieces, starts, strict=True) for index in piece.wanted(start)]
+        parts = [
+            _Part(each.cache, each.first_row, each.starts, each.tokens, each.num_logits) for each in pieces
+        ]
+        ids = [token for part in parts for row in part.tokens for token in row]
+        positions = torch.cat([part.positions.flatten() for part in parts])
+        starts = accumulate((part.num_tokens for part in parts[:-1]), initial=0)
+        wanted = [index for part, start in zip(parts, starts, strict=True) for index in part.wanted(start)]
         padding = -len(ids) % self.multiple
         padded = wanted + [0] * (-len(wanted) % self.multiple or self.multiple * (not wanted))
-        with self._attention(pieces, len(ids) + padding):
+        with self._attention(parts, len(ids) + padding):
             logits = self._model.run(
                 is_stale,
                 input_ids=torch.tensor([ids + [0] * padding], device=self.device),
@@ -350,19 +364,19 @@ class BatchModel:
                 use_cache=False,
                 logits_to_keep=torch.tensor(padded, device=self.device),
             )[0]
-        split = logits[: len(wanted)].split([piece.num_rows * piece.num_logits for piece in pieces])
+        split = logits[: len(wanted)].float().split([part.num_rows * part.num_logits for part in parts])
         return [
             rows.view(piece.num_rows, piece.num_logits, logits.shape[-1])
             for piece, rows in zip(pieces, split, strict=True)
         ]
 
     @contextmanager
-    def _attention(self, pieces: Sequence[Piece], num_tokens: int) -> Iterator[None]:
+    def _attention(self, parts: Sequence[_Part], num_tokens: int) -> Iterator[None]:
         """Our attention, for one pass: other users of the model find their own."""
         config = self._model.model.config
         before = config._attn_implementation
         config._attn_implementation = NAME
-        _running.batch = _Running(pieces, num_tokens, self.windows, self.min_columns)
+        _running.batch = _Running(parts, num_tokens, self.windows, self.min_columns)
         try:
             yield
         finally:
@@ -372,7 +386,7 @@ class BatchModel:
 
 @dataclass(frozen=True, slots=True)
 class _Running:
-    pieces: Sequence[Piece]
+    parts: Sequence[_Part]
     num_tokens: int
     windows: dict[int, int | None]
     min_columns: int
@@ -400,9 +414,9 @@ def _attend(
     how = _How(scaling, softcap, sliding_window, running.min_columns)
     output = query.new_zeros((running.num_tokens, query.shape[1], value.shape[-1]))
     start = 0
-    for piece in running.pieces:
-        end = start + piece.num_tokens
-        output[start:end] = piece.attend(
+    for part in running.parts:
+        end = start + part.num_tokens
+        output[start:end] = part.attend(
             module.layer_idx, query[0, :, start:end], key[0, :, start:end], value[0, :, start:end], how
         )
         start = end

@@ -9,8 +9,9 @@ from typing import Any
 
 import torch
 
-from tandem.engine.kv import DocumentCaches, TurnCaches
-from tandem.engine.port import Feed, IsStale, Row, Runner
+from tandem.engine.kv import Cache, CacheForm
+from tandem.engine.port import Feed, IsStale, LoadOptions, Logits, Row, Runner
+from tandem.engine.session import SessionRunner
 from tandem.engine.torch import model as models
 from tandem.engine.torch.batch import (
     ARITHMETIC,
@@ -18,58 +19,36 @@ from tandem.engine.torch.batch import (
     PreemptibleModel,
     find_fault,
 )
-from tandem.engine.torch.kv import DocumentCache
-from tandem.engine.torch.session import GrowingSession, Session, compute, compute_document, compute_row
+from tandem.engine.torch.kv import TorchForm
+from tandem.engine.torch.session import GrowingSession, compute_document
 from tandem.errors import GenerationError
 
-EXPECTED_TOKENS = 64
-"""Of an answer, for which caches have room from the beginning; they grow."""
 
+class TorchRunner(SessionRunner):
+    """A `Runner` of a model of transformers."""
 
-class TorchRunner:
-    """A `Runner` of one model."""
+    form: CacheForm = TorchForm()
 
     def __init__(self, model: Any, *, is_batched: bool = True) -> None:
         """model: of transformers; not to be changed. is_batched: False computes one token of one
         session at a time, as models do that fail the self-check. Raises GenerationError.
         """
         models.check_cache(model)
+        super().__init__()
         self.model = model
         self.vocab_size = models.num_logits(model)
-        self.caches = DocumentCaches()
-        self.turns = TurnCaches()
-        self.sessions: dict[str, Session | GrowingSession] = {}  # open ones, by name; read only
         self.weights: models.Weights | None = None  # that it may share with others
         self._forward = PreemptibleModel(model, models.decoder_layers(model))
         self.fault: str | None = "batching is off"
-        self._batch = self._try_batching() if is_batched else None
+        self.is_batched = is_batched and self._try_batching()
 
-    @classmethod
-    def load(
-        cls,
-        path: str,
-        *,
-        device: str,
-        dtype: str,
-        is_batched: bool,
-        shares_weights: bool,
-    ) -> TorchRunner:
-        """Load a model by directory or hub id; `Engine.load` has the arguments. Raises GenerationError."""
-        if not shares_weights:
-            return cls(models.load_model(path, device=device, dtype=dtype), is_batched=is_batched)
-        weights = models.load_weights(path, device=device, dtype=dtype)
-        runner = cls(weights.make_model(), is_batched=is_batched)
-        runner.weights = weights  # as long as it is here, another finds it
-        return runner
-
-    def _try_batching(self) -> BatchModel | None:
-        """The model that computes batches, if the self-check finds no fault."""
-        batch = BatchModel(self._forward)
+    def _try_batching(self) -> bool:
+        """Whether the self-check finds no fault."""
+        self.row_model = batch = BatchModel(self._forward)
         self.fault = find_fault(batch, self.model, self.vocab_size, self.context_length)
-        if self.fault is None:
-            return batch
-        batch.release()
-        return None
+        if self.fault is not None:
+            batch.release()
+        return self.fault is None
 
     @property
     def configurations(self) -> tuple[Any, Any]:
@@ -90,14 +69,16 @@ class TorchRunner:
     def computing_fingerprint(self) -> str:
         """As of every runner: weights, libraries, kind of processor, threads."""
         computation = models.fingerprint_computation(self.model, self.weights_fingerprint)
-        if self._batch is None:
+        if not self.is_batched:
             return computation
         return sha256(f"{computation} {ARITHMETIC}".encode()).hexdigest()[:32]
 
     def describe(self) -> dict[str, Any]:
         """As of every runner."""
         return {
+            "engine": f"PyTorch {torch.__version__}",
             "num_parameters": self.model.num_parameters(),
+            "num_bytes": self.model.num_parameters() * self.model.dtype.itemsize,
             "dtype": str(self.model.dtype).removeprefix("torch."),
         }
 
@@ -105,67 +86,44 @@ class TorchRunner:
         self, session: str, rows: Sequence[Row], num_new_tokens: int, *, num_scored: int, is_later_turn: bool
     ) -> None:
         """As of every runner."""
-        if self._batch is None:
+        if self.is_batched:
+            super().open(session, rows, num_new_tokens, num_scored=num_scored, is_later_turn=is_later_turn)
+        else:
             self.sessions[session] = GrowingSession(
                 rows, self._forward, self.caches, self.vocab_size, num_scored=num_scored
             )
-            return
-        self.sessions[session] = Session(
-            rows,
-            self.caches,
-            self.vocab_size,
-            self._forward.device,
-            num_new_tokens=min(num_new_tokens, EXPECTED_TOKENS),
-            num_scored=num_scored,
-            turns=self.turns if is_later_turn else None,
-        )
 
-    def forward(self, feeds: Sequence[Feed], is_stale: IsStale | None) -> list[torch.Tensor]:
+    def forward(self, feeds: Sequence[Feed], is_stale: IsStale | None) -> list[Logits]:
         """As of every runner."""
         with torch.inference_mode():
-            if self._batch is None:
-                return [self._grow(feed, is_stale) for feed in feeds]
-            sessions = [self._session(feed.session) for feed in feeds]
-            for session, feed in zip(sessions, feeds, strict=True):
-                session.want(feed.tokens, feed.num_logits)
-            compute(self._batch, sessions, is_stale)
-            return [session.logits for session in sessions]
-
-    def _session(self, name: str) -> Session:
-        session = self.sessions[name]
-        assert isinstance(session, Session)
-        return session
+            if self.is_batched:
+                return super().forward(feeds, is_stale)
+            return [self._grow(feed, is_stale) for feed in feeds]
 
     def _grow(self, feed: Feed, is_stale: IsStale | None) -> torch.Tensor:
         session, count = self.sessions[feed.session], len(feed.tokens) + 1
-        assert isinstance(session, GrowingSession)
         prefixes = (feed.tokens[:end] for end in range(count - feed.num_logits, count))
         return torch.stack([session.logits_after(prefix, is_stale) for prefix in prefixes], dim=1)
 
-    def likelihoods(self, session: str) -> tuple[float, ...]:
-        """As of every runner."""
-        return self.sessions[session].likelihoods
-
-    def crop(self, session: str, num_tokens: int) -> None:
-        """As of every runner."""
-        self.sessions[session].crop(num_tokens)
-
-    def close(self, session: str) -> None:
-        """As of every runner."""
-        closed = self.sessions.pop(session, None)
-        if isinstance(closed, Session) and (rows := closed.computed):
-            self.turns.keep(rows, closed.cache)
-
-    def is_open(self, session: str) -> bool:
-        """As of every runner."""
-        return session in self.sessions
-
-    def compute_document(self, tokens: tuple[int, ...]) -> DocumentCache:
+    def compute_document(self, tokens: tuple[int, ...]) -> Cache:
         """As of every runner."""
         with torch.inference_mode():
-            if self._batch is None:
-                return compute_document(self._forward, tokens, None)
-            return compute_row(self._batch, tokens).save(0, len(tokens))
+            if self.is_batched:
+                return super().compute_document(tokens)
+            return compute_document(self._forward, tokens, None)
+
+
+def load(path: str, options: LoadOptions) -> TorchRunner:
+    """As of every engine: a folder, GGUF file or hub id."""
+    if options.num_threads is not None:
+        models.set_num_threads(options.num_threads)
+    if not options.shares_weights:
+        model = models.load_model(path, device=options.device, dtype=options.dtype)
+        return TorchRunner(model, is_batched=options.is_batched)
+    weights = models.load_weights(path, device=options.device, dtype=options.dtype)
+    runner = TorchRunner(weights.make_model(), is_batched=options.is_batched)
+    runner.weights = weights  # as long as it is here, another finds it
+    return runner
 
 
 def model_of(runner: Runner) -> Any:

@@ -1,244 +1,23 @@
-"""One session on the model: its rows, what of them is cached, and moving both along a prefix of answer tokens.
-
-One row per document: the document, the question, the answer so far. A row's keys and values are a function of its own
-tokens alone (`batch`), so documents come from the store or are computed, tokens are fed one by one or in
-blocks, alone or with other sessions, and again after a rollback, with the same bits.
-"""
+"""The fallback of models and devices that fail `find_fault`: a growing cache, one token of one session per pass."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from itertools import groupby
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
-from tandem.aggregation.document_weights import log_evidence, question_likelihood
-from tandem.engine.kv import DocumentCaches, Rows, TurnCaches, common_length
+from tandem.engine.kv import DocumentCaches, TurnCaches, common_length
 from tandem.engine.port import IsStale, Row
-from tandem.engine.torch.batch import MAX_TOKENS, BatchModel, Piece, PreemptibleModel, RowCache
+from tandem.engine.session import QuestionScores
+from tandem.engine.torch.batch import PreemptibleModel, probabilities
 from tandem.engine.torch.kv import DocumentCache
 
 
-class QuestionScores:
-    """The likelihood of the last tokens of each prompt, added up as passes reach them."""
-
-    def __init__(self, prompts: Sequence[Sequence[int]], num_scored: int) -> None:
-        """prompts: [rows] of tokens. num_scored: of each the last ones, of which the first is given."""
-        self.num_scored = num_scored
-        self._prompts = prompts
-        self._next = [len(prompt) - num_scored for prompt in prompts]  # column that tells of the next
-        self._totals = [0.0] * len(prompts)
-
-    @property
-    def likelihoods(self) -> tuple[float, ...]:
-        """The `question_likelihood` of each row, once computed."""
-        return tuple(question_likelihood(total, self.num_scored - 1) for total in self._totals)
-
-    def add(self, row: int, first: int, logits: torch.Tensor) -> None:
-        """Add what columns from `first` on tell of the prompt's next tokens. logits: [columns, vocab]."""
-        prompt, start = self._prompts[row], self._next[row]
-        stop = min(len(prompt) - 1, first + len(logits))
-        if not self.num_scored or not first <= start < stop:
-            return
-        following = torch.tensor(prompt[start + 1 : stop + 1], device=logits.device)
-        # Normalised row by row, so that the bits are the same however columns are grouped.
-        probabilities = torch.softmax(logits[start - first : stop - first], dim=-1)
-        for value in log_evidence(probabilities.gather(1, following[:, None])[:, 0].tolist()):
-            self._totals[row] += value
-        self._next[row] = stop
-
-
-class Session:
-    """The rows of one prompt. Nothing is computed before the first pass."""
-
-    def __init__(
-        self,
-        rows: Sequence[Row],
-        caches: DocumentCaches,
-        vocab_size: int,
-        device: torch.device,
-        *,
-        num_new_tokens: int = 0,
-        turns: TurnCaches | None = None,
-        num_scored: int = 0,
-    ) -> None:
-        """num_new_tokens: expected of the answer. turns: rows of earlier turns, for a prompt that continues them.
-        num_scored: the last tokens of the prompt, of which `likelihoods` tells.
-        """
-        self._caches, self._vocab_size, self._device = caches, vocab_size, device
-        self._turns = turns
-        self._rows = rows
-        self._prompts = [list(row.tokens) for row in rows]
-        self._cache = RowCache(len(self._prompts), max(map(len, self._prompts)) + num_new_tokens)
-        self._lengths: list[int] | None = (
-            None  # [rows]: columns that are cached; None: documents not yet looked up
-        )
-        self._unsaved: set[int] = set()  # rows whose document is computed and not yet kept
-        self._tokens: tuple[int, ...] = ()  # of the answer; those that are cached come first
-        self._logits = torch.empty(0)  # [rows, wanted, vocab], filled by passes
-        self._scores = QuestionScores(self._prompts, num_scored)
-
-    @property
-    def likelihoods(self) -> tuple[float, ...]:
-        """The `question_likelihood` of each row, from the last `num_scored` - 1 tokens of its prompt, once computed."""
-        return self._scores.likelihoods
-
-    @property
-    def cache(self) -> RowCache:
-        """Keys and values; read only."""
-        return self._cache
-
-    @property
-    def num_cached(self) -> int:
-        """Columns of the shortest row that are cached."""
-        return min(self._lengths or [0])
-
-    @property
-    def computed(self) -> Rows:
-        """Tokens of each row whose keys and values are cached."""
-        return tuple(tuple(self._tokens_of(row, 0, length)) for row, length in enumerate(self._lengths or ()))
-
-    def crop(self, num_tokens: int) -> None:
-        """Forget all but the first `num_tokens` of the answer."""
-        if num_tokens < len(self._tokens):
-            self._tokens = self._tokens[:num_tokens]
-            self._shorten(0)
-            self._logits = torch.empty(0)
-
-    def want(self, tokens: Sequence[int], num_logits: int) -> None:
-        """Passes now compute the logits after the prompt and `tokens`, and after `num_logits` - 1 shorter prefixes."""
-        tokens = tuple(tokens)
-        is_known = tokens == self._tokens and self._logits.ndim == 3 and self._logits.shape[1] == num_logits
-        self.crop(common_length(self._tokens, tokens))
-        self._tokens = tokens
-        if not is_known:
-            self._shorten(num_logits)
-            self._logits = torch.empty(
-                (len(self._prompts), num_logits, self._vocab_size), device=self._device
-            )
-
-    def next_pieces(self, max_tokens: int) -> Iterator[Piece]:
-        """The pieces to compute next for the wanted logits, at most so many tokens; none once they are there."""
-        lengths = self._look_up()
-        pending = [
-            len(prompt) + len(self._tokens) - length
-            for prompt, length in zip(self._prompts, lengths, strict=True)
-        ]
-        for num_pending, group in groupby(range(len(pending)), key=pending.__getitem__):
-            rows = list(group)
-            while rows and num_pending and max_tokens > 0:
-                some, rows = rows[:max_tokens], rows[max_tokens:]
-                count = min(num_pending, max_tokens // len(some))
-                yield self._piece(some, count, num_pending)
-                max_tokens -= count * len(some)
-
-    def finish(self, piece: Piece, logits: torch.Tensor) -> None:
-        """A pass computed `piece`. logits: [rows, num_logits of the piece, vocab of the model]."""
-        assert self._lengths is not None
-        wanted = self._logits.shape[1]
-        for row, start, row_logits in zip(
-            range(piece.first_row, piece.first_row + piece.num_rows), piece.starts, logits, strict=True
-        ):
-            self._lengths[row] = end = start + piece.num_new
-            computed = row_logits[:, : self._vocab_size].float()
-            at = wanted - (len(self._prompts[row]) + len(self._tokens) - end)  # behind the last one computed
-            if piece.num_logits and at > 0:
-                num_kept = min(at, piece.num_logits)
-                self._logits[row, at - num_kept : at] = computed[piece.num_logits - num_kept :]
-            self._scores.add(row, end - piece.num_logits, computed)
-            if row in self._unsaved and end >= len(self._rows[row].document):
-                self._save(row)
-
-    @property
-    def logits(self) -> torch.Tensor:
-        """[rows, wanted, vocab] float32: what was wanted, once `next_pieces` has nothing left."""
-        return self._logits
-
-    def _piece(self, rows: Sequence[int], count: int, num_pending: int) -> Piece:
-        assert self._lengths is not None
-        starts = [self._lengths[row] for row in rows]
-        tokens = [self._tokens_of(row, start, start + count) for row, start in zip(rows, starts, strict=True)]
-        left = num_pending - count
-        num_logits = min(count, max(0, self._num_wanted - left))
-        return Piece(self._cache, rows[0], starts, tokens, num_logits)
-
-    @property
-    def _num_wanted(self) -> int:
-        """The last columns whose logits are of use."""
-        return max(self._logits.shape[1], 0 if self._tokens else self._scores.num_scored)
-
-    def _tokens_of(self, row: int, start: int, end: int) -> list[int]:
-        """Tokens of a row from column `start` on."""
-        prompt = self._prompts[row]
-        answer = self._tokens[max(0, start - len(prompt)) : max(0, end - len(prompt))]
-        return [*prompt[start:end], *answer]
-
-    def _shorten(self, num_logits: int) -> None:
-        """Keep what the present tokens need, without the columns whose logits are wanted."""
-        if self._lengths is not None:
-            ends = (len(prompt) + len(self._tokens) - num_logits for prompt in self._prompts)
-            self._lengths = [min(length, end) for length, end in zip(self._lengths, ends, strict=True)]
-
-    def _look_up(self) -> list[int]:
-        if self._lengths is None:
-            self._lengths = [self._load(number, row.document) for number, row in enumerate(self._rows)]
-            self._shorten(self._num_wanted)
-        return self._lengths
-
-    def _load(self, row: int, tokens: tuple[int, ...]) -> int:
-        """Columns of a row that an earlier turn or the store knew. tokens: of its document."""
-        kept = None if self._turns is None else self._turns.find(self._prompts[row], len(tokens))
-        if kept is not None:
-            self._cache.copy(row, kept.cache, kept.row, kept.num_tokens)
-            self._caches.num_hits += bool(tokens)
-            return kept.num_tokens
-        if not tokens:
-            return 0
-        cache = self._caches.find(tokens)
-        if cache is None:
-            self._unsaved.add(row)
-            return 0
-        self._cache.load(row, cache, self._device)
-        return len(tokens)
-
-    def _save(self, row: int) -> None:
-        self._unsaved.remove(row)
-        tokens, is_stored = self._rows[row].document, self._rows[row].is_stored
-        self._caches.keep(tokens, lambda: self._cache.save(row, len(tokens)), is_stored=is_stored)
-
-
-def compute(model: BatchModel, sessions: Sequence[Session], is_stale: IsStale | None = None) -> None:
-    """Compute the wanted logits of all sessions, in passes that they share; Preempted if is_stale() turns True."""
-    while pieces := list(_next_pieces(sessions)):
-        computed = model([piece for _, piece in pieces], is_stale)
-        for (session, piece), logits in zip(pieces, computed, strict=True):
-            session.finish(piece, logits)
-
-
-def compute_row(model: BatchModel, tokens: Sequence[int]) -> RowCache:
-    """The cache of one row."""
-    cache = RowCache(1, len(tokens))
-    for start in range(0, len(tokens), MAX_TOKENS):
-        model([Piece(cache, 0, [start], [tokens[start : start + MAX_TOKENS]], 0)])
-    return cache
-
-
-def _next_pieces(sessions: Sequence[Session]) -> Iterator[tuple[Session, Piece]]:
-    left = MAX_TOKENS
-    for session in sessions:
-        for piece in session.next_pieces(left):
-            yield session, piece
-            left -= piece.num_tokens
-
-
-# ---- The fallback: a growing cache, one token of one session per pass ----------------------------------------
-
-
 class GrowingSession:
-    """The rows of one prompt, for models and devices that fail `find_fault`. Nothing is computed before `logits_after`.
+    """The rows of one prompt. Nothing is computed before `logits_after`.
 
     One batch row per document, padded on the left so that all rows end together; the positions of each row start at 0
     at its first real token.
@@ -263,7 +42,7 @@ class GrowingSession:
         self._vocab_size = vocab_size
         self._caches = caches
         self._rows = rows
-        self._scores = QuestionScores([row.tokens for row in rows], num_scored)
+        self._scores = QuestionScores([row.tokens for row in rows], num_scored, probabilities)
         self._ready: list[DocumentCache | None] = []  # of the first rows until all are there; None: no tokens
         self._cache = DynamicCache()
         self.num_cached = 0  # columns that every layer holds between two calls
@@ -304,6 +83,9 @@ class GrowingSession:
         """Forget all but the first `num_tokens` of the answer."""
         if num_tokens < len(self._fed):
             self._rollback(num_tokens)
+
+    def end(self, _turns: TurnCaches) -> None:
+        """Nothing is kept for later turns."""
 
     def _prefill(self, is_stale: IsStale | None) -> torch.Tensor:
         """The cache of the prompt in two parts: the documents (a function of each alone), then the query."""

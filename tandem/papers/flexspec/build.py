@@ -59,14 +59,14 @@ def train_drafter(
     import torch
 
     from tandem.engine.engine import Engine
-    from tandem.engine.places import DrafterCard, expand_home
+    from tandem.engine.places import DrafterCard, expand
     from tandem.engine.torch.model import decoder_layers
     from tandem.engine.torch.runner import model_of
     from tandem.papers.flexspec import training
     from tandem.papers.flexspec.trunk import make_drafter, trunk_blocks
 
     recipe = recipe or Recipe()
-    path = expand_home(model_path(model))
+    path = expand(model_path(model))
     check_out(out, path)
     engine = Engine.load(path)
     target = model_of(engine.runner)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import sys
 from collections.abc import Callable
@@ -223,7 +224,11 @@ def test_the_engine_is_tried_where_its_model_is_small(
     config = Config()
     device, cloud = doctor.engines(config, PARTIES)
     assert (device.name, cloud.name) == ("device engine", "cloud engine")
-    assert device.found == cloud.found == "computes many queries in one pass (self-check passed)"
+    assert device.found == cloud.found, "tried once"
+    what = (
+        r"PyTorch [\w.+]+, float32, \d+ ms per token; computes many queries in one pass \(self-check passed\)"
+    )
+    assert re.fullmatch(what, device.found)
     monkeypatch.setattr("tandem.engine.torch.runner.find_fault", lambda *_: "its logits are off by 2")
     slow = doctor.engine("device engine", config.device)
     assert status(slow) == "weak"

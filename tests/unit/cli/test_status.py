@@ -91,6 +91,16 @@ def test_a_dead_actor_with_a_supervisor_needs_nobody(problem: str, end: str) -> 
     assert list(summary_lines(shown))[-1] == f"         its supervisor starts it again{end}"
 
 
+def test_engine_quantisation_and_pace() -> None:
+    described = DESCRIBED | {"engine": "llama.cpp 0.3.36", "dtype": "Q4_1", "batching": ""}
+    decoder = next(each for each in state()["actors"] if each["name"] == "device/decoder")
+    asked = decoder | {"extra": {"num_forwards": 4, "decode_s": 0.05}}
+    shown = state(asked) | {"parties": {"device": described, "cloud": described}}
+    lines = list(summary_lines(shown))
+    assert f"model {TOY} (llama.cpp 0.3.36, Q4_1, 12 ms per token) in batches, " in lines[1]
+    assert f"model {TOY} (llama.cpp 0.3.36, Q4_1) in batches, " in lines[3], "asked nothing so far"
+
+
 def test_the_engine_s_self_check() -> None:
     fallback = "The model 'x' computes one token of one query at a time, because its logits are off by 2."
     shown = state()

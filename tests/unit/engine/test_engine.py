@@ -12,8 +12,8 @@ import torch
 from tokenizers import Tokenizer
 
 from tandem.engine.engine import Engine, Preempted
+from tandem.engine.session import Session
 from tandem.engine.torch import model as models
-from tandem.engine.torch.session import Session
 from tandem.errors import GenerationError
 
 # Fixed, since the fixtures of conftest.py are not importable.

@@ -16,9 +16,11 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from tandem.engine import kv as kv_disk
 from tandem.engine.engine import Engine, precompute
-from tandem.engine.torch import kv as kv_disk
-from tandem.engine.torch.kv import DiskStore, DocumentCache, remove_store
+from tandem.engine.kv import DiskStore, remove_store
+from tandem.engine.torch.kv import DocumentCache, TorchForm
+from tandem.system import paths
 
 ROOT = Path(__file__).parents[3]
 TOKENS = (0, 5, 6, 7)
@@ -51,7 +53,7 @@ class Store:
         self.warnings: list[str] = []
 
     def open(self, model: str = MODEL, max_bytes: int = 1 << 20) -> DiskStore:
-        return DiskStore(self.folder, model, max_bytes, self.warnings.append)
+        return DiskStore(self.folder, model, max_bytes, self.warnings.append, TorchForm())
 
     def files(self) -> list[Path]:
         return sorted(self.folder.glob("*/*/*"))
@@ -184,7 +186,7 @@ def test_damage_to_an_open_file_is_found_by_its_size(store: Store) -> None:
 
 
 def test_mutant_without_the_checksum_damage_is_used(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kv_disk, "checksum", lambda cache: 0)
+    monkeypatch.setattr(kv_disk, "checksum", lambda cache, form: 0)
     store.open().put(TOKENS, entry())
     flipped(store.files()[0])
     assert not equal(store.open().get(TOKENS), entry())
@@ -268,7 +270,7 @@ def test_a_full_disk_is_said_once_and_the_rest_goes_on(store: Store, monkeypatch
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(kv_disk.os, "replace", full)
+    monkeypatch.setattr(paths.os, "replace", full)
     files.put((0, 1, 1, 1), entry())
     files.put((0, 2, 1, 1), entry())
     assert store.warnings == [
@@ -290,7 +292,7 @@ def test_computing_ahead_stops_where_the_disk_refuses(
             raise OSError(errno.ENOSPC, "No space left on device")
         replace(*paths)
 
-    monkeypatch.setattr(kv_disk.os, "replace", full_after_two)
+    monkeypatch.setattr(paths.os, "replace", full_after_two)
     report = precompute(engine, files, 5, lambda number: f"Level {number}.")
     assert (report.num_computed, report.num_left_out) == (2, 3)
     assert engine.caches.num_misses == 3  # the rest is not even computed
@@ -305,9 +307,11 @@ sys.path.insert(0, {str(ROOT)!r})
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 import torch
 from pathlib import Path
-from tandem.engine.torch.kv import DiskStore, DocumentCache
+from tandem.engine.kv import DiskStore
+from tandem.engine.torch.kv import DocumentCache, TorchForm
+from tandem.system import paths
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
-files = DiskStore(Path({str(store.folder)!r}), "m", 1 << 20, print)
+files = DiskStore(Path({str(store.folder)!r}), "m", 1 << 20, print, TorchForm())
 cache = DocumentCache(keys=(torch.zeros(2, 40, 8),), values=(torch.zeros(2, 40, 8),))
 files.put(range(40), cache)
 print(files.get(range(40)))
@@ -346,11 +350,13 @@ import sys
 sys.path.insert(0, {root!r})
 import torch
 from pathlib import Path
-from tandem.engine.torch.kv import DiskStore, DocumentCache
+from tandem.engine.kv import DiskStore
+from tandem.engine.torch.kv import DocumentCache, TorchForm
+from tandem.system import paths
 
 torch.set_num_threads(1)
 warnings = []
-files = DiskStore(Path({folder!r}), "m", 60_000, warnings.append)
+files = DiskStore(Path({folder!r}), "m", 60_000, warnings.append, TorchForm())
 found = 0
 for number in range(600):
     token = (number * {step}) % 20
@@ -386,11 +392,12 @@ import sys
 sys.path.insert(0, {root!r})
 from pathlib import Path
 from tandem.engine.engine import Engine
-from tandem.engine.torch.kv import DiskStore
+from tandem.engine.kv import DiskStore
+from tandem.engine.torch.kv import TorchForm
 from tandem.engine.engine import precompute
 
 engine = Engine.load({model!r}, num_threads=1)
-files = DiskStore(Path({folder!r}), engine.computing_fingerprint, 1 << 30, print)
+files = DiskStore(Path({folder!r}), engine.computing_fingerprint, 1 << 30, print, TorchForm())
 print(precompute(engine, files, 120, lambda number: f"Vantelu Cor has {{number}} levels. " * 3))
 """
 

@@ -53,12 +53,12 @@ def fault(model: str) -> str:
         ),
         (
             "llama3.2",
-            "There is no model 'llama3.2' (Ollama may call one so, whose names Tandem does not know); name its GGUF "
-            'file, a folder, a hub id such as "meta-llama/Llama-3.2-1B-Instruct", or "smollm2" or "bundled".',
+            "There is no model 'llama3.2'; if Ollama has downloaded it, name it \"ollama:llama3.2\", else a GGUF file, "
+            'a folder, a hub id such as "meta-llama/Llama-3.2-1B-Instruct", or "smollm2" or "bundled".',
         ),
         (
             "qwen2.5:0.5b",
-            "There is no model 'qwen2.5:0.5b' (Ollama may call one so, whose names Tandem does not know); name its "
+            "There is no model 'qwen2.5:0.5b'; if Ollama has downloaded it, name it \"ollama:qwen2.5:0.5b\", else a "
             f'GGUF file, a folder, a hub id such as {HUB}, or "smollm2" or "bundled".',
         ),
         (

@@ -1,0 +1,139 @@
+"""llama.cpp as a library: loading a file, what it says of itself, and what went wrong in one sentence."""
+
+from __future__ import annotations
+
+import ctypes
+from collections import deque
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+from weakref import WeakValueDictionary, finalize
+
+from tokenizers import Tokenizer
+
+from tandem.errors import GenerationError, install_line
+
+_ERROR_LEVEL = 4  # of ggml's log
+_messages: deque[str] = deque(maxlen=8)  # the last errors that the library logged
+_callbacks: list[object] = []  # one that is collected crashes the process
+
+
+@cache
+def library() -> ModuleType:
+    """The module `llama_cpp`, initialised, whose log is silent. Raises GenerationError."""
+    try:
+        import llama_cpp  # type: ignore[import-not-found, unused-ignore]
+    except Exception as error:  # not installed, or built for another processor or system
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+        raise GenerationError(
+            f"llama.cpp cannot be used here ({reason:.200}); run {install_line('llama')}, or set engine to "
+            '"torch".'
+        ) from None
+    _callbacks.append(llama_cpp.llama_log_callback(_log))
+    llama_cpp.llama_log_set(_callbacks[0], ctypes.c_void_p(0))
+    llama_cpp.llama_backend_init()
+    module: ModuleType = llama_cpp
+    return module
+
+
+def _log(level: int, text: bytes, _data: object) -> None:
+    if level == _ERROR_LEVEL:
+        _messages.append(text.decode(errors="replace").strip())
+
+
+def describe_failure() -> str:
+    """What the library logged first since failures were last forgotten, as part of a sentence."""
+    first = next((text.splitlines()[0] for text in _messages if text), "it gave no reason").rstrip(".: ")
+    return first.rpartition(": ")[2] if len(first) > 120 else first
+
+
+def forget_failures() -> None:
+    """What comes next has nothing to do with what was logged."""
+    _messages.clear()
+
+
+class Model:
+    """The weights of a file, which all contexts of this process share that use it."""
+
+    def __init__(self, file: Path, gpu_layers: int, adapter: Path | None) -> None:
+        """gpu_layers: that a GPU computes; -1: all. adapter: a LoRA in a GGUF file. Raises GenerationError."""
+        self.lib = lib = library()
+        forget_failures()
+        params = lib.llama_model_default_params()
+        params.n_gpu_layers = gpu_layers
+        if gpu_layers and not lib.llama_supports_gpu_offload():
+            raise GenerationError(
+                f"gpu_layers is {gpu_layers}, but llama.cpp was built here without a GPU; set it to 0, or install "
+                "llama-cpp-python for your GPU."
+            )
+        self.pointer = lib.llama_model_load_from_file(str(file).encode(), params)
+        if not self.pointer:
+            raise GenerationError(
+                f"llama.cpp cannot load {str(file)!r}: {describe_failure()}; use another file, or set engine to "
+                '"torch".'
+            )
+        finalize(self, lib.llama_model_free, self.pointer)
+        if lib.llama_model_has_encoder(self.pointer) or not lib.llama_model_has_decoder(self.pointer):
+            raise GenerationError(
+                f"{str(file)!r} holds no causal language model; use one that continues texts."
+            )
+        if lib.llama_model_is_recurrent(self.pointer) or lib.llama_model_is_hybrid(self.pointer):
+            raise GenerationError(
+                f"{str(file)!r} keeps a recurrent state, which cannot be rolled back; use a model with plain "
+                "attention."
+            )
+        self.adapter = self._load_adapter(adapter) if adapter else None
+        self._vocab = lib.llama_model_get_vocab(self.pointer)
+        self.vocab_size: int = lib.llama_vocab_n_tokens(self._vocab)
+        self.context_length: int = lib.llama_model_n_ctx_train(self.pointer)
+        self.has_window: bool = lib.llama_model_n_swa(self.pointer) > 0
+        self.num_bytes: int = lib.llama_model_size(self.pointer)
+        self.num_parameters: int = lib.llama_model_n_params(self.pointer)
+
+    @property
+    def quantisation(self) -> str:
+        """As llama.cpp names it, such as Q4_1."""
+        text = ctypes.create_string_buffer(128)
+        self.lib.llama_model_desc(self.pointer, text, len(text))
+        return text.value.decode().split(maxsplit=2)[-1]
+
+    def check_tokenizer(self, tokenizer: Tokenizer, name: str) -> None:
+        """GenerationError if an id means another token to llama.cpp than to the tokenizer that was read from the
+        file."""
+        for index in range(min(self.vocab_size, tokenizer.get_vocab_size(with_added_tokens=True))):
+            ours = tokenizer.id_to_token(index)
+            theirs = self.lib.llama_vocab_get_text(self._vocab, index).decode(errors="replace")
+            if ours is not None and ours != theirs:
+                raise GenerationError(
+                    f"The tokenizer of {name!r} is read in two ways: token {index} is {ours!r} or {theirs!r}; use "
+                    'another file, or set engine to "torch".'
+                )
+
+    def _load_adapter(self, file: Path) -> Any:
+        adapter = self.lib.llama_adapter_lora_init(self.pointer, str(file).encode())
+        if not adapter:
+            raise GenerationError(
+                f"The adapter {str(file)!r} does not fit its base model: {describe_failure()}; use the model that it "
+                "was trained on."
+            )
+        return adapter
+
+
+_loaded: WeakValueDictionary[object, Model] = WeakValueDictionary()
+
+
+def load_model(file: Path, gpu_layers: int, adapter: Path | None) -> Model:
+    """The model of a file; the one that is loaded in this process already where it is the same."""
+    status = file.stat()
+    key = (str(file.resolve()), status.st_size, status.st_mtime_ns, gpu_layers, adapter)
+    model = _loaded.get(key)
+    if model is None:
+        model = _loaded[key] = Model(file, gpu_layers, adapter)
+    return model
+
+
+def describe_build() -> str:
+    """Version and processor features: part of what the bits of a result depend on."""
+    return f"llama.cpp {version('llama-cpp-python')} {library().llama_print_system_info().decode()}"

@@ -1,0 +1,384 @@
+"""Sessions on a model that computes pieces of rows: what of each is cached, and moving them along a prefix of tokens.
+
+One row per document: the document, the question, the answer so far. A row's keys and values are a function of its own
+tokens alone, so documents come from the store or are computed, tokens are fed one by one or in blocks, alone or with
+other sessions, and again after a rollback, with the same bits. That a model computes so is its `RowModel`'s promise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any, Protocol
+
+from tandem.aggregation.document_weights import log_evidence, question_likelihood
+from tandem.engine.kv import Cache, DocumentCaches, Rows, TurnCaches, common_length
+from tandem.engine.port import Feed, IsStale, Logits, Row
+
+# ---- What a model computes -----------------------------------------------------------------------------------
+
+
+class RowCache(Protocol):
+    """What a model keeps of the rows of one session."""
+
+    def load(self, row: int, cache: Any) -> None:
+        """Let a row begin with a document, as `save` gave it."""
+
+    def copy(self, row: int, source: Any, source_row: int, num_tokens: int) -> None:
+        """Let a row begin with the first tokens of a row that `keep` gave."""
+
+    def save(self, row: int, num_tokens: int) -> Cache:
+        """The first tokens of a row, for the store."""
+
+    def keep(self) -> Cache:
+        """All rows, for a later turn. Nothing else is asked afterwards."""
+
+    def release(self) -> None:
+        """Nobody needs them any more."""
+
+
+@dataclass(eq=False)
+class Piece:
+    """New tokens of some neighbouring rows of one cache, equally many in each."""
+
+    cache: Any  # of the model that computes it
+    first_row: int
+    starts: Sequence[int]  # [rows]: position of each row's first new token
+    tokens: Sequence[Sequence[int]]  # [rows][new]
+    num_logits: int  # that are wanted, after the last tokens of each row
+
+    @property
+    def num_rows(self) -> int:
+        """Rows."""
+        return len(self.tokens)
+
+    @property
+    def num_new(self) -> int:
+        """New tokens of each row."""
+        return len(self.tokens[0])
+
+    @property
+    def num_tokens(self) -> int:
+        """New tokens of all rows."""
+        return self.num_rows * self.num_new
+
+
+class RowModel(Protocol):
+    """A model that computes pieces of many caches in one pass. A row's logits do not depend on company."""
+
+    max_tokens: int
+    """Of one pass."""
+    max_new: int
+    """Of each row in one pass."""
+    saves_whole_rows: bool
+    """Whether a document can be saved only as long as nothing follows it."""
+    keeps_turns: bool
+    """Whether the rows of an ended session can begin those of another one."""
+    expected_tokens: int
+    """Of an answer, for which caches have room from the beginning, if it may become so long."""
+
+    def make_cache(self, num_rows: int, num_columns: int) -> RowCache:
+        """For so many rows, with room for so many tokens of each; it grows if more come."""
+
+    def __call__(self, pieces: Sequence[Piece], is_stale: IsStale | None = None) -> Sequence[Logits]:
+        """Logits [rows, num_logits, vocab of the model] float32 of every piece. May raise Preempted."""
+
+    def empty(self, shape: tuple[int, ...]) -> Logits:
+        """Room for logits, float32."""
+
+    def probabilities(self, logits: Logits, tokens: Sequence[int]) -> list[float]:
+        """The probability of each of the tokens. logits: [tokens, vocab]; the bits of one do not depend on others."""
+
+
+# ---- One session ---------------------------------------------------------------------------------------------
+
+
+class QuestionScores:
+    """The likelihood of the last tokens of each prompt, added up as passes reach them."""
+
+    def __init__(
+        self,
+        prompts: Sequence[Sequence[int]],
+        num_scored: int,
+        probabilities: Callable[[Logits, Sequence[int]], list[float]],
+    ) -> None:
+        """prompts: [rows] of tokens. num_scored: of each the last ones, of which the first is given. probabilities: as
+        of `RowModel`.
+        """
+        self.num_scored = num_scored
+        self._prompts, self._probabilities = prompts, probabilities
+        self._next = [len(prompt) - num_scored for prompt in prompts]  # column that tells of the next
+        self._totals = [0.0] * len(prompts)
+
+    @property
+    def likelihoods(self) -> tuple[float, ...]:
+        """The `question_likelihood` of each row, once computed."""
+        return tuple(question_likelihood(total, self.num_scored - 1) for total in self._totals)
+
+    def add(self, row: int, first: int, logits: Logits) -> None:
+        """Add what columns from `first` on tell of the prompt's next tokens. logits: [columns, vocab]."""
+        prompt, start = self._prompts[row], self._next[row]
+        stop = min(len(prompt) - 1, first + len(logits))
+        if not self.num_scored or not first <= start < stop:
+            return
+        told = self._probabilities(logits[start - first : stop - first], prompt[start + 1 : stop + 1])
+        for value in log_evidence(told):
+            self._totals[row] += value
+        self._next[row] = stop
+
+
+class Session:
+    """The rows of one prompt. Nothing is computed before the first pass."""
+
+    def __init__(
+        self,
+        rows: Sequence[Row],
+        model: RowModel,
+        caches: DocumentCaches,
+        vocab_size: int,
+        *,
+        num_new_tokens: int = 0,
+        turns: TurnCaches | None = None,
+        num_scored: int = 0,
+    ) -> None:
+        """num_new_tokens: expected of the answer. turns: rows of earlier turns, for a prompt that continues them.
+        num_scored: the last tokens of the prompt, of which `likelihoods` tells.
+        """
+        self._model, self._caches, self._vocab_size = model, caches, vocab_size
+        self._turns = turns
+        self._rows = rows
+        self._prompts = [list(row.tokens) for row in rows]
+        self._cache = model.make_cache(len(rows), max(map(len, self._prompts)) + num_new_tokens)
+        self._lengths: list[int] | None = (
+            None  # [rows]: columns that are cached; None: documents not yet looked up
+        )
+        self._unsaved: set[int] = set()  # rows whose document is not yet kept
+        self._tokens: tuple[int, ...] = ()  # of the answer; those that are cached come first
+        self._logits: Logits = model.empty((0,))  # [rows, wanted, vocab], filled by passes
+        self._scores = QuestionScores(self._prompts, num_scored, model.probabilities)
+
+    @property
+    def likelihoods(self) -> tuple[float, ...]:
+        """The `question_likelihood` of each row, from the last `num_scored` - 1 tokens of its prompt, once computed."""
+        return self._scores.likelihoods
+
+    @property
+    def cache(self) -> Any:
+        """Of its model; read only."""
+        return self._cache
+
+    @property
+    def num_cached(self) -> int:
+        """Columns of the shortest row that are cached."""
+        return min(self._lengths or [0])
+
+    def crop(self, num_tokens: int) -> None:
+        """Forget all but the first `num_tokens` of the answer."""
+        if num_tokens < len(self._tokens):
+            self._tokens = self._tokens[:num_tokens]
+            self._shorten(0)
+            self._logits = self._model.empty((0,))
+
+    def end(self, turns: TurnCaches) -> None:
+        """Keep its rows for a later turn, if there is room, and free what they took."""
+        computed: Rows = tuple(
+            tuple(self._tokens_of(row, 0, length)) for row, length in enumerate(self._lengths or ())
+        )
+        if computed and turns.max_bytes and self._model.keeps_turns:
+            turns.keep(computed, self._cache.keep())
+        self._cache.release()
+
+    def want(self, tokens: Sequence[int], num_logits: int) -> None:
+        """Passes now compute the logits after the prompt and `tokens`, and after `num_logits` - 1 shorter prefixes."""
+        tokens = tuple(tokens)
+        is_known = tokens == self._tokens and self._logits.ndim == 3 and self._logits.shape[1] == num_logits
+        self.crop(common_length(self._tokens, tokens))
+        self._tokens = tokens
+        if not is_known:
+            self._shorten(num_logits)
+            self._logits = self._model.empty((len(self._prompts), num_logits, self._vocab_size))
+
+    def next_pieces(self, max_tokens: int) -> Iterator[Piece]:
+        """The pieces to compute next for the wanted logits, at most so many tokens; none once they are there."""
+        lengths = self._look_up()
+        pending = [
+            (len(prompt) + len(self._tokens) - length, self._until_border(row, length))
+            for row, (prompt, length) in enumerate(zip(self._prompts, lengths, strict=True))
+        ]
+        for (num_pending, limit), group in groupby(range(len(pending)), key=pending.__getitem__):
+            rows = list(group)
+            while rows and num_pending and max_tokens > 0:
+                some, rows = rows[:max_tokens], rows[max_tokens:]
+                count = min(num_pending, limit, max_tokens // len(some))
+                yield self._piece(some, count, num_pending)
+                max_tokens -= count * len(some)
+
+    def finish(self, piece: Piece, logits: Logits) -> None:
+        """A pass computed `piece`. logits: [rows, num_logits of the piece, vocab of the model]."""
+        assert self._lengths is not None
+        wanted = self._logits.shape[1]
+        for row, start, row_logits in zip(
+            range(piece.first_row, piece.first_row + piece.num_rows), piece.starts, logits, strict=True
+        ):
+            self._lengths[row] = end = start + piece.num_new
+            computed = row_logits[:, : self._vocab_size]
+            at = wanted - (len(self._prompts[row]) + len(self._tokens) - end)  # behind the last one computed
+            if piece.num_logits and at > 0:
+                num_kept = min(at, piece.num_logits)
+                self._logits[row, at - num_kept : at] = computed[piece.num_logits - num_kept :]
+            self._scores.add(row, end - piece.num_logits, computed)
+            if row in self._unsaved and end >= len(self._rows[row].document):
+                self._save(row)
+
+    @property
+    def logits(self) -> Logits:
+        """[rows, wanted, vocab] float32: what was wanted, once `next_pieces` has nothing left."""
+        return self._logits
+
+    def _until_border(self, row: int, length: int) -> int:
+        """Tokens that a piece of this row may have, whose first `length` columns are cached."""
+        if self._model.saves_whole_rows and row in self._unsaved:
+            return min(self._model.max_new, len(self._rows[row].document) - length)
+        return self._model.max_new
+
+    def _piece(self, rows: Sequence[int], count: int, num_pending: int) -> Piece:
+        assert self._lengths is not None
+        starts = [self._lengths[row] for row in rows]
+        tokens = [self._tokens_of(row, start, start + count) for row, start in zip(rows, starts, strict=True)]
+        left = num_pending - count
+        num_logits = min(count, max(0, self._num_wanted - left))
+        return Piece(self._cache, rows[0], starts, tokens, num_logits)
+
+    @property
+    def _num_wanted(self) -> int:
+        """The last columns whose logits are of use."""
+        num_logits: int = self._logits.shape[1]
+        return num_logits if self._tokens else max(num_logits, self._scores.num_scored)
+
+    def _tokens_of(self, row: int, start: int, end: int) -> list[int]:
+        """Tokens of a row from column `start` on."""
+        prompt = self._prompts[row]
+        answer = self._tokens[max(0, start - len(prompt)) : max(0, end - len(prompt))]
+        return [*prompt[start:end], *answer]
+
+    def _shorten(self, num_logits: int) -> None:
+        """Keep what the present tokens need, without the columns whose logits are wanted."""
+        if self._lengths is not None:
+            ends = (len(prompt) + len(self._tokens) - num_logits for prompt in self._prompts)
+            self._lengths = [min(length, end) for length, end in zip(self._lengths, ends, strict=True)]
+
+    def _look_up(self) -> list[int]:
+        if self._lengths is None:
+            self._lengths = [self._load(row, each.document) for row, each in enumerate(self._rows)]
+            self._shorten(self._num_wanted)
+        return self._lengths
+
+    def _load(self, row: int, tokens: tuple[int, ...]) -> int:
+        """Columns of a row that an earlier turn or the store knew. tokens: of its document."""
+        kept = None if self._turns is None else self._turns.find(self._prompts[row], len(tokens))
+        if kept is not None:
+            self._cache.copy(row, kept.cache, kept.row, kept.num_tokens)
+            self._caches.num_hits += bool(tokens)
+            return kept.num_tokens
+        if not tokens:
+            return 0
+        cache = self._caches.find(tokens)
+        if cache is None:
+            self._unsaved.add(row)
+            return 0
+        self._cache.load(row, cache)
+        return len(tokens)
+
+    def _save(self, row: int) -> None:
+        self._unsaved.remove(row)
+        each = self._rows[row]
+        self._caches.keep(
+            each.document, lambda: self._cache.save(row, len(each.document)), is_stored=each.is_stored
+        )
+
+
+def compute(model: RowModel, sessions: Sequence[Session], is_stale: IsStale | None = None) -> None:
+    """Compute the wanted logits of all sessions, in passes that they share; Preempted if is_stale() turns True."""
+    while pieces := list(_next_pieces(model, sessions)):
+        computed = model([piece for _, piece in pieces], is_stale)
+        for (session, piece), logits in zip(pieces, computed, strict=True):
+            session.finish(piece, logits)
+
+
+def compute_row(model: RowModel, tokens: Sequence[int]) -> Cache:
+    """The cache of one document's tokens."""
+    cache = model.make_cache(1, len(tokens))
+    try:
+        for start in range(0, len(tokens), step := min(model.max_tokens, model.max_new)):
+            model([Piece(cache, 0, [start], [tokens[start : start + step]], 0)])
+        return cache.save(0, len(tokens))
+    finally:
+        cache.release()
+
+
+def _next_pieces(model: RowModel, sessions: Sequence[Session]) -> Iterator[tuple[Session, Piece]]:
+    left = model.max_tokens
+    for session in sessions:
+        for piece in session.next_pieces(left):
+            yield session, piece
+            left -= piece.num_tokens
+
+
+# ---- Many sessions -------------------------------------------------------------------------------------------
+
+
+class SessionRunner:
+    """What is the same for every `Runner` whose model is a `RowModel`."""
+
+    row_model: RowModel
+    vocab_size: int
+
+    def __init__(self) -> None:
+        self.caches = DocumentCaches()
+        self.turns = TurnCaches()
+        self.sessions: dict[str, Any] = {}  # open ones, by name; read only
+
+    def open(
+        self, session: str, rows: Sequence[Row], num_new_tokens: int, *, num_scored: int, is_later_turn: bool
+    ) -> None:
+        """As of every runner."""
+        self.sessions[session] = Session(
+            rows,
+            self.row_model,
+            self.caches,
+            self.vocab_size,
+            num_new_tokens=min(num_new_tokens, self.row_model.expected_tokens),
+            num_scored=num_scored,
+            turns=self.turns if is_later_turn else None,
+        )
+
+    def forward(self, feeds: Sequence[Feed], is_stale: IsStale | None) -> list[Logits]:
+        """As of every runner."""
+        sessions: list[Session] = [self.sessions[feed.session] for feed in feeds]
+        for session, feed in zip(sessions, feeds, strict=True):
+            session.want(feed.tokens, feed.num_logits)
+        compute(self.row_model, sessions, is_stale)
+        return [session.logits for session in sessions]
+
+    def likelihoods(self, session: str) -> tuple[float, ...]:
+        """As of every runner."""
+        found: tuple[float, ...] = self.sessions[session].likelihoods
+        return found
+
+    def crop(self, session: str, num_tokens: int) -> None:
+        """As of every runner."""
+        self.sessions[session].crop(num_tokens)
+
+    def close(self, session: str) -> None:
+        """As of every runner."""
+        if closed := self.sessions.pop(session, None):
+            closed.end(self.turns)
+
+    def is_open(self, session: str) -> bool:
+        """As of every runner."""
+        return session in self.sessions
+
+    def compute_document(self, tokens: tuple[int, ...]) -> Cache:
+        """As of every runner."""
+        return compute_row(self.row_model, tokens)

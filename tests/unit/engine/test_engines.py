@@ -1,0 +1,125 @@
+"""Which engine computes a model, and models by the names of other tools."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tandem.engine import engine, gguf, places
+from tandem.engine.engine import Engine
+from tandem.engine.port import LoadOptions
+from tandem.errors import GenerationError
+
+Save = Callable[..., Path]
+
+
+@pytest.mark.parametrize(
+    ("setting", "name", "device", "is_installed", "expected"),
+    [
+        ("auto", "m.gguf", "cpu", True, "llama"),
+        ("auto", "m.gguf", "cpu", False, "torch"),
+        ("auto", "m.gguf", "cuda", True, "torch"),
+        ("auto", "folder", "cpu", True, "torch"),
+        ("torch", "m.gguf", "cpu", True, "torch"),
+        ("llama", "m.gguf", "cpu", False, "llama"),
+        ("mine", "m.gguf", "cpu", True, "mine"),
+    ],
+)
+def test_auto_takes_llama_cpp_for_files_that_it_computes_on_the_processor(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    setting: str,
+    name: str,
+    device: str,
+    is_installed: bool,
+    expected: str,
+) -> None:
+    (tmp_path / "m.gguf").write_bytes(b"GGUF")
+    (tmp_path / "folder").mkdir()
+    monkeypatch.setattr(places, "find_spec", lambda package: object() if is_installed else None)
+    assert places.name_engine(setting, str(tmp_path / name), device) == expected
+
+
+def test_a_package_brings_an_engine_by_its_entry_point(
+    save_model: Save, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded: list[LoadOptions] = []
+
+    def load(path: str, options: LoadOptions) -> Any:
+        loaded.append(options)
+        return engine.find_engine("torch", path, options)(path, options)
+
+    point = EntryPoint("mine", "tests.unit.engine.test_engines:load", "tandem.engines")
+    monkeypatch.setattr(EntryPoint, "load", lambda self: load)
+    monkeypatch.setattr(engine, "entry_points", lambda group: [point] if group == "tandem.engines" else [])
+    assert Engine.load(str(save_model("llama")), engine="mine", num_threads=1).vocab_size
+    assert loaded == [LoadOptions(num_threads=1)]
+
+
+def test_an_unknown_engine_is_refused_with_those_that_there_are(save_model: Save) -> None:
+    with pytest.raises(
+        GenerationError, match="There is no engine 'lama'; set engine to one of auto, torch, llama"
+    ):
+        Engine.load(str(save_model("llama")), engine="lama")
+
+
+def test_llama_cpp_refuses_what_is_no_gguf_file(save_model: Save) -> None:
+    with pytest.raises(GenerationError, match=r"llama.cpp reads GGUF files, and .* is none; name one"):
+        Engine.load(str(save_model("llama")), engine="llama")
+
+
+# ---- Ollama's store --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """With llama3.2:1b, mira/notes:latest and a model of another host."""
+    monkeypatch.setenv("OLLAMA_MODELS", str(tmp_path))
+    (tmp_path / "blobs").mkdir()
+    for number, place in enumerate(
+        (
+            "registry.ollama.ai/library/llama3.2/1b",
+            "registry.ollama.ai/mira/notes/latest",
+            "hf.co/org/repo/Q4_0",
+        )
+    ):
+        manifest = tmp_path / "manifests" / place
+        manifest.parent.mkdir(parents=True)
+        layers = [
+            {"mediaType": "application/vnd.ollama.image.license", "digest": "sha256:00"},
+            {"mediaType": "application/vnd.ollama.image.model", "digest": f"sha256:ab{number}"},
+        ]
+        manifest.write_text(json.dumps({"schemaVersion": 2, "layers": layers}))
+        (tmp_path / "blobs" / f"sha256-ab{number}").write_bytes(b"GGUF rest")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("name", "number"), [("llama3.2:1b", 0), ("mira/notes", 1), ("hf.co/org/repo:Q4_0", 2)]
+)
+def test_a_model_of_ollama_is_the_blob_that_its_manifest_names(store: Path, name: str, number: int) -> None:
+    file = places.expand(f"ollama:{name}")
+    assert file == str(store / "blobs" / f"sha256-ab{number}")
+    assert gguf.find_file(file) == Path(file), "a GGUF file without a suffix"
+
+
+@pytest.mark.parametrize("name", ["llama3.2", "nobody", "../../etc/passwd"])
+def test_a_model_that_ollama_has_not_is_said_with_those_that_it_has(store: Path, name: str) -> None:
+    with pytest.raises(GenerationError) as caught:
+        places.expand(f"ollama:{name}")
+    text = str(caught.value)
+    assert text.startswith(
+        f"Ollama's store '{store}' has no model {name!r} (it has llama3.2:1b, notes:latest, repo:Q4_0)"
+    )
+    assert f"run `ollama pull {name}`" in text
+
+
+def test_a_damaged_manifest_is_a_model_that_is_not_there(store: Path) -> None:
+    (store / "manifests/registry.ollama.ai/library/llama3.2/1b").write_text("{")
+    with pytest.raises(GenerationError, match=r"has no model 'llama3.2:1b'"):
+        places.expand("ollama:llama3.2:1b")
