@@ -1,10 +1,8 @@
 """Does a row get the same bits whatever else is computed with it?
 
-Small random models of nine families, in float32 and bfloat16, with 1 and 2 threads. A batch: one to eight sessions of
-64 rows in all at most, with documents of unequal length, that are fed an answer in random blocks, together and alone,
-with rollbacks, in caches of random capacity. Rows drawn from it are computed again, each alone in one go; all logits
-must be equal. The control feeds blocks to a cache that grows, as transformers does by default, and must differ from
-token by token.
+Small random models of nine families, in float32 and bfloat16, with 1 and 2 threads. Batches of 64 rows
+in all at most, as `benchmarks/_random_batches.py` describes them; all logits must be equal. The control feeds blocks to
+a cache that grows, as transformers does by default, and must differ from token by token.
 
 Prediction: 0 differences of 1,000 batches; the control differs for every family in float32.
 
@@ -16,9 +14,8 @@ from __future__ import annotations
 import logging
 import random
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
@@ -26,15 +23,12 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache
 
 from benchmarks._common import finish, new_parser
-from tandem.engine.engine import make_rows
-from tandem.engine.kv import DocumentCaches
-from tandem.engine.prompt import Prompt
-from tandem.engine.session import Session, compute
-from tandem.engine.torch.batch import BatchModel, PreemptibleModel, find_fault
-from tandem.engine.torch.model import decoder_layers
+from benchmarks._random_batches import count_differences
+from tandem.engine.kv import MemoryStore
+from tandem.engine.torch.runner import TorchRunner
 
 NUM_BATCHES = 1000
-VOCAB, CONTEXT, MAX_ROWS, MAX_ANSWER = 1000, 512, 64, 16
+VOCAB, CONTEXT = 1000, 512
 SMALL = {
     "hidden_size": 256,
     "num_hidden_layers": 2,
@@ -68,79 +62,9 @@ def random_model(family: str, dtype: str) -> Any:
     return AutoModelForCausalLM.from_config(config, dtype=DTYPES[dtype]).eval()
 
 
-class Row(NamedTuple):
-    """One row of a batch and what it should give."""
-
-    prompt: tuple[int, ...]
-    answer: tuple[int, ...]
-    logits: torch.Tensor  # [wanted, vocab]
-
-
-class Sessions:
-    """A model and the sessions of one batch."""
-
-    def __init__(self, model: Any) -> None:
-        self.batch = BatchModel(PreemptibleModel(model, decoder_layers(model)))
-        self.fault = find_fault(self.batch, model, VOCAB, CONTEXT)
-
-    def open(self, rows: list[tuple[int, ...]], question: tuple[int, ...], capacity: int) -> Session:
-        """A session of these documents and this question."""
-        prompt = Prompt(tuple(rows), question, tuple(range(len(rows))), (), ())
-        return Session(make_rows(prompt), self.batch, DocumentCaches(), VOCAB, num_new_tokens=capacity)
-
-    def feed(self, *feeds: tuple[Session, tuple[int, ...], int]) -> None:
-        """One batch."""
-        with torch.inference_mode():
-            for session, tokens, num_logits in feeds:
-                session.want(tokens, num_logits)
-            compute(self.batch, [session for session, _, _ in feeds])
-
-    def random_batch(self, draw: random.Random) -> Iterator[Row]:
-        """Some sessions fed in a random manner; the rows to be compared."""
-        left = draw.randint(1, MAX_ROWS)
-        cases = []
-        while left > 0 and len(cases) < 8:
-            num_rows = draw.randint(1, min(left, draw.choice([1, 4, 16, MAX_ROWS])))
-            left -= num_rows
-            longest = draw.choice([6, 40, 40, 300]) if num_rows <= 4 else 40
-            rows = [_tokens(draw, draw.randint(1, longest)) for _ in range(num_rows)]
-            question = _tokens(draw, draw.randint(1, 12))
-            session = self.open(rows, question, draw.choice([0, 0, 64, 200]))
-            cases.append((session, rows, question, _tokens(draw, draw.randint(1, MAX_ANSWER))))
-        for _ in range(draw.randint(0, 5)):
-            some = draw.sample(cases, draw.randint(1, len(cases)))
-            self.feed(*(_random_feed(draw, session, answer) for session, _, _, answer in some))
-        wanted = [draw.randint(1, len(answer) + 1) for _, _, _, answer in cases]
-        self.feed(*((case[0], case[3], count) for case, count in zip(cases, wanted, strict=True)))
-        for _ in range(3):
-            session, rows, question, answer = draw.choice(cases)
-            index = draw.randrange(len(rows))
-            yield Row((*rows[index], *question), answer, session.logits[index].clone())
-
-    def alone(self, row: Row) -> torch.Tensor:
-        """The same row by itself, in one go."""
-        session = self.open([row.prompt[:-1]], row.prompt[-1:], 0)
-        self.feed((session, row.answer, len(row.logits)))
-        return session.logits[0]
-
-
-def _tokens(draw: random.Random, count: int) -> tuple[int, ...]:
-    return tuple(draw.randrange(1, VOCAB) for _ in range(count))
-
-
-def _random_feed(
-    draw: random.Random, session: Session, answer: tuple[int, ...]
-) -> tuple[Session, tuple[int, ...], int]:
-    """Part of the answer, or something that will be rolled back; logits of some positions."""
-    tokens = answer[: draw.randint(0, len(answer))]
-    if draw.random() < 0.4:
-        tokens += _tokens(draw, draw.randint(1, 5))
-    return session, tokens, draw.randint(1, min(3, len(tokens) + 1))
-
-
 def growing_differs(model: Any, draw: random.Random) -> bool:
     """The control: whether blocks in a growing cache differ from token by token in any bit."""
-    tokens = _tokens(draw, 32)
+    tokens = [draw.randrange(VOCAB) for _ in range(32)]
 
     def logits(block: int) -> torch.Tensor:
         cache, parts = DynamicCache(), []
@@ -153,17 +77,13 @@ def growing_differs(model: Any, draw: random.Random) -> bool:
     return not torch.equal(logits(1), logits(8))
 
 
-def count_differences(family: str, dtype: str, num_batches: int, seed: int) -> tuple[int, int, str | None]:
+def try_family(family: str, dtype: str, num_batches: int, seed: int) -> tuple[int, int, str | None]:
     """Of so many random batches: rows compared, rows that differ; and the self-check's fault, if any."""
-    sessions = Sessions(random_model(family, dtype))
-    if sessions.fault is not None:
-        return 0, 0, sessions.fault
-    draw, compared, different = random.Random(seed), 0, 0
-    for _ in range(num_batches):
-        for row in sessions.random_batch(draw):
-            compared += 1
-            different += not torch.equal(sessions.alone(row), row.logits)
-    return compared, different, None
+    runner = TorchRunner(random_model(family, dtype))
+    if runner.fault is not None:
+        return 0, 0, runner.fault
+    runner.caches.store = MemoryStore(1 << 30)
+    return *count_differences(runner, num_batches, seed), None
 
 
 def main() -> None:
@@ -181,7 +101,7 @@ def main() -> None:
     controls = []
     for seed, (num_threads, family, dtype) in enumerate(settings):
         torch.set_num_threads(num_threads)
-        compared, different, fault = count_differences(family, dtype, each, seed)
+        compared, different, fault = try_family(family, dtype, each, seed)
         num_rows, num_different, num_faults = (
             num_rows + compared,
             num_different + different,

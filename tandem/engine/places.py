@@ -100,7 +100,7 @@ def is_adapter(model: str) -> bool:
 
 
 def base_of(model: str) -> str:
-    """The base model of an adapter: a folder or hub id; of any other model itself. Raises GenerationError."""
+    """The base model of an adapter, as a place or hub id; of any other model itself. Raises GenerationError."""
     if not is_adapter(model):
         return model
     file = os.path.join(model, ADAPTER)
@@ -111,12 +111,12 @@ def base_of(model: str) -> str:
         raise GenerationError(f"{file!r} cannot be read: {error}; write the adapter again.") from None
     if not isinstance(base, str) or not base:
         raise GenerationError(
-            f"{file!r} names no base model; set its base_model_name_or_path to a folder or hub id."
+            f"{file!r} names no base model; set its base_model_name_or_path to a folder, GGUF file or hub id."
         )
     beside = os.path.join(model, base)
-    if base.startswith(".") and os.path.isdir(beside):
+    if base.startswith(".") and os.path.exists(beside):
         return beside
-    if os.path.isabs(base) and not os.path.isdir(base):
+    if os.path.isabs(base) and not os.path.exists(base):
         raise GenerationError(
             f"The base model {base!r} of the adapter {model!r} is not here; set base_model_name_or_path in its "
             f"{ADAPTER}."

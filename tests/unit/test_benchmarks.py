@@ -82,6 +82,15 @@ def test_retrieval() -> None:
 
 
 @SMOKE
+def test_llama_bits() -> None:
+    pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed (extra [llama])")
+    command = [sys.executable, "benchmarks/llama_bits.py", "--smoke", "--threads", "1"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    results = json.loads(done.stdout.splitlines()[-1])["results"]
+    assert [(found["rows"], found["different"]) for found in results] == [(9, 0)] * 5
+
+
+@SMOKE
 def test_truncated_votes(tmp_path: Path) -> None:
     """The bounds of SpecFed hold in every step, the printed one that is wrong does not, and no winner is wrong."""
     pytest.importorskip(

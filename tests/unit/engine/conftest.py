@@ -11,6 +11,9 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
+from tandem.engine.engine import Engine
+from tests.tiny_gguf import write_gguf
+
 CORPUS = [
     "Mira likes puzzle games, so try Vantelu Cor.",
     "The best rated puzzle game is Vantelu Cor.",
@@ -128,3 +131,24 @@ def save_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
 def copied(save_model: Callable[..., Path], tmp_path: Path) -> Path:
     """A Llama directory of the test's own, to be damaged."""
     return Path(shutil.copytree(save_model("llama"), tmp_path / "model"))
+
+
+@pytest.fixture(scope="session")
+def load_tiny(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Engine]:
+    """load_tiny("llama Q4_0", seed=0, **options) -> a new engine of a small GGUF file, quantised so."""
+    folder = tmp_path_factory.mktemp("gguf")
+
+    def load(how: str, *, seed: int = 0, **options: Any) -> Engine:
+        name, kind = how.split()
+        pytest.importorskip("accelerate", reason="the package accelerate (extra offline) is not installed")
+        pytest.importorskip("gguf", reason="the package gguf (extra offline) is not installed")
+        if name == "llama":
+            pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed (extra [llama])")
+        file = folder / f"{kind}-{seed}.gguf"
+        if not file.exists():
+            write_gguf(file, kind=kind, seed=seed)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+            return Engine.load(str(file), engine=name, template="plain", **{"num_threads": 1} | options)
+
+    return load

@@ -5,13 +5,12 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from tokenizers import Tokenizer
 
-from tandem.engine.engine import Engine, Preempted
+from tandem.engine.engine import Engine
 from tandem.engine.session import Session
 from tandem.engine.torch import model as models
 from tandem.errors import GenerationError
@@ -55,17 +54,6 @@ def some_tokens(count: int, seed: int = 3) -> list[int]:
     return [random.Random(seed).randrange(2, 290) for _ in range(count)] if count else []
 
 
-class StaleAt:
-    """is_stale that turns true at its `call`-th question."""
-
-    def __init__(self, call: int) -> None:
-        self.calls_left = call
-
-    def __call__(self) -> bool:
-        self.calls_left -= 1
-        return self.calls_left < 0
-
-
 @pytest.mark.parametrize("documents", [DOCUMENTS, []], ids=["documents", "bare"])
 def test_cached_equals_uncached(engine: Engine, documents: list[str]) -> None:
     opened = engine.open("s", QUERY, documents, 40)
@@ -102,48 +90,6 @@ def fresh(engine: Engine, tokens: Sequence[int]) -> torch.Tensor:
         engine.close("fresh")
 
 
-def test_rolled_back_and_redone_equals_never_drafted_bit_for_bit(engine: Engine) -> None:
-    """Random rollbacks and preemptions at random layers; every result is compared with a fresh session's."""
-    draw = random.Random(11)
-    engine.open("s", QUERY, DOCUMENTS, 40)
-    tokens: list[int] = []
-    num_preempted = 0
-    for _ in range(12):
-        tokens = tokens[: draw.randint(0, len(tokens))] + some_tokens(draw.randint(0, 4), draw.random())
-        try:
-            engine.next_logits("s", tokens, is_stale=StaleAt(draw.randint(0, 5)))
-        except Preempted:
-            num_preempted += 1
-        if draw.random() < 0.7:
-            assert torch.equal(engine.next_logits("s", tokens), fresh(engine, tokens))
-    engine.close("s")
-    assert num_preempted >= 2
-
-
-def test_every_layer_boundary_can_preempt_and_leaves_the_cache_consistent(engine: Engine) -> None:
-    tokens = some_tokens(3)
-    expected = fresh(engine, tokens)
-    num_passes = 1  # all documents, the query and the tokens
-    for call in range(num_passes * 3):  # three layers each
-        engine.open("s", QUERY, DOCUMENTS, 40)
-        with pytest.raises(Preempted):
-            engine.next_logits("s", tokens, is_stale=StaleAt(call))
-        assert torch.equal(engine.next_logits("s", tokens), expected)
-        engine.close("s")
-
-
-def test_sessions_do_not_disturb_each_other(engine: Engine) -> None:
-    left, right = some_tokens(4, 1), some_tokens(4, 2)
-    expected = [fresh(engine, left), fresh(engine, right)]
-    engine.open("a", QUERY, DOCUMENTS, 40)
-    engine.open("b", QUERY, DOCUMENTS, 40)
-    for count in range(5):
-        seen = [engine.next_logits("a", left[:count]), engine.next_logits("b", right[:count])]
-    engine.close("a")
-    engine.close("b")
-    assert all(torch.equal(one, other) for one, other in zip(seen, expected, strict=True))
-
-
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_half_precision_redone_is_bit_for_bit_too(save_model: Save, dtype: str) -> None:
     engine = Engine.load(str(save_model("llama")), dtype=dtype, num_threads=1)
@@ -153,27 +99,6 @@ def test_half_precision_redone_is_bit_for_bit_too(save_model: Save, dtype: str) 
     logits = engine.next_logits("s", tokens)
     assert logits.dtype == torch.float32
     assert torch.equal(logits, fresh(engine, tokens))
-
-
-def test_logits_of_an_inner_prefix_and_of_the_prompt_can_be_asked_again(save_model: Save) -> None:
-    engine = Engine.load(str(save_model("llama")), num_threads=1)
-    tokens = some_tokens(6)
-    engine.open("s", QUERY, DOCUMENTS, 40)
-    prompt = engine.next_logits("s", [])
-    engine.next_logits("s", tokens)
-    assert torch.equal(engine.next_logits("s", tokens[:3]), fresh(engine, tokens[:3]))
-    assert torch.equal(engine.next_logits("s", []), prompt)
-    assert torch.equal(engine.next_logits("s", tokens), fresh(engine, tokens))
-
-
-def test_answer_longer_than_announced_still_decodes(save_model: Save) -> None:
-    """The attention mask grows beyond its first size."""
-    engine = Engine.load(str(save_model("llama")), num_threads=1)
-    tokens = some_tokens(80)
-    engine.open("s", "?", ["Cor"], 1)
-    prompt = engine.build_prompt("?", ["Cor"], 1)
-    expected = uncached_logits(engine, [*prompt.document_tokens[0], *prompt.query_tokens], tokens)
-    torch.testing.assert_close(engine.next_logits("s", tokens)[0], expected, atol=1e-4, rtol=1e-4)
 
 
 def test_padded_logits_are_cut_to_the_tokenizer(save_model: Save) -> None:
@@ -191,34 +116,9 @@ def test_ids_eos_and_tokenizer_are_those_of_the_tokenizer(save_model: Save) -> N
     assert engine.text([*ids, 1]) == " Vantelu Cor"
 
 
-def test_wrong_use_is_one_sentence(save_model: Save) -> None:
-    engine = Engine.load(str(save_model("llama")), num_threads=1)
-    engine.open("s", QUERY, [], 8)
-    with pytest.raises(GenerationError, match=r"^Session 's' is already open; close it first\.$"):
-        engine.open("s", QUERY, [], 8)
-    with pytest.raises(GenerationError, match=r"^Token 300 is outside .*\[0, 300\); check"):
-        engine.next_logits("s", [300])
-    with pytest.raises(GenerationError, match="'t' is not open; open it first"):
-        engine.next_logits("t", [])
-    engine.close("s")
-    engine.close("s")  # twice is fine
+def test_threads_that_cannot_be_are_one_sentence(save_model: Save) -> None:
     with pytest.raises(GenerationError, match="num_threads is 0"):
         Engine.load(str(save_model("llama")), num_threads=0)
-
-
-def test_interruption_leaves_the_cache_consistent(save_model: Save) -> None:
-    engine = Engine.load(str(save_model("llama")), num_threads=1)
-    engine.open("s", QUERY, DOCUMENTS, 8)
-
-    def interrupt(calls: list[int] = []) -> Any:  # noqa: B006
-        calls.append(1)
-        if len(calls) == 2:
-            raise KeyboardInterrupt
-        return False
-
-    with pytest.raises(KeyboardInterrupt):
-        engine.next_logits("s", some_tokens(3), is_stale=interrupt)
-    assert torch.equal(engine.next_logits("s", some_tokens(3)), fresh(engine, some_tokens(3)))
 
 
 def test_a_long_row_does_not_change_the_others_with_longrope(save_model: Save) -> None:

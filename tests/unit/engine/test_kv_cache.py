@@ -98,17 +98,6 @@ def test_stored_equals_computed_bit_for_bit_and_an_uncached_pass_to_tolerance(en
     torch.testing.assert_close(fetched, uncached(engine), atol=1e-4, rtol=1e-4)
 
 
-def test_a_document_is_the_same_in_whatever_company_and_at_whatever_time(engine: Engine) -> None:
-    """Computed ahead for the index, stored by a question with other documents, or computed now: the same bits."""
-    computed = logits(engine)
-    engine.caches.store = MemoryStore(1 << 20)
-    engine.document_cache(DOCUMENTS[0])
-    logits(engine, [DOCUMENTS[2], "something longer than the others, and then some more of it, and more"])
-    hits = engine.caches.num_hits
-    assert torch.equal(logits(engine), computed)
-    assert engine.caches.num_hits - hits == 2
-
-
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_half_precision_is_bit_for_bit_too(save_model: Save, dtype: str) -> None:
     engine = Engine.load(str(save_model("qwen2")), dtype=dtype, num_threads=1)
@@ -126,36 +115,6 @@ def test_shapes_and_bytes(llama: Engine) -> None:
     assert [tuple(each.shape) for each in cache.keys + cache.values] == [(1, num_tokens, 8)] * 6
     assert cache.num_tokens == num_tokens
     assert cache.num_bytes == 3 * 2 * num_tokens * 8 * 4
-
-
-class Wrong:
-    """A store that gives what `change` makes of another document's cache."""
-
-    num_bytes = 0
-
-    def __init__(self, cache: DocumentCache, change: Callable[[torch.Tensor], torch.Tensor]) -> None:
-        keys, values = (tuple(change(each) for each in tensors) for tensors in (cache.keys, cache.values))
-        self._wrong = DocumentCache(keys=keys, values=values)
-
-    def get(self, tokens: Sequence[int]) -> DocumentCache | None:
-        return self._wrong if len(tokens) == self._wrong.num_tokens else None
-
-    def put(self, tokens: Sequence[int], cache: DocumentCache) -> None: ...
-
-
-def test_mutant_the_cache_of_another_document(engine: Engine) -> None:
-    same_length = DOCUMENTS[0][:-1] + "!"
-    engine.caches.store = Wrong(engine.document_cache(DOCUMENTS[0]), torch.clone)
-    assert is_right(engine)
-    engine.caches.store = None
-    engine.caches.store = Wrong(engine.document_cache(same_length), torch.clone)
-    assert not is_right(engine)
-
-
-@pytest.mark.parametrize("change", [lambda each: each.roll(1, dims=2), lambda each: each * 1.01])
-def test_mutant_a_changed_cache(engine: Engine, change: Callable[[torch.Tensor], torch.Tensor]) -> None:
-    engine.caches.store = Wrong(engine.document_cache(DOCUMENTS[0]), change)
-    assert not is_right(engine)
 
 
 def test_mutant_padding_on_the_right(fallback: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -214,21 +173,6 @@ def test_preempted_anywhere_what_whole_documents_had_is_kept(fallback: Engine, c
     fallback.close("s")
     assert torch.equal(again, computed)
     assert fallback.caches.num_misses - misses == 3
-
-
-@pytest.mark.parametrize("call", range(3))
-def test_preempted_a_batch_is_computed_again(llama: Engine, call: int) -> None:
-    """All documents and the question are one pass of three layers."""
-    computed = logits(llama)
-    misses = llama.caches.num_misses
-    llama.open("s", QUERY, DOCUMENTS, 40)
-    with pytest.raises(Preempted):
-        llama.next_logits("s", [], is_stale=StaleAt(call))
-    assert llama.caches.num_misses == misses
-    again = torch.stack([llama.next_logits("s", tokens) for tokens in ([], TOKENS)])
-    llama.close("s")
-    assert torch.equal(again, computed)
-    assert llama.caches.num_misses - misses == 3
 
 
 @pytest.mark.parametrize(
@@ -292,20 +236,6 @@ def test_memory_replaces_and_refuses_what_is_too_large() -> None:
     nothing = MemoryStore(0)
     nothing.put([1], entry(1))
     assert (len(nothing), nothing.num_bytes) == (0, 0)
-
-
-def test_a_session_may_write_nothing_to_the_store(llama: Engine) -> None:
-    """What is there is used all the same."""
-    llama.caches.store = store = MemoryStore(1 << 30)
-    wanted = logits(llama)
-    num_bytes, hits = store.num_bytes, llama.caches.num_hits
-    llama.open("s", QUERY, DOCUMENTS, 40, num_stored=0)
-    assert torch.equal(llama.next_logits("s", []), wanted[0])
-    llama.close("s")
-    llama.open("s", QUERY, ["Another document."], 40, num_stored=0)
-    llama.next_logits("s", [])
-    llama.close("s")
-    assert (store.num_bytes, llama.caches.num_hits) == (num_bytes, hits + 3)
 
 
 def test_only_the_first_rows_go_to_the_store(llama: Engine) -> None:

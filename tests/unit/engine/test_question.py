@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -12,8 +11,7 @@ from tokenizers import Tokenizer
 
 from tandem.aggregation.document_weights import MAX_QUESTION, MIN_PROBABILITY
 from tandem.conversation import Message
-from tandem.engine.engine import Engine, Feed, Preempted
-from tandem.engine.kv import MemoryStore, TurnCaches
+from tandem.engine.engine import Engine
 
 NAMES = ["qwen2-sliding", "llama-grouped", "opt", "gpt-neox"]
 DOCUMENTS = [
@@ -75,6 +73,7 @@ def test_it_is_what_a_plain_pass_says(engine: Engine, query: str) -> None:
     found = likelihoods(engine, query=query)
     assert found == pytest.approx(plain(engine, DOCUMENTS, query), abs=1e-3)
     assert len(set(found)) == len(DOCUMENTS), "rows differ"
+    assert likelihoods(engine, [], query=query) == found[1:2], "an empty document is a bare row"
 
 
 def test_the_question_alone_is_scored(engine: Engine) -> None:
@@ -90,61 +89,6 @@ def test_the_question_alone_is_scored(engine: Engine) -> None:
     assert found == pytest.approx(plain(engine, DOCUMENTS, history=HISTORY), abs=1e-3)
 
 
-def test_the_bits_are_those_of_a_row_alone(engine: Engine) -> None:
-    together = likelihoods(engine)
-    assert tuple(likelihoods(engine, [text])[0] for text in DOCUMENTS) == together
-    assert likelihoods(engine, []) == likelihoods(engine, [""]) == together[1:2], (
-        "an empty document is a bare row"
-    )
-
-
-def test_the_bits_are_the_same_in_a_batch_with_others(engine: Engine) -> None:
-    alone = likelihoods(engine), likelihoods(engine, DOCUMENTS[:1], query=LONG)
-    engine.open("a", QUERY, DOCUMENTS, 20, scores_question=True)
-    engine.open("b", LONG, DOCUMENTS[:1], 20, scores_question=True)
-    engine.open("c", LONG, DOCUMENTS, 20)
-    engine.forward([Feed("b", ()), Feed("c", ()), Feed("a", ())])
-    assert (engine.question_likelihoods("a"), engine.question_likelihoods("b")) == alone
-    assert engine.question_likelihoods("c") == (0.0,) * len(DOCUMENTS), "nobody asked"
-    for session in "abc":
-        engine.close(session)
-
-
-def test_the_bits_are_the_same_with_stored_documents(engine: Engine) -> None:
-    computed = likelihoods(engine)
-    store, engine.caches.store = engine.caches.store, MemoryStore(1 << 30)
-    likelihoods(engine)
-    hits = engine.caches.num_hits
-    assert likelihoods(engine) == computed
-    assert engine.caches.num_hits > hits
-    engine.caches.store = store
-
-
-def test_the_bits_are_the_same_where_an_earlier_turn_is_kept(engine: Engine) -> None:
-    """The kept rows may hold the question itself: then its tokens are computed again."""
-    wanted = likelihoods(engine, history=HISTORY)
-    engine.turns.max_bytes = 1 << 30
-    for _ in range(2):
-        assert likelihoods(engine, history=HISTORY) == wanted
-    assert engine.turns.num_reused > 0
-    engine.runner.turns = TurnCaches()
-
-
-def test_a_first_pass_that_is_abandoned_scores_nothing_twice(engine: Engine) -> None:
-    wanted = likelihoods(engine, query=LONG)
-    for call in range(0, 6, 2):
-        engine.open("s", LONG, DOCUMENTS, 20, scores_question=True)
-        asked = iter([False] * call)
-        with suppress(Preempted):
-            engine.next_logits("s", (), is_stale=lambda asked=asked: next(asked, True))  # type: ignore[misc]
-        engine.next_logits("s", ())
-        assert engine.question_likelihoods("s") == wanted
-        engine.next_logits("s", (5, 6))
-        engine.next_logits("s", ())
-        assert engine.question_likelihoods("s") == wanted, "and later passes do not score it again"
-        engine.close("s")
-
-
 def test_the_fallback_agrees(save_model: Save) -> None:
     """One token of one session at a time: the same numbers but for rounding."""
     batched, growing = (
@@ -155,12 +99,3 @@ def test_the_fallback_agrees(save_model: Save) -> None:
         found = likelihoods(growing, history=history)
         assert found == pytest.approx(likelihoods(batched, history=history), abs=1e-3)
         assert found == pytest.approx(plain(growing, DOCUMENTS, history=history), abs=1e-3)
-
-
-def test_an_answer_is_the_same_whether_the_question_was_scored(engine: Engine) -> None:
-    logits = []
-    for scores_question in (False, True):
-        engine.open("s", QUERY, DOCUMENTS, 20, scores_question=scores_question)
-        logits.append([engine.next_logits("s", tokens).clone() for tokens in ((), (5,), (5, 6))])
-        engine.close("s")
-    assert all(torch.equal(one, other) for one, other in zip(*logits, strict=True))

@@ -75,43 +75,6 @@ def test_the_second_turn_has_the_bits_of_one_that_computes_all(
     assert plain.turns.statistics() == {"turn_tokens": 0, "turn_bytes": 0}
 
 
-def test_where_the_client_changed_the_answer_what_is_shared_ends(engines: list[Engine]) -> None:
-    engine, plain = engines
-    answer = "Vantelu Cor, of course."
-    assert_equal(*(converse(each, DOCUMENTS, DOCUMENTS, answer) for each in engines))
-    question = engine.build_prompt(FIRST, [], 20).query_tokens
-    shared = engine.turns.num_reused / len(DOCUMENTS)
-    assert len(question) <= shared <= len(question) + 2, "the answer may begin alike"
-    assert plain.turns.num_reused == 0
-
-
-def test_other_documents_share_nothing_and_first_questions_do_not_look(engines: list[Engine]) -> None:
-    engine, _ = engines
-    converse(engine, DOCUMENTS[:1], DOCUMENTS[1:])
-    assert engine.turns.num_reused == 0
-    engine.open("again", FIRST, DOCUMENTS[:1], 20)
-    engine.next_logits("again", [])
-    engine.close("again")
-    assert engine.turns.num_reused == 0
-
-
-def test_a_turn_that_was_rolled_back_is_kept_as_far_as_it_stands(engines: list[Engine]) -> None:
-    for engine in engines:
-        engine.open("first", FIRST, DOCUMENTS, 20)
-        tokens, _ = decode(engine, "first")
-        tokens[2:] = [7, 8]
-        engine.next_logits("first", tokens)
-        engine.close("first")
-    history = [Message("user", FIRST), Message("assistant", engines[0].text(tokens).strip())]
-    logits = []
-    for engine in engines:
-        engine.open("second", SECOND, DOCUMENTS, 20, history=history)
-        logits.append(decode(engine, "second")[1])
-        engine.close("second")
-    assert_equal(*logits)
-    assert engines[0].turns.num_reused > 0
-
-
 def test_an_engine_that_fell_back_computes_all(save_model: Save) -> None:
     engine = Engine.load(str(save_model("llama")), num_threads=1, is_batched=False)
     engine.turns.max_bytes = 1 << 30

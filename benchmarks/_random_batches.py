@@ -1,0 +1,129 @@
+"""Random batches of sessions on a runner, to see whether a row gets the same bits whatever else is computed with it.
+
+A batch: one to eight sessions with documents of unequal length, some of them the same, that are fed an answer in random
+blocks, together and alone, with rollbacks and abandoned passes, in caches of random capacity. Rows drawn from it are
+computed again, each alone, in one go or token by token.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import suppress
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tandem.engine.port import Feed, Logits, Preempted, Row, Runner
+
+Bits = NDArray[np.uint32]
+MAX_SESSIONS, MAX_BLOCK, COMPARED = 8, 8, 3
+
+
+def bits_of(logits: Logits) -> Bits:
+    """Those of float32 numbers, in an array of the same shape."""
+    return np.asarray(logits).copy().view(np.uint32)
+
+
+class StaleAt:
+    """is_stale that turns true at its `call`-th question."""
+
+    def __init__(self, call: int) -> None:
+        self._call, self.num_calls = call, 0
+
+    def __call__(self) -> bool:
+        self.num_calls += 1
+        return self.num_calls > self._call
+
+
+def compute(runner: Runner, rows: list[Row], *feeds: tuple[tuple[int, ...], int]) -> list[Bits]:
+    """Logits [rows, wanted, vocab] after each feed (tokens, wanted) of a session of its own."""
+    runner.open("alone", rows, 0, num_scored=0, is_later_turn=False)
+    try:
+        return [bits_of(runner.forward([Feed("alone", *feed)], None)[0]) for feed in feeds]
+    finally:
+        runner.close("alone")
+
+
+def compute_alone(
+    runner: Runner, prompt: tuple[int, ...], answer: tuple[int, ...], num_logits: int, block: int
+) -> Bits:
+    """Logits [num_logits, vocab] of a bare row, fed in blocks."""
+    ends = [*range(len(answer) - num_logits + 1, len(answer) + 1)]
+    blocks = [ends[at : at + block] for at in range(0, len(ends), block)]
+    feeds = ((answer[: some[-1]], len(some)) for some in blocks)
+    return np.concatenate([found[0] for found in compute(runner, [Row((), prompt)], *feeds)])
+
+
+class _Case:
+    """One session of a batch."""
+
+    def __init__(
+        self, draw: random.Random, runner: Runner, documents: list[tuple[int, ...]], num_rows: int
+    ) -> None:
+        question = draw_tokens(draw, runner, draw.randint(1, 12))
+        longest = draw.choice([6, 40, 40, 300]) if num_rows <= 4 else 40
+        for _ in range(num_rows):
+            documents.append(
+                draw.choice(documents)
+                if documents and draw.random() < 0.3
+                else draw_tokens(draw, runner, draw.randint(0, longest))
+            )
+        self.rows = [Row(document, question) for document in documents[-num_rows:]]
+        self.answer = draw_tokens(draw, runner, draw.randint(1, 2 * MAX_BLOCK))
+
+    def feed(self, draw: random.Random, runner: Runner, name: str) -> Feed:
+        """Part of the answer, or something that will be rolled back; logits of some positions."""
+        tokens = self.answer[: draw.randint(0, len(self.answer))]
+        if draw.random() < 0.4:
+            tokens += draw_tokens(draw, runner, draw.randint(1, MAX_BLOCK))
+        return Feed(name, tokens, draw.randint(1, min(MAX_BLOCK, len(tokens) + 1)))
+
+
+def draw_tokens(draw: random.Random, runner: Runner, num_tokens: int) -> tuple[int, ...]:
+    """Any of the vocabulary."""
+    return tuple(draw.randrange(runner.vocab_size) for _ in range(num_tokens))
+
+
+def play_batch(runner: Runner, draw: random.Random, max_rows: int) -> Iterator[tuple[Bits, Bits]]:
+    """Logits [wanted, vocab] of some rows of a random batch, and of each alone."""
+    cases: dict[str, _Case] = {}
+    documents: list[tuple[int, ...]] = []
+    left = draw.randint(1, max_rows)
+    while left and len(cases) < MAX_SESSIONS:
+        num_rows = draw.randint(1, min(left, draw.choice([1, 4, 16, max_rows])))
+        left -= num_rows
+        cases[name := str(len(cases))] = case = _Case(draw, runner, documents, num_rows)
+        runner.open(name, case.rows, draw.choice([0, 0, 64, 200]), num_scored=0, is_later_turn=False)
+    try:
+        for _ in range(draw.randint(0, 5)):
+            some = draw.sample(sorted(cases), draw.randint(1, len(cases)))
+            feeds = [cases[name].feed(draw, runner, name) for name in some]
+            with suppress(Preempted):
+                runner.forward(feeds, StaleAt(draw.randint(0, 9)) if draw.random() < 0.3 else None)
+            runner.crop(some[0], draw.randint(0, 2 * MAX_BLOCK))
+        last = [
+            Feed(name, case.answer, draw.randint(1, min(MAX_BLOCK, len(case.answer) + 1)))
+            for name, case in cases.items()
+        ]
+        computed = [bits_of(logits) for logits in runner.forward(last, None)]
+    finally:
+        for name in cases:
+            runner.close(name)
+    for _ in range(COMPARED):
+        session = draw.randrange(len(last))
+        case, feed = cases[last[session].session], last[session]
+        row = draw.randrange(len(case.rows))
+        block = draw.choice([1, MAX_BLOCK])
+        alone = compute_alone(runner, case.rows[row].tokens, case.answer, feed.num_logits, block)
+        yield computed[session][row], alone
+
+
+def count_differences(runner: Runner, num_batches: int, seed: int, max_rows: int = 64) -> tuple[int, int]:
+    """Of so many random batches: rows compared, rows that differ in any bit."""
+    draw, compared, different = random.Random(seed), 0, 0
+    for _ in range(num_batches):
+        for found, alone in play_batch(runner, draw, max_rows):
+            compared += 1
+            different += not np.array_equal(found, alone)
+    return compared, different

@@ -1,0 +1,535 @@
+"""What every engine promises (`tandem.engine.port`), on PyTorch and on llama.cpp, of the same random weights.
+
+What is expected are the bits of a bare row, alone in a session of its own, in one pass or token by token.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from benchmarks._random_batches import (
+    Bits,
+    StaleAt,
+    bits_of,
+    compute,
+    compute_alone,
+    count_differences,
+)
+from tandem.aggregation.document_weights import log_evidence, question_likelihood
+from tandem.engine.engine import Engine
+from tandem.engine.kv import CacheStore, DiskStore, MemoryStore, TurnCaches
+from tandem.engine.port import Feed, Preempted, Row, Runner
+from tandem.errors import GenerationError
+
+Load = Callable[..., Engine]
+KINDS = ["torch Q8_0", "llama Q8_0", "llama Q4_0", "llama F16"]
+"""Engine and quantisation. Passes of F16 have to be padded."""
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def loaded(request: pytest.FixtureRequest, load_tiny: Load) -> Engine:
+    return load_tiny(request.param)
+
+
+@pytest.fixture
+def engine(loaded: Engine) -> Iterator[Engine]:
+    """One that has computed anything, and keeps nothing; every test closes what it opened."""
+    assert loaded.runner.fault is None
+    loaded.caches.store, loaded.runner.turns = None, TurnCaches()
+    yield loaded
+    assert not loaded.runner.sessions  # type: ignore[attr-defined]
+
+
+@pytest.fixture
+def runner(engine: Engine) -> Runner:
+    return engine.runner
+
+
+def tokens_of(count: int, seed: int = 1) -> tuple[int, ...]:
+    draw = random.Random(seed)
+    return tuple(draw.randrange(261) for _ in range(count))
+
+
+def rows_of(*lengths: int, question: int = 5) -> list[Row]:
+    """With documents of these lengths and one question."""
+    return [Row(tokens_of(length, 100 + length), tokens_of(question, 7)) for length in lengths]
+
+
+def alone(runner: Runner, row: Row, answer: Sequence[int] = (), num_logits: int = 1, block: int = 1) -> Bits:
+    """[num_logits, vocab]."""
+    return compute_alone(runner, row.tokens, tuple(answer), num_logits, block)
+
+
+def open_rows(runner: Runner, session: str, rows: Sequence[Row], room: int = 64, **how: Any) -> None:
+    runner.open(session, rows, room, **{"num_scored": 0, "is_later_turn": False} | how)
+
+
+def ask(runner: Runner, session: str, answer: Sequence[int] = (), num_logits: int = 1) -> Bits:
+    return bits_of(runner.forward([Feed(session, answer, num_logits)], None)[0])
+
+
+def assert_as_alone(
+    runner: Runner, rows: Sequence[Row], found: Bits, answer: Sequence[int] = (), num_logits: int = 1
+) -> None:
+    """found: [rows, num_logits, vocab]."""
+    assert found.shape == (len(rows), num_logits, runner.vocab_size)
+    for row, bits in zip(rows, found, strict=True):
+        assert np.array_equal(bits, alone(runner, row, answer, num_logits))
+
+
+# ---- company, blocks, rollbacks -------------------------------------------------------------------------------
+
+
+def test_random_batches_have_the_bits_of_rows_alone(runner: Runner) -> None:
+    """Sessions of 1 to 16 rows, stored documents, blocks of 1 to 8 tokens, crops, abandoned passes."""
+    runner.caches.store = MemoryStore(1 << 26)
+    assert count_differences(runner, 12, seed=5, max_rows=16) == (36, 0)
+    assert runner.caches.num_hits > 0
+
+
+@pytest.mark.parametrize("num_others", [1, 2, 3, 6, 15])
+def test_a_row_does_not_see_its_company(runner: Runner, num_others: int) -> None:
+    """Neither that in its own session, nor other sessions, that begin and go while it is computed."""
+    rows, answer = rows_of(9, *range(20, 20 + num_others)), tokens_of(6)
+    open_rows(runner, "s", rows)
+    for number in range(len(answer) + 1):
+        open_rows(runner, "t", rows[:: -1 if number % 2 else 1])
+        feeds = [Feed("t", answer[:number]), Feed("s", answer[:number])]
+        found = [bits_of(logits) for logits in runner.forward(feeds[:: 1 if number % 3 else -1], None)]
+        runner.close("t")
+    runner.close("s")
+    for session, others in zip(found[:: 1 if number % 3 else -1], (rows, rows), strict=True):
+        assert_as_alone(runner, others, session, answer)
+
+
+@pytest.mark.parametrize("block", [2, 3, 5, 8, 61, 140])
+def test_blocks_have_the_bits_of_single_tokens(runner: Runner, block: int) -> None:
+    """All logits of an answer of 140 tokens."""
+    (row, other), answer = rows_of(30, 45), tokens_of(140)
+    expected = alone(runner, row, answer, len(answer) + 1)
+    assert np.array_equal(alone(runner, row, answer, len(answer) + 1, block), expected)
+    ends = range(len(answer) % block, len(answer) + 1, block)
+    found = compute(runner, [other, row], *((answer[:end], min(block, end + 1)) for end in ends))
+    together = np.concatenate([logits[1] for logits in found])
+    assert np.array_equal(together, expected[-len(together) :])
+
+
+def test_what_was_cropped_leaves_no_trace(runner: Runner) -> None:
+    rows, answer, other = rows_of(12, 0, 70), tokens_of(9), tokens_of(20, 2)
+    open_rows(runner, "s", rows)
+    prompt = ask(runner, "s")
+    for kept in (9, 4, 1, 0):
+        ask(runner, "s", (*answer[:kept], *other))
+        if kept != 1:
+            runner.crop("s", kept)
+        assert_as_alone(runner, rows, ask(runner, "s", answer, 3), answer, 3)
+    assert_as_alone(runner, rows, ask(runner, "s", answer[:4]), answer[:4])
+    assert np.array_equal(ask(runner, "s"), prompt)
+    runner.crop("s", 50)  # more than there is: all is kept
+    assert_as_alone(runner, rows, ask(runner, "s", answer), answer)
+    runner.close("s")
+
+
+def test_rows_grow_beyond_what_was_expected(runner: Runner) -> None:
+    """Twice beyond the first capacity of both engines, beside another session."""
+    rows, answer = rows_of(3, 31), tokens_of(560)
+    open_rows(runner, "s", rows, room=0)
+    open_rows(runner, "t", rows[::-1])
+    for end in (0, 1, 30, 70, 230, 260, 261, 500, 560):
+        found = ask(runner, "s", answer[:end])
+        assert_as_alone(runner, rows[::-1], ask(runner, "t", answer[:5]), answer[:5])
+    assert_as_alone(runner, rows, found, answer)
+    runner.close("t")
+    runner.close("s")
+
+
+def test_rows_grow_while_some_are_ahead_of_others(runner: Runner) -> None:
+    """An answer that is as long as the documents comes with the first pass, as where a query goes on."""
+    rows, answer = rows_of(400, 300, 420), tokens_of(300)
+    found = compute(runner, rows, (answer, 1))[0]
+    for row, bits in zip(rows, found, strict=True):
+        assert np.array_equal(bits, alone(runner, row, answer, block=300))
+
+
+def test_calls_may_come_from_any_thread(runner: Runner) -> None:
+    rows, answer = rows_of(12, 20), tokens_of(6)
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(open_rows, runner, "s", rows).result()
+        ask(runner, "s", answer[:3])
+        found = pool.submit(ask, runner, "s", answer).result()
+        assert_as_alone(runner, rows, found, answer)
+        pool.submit(runner.close, "s").result()
+
+
+# ---- passes that are abandoned --------------------------------------------------------------------------------
+
+
+def test_a_pass_is_abandoned_at_any_question_and_redone(runner: Runner) -> None:
+    rows, answer = rows_of(40, 0, 150), tokens_of(6)
+    num_preempted = 0
+    for call in range(10):
+        open_rows(runner, "s", rows)
+        for tokens in (answer[:3], answer):
+            try:
+                runner.forward([Feed("s", tokens)], StaleAt(call))
+            except Preempted:
+                num_preempted += 1
+        found = ask(runner, "s", answer, 2)
+        assert_as_alone(runner, rows, found, answer, 2)
+        runner.close("s")
+    assert num_preempted >= 4
+
+
+def test_a_pass_is_abandoned_while_it_runs(runner: Runner) -> None:
+    """By another thread, at any moment."""
+    rows, answer = rows_of(400, 300, 420), tokens_of(300)
+    expected = [alone(runner, row, answer, block=300) for row in rows]
+    begin = time.perf_counter()
+    compute(runner, rows, (answer, 1))
+    seconds, num_preempted = time.perf_counter() - begin, 0
+    for part in range(12):
+        is_stale = threading.Event()
+        timer = threading.Timer(seconds * part / 12, is_stale.set)
+        open_rows(runner, "s", rows)
+        timer.start()
+        try:
+            runner.forward([Feed("s", answer)], is_stale.is_set)
+        except Preempted:
+            num_preempted += 1
+        timer.join()
+        assert np.array_equal(ask(runner, "s", answer)[:, 0], np.concatenate(expected))
+        runner.close("s")
+    assert num_preempted >= 3
+
+
+def test_whole_passes_are_kept(runner: Runner) -> None:
+    """What is computed again after half of the questions were asked is less than half."""
+    rows = rows_of(700)
+    num_questions = count_questions(runner, rows)
+    asked = StaleAt(num_questions // 2)
+    open_rows(runner, "s", rows)
+    with pytest.raises(Preempted):
+        runner.forward([Feed("s", ())], only_here(asked))
+    again = StaleAt(1 << 30)
+    runner.forward([Feed("s", ())], only_here(again))
+    runner.close("s")
+    assert num_questions // 4 < again.num_calls < num_questions * 3 // 4
+
+
+def only_here(is_stale: Callable[[], bool]) -> Callable[[], bool]:
+    """Asked by this thread alone; an engine may ask from others, at any time."""
+    here = threading.get_ident()
+    return lambda: threading.get_ident() == here and is_stale()
+
+
+def count_questions(runner: Runner, rows: Sequence[Row]) -> int:
+    never = StaleAt(1 << 30)
+    open_rows(runner, "s", rows)
+    runner.forward([Feed("s", ())], only_here(never))
+    runner.close("s")
+    return never.num_calls
+
+
+def test_an_interruption_leaves_rows_as_they_were(runner: Runner) -> None:
+    rows, answer = rows_of(100, 12), tokens_of(3)
+    open_rows(runner, "s", rows)
+    asked = StaleAt(1)
+
+    def interrupt() -> bool:
+        if asked():
+            raise KeyboardInterrupt
+        return False
+
+    with pytest.raises(KeyboardInterrupt):
+        runner.forward([Feed("s", answer)], only_here(interrupt))
+    assert_as_alone(runner, rows, ask(runner, "s", answer), answer)
+    runner.close("s")
+
+
+# ---- what is kept of documents and turns ----------------------------------------------------------------------
+
+TEXTS = ["a 1 ab\n\n" * 9, "2 12", "a"]
+
+
+def logits_of(engine: Engine, texts: Sequence[str] = TEXTS) -> Bits:
+    """[2, rows, vocab]: after the prompt and after some tokens."""
+    engine.open("s", "b 1", texts, 40)
+    try:
+        return np.stack([bits_of(engine.next_logits("s", tokens)) for tokens in ((), tokens_of(4))])
+    finally:
+        engine.close("s")
+
+
+@pytest.fixture(params=["memory", "disk"])
+def make_store(request: pytest.FixtureRequest, tmp_path: Path, engine: Engine) -> Callable[[], CacheStore]:
+    """Of what was stored before, as another process sees it."""
+    memory = MemoryStore(1 << 26)
+
+    def make() -> CacheStore:
+        if request.param == "memory":
+            return memory
+        return DiskStore(tmp_path, engine.computing_fingerprint, 1 << 30, pytest.fail, engine.runner.form)
+
+    return make
+
+
+def test_stored_documents_have_the_bits_of_computed_ones(
+    engine: Engine, load_tiny: Load, request: pytest.FixtureRequest, make_store: Callable[[], CacheStore]
+) -> None:
+    """Whether a question stored them or they were computed ahead, in this engine or another of the same file."""
+    expected = logits_of(engine)
+    engine.caches.store = make_store()
+    engine.document_cache(TEXTS[1])
+    before = engine.caches.num_misses, engine.caches.num_hits
+    assert np.array_equal(logits_of(engine, TEXTS[::-1]), expected[:, ::-1])
+    assert (engine.caches.num_misses - before[0], engine.caches.num_hits - before[1]) == (2, 1)
+    other = load_tiny(request.node.callspec.params["loaded"])
+    other.caches.store = make_store()
+    assert np.array_equal(logits_of(other), expected)
+    assert other.caches.statistics() == {
+        "kv_hits": 3,
+        "kv_misses": 0,
+        "kv_bytes": other.caches.store.num_bytes,
+    }
+
+
+PRECOMPUTE = """
+import sys
+from pathlib import Path
+from tandem.engine.engine import Engine
+from tandem.engine.kv import DiskStore
+
+name, file, folder, *texts = sys.argv[1:]
+engine = Engine.load(file, engine=name, template="plain", num_threads=1)
+engine.caches.store = DiskStore(Path(folder), engine.computing_fingerprint, 1 << 30, sys.exit, engine.runner.form)
+for text in texts:
+    engine.document_cache(text)
+"""
+
+
+@pytest.mark.nightly("starts processes that load the model")
+def test_another_process_may_have_computed_them(
+    engine: Engine, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    expected, name = logits_of(engine), request.node.callspec.params["loaded"].split()[0]
+    subprocess.run([sys.executable, "-c", PRECOMPUTE, name, engine.name, tmp_path, *TEXTS], check=True)
+    engine.caches.store = DiskStore(
+        tmp_path, engine.computing_fingerprint, 1 << 30, pytest.fail, engine.runner.form
+    )
+    hits = engine.caches.num_hits
+    assert np.array_equal(logits_of(engine), expected)
+    assert engine.caches.num_hits - hits == len(TEXTS)
+
+
+def test_a_cache_of_other_tokens_is_noticed(engine: Engine) -> None:
+    """The control of these comparisons."""
+    expected, tokens = logits_of(engine), engine.document_tokens(TEXTS[0])
+    engine.caches.store = store = MemoryStore(1 << 26)
+    store.put(tokens, engine.runner.compute_document((*tokens[:5], tokens[5] ^ 1, *tokens[6:])))
+    assert not np.array_equal(logits_of(engine)[:, 0], expected[:, 0])
+
+
+def test_only_documents_worth_keeping_go_to_the_store(engine: Engine) -> None:
+    engine.caches.store = store = MemoryStore(1 << 26)
+    rows = [Row((5, 6, 7), (8,)), Row((5, 6, 9), (8,), is_stored=False), Row((), (8,))]
+    compute(engine.runner, rows, ((), 1))
+    assert len(store) == 1
+    assert store.get((5, 6, 7)) is not None
+    hits = engine.caches.num_hits
+    compute(engine.runner, [Row((5, 6, 7), (8,), is_stored=False)], ((), 1))
+    assert engine.caches.num_hits == hits + 1, "what is there is used all the same"
+
+
+FIRST = [Row(tokens_of(30, 2), tokens_of(6, 3)), Row(tokens_of(90, 4), tokens_of(6, 3))]
+SAID = tokens_of(8, 5)
+
+
+def second_turn(said: Sequence[int] = SAID) -> list[Row]:
+    return [Row(row.document, (*row.rest, *said, 9, 9, 4)) for row in FIRST]
+
+
+def play_first_turn(runner: Runner, said: Sequence[int] = SAID) -> None:
+    open_rows(runner, "first", FIRST)
+    ask(runner, "first", said)
+    runner.close("first")
+
+
+@pytest.mark.parametrize("order", [slice(None), slice(None, None, -1), slice(1, None)])
+def test_a_later_turn_has_the_bits_of_one_that_computes_all(runner: Runner, order: slice) -> None:
+    runner.turns.max_bytes = 1 << 28
+    play_first_turn(runner)
+    rows, answer = second_turn()[order], tokens_of(5)
+    open_rows(runner, "second", rows, is_later_turn=True)
+    assert_as_alone(runner, rows, ask(runner, "second", answer, 3), answer, 3)
+    runner.close("second")
+    assert runner.turns.num_reused == len(rows) * (6 + len(SAID))
+
+
+def test_a_later_turn_uses_what_stands_of_one_that_was_rolled_back(runner: Runner) -> None:
+    runner.turns.max_bytes = 1 << 28
+    open_rows(runner, "first", FIRST)
+    ask(runner, "first", (*SAID, 1, 2, 3))
+    runner.crop("first", len(SAID))
+    with suppress(Preempted):
+        runner.forward([Feed("first", (*SAID, 3, 3))], StaleAt(0))
+    runner.close("first")
+    rows = second_turn((*SAID[:5], 200, 201))
+    open_rows(runner, "second", rows, is_later_turn=True)
+    assert_as_alone(runner, rows, ask(runner, "second"))
+    runner.close("second")
+    assert runner.turns.num_reused == len(rows) * (6 + 5)
+
+
+@pytest.mark.parametrize("is_later_turn", [False, True])
+def test_nothing_is_shared_where_nothing_is_kept(runner: Runner, is_later_turn: bool) -> None:
+    """Nor do first questions look."""
+    runner.turns.max_bytes = 0 if is_later_turn else 1 << 28
+    play_first_turn(runner)
+    rows = second_turn()
+    open_rows(runner, "second", rows, is_later_turn=is_later_turn)
+    assert_as_alone(runner, rows, ask(runner, "second"))
+    runner.close("second")
+    assert runner.turns.num_reused == 0
+
+
+# ---- the likelihood of the question ---------------------------------------------------------------------------
+
+ASKED = [Row(tokens_of(40, 2), tokens_of(70, 3)), Row((), tokens_of(70, 3)), Row((5,), tokens_of(70, 3))]
+NUM_SCORED = 65
+
+
+def likelihoods(runner: Runner, rows: Sequence[Row] = ASKED, **how: Any) -> tuple[float, ...]:
+    """Of a session of its own."""
+    open_rows(runner, "s", rows, num_scored=NUM_SCORED, **how)
+    try:
+        ask(runner, "s")
+        return runner.likelihoods("s")
+    finally:
+        runner.close("s")
+
+
+def told_by(logits: Bits, following: Sequence[int]) -> float:
+    """Oracle: in float64. logits: [tokens, vocab]."""
+    values = logits.view(np.float32).astype(np.float64)
+    values -= np.log(np.exp(values).sum(axis=1, keepdims=True))
+    told = values[range(len(following)), list(following)]
+    return question_likelihood(sum(log_evidence(np.exp(told).tolist())), len(following))
+
+
+def test_likelihoods_are_what_the_logits_say(runner: Runner) -> None:
+    found = likelihoods(runner)
+    for row, likelihood in zip(ASKED, found, strict=True):
+        prompt, following = row.tokens[:-NUM_SCORED], row.tokens[-NUM_SCORED:]
+        first = Row((), (*prompt, following[0])) if prompt else Row((), following[:1])
+        logits = alone(runner, first, following[1:-1], NUM_SCORED - 1)
+        assert likelihood == pytest.approx(told_by(logits, following[1:]), abs=1e-3)
+    assert len(set(found)) == len(ASKED)
+
+
+def test_likelihoods_do_not_depend_on_how_they_are_computed(runner: Runner) -> None:
+    wanted = likelihoods(runner)
+    assert tuple(likelihoods(runner, [row])[0] for row in ASKED) == wanted
+    runner.caches.store = MemoryStore(1 << 26)
+    assert likelihoods(runner) == wanted
+    assert likelihoods(runner) == wanted
+    assert runner.caches.num_hits > 0
+    runner.turns.max_bytes = 1 << 28
+    for _ in range(2):  # then the kept rows hold the question itself
+        assert likelihoods(runner, is_later_turn=True) == wanted
+    assert runner.turns.num_reused > 0
+
+
+def test_likelihoods_in_company_after_interruptions_and_later_passes(runner: Runner) -> None:
+    wanted = likelihoods(runner)
+    for call in range(0, 8, 2):
+        open_rows(runner, "s", ASKED, num_scored=NUM_SCORED)
+        open_rows(runner, "t", ASKED)
+        with suppress(Preempted):
+            runner.forward([Feed("t", ()), Feed("s", ())], StaleAt(call))
+        for answer in ((), (5, 6), ()):
+            logits, _ = runner.forward([Feed("s", answer), Feed("t", answer)], None)
+            assert_as_alone(runner, ASKED, bits_of(logits), answer)
+            assert runner.likelihoods("s") == wanted
+        assert runner.likelihoods("t") == (0.0,) * len(ASKED), "nobody asked"
+        runner.close("s")
+        runner.close("t")
+
+
+# ---- both engines ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["Q8_0", "Q4_0", "F16"])
+def test_engines_compute_the_same_function(load_tiny: Load, kind: str) -> None:
+    """To a tolerance: what enters a matrix is quantised by llama.cpp too, with 8 bits, and its caches have 16. Other
+    weights tell other things."""
+    rows, answer = rows_of(40, 0, 300), tokens_of(300)
+    hows = {f"torch {kind}": 0, f"llama {kind}": 0, f"llama  {kind}": 1}
+    one, other, control = (load_tiny(how, seed=seed).runner for how, seed in hows.items())
+    found = [compute(each, rows, (answer, 20))[0].view(np.float32).ravel() for each in (one, other, control)]
+    assert np.corrcoef(found)[0, 1] > 0.999  # the error is 4 % of the spread of logits
+    assert np.corrcoef(found)[0, 2] < 0.5
+    assert likelihoods(one) == pytest.approx(likelihoods(other), rel=0.02)
+
+
+def test_a_runner_says_what_it_is(engine: Engine, load_tiny: Load, request: pytest.FixtureRequest) -> None:
+    how = request.node.callspec.params["loaded"]
+    name, runner = how.split()[0], engine.runner
+    about = json.loads(json.dumps(runner.describe()))
+    assert about["engine"].startswith({"torch": "PyTorch ", "llama": "llama.cpp "}[name])
+    assert about["num_parameters"] == 107_456
+    assert (runner.vocab_size, runner.context_length) == (261, 1024)
+    same, other, threads = load_tiny(how), load_tiny(how, seed=1), load_tiny(how, num_threads=2)
+    load_tiny(how)  # of PyTorch, threads are the process's
+    prints = [runner.weights_fingerprint, runner.computing_fingerprint]
+    assert all(len(bytes.fromhex(each)) == 16 for each in prints)
+    assert [same.weights_fingerprint, same.computing_fingerprint] == prints
+    assert other.weights_fingerprint != prints[0]
+    assert other.computing_fingerprint != prints[1]
+    assert threads.weights_fingerprint == prints[0]
+
+
+def test_close_frees(runner: Runner) -> None:
+    """Whether anything was computed or not."""
+    for answers in ((), ((1, 2),)):
+        open_rows(runner, "s", rows_of(5, 6))
+        kept = weakref.ref(runner.sessions["s"])  # type: ignore[attr-defined]
+        for answer in answers:
+            ask(runner, "s", answer)
+        assert runner.is_open("s")
+        runner.close("s")
+        runner.close("s")  # twice is fine
+        assert not runner.is_open("s")
+        assert kept() is None
+
+
+def test_wrong_use_is_one_sentence(engine: Engine) -> None:
+    engine.open("a", "b", TEXTS, 8)
+    with pytest.raises(GenerationError, match=r"^Session 'a' is already open; close it first\.$"):
+        engine.open("a", "b", [], 8)
+    with pytest.raises(GenerationError, match=r"^Session 'z' is not open; open it first\.$"):
+        engine.forward([Feed("a", []), Feed("z", [])])
+    with pytest.raises(GenerationError, match=r"^A session has two feeds in one batch; give it one\.$"):
+        engine.forward([Feed("a", []), Feed("a", [5])])
+    with pytest.raises(GenerationError, match=r"^3 logits are wanted of 1 tokens; ask for 1 to 2\.$"):
+        engine.forward([Feed("a", [5], 3)])
+    for token in (-1, 261):
+        with pytest.raises(GenerationError, match=rf"^Token {token} is outside .*\[0, 261\); check"):
+            engine.next_logits("a", [token])
+    engine.close("a")
+    with pytest.raises(GenerationError, match=r"1,?024|context"):
+        engine.open("a", "ab 1" * 600, [], 8)
+    assert not engine.runner.is_open("a")

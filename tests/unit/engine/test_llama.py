@@ -1,0 +1,325 @@
+"""What is llama.cpp's alone: adapters, settings, what fails at loading, and mutants that the contract must notice."""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from benchmarks._random_batches import bits_of, compute, count_differences, draw_tokens
+from tandem.engine import places
+from tandem.engine.engine import Engine
+from tandem.engine.kv import MemoryStore
+from tandem.engine.llama import library, rows
+from tandem.engine.llama.runner import LlamaRunner
+from tandem.engine.port import Feed, Preempted, Row
+from tandem.errors import GenerationError
+from tests.tiny_gguf import GEMMA, LAYERS, MATRICES, write_gguf, write_lora
+
+Load = Callable[..., Engine]
+
+
+@pytest.fixture
+def q8(load_tiny: Load) -> Any:
+    """A runner of a test's own, to be changed."""
+    return load_tiny("llama Q8_0").runner
+
+
+@pytest.fixture
+def f16(load_tiny: Load) -> Any:
+    return load_tiny("llama F16").runner
+
+
+# ---- mutants, each of which the random batches of the contract notice -------------------------------------------
+
+
+def is_noticed(runner: Any) -> bool:
+    try:
+        return count_differences(runner, 12, seed=5, max_rows=16)[1] > 0
+    except GenerationError:  # llama.cpp notices it itself
+        return True
+
+
+def test_mutant_tiles(q8: Any) -> None:
+    q8.row_model.max_new = 128
+    assert is_noticed(q8)
+
+
+def test_mutant_crops_are_left_out(q8: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rows.Context, "crop", lambda *_: None)
+    assert is_noticed(q8)
+
+
+def test_mutant_passes_are_not_padded(f16: Any) -> None:
+    if f16.row_model.multiple == 1:
+        pytest.skip("on this processor F16 needs no padding")
+    f16.row_model.multiple = 1
+    assert is_noticed(f16)
+
+
+def is_moved_by_others(runner: Any) -> bool:
+    """Whether a session has other bits where another one computes and crops in between."""
+    prompts = [Row((), draw_tokens(random.Random(seed), runner, 20)) for seed in range(2)]
+    answer = draw_tokens(random.Random(9), runner, 40)
+    for name in "ab":
+        runner.open(name, prompts, 64, num_scored=0, is_later_turn=False)
+    for end in range(0, 41, 8):
+        runner.forward([Feed("a", answer[:end])], None)
+        (found,) = runner.forward([Feed("b", answer[:end])], None)
+        runner.crop("a", end - 3)
+    for name in "ab":
+        runner.close(name)
+    return not np.array_equal(bits_of(found), compute(runner, prompts, (answer, 1))[0])
+
+
+def test_mutant_rows_share_a_cache(load_tiny: Load, q8: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The self-check, which has one session, does not notice it."""
+    assert not is_moved_by_others(q8)
+    make = library.library().llama_init_from_model
+
+    def unified(model: Any, params: Any) -> Any:
+        params.kv_unified = True
+        return make(model, params)
+
+    monkeypatch.setattr(library.library(), "llama_init_from_model", unified)
+    assert is_moved_by_others(load_tiny("llama Q8_0").runner)
+
+
+# ---- how passes are put together --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["Q8_0", "F16"])
+def test_several_threads(load_tiny: Load, kind: str) -> None:
+    assert count_differences(load_tiny(f"llama {kind}", num_threads=2).runner, 6, 3, 16) == (18, 0)
+
+
+@pytest.mark.parametrize("multiple", rows.MULTIPLES)
+def test_padding_leaves_room_and_changes_no_bit(q8: Any, load_tiny: Load, multiple: int) -> None:
+    """15 rows of 17 tokens fill a pass but for one token; 48 of a row are as many as it takes."""
+    padded = load_tiny("llama Q8_0").runner
+    padded.row_model.multiple = multiple
+    prompts = [Row((), draw_tokens(random.Random(row), q8, 100)) for row in range(15)]
+    assert np.array_equal(compute(padded, prompts, ((), 1))[0], compute(q8, prompts, ((), 1))[0])
+    assert np.array_equal(compute(padded, prompts[:1], ((), 1))[0], compute(q8, prompts[:1], ((), 1))[0])
+
+
+def test_one_token_of_one_row_at_a_time(load_tiny: Load, q8: Any) -> None:
+    single = load_tiny("llama Q8_0", is_batched=False)
+    assert single.fallback.endswith(
+        "computes one token of one query at a time, because batching is off (on this machine, in this precision); "
+        "answers are the same, many queries at once are slower."
+    )
+    assert count_differences(single.runner, 3, seed=5, max_rows=8) == (9, 0)
+    prompts = [Row((5, 6), (7,)), Row((), tuple(range(90)))]
+    assert np.array_equal(*(compute(each, prompts, ((8, 9), 3))[0] for each in (single.runner, q8)))
+
+
+def test_more_rows_than_a_context_of_llama_cpp_takes(q8: Any) -> None:
+    expected = compute(q8, [Row((), (5, 6))], ((), 1))[0][0]
+    for number in range(40):
+        q8.open(f"{number}", [Row((), (5, 6))] * 16, 0, num_scored=0, is_later_turn=False)
+        (logits,) = q8.forward([Feed(f"{number}", ())], None)
+        assert all(np.array_equal(row, expected) for row in bits_of(logits))
+    for number in range(40):
+        q8.close(f"{number}")
+
+
+def test_a_pass_stops_inside(q8: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """llama.cpp gives it up as soon as another thread says so, and computes it again with the same bits."""
+    lib, codes = library.library(), []
+    decode, here = lib.llama_decode, threading.get_ident()
+    stop = threading.Event()
+
+    def count(*arguments: Any) -> int:
+        codes.append(decode(*arguments))
+        return int(codes[-1])
+
+    def is_stale() -> bool:
+        if threading.get_ident() != here and len(codes) >= 3:
+            stop.set()
+        return stop.is_set()
+
+    prompts = [Row((), draw_tokens(random.Random(row), q8, 900)) for row in range(16)]
+    expected = compute(q8, prompts, ((), 1))[0]
+    monkeypatch.setattr(lib, "llama_decode", count)
+    q8.open("s", prompts, 0, num_scored=0, is_later_turn=False)
+    for _ in range(20):
+        codes.clear()
+        stop.clear()
+        with pytest.raises(Preempted):
+            q8.forward([Feed("s", ())], is_stale)
+        if 2 in codes:
+            break
+    assert 2 in codes
+    assert np.array_equal(bits_of(q8.forward([Feed("s", ())], None)[0]), expected)
+    q8.close("s")
+
+
+@pytest.mark.parametrize("cache_type", ["q8_0", "q4_0"])
+def test_keys_and_values_may_be_quantised(load_tiny: Load, q8: Any, cache_type: str) -> None:
+    quantised = load_tiny("llama Q8_0", cache_type=cache_type).runner
+    assert quantised.fault is None
+    assert quantised.computing_fingerprint != q8.computing_fingerprint
+    assert quantised.weights_fingerprint == q8.weights_fingerprint
+    assert count_differences(quantised, 4, seed=5, max_rows=16) == (12, 0)
+    found = [compute(each, [Row((), tuple(range(200)))], ((), 1))[0].ravel() for each in (quantised, q8)]
+    assert 0.8 < np.corrcoef([bits.view(np.float32) for bits in found])[0, 1] < 1
+
+
+def test_a_sliding_window_can_be_cropped_and_stored(base: Path) -> None:
+    """But not moved from one turn to the next: what has left the window is not written."""
+    runner = LlamaRunner(write_gguf(base / "gemma.gguf", architecture=GEMMA), num_threads=1)
+    assert runner.fault is None
+    runner.caches.store = MemoryStore(1 << 26)
+    runner.turns.max_bytes = 1 << 26
+    assert count_differences(runner, 6, seed=5, max_rows=16) == (18, 0)
+    assert runner.caches.num_hits > 0
+    assert runner.turns.num_bytes == 0
+
+
+# ---- adapters -----------------------------------------------------------------------------------------------------
+
+ADAPTED = ("blk.0.attn_q", "blk.1.ffn_down")
+
+
+def make_adapter(folder: Path, base: Path | str, rank: int = 2, seed: int = 3) -> dict[str, Any]:
+    """A folder of an adapter of random weights; what it adds to the base model's."""
+    draw = np.random.default_rng(seed)
+    update = {
+        name: tuple(
+            0.3 * draw.standard_normal(shape).astype(np.float32) for shape in ((rank, wide), (tall, rank))
+        )
+        for name in ADAPTED
+        for tall, wide in [MATRICES[name]]
+    }
+    folder.mkdir()
+    write_lora(folder / "lora.gguf", update)
+    (folder / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": str(base)}), "utf-8")
+    return {name: up @ down for name, (down, up) in update.items()}
+
+
+@pytest.fixture
+def base(tmp_path: Path, load_tiny: Load, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of a model."""
+    load_tiny("llama F32")  # or skip
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "base").mkdir()
+    write_gguf(tmp_path / "base" / "model.gguf", kind="F32")
+    return tmp_path / "base"
+
+
+def load(path: Path, engine: str = "llama", **options: Any) -> Engine:
+    return Engine.load(str(path), engine=engine, template="plain", num_threads=1, **options)
+
+
+@pytest.mark.parametrize("name", ["{base}", "{base}/model.gguf", "../base", "../base/model.gguf"])
+def test_an_adapter_names_its_base_as_a_folder_or_file(tmp_path: Path, base: Path, name: str) -> None:
+    make_adapter(tmp_path / "adapter", name.format(base=base))
+    places.check_directory(str(tmp_path / "adapter"))
+    assert load(tmp_path / "adapter").vocab_size == load(base).vocab_size
+
+
+def test_an_adapter_is_its_base_with_the_update_merged(tmp_path: Path, base: Path) -> None:
+    update = make_adapter(tmp_path / "adapter", base)
+    merged = write_gguf(tmp_path / "merged.gguf", kind="F32", added=update)
+    loaded = [load(tmp_path / "adapter"), load(merged), load(merged, "torch"), load(base)]
+    prompt = [Row((5, 6), tuple(range(40)))]
+    adapted, *others, plain = (
+        compute(each.runner, prompt, ((7, 8), 3))[0].view(np.float32) for each in loaded
+    )
+    for other in others:
+        np.testing.assert_allclose(adapted, other, atol=0.02 * float(other.std()))
+    assert np.abs(adapted - plain).max() > plain.std()
+    assert count_differences(loaded[0].runner, 4, seed=5, max_rows=16) == (12, 0)
+    assert len({each.weights_fingerprint for each in loaded}) == 4
+    assert loaded[0].vocabulary_fingerprint == loaded[3].vocabulary_fingerprint
+
+
+def sentence(path: Path, **options: Any) -> str:
+    with pytest.raises(GenerationError) as raised:
+        load(path, **options)
+    assert "\n" not in str(raised.value)
+    return str(raised.value)
+
+
+def test_an_adapter_of_another_model_is_one_sentence(tmp_path: Path, base: Path) -> None:
+    make_adapter(tmp_path / "adapter", base)
+    wrong = {f"blk.{LAYERS}.attn_q": (np.ones((2, 64), np.float32), np.ones((64, 2), np.float32))}
+    write_lora(tmp_path / "adapter" / "lora.gguf", wrong)
+    assert sentence(tmp_path / "adapter").startswith(
+        f"The adapter {str(tmp_path / 'adapter' / 'lora.gguf')!r} does not fit its base model: "
+    )
+    wrong = {"blk.0.attn_q": (np.ones((2, 32), np.float32), np.ones((64, 2), np.float32))}
+    write_lora(tmp_path / "adapter" / "lora.gguf", wrong)
+    assert "does not fit its base model" in sentence(tmp_path / "adapter")
+    (tmp_path / "adapter" / "lora.gguf").write_bytes(b"GGUF")
+    assert "does not fit its base model" in sentence(tmp_path / "adapter")
+    (tmp_path / "adapter" / "lora.gguf").unlink()
+    assert "has 0 GGUF files in its folder" in sentence(tmp_path / "adapter")
+
+
+# ---- what fails at loading ----------------------------------------------------------------------------------------
+
+
+def test_an_unknown_architecture_is_one_sentence(tmp_path: Path, base: Path) -> None:
+    file = write_gguf(tmp_path / "x.gguf", architecture="unheard-of")
+    assert sentence(file) == (
+        f"llama.cpp cannot load {str(file)!r}: llama_model_load: error loading model: unknown model architecture: "
+        "'unheard-of'; use another file, or set engine to \"torch\"."
+    )
+
+
+@pytest.mark.parametrize("share", [0.0, 0.01, 0.3, 0.9, 0.999])
+def test_a_truncated_file_is_one_sentence(base: Path, share: float) -> None:
+    file = base / "model.gguf"
+    content = file.read_bytes()
+    file.write_bytes(content[: int(share * len(content))])
+    assert sentence(file).endswith("; download it again.")
+
+
+def test_missing_weights_are_one_sentence(base: Path) -> None:
+    """Of a file that is whole; llama.cpp finds them."""
+    file = base / "model.gguf"
+    file.write_bytes(file.read_bytes().replace(b"output_norm.weight", b"output_morn.weight"))
+    assert sentence(file).startswith(f"llama.cpp cannot load {str(file)!r}: ")
+    assert "output_norm.weight" in sentence(file)
+
+
+def test_what_is_no_gguf_file_is_one_sentence(tmp_path: Path, base: Path) -> None:
+    (tmp_path / "other").mkdir()
+    assert "llama.cpp reads GGUF files, and " in sentence(tmp_path / "other")
+
+
+def test_settings_that_cannot_be(base: Path) -> None:
+    assert sentence(base, cache_type="f64") == (
+        "Unknown kind of cache 'f64'; set cache_type to one of f16, q8_0, q4_0."
+    )
+    if not library.library().llama_supports_gpu_offload():
+        assert sentence(base, gpu_layers=-1) == (
+            "gpu_layers is -1, but llama.cpp was built here without a GPU; set it to 0, or install llama-cpp-python "
+            "for your GPU."
+        )
+
+
+@pytest.fixture
+def not_installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setitem(sys.modules, "llama_cpp", None)
+    library.library.cache_clear()
+    yield
+    library.library.cache_clear()
+
+
+@pytest.mark.usefixtures("not_installed")
+def test_without_the_package_the_sentence_says_what_to_install(tmp_path: Path) -> None:
+    pytest.importorskip("gguf", reason="the package gguf (extra offline) is not installed")
+    file = write_gguf(tmp_path / "x.gguf")
+    assert places.name_engine("auto", str(file)) == "torch"
+    assert sentence(file).startswith("llama.cpp cannot be used here (")
+    assert sentence(file).endswith('or set engine to "torch".')
