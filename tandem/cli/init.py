@@ -15,7 +15,7 @@ from typer import Argument, BadParameter, Option
 from tandem.cli.options import CONFIG_NAME
 from tandem.cli.output import emit
 from tandem.corpora import AUTO, NAMED_MODELS, SMOLLM2, can_load_smollm2
-from tandem.errors import ConfigError, did_you_mean, install_line, install_smollm2_line
+from tandem.errors import SMOLLM2_PACKAGE, ConfigError, did_you_mean, install_line, install_model_line
 from tandem.topology import Party
 
 if TYPE_CHECKING:
@@ -181,7 +181,9 @@ def _later(pair: Pair | None) -> list[str]:
         from tandem.engine.gguf import can_read
 
         needed = (
-            install_smollm2_line() if can_read() else f"{install_line('offline')} && {install_smollm2_line()}"
+            install_model_line(SMOLLM2_PACKAGE)
+            if can_read()
+            else f"{install_line('torch')} && {install_model_line(SMOLLM2_PACKAGE)}"
         )
         note = f"or edit {CONFIG_NAME}: device.model and cloud.model (the bundled toy cannot read your documents)"
         return [f"{needed}  # a small chat model", note, *lines]

