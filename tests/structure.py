@@ -25,7 +25,7 @@ BUDGETS = {
     "codecs": 1000,
     "config": 1460,
     "corpora": 110,
-    "engine": 5840,
+    "engine": 6190,
     "joining": 700,
     "messages": 960,
     "modes": 1350,

@@ -1,12 +1,23 @@
-"""The chat template of a tokenizer as a `Template`, and which template a model has."""
+"""The chat template of a tokenizer as a `Template`, and which template a model has.
+
+It is rendered as transformers does it, letter for letter: that is what models are trained with.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from datetime import date
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
+
+import jinja2
+from jinja2 import nodes
+from jinja2.ext import Extension, LoopControlExtension
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.utils import Namespace
 
 from tandem.conversation import ROLES, SYSTEM_PROMPT
 from tandem.engine.template import (
@@ -19,15 +30,12 @@ from tandem.engine.template import (
     no_file,
     turn_mark,
 )
+from tandem.engine.tokenizer import TokenizerInfo
 from tandem.errors import GenerationError
 
 _GAP = "\n\n"  # between document and question, within one message
 _NO_DAY = "2024-07-26"  # where no day is named: what Llama 3 writes where it cannot know
 _OTHER_DAY = "2019-11-03"  # with another name of everything
-_WRITE_DAY = (  # in the place of the clock that transformers offers to templates
-    "{% macro strftime_now(form) %}{% set ns = namespace(text=form) %}{% for code, part in parts_of_day.items() %}"
-    "{% set ns.text = ns.text.replace(code, part) %}{% endfor %}{{ ns.text }}{% endmacro %}\n"
-)
 
 
 class ChatTemplate(Template):
@@ -37,16 +45,16 @@ class ChatTemplate(Template):
 
     def __init__(
         self,
-        wrapper: Any,
+        info: TokenizerInfo,
         system_prompt: str = SYSTEM_PROMPT,
         jinja: str | None = None,
         source: Path | str = "",
         day: str = "",
     ) -> None:
-        """wrapper: transformers' tokenizer. system_prompt: empty: none. jinja: a template instead of its own, from the
-        file or model `source`. day: that it may write, as 2026-11-25; empty: always the same.
+        """info: of the tokenizer. system_prompt: empty: none. jinja: a template instead of its own, from the file or
+        model `source`. day: that it may write, as 2026-11-25; empty: always the same.
         """
-        self._wrapper, self._jinja, self._source = wrapper, jinja, str(source)
+        self._info, self._jinja, self._source = info, jinja or info.chat_template or "", str(source)
         self._system_prompt = system_prompt.strip()
         self._day = day
         self._has_system_role = True
@@ -66,7 +74,7 @@ class ChatTemplate(Template):
     @property
     def fingerprint(self) -> str:
         """A digest of the template as it is written, and of the system prompt."""
-        return fingerprint_texts(self._source_text(), self._system_prompt)
+        return fingerprint_texts(self._jinja, self._system_prompt)
 
     @cached_property
     def writes_day(self) -> bool:
@@ -79,7 +87,7 @@ class ChatTemplate(Template):
         return self if day == self._day or not self.writes_day else self._on(day)
 
     def _on(self, day: str) -> ChatTemplate:
-        return ChatTemplate(self._wrapper, self._system_prompt, self._jinja, self._source, day)
+        return ChatTemplate(self._info, self._system_prompt, self._jinja, self._source, day)
 
     def question(self, num_turns: int) -> str:
         """The text that follows the document, rendered with as many earlier messages."""
@@ -107,7 +115,7 @@ class ChatTemplate(Template):
         if self._system not in before:
             raise self._error("the system prompt does not come before the document")
         # The template sees the prompt itself, unless that holds what the tokenizer would take for one of its tokens.
-        if not any(token in self._system_prompt for token in self._wrapper.get_added_vocab()):
+        if not any(token in self._system_prompt for token in self._info.added_tokens):
             self._system = self._system_prompt
         before, question = self._split(0)
         alone = self._render(self._messages(0, ""))
@@ -148,21 +156,17 @@ class ChatTemplate(Template):
 
     def _render(self, messages: list[dict[str, str]]) -> str:
         try:
-            return str(
-                self._wrapper.apply_chat_template(
-                    messages,
-                    chat_template=_WRITE_DAY + self._source_text(),
-                    tokenize=False,
-                    add_generation_prompt=True,
-                    parts_of_day=_parts_of(self._day),
-                )
+            return _compile(self._jinja).render(
+                messages=messages,
+                tools=None,
+                documents=None,
+                add_generation_prompt=True,
+                strftime_now=date.fromisoformat(self._day or _NO_DAY).strftime,
+                **self._info.special_tokens,
             )
         except Exception as error:  # the template's own, or whatever its code runs into
             reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".:")
             raise self._error(f"{reason:.200}") from None
-
-    def _source_text(self) -> str:
-        return self._jinja or str(self._wrapper.get_chat_template())
 
     def _error(self, reason: str) -> GenerationError:
         return GenerationError(
@@ -171,41 +175,99 @@ class ChatTemplate(Template):
         )
 
 
-def _parts_of(day: str) -> dict[str, str]:
-    """Code of strftime -> its text at the beginning of a day."""
-    codes = [f"%{sign}{letter}" for letter in "aAbBcdeFHIjmMpSuUwWxXyYZ" for sign in ("", "-")]
-    return {code: date.fromisoformat(day or _NO_DAY).strftime(code) for code in codes} | {"%%": "%"}
+@lru_cache(maxsize=16)
+def _compile(jinja: str) -> jinja2.Template:
+    """What templates may use, as transformers offers it. They are programs of strangers: nothing leads out of the
+    sandbox."""
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, LoopControlExtension]
+    )
+    environment.filters["tojson"] = _to_json
+    environment.globals |= {"raise_exception": _refuse, "dict": _Dict(), "namespace": _Namespace}
+    return environment.from_string(jinja)
 
 
-def find_template(setting: str, model: str, wrapper: Any, system_prompt: str) -> Template:
+class _Generation(Extension):
+    """{% generation %} marks what the model writes, for training: the text is as without it."""
+
+    tags = {"generation"}  # noqa: RUF012 (as the class declares it)
+
+    def parse(self, parser: Parser) -> nodes.Node:
+        """The block alone, whose variables are its own."""
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return nodes.Scope(body).set_lineno(line)
+
+
+class _Dict:
+    """Makes dictionaries, as the class itself would, whose attributes stay out of sight."""
+
+    def __call__(self, *items: Any, **named: Any) -> dict[Any, Any]:
+        return dict(*items, **named)
+
+    def fromkeys(self, *given: Any) -> dict[Any, Any]:
+        """One value for several keys."""
+        return dict.fromkeys(*given)
+
+
+class _Namespace(Namespace):
+    """Variables that outlive a block, none of which is an attribute of Python's own."""
+
+    def __init__(*given: Any, **named: Any) -> None:  # so that a variable may be called self
+        Namespace.__init__(given[0], {})
+        for name, value in dict(*given[1:], **named).items():
+            given[0][name] = value
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        if str(name).startswith("_"):
+            raise jinja2.exceptions.SecurityError(f"a namespace has no variable {name!r}")
+        super().__setitem__(name, value)
+
+
+def _refuse(message: str) -> NoReturn:
+    raise jinja2.exceptions.TemplateError(message)
+
+
+def _to_json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    return json.dumps(
+        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+    )
+
+
+def find_template(setting: str, model: str, info: TokenizerInfo, system_prompt: str) -> Template:
     """The template that a setting names for a model. Raises GenerationError.
 
     setting: "auto" (template.json next to the model, else the tokenizer's chat template, else plain), "chat", "plain",
     or the path of a template.json or of a chat template in Jinja. model: a directory or hub id.
     """
     beside = Path(model) / TEMPLATE_FILE
-    has_chat = bool(getattr(wrapper, "chat_template", None))
     if setting == "auto":
         if beside.is_file():
             return PlainTemplate.read(beside)
-        return ChatTemplate(wrapper, system_prompt, source=model) if has_chat else PlainTemplate()
+        return ChatTemplate(info, system_prompt, source=model) if info.chat_template else PlainTemplate()
     if setting == "plain":
         return PlainTemplate()
     if setting == "chat":
-        if not has_chat:
+        if not info.chat_template:
             raise GenerationError(
                 f'The tokenizer of {model!r} has no chat template; set template to "plain", or to a file with one.'
             )
-        return ChatTemplate(wrapper, system_prompt, source=model)
-    return _read(Path(setting).expanduser(), wrapper, system_prompt)
+        return ChatTemplate(info, system_prompt, source=model)
+    return _read(Path(setting).expanduser(), info, system_prompt)
 
 
-def _read(path: Path, wrapper: Any, system_prompt: str) -> Template:
+def _read(path: Path, info: TokenizerInfo, system_prompt: str) -> Template:
     if path.suffix == ".json":
         return PlainTemplate.read(path)
     if not path.is_file():
         raise no_file(path)
     try:
-        return ChatTemplate(wrapper, system_prompt, path.read_text(encoding="utf-8-sig"), path)
+        return ChatTemplate(info, system_prompt, path.read_text(encoding="utf-8-sig"), path)
     except (OSError, UnicodeDecodeError) as error:
         raise GenerationError(f"The template {path} cannot be read: {error}; correct the file.") from None

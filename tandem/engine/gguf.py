@@ -35,12 +35,27 @@ SUFFIX = ".gguf"
 _MAGIC = b"GGUF"
 FORMAT = 2
 """Of the converted folders."""
-_NEEDED = ("gguf", "accelerate")
+_NEEDED = ("torch", "transformers", "gguf", "accelerate")
 _CONVERTED_WITH = ("transformers", "gguf")
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 """GGUF's number of a type -> its letter in the module struct."""
 _STRING, _ARRAY = 8, 9
 _BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+_BLOCKS = {
+    int(kind): (length, int(num_bytes))
+    for length, kinds in (
+        (1, "0:4 1:2 24:1 25:2 26:4 27:8 28:8 30:2"),
+        (32, "2:18 3:20 6:22 7:24 8:34 9:40 20:18 39:17"),
+        (64, "40:36"),
+        (128, "41:18"),
+        (
+            256,
+            "10:84 11:110 12:144 13:176 14:210 15:292 16:66 17:74 18:98 19:50 21:110 22:82 23:136 29:56 34:54 35:66",
+        ),
+    )
+    for kind, num_bytes in (entry.split(":") for entry in kinds.split())
+}
+"""GGUF's number of a tensor's type -> numbers in a block of it, and bytes of that (`ggml-common.h`)."""
 
 _GPT2 = "gpt-2"
 _CONTRACTION = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
@@ -150,7 +165,7 @@ def _ollama_store() -> Path:
 
 
 def can_read() -> bool:
-    """Whether the packages that read GGUF files are installed. None of them is imported."""
+    """Whether the packages that convert GGUF files for PyTorch are installed. None of them is imported."""
     return all(importlib.util.find_spec(package) for package in _NEEDED)
 
 
@@ -164,6 +179,7 @@ class Header:
     architecture: str
     split: str | None
     """How a byte-level tokenizer splits texts, by name; "" where the file does not say; None: it has another one."""
+    context_length: int | None
     num_parameters: int
     num_bytes: int
     """Of the whole file, at least."""
@@ -175,11 +191,6 @@ class Header:
 
 def check(file: Path) -> Header:
     """Read the header and compare it with the file's size. Raises GenerationError, one sentence with the remedy."""
-    if not can_read():
-        raise GenerationError(
-            f"{str(file)!r} is a GGUF file, which is read with the packages {' and '.join(_NEEDED)}, but they are not "
-            f"installed; run {install_line('offline')}."
-        )
     try:
         status = file.stat()
         header = _header_of(str(file.resolve()), status.st_size, status.st_mtime_ns)
@@ -227,6 +238,7 @@ def _read_header(stream: BinaryIO) -> Header:
         split=str(values.get("tokenizer.ggml.pre") or "")
         if values.get("tokenizer.ggml.model") == "gpt2"
         else None,
+        context_length=values.get(f"{values['general.architecture']}.context_length"),
         num_parameters=sum(count for count, _ in tensors),
         num_bytes=data + max(end for _, end in tensors),
     )
@@ -274,15 +286,15 @@ def _read_content(stream: BinaryIO, kind: int) -> Any:
 
 def _read_tensor(stream: BinaryIO) -> tuple[int, int]:
     """Number of weights of a tensor, and where its bytes end within the data."""
-    from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
-
     name = _read_string(stream)
     (num_dimensions,) = _unpack(stream, "I")
     if num_dimensions > 8:
         raise ValueError(f"its tensor {name!r:.60} has {num_dimensions} dimensions")
     count = math.prod(_unpack(stream, "Q" * num_dimensions))
     kind, offset = _unpack(stream, "IQ")
-    block, block_bytes = GGML_QUANT_SIZES[GGMLQuantizationType(kind)]  # ValueError: another type
+    if kind not in _BLOCKS:
+        raise ValueError(f"its tensor {name!r:.60} has the unknown type {kind}")
+    block, block_bytes = _BLOCKS[kind]
     return count, offset + count // block * block_bytes
 
 
@@ -295,6 +307,7 @@ def convert(file: Path, dtype: str) -> Path:
     Processes that need it at the same time wait for the first. Raises GenerationError.
     """
     header = check(file)
+    _need_packages(file)
     digest, versions = fingerprint(file), _versions()
     above = cache_folder() / "models"
     folder = above / f"{digest}-{dtype}-{versions}"
@@ -320,6 +333,7 @@ def convert(file: Path, dtype: str) -> Path:
 
 def describe_conversion(file: Path, dtype: str) -> str:
     """One sentence on what `convert` has to do, with sizes; "" where it is done. Raises GenerationError."""
+    _need_packages(file)
     if (cache_folder() / "models" / f"{fingerprint(file)}-{dtype}-{_versions()}").is_dir():
         return ""
     size, memory = file.stat().st_size, check(file).memory_bytes(dtype)
@@ -336,6 +350,7 @@ def source(file: Path) -> tuple[str, dict[str, str]]:
     A converted folder, of any precision, is read seven times as fast as the file. Raises GenerationError.
     """
     check(file)
+    _need_packages(file)
     folders = (cache_folder() / "models").glob(f"{fingerprint(file)}-*-{_versions()}")
     if (folder := next(folders, None)) is not None:
         return str(folder), {}
@@ -392,6 +407,14 @@ def _write(file: Path, dtype: str, folder: Path) -> None:
     for written in folder.iterdir():
         with written.open("rb") as stream:
             os.fsync(stream.fileno())
+
+
+def _need_packages(file: Path) -> None:
+    if not can_read():
+        raise GenerationError(
+            f"{str(file)!r} is a GGUF file, which PyTorch computes with the packages {', '.join(_NEEDED)}, of which "
+            f"some are not installed; run {install_line('torch')}."
+        )
 
 
 def _check_room(folder: Path, num_bytes: int) -> None:

@@ -1,4 +1,5 @@
-"""Reads a model's tokenizer and configuration with transformers, which is imported when they are read.
+"""Reads a model's tokenizer and configuration: those of a folder with transformers, which is imported when they are
+read, the tokenizer of a GGUF file without it.
 
 Everything that can be wrong with them is found here, before the first question, and reported in one sentence.
 """
@@ -6,28 +7,53 @@ Everything that can be wrong with them is found here, before the first question,
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer
 
-from tandem.engine import gguf
+from tandem.engine import gguf, gguf_tokenizer
 from tandem.engine.places import base_of, check_directory
-from tandem.errors import GenerationError
+from tandem.engine.tokenizer import TokenizerInfo
+from tandem.errors import GenerationError, explain_missing
 from tandem.system.progress_bars import hide_progress_bars
 
 
-def load_tokenizer(model: str, *, is_local: bool = False) -> tuple[Tokenizer, Any]:
-    """The fast tokenizer (of the `tokenizers` package) of `model`, and its wrapper that knows bos and eos.
+def load_tokenizer(model: str, *, is_local: bool = False) -> tuple[Tokenizer, TokenizerInfo]:
+    """The fast tokenizer (of the `tokenizers` package) of `model`, and what comes with it.
 
     is_local: nothing is downloaded. An adapter has its base's, unless one was saved with it: it may have further
-    tokens, or another chat template.
+    tokens, or another chat template. Raises GenerationError.
     """
     check_directory(model)
     if not os.path.isfile(os.path.join(model, "tokenizer.json")):
         model = base_of(model)
+    if (file := gguf.find_file(model)) is not None:
+        return gguf_tokenizer.load(file)
+    wrapper = load_wrapper(model, is_local=is_local)
+    backend: Tokenizer = wrapper.backend_tokenizer
+    backend.no_padding()
+    backend.no_truncation()
+    return backend, info_of(wrapper)
+
+
+def info_of(wrapper: Any) -> TokenizerInfo:
+    """What transformers knows of a fast tokenizer of its own."""
+    template = wrapper.chat_template
+    return TokenizerInfo.of(
+        wrapper.backend_tokenizer,
+        wrapper.special_tokens_map,
+        family=re.sub(r"Tokenizer|sBackend|Fast$|^PreTrained", "", type(wrapper).__name__),
+        eos_token_id=wrapper.eos_token_id,
+        chat_template=template.get("default") if isinstance(template, dict) else template,
+    )
+
+
+def load_wrapper(model: str, *, is_local: bool = False) -> Any:
+    """The fast tokenizer of `model` as transformers has it, to be saved with another model. Raises GenerationError."""
     where, more = _source(model)
-    with hide_progress_bars():
+    with explain_missing(f"The tokenizer of {model!r}", GenerationError), hide_progress_bars():
         from transformers import AutoTokenizer
 
         try:
@@ -49,16 +75,14 @@ def load_tokenizer(model: str, *, is_local: bool = False) -> tuple[Tokenizer, An
     # Without files transformers invents an empty tokenizer for some families.
     if not backend.encode("a question", add_special_tokens=False).ids:
         raise _no_tokenizer(model, f"{backend.get_vocab_size()} tokens")
-    backend.no_padding()
-    backend.no_truncation()
-    return backend, wrapper
+    return wrapper
 
 
 def load_config(model: str, *, is_local: bool = False) -> Any:
     """The configuration of `model`, of transformers. is_local: nothing is downloaded. Raises GenerationError."""
     check_directory(model)
-    from transformers import AutoConfig
-
+    with explain_missing(f"The configuration of {model!r}", GenerationError):
+        from transformers import AutoConfig
     try:
         where, more = _source(base_of(model))
         return AutoConfig.from_pretrained(where, trust_remote_code=False, local_files_only=is_local, **more)

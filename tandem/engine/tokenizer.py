@@ -23,6 +23,43 @@ from tokenizers import Tokenizer
 from tandem.config.sampling import SamplingParams
 from tandem.errors import GenerationError
 
+# ---- What is known of a tokenizer besides its tokens ---------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizerInfo:
+    """What comes with a tokenizer, and its JSON does not hold."""
+
+    family: str  # "Qwen2"; "" where nothing is said of it
+    special_tokens: Mapping[str, str]  # as templates know them: "bos_token" -> "<s>"
+    all_special_ids: tuple[int, ...]  # of those
+    eos_token_id: int | None
+    chat_template: str | None  # in Jinja
+    added_tokens: tuple[str, ...]  # that a text is searched for, special or not
+
+    @classmethod
+    def of(
+        cls,
+        tokenizer: Tokenizer,
+        special_tokens: Mapping[str, str],
+        *,
+        family: str = "",
+        eos_token_id: int | None = None,
+        chat_template: str | None = None,
+    ) -> TokenizerInfo:
+        """Where its special tokens have these names."""
+        ids = (tokenizer.token_to_id(token) for token in dict.fromkeys(special_tokens.values()))
+        added = tokenizer.get_added_tokens_decoder().values()
+        return cls(
+            family=family,
+            special_tokens=special_tokens,
+            all_special_ids=tuple(index for index in ids if index is not None),
+            eos_token_id=eos_token_id,
+            chat_template=chat_template,
+            added_tokens=tuple(token.content for token in added),
+        )
+
+
 # ---- What one token spells alone -----------------------------------------------------------------------
 
 
@@ -47,7 +84,7 @@ class Speller:
         self._added = {index: token.content for index, token in added.items()}
         self._special = frozenset(index for index, token in added.items() if token.special)
         is_byte_level = '"ByteLevel"' in json.dumps(json.loads(tokenizer.to_str())["decoder"])
-        self._bytes = _byte_level_alphabet() if is_byte_level else None
+        self._bytes = byte_level_alphabet() if is_byte_level else None
 
     def spell(self, token: int) -> Spelling:
         """Name and bytes; those of all tokens of an answer are its text."""
@@ -67,7 +104,7 @@ class Speller:
         return piece.replace(_WORD_BEGIN, " ").encode()
 
 
-def _byte_level_alphabet() -> dict[str, int]:
+def byte_level_alphabet() -> dict[str, int]:
     """Character -> byte: of GPT-2, which shows printable bytes as themselves and the others from U+0100 on."""
     printable = {*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     alphabet = {chr(byte): byte for byte in printable}
@@ -153,7 +190,9 @@ def _dump(value: Any) -> bytes:
     return json.dumps(value, ensure_ascii=True, separators=(",", ":"), sort_keys=True).encode()
 
 
-def find_eos_token_ids(generation_config: Any, config: Any, wrapper: Any, size: int) -> tuple[int, ...]:
+def find_eos_token_ids(
+    generation_config: Any, config: Any, info: TokenizerInfo, size: int
+) -> tuple[int, ...]:
     """The ids (below `size`) that end an answer, ascending.
 
     The tokenizer's own, and those of a generation configuration that somebody wrote. One that transformers
@@ -161,7 +200,7 @@ def find_eos_token_ids(generation_config: Any, config: Any, wrapper: Any, size: 
     known, or where they are lists, which somebody wrote: their defaults name an id (2 for Llama) whatever the
     tokenizer means by it.
     """
-    ids = _as_set(wrapper.eos_token_id)
+    ids = _as_set(info.eos_token_id)
     if generation_config is not None and not getattr(generation_config, "_from_model_config", False):
         ids |= _as_set(generation_config.eos_token_id)
     configured = getattr(config, "eos_token_id", None)
@@ -380,10 +419,9 @@ def _as_set(ids: int | list[int] | None) -> set[int]:
 # ---- What two tokenizers have and have not in common, in words ---------------------------------------------
 
 
-def describe_tokenizer(tokenizer: Tokenizer, wrapper: Any) -> str:
-    """Its family and size, as in "Qwen2 tokenizer, 151,665 tokens". wrapper: transformers' view of it."""
-    family = re.sub(r"Tokenizer|sBackend|Fast$|^PreTrained", "", type(wrapper).__name__)
-    kind = family or type(tokenizer.model).__name__
+def describe_tokenizer(tokenizer: Tokenizer, info: TokenizerInfo) -> str:
+    """Its family and size, as in "Qwen2 tokenizer, 151,665 tokens"."""
+    kind = info.family or type(tokenizer.model).__name__
     return f"{kind} tokenizer, {tokenizer.get_vocab_size(with_added_tokens=True):,} tokens"
 
 

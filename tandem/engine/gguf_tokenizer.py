@@ -1,0 +1,205 @@
+"""The tokenizer inside a GGUF file, made with the package `tokenizers` alone.
+
+Where files leave something to their readers, it is as llama.cpp has it (`llama-vocab.cpp`), and as the tokenizer.json
+that the file was made of: two parties may have one model in either form.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from tokenizers import AddedToken, Tokenizer, decoders, normalizers, pre_tokenizers, processors
+from tokenizers.models import BPE
+
+from tandem.engine import gguf
+from tandem.engine.tokenizer import TokenizerInfo, byte_level_alphabet
+from tandem.errors import GenerationError
+
+_PREFIX = "tokenizer.ggml."
+_NAMED = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_token": "padding"}
+"""Special tokens, as templates know them -> as files name their ids."""
+_CONTROL, _USER_DEFINED = 3, 4
+"""Kinds of tokens that texts are searched for as a whole."""
+_WHOLE_WORDS = frozenset(
+    (
+        "llama3",
+        "llama-v3",
+        "llama-bpe",
+        "falcon3",
+        "falcon-h1",
+        "pixtral",
+        "midm-2.0",
+        "lfm2",
+        "jina-v5-nano",
+        "tekken",
+    )
+)
+"""Ways to split texts with which a word that is a token needs no merges, and a text begins with a special token."""
+_GEMMA = ("gemma", "gemma2", "gemma3", "gemma3n")
+_SPACE = "\u2581"
+
+
+def load(file: Path) -> tuple[Tokenizer, TokenizerInfo]:
+    """The tokenizer of a file, and what the file says of it. Raises GenerationError."""
+    header = gguf.check(file)
+    try:
+        values = _read(file)
+        kind = str(values.get("model", "none"))
+        if kind not in ("gpt2", "llama", "gemma4"):
+            raise GenerationError(
+                f"The tokenizer of {str(file)!r} is of the kind {kind!r:.60}, which Tandem does not know; use another "
+                "file, or the model's folder."
+            )
+        named = {
+            name: values[f"{key}_token_id"] for name, key in _NAMED.items() if f"{key}_token_id" in values
+        }
+        tokens = values["tokens"]
+        if kind == "gpt2":
+            tokenizer = _byte_level(values)
+            gguf.split_texts(file, tokenizer)
+        elif kind == "gemma4" or header.architecture in _GEMMA:
+            tokenizer = _gemma(values)
+        else:
+            tokenizer = _sentence_pieces(values)
+        _add_tokens(tokenizer, values, set(named.values()))
+        special = {name: tokens[index] for name, index in named.items()}
+        begins = values.get("add_bos_token", kind != "gpt2" or values.get("pre") in _WHOLE_WORDS)
+        if begins and "bos_token" in named:
+            begin = (special["bos_token"], named["bos_token"])
+            tokenizer.post_processor = processors.TemplateProcessing(f"{begin[0]} $A", special_tokens=[begin])
+    except GenerationError:
+        raise
+    except Exception as error:  # the package tokenizers raises bare Exception
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".:")
+        raise GenerationError(
+            f"The tokenizer of {str(file)!r} cannot be read: {reason:.200}; use another file, or the model's folder."
+        ) from None
+    return tokenizer, TokenizerInfo.of(
+        tokenizer, special, eos_token_id=named.get("eos_token"), chat_template=values.get("chat_template")
+    )
+
+
+def _read(file: Path) -> dict[str, Any]:
+    """What the header says of the tokenizer, arrays as lists."""
+    values: dict[str, Any] = {}
+    with file.open("rb") as stream:
+        stream.seek(16)
+        (num_values,) = gguf._unpack(stream, "Q")
+        for _ in range(num_values):
+            key = gguf._read_string(stream)
+            (kind,) = gguf._unpack(stream, "I")
+            if kind == gguf._ARRAY and key.startswith(_PREFIX):
+                value: Any = _read_array(stream)
+            else:
+                value = gguf._read_content(stream, kind)
+            values[key.removeprefix(_PREFIX).removeprefix("tokenizer.")] = value
+    return values
+
+
+def _read_array(stream: BinaryIO) -> list[Any]:
+    kind, count = gguf._unpack(stream, "IQ")
+    if kind in gguf._SCALARS:
+        return list(gguf._unpack(stream, gguf._SCALARS[kind] * count))
+    return [gguf._read_content(stream, kind) for _ in range(count)]
+
+
+def _byte_level(values: Mapping[str, Any]) -> Tokenizer:
+    """As GPT-2 has it. Tokens that texts are searched for are spelled as they are, all others in GPT-2's alphabet."""
+    letters = {byte: letter for letter, byte in byte_level_alphabet().items()}
+    alphabet = set(letters.values())
+    kinds = values.get("token_type") or [1] * len(values["tokens"])
+    vocabulary = {
+        token
+        if kind in (_CONTROL, _USER_DEFINED) or alphabet.issuperset(token)
+        else "".join(letters[byte] for byte in token.encode()): index
+        for index, (token, kind) in enumerate(zip(values["tokens"], kinds, strict=True))
+    }
+    tokenizer = Tokenizer(
+        BPE(
+            vocabulary,
+            _listed_merges(values),
+            continuing_subword_prefix="",
+            end_of_word_suffix="",
+            ignore_merges=values.get("pre") in _WHOLE_WORDS,
+        )
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer
+
+
+def _sentence_pieces(values: Mapping[str, Any]) -> Tokenizer:
+    """As Llama 2, Mistral and Phi-3 have it: a space comes before a text, unless the file says otherwise."""
+    scores = dict(zip(values["tokens"], values["scores"], strict=True))
+    tokenizer = _pieces(values["tokens"], _find_merges(scores), None)
+    spaces = normalizers.Replace(" ", _SPACE)
+    tokenizer.normalizer = spaces
+    if values.get("add_space_prefix", True):
+        tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend(_SPACE), spaces])
+        tokenizer.decoder = decoders.Sequence([*_PIECES_TO_TEXT, decoders.Strip(content=" ", left=1)])
+    return tokenizer
+
+
+def _gemma(values: Mapping[str, Any]) -> Tokenizer:
+    """As Gemma has it: no space before a text, and where no merges are listed, they are in the order of the tokens."""
+    tokens = [_SPACE * len(token) if token and not token.strip(" ") else token for token in values["tokens"]]
+    order = {token: -float(index) for index, token in enumerate(tokens)}
+    unknown = tokens[values["unknown_token_id"]] if "unknown_token_id" in values else "<unk>"
+    tokenizer = _pieces(
+        tokens, _listed_merges(values) if "merges" in values else _find_merges(order), unknown
+    )
+    tokenizer.normalizer = normalizers.Replace(" ", _SPACE)
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(" ", "merged_with_previous")
+    return tokenizer
+
+
+_PIECES_TO_TEXT = (decoders.Replace(_SPACE, " "), decoders.ByteFallback(), decoders.Fuse())
+
+
+def _pieces(tokens: Sequence[str], merges: list[tuple[str, str]], unknown: str | None) -> Tokenizer:
+    """Pieces of text, and bytes for what they do not spell."""
+    vocabulary = {token: index for index, token in enumerate(tokens)}
+    tokenizer = Tokenizer(BPE(vocabulary, merges, unk_token=unknown, fuse_unk=True, byte_fallback=True))
+    tokenizer.decoder = decoders.Sequence([*_PIECES_TO_TEXT])
+    return tokenizer
+
+
+def _listed_merges(values: Mapping[str, Any]) -> list[tuple[str, str]]:
+    pairs = (merge.partition(" ") for merge in values["merges"])
+    return [(first, second) for first, _, second in pairs]
+
+
+def _find_merges(scores: Mapping[str, float]) -> list[tuple[str, str]]:
+    """Every way to make a token of two others, those of the highest score first. scores: of each, in their order."""
+    ids = {token: index for index, token in enumerate(scores)}
+    merges = [
+        (score, first, second)
+        for token, score in scores.items()
+        for first, second in sorted(
+            (
+                (token[:end], token[end:])
+                for end in range(1, len(token))
+                if token[:end] in ids and token[end:] in ids
+            ),
+            key=lambda pair: (ids[pair[0]], ids[pair[1]]),
+        )
+    ]
+    merges.sort(key=lambda merge: (merge[0], len(merge[1]), len(merge[2])), reverse=True)
+    return [(first, second) for _, first, second in merges]
+
+
+def _add_tokens(tokenizer: Tokenizer, values: Mapping[str, Any], named: set[int]) -> None:
+    """Have texts searched for the tokens of a file that are whole, the named ones among them as special ones."""
+    kinds = values.get("token_type") or ()
+    is_special = {
+        index: kind == _CONTROL for index, kind in enumerate(kinds) if kind in (_CONTROL, _USER_DEFINED)
+    }
+    is_special |= dict.fromkeys(named, True)
+    tokenizer.add_tokens(
+        [
+            AddedToken(tokenizer.id_to_token(index), normalized=False, special=special)
+            for index, special in sorted(is_special.items())
+        ]
+    )
