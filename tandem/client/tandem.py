@@ -17,7 +17,7 @@ from tandem.client.request import QueryOptions, build_spec, notes_on
 from tandem.client.resume import Unfinished, keep, origin_of
 from tandem.config.checks import change
 from tandem.config.schema import Config, checked_config
-from tandem.errors import QueryError
+from tandem.errors import ClusterError, QueryError, explain_missing
 from tandem.events import Answer, Event, collect
 from tandem.sites.port import ActorClasses, Deployment, Progress, ignore
 from tandem.topology import Party
@@ -80,7 +80,8 @@ class Tandem:
             from tandem.sites import local
 
             return cls(config, local.launch(config, progress or ignore, actor_classes, hosts))
-        from tandem.cluster import bootstrap
+        with explain_missing('The runtime "ray"', ClusterError, 'or use the runtime "inline"'):
+            from tandem.cluster import bootstrap
 
         return cls(config, bootstrap.launch(config, hosts, progress or ignore, actor_classes))
 
@@ -105,7 +106,8 @@ class Tandem:
             if ignored := explain_ignored(config, [(Party.DEVICE, running.device.settings)]):
                 progress(ignored)
             return cls(config, running)
-        from tandem.cluster import bootstrap
+        with explain_missing("A running cluster", ClusterError):
+            from tandem.cluster import bootstrap
 
         return cls(config, bootstrap.connect(address, config, progress))
 

@@ -83,7 +83,17 @@ def test_it_offers_the_command_and_the_extras(site: Path) -> None:
     ]
     metadata = (info / "METADATA").read_text("utf-8")
     assert f"Version: {tandem.__version__}\n" in metadata
-    for extra in ("langchain", "llamaindex", "offline", "server"):
+    for extra in (
+        "all",
+        "embedders",
+        "langchain",
+        "llama",
+        "llamaindex",
+        "offline",
+        "ray",
+        "server",
+        "torch",
+    ):
         assert f"Provides-Extra: {extra}\n" in metadata
 
 

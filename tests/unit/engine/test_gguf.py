@@ -16,8 +16,8 @@ from tandem.engine.torch import model
 from tandem.errors import GenerationError
 from tests.tiny_gguf import write_gguf
 
-pytest.importorskip("gguf", reason="the package gguf (extra offline) is not installed")
-pytest.importorskip("accelerate", reason="the package accelerate (extra offline) is not installed")
+pytest.importorskip("gguf", reason="the package gguf (extra torch) is not installed")
+pytest.importorskip("accelerate", reason="the package accelerate (extra torch) is not installed")
 
 
 @pytest.fixture(autouse=True)
