@@ -2,9 +2,9 @@
 
 Modes dual, speculative and federated, with two parties or two and four owners, each in one process and as Ray actors,
 the first two also as a device that has joined a served cloud by a link, and dual once more in the simulator over a
-virtual link of 100 ms. Question, seed, temperature, placement, pacing, length policy and longest proposal are drawn at
-random. What an answer must be is computed from the same models and documents by `tandem.modes.reference`, which knows
-nothing of drafts, proposals or a link.
+virtual link of 100 ms. The parties may have different engines (`--engines llama torch`). Question, seed, temperature,
+placement, pacing, length policy and longest proposal are drawn at random. What an answer must be is computed from the
+same models and documents by `tandem.modes.reference`, which knows nothing of drafts, proposals or a link.
 
 Prediction: 0 wrong tokens, whatever is drawn. How many answers another seed would have changed is counted, too: what is
 certain of itself would be right without any protocol.
@@ -135,10 +135,14 @@ def compare(
 
 
 def cases(
-    model: str, deployments: Sequence[str], owners: Sequence[int]
+    model: str, engines: Sequence[str], deployments: Sequence[str], owners: Sequence[int]
 ) -> Iterator[tuple[str, Config, list[str]]]:
-    """Name, settings and deployments of every case."""
-    base = [f'{party}.model="{model}"' for party in PARTIES] + list(PATIENT)
+    """Name, settings and deployments of every case. engines: of the parties, or of owners in turn."""
+
+    def computed(name: str, place: int) -> list[str]:
+        return [f'{name}.model="{model}"', f'{name}.engine="{engines[place % len(engines)]}"']
+
+    base = [*computed(PARTIES[0], 0), *computed(PARTIES[1], 1), *PATIENT]
     for mode in ("dual", "speculative"):
         where = [name for name in deployments if name != "simulated" or mode == "dual"]
         yield mode, Config.load(None, [*base, f"decoding.mode={mode}"]), where
@@ -147,14 +151,10 @@ def cases(
     folders = [build_given_index(party, embedder, corpus) for party in PARTIES]
     for number in owners:
         for weights in ("fixed", "documents"):
-            made = [
-                f'{SERVER}.model="{model}"',
-                "decoding.mode=federated",
-                *PATIENT,
-            ]
+            made = [*computed(SERVER, 1), "decoding.mode=federated", *PATIENT]
             for place in range(number):
                 name = f"workers.owner-{place + 1}"
-                made += [f'{name}.model="{model}"', f"{name}.index={folders[place % len(folders)]}"]
+                made += [*computed(name, place), f"{name}.index={folders[place % len(folders)]}"]
                 made += [f"{name}.weight={place + 1}"] if weights == "fixed" else []
             where = [name for name in deployments if name in ("inline", "ray")]
             yield f"federated, {number} {weights}", Config.load(None, made), where
@@ -164,6 +164,9 @@ def main() -> int:
     """Ask every case its share of the answers; 1 if a token of any was wrong."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--model", default="smollm2", help="of every party (default: smollm2)")
+    parser.add_argument(
+        "--engines", nargs=2, default=["auto", "auto"], help="of the device and the cloud; of owners in turn"
+    )
     parser.add_argument("--count", type=int, default=500, help="answers in all, at least (default: 500)")
     parser.add_argument("--tokens", type=int, default=24, help="of the longest answer (default: 24)")
     parser.add_argument("--seed", type=int, default=1, help="of what is drawn (default: 1)")
@@ -172,7 +175,7 @@ def main() -> int:
     parser.add_argument("--smoke", action="store_true", help="one answer of each case, without Ray")
     options = parser.parse_args()
     deployments = [name for name in options.deployments if not (options.smoke and name == "ray")]
-    planned = list(cases(options.model, deployments, options.owners))
+    planned = list(cases(options.model, options.engines, deployments, options.owners))
     share = 1 if options.smoke else -(-options.count // sum(len(where) for _, _, where in planned))
     print("prediction: 0 wrong answers", flush=True)
     rows = []
@@ -184,7 +187,7 @@ def main() -> int:
                 f"{len(row['wrong'])} wrong answers; another seed changes {row['undecided']}; {row['s']} s",
                 flush=True,
             )
-    finish({"model": options.model, "rows": rows})
+    finish({"model": options.model, "engines": options.engines, "rows": rows})
     return int(any(row["wrong"] for row in rows))
 
 

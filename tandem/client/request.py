@@ -223,7 +223,7 @@ def build_spec(
             for party in spec.parties
             if (found := described.get(party, {}).get("weights_fingerprint", "")) and party != spec.home
         },
-        has_several_models=_have_several_models(described, spec),
+        has_several_models=have_several_models(described, spec),
         race_depth=home.get("race_depth", 0) if spec.race_depth else 0,  # of the codec that is loaded there
     )
     spec.rules.check_logprobs()
@@ -326,7 +326,7 @@ def find_party(name: str, parties: Sequence[str] = PARTIES, option: str | None =
     )
 
 
-def _have_several_models(described: Mapping[Any, Mapping[str, Any]], spec: SessionSpec) -> bool:
+def have_several_models(described: Mapping[Any, Mapping[str, Any]], spec: SessionSpec) -> bool:
     """Whether voters that weigh by their documents have different models, as far as is known."""
     models = {described.get(voter, {}).get("weights_fingerprint") for voter in spec.roles.voters}
     return spec.roles.weighs_by_documents and (len(models) > 1 or None in models)

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from tandem.actors.decoder import score_question
 from tandem.aggregation.document_weights import Evidence, Weights, log_evidence
 from tandem.aggregation.race_lists import RaceList
+from tandem.client.request import have_several_models
 from tandem.codecs import Codec, RaceLists
 from tandem.codecs.race_lists import read_vote
 from tandem.engine.drafter import Drafter, row_probabilities
@@ -177,11 +178,7 @@ class LocalPair:
         seed: int = 0,
     ) -> tuple[str, Outcome]:
         """The answer's text and what the run showed."""
-        eos = self.engines[Party.DEVICE].eos_token_ids
-        several = self.engines[Party.DEVICE] is not self.engines[Party.CLOUD]
-        spec = replace(
-            spec, session=secrets.randbits(32), eos_token_ids=tuple(eos), has_several_models=several
-        )
+        spec = with_engines(replace(spec, session=secrets.randbits(32)), self.engines)
         rule = StopRule.of(spec.eos_token_ids, spec.sampling, self._detokenizer)
         readers = {
             party: LocalParty(
@@ -216,6 +213,15 @@ class LocalPair:
         return rule.text(outcome.tokens[Party(spec.home)]).strip(), outcome
 
 
+def with_engines(spec: SessionSpec, engines: Mapping[Any, Engine]) -> SessionSpec:
+    """A query as the parties of these models would open it."""
+    described = {
+        party: {"weights_fingerprint": engine.weights_fingerprint} for party, engine in engines.items()
+    }
+    eos = tuple(next(iter(engines.values())).eos_token_ids)
+    return replace(spec, eos_token_ids=eos, has_several_models=have_several_models(described, spec))
+
+
 def answer_uncompressed(
     spec: SessionSpec, engines: Mapping[Party, Engine], retrievers: Mapping[Party, Retriever | StoreRetriever]
 ) -> list[int]:
@@ -223,7 +229,7 @@ def answer_uncompressed(
 
     The draft-free loop: no drafts, no link, no compression. With race lists as votes the running system commits these.
     """
-    spec = replace(spec, session=1, eos_token_ids=tuple(engines[Party.DEVICE].eos_token_ids))
+    spec = with_engines(replace(spec, session=1), engines)
     detokenizer = Detokenizer(engines[Party.DEVICE].tokenizer_json)
     rule = StopRule.of(spec.eos_token_ids, spec.sampling, detokenizer)
     models = {

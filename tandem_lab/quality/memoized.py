@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from tandem.retrieval.retriever import Retriever
     from tandem_lab.quality.local import LocalPair
 
-_Prompt = tuple[str, tuple[str, ...], int, tuple["Message", ...]]
-"""What a session is opened with: query, documents, max_new_tokens, history."""
+_Prompt = tuple[str, tuple[str, ...], int, tuple["Message", ...], str]
+"""What a session is opened with: query, documents, max_new_tokens, history, day."""
 
 
 class MemoizedEngine:
@@ -43,12 +43,13 @@ class MemoizedEngine:
         *,
         history: Sequence[Message] = (),
         scores_question: bool = False,
+        day: str = "",
     ) -> OpenResult:
         """As `Engine.open`; questions are always scored."""
-        prompt = (query, tuple(documents), max_new_tokens, tuple(history))
+        prompt = (query, tuple(documents), max_new_tokens, tuple(history), day)
         if prompt not in self._opened:
             self._opened[prompt] = self._engine.open(
-                repr(prompt), query, documents, max_new_tokens, history=history, scores_question=True
+                repr(prompt), query, documents, max_new_tokens, history=history, scores_question=True, day=day
             )
         self._prompts[session] = prompt
         return self._opened[prompt]
@@ -90,14 +91,14 @@ class Loaded:
 
     def __init__(self, config: Config) -> None:
         self._config = config
-        self._engines: dict[tuple[str, ...], MemoizedEngine] = {}
+        self._engines: dict[tuple[object, ...], MemoizedEngine] = {}
 
     def engine(self, party: str) -> MemoizedEngine:
         """The model of a party. Raises TandemError."""
-        from tandem.actors.loading import load_engine
+        from tandem.actors.loading import engine_key, load_engine
 
         own = self._config.party(party)
-        key = (own.model, own.torch_device, own.dtype, own.template, own.system_prompt)
+        key = engine_key(own)
         if key not in self._engines:
             self._engines[key] = MemoizedEngine(load_engine(own, num_threads=1))
         return self._engines[key]

@@ -15,7 +15,7 @@ from tandem.config.schema import Config
 from tandem.engine.tokenizer import Detokenizer, StopRule
 from tandem.modes import reference
 from tandem.modes.spec import SessionSpec
-from tandem_lab.quality.local import LocalParty, LocalVoter
+from tandem_lab.quality.local import LocalParty, LocalVoter, with_engines
 from tandem_lab.quality.memoized import Loaded
 from tandem_lab.simulation.specs import change_spec
 
@@ -36,10 +36,10 @@ class LocalWorkers:
             session=1,
             query=question,
             seed=seed,
-            eos_token_ids=tuple(engine.eos_token_ids),
             vocab_size=engine.vocab_size,
         )
-        return change_spec(basis, **changes)
+        engines: Any = {name: self.engine(name) for name in self.config.workers}
+        return with_engines(change_spec(basis, **changes), engines)
 
     def voter(self, spec: SessionSpec, party: str) -> LocalVoter:
         """What a party says after any tokens."""
