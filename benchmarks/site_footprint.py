@@ -66,7 +66,7 @@ async def _measure_site(began_s: float) -> dict[str, Any]:
 
     config = Config()
     site = LocalSite.create("device", config, MemoryNetwork().new_plane, asyncio.get_running_loop())
-    described = await start_actors({site.party: site.actors}, lambda line: None)
+    described = await start_actors({site.party: site.actors}, config, lambda line: None)
     ready_s = time.time() - began_s
     idle = _footprint()
     spec = build_spec(config, described, QUESTION, only="device", seed=7)
