@@ -61,10 +61,10 @@ def test_every_actor_runs_on_the_node_of_its_party(rag: Tandem) -> None:
     assert len({actor["pid"] for actor in status["actors"]}) == 12
 
 
-def test_only_models_and_embedders_import_torch(rag: Tandem) -> None:
+def test_only_models_import_torch(rag: Tandem) -> None:
     rag.query(QUESTION)
     imports = {actor["name"].split("/")[1]: actor["imports_torch"] for actor in rag.status()["actors"]}
-    assert {role for role, does in imports.items() if does} == {"decoder", "retriever"}
+    assert {role for role, does in imports.items() if does} == {"decoder"}
 
 
 def test_no_node_is_told_the_command_line_of_a_client(rag: Tandem) -> None:
