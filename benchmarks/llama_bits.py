@@ -28,7 +28,7 @@ NUM_BATCHES, MAX_ROWS = 1000, 16
 KINDS = ("Q4_0", "Q4_1", "Q8_0", "F16", "F32")
 
 
-def try_file(file: Path, num_threads: int, num_batches: int) -> dict[str, Any]:
+def try_file(file: Path, num_threads: int, num_batches: int, seed: int) -> dict[str, Any]:
     """Rows compared and rows that differ, and those of the control, which has a tenth of the batches."""
     runner = LlamaRunner(file, num_threads=num_threads)
     runner.caches.store = MemoryStore(1 << 28)
@@ -40,10 +40,10 @@ def try_file(file: Path, num_threads: int, num_batches: int) -> dict[str, Any]:
         "multiple": batch.multiple,
         "fault": runner.fault,
     }
-    found["rows"], found["different"] = count_differences(runner, num_batches, num_threads, MAX_ROWS)
+    found["rows"], found["different"] = count_differences(runner, num_batches, seed, MAX_ROWS)
     if batch.multiple > 1:
         batch.multiple = 1
-        control = count_differences(runner, max(3, num_batches // 10), num_threads, MAX_ROWS)
+        control = count_differences(runner, max(3, num_batches // 10), seed, MAX_ROWS)
         found["control"] = list(control)
     return found
 
@@ -54,6 +54,7 @@ def main() -> None:
     parser.add_argument("files", nargs="*", type=Path, metavar="FILE.gguf")
     parser.add_argument("--smoke", action="store_true", help="three batches in each setting")
     parser.add_argument("--batches", type=int, default=NUM_BATCHES, help="of each file")
+    parser.add_argument("--seed", type=int, default=0, help="of the batches")
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2], help="numbers that are tried")
     arguments = parser.parse_args()
     each = 3 if arguments.smoke else -(-arguments.batches // len(arguments.threads))
@@ -64,7 +65,7 @@ def main() -> None:
         results = []
         for file in files:
             for num_threads in arguments.threads:
-                results.append(found := try_file(file, num_threads, each))
+                results.append(found := try_file(file, num_threads, each, arguments.seed + num_threads))
                 control = " of ".join(map(str, found["control"][::-1])) if "control" in found else "-"
                 print(
                     f"{found['file']:36} {num_threads:7} {found['multiple']:10} {found['different']:6} of "

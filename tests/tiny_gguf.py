@@ -50,12 +50,17 @@ def write_gguf(
     architecture: str = "llama",
     split: str = "gpt-2",
     added: Mapping[str, NDArray[np.float32]] | None = None,
+    original_context: int = 0,
+    scaling: str = "longrope",
 ) -> Path:
     """A Llama with grouped heads and a byte-level tokenizer. kind: of its matrices, as the package gguf names it.
     added: to some of the matrices, before they are quantised."""
-    from gguf import GGMLQuantizationType, GGUFWriter, quantize
+    from gguf import GGMLQuantizationType, GGUFWriter, RopeScalingType, quantize
 
     writer: Any = GGUFWriter(path, architecture)
+    if original_context:
+        writer.add_rope_scaling_type(RopeScalingType(scaling))
+        writer.add_rope_scaling_orig_ctx_len(original_context)
     writer.add_block_count(LAYERS)
     writer.add_context_length(CONTEXT)
     writer.add_embedding_length(WIDTH)

@@ -63,6 +63,12 @@ def engine_name(party: PartyConfig) -> str:
     return name_engine(party.engine, expand(model_path(party.model)), party.torch_device)
 
 
+def engine_key(party: PartyConfig) -> tuple[object, ...]:
+    """Equal for parties whose engines compute the same, on one machine."""
+    place = (party.engine, party.torch_device, party.dtype, party.gpu_layers, party.cache_type)
+    return (party.model, party.template, party.system_prompt, *place)
+
+
 def describe_conversion(party: PartyConfig) -> str:
     """One sentence where loading a party's model has to convert it first; "" where not. Raises GenerationError."""
     from tandem.engine import gguf

@@ -11,8 +11,10 @@ import os
 import resource
 import shutil
 import socket
+import statistics
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
@@ -23,7 +25,7 @@ from typing import TYPE_CHECKING, Literal
 
 import psutil
 
-from tandem.actors.loading import check_model, engine_name
+from tandem.actors.loading import check_model, engine_key, engine_name
 from tandem.cli.ask import toy_problem
 from tandem.cli.options import AsJson, Settings, with_options
 from tandem.cli.output import emit, print_json
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
     from tandem.config.schema import Config, PartyConfig
+    from tandem.engine.engine import Engine
 
 GIB = 1 << 30
 MIN_PYTHON = (3, 11)
@@ -511,15 +514,7 @@ def engines(config: Config, present: Sequence[Party]) -> Iterator[Check]:
     tried: dict[object, Check] = {}
     for party in present:
         own = config.party(party)
-        key = (
-            own.model,
-            own.engine,
-            own.torch_device,
-            own.dtype,
-            own.gpu_layers,
-            own.cache_type,
-            own.template,
-        )
+        key = engine_key(own)
         if key not in tried:
             tried[key] = engine("", own)
         yield replace(tried[key], name=f"{party} engine")
@@ -542,7 +537,6 @@ def engine(name: str, party: PartyConfig) -> Check:
     if num_bytes > MAX_WEIGHT_BYTES:
         return _not_loaded(name, f"{num_bytes / GIB:.1f} GiB")
     from tandem.actors.loading import load_engine
-    from tandem.engine.engine import measure_pace_s
 
     try:
         loaded = load_engine(party)
@@ -553,6 +547,20 @@ def engine(name: str, party: PartyConfig) -> Check:
     found = loaded.fallback.rstrip(".") or "computes many queries in one pass (self-check passed)"
     remedy = "for many at once try another dtype, quantisation or model"
     return judge(name, f"{what}; {found}", not loaded.fallback, remedy)
+
+
+def measure_pace_s(engine: Engine, num_tokens: int = 8) -> float:
+    """Seconds per token of one row after a short question, at the median."""
+    engine.open("pace", "How long does a token take?", (), num_tokens + 1)
+    times = []
+    try:
+        for count in range(num_tokens + 1):
+            started_s = time.perf_counter()
+            engine.next_logits("pace", (0,) * count)
+            times.append(time.perf_counter() - started_s)
+    finally:
+        engine.close("pace")
+    return statistics.median(times[1:])
 
 
 def _not_loaded(name: str, weights: str) -> Check:

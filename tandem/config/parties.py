@@ -40,7 +40,7 @@ class PartyConfig(Settings):
         default=AUTO,
         min_length=1,
         description='language model: "smollm2", "bundled" (a toy), "bundled-drafter", a hub id, a folder, a GGUF file, '
-        '"ollama:NAME" or "auto": smollm2 where it is installed, else bundled',
+        '"ollama:NAME", or "auto": smollm2 where it is installed, else bundled',
     )
     template: Annotated[str, TEMPLATES] = Field(
         default="auto",
@@ -68,10 +68,10 @@ class PartyConfig(Settings):
     torch_device: str = Field(
         default="cpu",
         min_length=1,
-        description="where the language model runs, in torch's terms: cpu, cuda, cuda:1",
+        description="torch: where the language model runs: cpu, cuda, cuda:1",
     )
     dtype: Literal["float32", "bfloat16", "float16"] = Field(
-        default="float32", description="precision of the language model"
+        default="float32", description="torch: precision of the language model"
     )
     engine: str = Field(
         default="auto",

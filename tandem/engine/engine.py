@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import logging
 import math
-import statistics
 import threading
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
@@ -127,6 +125,7 @@ class Engine:
         path, how = expand(model), LoadOptions(**options)
         runner = find_engine(engine, path, how)(path, how)
         tokenizer, wrapper = models.load_tokenizer(path)
+        runner.check_tokenizer(tokenizer, model)
         if isinstance(template, str):
             template = find_template(template, base_of(path), wrapper, system_prompt)
         return cls(model, runner, tokenizer, wrapper, template)
@@ -211,8 +210,8 @@ class Engine:
         """Logits [rows, num_logits, vocab_size] float32 of each feed, in passes that all of them share; read only.
 
         A row's logits are a function of its own tokens alone, bit for bit, whatever else is in the batch, however
-        tokens are grouped and whatever was computed and rolled back before. is_stale: asked before every layer; once
-        it says True, Preempted is raised, and what whole passes had computed stays in the caches. GenerationError if
+        tokens are grouped and whatever was computed and rolled back before. is_stale: asked during passes; once it
+        says True, Preempted is raised, and what whole passes had computed stays in the caches. GenerationError if
         a session is not open or has two feeds, a token is outside of the vocabulary, or there are not that many
         prefixes.
         """
@@ -376,20 +375,6 @@ def describe_fallback(name: str, fault: str) -> str:
         f"The model {name!r} computes one token of one query at a time, because {fault} "
         "(on this machine, in this precision); answers are the same, many queries at once are slower."
     )
-
-
-def measure_pace_s(engine: Engine, num_tokens: int = 8) -> float:
-    """Seconds per token of one row after a short question, at the median."""
-    engine.open("pace", "How long does a token take?", (), num_tokens + 1)
-    times = []
-    try:
-        for count in range(num_tokens + 1):
-            started_s = time.perf_counter()
-            engine.next_logits("pace", (0,) * count)
-            times.append(time.perf_counter() - started_s)
-    finally:
-        engine.close("pace")
-    return statistics.median(times[1:])
 
 
 # ---- Caches of all documents of an index before the first question -----------------------------------------

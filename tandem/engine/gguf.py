@@ -1,4 +1,4 @@
-"""Models in GGUF files, as llama.cpp, Ollama and LM Studio use them: checked in milliseconds, converted once.
+"""Models in GGUF files, as llama.cpp, Ollama and LM Studio use them: checked, and converted once for PyTorch.
 
 transformers reads such a file, but dequantises all of it at every load: for 135 million parameters in 4 bits that takes
 15 s of processor time and 0.9 GB, where loading the same weights from safetensors takes 2 s and 0.5 GB. So the weights

@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from tokenizers import Tokenizer
+
 from tandem.engine.kv import Cache, CacheForm, DocumentCaches, TurnCaches
 
 Logits = Any
@@ -102,6 +104,9 @@ class Runner(Protocol):
     @property
     def computing_fingerprint(self) -> str:
         """32 hexadecimal digits: equal for runners that compute the same bits."""
+
+    def check_tokenizer(self, tokenizer: Tokenizer, name: str) -> None:
+        """GenerationError if the model's own vocabulary, where it has one, is another. name: of the model."""
 
     def describe(self) -> dict[str, Any]:
         """`engine` (its name and version), `num_parameters`, `num_bytes` and `dtype`, as the other parties are told;

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Protocol
 
+from tokenizers import Tokenizer
+
 from tandem.aggregation.document_weights import log_evidence, question_likelihood
 from tandem.engine.kv import Cache, DocumentCaches, Rows, TurnCaches, common_length
 from tandem.engine.port import Feed, IsStale, Logits, Row
@@ -338,6 +340,9 @@ class SessionRunner:
         self.caches = DocumentCaches()
         self.turns = TurnCaches()
         self.sessions: dict[str, Any] = {}  # open ones, by name; read only
+
+    def check_tokenizer(self, tokenizer: Tokenizer, name: str) -> None:
+        """As of every runner; there is nothing to compare with."""
 
     def open(
         self, session: str, rows: Sequence[Row], num_new_tokens: int, *, num_scored: int, is_later_turn: bool

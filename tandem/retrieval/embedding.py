@@ -57,7 +57,10 @@ class Pipeline(Protocol):
     dimension: int
     max_tokens: int | None  # of a text that count
     num_special_tokens: int  # among them
-    stages: list[tuple[str, str]]  # name of each module and, for pooling, its mode
+
+    @property
+    def stages(self) -> Sequence[tuple[str, str]]:
+        """Name of each module and, for pooling, its mode."""
 
     def vocabulary(self) -> dict[str, int]:
         """Token -> id."""

@@ -40,6 +40,9 @@ erf is 1 in single precision; it leaves an error of 5e-8 in erf."""
 class MiniLM:
     """The pipeline of a folder as sentence-transformers saves it: BERT's encoder, mean of the tokens, unit length."""
 
+    num_special_tokens = 2
+    stages = (("Transformer", ""), ("Pooling", "mean"), ("Normalize", ""))
+
     def __init__(self, folder: Path, num_threads: int | None = None) -> None:
         """num_threads: of numpy's BLAS none but the caller's from now on, in this whole process, and so many texts at a
         time; None leaves them. Raises whatever json, numpy and tokenizers raise for damaged files.
@@ -48,8 +51,6 @@ class MiniLM:
         settings = json.loads((folder / "sentence_bert_config.json").read_text("utf-8"))
         self.dimension: int = config["hidden_size"]
         self.max_tokens: int | None = settings["max_seq_length"]
-        self.num_special_tokens = 2
-        self.stages = [("Transformer", ""), ("Pooling", "mean"), ("Normalize", "")]
         self._num_layers: int = config["num_hidden_layers"]
         self._num_heads: int = config["num_attention_heads"]
         self._epsilon = np.float32(config["layer_norm_eps"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import logging
 from collections import deque
 from functools import cache
 from importlib.metadata import version
@@ -15,6 +16,10 @@ from tokenizers import Tokenizer
 
 from tandem.errors import GenerationError, install_line
 
+MAX_PADDING = 16
+"""Tokens by which a pass may be longer than what is asked for."""
+SAMPLE = "The 12 goats' names:\n\n  Übermut, naïve (3.14 + 2); don't 你好 👍\tabc\n"
+_log_of_tandem = logging.getLogger("tandem")
 _ERROR_LEVEL = 4  # of ggml's log
 _messages: deque[str] = deque(maxlen=8)  # the last errors that the library logged
 _callbacks: list[object] = []  # one that is collected crashes the process
@@ -87,29 +92,51 @@ class Model:
         self.adapter = self._load_adapter(adapter) if adapter else None
         self._vocab = lib.llama_model_get_vocab(self.pointer)
         self.vocab_size: int = lib.llama_vocab_n_tokens(self._vocab)
-        self.context_length: int = lib.llama_model_n_ctx_train(self.pointer)
+        self.context_length = self._find_context_length()
         self.has_window: bool = lib.llama_model_n_swa(self.pointer) > 0
         self.num_bytes: int = lib.llama_model_size(self.pointer)
         self.num_parameters: int = lib.llama_model_n_params(self.pointer)
+
+    def _find_context_length(self) -> int:
+        """Tokens of a row. Models with LongRoPE have other frequencies in a longer slot, so they are used up to their
+        original length only, less what a pass may be padded with.
+        """
+        length: int = self.lib.llama_model_n_ctx_train(self.pointer)
+        scaling = f"{self._read('general.architecture')}.rope.scaling"
+        original = self._read(f"{scaling}.original_context_length")
+        if not original or self._read(f"{scaling}.type") == "yarn":
+            return length
+        return min(length, int(original) - MAX_PADDING)
+
+    def _read(self, key: str) -> str:
+        """A value of the file; "" if it has none."""
+        text = ctypes.create_string_buffer(64)
+        found = self.lib.llama_model_meta_val_str(self.pointer, key.encode(), text, len(text))
+        return text.value.decode(errors="replace") if found >= 0 else ""
 
     @property
     def quantisation(self) -> str:
         """As llama.cpp names it, such as Q4_1."""
         text = ctypes.create_string_buffer(128)
         self.lib.llama_model_desc(self.pointer, text, len(text))
-        return text.value.decode().split(maxsplit=2)[-1]
+        return text.value.decode().split(maxsplit=2)[-1].removeprefix("(guessed) ")
 
     def check_tokenizer(self, tokenizer: Tokenizer, name: str) -> None:
-        """GenerationError if an id means another token to llama.cpp than to the tokenizer that was read from the
-        file."""
-        for index in range(min(self.vocab_size, tokenizer.get_vocab_size(with_added_tokens=True))):
-            ours = tokenizer.id_to_token(index)
-            theirs = self.lib.llama_vocab_get_text(self._vocab, index).decode(errors="replace")
-            if ours is not None and ours != theirs:
-                raise GenerationError(
-                    f"The tokenizer of {name!r} is read in two ways: token {index} is {ours!r} or {theirs!r}; use "
-                    'another file, or set engine to "torch".'
-                )
+        """Compare the tokenizer that was read from the file with llama.cpp's own, on a text. GenerationError if an id
+        means another token; a warning if texts are only split otherwise."""
+        text = SAMPLE.encode()
+        found = (self.lib.llama_token * len(text))()
+        count = self.lib.llama_tokenize(self._vocab, text, len(text), found, len(found), False, False)
+        theirs, ours = list(found[:count]), tokenizer.encode(SAMPLE, add_special_tokens=False).ids
+        if theirs == ours:
+            return
+        read, wanted = (tokenizer.decode(ids).strip() for ids in (theirs, ours))
+        if read != wanted:
+            raise GenerationError(
+                f"The tokenizer of {name!r} is read in two ways: what is {wanted[:40]!r}... to one is {read[:40]!r}... "
+                'to llama.cpp; use another file, or set engine to "torch".'
+            )
+        _log_of_tandem.warning("%s: llama.cpp splits texts otherwise, and answers may be worse.", name)
 
     def _load_adapter(self, file: Path) -> Any:
         adapter = self.lib.llama_adapter_lora_init(self.pointer, str(file).encode())

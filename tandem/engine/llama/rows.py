@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import ctypes
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import cycle, islice
@@ -27,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import save
 
-from tandem.engine.llama.library import Model, describe_failure, forget_failures
+from tandem.engine.llama.library import MAX_PADDING, Model, describe_failure, forget_failures
 from tandem.engine.port import IsStale, Preempted
 from tandem.engine.session import Piece
 from tandem.errors import GenerationError
@@ -36,7 +35,7 @@ MAX_TOKENS = 256
 """Of one pass."""
 MAX_NEW = 48
 """Of one row in one pass: a multiple of all MULTIPLES, so that padding too stays below a tile."""
-MULTIPLES = (1, 2, 4, 8, 16)
+MULTIPLES = (1, 2, 4, 8, MAX_PADDING)
 """Of tokens: what passes may have to be padded to."""
 CAPACITY = 256
 """Slots have a multiple of so many tokens."""
@@ -70,7 +69,7 @@ class Context:
         lib = model.lib
         params = lib.llama_context_default_params()
         params.n_ctx, params.n_seq_max, params.kv_unified = num_slots * capacity, num_slots, False
-        params.n_batch = params.n_ubatch = MAX_TOKENS + MULTIPLES[-1]
+        params.n_batch = params.n_ubatch = MAX_TOKENS + MAX_PADDING
         params.n_threads = params.n_threads_batch = settings.num_threads
         params.type_k = params.type_v = CACHE_TYPES[settings.cache_type]
         params.swa_full = True  # a sliding window too must be croppable
@@ -291,16 +290,22 @@ class StopFlag:
             self._work.clear()
             if self._is_stale is not None:  # since just now
                 self._work.set()
-        elif is_stale() and self._is_stale is is_stale:
+            return
+        try:
+            is_over = is_stale()
+        except Exception:  # the pass itself asks, too, and raises it
+            is_over = True
+        if is_over and self._is_stale is is_stale:
             self._text[0] = b"\1"
 
 
 def _poll(work: threading.Event, flag: ref[StopFlag]) -> None:
     """The thread of a flag; it ends with the flag."""
+    pause = threading.Event()
     while work.wait() and (alive := flag()) is not None:
         alive.poll()
         del alive
-        time.sleep(_POLL_S)
+        pause.wait(_POLL_S)
 
 
 class _Line(NamedTuple):
@@ -332,7 +337,8 @@ class LlamaModel:
             self.expected_tokens = model.context_length
         self._stop = StopFlag(model.lib)
         self._contexts: list[Context] = []
-        self._batch = model.lib.llama_batch_init(MAX_TOKENS + MULTIPLES[-1], 0, 1)
+        self._batch = model.lib.llama_batch_init(MAX_TOKENS + MAX_PADDING, 0, 1)
+        finalize(self, model.lib.llama_batch_free, self._batch)
         self.multiple = 1  # of tokens: what a pass is padded to
         self.is_single = False  # whether a pass has one token of one row
 

@@ -11,6 +11,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from tokenizers import Tokenizer
+
 from tandem.engine import gguf
 from tandem.engine.kv import CacheForm
 from tandem.engine.llama.library import describe_build, load_model
@@ -88,6 +90,10 @@ class LlamaRunner(SessionRunner):
         follows from these."""
         how = f"{self._settings} {self._gpu_layers} {ARITHMETIC}"
         return sha256(f"{self.weights_fingerprint} {describe_build()} {how}".encode()).hexdigest()[:32]
+
+    def check_tokenizer(self, tokenizer: Tokenizer, name: str) -> None:
+        """As of every runner."""
+        self.model.check_tokenizer(tokenizer, name)
 
     def describe(self) -> dict[str, Any]:
         """As of every runner."""

@@ -140,8 +140,8 @@ def load_tiny(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Engine]
 
     def load(how: str, *, seed: int = 0, **options: Any) -> Engine:
         name, kind = how.split()
-        pytest.importorskip("accelerate", reason="the package accelerate (extra offline) is not installed")
-        pytest.importorskip("gguf", reason="the package gguf (extra offline) is not installed")
+        pytest.importorskip("accelerate", reason="the package accelerate (extra torch) is not installed")
+        pytest.importorskip("gguf", reason="the package gguf (extra torch) is not installed")
         if name == "llama":
             pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed (extra [llama])")
         file = folder / f"{kind}-{seed}.gguf"

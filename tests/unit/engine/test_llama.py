@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tokenizers import Tokenizer
 
 from benchmarks._random_batches import bits_of, compute, count_differences, draw_tokens
 from tandem.engine import places
@@ -21,7 +22,7 @@ from tandem.engine.llama import library, rows
 from tandem.engine.llama.runner import LlamaRunner
 from tandem.engine.port import Feed, Preempted, Row
 from tandem.errors import GenerationError
-from tests.tiny_gguf import GEMMA, LAYERS, MATRICES, write_gguf, write_lora
+from tests.tiny_gguf import CONTEXT, GEMMA, LAYERS, MATRICES, write_gguf, write_lora
 
 Load = Callable[..., Engine]
 
@@ -297,6 +298,34 @@ def test_what_is_no_gguf_file_is_one_sentence(tmp_path: Path, base: Path) -> Non
     assert "llama.cpp reads GGUF files, and " in sentence(tmp_path / "other")
 
 
+def test_a_tokenizer_that_is_read_in_two_ways_is_one_sentence(base: Path, load_tiny: Load) -> None:
+    name, tokenizer = str(base), Tokenizer.from_str(load_tiny("llama Q8_0").tokenizer_json)
+    runner = load(base).runner
+    runner.check_tokenizer(tokenizer, name)
+    vocabulary = json.loads(tokenizer.to_str())
+    tokens = vocabulary["model"]["vocab"]
+    tokens["a"], tokens["b"] = tokens["b"], tokens["a"]
+    with pytest.raises(GenerationError) as raised:
+        runner.check_tokenizer(Tokenizer.from_str(json.dumps(vocabulary)), name)
+    assert str(raised.value).startswith(
+        f"The tokenizer of {name!r} is read in two ways: what is \"The 12 goats' names:"
+    )
+    assert "... to one is \"The 12 gobts' nbmes:" in str(raised.value)
+    assert str(raised.value).endswith('... to llama.cpp; use another file, or set engine to "torch".')
+
+
+@pytest.mark.parametrize(("scaling", "expected"), [("longrope", 512 - 16), ("yarn", CONTEXT)])
+def test_rows_stay_below_the_length_at_which_frequencies_change(
+    tmp_path: Path, scaling: str, expected: int
+) -> None:
+    file = write_gguf(tmp_path / "long.gguf", original_context=512, scaling=scaling)
+    runner = LlamaRunner(file)
+    assert runner.context_length == expected
+    if expected < 512:
+        cache = runner.row_model.make_cache(1, expected)
+        assert cache.place[0].capacity <= 512
+
+
 def test_settings_that_cannot_be(base: Path) -> None:
     assert sentence(base, cache_type="f64") == (
         "Unknown kind of cache 'f64'; set cache_type to one of f16, q8_0, q4_0."
@@ -318,7 +347,7 @@ def not_installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.usefixtures("not_installed")
 def test_without_the_package_the_sentence_says_what_to_install(tmp_path: Path) -> None:
-    pytest.importorskip("gguf", reason="the package gguf (extra offline) is not installed")
+    pytest.importorskip("gguf", reason="the package gguf (extra torch) is not installed")
     file = write_gguf(tmp_path / "x.gguf")
     assert places.name_engine("auto", str(file)) == "torch"
     assert sentence(file).startswith("llama.cpp cannot be used here (")

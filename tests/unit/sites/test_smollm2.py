@@ -11,6 +11,7 @@ from tandem.client.request import NOTHING_TO_ADD
 from tandem.config.schema import Config
 from tandem.corpora import can_load_smollm2
 from tandem.errors import SMOLLM2_PACKAGE, install_model_line
+from tandem.topology import PARTIES
 
 pytestmark = pytest.mark.skipif(
     not can_load_smollm2(), reason=f"smollm2 is not installed; {install_model_line(SMOLLM2_PACKAGE)}"
@@ -19,24 +20,39 @@ NOTE = "The key of the shed hangs behind the kitchen door."
 
 
 @pytest.mark.slow("a real chat model of 135 million parameters answers")
+@pytest.mark.parametrize(
+    ("engine", "package", "loading", "loaded"),
+    [
+        ("llama", "llama_cpp", "98 MB, with llama.cpp", "97 MB of Q4_1"),
+        ("torch", "accelerate", "538 MB of float32", "538 MB of float32"),
+    ],
+)
 def test_both_parties_share_its_weights_and_end_at_one_token(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, engine: str, package: str, loading: str, loaded: str
 ) -> None:
+    pytest.importorskip(package, reason=f"the package {package} is not installed")
     from tandem.retrieval import Embedder, build_index
 
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes" / "shed.md").write_text(NOTE, "utf-8")
     build_index(tmp_path / "notes", tmp_path / "index", Embedder.load("auto"))
-    overrides = ["device.model=smollm2", "cloud.model=smollm2", "cloud.num_documents=0"]
-    config = Config.load(None, [*overrides, f"device.index={tmp_path / 'index'}", "device.num_documents=1"])
+    overrides = [
+        f'{party}.{name}="{value}"'
+        for party in PARTIES
+        for name, value in (("model", "smollm2"), ("engine", engine))
+    ]
+    config = Config.load(
+        None,
+        [*overrides, "cloud.num_documents=0", f"device.index={tmp_path / 'index'}", "device.num_documents=1"],
+    )
     lines: list[str] = []
     with Tandem.launch(config, runtime="inline", progress=lines.append) as tandem:
         answer = tandem.query("Where is the key of the shed?", seed=1)
         alone = tandem.query("Where is the key of the shed?", seed=1, only="device")
         short = tandem.query("Where is the key of the shed?", seed=1, mode="dual", max_new_tokens=4)
     models = [line for line in lines if line.startswith("models: ")]
-    assert models[0] == "models: loading for device and cloud smollm2, 538 MB of float32"
-    assert models[1].startswith("models: device and cloud smollm2, 538 MB of float32, after ")
+    assert models[0] == f"models: loading for device and cloud smollm2, {loading}"
+    assert models[1].startswith(f"models: device and cloud smollm2, {loaded}, after ")
     assert lines[-1] == "cloud: no documents, and the device's model; the device answers by itself"
     assert "shed" in answer.text  # it says what the key has to do with it, not always where it is
     assert answer.reason == "eos"
