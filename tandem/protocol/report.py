@@ -121,7 +121,8 @@ class Reporter:
     # ---- documents ---------------------------------------------------------------------------------------------
 
     def note_sources(self, ready: DecoderReady) -> Sources | None:
-        """This party's documents, for the client here or at the peer; None: they were noted before."""
+        """This party's documents, for the client here or at the peer; None: they were noted before, though a decoder
+        that began again may have taken another time for them."""
         sources = Sources(
             party=self._spec.roles.topology.index(self._party),
             ids=ready.sources,
@@ -129,8 +130,8 @@ class Reporter:
             prefill_us=ready.prefill_us,
             notes=ready.notes,
         )
-        is_new = self.own_sources != sources
-        self.own_sources = sources
+        known, self.own_sources = self.own_sources, sources
+        is_new = known is None or (known.ids, known.notes) != (sources.ids, sources.notes)
         return sources if is_new else None
 
     def emit_sources(self, party: str, sources: Sources, scores: Sequence[float | None] = ()) -> list[Send]:

@@ -12,6 +12,7 @@ import pytest
 from tandem.codecs import RaceLists
 from tandem.errors import ProtocolError
 from tandem.messages import (
+    DecoderReady,
     ListRequest,
     Local,
     Logprobs,
@@ -143,6 +144,23 @@ def test_sources_that_a_peer_names_again_and_again_are_passed_on_for_a_while() -
         server.receive(frame(sources, number=number + 1), 0.1, "ben")
     assert len(server.sessions[1].peers["ada"].deliveries) == MAX_SOURCES
     assert server.num_refused_frames == 0
+
+
+def test_a_decoder_that_begins_again_and_again_names_its_documents_once() -> None:
+    """It takes another time for them each time."""
+    server = CoordinatorTable("server", lambda spec: lambda tokens: None)
+    server.open(make_spec(mode="federated", workers=("ada", "ben"), home="ada"), 0.0)
+    for attempt in range(100):
+        ready = DecoderReady(
+            session=1,
+            sources=(),
+            scores=(),
+            retrieve_us=0,
+            prefill_us=attempt,
+            notes=(),
+        )
+        server.receive(ready, 0.1)
+    assert len(server.sessions[1].peers["ada"].deliveries) == 1
 
 
 # ---- every field of every body ---------------------------------------------------------------------------------
