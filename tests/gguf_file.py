@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from tests.tiny_gguf import MERGES, write_out
+
 NORMAL, CONTROL, USER, BYTE = 1, 3, 4, 6
-MERGES = ["a b", "Ġ a", "Ċ Ċ", "1 2"]
 
 
 def write(
@@ -34,8 +35,4 @@ def write(
     for name, value in more.items():
         getattr(writer, f"add_{name}")(value)
     writer.add_tensor("token_embd.weight", np.zeros((len(tokens), 32), np.float32))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
+    return write_out(writer, path)

@@ -92,11 +92,7 @@ def write_gguf(
         norms = (*NORMS, "post_attention_norm", "post_ffw_norm")
     for name in ("output_norm", *(f"blk.{layer}.{norm}" for layer in range(LAYERS) for norm in norms)):
         writer.add_tensor(f"{name}.weight", np.ones(WIDTH, np.float32))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
+    return write_out(writer, path)
 
 
 def write_lora(path: Path, update: Mapping[str, tuple[NDArray[np.float32], NDArray[np.float32]]]) -> Path:
@@ -110,6 +106,11 @@ def write_lora(path: Path, update: Mapping[str, tuple[NDArray[np.float32], NDArr
     for name, (down, up) in update.items():
         writer.add_tensor(f"{name}.weight.lora_a", down)
         writer.add_tensor(f"{name}.weight.lora_b", up)
+    return write_out(writer, path)
+
+
+def write_out(writer: Any, path: Path) -> Path:
+    """Let a GGUFWriter of `path` write what it was given."""
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

@@ -15,7 +15,8 @@ import tandem
 from tandem.engine.tokenizer import byte_level_alphabet
 from tandem.errors import install_line
 from tests.chat_model import CHATML
-from tests.gguf_file import CONTROL, MERGES, NORMAL, write
+from tests.gguf_file import CONTROL, NORMAL, write
+from tests.tiny_gguf import MERGES
 
 HIDDEN = (
     "torch",

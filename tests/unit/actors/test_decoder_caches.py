@@ -80,12 +80,17 @@ async def test_in_memory_and_off_leave_no_file(tmp_path: Path, store: str, hits:
     assert not kv_folder(Party.CLOUD, actor.config).exists()
 
 
-async def test_what_the_store_left_unused_is_noted_once(tmp_path: Path) -> None:
-    first = await decoder(Party.DEVICE, tmp_path)
+async def with_damaged_store(party: Party, folder: Path) -> DecoderActor:
+    """The decoder of a party whose stored caches have lost their last byte."""
+    first = await decoder(party, folder)
     answer(first)
-    for path in kv_folder(Party.DEVICE, first.config).glob("*/*/*"):
+    for path in kv_folder(party, first.config).glob("*/*/*"):
         path.write_bytes(path.read_bytes()[:-1])
-    again = await decoder(Party.DEVICE, tmp_path)
+    return await decoder(party, folder)
+
+
+async def test_what_the_store_left_unused_is_noted_once(tmp_path: Path) -> None:
+    again = await with_damaged_store(Party.DEVICE, tmp_path)
     notes = again.notes(answer(again), is_home=True)
     assert len(notes) == 2
     assert all("is damaged or of another kind" in note for note in notes)
@@ -96,11 +101,7 @@ async def test_what_the_store_left_unused_is_noted_once(tmp_path: Path) -> None:
 
 
 async def test_no_path_of_this_machine_goes_elsewhere(tmp_path: Path) -> None:
-    first = await decoder(Party.CLOUD, tmp_path)
-    answer(first)
-    for path in kv_folder(Party.CLOUD, first.config).glob("*/*/*"):
-        path.write_bytes(path.read_bytes()[:-1])
-    again = await decoder(Party.CLOUD, tmp_path)
+    again = await with_damaged_store(Party.CLOUD, tmp_path)
     notes = again.notes(answer(again), is_home=False)
     assert notes == ("The cloud cannot use its stored caches; its log says why.",)
 
