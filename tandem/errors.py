@@ -205,6 +205,11 @@ def explain_missing(what: str, kind: type[TandemError] = TandemError, otherwise:
         raise kind(f"{what} needs {module}, which is not installed; run `{line}`{end}") from None
 
 
+def first_line(error: BaseException) -> str:
+    """What another library raised, as part of a sentence; its kind where it says nothing."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".:")
+
+
 def install_line(extra: str) -> str:
     """The command line: for a clone its folder, for a package its name, and the interpreter that runs now."""
     return shlex.join([_python(), "-m", "pip", "install", *_target(extra)])

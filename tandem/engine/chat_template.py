@@ -31,7 +31,7 @@ from tandem.engine.template import (
     turn_mark,
 )
 from tandem.engine.tokenizer import TokenizerInfo
-from tandem.errors import GenerationError
+from tandem.errors import GenerationError, first_line
 
 _GAP = "\n\n"  # between document and question, within one message
 _NO_DAY = "2024-07-26"  # where no day is named: what Llama 3 writes where it cannot know
@@ -165,8 +165,7 @@ class ChatTemplate(Template):
                 **self._info.special_tokens,
             )
         except Exception as error:  # the template's own, or whatever its code runs into
-            reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".:")
-            raise self._error(f"{reason:.200}") from None
+            raise self._error(f"{first_line(error):.200}") from None
 
     def _error(self, reason: str) -> GenerationError:
         return GenerationError(

@@ -261,14 +261,24 @@ def _read_exactly(stream: BinaryIO, length: int) -> bytes:
     return content
 
 
-def _read_value(stream: BinaryIO) -> tuple[str, Any]:
-    """Key and value; None for an array, which is skipped."""
+def read_values(file: Path, prefix: str) -> dict[str, Any]:
+    """What the header of a file says, which `check` found whole; arrays as lists where their key begins with `prefix`,
+    else None."""
+    with file.open("rb") as stream:
+        stream.seek(16)
+        (num_values,) = _unpack(stream, "Q")
+        return dict(_read_value(stream, prefix) for _ in range(num_values))
+
+
+def _read_value(stream: BinaryIO, prefix: str | None = None) -> tuple[str, Any]:
+    """Key and value; None for an array whose key does not begin with `prefix`."""
     key = _read_string(stream)
     (kind,) = _unpack(stream, "I")
-    return key, _read_content(stream, kind)
+    return key, _read_content(stream, kind, is_kept=prefix is not None and key.startswith(prefix))
 
 
-def _read_content(stream: BinaryIO, kind: int) -> Any:
+def _read_content(stream: BinaryIO, kind: int, *, is_kept: bool) -> Any:
+    """is_kept: of an array the items; else None, and those of one size are skipped at once."""
     if kind in _SCALARS:
         return _unpack(stream, _SCALARS[kind])[0]
     if kind == _STRING:
@@ -277,11 +287,10 @@ def _read_content(stream: BinaryIO, kind: int) -> Any:
         raise ValueError(f"its header has a value of the unknown type {kind}")
     inner, count = _unpack(stream, "IQ")
     if inner in _SCALARS:
-        _read_exactly(stream, count * struct.calcsize(f"<{_SCALARS[inner]}"))
-    else:
-        for _ in range(count):
-            _read_content(stream, inner)
-    return None
+        content = _read_exactly(stream, count * struct.calcsize(f"<{_SCALARS[inner]}"))
+        return list(struct.unpack(f"<{count}{_SCALARS[inner]}", content)) if is_kept else None
+    items = [_read_content(stream, inner, is_kept=is_kept) for _ in range(count)]
+    return items if is_kept else None
 
 
 def _read_tensor(stream: BinaryIO) -> tuple[int, int]:

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from tokenizers import AddedToken, Tokenizer, decoders, normalizers, pre_tokenizers, processors
 from tokenizers.models import BPE
 
 from tandem.engine import gguf
 from tandem.engine.tokenizer import TokenizerInfo, byte_level_alphabet
-from tandem.errors import GenerationError
+from tandem.errors import GenerationError, first_line
 
 _PREFIX = "tokenizer.ggml."
 _NAMED = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_token": "padding"}
@@ -72,9 +72,9 @@ def load(file: Path) -> tuple[Tokenizer, TokenizerInfo]:
     except GenerationError:
         raise
     except Exception as error:  # the package tokenizers raises bare Exception
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".:")
         raise GenerationError(
-            f"The tokenizer of {str(file)!r} cannot be read: {reason:.200}; use another file, or the model's folder."
+            f"The tokenizer of {str(file)!r} cannot be read: {first_line(error):.200}; use another "
+            "file, or the model's folder."
         ) from None
     return tokenizer, TokenizerInfo.of(
         tokenizer, special, eos_token_id=named.get("eos_token"), chat_template=values.get("chat_template")
@@ -83,26 +83,10 @@ def load(file: Path) -> tuple[Tokenizer, TokenizerInfo]:
 
 def _read(file: Path) -> dict[str, Any]:
     """What the header says of the tokenizer, arrays as lists."""
-    values: dict[str, Any] = {}
-    with file.open("rb") as stream:
-        stream.seek(16)
-        (num_values,) = gguf._unpack(stream, "Q")
-        for _ in range(num_values):
-            key = gguf._read_string(stream)
-            (kind,) = gguf._unpack(stream, "I")
-            if kind == gguf._ARRAY and key.startswith(_PREFIX):
-                value: Any = _read_array(stream)
-            else:
-                value = gguf._read_content(stream, kind)
-            values[key.removeprefix(_PREFIX).removeprefix("tokenizer.")] = value
-    return values
-
-
-def _read_array(stream: BinaryIO) -> list[Any]:
-    kind, count = gguf._unpack(stream, "IQ")
-    if kind in gguf._SCALARS:
-        return list(gguf._unpack(stream, gguf._SCALARS[kind] * count))
-    return [gguf._read_content(stream, kind) for _ in range(count)]
+    return {
+        key.removeprefix(_PREFIX).removeprefix("tokenizer."): value
+        for key, value in gguf.read_values(file, _PREFIX).items()
+    }
 
 
 def _byte_level(values: Mapping[str, Any]) -> Tokenizer:

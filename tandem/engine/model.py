@@ -16,7 +16,7 @@ from tokenizers import Tokenizer
 from tandem.engine import gguf, gguf_tokenizer
 from tandem.engine.places import base_of, check_directory
 from tandem.engine.tokenizer import TokenizerInfo
-from tandem.errors import GenerationError, explain_missing
+from tandem.errors import GenerationError, explain_missing, first_line
 from tandem.system.progress_bars import hide_progress_bars
 
 
@@ -104,8 +104,7 @@ def _no_tokenizer(model: str, reason: str) -> GenerationError:
 
 def loading_error(what: str, model: str, error: Exception) -> GenerationError:
     """What transformers raised, as one sentence."""
-    reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".:")
     return GenerationError(
-        f"The {what} of {model!r} cannot be loaded: {reason}; check the directory or hub id, and whether "
+        f"The {what} of {model!r} cannot be loaded: {first_line(error)}; check the directory or hub id, and whether "
         "a hub model has been downloaded or can be."
     )

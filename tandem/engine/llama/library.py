@@ -14,12 +14,12 @@ from weakref import WeakValueDictionary, finalize
 
 from tokenizers import Tokenizer
 
-from tandem.errors import GenerationError, install_line
+from tandem.errors import GenerationError, first_line, install_line
 
 MAX_PADDING = 16
 """Tokens by which a pass may be longer than what is asked for."""
 SAMPLE = "The 12 goats' names:\n\n  Übermut, naïve (3.14 + 2); don't 你好 👍\tabc\n"
-_log_of_tandem = logging.getLogger("tandem")
+_log = logging.getLogger("tandem")
 _ERROR_LEVEL = 4  # of ggml's log
 _messages: deque[str] = deque(maxlen=8)  # the last errors that the library logged
 _callbacks: list[object] = []  # one that is collected crashes the process
@@ -31,19 +31,18 @@ def library() -> ModuleType:
     try:
         import llama_cpp  # type: ignore[import-not-found, unused-ignore]
     except Exception as error:  # not installed, or built for another processor or system
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
         raise GenerationError(
-            f"llama.cpp cannot be used here ({reason:.200}); run {install_line('llama')}, or set engine to "
+            f"llama.cpp cannot be used here ({first_line(error):.200}); run {install_line('llama')}, or set engine to "
             '"torch".'
         ) from None
-    _callbacks.append(llama_cpp.llama_log_callback(_log))
+    _callbacks.append(llama_cpp.llama_log_callback(_note))
     llama_cpp.llama_log_set(_callbacks[0], ctypes.c_void_p(0))
     llama_cpp.llama_backend_init()
     module: ModuleType = llama_cpp
     return module
 
 
-def _log(level: int, text: bytes, _data: object) -> None:
+def _note(level: int, text: bytes, _data: object) -> None:
     if level == _ERROR_LEVEL:
         _messages.append(text.decode(errors="replace").strip())
 
@@ -136,7 +135,7 @@ class Model:
                 f"The tokenizer of {name!r} is read in two ways: what is {wanted[:40]!r}... to one is {read[:40]!r}... "
                 'to llama.cpp; use another file, or set engine to "torch".'
             )
-        _log_of_tandem.warning("%s: llama.cpp splits texts otherwise, and answers may be worse.", name)
+        _log.warning("%s: llama.cpp splits texts otherwise, and answers may be worse.", name)
 
     def _load_adapter(self, file: Path) -> Any:
         adapter = self.lib.llama_adapter_lora_init(self.pointer, str(file).encode())
@@ -161,6 +160,11 @@ def load_model(file: Path, gpu_layers: int, adapter: Path | None) -> Model:
     return model
 
 
+def describe_version() -> str:
+    """The engine and its version, as people read it."""
+    return f"llama.cpp {version('llama-cpp-python')}"
+
+
 def describe_build() -> str:
     """Version and processor features: part of what the bits of a result depend on."""
-    return f"llama.cpp {version('llama-cpp-python')} {library().llama_print_system_info().decode()}"
+    return f"{describe_version()} {library().llama_print_system_info().decode()}"

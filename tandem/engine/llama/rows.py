@@ -331,9 +331,8 @@ class LlamaModel:
         self._lib = model.lib
         self.vocab_size = model.vocab_size
         self.keeps_turns = not model.has_window
-        if (
-            model.has_window
-        ):  # a written state lacks what a shorter row would see, so rows are not moved either
+        # With a window, a written state lacks what a shorter row would see, so rows are not moved either.
+        if model.has_window:
             self.expected_tokens = model.context_length
         self._stop = StopFlag(model.lib)
         self._contexts: list[Context] = []

@@ -7,7 +7,6 @@ import os
 from contextlib import suppress
 from functools import cached_property
 from hashlib import sha256
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from tokenizers import Tokenizer
 
 from tandem.engine import gguf
 from tandem.engine.kv import CacheForm
-from tandem.engine.llama.library import describe_build, load_model
+from tandem.engine.llama.library import describe_build, describe_version, load_model
 from tandem.engine.llama.rows import ARITHMETIC, CACHE_TYPES, LlamaModel, Settings, StateForm, find_fault
 from tandem.engine.places import adapter_file, base_of
 from tandem.engine.port import LoadOptions
@@ -98,7 +97,7 @@ class LlamaRunner(SessionRunner):
     def describe(self) -> dict[str, Any]:
         """As of every runner."""
         return {
-            "engine": f"llama.cpp {version('llama-cpp-python')}",
+            "engine": describe_version(),
             "num_parameters": self.model.num_parameters,
             "num_bytes": self.model.num_bytes,
             "dtype": self.model.quantisation,

@@ -18,7 +18,7 @@ from weakref import WeakValueDictionary
 from tandem.engine import gguf
 from tandem.engine.model import loading_error
 from tandem.engine.places import ADAPTER, base_of, check_directory, is_adapter
-from tandem.errors import GenerationError, install_line
+from tandem.errors import GenerationError, first_line, install_line
 from tandem.system.progress_bars import hide_progress_bars
 
 if TYPE_CHECKING:
@@ -133,8 +133,7 @@ def _merge_adapter(base: Any, folder: str) -> Any:
             raise _other_base(folder, f"{len(stray)} of its weights do not fit ({stray[0]}, ...)")
         return adapted.merge_and_unload(safe_merge=True).eval()
     except (OSError, RuntimeError, ValueError, KeyError, TypeError) as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".:")
-        raise _other_base(folder, reason) from None
+        raise _other_base(folder, first_line(error)) from None
 
 
 def _other_base(folder: str, reason: str) -> GenerationError:
