@@ -262,6 +262,9 @@ class VirtualRun:
         if "draft_queue" in roles:
             if was_open and party != self.topology.authority:
                 self.deliver(party, site.queue.reopen(self.spec, self.rng.getrandbits(32), self.now_s))
+            if not was_open:  # what it had begun ends, whether or not its `End` has arrived (`sites.startup`)
+                for table in (site.decoder, site.aggregator, site.profiler, site.scheduler):
+                    table.forget()
         elif "draft_queue" not in site.down:  # else they get their sessions from the queue's own restart
             self.deliver(party, [send for role in roles for send in site.queue.restart(role)])
 
