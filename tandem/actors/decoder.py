@@ -398,13 +398,13 @@ def make_drafter(codec: Codec, spec: SessionSpec, party: str) -> Drafter:
     role = spec.roles.role(party)
     if role.votes and not spec.rules.votes_are_tokens:
         return Drafter(
-            spec.rules.codec_of_votes(codec), spec.sampling, spec.decoding.draft_rule, spec.vocab_size
+            spec.rules.codec_of_votes(codec), spec.sampling, spec.rules.drawing_rule, spec.vocab_size
         )
     make = TokenDrafter if role.drafts else TokenVoter
     return make(
         codec,
         spec.sampling,
-        spec.decoding.draft_rule,
+        spec.rules.drawing_rule,
         spec.vocab_size,
         sends_drafts=spec.rules.needs_drafts,
         num_named=spec.rules.num_named(party),

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tandem.actors.draft_queue import DraftQueueActor
+from tandem.aggregation.rules import LOTTERY
 from tandem.messages import (
     LinkFrame,
     ListRequest,
@@ -98,7 +99,8 @@ class Tally:
         turns = [spec.query, spec.condensed, *(message.content for message in spec.history)]
         question = sum(len(text.encode()) for text in turns)
         filters = len(spec.device_filter.encode()) + len(spec.cloud_filter.encode())
-        self._payloads = "race lists" if spec.race_depth else "distributions"
+        by_lottery = spec.rules.draft_rule == LOTTERY
+        self._payloads = "drafts" if by_lottery else "race lists" if spec.race_depth else "distributions"
         self._add("question", 1, question)
         self._add("filter", int(filters > 0), filters)
         self._add("opening", 1, num_bytes - question - filters)

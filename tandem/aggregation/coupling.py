@@ -137,6 +137,7 @@ class Purpose(IntEnum):
     PLACEMENT = 5  # who aggregates, under random placement
     ACCEPTANCE = 6  # whether a proposed token stands, under the rejection rule
     CORRECTION = 7  # the token that replaces it, or follows a proposal that stands as a whole
+    OWNER = 8  # whose draft is the token, under the lottery rule
 
     @classmethod
     def draft(cls, party: Party) -> Purpose:

@@ -2,7 +2,10 @@
 
 With coupled drafts (Daliri, Musco and Suresh, arXiv 2408.07978) every voter knows the noise E(seed, step, x), so it can
 send its K best tokens by p(x) / E(x) instead of its K most probable ones. The winner of the race of the full,
-uncompressed mixture sum_i w_i p_i is then nearly always certain from the lists alone. NOT in the papers.
+uncompressed mixture sum_i w_i p_i is then nearly always certain from the lists alone. The bound on what a list lacks is
+that of the algorithm NRA (Fagin, Lotem and Naor, "Optimal aggregation algorithms for middleware", 2003), and CONCORD
+certifies greedy tokens likewise (Hu et al., arXiv 2606.15179). NOT in these: scores carry the noise of a draw, so the
+certified winner is an exact sample.
 
 The values are float32 probabilities of the full distribution; that rounding is part of its definition. A score is
 (w_1 p_1(x) + w_2 p_2(x) + ...) / E(x), summed in the order of the voters. Ties go to the lowest id. At temperature 0

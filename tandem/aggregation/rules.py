@@ -152,6 +152,23 @@ def mix_by_weights(distributions: Sequence[Distribution], weights: Sequence[floa
     return Distribution(ids, target)
 
 
+def draw_owner(shares: Sequence[float], *, seed: int, step: int) -> int:
+    """The place of the voter whose own draw is the token of a step: the one whose part of [0, 1), cut by the shares in
+    their order, holds the step's uniform number.
+
+    To draw from sum_i eta_i q_i, draw i by the shares, then a token from q_i (Fu et al., "Rethinking LLM Ensembling
+    from the Perspective of Mixture Models", arXiv 2605.00419). NOT in the paper: the number is a function of seed and
+    step that every party computes, and independent of the race by which each draws. shares: [voters], of sum 1 up to
+    rounding; what rounding leaves belongs to the last voter that has a share.
+    """
+    u, end = uniform(seed, Purpose.OWNER, step), 0.0
+    for place, share in enumerate(shares):
+        end += share
+        if u < end:
+            return place
+    return max(place for place, share in enumerate(shares) if share > 0.0)
+
+
 # ---- Acceptance rates: how probably a draft equals the committed token -------------------------------------
 
 
@@ -339,8 +356,10 @@ class Greedy:
         return target.argmax()
 
 
+LOTTERY = "lottery"
+"""The rule by which a draft is drawn as for coupled drafts, and the token is the draft of one party (`draw_owner`)."""
 DRAFT_RULES = (Coupled.name, Algorithm1.name)
-"""Names of the draft rules; the first is the default."""
+"""Names of the draft rules by which whole votes are verified."""
 
 
 def draft_rule(name: str, temperature: float) -> DraftRule:
@@ -440,7 +459,7 @@ def acceptance(token: int, draft: Distribution, target: Distribution) -> float:
 
 
 PROPOSAL_RULES = (Coupled.name, RejectionProposals.name)
-"""Names of the rules; the first is the default."""
+"""Names of the rules."""
 
 
 def proposal_rule(name: str, temperature: float) -> ProposalRule:

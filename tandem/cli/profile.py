@@ -125,8 +125,10 @@ def _measure(party: Party, config: Config, log: StageLog, runs: int | None, limi
     engine = load_engine(own)
     chunk_tokens = offline.row_tokens(engine, _texts(party, config), own.num_documents)
     log(f"{party}: {plural(own.num_documents, 'dummy document')} of {chunk_tokens} tokens")
-    codec = spec_of(config).rules.codec_of_votes(codec_of(config.codec))
-    drafter = Drafter(codec, sampling, config.decoding.draft_rule, engine.vocab_size)
+    rules = spec_of(config).rules
+    drafter = Drafter(
+        rules.codec_of_votes(codec_of(config.codec)), sampling, rules.drawing_rule, engine.vocab_size
+    )
     with progress_bar(party, is_quiet=log.is_quiet) as advance:
         measured = offline.measure(
             engine,

@@ -226,6 +226,7 @@ def build_spec(
         has_several_models=have_several_models(described, spec),
         race_depth=home.get("race_depth", 0) if spec.race_depth else 0,  # of the codec that is loaded there
     )
+    spec.rules.check_lottery()
     spec.rules.check_logprobs()
     _check_committed(spec)
     return spec

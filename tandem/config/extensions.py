@@ -36,13 +36,13 @@ CODECS: Mapping[str, str] = {
 class CodecConfig(Settings):
     """The codec that compresses distributions before a draft is drawn.
 
-    "auto" decides twice: votes are race lists where several vote with coupled drafts, and elsewhere whole distributions
-    go through top_p.
+    "auto" decides twice: votes are race lists, or ids by the rule `lottery`, where several vote, and elsewhere whole
+    distributions go through top_p.
     """
 
     name: Literal["auto", "top_p", "top_k"] | Extension = Field(
         default="auto",
-        description="auto: race lists where several vote with coupled drafts, else top_p; MODULE:FUNCTION is your own",
+        description="auto: race lists or, by lottery, ids where several vote, else top_p; MODULE:FUNCTION is your own",
     )
     parameters: Parameters = Field(
         default_factory=dict,

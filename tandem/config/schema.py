@@ -64,7 +64,9 @@ class HttpConfig(Settings):
     )
 
 
-DraftRuleName = Literal["coupled", "algorithm1", "rejection"]
+DraftRuleName = Literal["auto", "lottery", "coupled", "algorithm1", "rejection"]
+MODES_OF_RULES = {"lottery": ("dual", "federated"), "algorithm1": ("dual",), "rejection": ("speculative",)}
+"""Where a draft rule is for some modes alone."""
 ModeName = Literal["dual", "speculative", "federated"]
 Pacing = Literal["stop_and_wait", "pipelined", "cloud_goes_on"]
 LengthPolicyName = Literal["fixed", "best"]
@@ -80,8 +82,9 @@ class DecodingConfig(Settings):
         description="whose models answer: both (dual), the cloud's (speculative), or those of many workers (federated)",
     )
     draft_rule: DraftRuleName = Field(
-        default="coupled",
-        description="how drafts are drawn and verified: coupled, algorithm1 (dual) or rejection (speculative)",
+        default="auto",
+        description="how a token is drawn from several votes: as the draft of one party (lottery), from the mixture "
+        "(coupled), by algorithm1 (dual) or rejection (speculative); auto: lottery above temperature 0, else coupled",
     )
     placement: Placement | Extension = Field(
         default="mirror",
@@ -119,16 +122,16 @@ class DecodingConfig(Settings):
 
     @model_validator(mode="after")
     def _check_rule(self) -> DecodingConfig:
-        belongs = {"algorithm1": "dual", "rejection": "speculative"}.get(self.draft_rule, self.mode)
-        if self.mode != belongs:
+        belongs = MODES_OF_RULES.get(self.draft_rule, (self.mode,))
+        if self.mode not in belongs:
             raise ConfigError(
-                f'The draft rule "{self.draft_rule}" is for mode "{belongs}", but decoding.mode is "{self.mode}"; '
-                'set the rule to "coupled", or change the mode.'
+                f'The draft rule "{self.draft_rule}" is for mode "{" or ".join(belongs)}", but decoding.mode is '
+                f'"{self.mode}"; set the rule to "auto", or change the mode.'
             )
-        if self.mode == "dual" and self.placement == "mirror" and self.draft_rule != "coupled":
+        if self.mode == "dual" and self.placement == "mirror" and self.draft_rule == "algorithm1":
             raise ConfigError(
-                'The placement "mirror" needs coupled drafts, but decoding.draft_rule is '
-                f'"{self.draft_rule}"; set it to "coupled", or the placement to "device" or "cloud".'
+                'The placement "mirror" needs drafts with shared noise, but decoding.draft_rule is "algorithm1"; set '
+                'it to "auto", or the placement to "device" or "cloud".'
             )
         return self
 

@@ -37,7 +37,7 @@ from tandem.messages.wire import (
     write_varint,
 )
 
-PROTOCOL_VERSION = 12
+PROTOCOL_VERSION = 13
 """Raised with every body or field, of the query too, that comes, goes or changes. Numbers of bodies that are gone (7,
 13, 14) are not given again."""
 
@@ -71,9 +71,10 @@ class Vote(LinkBody):
     decider; within a site decoder -> coordinator, and on to the decoder of a party that votes on proposals.
 
     Of a drafter the tokens are those that it proposes. With each comes the distribution that it was drawn from, if the
-    drafter votes, or the rule is rejection; else ids are enough. The token is a function of distribution, seed, party
-    and step (tandem.aggregation.rules), which an aggregator computes; it is sent so that coordinators, which know no
-    distributions, can tell dead branches. A drafter without a vote that sends none at all asks for the next token.
+    drafter votes, or the rule is rejection; else, and where a lottery decides, ids are enough. The token is a function
+    of distribution, seed, party and step (tandem.aggregation.rules), which an aggregator computes; it is sent so that
+    coordinators, which know no distributions, can tell dead branches. A drafter without a vote that sends none at all
+    asks for the next token.
 
     Of a voter that follows proposals the tokens are the proposed ones along which it voted, and there is one
     distribution more: that behind the last of them.
@@ -84,7 +85,7 @@ class Vote(LinkBody):
     step: Varint  # output position of the first token, 0-based: length of the prefix
     digest: Digest  # of the prefix; decides alone whether the vote counts
     tokens: Varints = ()  # each behind the one before; 0 to 16, or 1 where the drafter votes
-    payloads: Blobs = ()  # Codec.encode(q), q: [vocab], of each token, and of the next one; or none
+    payloads: Blobs = ()  # Codec.encode(q), q: [vocab], of each token, and of the next one; or draws; or none
     log_weights: Float32s = ()  # with each payload: log-sum-exp of the party's document scores, DRAGON A.1; or none
     decode_us: Varint = 0  # time the drafter took to decode them, microseconds
 

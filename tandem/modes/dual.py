@@ -1,6 +1,6 @@
 """Mode dual (DRAGON): device and cloud both draft and both vote, weighed by their documents.
 
-device --Vote--> who decides <--Vote-- cloud: a draft with its distribution, which is the vote
+device --Vote--> who decides <--Vote-- cloud: a draft with its distribution, which is the vote; under `lottery` alone
 who decides --Verdict--> the other, with who decides the next step; under `mirror` both decide, and nothing is sent
 """
 
@@ -37,6 +37,7 @@ class Dual(Mode):
     """Both draft, both vote, one or both decide."""
 
     name = "dual"
+    has_lottery = True
     is_placed = True
 
     def __init__(self, spec: Query) -> None:
@@ -69,6 +70,8 @@ class Dual(Mode):
         """One token, by both votes; without the other party by the vote that is there."""
         if len(tally.voters) < 2:
             return super().decide(tally)
+        if self.votes_are_tokens:
+            return self._decide_lottery(tally)
         return self._decide_race(tally) if self.has_race_lists else self._decide_pair(tally)
 
     def _decide_pair(self, tally: Tally) -> VerifyResult:
@@ -98,6 +101,15 @@ class Dual(Mode):
         device, cloud = (leader(shortlist, **race) == outcome.winner for shortlist in shortlists)
         return self._make_result(
             tally, outcome.winner, accepted=(device, cloud), acceptance=(float(device), float(cloud))
+        )
+
+    def _decide_lottery(self, tally: Tally) -> VerifyResult:
+        """The draft of the party that owns the step. As for a race, the expected acceptance is the outcome."""
+        drafts = tally.read_tokens()
+        target = drafts[tally.owner()]
+        device, cloud = (draft == target for draft in drafts)
+        return self._make_result(
+            tally, target, accepted=(device, cloud), acceptance=(float(device), float(cloud))
         )
 
     def _make_result(

@@ -1,8 +1,9 @@
 """Mode federated: a server drafts with a small model and decides; workers vote, each with its own documents.
 
-server --Vote: ids--> workers --Vote: distributions, or race lists of them--> server --Verdict--> workers
+server --Vote: ids--> workers --Vote: distributions, race lists of them, or ids--> server --Verdict--> workers
 
-Votes are mixed by fixed weights, or by the log weights of the workers' documents. A lost worker's weight is shared out;
+Votes are mixed by fixed weights, or by the log weights of the workers' documents; that owners of private data vote with
+shared randomness is in Hot PATE (Cohen et al., arXiv 2312.02132), too. A lost worker's weight is shared out;
 without any the server continues with its drafts. The home may be a worker: then the server relays to it what it alone
 knows, the others' sources and losses.
 """
@@ -23,6 +24,7 @@ class Federated(Proposing):
     """The server has no vote."""
 
     name = "federated"
+    has_lottery = True
 
     def assign_roles(self, spec: Query) -> Roles:
         """Workers have the spec's weights, or weigh by their documents."""

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 from tandem.aggregation.distributions import TOLERANCE
 from tandem.aggregation.race_lists import RaceList
-from tandem.aggregation.rules import DRAFT_RULES, DraftRule, draft_rule
+from tandem.aggregation.rules import LOTTERY, Coupled, DraftRule, draft_rule, draw_owner
 from tandem.codecs.base import Codec
 from tandem.codecs.race_lists import RaceLists
 from tandem.codecs.token import log_probabilities, read_named_token
@@ -35,8 +35,11 @@ class Mode(ABC):
     """Whether a draft is a vote, too, and comes with its distribution; else the answer does not depend on it."""
     follows_proposals: ClassVar[bool] = False
     """Whether one pass over k proposed tokens gives k + 1 votes, one more than there are tokens."""
+    has_lottery: ClassVar[bool] = False
+    """Whether the rule `lottery` can decide: several voters are mixed."""
     votes_are_tokens: bool = False
-    """Whether a vote is the token that it gives: the only voter need not say how probable the others are."""
+    """Whether a vote is the token that it gives: that of the only voter, or of the one that the lottery draws, is the
+    target, and nobody need know how probable others were."""
     max_proposal: ClassVar[int] = 1
     """Tokens of one proposal that the link takes, at most."""
     all_decide: bool = False
@@ -48,6 +51,56 @@ class Mode(ABC):
         """Raises ConfigError where the mode does not allow these parties."""
         self.spec = spec
         self.roles = self.assign_roles(spec)
+        self.votes_are_tokens = self.votes_are_tokens or self.draft_rule == LOTTERY
+
+    @cached_property
+    def draft_rule(self) -> str:
+        """The rule by which drafts are drawn and verified. "auto" stands for `lottery` where voters are mixed above
+        temperature 0, nobody asks how probable tokens are and no codec of whole votes is named, else for `coupled`."""
+        spec = self.spec
+        if spec.decoding.draft_rule != "auto":
+            return spec.decoding.draft_rule
+        is_drawn = spec.sampling.temperature > 0 and spec.num_logprobs is None and spec.race_depth > 0
+        return LOTTERY if self.has_lottery and is_drawn else Coupled.name
+
+    @property
+    def drawing_rule(self) -> str:
+        """The rule by which a party draws a token from its own distribution."""
+        return Coupled.name if self.draft_rule == LOTTERY else self.draft_rule
+
+    def needed(self, step: int, voters: Sequence[str]) -> tuple[str, ...]:
+        """Of the voters that are there those whose votes decide a step: all of them, unless it is known whom the
+        lottery draws. So it is where weights are fixed; and of two of which the first is the home, in the part of
+        [0, 1) that `max_peer_share` leaves it whatever the documents weigh."""
+        if self.draft_rule != LOTTERY or len(voters) < 2:
+            return tuple(voters)
+        roles, spec = self.roles, self.spec
+        if not roles.weighs_by_documents:
+            weights = roles.shares([roles.topology.index(voter) for voter in voters])
+            return (voters[draw_owner(weights, seed=spec.seed, step=step)],)
+        may_be_certain = len(voters) == 2 and voters[0] == roles.topology.home
+        is_certain = (
+            may_be_certain and draw_owner((1.0 - spec.max_peer_share, 1.0), seed=spec.seed, step=step) == 0
+        )
+        return tuple(voters[:1] if is_certain else voters)
+
+    def check_lottery(self) -> None:
+        """Raises ConfigError if the rule `lottery` is asked for where it cannot decide."""
+        spec = self.spec
+        if spec.decoding.draft_rule != LOTTERY:
+            return
+        problem = ""
+        if spec.sampling.temperature == 0:
+            problem = "there is nothing to draw at temperature 0; raise it"
+        elif spec.num_logprobs is not None:
+            problem = f"nobody knows the mixture of which num_logprobs = {spec.num_logprobs} asks; omit it"
+        elif spec.race_depth == 0:
+            problem = 'no distribution travels that a codec could encode; set codec.name to "auto"'
+        if problem:
+            raise ConfigError(
+                f'Under the draft rule "{LOTTERY}" {problem}, or set draft_rule to "coupled".',
+                option="draft_rule",
+            )
 
     # ---- who does what -----------------------------------------------------------------------------------------
 
@@ -127,17 +180,18 @@ class Mode(ABC):
     @property
     def has_race_lists(self) -> bool:
         """Whether a vote crosses the link as the tokens that score best in the race, and as more of them if need be."""
-        is_coupled = self.spec.decoding.draft_rule == DRAFT_RULES[0]
+        is_coupled = self.draft_rule == Coupled.name
         return self.spec.race_depth > 0 and is_coupled and not self.votes_are_tokens
 
     def codec_of_votes(self, configured: Codec) -> Codec:
-        """The codec that a drafter encodes with: votes in full where lists are cut from them. configured: by name."""
-        return RaceLists() if self.has_race_lists else configured
+        """The codec that a drafter encodes with: votes in full where lists are cut from them, or where a draw from them
+        is all that is sent. configured: by name."""
+        return RaceLists() if self.has_race_lists or self.draft_rule == LOTTERY else configured
 
     @cached_property
     def rule(self) -> DraftRule:
         """How a token is drawn from a distribution that decides. Raises ConfigError if there is no such rule."""
-        name = DRAFT_RULES[0] if self.votes_are_tokens else self.spec.decoding.draft_rule
+        name = Coupled.name if self.votes_are_tokens else self.draft_rule
         return draft_rule(name, self.spec.sampling.temperature)
 
     def decide(self, tally: Tally) -> VerifyResult:
@@ -178,7 +232,7 @@ class Mode(ABC):
     def choose(self, tally: Tally, position: int) -> int | None:
         """The target behind so many proposed tokens; None: race lists leave it open."""
         if self.votes_are_tokens:
-            return tally.read_token(position)
+            return tally.read_tokens(position)[tally.owner(position)]
         name = tally.voters[0]
         party = Party(name) if name in PARTIES else Party.CLOUD
         return self.rule.draft(

@@ -8,17 +8,23 @@ tokens: the tests compare each run with this page. No messages, no clock, plain 
 Token i is chosen where p_i / E_i is largest, E_i being exponential noise that is a function of seed, step and i: an
 exact draw from p (coupled drafts, arXiv 2408.07978). At temperature 0 it is the most probable token. Ties go to the
 lowest id.
+
+By the rule `lottery` (arXiv 2605.00419) no mixture is needed: a uniform number, a function of seed and step, says whose
+token it is, each voter as often as its weight, and that voter chooses from its own distribution with the same noise. A
+token is as probable as under the mixture. Sampling options (top_k, top_p, min_p) restrict each voter's own distribution
+under either rule.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from tandem.aggregation.coupling import noise
+from tandem.aggregation.coupling import Purpose, noise, uniform
 from tandem.aggregation.document_weights import MIN_PROBABILITY
 from tandem.aggregation.rules import shares
 
@@ -55,24 +61,29 @@ def answer(
     is_complete: IsComplete,
     seed: int | None,
     most: Sequence[float] | None = None,
+    by_lottery: bool = False,
 ) -> list[int]:
     """The tokens of an answer. weights: one for each voter; None: by the votes' log weights. seed: None is greedy.
 
-    most: what each voter may count by its log weights (`limit`); None: anything.
+    most: what each voter may count by its log weights (`limit`); None: anything. by_lottery: by that rule; with a seed.
     """
     tokens: list[int] = []
     while not is_complete(tokens):
         votes = [voter(tokens) for voter in voters]
-        target = mix(votes, weights, most)
-        tokens.append(greedy(target) if seed is None else draw(target, seed, step=len(tokens)))
+        tokens.append(choose(votes, weigh_votes(votes, weights, most), seed, len(tokens), by_lottery))
     return tokens
 
 
 def dual(
-    device: Voter, cloud: Voter, is_complete: IsComplete, seed: int | None, max_peer_share: float = 1.0
+    device: Voter,
+    cloud: Voter,
+    is_complete: IsComplete,
+    seed: int | None,
+    max_peer_share: float = 1.0,
+    by_lottery: bool = False,
 ) -> list[int]:
     """Both draft, both vote; how much each counts depends on its documents, and the cloud has a limit."""
-    return answer([device, cloud], None, is_complete, seed, [1.0, max_peer_share])
+    return answer([device, cloud], None, is_complete, seed, [1.0, max_peer_share], by_lottery)
 
 
 def solo(party: Voter, is_complete: IsComplete, seed: int | None) -> list[int]:
@@ -91,9 +102,10 @@ def federated(
     is_complete: IsComplete,
     seed: int | None,
     most: Sequence[float] | None = None,
+    by_lottery: bool = False,
 ) -> list[int]:
     """A server drafts and has no vote; the workers' votes are mixed by fixed weights, or by their documents (None)."""
-    return answer(workers, weights, is_complete, seed, most)
+    return answer(workers, weights, is_complete, seed, most, by_lottery)
 
 
 def reader(
@@ -145,6 +157,7 @@ def answer_with_losses(
     is_complete: IsComplete,
     seed: int | None,
     most: Sequence[float] | None = None,
+    by_lottery: bool = False,
 ) -> list[int]:
     """Only some voters are there at each step; the others' weight is shared out, and without any the drafter continues.
 
@@ -156,8 +169,8 @@ def answer_with_losses(
         here = present(len(tokens))
         votes = [voters[number](tokens) for number in here] or [drafter(tokens)]
         limits = None if most is None else [most[number] for number in here] or [1.0]
-        target = mix(votes, renormalize(weights, here), limits)
-        tokens.append(greedy(target) if seed is None else draw(target, seed, step=len(tokens)))
+        shared = weigh_votes(votes, renormalize(weights, here), limits)
+        tokens.append(choose(votes, shared, seed, len(tokens), by_lottery))
     return tokens
 
 
@@ -193,13 +206,38 @@ def limit(weights: Sequence[float], most: Sequence[float]) -> list[float]:
     return shared
 
 
-def mix(
-    votes: Sequence[Vote], weights: Sequence[float] | None, most: Sequence[float] | None = None
-) -> Probabilities:
+def weigh_votes(
+    votes: Sequence[Vote], weights: Sequence[float] | None, most: Sequence[float] | None
+) -> Sequence[float]:
+    """How much each vote counts, of sum 1: as given, or by the log weights, within the limits."""
+    if weights is not None:
+        return weights
+    by_documents = shares(*(vote.log_weight for vote in votes))
+    return by_documents if most is None else limit(by_documents, most)
+
+
+def choose(
+    votes: Sequence[Vote], weights: Sequence[float], seed: int | None, step: int, by_lottery: bool
+) -> int:
+    """The token of one step: of the mixture, or by the lottery of one vote."""
+    if by_lottery:
+        assert seed is not None
+        return draw(votes[owner(weights, seed, step)].probabilities, seed, step)
+    target = mix(votes, weights)
+    return greedy(target) if seed is None else draw(target, seed, step)
+
+
+def owner(weights: Sequence[float], seed: int, step: int) -> int:
+    """The voter whose token it is: weights are lengths, laid in the voters' order from 0 on, and the step's number lies
+    in one of them; one that rounding puts behind the last lies in the last of any length."""
+    number, ends = uniform(seed, Purpose.OWNER, step), list(accumulate(weights))
+    beyond = [voter for voter, end in enumerate(ends) if number < end]
+    return beyond[0] if beyond else [voter for voter, weight in enumerate(weights) if weight][-1]
+
+
+def mix(votes: Sequence[Vote], weights: Sequence[float] | None) -> Probabilities:
     """The target distribution. Sums run in the voters' order, so that every party computes the same bits."""
-    if weights is None:
-        weights = shares(*(vote.log_weight for vote in votes))
-        weights = weights if most is None else limit(weights, most)
+    weights = weigh_votes(votes, weights, None)
     target = []
     for token in range(len(votes[0].probabilities)):
         mass = weights[0] * votes[0].probabilities[token]

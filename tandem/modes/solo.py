@@ -20,7 +20,7 @@ class Solo(Mode):
         target, so nothing needs to be encoded where nobody else reads it.
         """
         super().__init__(spec)
-        self.votes_are_tokens = votes_are_tokens or self.has_race_lists
+        self.votes_are_tokens |= votes_are_tokens or self.has_race_lists
 
     def assign_roles(self, spec: Query) -> Roles:
         """All are its own."""

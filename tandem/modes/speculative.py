@@ -39,7 +39,7 @@ class Speculative(Proposing):
     @property
     def needs_drafts(self) -> bool:
         """Whether the rule needs the drafts' distributions."""
-        return proposal_rule(self.spec.decoding.draft_rule, self.spec.sampling.temperature).needs_drafts
+        return proposal_rule(self.draft_rule, self.spec.sampling.temperature).needs_drafts
 
     @property
     def longest_proposal(self) -> int:

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from tandem.aggregation.distributions import Distribution
 from tandem.aggregation.race_lists import Race, RaceList, RaceResult, RaceVote, decide_race
-from tandem.aggregation.rules import mix_by_weights
+from tandem.aggregation.rules import draw_owner, mix_by_weights
 from tandem.codecs.base import Codec
 from tandem.codecs.race_lists import read_vote
 from tandem.codecs.token import read_token
@@ -72,9 +72,15 @@ class Tally:
         """The votes there as distributions. Raises UnreadableVoteError."""
         return self._read(position, lambda payload: self._codec.decode(payload, self.spec.vocab_size))
 
-    def read_token(self, position: int = 0) -> int:
-        """The token there that the only voter gives. Raises ProtocolError."""
-        return read_token(self.payloads(position)[0], self.spec.vocab_size)
+    def read_tokens(self, position: int = 0) -> list[int]:
+        """The token there that each voter draws from its own distribution. Raises UnreadableVoteError."""
+        return self._read(position, lambda payload: read_token(payload, self.spec.vocab_size))
+
+    def owner(self, position: int = 0) -> int:
+        """The place among the voters of the one whose draw is the token there."""
+        if len(self.voters) == 1:
+            return 0
+        return draw_owner(self.shares(position), seed=self.spec.seed, step=self.ballot.step + position)
 
     def mix(self, position: int = 0) -> Distribution:
         """The votes there as one distribution (Eq. 4)."""

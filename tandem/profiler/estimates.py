@@ -273,16 +273,21 @@ class Estimates:
         return draft_window(self.rtt_s, self.decode_s[own], self.decode_s[own.other])
 
 
-def draft_window(rtt_s: float, own_decode_s: float, peer_decode_s: float) -> int:
-    """W = ceil((rtt + c_own) / max(c)) + 2: drafts that keep both parties busy for one round trip.
+SHORTEST = 3
+"""The least draft window of parties that have been measured."""
 
-    One more than needed at an even pace: after a rejection the faster party has to catch up with the slower one.
+
+def draft_window(rtt_s: float, own_decode_s: float, peer_decode_s: float) -> int:
+    """W = ceil((rtt + c_own) / max(c) - 0.1) + 2: drafts that keep both parties busy for one round trip.
+
+    One more than needed at an even pace: after a rejection the faster party has to catch up with the slower one. A
+    tenth of a pass is worth no draft, so the least is `SHORTEST`: what the peer says is here as soon as an own draft.
     Values in seconds. Without a measured round trip or own decode time the window is 2.
     """
     if not (isfinite(rtt_s) and isfinite(own_decode_s)) or own_decode_s <= 0:
         return 2
     slower_s = max(own_decode_s, peer_decode_s) if isfinite(peer_decode_s) else own_decode_s
-    return ceil((rtt_s + own_decode_s) / slower_s) + 2
+    return ceil((rtt_s + own_decode_s) / slower_s - 0.1) + 2
 
 
 class Estimator:

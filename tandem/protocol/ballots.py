@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import zip_longest
 from math import nan
 
+from tandem.codecs.token import write_token
 from tandem.messages import Ballot, VerifyResult, Vote
 from tandem.messages.wire import MAX_FRAME_BYTES
 from tandem.modes.mode import Mode
@@ -57,10 +58,12 @@ class BallotBox:
         }  # by party and digest
         self.branches = {name: Branches() for name in rules.roles.drafters}
         self.pending: BallotKey | None = None  # the ballot at the aggregator
-        self._roles = rules.roles
+        self._rules, self._roles = rules, rules.roles
         self._measure = measure
         self._drafters = rules.roles.drafters
         self._follows_proposal = rules.follows_proposals
+        is_drawn, voters = rules.votes_are_tokens, rules.roles.voters
+        self._drawers = set(self._drafters).intersection(voters) if is_drawn else set()  # drafts are votes
 
     @property
     def own(self) -> Mapping[bytes, Entry]:
@@ -91,6 +94,8 @@ class BallotBox:
             if not self._has_room(source, step, prefix):
                 return False
             token, payload, log_weight = row
+            if payload is None and source in self._drawers:
+                payload = write_token(token)
             if branches is not None and step >= len(prefix):
                 branches.add(digest, step, token)
             entry = Entry(
@@ -135,10 +140,10 @@ class BallotBox:
     # ---- putting to the vote -----------------------------------------------------------------------------------
 
     def take_ballot(self, view: int, prefix: Prefix, voters: Sequence[str]) -> Ballot | None:
-        """The ballot on the next step, once it is complete, and once only. voters: whose votes it needs."""
-        indices = tuple(self._roles.topology.index(voter) for voter in voters)
+        """The ballot on the next step, once it is complete, and once only. voters: that are there."""
+        indices = tuple(map(self._roles.topology.index, self._rules.needed(len(prefix), voters)))
         key = (view, prefix.digest, indices)
-        votes = list(self._complete_votes(prefix.digest, voters)) if self.pending != key else []
+        votes = list(self._complete_votes(prefix, voters)) if self.pending != key else []
         if not votes:
             return None
         self.pending = key
@@ -155,12 +160,15 @@ class BallotBox:
         )
 
     def _complete_votes(
-        self, digest: bytes, voters: Sequence[str]
+        self, prefix: Prefix, voters: Sequence[str]
     ) -> Iterator[tuple[int | None, list[Entry]]]:
-        """The votes of all voters on this prefix, and on those that a proposal continues it to; each with the next
-        token of that proposal."""
-        for _ in range(MAX_PROPOSAL + 1):
-            rows = [self.entries[voter].get(digest) for voter in voters]
+        """The votes that decide on this prefix, and on those that a proposal continues it to as long as they are of the
+        same voters; each with the next token of that proposal."""
+        digest, needed = prefix.digest, self._rules.needed(len(prefix), voters)
+        for step in range(len(prefix), len(prefix) + MAX_PROPOSAL + 1):
+            if self._rules.needed(step, voters) != needed:
+                return
+            rows = [self.entries[voter].get(digest) for voter in needed]
             votes = [entry for entry in rows if entry is not None and entry.payload is not None]
             if len(votes) < len(rows):
                 return
@@ -232,10 +240,9 @@ class BallotBox:
         """The entry of each drafter after this prefix, in the topology's order."""
         return tuple(self.entries[drafter].get(digest) for drafter in self._drafters)
 
-    def shares_on(
-        self, digest: bytes, voters: Sequence[str], max_peer_share: float, *, is_own: bool
-    ) -> dict[str, float]:
-        """How much each vote on this prefix counts (`Roles.shares`), for the home; empty: it is decided elsewhere.
+    def shares_on(self, digest: bytes, voters: Sequence[str], *, is_own: bool) -> dict[str, float]:
+        """How much each vote on this prefix counts (`Roles.shares`), for the home; empty: it is decided elsewhere, or
+        by fewer votes than those of all.
 
         is_own: decided here, by the votes that are held.
         """
@@ -248,7 +255,8 @@ class BallotBox:
             entry.log_weight for entry in entries if entry is not None and entry.log_weight is not None
         ]
         indices = [self._roles.topology.index(voter) for voter in voters]
-        return dict(zip(voters, self._roles.shares(indices, weights, max_peer_share), strict=True))
+        shares = self._roles.shares(indices, weights, self._rules.spec.max_peer_share)
+        return dict(zip(voters, shares, strict=True))
 
     def find_last_voter(self, digest: bytes, voters: Sequence[str]) -> str | None:
         """The party whose vote on this prefix came last; None where one voter decides, drafters vote, or it is not

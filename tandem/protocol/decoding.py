@@ -32,6 +32,7 @@ from tandem.messages import (
 from tandem.messages.wire import MAX_FRAME_BYTES, to_float32
 from tandem.modes.proposing import MAX_PROPOSAL
 from tandem.modes.spec import SessionSpec
+from tandem.profiler.estimates import SHORTEST
 from tandem.protocol.outbox import Send
 from tandem.protocol.prefix import Prefix, digests_along, extend_digest
 from tandem.protocol.table import SessionTable
@@ -560,7 +561,13 @@ class DraftingSession(DecodingSession):
         step = len(self.prefix)
         if not self._may_continue(step) or step - self.line.num_committed >= self.window:
             return False
+        if self.has_vote and self.window <= SHORTEST and not self._counts(step):
+            return False  # the owner's token is here as soon as a draft, and both steps then take one pass
         return self._is_alone or (self.length > 0 and not self._waits_for_verdict and not self._is_held_up)
+
+    def _counts(self, step: int) -> bool:
+        """Whether the own vote may decide a step."""
+        return self.party in self.spec.rules.needed(step, self.spec.roles.voters)
 
     @property
     def _waits_for_verdict(self) -> bool:

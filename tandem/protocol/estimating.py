@@ -55,8 +55,8 @@ class ProfilingSession:
         return self._estimator.carry_over(
             _lines(spec),
             decode_of=[party for party in PARTIES if _decoding(old, party) == _decoding(spec, party)],
-            acceptance=(old.decoding.draft_rule, old.sampling.without_end())
-            == (spec.decoding.draft_rule, spec.sampling.without_end()),
+            acceptance=(old.rules.draft_rule, old.sampling.without_end())
+            == (spec.rules.draft_rule, spec.sampling.without_end()),
         )
 
     def begin(self) -> list[Send]:
@@ -225,7 +225,7 @@ def _new_estimator(spec: SessionSpec) -> RoundEstimator:
 
 def _drafts_of(spec: SessionSpec) -> tuple[object, ...]:
     """The key of the acceptance of a draft, besides the question."""
-    return spec.decoding.draft_rule, spec.sampling.without_end(), *sorted(spec.documents.items())
+    return spec.rules.draft_rule, spec.sampling.without_end(), *sorted(spec.documents.items())
 
 
 class ProfilingTable(SessionTable[ProfilingSession | RoundProfilingSession]):

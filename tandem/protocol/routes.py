@@ -136,10 +136,13 @@ class Routes:
         """The opening for a peer, to which the display at home does not matter."""
         return Open(spec=replace(self.spec.as_for(peer), show_drafts=False).to_json())
 
-    def is_within_budget(self, vote: Vote) -> bool:
-        """Whether it keeps to the uplink budget. What was drafted while all voters were lost need not; they decide that
-        step without it if they are back."""
-        return self.rules.count_fitting(vote.payloads or [b""] * vote.num_prefixes) == vote.num_prefixes
+    def is_wanted(self, vote: Vote) -> bool:
+        """Whether it may decide, of a drafter's, and keeps to the uplink budget. What was drafted while all voters were
+        lost need not; they decide that step without it if they are back."""
+        role, voters = self.roles.role(self.party), self.roles.voters
+        counts = not (role.drafts and role.votes) or self.party in self.rules.needed(vote.step, voters)
+        num_fitting = self.rules.count_fitting(vote.payloads or [b""] * vote.num_prefixes)
+        return counts and num_fitting == vote.num_prefixes
 
     def address(
         self, verdict: Verdict, lost: Iterable[str], last_voters: Sequence[str | None]
@@ -164,10 +167,14 @@ class Routes:
         return name if name != self.other_decider else None
 
     def make_public(self, vote: Vote) -> Vote:
-        """An own vote as the peers need it: of a drafter without a vote ids are enough."""
-        if self.roles.role(self.party).votes or self.rules.needs_drafts:
-            return vote
-        return replace(vote, payloads=(), log_weights=())
+        """An own vote as the peers need it: of a draft the id is enough, unless its distribution counts."""
+        return replace(vote, payloads=()) if self._needs_ids_of(self.party) else vote
+
+    def _needs_ids_of(self, party: str) -> bool:
+        """Whether the drafts of `party` say it all."""
+        role = self.roles.role(party)
+        is_counted = role.votes and not self.rules.votes_are_tokens
+        return role.drafts and not (is_counted or self.rules.needs_drafts)
 
     # ---- what it takes -----------------------------------------------------------------------------------------
 
@@ -245,7 +252,7 @@ class Routes:
                 f"(got {count}); check its settings."
             )
         num_prefixes = count + (not role.drafts)
-        num_payloads = num_prefixes if role.votes or self.rules.needs_drafts else 0
+        num_payloads = 0 if self._needs_ids_of(source) else num_prefixes
         num_weights = num_prefixes if role.votes and self.roles.weighs_by_documents else 0
         for what, values, due in (
             ("distribution", vote.payloads, num_payloads),

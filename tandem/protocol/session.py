@@ -182,11 +182,10 @@ class Session:
         return self.decides_alone or self.spec.rules.all_decide or self.log.decider == self.party
 
     @property
-    def voters(self) -> tuple[str, ...]:
-        """The voters that decide the next step: all that are not lost; without any, this party continues alone."""
-        lost = self.lost
-        there = tuple(name for name in self.routes.roles.voters if name not in lost)
-        return (self.party,) if self.decides_alone else there
+    def present(self) -> tuple[str, ...]:
+        """The voters that are not lost; without any, this party continues alone."""
+        lost, voters = self.lost, self.routes.roles.voters
+        return (self.party,) if self.decides_alone else tuple(name for name in voters if name not in lost)
 
     @property
     def statistics(self) -> SessionStatistics:
@@ -324,8 +323,8 @@ class Session:
         sends = self._show(now_s)
         if len(self.ballots.own) > num_before or vote.num_prefixes == 0:
             public = self._make_public(self.ballots.restore(vote) if self.routes.follows_proposals else vote)
-            is_within = self.routes.is_within_budget(public)
-            sends += self._post(self.routes.votes_go_to, public, now_s) if is_within else []
+            is_wanted = self.routes.is_wanted(public)
+            sends += self._post(self.routes.votes_go_to, public, now_s) if is_wanted else []
         return sends + self._advance(now_s)
 
     def _on_ready(self, ready: DecoderReady, now_s: float) -> list[Send]:
@@ -397,7 +396,7 @@ class Session:
         """Send the next ballot to the aggregator, if there is one and it is not there yet. Safe to call at any time."""
         if self.end.reason is not None or not self.log.is_known or not self.decides_here:
             return []
-        ballot = self.ballots.take_ballot(self.log.view, self.prefix, self.voters)
+        ballot = self.ballots.take_ballot(self.log.view, self.prefix, self.present)
         sends = self.lead_on(0.0)
         return sends if ballot is None else [*sends, Send("aggregator", ballot)]
 
@@ -446,7 +445,7 @@ class Session:
         verdict = self.log.make_verdict(result, num_tokens)
         if self.spec.rules.has_race_lists and len(result.voters) > 1:
             self.report.count_certified(num_tokens, is_escalated=self.race_votes.has_asked(result.digest))
-        last_voters = self.ballots.find_last_voters(self.prefix, verdict.tokens, self.voters)
+        last_voters = self.ballots.find_last_voters(self.prefix, verdict.tokens, self.present)
         addressed = self.routes.address(verdict, self.lost, last_voters)
         sends = self._commit(verdict, result, now_s)
         for names, body in addressed:
@@ -473,8 +472,8 @@ class Session:
     ) -> list[Send]:
         """Commit one token, and drop all that cannot count any more."""
         step, digest, epochs = len(self.prefix), self.prefix.digest, tuple(self.log.epochs.values())
-        drafts, voters = self.ballots.drafts_on(digest), self.voters
-        shares = self.ballots.shares_on(digest, voters, self.spec.max_peer_share, is_own=result is not None)
+        drafts, voters = self.ballots.drafts_on(digest), self.present
+        shares = self.ballots.shares_on(digest, voters, is_own=result is not None)
         last_voter = self.routes.last_voter(verdict, step) or self.ballots.find_last_voter(digest, voters)
         self.log.append(verdict, position, now_s)
         self.ballots.advance(self.prefix)
@@ -627,7 +626,7 @@ class Session:
         bodies: list[Numbered] = [sources] if sources is not None and is_nearer else []
         if peer.name in self.routes.votes_go_to:
             votes = map(self._make_public, self.ballots.votes_of(self.party))
-            bodies += [vote for vote in votes if self.routes.is_within_budget(vote)]
+            bodies += [vote for vote in votes if self.routes.is_wanted(vote)]
         return [peer.post(body, self.prefix, now_s) for body in bodies]
 
     # ---- what goes to a peer -----------------------------------------------------------------------------------
@@ -744,16 +743,17 @@ class Session:
         """Names what the next token waits for, where this peer alone can send it: a vote, more of one, or a verdict;
         else None."""
         digest, ballots = self.prefix.digest, self.ballots
+        voters = self.spec.rules.needed(len(self.prefix), self.present)
         if self.end.reason is not None or peer.is_lost or not self.log.is_known:
             return None
-        if self.party in self.voters and ballots.payload_of(self.party, digest) is None:
+        if self.party in voters and ballots.payload_of(self.party, digest) is None:
             return None  # the own vote is missing, too
         held = ballots.payload_of(peer.name, digest) or b""
         if not self.decides_here:
             is_owed = peer.name == self.log.decider
         else:
             is_short = not held or self.race_votes.awaits_more(peer.name, peer.view, digest, held)
-            is_owed = peer.name in self.voters and is_short
+            is_owed = peer.name in voters and is_short
         return (self.log.view, digest, len(held)) if is_owed else None
 
     def _check_peers(self, now_s: float) -> list[Send]:

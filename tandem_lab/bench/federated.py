@@ -139,9 +139,10 @@ class Predictor:
     def _follow(self, setting: Setting) -> list[Path]:
         key = (setting.temperature, setting.max_new_tokens)
         if key not in self._paths:
+            options: Any = {"temperature": key[0], "max_new_tokens": key[1], "draft_rule": "coupled"}
             local = self._load()
             self._paths[key] = [
-                follow(local, local.make_spec(question, seed, temperature=key[0], max_new_tokens=key[1]))
+                follow(local, local.make_spec(question, seed, **options))
                 for seed, question in enumerate(self._questions)
             ]
         return self._paths[key]
@@ -153,7 +154,7 @@ def _pace_s(timings: Sequence[Timing]) -> float:
 
 
 def follow(local: LocalWorkers, spec: SessionSpec) -> Path:
-    """The answer of the draft-free loop (`tandem.modes.reference`), in arrays, and what is seen along it."""
+    """The answer of the draft-free loop (`tandem.modes.reference`) with coupled drafts, in arrays, and what is seen."""
     voters = [local.voter(spec, name) for name in spec.roles.voters]
     drafter, is_complete = local.voter(spec, spec.home), local.is_complete(spec)
     tokens: list[int] = []

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from tandem_lab.simulation.fuzz import FuzzFailure, Report
 
 NUM_RUNS = 1000
-ROLES = ("dual", "solo", "speculative", *(f"federated-{count}" for count in range(2, 9)))
+FEDERATED = tuple(f"federated-{count}" for count in range(2, 9))
+ROLES = ("dual", "solo", "speculative", *FEDERATED, *(f"{name}-lottery" for name in ("dual", *FEDERATED)))
 HOSTILE = (
     "hostile-mirror",
     "hostile-device",
@@ -28,6 +29,7 @@ HOSTILE = (
     "hostile-speculative-device",
     "hostile-worker",
     "hostile-server",
+    *(f"hostile-{place}-lottery" for place in ("mirror", "device", "asker", "worker", "server")),
 )
 """As `tandem_lab.simulation.hostile.CASES`, which is imported late."""
 

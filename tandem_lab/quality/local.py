@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from tandem.actors.decoder import score_question
 from tandem.aggregation.document_weights import Evidence, Weights, log_evidence
 from tandem.aggregation.race_lists import RaceList
+from tandem.aggregation.rules import LOTTERY
 from tandem.client.request import have_several_models
 from tandem.codecs import Codec, RaceLists
 from tandem.codecs.race_lists import read_vote
@@ -84,6 +85,10 @@ class LocalParty:
         logits = self._engine.next_logits(self._key, tokens)
         return self._drafter.encode(logits, weights or (0.0,), lineage)[0]
 
+    def dense(self, tokens: Sequence[int], weights: Weights) -> NDArray[np.float64]:
+        """The party's distribution after these tokens [vocab], as no codec has seen it."""
+        return self._drafter.distribution(self._engine.next_logits(self._key, tokens), weights or (0.0,))
+
     def evidence(self, tokens: Sequence[int], token: int, num_rows: int) -> Evidence:
         """What a token after these says of each row."""
         return log_evidence(self.probabilities(tokens)[:, token].tolist())
@@ -134,7 +139,9 @@ class LocalVoter(Documents):
         return reference.Vote(self.distribution(tokens).tolist(), self.log_weight(tokens))
 
     def distribution(self, tokens: Sequence[int]) -> NDArray[np.float64]:
-        """What the decider reads from the vote in full, [vocab]."""
+        """What the decider reads from the vote in full, or the party draws its token from, [vocab]."""
+        if self.spec.rules.votes_are_tokens:
+            return self.local.dense(tokens, self.weights(tokens))
         payload = self.local.payload(tokens, self.weights(tokens), Prefix(self.spec.session, tokens).digests)
         if self._codec is not None:
             return self._codec.decode(payload, self.spec.vocab_size).dense(self.spec.vocab_size)
@@ -187,7 +194,7 @@ class LocalPair:
                 Drafter(
                     spec.rules.codec_of_votes(self.codec),
                     spec.sampling,
-                    spec.decoding.draft_rule,
+                    spec.rules.drawing_rule,
                     spec.vocab_size,
                 ),
                 f"{spec.session}/{party}",
@@ -236,7 +243,7 @@ def answer_uncompressed(
         party: LocalParty(
             engines[party],
             retrievers[party],
-            Drafter(RaceLists(), spec.sampling, spec.decoding.draft_rule, spec.vocab_size),
+            Drafter(RaceLists(), spec.sampling, spec.rules.drawing_rule, spec.vocab_size),
             f"uncompressed/{party}",
         )
         for party in PARTIES
@@ -252,7 +259,8 @@ def answer_uncompressed(
                 LocalVoter(spec, Party.CLOUD, models[Party.CLOUD]), is_complete, seed
             )
         device, cloud = (LocalVoter(spec, party, models[party]) for party in PARTIES)
-        return reference.dual(device, cloud, is_complete, seed)
+        by_lottery = spec.rules.draft_rule == LOTTERY
+        return reference.dual(device, cloud, is_complete, seed, by_lottery=by_lottery)
     finally:
         for model in models.values():
             model.close()

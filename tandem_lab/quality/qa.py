@@ -285,7 +285,7 @@ def answer_alone(engine: Engine, codec: Codec, spec: SessionSpec, document: str,
     started_s = time.process_time()
     rule = StopRule.of(spec.eos_token_ids, spec.sampling, Detokenizer(engine.tokenizer_json))
     drafter = Drafter(
-        spec.rules.codec_of_votes(codec), spec.sampling, spec.decoding.draft_rule, spec.vocab_size
+        spec.rules.codec_of_votes(codec), spec.sampling, spec.rules.drawing_rule, spec.vocab_size
     )
     key, prefix = "alone", Prefix(0)
     tokens = prefix.tokens

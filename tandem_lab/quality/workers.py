@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
+from tandem.aggregation.rules import LOTTERY
 from tandem.client.request import spec_of
 from tandem.codecs import codec_of
 from tandem.config.schema import Config
@@ -47,7 +48,7 @@ class LocalWorkers:
 
         engine = self.engine(party)
         drafter = Drafter(
-            spec.rules.codec_of_votes(self._codec), spec.sampling, spec.decoding.draft_rule, spec.vocab_size
+            spec.rules.codec_of_votes(self._codec), spec.sampling, spec.rules.drawing_rule, spec.vocab_size
         )
         retriever = self._loaded.retriever(party) if spec.num_documents(party) else None
         key = f"{party} {spec.query} {spec.sampling.max_new_tokens}"
@@ -64,6 +65,7 @@ class LocalWorkers:
             present or (lambda step: range(len(voters))),
             self.is_complete(spec),
             spec.seed if spec.sampling.temperature else None,
+            by_lottery=spec.rules.draft_rule == LOTTERY,
         )
 
     def is_complete(self, spec: SessionSpec) -> reference.IsComplete:

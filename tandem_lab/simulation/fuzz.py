@@ -14,11 +14,18 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import islice
 
+from tandem.aggregation.rules import LOTTERY
 from tandem.topology import Party
 from tandem_lab.simulation.event_log import EventLog
 from tandem_lab.simulation.hostile import CASES, play_hostile
 from tandem_lab.simulation.oracle import has_oracle
-from tandem_lab.simulation.scenario import Scenario, expected_answer, make_chain_scenario, make_scenario
+from tandem_lab.simulation.scenario import (
+    Scenario,
+    by_lottery,
+    expected_answer,
+    make_chain_scenario,
+    make_scenario,
+)
 from tandem_lab.simulation.specs import change_spec
 from tandem_lab.simulation.virtual import InvariantError, VirtualRun
 from tandem_lab.simulation.watched import WatchedRun
@@ -61,7 +68,9 @@ class Report:
 
 
 def scenario_of(seed: int, roles: str) -> Scenario:
-    """roles: "dual", "solo", "speculative", or "federated-M" with M workers."""
+    """roles: "dual", "solo", "speculative", or "federated-M" with M workers; "dual-lottery", "federated-M-lottery"."""
+    if roles.endswith(LOTTERY):
+        return by_lottery(scenario_of(seed, roles.removesuffix(f"-{LOTTERY}")))
     if roles == "dual":
         return make_scenario(seed)
     if roles == "solo":
@@ -72,9 +81,9 @@ def scenario_of(seed: int, roles: str) -> Scenario:
 
 
 @lru_cache(maxsize=4096)
-def expected(seed: int) -> tuple[int, ...]:
+def expected(seed: int, roles: str = "dual") -> tuple[int, ...]:
     """What a dual run must give: the draft-free loop, or for Algorithm 1 the token-wise loop over a perfect link."""
-    scenario = make_scenario(seed)
+    scenario = scenario_of(seed, roles)
     if has_oracle(scenario.spec):
         return tuple(expected_answer(scenario))
     spec = change_spec(scenario.spec, max_window=1, placement="device", on_peer_loss="wait")
@@ -99,7 +108,7 @@ def play(
         if roles in CASES:
             num_tokens, counts = play_hostile(roles, seed, trace)
             return Report(num_runs=1, num_tokens=num_tokens, counts=counts)
-        tokens = expected(seed) if roles == "dual" else None
+        tokens = expected(seed, roles) if roles.startswith("dual") else None
         run = run_class(scenario_of(seed, roles), trace)
         run.run(LIMIT_S)
         run.check_end(tokens)

@@ -21,7 +21,9 @@ from typing import Any
 import numpy as np
 
 from tandem.aggregation.race_lists import RaceList
+from tandem.aggregation.rules import LOTTERY
 from tandem.codecs.race_lists import MAX_LISTED, WHOLE, cut_vote, read_vote
+from tandem.codecs.token import read_token, write_token
 from tandem.errors import ProtocolError
 from tandem.messages import (
     Ballot,
@@ -54,7 +56,7 @@ from tandem.topology import PARTIES, Party
 from tandem_lab.simulation.event_log import EventLog
 from tandem_lab.simulation.link import Link
 from tandem_lab.simulation.oracle import is_list_of
-from tandem_lab.simulation.scenario import Scenario, make_chain_scenario, voter_of
+from tandem_lab.simulation.scenario import Scenario, by_lottery, make_chain_scenario, voter_of
 from tandem_lab.simulation.specs import change_spec, make_spec
 from tandem_lab.simulation.virtual import InvariantError
 from tandem_lab.simulation.watched import WatchedRun
@@ -67,6 +69,7 @@ CASES = (
     "hostile-speculative-device",
     "hostile-worker",
     "hostile-server",
+    *(f"hostile-{place}-lottery" for place in ("mirror", "device", "asker", "worker", "server")),
 )
 """The cloud in mode dual, by placement; a device in mode dual at its cloud; and both ends of the other modes."""
 NUM_FRAMES = 300
@@ -181,6 +184,8 @@ class Forger:
     def _payload(self, step: int) -> bytes:
         """A vote: for one token, for any, or no vote at all."""
         rng = self.rng
+        if self.spec.rules.draft_rule == LOTTERY:
+            return rng.choice([write_token(self._token())] * 16 + [b"", rng.randbytes(rng.randrange(1, 5))])
         dense = np.random.default_rng(rng.getrandbits(32)).dirichlet(np.full(VOCAB, rng.choice([0.05, 1.0])))
         payload = self._codec.encode(dense)
         if not self.spec.rules.has_race_lists:
@@ -199,20 +204,32 @@ class Forger:
         broken = [payload[:-1], b"", rng.randbytes(rng.randrange(1, 40)), b"\0" + rng.randbytes(4 * VOCAB)]
         return rng.choice([payload] * 16 + broken)
 
+    def certain(self, payload: bytes) -> list[float] | None:
+        """The distribution of a vote that is a token; None: it is none."""
+        try:
+            token = read_token(payload, self.spec.vocab_size)
+        except ProtocolError:
+            return None
+        return [float(token == each) for each in range(VOCAB)]
+
     def _vote(self, session: Session) -> LinkBody:
         """What a drafter or a voter may say, tokens as the victim may hold them, or any."""
         rng, step, digest = self.rng, self._step(session), self._digest(session)
         proposes = rng.random() < 0.6
         tokens = self._tokens(MAX_PROPOSAL) if proposes else self._follow(session, digest)
         is_odd = rng.random() < 0.03
-        votes = not proposes or self.spec.rules.name == "dual" or rng.random() < 0.1
+        is_dual, is_drawn = self.spec.rules.name == "dual", self.spec.rules.draft_rule == LOTTERY
+        votes = not proposes or is_dual or rng.random() < 0.1
         count = len(tokens) + (proposes is is_odd) if votes else 0
         is_weighed = self.spec.roles.weighs_by_documents is (rng.random() < 0.97)
         return Vote(
             step=step,
             digest=digest,
             tokens=tokens,
-            payloads=tuple(self._payload(step + position) for position in range(count)),
+            payloads=tuple(
+                self._payload(step + position)
+                for position in range(count if not (is_dual and is_drawn) or is_odd else 0)
+            ),
             log_weights=tuple(self._log_weight() for _ in range(count)) if is_weighed else (),
             decode_us=rng.choice([0, 1000, 1 << 60]),
         )
@@ -325,7 +342,8 @@ class Witness:
         match body:
             case Vote():
                 digests = digests_along(body.digest, takewhile(lambda token: token < VOCAB, body.tokens))
-                for digest, row in zip(digests, zip_longest(body.payloads, body.log_weights), strict=False):
+                payloads = body.payloads or map(write_token, body.tokens)  # of a draft that is a vote
+                for digest, row in zip(digests, zip_longest(payloads, body.log_weights), strict=False):
                     self._votes.add((digest, *row))
             case Verdict():
                 self._hear_verdict(body)
@@ -405,13 +423,14 @@ class Witness:
             votes.append(reference.Vote(mass, weight))
         weights = None if spec.roles.weighs_by_documents else spec.roles.shares(ballot.voters)
         most = [1.0 if name == spec.home else spec.max_peer_share for name in names]
-        target = reference.mix(votes, weights, most)
-        if spec.sampling.temperature == 0:
-            return reference.greedy(target)
-        return reference.draw(target, spec.seed, len(tokens))
+        shares = reference.weigh_votes(votes, weights, most)
+        seed = spec.seed if spec.sampling.temperature else None
+        return reference.choose(votes, shares, seed, len(tokens), spec.rules.draft_rule == LOTTERY)
 
     def _mass(self, name: str, payload: bytes, tokens: tuple[int, ...]) -> list[float] | None:
         voter = self.voters[name]
+        if name == self.hostile and self.spec.rules.draft_rule == LOTTERY:
+            return self.forger.certain(payload)
         if name != self.hostile:
             return list(voter(tokens).probabilities)
         if (payload, len(tokens)) in self.forger.distributions:
@@ -590,9 +609,11 @@ def play_hostile(
 
     A hostile peer need not let an answer end.
     """
-    kind = case.removeprefix("hostile-")
+    kind = case.removeprefix("hostile-").removesuffix(f"-{LOTTERY}")
     make = _make_chain if kind.startswith("speculative") or kind in ("worker", "server") else _make_pair
     scenario, hostile, victim = make(kind, seed)
+    if case.endswith(LOTTERY):
+        scenario = by_lottery(scenario)
     run = HostileRun(scenario, trace, hostile, victim, num_frames)
     run.run(LIMIT_S)
     run.end()

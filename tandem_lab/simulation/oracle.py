@@ -106,7 +106,7 @@ class _WorldRow:
 
 def dense_of(spec: SessionSpec, payload: bytes) -> list[float]:
     """The probabilities of an encoded vote in full."""
-    if not spec.rules.has_race_lists:
+    if codec_for(spec) is CODEC:
         return [float(mass) for mass in CODEC.decode(payload).dense(VOCAB)]
     vote = read_vote(payload, VOCAB)  # nothing was compressed: the model's own float32 numbers
     assert not isinstance(vote, RaceList)
@@ -137,4 +137,4 @@ def is_list_of(payload: bytes, vote: bytes, spec: SessionSpec, step: int) -> boo
 
 def has_oracle(spec: SessionSpec) -> bool:
     """Whether the draft-free loop defines the answer: not for Algorithm 1, whose target depends on the drafts."""
-    return spec.decoding.draft_rule == "coupled" or spec.sampling.temperature == 0
+    return spec.rules.draft_rule != "algorithm1" or spec.sampling.temperature == 0

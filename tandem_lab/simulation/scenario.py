@@ -16,6 +16,7 @@ from typing import Any, Literal
 import numpy as np
 
 from tandem.aggregation.document_weights import Weights
+from tandem.aggregation.rules import LOTTERY
 from tandem.events import PeerEvent
 from tandem.modes import reference
 from tandem.modes.proposing import MAX_PROPOSAL
@@ -268,6 +269,14 @@ def _plan_dual_fault(rng: random.Random, last_step: int) -> Fault:
     return Fault(kind=kind, party=party, at_step=at_step, after_s=after_s, seconds=seconds)
 
 
+def by_lottery(scenario: Scenario) -> Scenario:
+    """The same with that rule, above temperature 0."""
+    temperature, spec = scenario.spec.sampling.temperature or 1.0, scenario.spec
+    peer_share = random.Random(number("peer share", scenario.seed)).choice([1.0, 1.0, 0.5, 0.2])
+    changed = change_spec(spec, draft_rule=LOTTERY, temperature=temperature, max_peer_share=peer_share)
+    return replace(scenario, spec=changed)
+
+
 # ---- modes whose drafter has no vote ---------------------------------------------------------------------------------
 
 
@@ -430,11 +439,11 @@ def _voter(spec: SessionSpec, party: str, first_end: int) -> WorldVoter:
 
 
 def expected_answer(scenario: Scenario, events: Sequence[PeerEvent] = ()) -> list[int]:
-    """The draft-free loop of a query with coupled drafts, or at temperature 0.
+    """The draft-free loop of a query with coupled drafts, by lottery, or at temperature 0.
 
     events: who was lost and came back, as the home logged it; for modes whose drafter has no vote.
     """
-    spec = scenario.spec
+    spec, by_lottery = scenario.spec, scenario.spec.rules.draft_rule == LOTTERY
     names, server = spec.roles.voters, spec.roles.topology.authority
     voters = [voter_of(scenario, name) for name in names]
     seed = scenario.seed if spec.sampling.temperature > 0 else None
@@ -455,11 +464,13 @@ def expected_answer(scenario: Scenario, events: Sequence[PeerEvent] = ()) -> lis
     if scenario.is_dual:
         if len(voters) == 1:
             return reference.solo(voters[0], is_complete, seed)
-        return reference.dual(voters[0], voters[1], is_complete, seed, spec.max_peer_share)
+        return reference.dual(voters[0], voters[1], is_complete, seed, spec.max_peer_share, by_lottery)
     weights = None if spec.roles.weighs_by_documents else spec.weights or (1.0,)
     most = [1.0 if name == spec.home else spec.max_peer_share for name in names]
     if events:
-        return reference.answer_with_losses(voters, weights, drafter, present, is_complete, seed, most)
+        return reference.answer_with_losses(
+            voters, weights, drafter, present, is_complete, seed, most, by_lottery
+        )
     if len(voters) == 1:
         return reference.speculative(voters[0], is_complete, seed)
-    return reference.federated(voters, weights, is_complete, seed, most)
+    return reference.federated(voters, weights, is_complete, seed, most, by_lottery)

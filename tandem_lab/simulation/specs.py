@@ -19,10 +19,11 @@ from tandem_lab.simulation.world import number
 def make_spec(**changes: Any) -> SessionSpec:
     """The query "q" as session 1 with seed 0; the device decides, and an answer has at most 64 tokens.
 
-    Votes are whole distributions unless a race_depth is given.
+    Votes are whole distributions unless a race_depth or the rule `lottery` is given.
     """
     basis = replace(spec_of(Config()), session=1, query="q", race_depth=0)
-    return change_spec(basis, **{"placement": "device", "max_new_tokens": 64, **changes})
+    defaults = {"placement": "device", "max_new_tokens": 64, "draft_rule": "coupled"}
+    return change_spec(basis, **{**defaults, **changes})
 
 
 def change_spec(spec: SessionSpec, **changes: Any) -> SessionSpec:

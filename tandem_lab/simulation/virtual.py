@@ -126,9 +126,7 @@ class VirtualRun:
         self.decode_s, self.local_s = decode_s, local_s
         self._codec, self._finished = codec, finished
         self._codec_of_votes = spec.rules.codec_of_votes(codec)
-        self._drafter = Drafter(
-            self._codec_of_votes, spec.sampling, spec.decoding.draft_rule, spec.vocab_size
-        )
+        self._drafter = Drafter(self._codec_of_votes, spec.sampling, spec.rules.drawing_rule, spec.vocab_size)
         self._events: list[tuple[float, int, str, Callable[[], None]]] = []
         self._numbers = count()
         self._num_in_flight = 0  # frames on the links

@@ -60,7 +60,7 @@ class CachedCodec(StatelessCodec):
 
 CODEC = CachedCodec(TopP())
 WHOLE_VOTES = RaceLists()
-"""Of queries whose votes are race lists: nothing is dropped."""
+"""Of queries whose votes are race lists, or draws: nothing is dropped."""
 
 
 def number(*parts: object) -> int:
@@ -191,7 +191,7 @@ class World:
 
 def codec_for(spec: SessionSpec) -> StatelessCodec:
     """What the scripted voters of a query encode with."""
-    return WHOLE_VOTES if spec.rules.has_race_lists else CODEC
+    return WHOLE_VOTES if spec.rules.codec_of_votes(CODEC) is not CODEC else CODEC
 
 
 def stop_rule(max_new_tokens: int, first_end: int = 0) -> Callable[[Sequence[int]], StopReason | None]:

@@ -71,7 +71,8 @@ def test_answers_are_those_of_the_draft_free_loop(
 
 def test_a_vote_crosses_as_a_short_list(rag: Tandem, questions: list[str]) -> None:
     """Of two workers, with heartbeats and whatever is resent; two whole votes would take 13,000 bytes per token."""
-    answer = ask(rag, questions[0], seed=0, temperature=1.0, max_proposal=0, pacing="stop_and_wait")
+    options = {"draft_rule": "coupled", "max_proposal": 0, "pacing": "stop_and_wait"}
+    answer = ask(rag, questions[0], seed=0, temperature=1.0, **options)
     counted = answer.statistics
     assert counted.num_certified + counted.num_escalated >= len(answer.token_ids)
     assert counted.received_bytes / counted.num_tokens < 2 * 1000

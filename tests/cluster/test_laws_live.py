@@ -1,9 +1,10 @@
 """The first token of the running system follows the target law: a chi-square test with a negative control.
 
 The law is computed in this process from the same documents, model and codec (Eq. 4): of whole distributions for coupled
-drafts, whose votes are race lists, of nuclei for Algorithm 1. The tokens come from the cluster, one fresh seed each.
-False-alarm probability 1e-9 for each draft rule. Power: the same counts must reject another law. For coupled drafts
-that is the mixture of nuclei, which would be sampled if votes were cut on the way: 0.84^240 of all samples stay within.
+drafts, whose votes are race lists, and for the lottery, of nuclei for Algorithm 1. The tokens come from the cluster,
+one fresh seed each. False-alarm probability 1e-9 for each draft rule. Power: the same counts must reject another law.
+For the first two that is the mixture of nuclei, which would be sampled if votes were cut on the way: 0.84^240 of all
+samples stay within.
 For Algorithm 1 it is the law of the device alone, which would be sampled if the cloud's were lost: 0.90^240 stay within
 its nucleus. The question names nobody, else the first token were that name, whatever the documents say.
 """
@@ -41,7 +42,7 @@ QUESTION = "Who likes puzzle games?"
 TEMPERATURE = 1.5  # flat enough for many different first tokens
 NUM_DRAWS = 240
 FALSE_ALARM = 1e-9
-CODECS: dict[str, StatelessCodec] = {"coupled": RaceLists(), "algorithm1": TopP()}
+CODECS: dict[str, StatelessCodec] = {"coupled": RaceLists(), "lottery": RaceLists(), "algorithm1": TopP()}
 
 
 def first_laws(config: Config, codec: StatelessCodec) -> tuple[Distribution, Distribution]:

@@ -1,9 +1,10 @@
-"""Race lists in a running cluster: the answers of the draft-free loop on uncompressed distributions."""
+"""Race lists and draws in a running cluster: the answers of the draft-free loop on uncompressed distributions."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
+from typing import Any
 
 import pytest
 
@@ -26,7 +27,7 @@ SETTINGS = ("codec.parameters={depth = 2}",)
 """Lists so short that some leave the winner open."""
 QUESTIONS = [question.question for question in read_bundled_questions()][:NUM_QUESTIONS]
 
-Expected = Callable[[str, int, float], list[int]]
+Expected = Callable[[str, int, float, str], list[int]]
 
 
 @pytest.fixture(scope="module")
@@ -42,8 +43,8 @@ def expected() -> Expected:
     basis = spec_of(config)
 
     @cache  # each placement asks for the same
-    def answer(question: str, seed: int, temperature: float) -> list[int]:
-        spec = change_spec(basis, query=question, seed=seed, temperature=temperature)
+    def answer(question: str, seed: int, temperature: float, rule: str) -> list[int]:
+        spec = change_spec(basis, query=question, seed=seed, temperature=temperature, draft_rule=rule)
         return answer_uncompressed(spec, dict.fromkeys(PARTIES, engine), retrievers)
 
     return answer
@@ -54,14 +55,18 @@ def test_live_answers_are_those_of_the_uncompressed_mixture(
     rag: Tandem, expected: Expected, placement: str
 ) -> None:
     num_requests = 0
-    for temperature in (0.0, 1.0):
+    for temperature, rule in ((0.0, "coupled"), (1.0, "coupled"), (1.0, "lottery")):
         for seed, question in enumerate(QUESTIONS):
-            events = list(rag.stream(question, seed=seed, temperature=temperature, placement=placement))
+            options: Any = {"temperature": temperature, "draft_rule": rule, "placement": placement}
+            events = list(rag.stream(question, seed=seed, **options))
             tokens = [event.token for event in events if isinstance(event, TokenEvent)]
-            assert tokens == expected(question, seed, temperature)
+            assert tokens == expected(question, seed, temperature, rule)
             assert isinstance(events[-1], DoneEvent)
             seen = events[-1].statistics
             num_requests += seen.num_list_requests
+            if rule == "lottery":
+                assert seen.num_certified == seen.num_list_requests == 0
+                continue
             assert seen.num_escalated <= seen.num_list_requests
             if placement != "greedy":  # else the cloud decides some steps
                 assert seen.num_certified + seen.num_escalated == len(tokens)

@@ -9,6 +9,7 @@ import re
 import tomllib
 from dataclasses import FrozenInstanceError, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -238,9 +239,10 @@ def test_a_wrong_override_is_one_sentence(override: str, sentence: str) -> None:
         Config.load(None, [override])
 
 
-def test_mirror_needs_coupled_drafts() -> None:
+def test_mirror_needs_drafts_with_shared_noise() -> None:
     with pytest.raises(
-        ConfigError, match=r'"mirror" needs coupled drafts, but decoding\.draft_rule is "algorithm1"'
+        ConfigError,
+        match=r'"mirror" needs drafts with shared noise, but decoding\.draft_rule is "algorithm1"',
     ):
         Config.load(None, ["decoding.draft_rule=algorithm1", "decoding.placement=mirror"])
 
@@ -256,6 +258,22 @@ def test_votes_are_race_lists_where_coupled_drafts_of_both_parties_race() -> Non
     assert not has_lists("decoding.mode=speculative", "decoding.draft_rule=rejection")
     assert not has_lists("codec.name=top_p")
     assert not has_lists("preset=dragon", "decoding.draft_rule=coupled")
+    assert not has_lists("decoding.draft_rule=lottery")
+
+
+def test_the_lottery_draws_above_temperature_0_unless_something_else_is_named() -> None:
+    def rule(*settings: str, **changes: Any) -> str:
+        return replace(spec_of(Config.load(None, list(settings))), **changes).rules.draft_rule
+
+    warm = "sampling.temperature=0.7"
+    assert rule() == "coupled"
+    assert rule(warm) == "lottery"
+    assert rule(warm, num_logprobs=0) == "coupled"
+    assert rule(warm, "codec.name=top_p") == "coupled"
+    assert rule(warm, "decoding.draft_rule=coupled") == "coupled"
+    assert rule(warm, "decoding.mode=speculative") == "coupled"
+    assert rule(warm, only="device") == "coupled"
+    assert rule(warm, "decoding.draft_rule=lottery", only="device") == "lottery"
 
 
 @pytest.mark.parametrize(

@@ -66,7 +66,7 @@ def test_what_is_set_by_hand_counts_instead(tmp_path: Path) -> None:
 
 def test_settings_of_one_section_may_be_set_together() -> None:
     config = Config.load(None, ["decoding.placement=mirror", "preset=dragon", "decoding.draft_rule=coupled"])
-    assert config.decoding == DecodingConfig()
+    assert config.decoding == DecodingConfig(draft_rule="coupled")
 
 
 def test_a_question_takes_the_settings_of_its_preset() -> None:

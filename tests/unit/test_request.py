@@ -294,16 +294,27 @@ def test_options_are_the_settings_and_a_few_more() -> None:
             (
                 {"mode": mode, "draft_rule": rule},
                 f'The draft rule "{rule}" is for mode "{other}", but decoding.mode is "{mode}"; set the rule to '
-                '"coupled", or change the mode.',
+                '"auto", or change the mode.',
             )
             for mode, rule, other in (
                 ("speculative", "algorithm1", "dual"),
                 ("dual", "rejection", "speculative"),
+                ("speculative", "lottery", "dual or federated"),
             )
         ),
         (
             {"sampling": {"top_k": 3}},
             "The option sampling must be a SamplingParams, but it is {'top_k': 3}; correct it or omit it.",
+        ),
+        (
+            {"draft_rule": "lottery", "temperature": 0.0},
+            'Under the draft rule "lottery" there is nothing to draw at temperature 0; raise it, or set draft_rule to '
+            '"coupled".',
+        ),
+        (
+            {"draft_rule": "lottery", "temperature": 0.7, "num_logprobs": 2},
+            'Under the draft rule "lottery" nobody knows the mixture of which num_logprobs = 2 asks; omit it, or set '
+            'draft_rule to "coupled".',
         ),
     ],
 )

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tandem.aggregation.distributions import Distribution
-from tandem.aggregation.rules import draft_rule, shares
+from tandem.aggregation.rules import draft_rule, draw_owner, shares
 from tandem.modes import reference
 from tandem.modes.reference import Vote, Voter
 
@@ -49,11 +49,31 @@ def test_dual_agrees_with_the_draft_rule_to_the_token(temperature: float) -> Non
             assert decision.target == token
 
 
+def test_the_lottery_agrees_with_the_rule_to_the_owner() -> None:
+    """Also where shares have no sum of 1, and where only the first or the last has any."""
+    rng = np.random.default_rng(3)
+    for seed in range(300):
+        size = int(rng.integers(1, 6))
+        weights = rng.dirichlet(np.full(size, 0.4)) * rng.choice([1.0, 1.0, 1e-3])
+        for given in (weights.tolist(), [1.0, *[0.0] * size], [*[0.0] * size, 1.0]):
+            assert reference.owner(given, seed, seed % 7) == draw_owner(given, seed=seed, step=seed % 7)
+
+
+def test_by_lottery_each_token_is_the_owners_own() -> None:
+    workers, weights = [voter(seed) for seed in range(3)], [0.2, 0.5, 0.3]
+    tokens = reference.federated(workers, weights, has(12), 4, by_lottery=True)
+    for step, token in enumerate(tokens):
+        owner = workers[reference.owner(weights, 4, step)]
+        assert token == reference.draw(owner(tokens[:step]).probabilities, 4, step)
+    assert tokens != reference.federated(workers, weights, has(12), 4)
+
+
 def test_federated_with_one_weight_of_one_is_that_worker_alone() -> None:
     workers = [voter(seed) for seed in range(4)]
     for seed in range(20):
         alone = reference.solo(workers[2], has(10), seed)
         assert reference.federated(workers, [0.0, 0.0, 1.0, 0.0], has(10), seed) == alone
+        assert reference.federated(workers, [0.0, 0.0, 1.0, 0.0], has(10), seed, None, True) == alone
         assert reference.speculative(workers[2], has(10), seed) == alone
 
 
@@ -78,12 +98,14 @@ def test_whoever_is_left_is_weighed_by_the_own_documents() -> None:
     assert alone == reference.solo(voter(9), has(10), 1)
 
 
-def test_a_token_is_drawn_from_the_mixture() -> None:
+@pytest.mark.parametrize("by_lottery", [False, True])
+def test_a_token_is_drawn_from_the_mixture(by_lottery: bool) -> None:
     """Frequencies of 4,000 draws lie within 5 standard deviations of each probability: a false alarm in 10^5."""
     workers, weights, n = [voter(1), voter(2), voter(3)], [0.5, 0.3, 0.2], 4000
     target = reference.mix([worker([]) for worker in workers], weights)
     counts = np.bincount(
-        [reference.federated(workers, weights, has(1), seed)[0] for seed in range(n)], minlength=VOCAB
+        [reference.federated(workers, weights, has(1), seed, None, by_lottery)[0] for seed in range(n)],
+        minlength=VOCAB,
     )
     for token, p in enumerate(target):
         assert abs(counts[token] / n - p) <= 5 * (p * (1 - p) / n) ** 0.5 + 1e-12

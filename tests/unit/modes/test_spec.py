@@ -33,7 +33,7 @@ def test_names_on_the_wire_are_pinned_and_differ() -> None:
 def test_only_what_differs_from_the_defaults_travels() -> None:
     spec = make_spec(mode="speculative", history=(Message("user", "Why?"),))
     written = json.loads(spec.to_json())
-    assert written["e"] == {"mode": "speculative", "placement": "device"}
+    assert written["e"] == {"mode": "speculative", "placement": "device", "draft_rule": "coupled"}
     assert written.keys() < set(WIRE.values())
     assert SessionSpec.from_json(spec.to_json()) == spec
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from tandem.config.schema import Config
 from tandem_lab.bench.federated import configure, follow
 from tandem_lab.bench.models import close_federation
@@ -15,7 +17,8 @@ def test_the_predicted_answer_is_that_of_the_draft_free_loop() -> None:
     with close_federation(config, ("ada", "ben")) as close:
         assert close.parties == ("server", "ada", "ben")
         local = LocalWorkers(close)
-        spec = local.make_spec("Why?", 3, temperature=1.0, max_new_tokens=NUM_TOKENS)
+        options: Any = {"temperature": 1.0, "max_new_tokens": NUM_TOKENS}
+        spec = local.make_spec("Why?", 3, **options, draft_rule="coupled")
         path = follow(local, spec)
         assert list(path.tokens) == local.answer(spec)
         assert (

@@ -465,7 +465,7 @@ SEEDS: dict[str, tuple[Mutate, range, int]] = {
     "own_distribution_computed_again": (put(ComputedAgain), range(1, 12), 1),
     "acknowledged_by_count_alone": (put(CountAcknowledges), range(12), 0),
     "adopt_and_commit_in_order_of_arrival": (put(ResyncInOrderOfArrival), range(1016, 1024), 1019),
-    "begin_is_taken_as_it_comes": (begin_is_taken_as_it_comes, range(100), 60),
+    "begin_is_taken_as_it_comes": (begin_is_taken_as_it_comes, range(100), 64),
     "resync_posts_nothing": (put(PostsNothing), range(24), 0),
     "receipts_survive_a_resync": (put(ReceiptsForEver), range(12), 0),
     "a_branch_drawn_again_is_unknown": (put(OnlyFirstLineage), range(60, 80), 60),

@@ -1,0 +1,241 @@
+"""The rule `lottery` under every fault: each run gives the draft-free answer, and each planted defect is found.
+
+`tests/laws/test_law_lottery.py` says that the loop's own law is that of the mixture.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tandem.aggregation import rules
+from tandem.aggregation.coupling import Purpose
+from tandem.messages import Ballot, LinkFrame, Vote
+from tandem.modes import mode, tally
+from tandem.modes.mode import Mode
+from tandem.modes.tally import Tally
+from tandem.protocol.ballots import BallotBox
+from tandem.protocol.prefix import Prefix
+from tandem.topology import Party
+from tandem_lab.simulation.fuzz import FuzzFailure, expected, fuzz, play, scenario_of
+from tandem_lab.simulation.watched import WatchedRun
+from tests.unit.lab.simulation.test_mutants import Mutate, put
+
+DUAL = "dual-lottery"
+NUM_RUNS = {DUAL: 60, "federated-2-lottery": 16, "federated-3-lottery": 12, "federated-5-lottery": 6}
+MANY = {DUAL: 2000, "federated-2-lottery": 500, "federated-3-lottery": 500, "federated-5-lottery": 300}
+"""Runs of each role at night."""
+
+
+@pytest.mark.parametrize("roles", NUM_RUNS)
+def test_every_run_gives_the_tokens_of_the_draft_free_loop(roles: str) -> None:
+    counts, weighed, limits = Counter[str](), set(), set()
+    for seed in range(NUM_RUNS[roles]):
+        report = play(seed, roles=roles)
+        spec = scenario_of(seed, roles).spec
+        assert report.num_tokens > 0 or report.counts["cancelled"]
+        assert not spec.rules.has_race_lists
+        counts += report.counts
+        weighed.add(spec.roles.weighs_by_documents)
+        limits.add(spec.max_peer_share)
+    assert len(limits) > 1
+    assert weighed == ({True} if roles == DUAL else {True, False})
+    assert counts["tokens accepted"] > 0
+    assert any(counts[name] for name in ("host crashes", "cuts", "stalls", "crashes"))
+
+
+@pytest.mark.nightly("thousands of runs")
+@pytest.mark.parametrize("roles", MANY)
+def test_many_runs_give_the_tokens_of_the_draft_free_loop(roles: str) -> None:
+    report = fuzz(0, MANY[roles], 2, max_failures=5, roles=roles)
+    assert not report.failures, "\n".join(map(str, report.failures))
+    assert report.num_runs == MANY[roles]
+
+
+# ---- what crosses ------------------------------------------------------------------------------------------
+
+
+class Watching(WatchedRun):
+    """Notes the votes that cross a link."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.votes: list[tuple[str, Vote]] = []
+
+    def cross(self, party: str, peer: str, frame: LinkFrame) -> None:
+        if isinstance(frame.body, Vote):
+            self.votes.append((party, frame.body))
+        super().cross(party, peer, frame)
+
+
+@pytest.mark.parametrize("roles", [DUAL, "federated-3-lottery"])
+def test_a_vote_is_an_id_and_a_weight(roles: str) -> None:
+    """At most ten bytes of it, however many tokens the vocabulary has below a million."""
+    for seed in range(6):
+        run = Watching(scenario_of(seed, roles))
+        run.run(300.0)
+        voters = run.spec.roles.voters
+        for party, vote in run.votes:
+            if party in voters:
+                assert all(len(payload) <= 3 for payload in vote.payloads)
+                assert len(vote.payloads) == (0 if roles == DUAL else vote.num_prefixes)
+                assert len(vote.log_weights) in (0, vote.num_prefixes)
+
+
+def test_the_home_decides_what_is_its_own_without_the_peer() -> None:
+    """Where the peer may count half at most, about half of the steps need nothing of it."""
+    needed = Counter[int]()
+    for seed in range(40):
+        spec = replace(scenario_of(seed, DUAL).spec, max_peer_share=0.5)
+        needed.update(len(spec.rules.needed(step, ("device", "cloud"))) for step in range(25))
+    assert 400 < needed[1] < 600
+    assert needed[1] + needed[2] == 1000
+
+
+def test_a_worker_of_a_fixed_weight_decides_its_steps_alone() -> None:
+    spec = next(
+        spec
+        for seed in range(40)
+        if not (spec := scenario_of(seed, "federated-3-lottery").spec).roles.weighs_by_documents
+    )
+    names = spec.roles.voters
+    owners = Counter(spec.rules.needed(step, names) for step in range(2000))
+    for name, share in zip(names, spec.roles.shares((1, 2, 3)), strict=True):
+        assert abs(owners[(name,)] / 2000 - share) < 0.06
+    assert spec.rules.needed(0, names[:1]) == names[:1]
+
+
+# ---- mutants -----------------------------------------------------------------------------------------------
+
+
+def noise_of_the_race(patch: pytest.MonkeyPatch) -> None:
+    """The owner is drawn by the race's own noise."""
+    uniform = rules.uniform
+    patch.setattr(rules, "uniform", lambda seed, purpose, step: uniform(seed, Purpose.COUPLED, step))
+
+
+def number_used_twice(patch: pytest.MonkeyPatch) -> None:
+    """The next step has the same owner's number."""
+    draw = rules.draw_owner
+
+    def again(shares: Sequence[float], *, seed: int, step: int) -> int:
+        return draw(shares, seed=seed, step=step // 2)
+
+    for module in (tally, mode):
+        patch.setattr(module, "draw_owner", again)
+
+
+def other_order_at_the_cloud(patch: pytest.MonkeyPatch) -> None:
+    """One party lays the shares in the opposite order."""
+    owner = Tally.owner
+
+    def turned(self: Tally, position: int = 0) -> int:
+        if self.party != Party.CLOUD or len(self.voters) == 1:
+            return owner(self, position)
+        shares = self.shares(position)[::-1]
+        return (
+            len(shares) - 1 - rules.draw_owner(shares, seed=self.spec.seed, step=self.ballot.step + position)
+        )
+
+    patch.setattr(Tally, "owner", turned)
+
+
+def rounded_at_the_cloud(patch: pytest.MonkeyPatch) -> None:
+    """One party rounds the log weights that it computes with, to whole numbers."""
+    init = Tally.__init__
+
+    def rounding(
+        self: Tally, spec: Any, roles: Any, party: str, codec: Any, ballot: Ballot, *more: Any
+    ) -> None:
+        if party == Party.CLOUD:
+            weights = tuple(round(weight, 0) for weight in ballot.log_weights)
+            ballot = replace(ballot, log_weights=weights)
+        init(self, spec, roles, party, codec, ballot, *more)
+
+    patch.setattr(Tally, "__init__", rounding)
+
+
+def the_others_where_both_are_equal(patch: pytest.MonkeyPatch) -> None:
+    """Where two count the same, up to a tie, the token of the one that does not own the step is committed."""
+    owner = Tally.owner
+
+    def swapped(self: Tally, position: int = 0) -> int:
+        place = owner(self, position)
+        is_tie = len(self.voters) == 2 and abs(self.shares(position)[0] - 0.5) < 1e-3
+        return 1 - place if is_tie else place
+
+    patch.setattr(Tally, "owner", swapped)
+
+
+class DraftOfAnotherPrefix(BallotBox):
+    """The peer's draft counts by its step, whatever it was drawn after."""
+
+    def take_ballot(self, view: int, prefix: Prefix, voters: Sequence[str]) -> Ballot | None:
+        for held in self.entries.values():
+            of_step = [entry for entry in held.values() if entry.step == len(prefix)]
+            if of_step:
+                held.setdefault(prefix.digest, of_step[-1])
+        return super().take_ballot(view, prefix, voters)
+
+    def advance(self, prefix: Prefix) -> None:
+        for party, held in self.entries.items():
+            self.entries[party] = {key: kept for key, kept in held.items() if kept.step >= len(prefix)}
+
+
+def certain_beyond_the_limit(patch: pytest.MonkeyPatch) -> None:
+    """The home takes more steps for its own than the limit leaves it."""
+    needed = Mode.needed
+
+    def greedy(self: Mode, step: int, voters: Sequence[str]) -> tuple[str, ...]:
+        limit = self.spec.max_peer_share
+        looser = replace(self.spec, max_peer_share=limit / 2) if limit < 1 else self.spec
+        return needed(type(self)(looser), step, voters)
+
+    patch.setattr(Mode, "needed", greedy)
+
+
+MUTANTS: dict[str, tuple[Mutate, str, int]] = {
+    "noise_of_the_race": (noise_of_the_race, DUAL, 1),
+    "number_used_twice": (number_used_twice, DUAL, 1),
+    "other_order_at_the_cloud": (other_order_at_the_cloud, DUAL, 1),
+    "rounded_at_the_cloud": (rounded_at_the_cloud, DUAL, 13),
+    "the_others_where_both_are_equal": (the_others_where_both_are_equal, DUAL, 5),
+    "draft_of_another_prefix": (put(DraftOfAnotherPrefix), DUAL, 0),
+    "certain_beyond_the_limit": (certain_beyond_the_limit, DUAL, 5),
+    "noise_of_the_race_federated": (noise_of_the_race, "federated-3-lottery", 0),
+    "number_used_twice_federated": (number_used_twice, "federated-3-lottery", 0),
+}
+"""By name: the mutant, the roles, and a witness."""
+SEEDS = range(150)
+
+
+def finds(name: str, seed: int) -> str | None:
+    """How a run with the mutant fails; None: it does not. What it must answer is computed without it."""
+    mutant, roles, _ = MUTANTS[name]
+    if roles == DUAL:
+        expected(seed, roles)
+    with pytest.MonkeyPatch.context() as patch:
+        mutant(patch)
+        try:
+            play(seed, roles=roles)
+        except FuzzFailure as error:
+            return str(error)
+    return None
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_the_comparison_finds(name: str) -> None:
+    """By the witness alone, which finds nothing without the mutant."""
+    *_, witness = MUTANTS[name]
+    play(witness, roles=MUTANTS[name][1])
+    assert finds(name, witness)
+
+
+@pytest.mark.nightly("every seed of every mutant; `make test` plays the witnesses")
+@pytest.mark.parametrize("name", MUTANTS)
+def test_the_witness_is_among_the_seeds_that_find(name: str) -> None:
+    assert MUTANTS[name][2] in {seed for seed in SEEDS if finds(name, seed)}
