@@ -33,6 +33,8 @@ LOOK: dict[str, dict[str, Any]] = {
     "Tandem/device/algorithm1": {"color": "#009e73", "marker": "o", "linestyle": "--", "mfc": "white"},
     "Tandem/cloud/algorithm1": {"color": "#e69f00", "marker": "o", "linestyle": "--", "mfc": "white"},
     "Tandem/greedy/algorithm1": {"color": "#8856a7", "marker": "*", "linestyle": "--", "mfc": "white"},
+    "Tandem/mirror/lottery": {"color": "#d55e00", "marker": "D", "linestyle": ":", "mfc": "white"},
+    "Tandem/device/lottery": {"color": "#009e73", "marker": "D", "linestyle": ":", "mfc": "white"},
     # modes speculative and federated
     "device": {"color": "#0072b2", "marker": "s", "linestyle": "--"},
     "asked": {"color": "#000000", "marker": "X", "linestyle": ":"},

@@ -36,7 +36,7 @@ class System:
     @property
     def is_seed_deterministic(self) -> bool:
         """Whether its tokens must be those of the synchronous run: drafts are coupled."""
-        return self.kind in ("together", "proposals") and self.options["draft_rule"] == "coupled"
+        return self.kind in ("together", "proposals") and self.options["draft_rule"] in ("coupled", "lottery")
 
     @property
     def is_speculative(self) -> bool:
@@ -50,8 +50,8 @@ class System:
 
     @property
     def is_stochastic_only(self) -> bool:
-        """Whether temperature 0 says nothing new of it: Algorithm 1 and the rejection rule draw only above."""
-        return self.options.get("draft_rule") in ("algorithm1", "rejection")
+        """Whether temperature 0 says nothing new of it: only above do Algorithm 1, rejection and the lottery draw."""
+        return self.options.get("draft_rule") in ("algorithm1", "rejection", "lottery")
 
 
 def _together(placement: str, draft_rule: str = "coupled", *, max_window: int = 16) -> dict[str, Any]:
@@ -135,6 +135,8 @@ DUAL: tuple[System, ...] = (
     _tandem(
         "greedy", "Tandem/greedy with independent drafts: the paper's own system", "DRAGON", "algorithm1"
     ),
+    _tandem("mirror", "Tandem/mirror where a token is the draft of one side", "", "lottery"),
+    _tandem("device", "Tandem/device where a token is the draft of one side", "", "lottery"),
 )
 """DRAGON 7.2's systems and Tandem's own, in the order of tables and legends."""
 
