@@ -126,7 +126,7 @@ class Attacker:
         """As `_fit_vote`."""
         assert transcript.spec is not None
         likelihood = imagined[:, :, draft.token]
-        if transcript.spec.decoding.draft_rule == "coupled":
+        if transcript.spec.rules.drawing_rule == "coupled":
             is_greedy = transcript.spec.sampling.temperature == 0
             clocks = (
                 1.0 if is_greedy else noise(transcript.spec.seed, draft.step, np.arange(imagined.shape[2]))

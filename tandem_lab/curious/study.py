@@ -50,7 +50,13 @@ class Case:
 def _dual(placement: str, codec: str, temperature: float = 1.0) -> Case:
     what = "race lists" if codec == "auto" else codec
     name = f"dual, {placement}, {what}" + (", temperature 0" if temperature == 0 else "")
-    return Case(name, {"placement": placement, "temperature": temperature}, codec)
+    options = {"placement": placement, "temperature": temperature, "draft_rule": "coupled"}
+    return Case(name, options, codec)
+
+
+def _lottery(placement: str) -> Case:
+    options = {"placement": placement, "temperature": 1.0, "draft_rule": "lottery"}
+    return Case(f"dual, {placement}, lottery", options)
 
 
 def _algorithm1(placement: str, codec: str) -> Case:
@@ -81,6 +87,7 @@ ADDRESSES = {
 CASES: tuple[Case, ...] = (
     *(_dual(placement, "auto", 0.0) for placement in ("mirror", "device")),
     *(_dual(placement, "auto") for placement in ("mirror", "device", "cloud", "greedy")),
+    *map(_lottery, ("mirror", "device")),
     *(_dual("mirror", codec) for codec in ("top_p", "top_k", "lattice")),
     _algorithm1("cloud", "top_p"),
     *(_speculative(has_notes, "coupled", "auto") for has_notes in (True, False)),
