@@ -3,8 +3,9 @@
 Modes dual, speculative and federated, with two parties or two and four owners, each in one process and as Ray actors,
 the first two also as a device that has joined a served cloud by a link, and dual once more in the simulator over a
 virtual link of 100 ms. The parties may have different engines (`--engines llama torch`). Question, seed, temperature,
-placement, pacing, length policy and longest proposal are drawn at random. What an answer must be is computed from the
-same models and documents by `tandem.modes.reference`, which knows nothing of drafts, proposals or a link.
+draft rule, placement, pacing, length policy and longest proposal are drawn at random. What an answer must be is
+computed from the same models and documents by `tandem.modes.reference`, which knows nothing of drafts, proposals or a
+link.
 
 Prediction: 0 wrong tokens, whatever is drawn. How many answers another seed would have changed is counted, too: what is
 certain of itself would be right without any protocol.
@@ -113,6 +114,7 @@ def compare(
             "question": draw.choice(questions),
             "seed": draw.randrange(2**31),
             "temperature": draw.choice(TEMPERATURES),
+            "draft_rule": draw.choice(("auto", "auto", "coupled")),
             "max_new_tokens": num_tokens,
         }
         for _ in range(count)

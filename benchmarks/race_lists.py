@@ -1,4 +1,4 @@
-"""What do race lists cost and save as votes of dual mode, beside nuclei of mass 0.8, and do they change an answer?
+"""What do race lists and draws cost as votes of dual mode, beside nuclei of mass 0.8, and do they change an answer?
 
 - answers: bundled questions at temperatures 0 and 1, both parties in one process, placement `mirror` over a virtual
   link of 100 ms round trip. Every answer with race lists is compared with the draft-free loop on the distributions
@@ -7,7 +7,8 @@
   winners compared with the race of the full mixture.
 
 Predictions: 0 differences; at most 60 bytes per vote, escalations included; at least 98 % of the steps certain at once
-with 8 tokens. Bytes are those of frames, without TCP and IP. `--smoke` 20 s; everything 25 minutes on an idle core.
+with 8 tokens; of draws 10 bytes per vote. Bytes are those of frames, without TCP and IP. `--smoke` 20 s; everything 25
+minutes on an idle core.
 """
 
 from __future__ import annotations
@@ -61,9 +62,12 @@ def answers(num_questions: int) -> dict[str, Any]:
     for name, settings in {
         "top_p": ["codec.name=top_p"],
         **{f"race lists {depth}": [f"codec.parameters={{depth = {depth}}}"] for depth in (4, 8)},
+        "lottery": [],
+        "lottery, half a share": ["weights.max_peer_share=0.5"],
     }.items():
+        rule = "lottery" if name.startswith("lottery") else "coupled"
         config = Config.load(None, settings)
-        for temperature in (0.0, 1.0):
+        for temperature in (0.7, 1.0) if rule == "lottery" else (0.0, 0.7, 1.0):
             sent: Counter[str] = Counter()
             for number in range(num_questions):
                 spec = change_spec(
@@ -71,6 +75,7 @@ def answers(num_questions: int) -> dict[str, Any]:
                     query=texts[number % len(texts)],
                     seed=number,
                     temperature=temperature,
+                    draft_rule=rule,
                     vocab_size=pair.engines[PARTIES[0]].vocab_size,
                 )
                 tokens, counts = answer_counted(pair, config, spec, number)
@@ -88,6 +93,7 @@ def answer_counted(pair: Any, config: Any, spec: Any, seed: int) -> tuple[list[i
     """The tokens of one answer, and what crossed the link."""
     from tandem.codecs import codec_of
     from tandem.messages import LinkFrame, ListRequest, Open, Probe, Sources, Vote, encode
+    from tandem.messages.wire import varint_bytes
     from tandem.topology import PARTIES
     from tandem_lab.quality.local import LocalPair
     from tandem_lab.simulation import virtual
@@ -104,7 +110,9 @@ def answer_counted(pair: Any, config: Any, spec: Any, seed: int) -> tuple[list[i
                 side.opening += num_bytes
             else:
                 side.frames += num_bytes
-            if isinstance(body, Vote):
+            if isinstance(body, Vote) and not body.payloads:  # a draw
+                side.votes[body.digest] = varint_bytes(body.tokens[0]) + 4 * len(body.log_weights)
+            elif isinstance(body, Vote):
                 known, size = side.longest.get(body.digest, -1), vote_depth(body.payloads[0])
                 if not spec.race_depth or size > known:
                     side.votes[body.digest] = len(body.payloads[0]) + (
