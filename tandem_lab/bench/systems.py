@@ -36,7 +36,7 @@ class System:
     @property
     def is_seed_deterministic(self) -> bool:
         """Whether its tokens must be those of the synchronous run: drafts are coupled."""
-        return self.kind in ("together", "proposals") and self.options["draft_rule"] in ("coupled", "lottery")
+        return self.kind in ("together", "proposals") and self.options["draft_rule"] == "coupled"
 
     @property
     def is_speculative(self) -> bool:
