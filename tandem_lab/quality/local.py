@@ -260,7 +260,7 @@ def answer_uncompressed(
             )
         device, cloud = (LocalVoter(spec, party, models[party]) for party in PARTIES)
         by_lottery = spec.rules.draft_rule == LOTTERY
-        return reference.dual(device, cloud, is_complete, seed, by_lottery=by_lottery)
+        return reference.dual(device, cloud, is_complete, seed, spec.max_peer_share, by_lottery)
     finally:
         for model in models.values():
             model.close()
