@@ -177,7 +177,7 @@ class HomeCountsAll(Session):
     """A home that goes on alone waits for the votes of all."""
 
     @property
-    def voters(self) -> tuple[str, ...]:
+    def present(self) -> tuple[str, ...]:
         lost = self.lost
         return tuple(name for name in self.routes.roles.voters if name not in lost)
 
