@@ -90,7 +90,7 @@ class Liveness:
         """Seconds for which it has owed the same."""
         return 0.0 if self._debt is None else self._wait.length_s(now_s)
 
-    def patience_s(self, least_s: float, *, has_others_behind: bool = False) -> float:
+    def stall_limit_s(self, least_s: float, *, has_others_behind: bool = False) -> float:
         """How long it may owe the same: by its own pace so far, from `least_s` to START_FACTOR times that.
 
         has_others_behind: it may itself be waiting for others, who have as long at most.

@@ -413,11 +413,11 @@ class Peer:
         self, margin_s: float, stall_s: float, now_s: float, *, has_others_behind: bool = False
     ) -> Problem | None:
         """Why it counts as lost, if so. margin_s: of silence beyond the limit. stall_s, has_others_behind: of
-        `Liveness.patience_s`."""
+        `Liveness.stall_limit_s`."""
         silence_s, waited_s = self.silence_s(now_s), self.liveness.waited_s(now_s)
         if silence_s > self.loss_limit_s(margin_s):
             return Problem(_SILENT.format(at_start(self.name), silence_s), is_stall=False)
-        if waited_s > self.liveness.patience_s(stall_s, has_others_behind=has_others_behind):
+        if waited_s > self.liveness.stall_limit_s(stall_s, has_others_behind=has_others_behind):
             return Problem(_STALLED.format(at_start(self.name), waited_s), is_stall=True)
         return None
 

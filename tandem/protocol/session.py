@@ -63,7 +63,7 @@ ABANDONED_S = 60.0
 Also the longest that a finished authority waits for a peer that is alive but does not finish."""
 PROGRESS = (Vote, Verdict)
 """What an answer is made of, and what brings a peer back that was heard and sent nothing of it."""
-PATIENCE_S = 0.5
+PROPOSAL_WAIT_S = 0.5
 """A voter without a proposal votes on the committed prefix after this long: no drafter can stop the answer."""
 FIRST_REMINDER_S, MAX_REMINDER_S = 1.0, 8.0
 """How long an actor of this party may owe the same before it gets the session again."""
@@ -354,7 +354,7 @@ class Session:
         """Ask for a vote without a proposal, at once where nobody proposes. waited_s: since the last commit."""
         digest = self.prefix.digest
         may_vote = self.routes.follows_proposals and self.end.reason is None and self.log.is_known
-        is_due = may_vote and (waited_s > PATIENCE_S or self.decides_alone)
+        is_due = may_vote and (waited_s > PROPOSAL_WAIT_S or self.decides_alone)
         if not is_due or digest in self.ballots.own or self._asked == digest:
             return []
         self._asked = digest

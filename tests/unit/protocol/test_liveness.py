@@ -59,18 +59,18 @@ def test_frames_of_any_kind_end_silence_and_no_debt() -> None:
     assert peer.waited_s(10.0) == pytest.approx(10.0)
 
 
-def test_patience_follows_the_peer_s_own_pace_within_limits() -> None:
+def test_the_limit_of_a_stall_follows_the_peer_s_own_pace_within_limits() -> None:
     """Four times the least before the first vote, then the least, then twice the longest wait up to four times it."""
     peer, now_s = Liveness(0.0), 0.0
-    assert peer.patience_s(15.0) == START_FACTOR * 15.0
+    assert peer.stall_limit_s(15.0) == START_FACTOR * 15.0
     peer.has_given = True
-    assert peer.patience_s(15.0) == 15.0
-    for slowest_s, patience_s in ((5.0, 15.0), (10.0, 20.0), (100.0, 60.0), (1.0, 60.0)):
+    assert peer.stall_limit_s(15.0) == 15.0
+    for slowest_s, stall_limit_s in ((5.0, 15.0), (10.0, 20.0), (100.0, 60.0), (1.0, 60.0)):
         awake(peer, "vote", now_s, now_s + slowest_s)
         now_s += slowest_s + LONGEST_TICK_S
         peer.tick(None, now_s)
-        assert peer.patience_s(15.0) == pytest.approx(patience_s, abs=0.5)
-    assert peer.patience_s(1.0) == START_FACTOR
+        assert peer.stall_limit_s(15.0) == pytest.approx(stall_limit_s, abs=0.5)
+    assert peer.stall_limit_s(1.0) == START_FACTOR
 
 
 def test_what_was_never_given_is_no_pace() -> None:
@@ -81,7 +81,7 @@ def test_what_was_never_given_is_no_pace() -> None:
     peer.lose(is_stall=True)
     peer.take_back()
     awake(peer, "vote", 15.1, 20.0)
-    assert peer.patience_s(15.0) == 15.0
+    assert peer.stall_limit_s(15.0) == 15.0
 
 
 def test_a_silent_peer_returns_by_any_frame_and_a_stalled_one_by_progress_for_a_while() -> None:

@@ -150,7 +150,7 @@ def live(request: pytest.FixtureRequest) -> Iterator[Live]:
 
     classes: Any = {"draft_queue": listening_queue("device", listen)}
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(session, "PATIENCE_S", 1e9)
+        patched.setattr(session, "PROPOSAL_WAIT_S", 1e9)
         with Tandem.launch(config, runtime="inline", actor_classes=classes) as rag:
             yield Live(rag, request.param, proposals, Loop(config))
 
