@@ -73,7 +73,7 @@ class TokenEvent:
     device_epoch: int = 0  # of the drafts
     cloud_epoch: int = 0
     rtt_s: float = nan  # last measured
-    is_alone: bool = False  # decided without the peer
+    is_alone: bool = False  # decided without the peer, which is lost, or late (`decoding.patience_s`)
     shares: dict[str, float] = field(
         default_factory=dict, hash=False
     )  # how much each party's vote counted, of sum 1; empty: it was decided elsewhere
@@ -191,6 +191,7 @@ class SessionStatistics:
     num_list_requests: int = 0  # longer lists that were asked for: each costs a round trip
     num_refused_frames: int = 0  # whose sender may not send such a thing, by its role
     num_resumed: int = 0  # tokens that an earlier run of the query had committed
+    num_late_votes: int = 0  # steps decided without the cloud's vote, later than `decoding.patience_s`
     degraded_from: int | None = None  # first step decided without the peer, although it takes part
     rtt_s: float = nan  # last measured
     bytes_per_s: float = nan  # of the link towards the cloud; inf: too much to measure

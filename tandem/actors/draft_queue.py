@@ -43,8 +43,6 @@ from tandem.transport.port import LinkCounters, add_counters
 
 _log = logging.getLogger("tandem")
 
-TICK_S = 0.05
-"""Between two ticks while a session is open."""
 RENEW_S = 2.0
 """Between two renewals of the connection to a silent peer: what is new has frames to deliver over a slow link."""
 REQUIRED_ACTORS: tuple[ActorKind, ...] = ("decoder", "aggregator")
@@ -305,7 +303,7 @@ class DraftQueueActor(SiteActor):
         """Run the timers and reconnect to a silent peer; ends soon after the last session."""
         try:
             while self.table.needs_ticks:
-                await asyncio.sleep(TICK_S)
+                await asyncio.sleep(self.table.tick_s)
                 now_s = time.monotonic()
                 self.dispatch(self.table.tick(now_s))
                 if self.table.has_silent_peer(now_s):

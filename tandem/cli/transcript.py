@@ -177,6 +177,9 @@ class Transcript:
         yield "verdicts", self._verdicts()
         if statistics.degraded_from is not None:
             yield "degraded", self._degraded(statistics.degraded_from)
+        if statistics.num_late_votes:
+            share = f"{statistics.num_late_votes} of {count} tokens"
+            yield "patience", f"{share} without the cloud's vote, later than {self.decoding.patience_s:g} s"
         yield "seed", str(self.seed)
 
     def _degraded(self, step: int) -> str:

@@ -26,8 +26,9 @@ from pydantic_core.core_schema import no_info_after_validator_function
 
 from tandem.errors import ConfigError, nearest
 
-STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
-"""A value must have its type ("1" is no number), be finite, and belong to a field that exists."""
+STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, ser_json_inf_nan="constants")
+"""A value must have its type ("1" is no number), be finite unless its field says otherwise, and belong to a field that
+exists."""
 
 
 def _texts(value: Any) -> Any:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import fields, replace
+from math import inf
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypedDict
 
@@ -115,6 +116,12 @@ class DecodingConfig(Settings):
         default="cloud_goes_on",
         description="speculative, federated: one proposal at a time, many, or many while the cloud continues alone",
     )
+    patience_s: float = Field(
+        default=inf,
+        allow_inf_nan=True,
+        description="dual: how long a step waits for the cloud's vote, in seconds, before the device decides it alone; "
+        "inf: without limit",
+    )
     home: str = Field(
         default="",
         description="federated: the worker at which the question is asked and the answer streams; empty: the server",
@@ -133,13 +140,30 @@ class DecodingConfig(Settings):
                 'The placement "mirror" needs drafts with shared noise, but decoding.draft_rule is "algorithm1"; set '
                 'it to "auto", or the placement to "device" or "cloud".'
             )
+        if not self.patience_s > 0:
+            raise ConfigError(
+                f"The setting decoding.patience_s must be a number of seconds above 0 (got {self.patience_s:g}); to "
+                'answer without the cloud, ask with only="device".',
+                option="patience_s",
+            )
+        if self.patience_s < inf and (self.mode != "dual" or self.placement not in ("device", "mirror")):
+            raise ConfigError(
+                f"With decoding.patience_s (got {self.patience_s:g}) the device decides every step, but decoding.mode "
+                f'is "{self.mode}" and decoding.placement "{self.placement}"; set them to "dual" and "device".',
+                option="patience_s",
+            )
         return self
+
+    @property
+    def effective_placement(self) -> str:
+        """The placement, but the device's with limited patience: what one decides alone, both cannot (`mirror`)."""
+        return "device" if self.patience_s < inf else self.placement
 
 
 def placement_of(decoding: DecodingConfig) -> str:
     """The decider, for display: the cloud in mode speculative, the server in mode federated."""
     if decoding.mode == "dual":
-        return decoding.placement
+        return decoding.effective_placement
     return SERVER if decoding.mode == "federated" else "cloud"
 
 
@@ -154,6 +178,7 @@ class DecodingOptions(TypedDict, total=False):
     length_policy: LengthPolicyName | None
     uplink_budget_bits: int | None
     pacing: Pacing | None
+    patience_s: float | None
     home: str | None
 
 

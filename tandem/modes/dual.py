@@ -42,11 +42,12 @@ class Dual(Mode):
 
     def __init__(self, spec: Query) -> None:
         super().__init__(spec)
-        self.all_decide = spec.decoding.placement == "mirror"
+        self.all_decide = spec.decoding.effective_placement == "mirror"
 
     def assign_roles(self, spec: Query) -> Roles:
         """A placement that is not a party's name lets both decide, in turns or each alone."""
-        fixed = spec.decoding.placement if spec.decoding.placement in PARTIES else None
+        placement = spec.decoding.effective_placement
+        fixed = placement if placement in PARTIES else None
         return Roles(
             topology=PAIR,
             roles=tuple(
@@ -62,7 +63,7 @@ class Dual(Mode):
     @property
     def title(self) -> str:
         """The mode with its placement, by which one of them may not decide."""
-        return f"mode {self.name} with placement {self.spec.decoding.placement}"
+        return f"mode {self.name} with placement {self.spec.decoding.effective_placement}"
 
     # ---- deciding ----------------------------------------------------------------------------------------------
 

@@ -161,8 +161,8 @@ def answer_with_losses(
 ) -> list[int]:
     """Only some voters are there at each step; the others' weight is shared out, and without any the drafter continues.
 
-    present: the voters that are there at a step, by their number. Who is lost changes what an answer is, so it is
-    decided at a stated step and logged: with that log the answer is again a function.
+    present: the voters that are there at a step, by their number. Who is lost, or late where patience is limited,
+    changes what an answer is, so it is decided at a stated step and logged: given that log the answer is a function.
     """
     tokens: list[int] = []
     while not is_complete(tokens):

@@ -64,6 +64,7 @@ class BallotBox:
         self._follows_proposal = rules.follows_proposals
         is_drawn, voters = rules.votes_are_tokens, rules.roles.voters
         self._drawers = set(self._drafters).intersection(voters) if is_drawn else set()  # drafts are votes
+        self._late_on = b""  # the last prefix on which the peers' votes were waited for too long
 
     @property
     def own(self) -> Mapping[bytes, Entry]:
@@ -177,6 +178,21 @@ class BallotBox:
             if token is None:
                 return
             digest = extend_digest(digest, token)
+
+    def limit_wait(self, digest: bytes, opened_s: float, committed_s: float, now_s: float) -> None:
+        """Wait no longer for what peers owe to the next step, a vote or a longer list, if `decoding.patience_s` has
+        passed since the step before was committed and the own vote was there.
+
+        The bound is plain, while CONCORD (Hu et al., arXiv 2606.15179) asks at each step whether waiting has paid.
+        """
+        own = self.own.get(digest)
+        since_s = committed_s if own is None else max(committed_s, opened_s + own.arrived_s)
+        if now_s - since_s >= self._rules.spec.decoding.patience_s:
+            self._late_on = digest
+
+    def is_late(self, digest: bytes) -> bool:
+        """Whether the votes of peers on this prefix come too late to count, even before it is decided."""
+        return digest == self._late_on
 
     def is_pending(self, result: VerifyResult) -> bool:
         """Whether a result answers the ballot at the aggregator, of the same voters."""

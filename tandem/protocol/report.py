@@ -217,6 +217,7 @@ class Reporter:
         drafts: Sequence[Entry | None],
         epochs: Sequence[int],
         is_degraded: bool,
+        is_late: bool,
         is_last: bool,
         shares: Mapping[str, float],
         committed_s: float,
@@ -225,9 +226,9 @@ class Reporter:
         """The token at this position of a verdict is committed: for the client, and for the profiler.
 
         acceptance: expected, of each drafter; nan: decided without the peer, or not known. drafts, epochs: of each
-        drafter, as the step was decided; None: not seen here. is_degraded: a peer is lost. shares: how much each vote
-        counted; empty: it was decided elsewhere. committed_s: since the query was opened. last_voter: whose vote came
-        last, of several.
+        drafter, as the step was decided; None: not seen here. is_degraded: a peer is lost. is_late: its vote was
+        waited for no longer, which counts where none is lost. shares: how much each vote counted; empty: it was decided
+        elsewhere. committed_s: since the query was opened. last_voter: whose vote came last, of several.
         """
         step, token, accepted = (
             verdict.step + position,
@@ -235,7 +236,9 @@ class Reporter:
             verdict.accepted_at(position),
         )
         is_degraded = is_degraded or bool(self.lost_elsewhere)
+        is_late = is_late and not is_degraded
         self._count_commit(step, accepted, acceptance, is_degraded, committed_s)
+        self.count("num_late_votes", int(is_late))
         decode_s = tuple(nan if draft is None else draft.decode_us / 1e6 for draft in drafts)
         arrived_s = tuple(nan if draft is None else draft.arrived_s for draft in drafts)
         device_accepted, cloud_accepted = self._as_pair(accepted, False)
@@ -260,7 +263,7 @@ class Reporter:
             device_epoch=device_epoch,
             cloud_epoch=cloud_epoch,
             rtt_s=self._last_rtt_s,
-            is_alone=is_degraded or len(self._spec.parties) == 1,
+            is_alone=is_degraded or is_late or len(self._spec.parties) == 1,
             shares=dict(shares),
             last_voter=last_voter,
         ).with_tail(verdict.tail_at(position))

@@ -183,9 +183,10 @@ class Session:
 
     @property
     def present(self) -> tuple[str, ...]:
-        """The voters that are not lost; without any, this party continues alone."""
+        """The voters that are not lost; without any, or if they are late, this party continues alone."""
         lost, voters = self.lost, self.routes.roles.voters
-        return (self.party,) if self.decides_alone else tuple(name for name in voters if name not in lost)
+        is_alone = self.decides_alone or self.ballots.is_late(self.prefix.digest)
+        return (self.party,) if is_alone else tuple(name for name in voters if name not in lost)
 
     @property
     def statistics(self) -> SessionStatistics:
@@ -268,6 +269,8 @@ class Session:
         if self._is_abandoned(now_s):
             return self._free()
         sends = self.lead_on(now_s - self.log.committed_s)
+        if self.decides_here and any(map(self._owed_by, self.peers.values())):
+            self.ballots.limit_wait(self.prefix.digest, self.log.opened_s, self.log.committed_s, now_s)
         for peer in self.peers.values():
             if not peer.is_finished:
                 sends += peer.due(self.prefix, now_s, self._unacknowledged(peer))
@@ -488,6 +491,7 @@ class Session:
             drafts=drafts,
             epochs=epochs,
             is_degraded=bool(self.lost),
+            is_late=self.ballots.is_late(digest),
             is_last=self.end.reason is not None,
             shares=shares,
             committed_s=now_s - self.log.opened_s,
@@ -696,9 +700,8 @@ class Session:
 
     def turn_away(self, peer: Peer, body: LinkBody, now_s: float) -> list[Send]:
         """An authority is back after the home has gone on without it."""
-        return (
-            [] if is_last_word(body) else [self._send(peer.name, self.end.last_word(peer, self.party), now_s)]
-        )
+        word = self.end.last_word(peer, self.party)
+        return [] if is_last_word(body) else [self._send(peer.name, word, now_s)]
 
     def make_final_frames(self, now_s: float) -> dict[str, LinkFrame]:
         """The frames by which a driver answers each peer for this session once it is freed."""
@@ -749,11 +752,8 @@ class Session:
         if self.party in voters and ballots.payload_of(self.party, digest) is None:
             return None  # the own vote is missing, too
         held = ballots.payload_of(peer.name, digest) or b""
-        if not self.decides_here:
-            is_owed = peer.name == self.log.decider
-        else:
-            is_short = not held or self.race_votes.awaits_more(peer.name, peer.view, digest, held)
-            is_owed = peer.name in voters and is_short
+        is_short = not held or self.race_votes.awaits_more(peer.name, peer.view, digest, held)
+        is_owed = is_short and peer.name in voters if self.decides_here else peer.name == self.log.decider
         return (self.log.view, digest, len(held)) if is_owed else None
 
     def _check_peers(self, now_s: float) -> list[Send]:

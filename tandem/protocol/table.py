@@ -47,6 +47,8 @@ MAX_EARLY_BYTES = MAX_FRAME_BYTES
 """Of all these frames together; what is dropped comes again."""
 MEASURE_AGAIN_S = 60.0
 """Time between queries that probe the link; the profiler remembers in between."""
+TICK_S, MIN_TICK_S = 0.05, 0.005
+"""Between two ticks while a session is open, at most and at least; a wait ends a tick late at most."""
 MAX_CLOSED_SESSIONS = 256
 """Ended sessions that still answer their peer."""
 
@@ -207,6 +209,13 @@ class CoordinatorTable:
     def needs_ticks(self) -> bool:
         """Whether there are timers to run."""
         return bool(self.sessions) or len(self._farewells) > 0
+
+    @property
+    def tick_s(self) -> float:
+        """Between two ticks: less than TICK_S where a query asked here has little patience (`decoding.patience_s`)."""
+        asked_here = (each.spec for each in self.sessions.values() if each.routes.is_home)
+        patience_s = min((spec.decoding.patience_s for spec in asked_here), default=inf)
+        return max(MIN_TICK_S, min(TICK_S, patience_s / 4))
 
     def tick(self, now_s: float) -> list[Send]:
         """Timers of all sessions, and of those that have just ended."""

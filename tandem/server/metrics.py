@@ -53,6 +53,9 @@ class Metrics:
         self.queries_degraded = count(
             "queries_degraded", "Answers of which a part was decided without a peer"
         )
+        self.late_votes = count(
+            "late_votes", "Tokens decided without the vote of the cloud, which came too late"
+        )
         self.tokens = count("tokens", "Committed tokens")
         self.drafts_accepted = count("drafts_accepted", "Tokens that equal the draft of a party", "party")
         self.rollbacks = count("rollbacks", "Tokens that differ from the draft of a party", "party")
@@ -98,6 +101,7 @@ class QueryObserver:
                 self._metrics.peer_losses.labels(event.party).inc()
             case DoneEvent():
                 self._reason = event.reason
+                self._metrics.late_votes.inc(event.statistics.num_late_votes)
                 if event.statistics.degraded_from is not None:
                     self._metrics.queries_degraded.inc()
         self._end_wait(now_s)

@@ -13,6 +13,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import islice
+from math import inf
 
 from tandem.aggregation.rules import LOTTERY
 from tandem.topology import Party
@@ -86,7 +87,7 @@ def expected(seed: int, roles: str = "dual") -> tuple[int, ...]:
     scenario = scenario_of(seed, roles)
     if has_oracle(scenario.spec):
         return tuple(expected_answer(scenario))
-    spec = change_spec(scenario.spec, max_window=1, placement="device", on_peer_loss="wait")
+    spec = change_spec(scenario.spec, max_window=1, placement="device", on_peer_loss="wait", patience_s=inf)
     models = scenario.make_models(is_rounding=False)
     run = VirtualRun(spec, models, CODEC, finished=scenario.check_stop, seed=seed)
     return tuple(run.run(LIMIT_S).tokens[Party.DEVICE])
@@ -128,6 +129,7 @@ def _report(run: WatchedRun) -> Report:
     counts["queries with race lists"] += run.spec.rules.has_race_lists
     counts["longer lists"] += statistics.num_list_requests
     counts["frames resent"] += statistics.num_resent_frames
+    counts["late votes"] += statistics.num_late_votes
     counts["degraded answers"] += statistics.degraded_from is not None
     return Report(num_runs=1, num_tokens=len(run.committed), counts=counts)
 

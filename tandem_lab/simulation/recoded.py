@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import inf
 from typing import Any
 
 from tandem.aggregation.document_weights import Weights
@@ -37,7 +38,7 @@ def simulate_codec(codec: Codec, seed: int, link: Link | None = None, **settings
         draft_rule="coupled",
         on_peer_loss="wait",
         vocab_size=VOCAB,
-        **{"race_depth": 0, **settings},
+        **{"race_depth": 0, "patience_s": inf, **settings},
     )
     models: dict[Party, SiteModel] = {party: RecodedWorld(seed, party, codec) for party in PARTIES}
     return VirtualRun(spec, models, codec, finished=stop_rule(16, 12), link=link or Link(), seed=seed).run()

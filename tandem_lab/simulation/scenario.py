@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import pairwise
@@ -34,6 +34,8 @@ MIN_TOKENS = 16
 """Committed tokens of any run in mode dual, at least."""
 NUM_TOKENS = 24
 """Of an answer in the other modes, at most."""
+PATIENCE = 0.4
+"""Share of the dual queries that the device or both parties decide whose steps wait for a limited time."""
 RACE_LISTS = 0.4
 """Share of the dual queries with coupled drafts whose votes are race lists."""
 FIRST_FRAMES = 14
@@ -201,13 +203,13 @@ def plan_link(rng: random.Random) -> Link:
 def make_scenario(seed: int) -> Scenario:
     """A dual query whose every dial is drawn from the seed, and at least one fault for it."""
     rng = random.Random(number("fuzz", seed))
-    spec = vary_layouts(_with_race_lists(_make_dual_spec(rng, seed), seed), seed)
+    spec = _with_patience(vary_layouts(_with_race_lists(_make_dual_spec(rng, seed), seed), seed), seed)
     link = plan_link(rng)
     is_mirror = spec.decoding.placement == "mirror"
     steps = [rng.randrange(MIN_TOKENS) for _ in range(rng.choice([0, 1, 3, 6]))] if is_mirror else []
     most = rng.choice([0, 1, 2, 4])
     faults = tuple(_plan_dual_fault(rng, spec.sampling.max_new_tokens) for _ in range(rng.randint(0, most)))
-    return Scenario(
+    scenario = Scenario(
         seed=seed,
         spec=spec,
         link=link,
@@ -220,6 +222,7 @@ def make_scenario(seed: int) -> Scenario:
         hop_jitter_s=rng.choice([0.0, 0.02, 0.1]),
         hop_loss=random.Random(number("hop loss", seed)).choice([0.0, 0.0, 0.02]),
     )
+    return scenario if spec.rules.all_decide else replace(scenario, slips={})
 
 
 def _make_dual_spec(rng: random.Random, seed: int) -> SessionSpec:
@@ -253,6 +256,14 @@ def _with_race_lists(spec: SessionSpec, seed: int) -> SessionSpec:
     if spec.decoding.draft_rule != "coupled" or rng.random() >= RACE_LISTS:
         return spec
     return replace(spec, race_depth=rng.choice([1, 2, 3]), vocab_size=VOCAB)
+
+
+def _with_patience(spec: SessionSpec, seed: int) -> SessionSpec:
+    """A share of the queries that the device may decide alone waits for a limited time at each step."""
+    rng = random.Random(number("patience", seed))
+    if spec.decoding.placement not in ("device", "mirror") or rng.random() >= PATIENCE:
+        return spec
+    return change_spec(spec, patience_s=rng.choice([0.001, 0.05, 0.2, 1.0]))
 
 
 def _plan_dual_fault(rng: random.Random, last_step: int) -> Fault:
@@ -438,10 +449,13 @@ def _voter(spec: SessionSpec, party: str, first_end: int) -> WorldVoter:
     return WorldVoter(spec, party, first_end)
 
 
-def expected_answer(scenario: Scenario, events: Sequence[PeerEvent] = ()) -> list[int]:
+def expected_answer(
+    scenario: Scenario, events: Sequence[PeerEvent] = (), alone: Collection[int] = ()
+) -> list[int]:
     """The draft-free loop of a query with coupled drafts, by lottery, or at temperature 0.
 
-    events: who was lost and came back, as the home logged it; for modes whose drafter has no vote.
+    events: who was lost and came back, as the home logged it; for modes whose drafter has no vote. alone: in mode dual
+    the steps that the device decided alone, as it logged them.
     """
     spec, by_lottery = scenario.spec, scenario.spec.rules.draft_rule == LOTTERY
     names, server = spec.roles.voters, spec.roles.topology.authority
@@ -464,7 +478,19 @@ def expected_answer(scenario: Scenario, events: Sequence[PeerEvent] = ()) -> lis
     if scenario.is_dual:
         if len(voters) == 1:
             return reference.solo(voters[0], is_complete, seed)
-        return reference.dual(voters[0], voters[1], is_complete, seed, spec.max_peer_share, by_lottery)
+        most, device, both = [1.0, spec.max_peer_share], [0], [0, 1]
+        if not alone:
+            return reference.dual(voters[0], voters[1], is_complete, seed, spec.max_peer_share, by_lottery)
+        return reference.answer_with_losses(
+            voters,
+            None,
+            drafter,
+            lambda step: device if step in alone else both,
+            is_complete,
+            seed,
+            most,
+            by_lottery,
+        )
     weights = None if spec.roles.weighs_by_documents else spec.weights or (1.0,)
     most = [1.0 if name == spec.home else spec.max_peer_share for name in names]
     if events:

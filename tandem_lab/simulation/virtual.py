@@ -28,13 +28,12 @@ from tandem.protocol.decoding import DecodingTable, Forward, Job, Prefill, compu
 from tandem.protocol.estimating import ProfilingTable, SchedulingTable
 from tandem.protocol.outbox import ROLES, ActorKind, Send
 from tandem.protocol.session import Session, StopCheck
-from tandem.protocol.table import CoordinatorTable
+from tandem.protocol.table import TICK_S, CoordinatorTable
 from tandem.topology import as_party
 from tandem_lab.baselines.random_placement import RandomAggregatingTable
 from tandem_lab.simulation.link import Link, Wire
 from tandem_lab.simulation.world import Prefilled
 
-TICK_S = 0.05
 TABLES: dict[ActorKind, str] = {
     "draft_queue": "queue",
     **{role: role for role in ROLES if role not in ("draft_queue", "retriever")},
@@ -201,7 +200,7 @@ class VirtualRun:
     def _tick(self, party: str) -> None:
         if "draft_queue" not in self.parties[party].down:
             self.deliver(party, self.tick(party))
-        self.at(self.now_s + TICK_S, partial(self._tick, party), party)
+        self.at(self.now_s + self.parties[party].queue.tick_s, partial(self._tick, party), party)
 
     def tick(self, party: str) -> list[Send]:
         """What the timers of a coordinator send now."""

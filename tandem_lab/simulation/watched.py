@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Sequence, Sized
 from dataclasses import dataclass, field, replace
 from functools import partial
+from math import inf
 from typing import Any
 
 from tandem.events import (
@@ -406,22 +407,33 @@ class WatchedRun(VirtualRun):
             raise InvariantError("the user saw other tokens than the home committed")
         if refused := [party for party, site in self.parties.items() if site.queue.num_refused_frames]:
             raise InvariantError(f"{refused[0]} refused a frame of an honest peer")
-        degraded = [event.step for event in self.tokens if event.is_alone and self.spec.only is None]
+        alone = [event.step for event in self.tokens if event.is_alone and self.spec.only is None]
+        degraded = [step for step in alone if self._is_anybody_lost(step)]
         if done.statistics.degraded_from != (degraded[0] if degraded else None):
             raise InvariantError("the answer is not marked degraded from the right step")
+        num_late = len(alone) - len(degraded)
+        if done.statistics.num_late_votes != num_late or (num_late and self.spec.decoding.patience_s == inf):
+            raise InvariantError(
+                f"{num_late} steps are marked as decided alone, though nobody was lost or late"
+            )
         self._check_counters(done)
         self._check_answer(done, expected)
 
+    def _is_anybody_lost(self, step: int) -> bool:
+        lost = {event.party: event.is_alone for event in self.peer_events if event.step <= step}
+        return any(lost.values())
+
     def _check_answer(self, done: DoneEvent, expected: Sequence[int] | None) -> None:
         together = len(self.committed) if done.reason == "cancelled" else None
-        if self.scenario.is_dual:  # what a party adds alone depends on what of the other's had arrived
-            if self._is_answer_open():
-                return
-            together = done.statistics.degraded_from
+        alone = [event.step for event in self.tokens if event.is_alone] if self.scenario.is_dual else []
+        if self.scenario.is_dual and self._is_answer_open():
+            return
+        if has_oracle(self.spec) and (alone or expected is None):
+            expected = expected_answer(self.scenario, self.peer_events, alone)
+        elif alone:  # what a party adds alone depends on what of the other's had arrived
+            together = alone[0]
         if expected is None:
-            if not has_oracle(self.spec):
-                return
-            expected = expected_answer(self.scenario, self.peer_events)
+            return
         if self.committed[:together] != list(expected[:together]):
             step = common_length(self.committed, expected)
             raise InvariantError(f"the answer differs from the draft-free one at step {step}")

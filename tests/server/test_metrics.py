@@ -108,7 +108,8 @@ def test_waits_losses_and_clients_that_leave_are_counted() -> None:
     query.on_event(WaitEvent(num_ahead=1))
     query.on_event(PeerEvent(step=0, is_alone=True, party="cloud"))
     query.on_event(committed(0, text="x", cloud_accepted=False, rtt_s=0.25))
-    query.on_event(DoneEvent(reason="length", statistics=SessionStatistics(num_tokens=1, degraded_from=0)))
+    statistics = SessionStatistics(num_tokens=9, num_late_votes=3, degraded_from=0)
+    query.on_event(DoneEvent(reason="length", statistics=statistics))
     query.on_end()
     other.on_end()
     counted = read(metrics.render({"actors": []}, {"cloud": False}).decode())
@@ -116,6 +117,7 @@ def test_waits_losses_and_clients_that_leave_are_counted() -> None:
     assert counted["tandem_queue_wait_seconds_count{}"] == 1
     assert counted['tandem_peer_losses_total{"party": "cloud"}'] == 1
     assert counted["tandem_queries_degraded_total{}"] == 1
+    assert counted["tandem_late_votes_total{}"] == 3
     assert counted['tandem_queries_total{"reason": "length"}'] == 1
     assert counted['tandem_queries_total{"reason": "abandoned"}'] == 1
     assert counted["tandem_queries_open{}"] == 0

@@ -132,6 +132,8 @@ def test_typed_events_of_a_query_that_cannot_be_answered_are_an_error(http: http
         ({"only": "cloud", "device_filter": {"source": "a"}}, "device_filter"),
         ({"mode": "speculative", "draft_rule": "algorithm1"}, "mode"),
         ({"preset": "x"}, "preset"),
+        ({"patience_s": 0}, "patience_s"),
+        ({"patience_s": 0.5, "placement": "cloud"}, "patience_s"),
     ],
 )
 def test_wrong_options_of_typed_events(

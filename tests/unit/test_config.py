@@ -225,6 +225,18 @@ WRONG = [
         "decoding.uplink_budget_bits=5e3",
         RANGE.format("decoding.uplink_budget_bits", "a whole number of at least 0", "5000.0", "0"),
     ),
+    *(
+        (
+            f"decoding.patience_s={value}",
+            f"The setting decoding.patience_s must be a number of seconds above 0 (got {value}); to answer without the "
+            'cloud, ask with only="device".',
+        )
+        for value in ("0", "-0.5", "nan")
+    ),
+    (
+        "decoding.patience_s='long'",
+        RANGE.format("decoding.patience_s", "a number", "'long'", "inf"),
+    ),
     (
         "decoding.length_policy=bset",
         "The setting decoding.length_policy must be one of fixed, best, MODULE:FUNCTION, but it is "
@@ -245,6 +257,34 @@ def test_mirror_needs_drafts_with_shared_noise() -> None:
         match=r'"mirror" needs drafts with shared noise, but decoding\.draft_rule is "algorithm1"',
     ):
         Config.load(None, ["decoding.draft_rule=algorithm1", "decoding.placement=mirror"])
+
+
+@pytest.mark.parametrize(
+    ("mode", "placement"),
+    [
+        ("speculative", "mirror"),
+        ("federated", "mirror"),
+        ("dual", "cloud"),
+        ("dual", "greedy"),
+        ("dual", "own_policies:make"),
+    ],
+)
+def test_patience_needs_the_device_to_decide(mode: str, placement: str) -> None:
+    settings = f"decoding.mode={mode}", f"decoding.placement={placement}", "decoding.patience_s=0.2"
+    with pytest.raises(ConfigError) as caught:
+        Config.load(None, settings)
+    assert str(caught.value) == (
+        f'With decoding.patience_s (got 0.2) the device decides every step, but decoding.mode is "{mode}" and '
+        f'decoding.placement "{placement}"; set them to "dual" and "device".'
+    )
+
+
+def test_patience_without_limit_survives_files_and_json() -> None:
+    config = Config.from_json(Config().to_json())
+    assert config == Config()
+    assert config.decoding.patience_s == math.inf
+    assert "patience_s = inf" in config.to_toml()
+    assert Config.load(None, ["decoding.patience_s=inf", "decoding.placement=greedy"])
 
 
 def test_votes_are_race_lists_where_coupled_drafts_of_both_parties_race() -> None:

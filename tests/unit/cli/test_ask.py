@@ -435,6 +435,15 @@ UNSCORED: list[Event] = [
             id="a peer that was lost, and a handover",
         ),
         pytest.param(
+            "--set decoding.patience_s=0.2",
+            [*TOKENS, done(num_late_votes=2)],
+            [
+                "  placement  device",
+                "  patience   2 of 5 tokens without the cloud's vote, later than 0.2 s",
+            ],
+            id="votes that came too late",
+        ),
+        pytest.param(
             "--placement greedy",
             MANY_SWITCHES,
             [

@@ -27,6 +27,7 @@ def test_who_does_what() -> None:
     assert dual.drafters == dual.voters == ("device", "cloud")
     assert (dual.deciders, dual.weighs_by_documents) == (("device",), True)
     assert roles(placement="mirror").deciders == roles(placement="greedy").deciders == ("device", "cloud")
+    assert roles(placement="mirror", patience_s=0.2).deciders == ("device",)
     solo = roles(only="cloud")
     assert (solo.voters, solo.topology.home, solo.weighs_by_documents) == (("cloud",), "cloud", False)
     speculative = roles(mode="speculative")

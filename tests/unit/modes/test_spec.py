@@ -44,7 +44,9 @@ def test_every_decoding_option_travels() -> None:
         "mode": "speculative", "draft_rule": "rejection", "placement": "cloud", "max_window": 3,
         "max_proposal": 5, "length_policy": "best", "uplink_budget_bits": 900, "pacing": "pipelined", "home": "ada",
     }  # fmt: skip
-    assert {field.name for field in fields(DecodingConfig)} == values.keys()
-    spec = make_spec(**values)
-    assert json.loads(spec.to_json())["e"] == values
-    assert SessionSpec.from_json(spec.to_json()) == spec
+    of_dual = {"draft_rule": "coupled", "placement": "device", "patience_s": 0.25}
+    assert {field.name for field in fields(DecodingConfig)} == {*values, *of_dual}
+    for options in (values, of_dual):
+        spec = make_spec(**options)
+        assert json.loads(spec.to_json())["e"] == options
+        assert SessionSpec.from_json(spec.to_json()) == spec

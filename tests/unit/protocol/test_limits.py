@@ -59,6 +59,7 @@ BEYOND_DECODING: dict[str, list[Any]] = {
     "max_window": [0, 1025, HUGE], "max_proposal": [-1, 17],
     "length_policy": ["", "worst", "a:" + "b" * 300], "uplink_budget_bits": [-1, HUGE],
     "pacing": ["", "slowly"], "home": ["ada", "x" * 300],
+    "patience_s": [0.0, -1.0, NAN, "1", None],
 }  # fmt: skip
 
 

@@ -71,6 +71,9 @@ class Side:
         """A message of the own aggregator."""
         return self._keep(self.session.receive(message, 1.0))
 
+    def tick(self, now_s: float) -> list[Any]:
+        return self._keep(self.session.tick(now_s))
+
     def _keep(self, sends: Sequence[Send]) -> list[Any]:
         bodies = [send.message.body if send.to == "peer" else send.message for send in sends]
         return [body for body in bodies if isinstance(body, Vote | ListRequest | Ballot)]
@@ -154,6 +157,17 @@ def test_an_open_winner_is_asked_about_once_and_decided_with_the_longer_list() -
     assert side.tell(undecided(10)) == [], "an answer to the ballot before"
     assert side.tell(undecided(50)) == [request(50)]
     assert side.session.statistics.num_list_requests == 2
+
+
+def test_a_longer_list_is_waited_for_no_longer_than_the_vote() -> None:
+    """Patience counts from the own vote, at 1 s: then that decides."""
+    side = Side(change_spec(SPEC, patience_s=0.5))
+    assert asked(side) == [request(10)]
+    assert side.tick(1.4) == []
+    (ballot,) = side.tick(1.5)
+    assert (ballot.voters, ballot.payloads) == ((0,), (vote(1),))
+    (again,) = side.hear(proposal(make_list(vote(2), 10)))
+    assert again == ballot, "the list is here, and too late"
 
 
 def decided(prefix: Prefix) -> VerifyResult:

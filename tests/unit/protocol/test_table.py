@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 from dataclasses import replace
-from math import nan
+from math import inf, nan
 from typing import Any
 
 import numpy as np
@@ -46,6 +46,7 @@ from tandem.protocol.table import (
     MAX_CLOSED_SESSIONS,
     MAX_EARLY_BYTES,
     MAX_EARLY_FRAMES,
+    TICK_S,
     CoordinatorTable,
 )
 from tandem.topology import PARTIES, Party
@@ -260,6 +261,17 @@ def test_a_session_that_breaks_does_not_stop_the_timers_of_the_others(
     assert set(queue.sessions) == {1, 3}
     assert "session 2 of the device failed with ZeroDivisionError" in caplog.text
     assert "a bug" not in caplog.text
+
+
+def test_timers_run_as_often_as_the_least_patient_query_that_is_asked_here_needs() -> None:
+    device, cloud = host(), host(Party.CLOUD)
+    assert device.tick_s == TICK_S
+    for session, (patience_s, tick_s) in enumerate(
+        [(inf, 0.05), (1.0, 0.05), (0.1, 0.025), (1e-9, 0.005)], 1
+    ):
+        for table in (device, cloud):
+            table.open(spec(session, patience_s=patience_s), 0.0)
+        assert (device.tick_s, cloud.tick_s) == (tick_s, TICK_S)
 
 
 def test_messages_for_nobody_are_dropped() -> None:

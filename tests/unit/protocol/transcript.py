@@ -300,6 +300,7 @@ class Player:
             + "".join(f", without {name}" for name in sorted(session.lost))
             + f", degraded from {session.statistics.degraded_from} on"
             * (session.statistics.degraded_from is not None)
+            + f", {session.statistics.num_late_votes} late" * (session.statistics.num_late_votes > 0)
             for key, session in table.sessions.items()
         ]
         waiting = [f"{table.num_waiting} wait"] * (table.num_waiting > 0)

@@ -219,6 +219,38 @@ def test_a_cloud_that_gives_no_token_is_waited_for_until_the_time_limit() -> Non
         assert rag.query(QUESTION, only="device", seed=7).tokens
 
 
+def test_a_cloud_that_gives_no_token_costs_no_more_than_patience() -> None:
+    with Tandem.launch(runtime="inline", actor_classes={"decoder": DeafDecoder}) as rag:
+        answer = rag.query(QUESTION, patience_s=0.05, seed=7)
+        assert answer.token_ids == rag.query(QUESTION, only="device", seed=7).token_ids
+        assert answer.statistics.num_late_votes == len(answer.tokens)
+        assert not answer.is_degraded
+
+
+class SlowDecoder(DecoderActor):
+    """The cloud's hands over every third pass late."""
+
+    num_computed = 0
+
+    async def compute(self, jobs: Any) -> Any:
+        results = await super().compute(jobs)
+        self.num_computed += 1
+        if self.party == Party.CLOUD and self.num_computed % 3 == 0:
+            await asyncio.sleep(0.4)
+        return results
+
+
+def test_each_token_is_that_of_the_votes_that_its_event_says_were_there(rag: Tandem) -> None:
+    with Tandem.launch(runtime="inline", actor_classes={"decoder": SlowDecoder}) as slow:
+        answer = slow.query(QUESTION, patience_s=0.1, seed=7, temperature=1.0)
+    num_late = answer.statistics.num_late_votes
+    assert 0 < num_late == sum(token.is_alone for token in answer.tokens) < len(answer.tokens)
+    for token in answer.tokens:
+        only, committed = "device" if token.is_alone else None, answer.token_ids[: token.step]
+        again = rag.query(QUESTION, seed=7, temperature=1.0, only=only, committed=committed)
+        assert again.token_ids[token.step] == token.token
+
+
 def test_one_site_answers_by_itself_and_goes_on_without_a_peer_that_never_came() -> None:
     """The seam for another link: a site, its handles, and whatever opens its link."""
 

@@ -32,6 +32,7 @@ MODES: dict[str, dict[str, Any]] = {
     "mirror": {},
     "algorithm1": {"placement": "cloud", "draft_rule": "algorithm1"},
     "speculative": {"mode": "speculative"},
+    "patience": {"patience_s": 100.0},
     "only": {"only": "cloud"},
 }
 """Ways of working together, which differ in who begins with what."""

@@ -45,7 +45,7 @@ def test_runs_with_faults(num_runs: int) -> None:
     assert not report.failures, "\n".join(map(str, report.failures))
     assert report.num_runs == num_runs
     assert report.num_tokens >= MIN_TOKENS * num_runs
-    for name in (*FAULTS, "divergences healed", "Resyncs", "frames resent", "degraded answers"):
+    for name in (*FAULTS, "divergences healed", "Resyncs", "frames resent", "late votes", "degraded answers"):
         assert report.counts[name] > 10, name
 
 

@@ -45,6 +45,7 @@ def test_every_run_gives_the_tokens_of_the_draft_free_loop(roles: str) -> None:
     assert len(limits) > 1
     assert weighed == ({True} if roles == DUAL else {True, False})
     assert counts["tokens accepted"] > 0
+    assert (counts["late votes"] > 10) == (roles == DUAL)
     assert any(counts[name] for name in ("host crashes", "cuts", "stalls", "crashes"))
 
 

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from tandem.aggregation.document_weights import DocumentWeights, Evidence, Weights
+from tandem.config.schema import DecodingConfig
 from tandem.events import TokenEvent
 from tandem.messages import Ballot, Heartbeat, LinkFrame, Local, Resync, Verdict, Vote
 from tandem.messages.wire import to_float32
@@ -33,6 +34,7 @@ from tandem.protocol.log import Log
 from tandem.protocol.outbox import Send
 from tandem.protocol.peer import Peer
 from tandem.protocol.prefix import Prefix, extend_digest
+from tandem.protocol.report import Reporter
 from tandem.protocol.session import Session
 from tandem.protocol.table import ReorderBuffer
 from tandem.topology import PAIR, PARTIES
@@ -252,6 +254,29 @@ def put(part: type[Any]) -> Mutate:
     return plant
 
 
+class OnceLateNeverAsked(Session):
+    """A peer that was late at one step is not asked at later ones either."""
+
+    was_late = False
+
+    @property
+    def present(self) -> tuple[str, ...]:
+        self.was_late |= self.ballots.is_late(self.prefix.digest)
+        return (self.party,) if self.was_late else super().present
+
+
+class LateUnmarked(Reporter):
+    """A step that was decided without the vote that came too late looks like any other."""
+
+    def commit(self, *args: Any, **values: Any) -> list[Send]:
+        return super().commit(*args, **{**values, "is_late": False})
+
+
+def late_under_mirror(patch: pytest.MonkeyPatch) -> None:
+    """Both parties go on to decide each for itself, though one of them may lack patience."""
+    patch.setattr(DecodingConfig, "effective_placement", property(lambda self: self.placement))
+
+
 no_resend = put(NothingResent)
 
 
@@ -454,7 +479,7 @@ SEEDS: dict[str, tuple[Mutate, range, int]] = {
     "handover_commits_twice": (put(TwiceAfterHandover), range(24), 5),
     "no_resend": (no_resend, range(12), 0),
     "rejection_has_no_effect": (rejection_has_no_effect, range(24), 0),
-    "verdict_has_no_effect": (verdict_has_no_effect, range(12), 2),
+    "verdict_has_no_effect": (verdict_has_no_effect, range(12), 4),
     "rollback_to_the_latest_target": (put(TargetOnly), range(12), 0),
     "evidence_survives_a_rollback": (evidence_survives_a_rollback, range(24), 7),
     "evidence_of_the_own_draft": (evidence_of_the_own_draft, range(24), 7),
@@ -462,9 +487,12 @@ SEEDS: dict[str, tuple[Mutate, range, int]] = {
     "evidence_one_token_late": (put(OneTokenLate), range(24), 3),
     "weights_rounded_at_one_party": (weights_rounded_at_one_party, range(24), 8),
     "evidence_starts_at_zero_after_a_restart": (evidence_starts_at_zero_after_a_restart, range(56, 64), 60),
+    "once_late_never_asked": (put(OnceLateNeverAsked), range(24), 9),
+    "late_step_unmarked": (put(LateUnmarked), range(24), 9),
+    "late_under_mirror": (late_under_mirror, range(24), 9),
     "own_distribution_computed_again": (put(ComputedAgain), range(1, 12), 1),
     "acknowledged_by_count_alone": (put(CountAcknowledges), range(12), 0),
-    "adopt_and_commit_in_order_of_arrival": (put(ResyncInOrderOfArrival), range(1016, 1024), 1019),
+    "adopt_and_commit_in_order_of_arrival": (put(ResyncInOrderOfArrival), range(1144, 1152), 1149),
     "begin_is_taken_as_it_comes": (begin_is_taken_as_it_comes, range(100), 64),
     "resync_posts_nothing": (put(PostsNothing), range(24), 0),
     "receipts_survive_a_resync": (put(ReceiptsForEver), range(12), 0),
