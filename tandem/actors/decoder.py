@@ -23,7 +23,7 @@ from tandem.aggregation.document_weights import Evidence, Weights, log_evidence
 from tandem.codecs import Codec, codec_of
 from tandem.codecs.base import ROOT
 from tandem.config.extensions import is_extension
-from tandem.errors import Code, Fault, TandemError, describe_origin
+from tandem.errors import Code, ConfigError, Fault, TandemError, describe_origin
 from tandem.messages import PROTOCOL_VERSION, Begin, DecoderFailed, End
 from tandem.modes.spec import SessionSpec
 from tandem.protocol.decoding import (
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from tandem.engine.drafter import Drafter
     from tandem.engine.engine import Engine, Feed, OpenResult
     from tandem.engine.port import Logits
+    from tandem.engine.privacy import Privacy
 
 T = TypeVar("T")
 BASELINE = "/bare"
@@ -69,7 +70,7 @@ class DecoderActor(SiteActor):
 
     def __init__(self, party: str, runtime: Runtime) -> None:
         super().__init__(party, runtime)
-        self.table = DecodingTable(party)
+        self.table = DecodingTable(party, is_private=self.config.party(party).privacy > 0)
         self.num_forwards = 0
         self.num_passes = 0  # batches of forwards
         self.num_abandoned = 0
@@ -79,7 +80,9 @@ class DecoderActor(SiteActor):
         self._loaded: Engine | None = None
         self._drafters: dict[int, Drafter] = {}  # by session: the state of the codec
         self._ended: list[int] = []  # sessions to free in the engine
-        self._kv_notes: list[str] = []  # sentences about the store of caches, for the next answer
+        self._kv_notes: list[
+            str
+        ] = []  # sentences for the next answer: about the store of caches, or the budget
 
     @property
     def engine(self) -> Engine:
@@ -274,9 +277,18 @@ class DecoderActor(SiteActor):
         drafter = self._drafters.get(session.spec.session)
         if drafter is None:
             spec = session.spec
-            drafter = make_drafter(self.codec, spec, self.party)
+            drafter = make_drafter(self.codec, spec, self.party, self._privacy(spec))
             self._drafters[spec.session] = drafter
         return drafter
+
+    def _privacy(self, spec: SessionSpec) -> Privacy | None:
+        """What bounds this party's votes and drafts in one session, if anything does. Raises ConfigError."""
+        party = self.config.party(self.party)
+        if not (party.privacy and spec.num_documents(self.party)):
+            return None
+        from tandem.engine.privacy import make_privacy
+
+        return make_privacy(party, spec.sampling.temperature, spec.to_json(), self._on_kv)
 
     def _load(self) -> Engine:
         from tandem.actors.loading import open_engine
@@ -285,7 +297,8 @@ class DecoderActor(SiteActor):
         return open_engine(self.config.party(self.party), kv_folder(self.party, self.config), self._on_kv)
 
     def _on_kv(self, sentence: str) -> None:
-        """The store of caches left something unused: log it, and add a note to the next answer."""
+        """The store of caches left something unused, or the privacy budget is used up: log it, and add a note to the
+        next answer."""
         _log.warning("%s: %s", self.name, sentence)
         self._kv_notes.append(sentence)
 
@@ -386,19 +399,35 @@ def compute_drafts(
         elif not session.is_current(job):
             results.append(None)
         else:
-            model = _Logits(session, job, drafter_of(session), logits)
+            drafter = _attempt(lambda: drafter_of(session))  # noqa: B023
+            if isinstance(drafter, Exception):
+                results.append(drafter)
+                continue
+            model = _Logits(session, job, drafter, logits)
             results.append(_attempt(lambda: compute_steps(job, model, lambda: elapsed_us(started_s))))  # noqa: B023
     return results
 
 
-def make_drafter(codec: Codec, spec: SessionSpec, party: str) -> Drafter:
-    """The drafter of a party for one session. Raises ConfigError if there is no such rule."""
+def make_drafter(codec: Codec, spec: SessionSpec, party: str, privacy: Privacy | None = None) -> Drafter:
+    """The drafter of a party for one session. Raises ConfigError if there is no such rule, or `privacy` cannot be
+    kept."""
     from tandem.engine.drafter import Drafter, TokenDrafter, TokenVoter
 
-    role = spec.roles.role(party)
+    role, rules = spec.roles.role(party), spec.rules
+    are_whole = role.votes and not (rules.votes_are_tokens or rules.has_race_lists)
+    if privacy is not None and (are_whole or rules.needs_drafts):
+        raise ConfigError(
+            f"{at_start(party)} bounds what its documents say, but with draft_rule {spec.decoding.draft_rule!r} and "
+            f"race_depth {spec.race_depth} a codec cuts its distributions off, after which no bound holds; choose "
+            'draft_rule "coupled" with race lists, or set privacy to 0.'
+        )
     if role.votes and not spec.rules.votes_are_tokens:
         return Drafter(
-            spec.rules.codec_of_votes(codec), spec.sampling, spec.rules.drawing_rule, spec.vocab_size
+            spec.rules.codec_of_votes(codec),
+            spec.sampling,
+            spec.rules.drawing_rule,
+            spec.vocab_size,
+            privacy,
         )
     make = TokenDrafter if role.drafts else TokenVoter
     return make(
@@ -408,6 +437,7 @@ def make_drafter(codec: Codec, spec: SessionSpec, party: str) -> Drafter:
         spec.vocab_size,
         sends_drafts=spec.rules.needs_drafts,
         num_named=spec.rules.num_named(party),
+        privacy=privacy,
     )
 
 

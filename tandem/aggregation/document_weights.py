@@ -57,6 +57,7 @@ class DocumentWeights:
     evidence: float = 0.0  # how much the answer's evidence counts; 0: weights stay what they are
     memory: float = 1.0  # what is kept of it at each step, 0 to 1
     question: Evidence = ()  # what the question said of each row; empty: nothing
+    tells_last: bool = False  # others hear the weight of the last row alone, which has no document
 
     @property
     def moves(self) -> bool:
@@ -73,6 +74,10 @@ class DocumentWeights:
         if not self.moves:
             return self.prior
         return tuple(prior + self.evidence * each for prior, each in zip(self.prior, evidence, strict=True))
+
+    def told(self, weights: Weights) -> float:
+        """The log weight that is sent with a vote, of the rows' log weights. Raises GenerationError as `log_weight`."""
+        return log_weight(weights[-1:] if self.tells_last else weights)
 
     def learn(self, evidence: Evidence, token: Evidence) -> Evidence:
         """The evidence after one more token. token: of `log_evidence`."""

@@ -22,6 +22,7 @@ from tandem.errors import ConfigError
 
 if TYPE_CHECKING:
     from tandem.actors.tally import Tally
+    from tandem.config.parties import PartyConfig
     from tandem.config.schema import Config
 
 WIDTH = 22
@@ -40,7 +41,8 @@ def audit(
     """Ask a question, and list what left the device for it: every kind of bytes, how many items, how many bytes.
 
     With --join the question goes to that cloud. Otherwise both parties run in this process, and what is counted is what
-    would cross the link. The encryption's own bytes are not counted.
+    would cross the link. The encryption's own bytes are not counted. With device.privacy it also shows what all answers
+    so far have said of the documents, and what is left of device.privacy_budget.
     """
     check_question(question)
     log = StageLog(is_quiet=as_json)
@@ -65,10 +67,13 @@ def audit(
                 "num_frames": tally.num_frames,
                 "total_bytes": tally.total_bytes,
                 "degraded_from": answer.statistics.degraded_from,
+                **({"privacy": spent_on(config.device)} if config.device.privacy else {}),
             }
         )
         return 0
     emit("\n".join(lines(tally, len(answer.tokens))))
+    if config.device.privacy:
+        emit("\n".join(privacy_lines(config)))
     if answer.degraded_reason:
         emit(answer.degraded_reason)
     return 0
@@ -114,4 +119,41 @@ def lines(tally: Tally, num_tokens: int) -> list[str]:
         f"{'sum':<{WIDTH}} {tally.num_frames:>6} {tally.total_bytes:>9,}  in {tally.num_frames} frames",
         *([f"Nothing of: {absent}."] if absent else []),
         "Never: documents, their text, titles, paths and scores, and the filter for the device's own documents.",
+    ]
+
+
+def spent_on(party: PartyConfig) -> dict[str, float | None]:
+    """The bound of a party, and what all answers so far have spent on its documents, in nats. Raises ConfigError."""
+    from tandem.engine.privacy import Ledger, ledger_path
+
+    spent = Ledger(ledger_path(), party.index).spent()
+    budget = party.privacy_budget
+    return {
+        "bound": party.privacy,
+        "spent": spent.nats,
+        "num_draws": spent.num_draws,
+        "budget": budget or None,
+        "left": max(0.0, budget - spent.nats) if budget else None,
+    }
+
+
+def privacy_lines(config: Config) -> list[str]:
+    """What is promised of the documents, for whom, and what is left of the budget."""
+    from tandem.client.request import spec_of
+    from tandem.topology import Party
+
+    known, rules = spent_on(config.device), spec_of(config).rules
+    left = f"{known['left']:.4g} of {known['budget']:g} nats left" if known["budget"] else "no budget is set"
+    if config.sampling.temperature == 0:
+        promise = "At temperature 0 no token is drawn: nothing is counted, and the bound is the only promise."
+    elif rules.roles.role(Party.DEVICE).votes and not rules.votes_are_tokens:
+        promise = (
+            "The count holds for readers of the answers who do not know the seeds, so not for the cloud."
+        )
+    else:
+        promise = "The count holds for whoever sees all that left the device, the cloud included."
+    return [
+        f"Privacy: no log probability differs by more than {known['bound']:g} nats from that without documents.",
+        f"Spent so far: {known['spent']:.4g} nats by {known['num_draws']:,} tokens over {config.device.index}; {left}.",
+        promise,
     ]

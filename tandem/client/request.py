@@ -164,7 +164,7 @@ def spec_of(config: Config) -> SessionSpec:
         question_weight=weights.question,
         evidence_weight=weights.evidence,
         evidence_memory=weights.memory,
-        max_peer_share=weights.max_peer_share,
+        max_peer_share=_peer_share(config),
         layouts={
             name: layout for name in config.parties if (layout := config.party(name).documents) != "rows"
         },
@@ -176,6 +176,15 @@ def spec_of(config: Config) -> SessionSpec:
         race_depth=config.codec.race_depth,
         chat_query=config.retrieval.chat_query,
     )
+
+
+PRIVATE_PEER_SHARE = 0.5
+"""Most that the cloud counts where the device's weight says nothing of its documents."""
+
+
+def _peer_share(config: Config) -> float:
+    is_private = config.device.privacy > 0 and config.device.num_documents > 0
+    return min(config.weights.max_peer_share, PRIVATE_PEER_SHARE if is_private else 1.0)
 
 
 def build_spec(

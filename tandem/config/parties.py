@@ -16,7 +16,7 @@ from tandem.conversation import SYSTEM_PROMPT
 from tandem.corpora import AUTO, CORPORA, TOYS, default_index, default_model
 from tandem.errors import ConfigError, did_you_mean
 from tandem.system.paths import absolute, check_bundled, resolve_model
-from tandem.topology import MAX_PARTIES, PARTIES, SERVER
+from tandem.topology import MAX_PARTIES, PARTIES, SERVER, Party
 
 RowLayout = Literal["rows", "joined", "both"]
 LANGCHAIN = "langchain:"
@@ -26,6 +26,8 @@ NO_INDEX = "none"
 TEMPLATES = WordOrPath(words=("auto", "chat", "plain"), example="./template.json")
 NUM_DOCUMENTS = 2
 """Documents per question that suit a chat model (docs/explanation/evaluation.md)."""
+MAX_PRIVACY = 50.0
+"""Nats by which documents may change a log probability, at most: e^50 is no bound in practice."""
 MIN_WORKERS = 2
 MAX_DECODERS = 64
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,31}")
@@ -64,6 +66,19 @@ class PartyConfig(Settings):
     documents: RowLayout = Field(
         default="rows",
         description='how they stand before the model: "rows" (each its own), "joined" (in one), "both" and one bare',
+    )
+    privacy: float = Field(
+        default=0.0,
+        ge=0,
+        le=MAX_PRIVACY,
+        description="device, workers: nats by which documents may change a token's log probability in its votes and "
+        "drafts (docs/explanation/privacy.md); 0: no bound",
+    )
+    privacy_budget: float = Field(
+        default=0.0,
+        ge=0,
+        description="device, workers: nats that all answers together may say of the documents, beyond which tokens are "
+        "drawn without them; 0: no limit",
     )
     torch_device: str = Field(
         default="cpu",
@@ -189,6 +204,21 @@ def check_one_decoder(parties: Mapping[str, PartyConfig]) -> None:
             raise ConfigError(
                 f"The setting {name}.num_decoders is {party.num_decoders}, but without a Ray cluster a party is one "
                 "process with one decoder; set it to 1, or start the party with `tandem up`."
+            )
+
+
+def check_privacy(parties: Mapping[str, PartyConfig]) -> None:
+    """Raise ConfigError if a party bounds what its documents say that has none to protect, or a budget has no bound."""
+    for name, party in parties.items():
+        if (party.privacy or party.privacy_budget) and name in (Party.CLOUD, SERVER):
+            raise ConfigError(
+                f"The settings {name}.privacy and privacy_budget are for a device or worker (got {party.privacy:g} and "
+                f"{party.privacy_budget:g}); remove them."
+            )
+        if party.privacy_budget and not party.privacy:
+            raise ConfigError(
+                f"The setting {name}.privacy_budget is {party.privacy_budget:g}, but {name}.privacy is 0, so a single "
+                f"token may exceed it; set {name}.privacy, such as to 2."
             )
 
 

@@ -21,7 +21,7 @@ from tandem.config.extensions import CodecConfig, SchedulerConfig, is_extension
 from tandem.config.files import parse_overrides, read_toml, replace_settings, unknown, write_toml
 from tandem.config.parties import LANGCHAIN as LANGCHAIN
 from tandem.config.parties import PartyConfig as PartyConfig
-from tandem.config.parties import WorkerConfig, check_gpus, check_one_decoder, check_workers
+from tandem.config.parties import WorkerConfig, check_gpus, check_one_decoder, check_privacy, check_workers
 from tandem.config.presets import expand, take_preset
 from tandem.config.sampling import SamplingParams
 from tandem.corpora import TOYS, default_model
@@ -330,6 +330,7 @@ class Config(Settings):
     @model_validator(mode="after")
     def _check_together(self) -> Config:
         check_gpus(self._by_party())
+        check_privacy(self._by_party())
         if self.cluster.runtime == "inline":
             check_one_decoder(self._by_party())
             if self.cluster.address:

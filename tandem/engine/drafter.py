@@ -21,6 +21,7 @@ from tandem.codecs.base import MAX_VOCAB, ROOT, check_dense
 from tandem.codecs.token import log_probabilities, write_token
 from tandem.config.sampling import SamplingParams
 from tandem.engine.port import Logits
+from tandem.engine.privacy import Privacy
 from tandem.errors import GenerationError, ProtocolError
 from tandem.topology import Party
 
@@ -122,13 +123,21 @@ class Drafter:
     """Proposals whose distribution a `TokenVoter` could not decode, or that excludes its token; they count as none."""
 
     def __init__(
-        self, codec: Codec, sampling: SamplingParams, rule: str, vocab_size: int = MAX_VOCAB
+        self,
+        codec: Codec,
+        sampling: SamplingParams,
+        rule: str,
+        vocab_size: int = MAX_VOCAB,
+        privacy: Privacy | None = None,
     ) -> None:
-        """rule: of drafting, "coupled" or "algorithm1". Raises ConfigError if there is no such rule."""
+        """rule: of drafting, "coupled" or "algorithm1". privacy: bounds what rows with documents add to the last row,
+        which has none. Raises ConfigError if there is no such rule.
+        """
         self._vocab_size = vocab_size
         self._codec = codec
         self._states = CodecStates(codec)
         self._sampling = sampling
+        self._privacy = privacy
         self.rows: NDArray[np.float32] | None = (
             None  # of the last step, [rows, vocab] at temperature 1, if known
         )
@@ -171,11 +180,17 @@ class Drafter:
 
         Raises GenerationError where the model gave none.
         """
-        temperature = self._sampling.temperature
+        temperature, privacy = self._sampling.temperature, self._privacy
+        if privacy is not None:
+            log_weights = (*log_weights[:-1], -math.inf)
         mixed, rows = mix_and_keep(logits[:, : self._vocab_size], log_weights, temperature)
         check_dense(mixed)
         self.rows = rows if temperature in (0.0, 1.0) else None
         self.dense = restrict(mixed, self._sampling)
+        if privacy is not None:
+            bare = rows[-1].astype(np.float64)
+            bare = restrict(bare / bare.sum(), self._sampling)
+            self.dense = privacy.protect(self.dense, bare, is_drawn=temperature > 0)
         return self.dense
 
     def draw(self, payload: bytes, *, seed: int, step: int, party: Party) -> int:
@@ -199,24 +214,30 @@ class TokenDrafter(Drafter):
         *,
         sends_drafts: bool,
         num_named: int | None = None,
+        privacy: Privacy | None = None,
     ) -> None:
         """codec: of the distributions that travel. rule: of proposals, "coupled" or "rejection". num_named: how many
         likeliest tokens a payload names besides its token, each with its log probability; None: no log probabilities.
-        Raises ConfigError.
+        privacy: as for a `Drafter`; tokens are drawn with its noise. Raises ConfigError.
         """
-        super().__init__(codec, sampling, DRAFT_RULES[0], vocab_size)
+        super().__init__(codec, sampling, DRAFT_RULES[0], vocab_size, privacy)
         self._proposals = proposal_rule(rule, sampling.temperature)
         self._sends_drafts = sends_drafts
         self._num_named = num_named
 
     def _draft(self, dense: NDArray[np.float64], place: DraftPlace) -> DraftResult:
         if not self._sends_drafts:
-            return self._name(self._proposals.draft(_whole(dense), seed=place.seed, step=place.step), dense)
+            token = self._proposals.draft(_whole(dense), seed=self._seed(place), step=place.step)
+            return self._name(token, dense)
         payload = self._states.encode(dense, place.lineage)
         drawn_from = self._codec.decode(payload, self._vocab_size)
         return DraftResult(
             self._proposals.draft(drawn_from, seed=place.seed, step=place.step), payload, dense
         )
+
+    def _seed(self, place: DraftPlace) -> int:
+        """Of the noise: the query's, which all parties know, or one that this party alone knows."""
+        return place.seed if self._privacy is None else self._privacy.seed(place.lineage[-1])
 
     def _name(self, token: int, dense: NDArray[np.float64]) -> DraftResult:
         """A token as its payload, with log probabilities where they are asked for."""
@@ -230,7 +251,7 @@ class TokenVoter(TokenDrafter):
     """Votes of the only voter: the token that the rule chooses from its distribution and what was proposed."""
 
     def _draft(self, dense: NDArray[np.float64], place: DraftPlace) -> DraftResult:
-        return self._name(self._choose(_whole(dense), place.proposed, place.seed, place.step), dense)
+        return self._name(self._choose(_whole(dense), place.proposed, self._seed(place), place.step), dense)
 
     def _choose(self, target: Distribution, proposed: Proposed | None, seed: int, step: int) -> int:
         if proposed is None or (self._sends_drafts and proposed.payload is None):

@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 from itertools import accumulate, takewhile, zip_longest
 from typing import Any, NamedTuple, Protocol
 
-from tandem.aggregation.document_weights import DocumentWeights, Evidence, Weights, log_weight
+from tandem.aggregation.document_weights import DocumentWeights, Evidence, Weights
 from tandem.aggregation.rules import Proposed
 from tandem.conversation import Message
+from tandem.errors import GenerationError
 from tandem.messages import (
     Alone,
     DecoderFailed,
@@ -51,6 +52,8 @@ MAX_VOTES_BYTES = MAX_FRAME_BYTES // 2
 
 JOINT = "\n\n"
 """Between the documents of one row."""
+BARE_SCORE = 0.5
+"""Of the row without document of a party whose documents are private, whatever these score."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +68,11 @@ class Row:
     def is_stored(self) -> bool:
         """Whether its cache is worth storing: others hardly ever come again, or take no time."""
         return len(self.ids) == 1
+
+
+def with_reference(rows: Sequence[Row]) -> tuple[Row, ...]:
+    """These rows with documents, then the one without that bounds what they say (`tandem.engine.privacy`)."""
+    return (*(row for row in rows if row.ids), Row("", (), BARE_SCORE))
 
 
 def arrange_rows(retrieved: RetrieveResult, layout: str) -> tuple[Row, ...]:
@@ -184,7 +192,7 @@ def compute_steps(job: Forward, model: StepModel, elapsed_us: Callable[[], int] 
         following = job.tokens[step] if step < job.step else token
         if job.weights.moves:
             evidence = job.weights.learn(evidence, model.learn(step, following))
-        weight = to_float32(log_weight(weights))
+        weight = to_float32(job.weights.told(weights))
         results.append(Result(token, payload, elapsed_us(), weight, evidence))
     return results
 
@@ -252,9 +260,11 @@ class DecodingSession(ABC):
     the rows are a function of the prefix alone, so timing cannot change an answer, and they roll back with it.
     """
 
-    def __init__(self, spec: SessionSpec, party: str) -> None:
+    def __init__(self, spec: SessionSpec, party: str, *, is_private: bool = False) -> None:
+        """is_private: whether what this party says of its documents is bounded, where it reads any."""
         self.spec = spec
         self.party = party
+        self.is_private = is_private and spec.num_documents(party) > 0
         self.line = DraftLine(spec.session)
         self.weights = DocumentWeights(())
         self._results: dict[bytes, tuple[int, Result]] = {}  # with the step, by digest of the prefix
@@ -339,6 +349,8 @@ class DecodingSession(ABC):
             case RetrieveResult():
                 self._retrieved = message
                 self._rows = arrange_rows(message, self.spec.row_layout(self.party))
+                if self.is_private:
+                    self._rows = with_reference(self._rows)
                 return []
             case RetrieveFailed():
                 failed = DecoderFailed(session=self.spec.session, reason=message.reason, fault=message.fault)
@@ -364,17 +376,25 @@ class DecodingSession(ABC):
         assert self._retrieved is not None
         if rows is not None:
             self._rows = tuple(self._rows[row] for row in rows)
+        if self.is_private and (not self._rows or self._rows[-1].ids):
+            raise GenerationError(
+                f"{at_start(self.party)} bounds what its documents say by a row without document, which its model does "
+                "not give; use another model, or set privacy to 0."
+            )
         self.weights = self._weigh_rows(question)
         self._evidence[self.prefix.digests[0]] = self.weights.start
         scores = dict(zip(self._retrieved.ids, self._retrieved.scores, strict=True))
         sources = tuple(dict.fromkeys(name for row in self._rows for name in row.ids))
+        notes = (*self._notes_on_filter(self._retrieved), *notes)
+        if self.is_private and self.party != self.spec.home:
+            sources, notes = (), ()  # they would say which documents fit the question
         self._ready = DecoderReady(
             session=self.spec.session,
             sources=sources,
             scores=tuple(scores[name] for name in sources),
             retrieve_us=self._retrieved.retrieve_us,
             prefill_us=prefill_us,
-            notes=(*self._notes_on_filter(self._retrieved), *notes),
+            notes=notes,
         )
         return [Send("draft_queue", self._ready), *self._extend()]
 
@@ -387,11 +407,14 @@ class DecodingSession(ABC):
             spec.evidence_weight if self._can_matter else 0.0,
             spec.evidence_memory,
             tuple(spec.question_weight * likelihood for likelihood in question),
+            tells_last=self.is_private,
         )
 
     @property
     def _can_matter(self) -> bool:
-        """Whether weights of the rows can change the target."""
+        """Whether weights of the rows can change the target; where they are private, whatever was found."""
+        if self.is_private:
+            return True
         roles = self.spec.roles
         num_parties = sum(self.spec.num_documents(voter) > 0 for voter in roles.voters)
         return len(self._rows) > 1 or (len(self._rows) == 1 and roles.weighs_by_documents and num_parties > 1)
@@ -522,8 +545,8 @@ class DraftingSession(DecodingSession):
     less. A draft that alone exceeds the budget is never proposed: the voter decides its step.
     """
 
-    def __init__(self, spec: SessionSpec, party: str) -> None:
-        super().__init__(spec, party)
+    def __init__(self, spec: SessionSpec, party: str, *, is_private: bool = False) -> None:
+        super().__init__(spec, party, is_private=is_private)
         self.has_vote = spec.roles.role(
             party
         ).votes  # then each token is a proposal of its own, with its distribution
@@ -671,8 +694,8 @@ class FollowingSession(DecodingSession):
     committed tokens, then own votes if they decide, then what is proposed behind them.
     """
 
-    def __init__(self, spec: SessionSpec, party: str) -> None:
-        super().__init__(spec, party)
+    def __init__(self, spec: SessionSpec, party: str, *, is_private: bool = False) -> None:
+        super().__init__(spec, party, is_private=is_private)
         self._decides = spec.roles.voters == (party,)
         self._proposed: dict[
             bytes, tuple[int, Proposed]
@@ -799,9 +822,14 @@ class DecodingTable(SessionTable[DecodingSession]):
     """The decoder of one party: plans for all its sessions, one job of each at a time. After `End` the driver frees the
     session in the engine."""
 
+    def __init__(self, party: str, *, is_private: bool = False) -> None:
+        """is_private: as of a `DecodingSession`."""
+        super().__init__(party)
+        self._is_private = is_private
+
     def _open(self, spec: SessionSpec) -> DecodingSession:
         make = DraftingSession if spec.roles.role(self.party).drafts else FollowingSession
-        return make(spec, self.party)
+        return make(spec, self.party, is_private=self._is_private)
 
     def _begin(self, session: DecodingSession) -> list[Send]:
         return session.begin()

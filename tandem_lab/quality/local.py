@@ -25,11 +25,12 @@ from tandem.codecs import Codec, RaceLists
 from tandem.codecs.race_lists import read_vote
 from tandem.engine.drafter import Drafter, row_probabilities
 from tandem.engine.engine import Engine
+from tandem.engine.privacy import Privacy
 from tandem.engine.tokenizer import Detokenizer, StopRule
 from tandem.messages import RetrieveRequest, RetrieveResult
 from tandem.modes import reference
 from tandem.modes.spec import SessionSpec
-from tandem.protocol.decoding import Prefill, arrange_rows
+from tandem.protocol.decoding import DecodingTable, Prefill, arrange_rows
 from tandem.protocol.estimating import ProfilingTable
 from tandem.protocol.prefix import Prefix
 from tandem.protocol.retrieval_requests import find_documents, to_result
@@ -171,8 +172,12 @@ class LocalPair:
         engines: Mapping[Party, Engine],
         retrievers: Mapping[Party, Retriever | StoreRetriever],
         codec: Codec,
+        privacy: float = 0.0,
     ) -> None:
+        """privacy: by how many nats the device's documents may change a log probability; 0: no bound."""
         self.engines, self.retrievers, self.codec = engines, retrievers, codec
+        self.privacy = privacy
+        self.divergences: list[float] = []  # of the draws of the last answer, as an accountant adds them up
         self._detokenizer = Detokenizer(engines[Party.DEVICE].tokenizer_json)
         self._profilers = {party: ProfilingTable(party) for party in PARTIES}
 
@@ -187,6 +192,8 @@ class LocalPair:
         """The answer's text and what the run showed."""
         spec = with_engines(replace(spec, session=secrets.randbits(32)), self.engines)
         rule = StopRule.of(spec.eos_token_ids, spec.sampling, self._detokenizer)
+        is_private = self.privacy > 0 and spec.num_documents(Party.DEVICE) > 0
+        self.divergences = []
         readers = {
             party: LocalParty(
                 self.engines[party],
@@ -196,6 +203,7 @@ class LocalPair:
                     spec.sampling,
                     spec.rules.drawing_rule,
                     spec.vocab_size,
+                    Privacy(self.privacy, self._spend, b"") if is_private and party == Party.DEVICE else None,
                 ),
                 f"{spec.session}/{party}",
             )
@@ -213,11 +221,16 @@ class LocalPair:
             )
             for party in PARTIES:
                 run.parties[party].profiler = self._profilers[party]
+            run.parties[Party.DEVICE].decoder = DecodingTable(Party.DEVICE, is_private=is_private)
             outcome = run.run()
         finally:
             for reader in readers.values():
                 reader.close()
         return rule.text(outcome.tokens[Party(spec.home)]).strip(), outcome
+
+    def _spend(self, nats: float) -> bool:
+        self.divergences.append(nats)
+        return True
 
 
 def with_engines(spec: SessionSpec, engines: Mapping[Any, Engine]) -> SessionSpec:

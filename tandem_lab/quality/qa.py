@@ -168,7 +168,7 @@ def predictions(
     case = Case(question.text, question.text, wanted)
     losses = teacher.losses(case, found, methods, counts) if has_losses else {}
     # The teacher has counted what did not fit.
-    asking = _Asking(parties, found, Notes() if has_losses else teacher.notes)
+    asking = _Asking(parties, found, Notes() if has_losses else teacher.notes, config.device.privacy)
     spec = replace(
         spec_of(config),
         query=question.text,
@@ -214,9 +214,9 @@ def check_sources(questions: Sequence[Question], methods: Mapping[str, Method]) 
 class _Asking:
     """One question asked by several methods, which share what was found."""
 
-    def __init__(self, parties: Parties, found: DocumentSet, notes: Notes) -> None:
-        """notes: counts what did not fit."""
-        self._parties, self._found, self._notes = parties, found, notes
+    def __init__(self, parties: Parties, found: DocumentSet, notes: Notes, privacy: float = 0.0) -> None:
+        """notes: counts what did not fit. privacy: as of a `LocalPair`."""
+        self._parties, self._found, self._notes, self._privacy = parties, found, notes, privacy
         self._answers: dict[tuple[int, str], Answer] = {}  # of one prompt, by engine and documents
 
     def read(self, spec: SessionSpec, methods: Mapping[str, Method], counts: Sequence[Counts]) -> None:
@@ -253,7 +253,7 @@ class _Asking:
             question_weight=0.0 if is_static else spec.question_weight,
             evidence_weight=0.0 if is_static else spec.evidence_weight,
         )
-        pair = LocalPair(self._parties.engines, self._parties.retrievers, self._parties.codec)
+        pair = LocalPair(self._parties.engines, self._parties.retrievers, self._parties.codec, self._privacy)
         started_s = time.process_time()
         text, outcome = pair.answer(spec)
         return Answer(text, len(outcome.tokens[Party(spec.home)]), time.process_time() - started_s)

@@ -9,6 +9,7 @@ import pytest
 
 from tandem.aggregation.document_weights import DocumentWeights, log_weight
 from tandem.conversation import Message
+from tandem.errors import GenerationError
 from tandem.messages import (
     Begin,
     DecoderFailed,
@@ -330,6 +331,84 @@ def test_documents_without_room_are_no_sources_unless_a_joined_row_has_them() ->
     assert isinstance(ready, DecoderReady)
     assert ready.sources == ("b",)
     assert made.weights.prior == pytest.approx((9.0, 2.0))
+
+
+# ---- private documents
+
+
+def private_session(count: int, party: str = "device", **changes: Any) -> DecodingSession:
+    """A session of a party with so many private documents, before its prompt is computed."""
+    kind = FollowingSession if changes.get("mode") == "federated" else DraftingSession
+    made = kind(make_spec(**{"documents": {party: 3}, **changes}), party, is_private=True)
+    made.begin()
+    made.receive(first(count))
+    return made
+
+
+@pytest.mark.parametrize("layout", ["rows", "joined", "both"])
+def test_private_documents_have_one_row_without_any_behind_them(layout: str) -> None:
+    for count in range(4):
+        made = private_session(count, layouts={"device": layout})
+        job = made.next_job()
+        assert isinstance(job, Prefill)
+        with_text = [row.text for row in arrange_rows(first(count), layout) if row.text]
+        assert job.documents == (*with_text, "")
+
+
+class RowsModel:
+    """Tokens by two documents, or none, and a bare row behind them, that say what they like of each token."""
+
+    def __init__(self, num_rows: int) -> None:
+        self.num_rows = num_rows
+
+    def draw(self, step: int, weights: tuple[float, ...]) -> tuple[int, bytes]:
+        assert len(weights) == self.num_rows
+        return step % 2, b""
+
+    def learn(self, step: int, token: int) -> tuple[float, ...]:
+        said = [-0.1 - number - step - token for number in range(self.num_rows - 1)]
+        return (*said, -0.7 * (step + 2 * token))
+
+
+def told_weights(count: int) -> list[float]:
+    """The log weights that are sent for four steps, with so many private documents."""
+    made = private_session(count, evidence_weight=1.0, question_weight=0.0)
+    made.finish_prefill(1, ())
+    made.prefix.extend([1, 0, 1])
+    job = Forward(1, 3, made.prefix.digest, (1, 0, 1), made.weights, made.weights.start, num_earlier=3)
+    return [result.log_weight for result in decoding.compute_steps(job, RowsModel(count + 1))]
+
+
+def test_the_weight_that_is_sent_says_nothing_of_private_documents() -> None:
+    """Not even whether there are any; it follows what the row without document says of the answer."""
+    assert told_weights(0) == told_weights(1) == told_weights(3)
+    assert len(set(told_weights(0))) == 4
+
+
+def test_a_weight_that_sums_up_the_rows_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(DocumentWeights, "told", lambda weights, rows: log_weight(rows))
+    assert told_weights(0) != told_weights(1)
+
+
+@pytest.mark.parametrize("home", ["ada", "server"])
+def test_others_do_not_hear_which_private_documents_fit(home: str) -> None:
+    for count in (0, 2):
+        made = private_session(count, "ada", mode="federated", workers=("ada", "ben"), home=home)
+        (ready,) = [send.message for send in made.finish_prefill(1, ("A document was cut.",))]
+        assert isinstance(ready, DecoderReady)
+        is_home = home == "ada"
+        assert (len(ready.sources), bool(ready.notes)) == ((count, True) if is_home else (0, False))
+
+
+def test_a_model_that_gives_no_row_without_document_is_refused() -> None:
+    made = private_session(2)
+    with pytest.raises(
+        GenerationError, match="a row without document, which its model does not give; use another"
+    ):
+        made.finish_prefill(1, (), [0, 1])
+    assert private_session(2, documents={"device": 0}).next_job() == Prefill(
+        1, "q", ("A.", "B."), 64, num_stored=2
+    )  # who reads none has none to protect
 
 
 # ---- votes

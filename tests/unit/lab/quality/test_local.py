@@ -103,3 +103,21 @@ def test_race_lists_answer_as_the_models_by_themselves(pair: LocalPair, temperat
 def test_a_truncated_nucleus_gives_other_answers(pair: LocalPair) -> None:
     """The control."""
     assert not is_uncompressed(pair, SMALL_NUCLEUS, 0, 1.0)
+
+
+def test_a_tiny_bound_leaves_the_device_nothing_to_say_and_a_wide_one_its_mixture(pair: LocalPair) -> None:
+    """As the running system's decoder has it, with what an accountant would add up."""
+    spec = token_wise(query=QUESTIONS[5].question, temperature=1.0, max_peer_share=0.5)
+
+    def answers(privacy: float, **changes: Any) -> tuple[list[str], list[float]]:
+        private, nats = LocalPair(pair.engines, pair.retrievers, pair.codec, privacy), list[float]()
+        texts = []
+        for seed in range(4):
+            texts.append(private.answer(change_spec(spec, seed=seed, **changes))[0])
+            nats += private.divergences
+        return texts, nats
+
+    none = answers(1e-6, device_filter='{"source": ["none"]}')
+    tiny, wide = answers(1e-6), answers(50.0)
+    assert tiny[0] == none[0] != wide[0]
+    assert max(tiny[1]) < 1e-11 < 1e-2 < max(wide[1])

@@ -1,0 +1,494 @@
+"""The privacy knob: the clip keeps its bound, the accountant its theorem, and private noise is private.
+
+Laws of answers are summed over every answer of a small world, not sampled; mutants of each part are found.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import stat
+from collections.abc import Callable, Iterator
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from tandem.actors.decoder import make_drafter
+from tandem.aggregation.rules import draw_owner
+from tandem.codecs import RaceLists, TopP
+from tandem.codecs.race_lists import read_vote
+from tandem.config.parties import PartyConfig, WorkerConfig
+from tandem.config.sampling import SamplingParams
+from tandem.config.schema import Config, DecodingConfig
+from tandem.engine import privacy as module
+from tandem.engine.drafter import Drafter, TokenDrafter, TokenVoter, mix_rows
+from tandem.engine.privacy import Ledger, Privacy, Spent, clip, divergence, make_privacy
+from tandem.errors import ConfigError
+from tandem.topology import Party
+from tandem_lab.simulation.specs import make_spec
+
+Floats = NDArray[np.float64]
+Clip = Callable[[Floats, Floats, float], Floats]
+ROUNDING = 1e-9
+
+
+def renormalised(mixed: Floats, bare: Floats, bound: float) -> Floats:
+    """A mutant: what is left after the cut is scaled to sum 1, by which it leaves the bound again."""
+    cut = np.clip(mixed, math.exp(-bound) * bare, math.exp(bound) * bare)
+    return np.asarray(cut / cut.sum())
+
+
+def from_above(mixed: Floats, bare: Floats, bound: float) -> Floats:
+    """A mutant: tokens that the documents make improbable are not raised."""
+    cut = np.minimum(mixed, math.exp(bound) * bare)
+    return np.asarray(cut + (1 - cut.sum()) * bare)
+
+
+def unclipped(mixed: Floats, bare: Floats, bound: float) -> Floats:
+    """The control."""
+    return mixed
+
+
+MUTANTS = pytest.mark.parametrize("mutant", [renormalised, from_above, unclipped])
+
+
+# ---- the clip ------------------------------------------------------------------------------------------------------
+
+
+def laws(size: int) -> st.SearchStrategy[Floats]:
+    """Distributions over so many tokens, sharp and flat ones, with zeros."""
+    weights = st.lists(st.floats(0.0, 1.0) | st.floats(0.0, 1e-6), min_size=size, max_size=size)
+    rounded = weights.map(lambda raw: np.where(np.array(raw) < 1e-40, 0.0, raw))  # as float32 does
+    return rounded.filter(np.any).map(lambda raw: raw / raw.sum())
+
+
+pairs = st.integers(1, 8).flatmap(lambda size: st.tuples(laws(size), laws(size)))
+
+
+def check_bound(clip: Clip, mixed: Floats, bare: Floats, bound: float) -> None:
+    clipped = clip(mixed, bare, bound)
+    assert math.isclose(clipped.sum(), 1.0, rel_tol=1e-9)
+    assert (clipped <= math.exp(bound) * bare * (1 + ROUNDING)).all()
+    assert (clipped >= math.exp(-bound) * bare * (1 - ROUNDING)).all()
+
+
+@given(pairs, st.floats(0.0, 50.0))
+def test_the_clip_is_a_distribution_within_the_bound(pair: tuple[Floats, Floats], bound: float) -> None:
+    check_bound(clip, *pair, bound)
+
+
+@given(pairs, st.floats(0.01, 5.0), st.floats(0.0, 1.0))
+def test_what_is_within_the_bound_is_not_changed(
+    pair: tuple[Floats, Floats], bound: float, share: float
+) -> None:
+    mixed, bare = pair
+    within = clip(mixed, bare, bound)
+    np.testing.assert_allclose(clip(within, bare, bound), within, rtol=1e-9)
+    near = bare * (1 - share) + share * within  # convex, like the set of what is within
+    np.testing.assert_allclose(clip(near, bare, bound), near, rtol=1e-9)
+
+
+@MUTANTS
+def test_a_clip_that_leaves_the_bound_is_found(mutant: Clip) -> None:
+    @settings(report_multiple_bugs=False)
+    @given(pairs, st.floats(0.1, 5.0))
+    def check(pair: tuple[Floats, Floats], bound: float) -> None:
+        check_bound(mutant, *pair, bound)
+
+    with pytest.raises(AssertionError):
+        check()
+
+
+@given(pairs, st.floats(0.0, 6.0))
+def test_a_step_costs_at_most_what_the_bound_says(pair: tuple[Floats, Floats], bound: float) -> None:
+    """D_2 of two laws within e^c is at most log(2 cosh c - 1): the second moment is largest at the two edges."""
+    mixed, bare = pair
+    cost = divergence(clip(mixed, bare, bound), bare)
+    assert 0.0 <= cost <= math.log(2 * math.cosh(bound) - 1) + 1e-9
+
+
+def test_divergence_takes_the_worse_direction_and_an_impossible_token_is_infinite() -> None:
+    a, b = np.array([0.5, 0.5]), np.array([0.9, 0.1])
+    assert divergence(a, b) == divergence(b, a) == math.log(0.25 / 0.9 + 0.25 / 0.1)
+    assert divergence(a, a) == 0.0
+    assert divergence(np.array([1.0, 0.0]), a) == divergence(a, np.array([1.0, 0.0])) == math.inf
+
+
+# ---- the law of whole answers, summed over all of them -------------------------------------------------------------
+
+VOCAB, STEPS, ROWS = 3, 3, 3
+BOUND = 0.7
+OPTIONS = [{}, {"top_k": 2}, {"min_p": 0.3}]
+
+
+def logits_after(tokens: tuple[int, ...]) -> NDArray[np.float32]:
+    """Of two documents and of the bare row, which differ much. [rows, vocab]"""
+    rng = np.random.default_rng([7, *tokens])
+    return np.asarray(3 * rng.standard_normal((ROWS, VOCAB)), dtype=np.float32)
+
+
+def drafter_of(privacy: Privacy | None, **options: float) -> Drafter:
+    sampling = SamplingParams(temperature=0.8, **options)  # type: ignore[arg-type]
+    return Drafter(RaceLists(), sampling, "coupled", VOCAB, privacy)
+
+
+WEIGHTS = (0.4, -0.3, 5.0)
+"""The last is the bare row's, which must not count in the mixture."""
+
+
+def vote_after(drafter: Drafter, tokens: tuple[int, ...]) -> Floats:
+    """What the peer reads of a vote in full."""
+    payload, _ = drafter.encode(logits_after(tokens), WEIGHTS)
+    vote = np.asarray(read_vote(payload, VOCAB), dtype=np.float64)
+    return np.asarray(vote / vote.sum())
+
+
+def bare_after(tokens: tuple[int, ...], **options: float) -> Floats:
+    plain = drafter_of(None, **options)
+    return plain.distribution(logits_after(tokens)[-1:], (0.0,))
+
+
+def cloud_after(tokens: tuple[int, ...]) -> Floats:
+    return np.asarray(np.random.default_rng([8, *tokens]).dirichlet(np.ones(VOCAB)))
+
+
+Law = dict[tuple[int, ...], float]
+
+
+def law_of(distribution: Callable[[tuple[int, ...]], Floats]) -> Law:
+    """The probability of each answer of `STEPS` tokens."""
+    return {
+        answer: math.prod(float(distribution(answer[:step])[answer[step]]) for step in range(STEPS))
+        for answer in product(range(VOCAB), repeat=STEPS)
+    }
+
+
+def largest_ratio(share: float, **options: float) -> float:
+    """max |log P(answer) - log N(answer)| of answers that mix the device's votes with a cloud's."""
+    protected = drafter_of(Privacy(BOUND, lambda nats: True, b""), **options)
+
+    def mixed(device: Callable[[tuple[int, ...]], Floats]) -> Law:
+        return law_of(lambda tokens: share * device(tokens) + (1 - share) * cloud_after(tokens))
+
+    with_documents = mixed(lambda tokens: vote_after(protected, tokens))
+    without = mixed(lambda tokens: bare_after(tokens, **options))
+    assert math.isclose(sum(with_documents.values()), 1.0, rel_tol=1e-6)
+    assert {a for a, p in with_documents.items() if p} == {a for a, p in without.items() if p}
+    return max(abs(math.log(with_documents[a] / without[a])) for a in without if without[a])
+
+
+@pytest.mark.parametrize("share", [1.0, 0.5])
+@pytest.mark.parametrize("options", OPTIONS)
+def test_no_answer_is_more_probable_than_the_bound_allows(options: dict[str, float], share: float) -> None:
+    """Statement (3), through temperature, options, mixture of rows and the bytes of a vote, which are float32."""
+    assert largest_ratio(share, **options) <= STEPS * BOUND + 1e-5
+
+
+@MUTANTS
+def test_the_law_of_answers_finds_a_clip_that_leaves_the_bound(
+    mutant: Clip, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "clip", mutant)
+    assert largest_ratio(1.0) > STEPS * BOUND + 0.1
+
+
+def test_a_bound_below_which_nothing_lies_leaves_the_documents_mixture() -> None:
+    """And that is of the rows with documents alone."""
+    drafter = drafter_of(Privacy(50.0, lambda nats: True, b""))
+    for seed in range(9):
+        logits = logits_after((seed,))
+        expected = mix_rows(logits[:2], WEIGHTS[:2], 0.8)
+        np.testing.assert_allclose(drafter.distribution(logits, WEIGHTS), expected, rtol=1e-6)
+
+
+def test_without_documents_it_is_the_bare_row() -> None:
+    drafter = drafter_of(Privacy(BOUND, lambda nats: nats < 1e-12, b""))
+    np.testing.assert_allclose(
+        drafter.distribution(logits_after((1,))[-1:], WEIGHTS[-1:]), bare_after((1,)), rtol=1e-12
+    )
+
+
+# ---- the accountant --------------------------------------------------------------------------------------------------
+
+BUDGET = 0.9
+
+
+def laws_within(budget: float, folder: Path, ledger: type[Ledger]) -> tuple[Law, Law]:
+    """With and without documents, where an accountant follows every path of its own through the answer."""
+
+    def device(tokens: tuple[int, ...]) -> Floats:
+        own = ledger(folder / f"{len(tokens)}{tokens}.json", "notes", budget)
+        privacy = Privacy(2.0, own.spend, b"")
+        (folder / f"{len(tokens)}{tokens}.json").unlink(missing_ok=True)
+        drafter = drafter_of(privacy)
+        return [drafter.distribution(logits_after(tokens[:n]), WEIGHTS) for n in range(len(tokens) + 1)][-1]
+
+    known: dict[tuple[int, ...], Floats] = {}
+    return law_of(lambda tokens: known.setdefault(tokens, device(tokens))), law_of(bare_after)
+
+
+def check_theorem(p: Law, n: Law, budget: float) -> None:
+    """Statement (2): both divergences, and what follows for every event that one answer or its end make."""
+    assert math.isclose(sum(p.values()), 1.0, rel_tol=1e-9)
+    for first, second in ((p, n), (n, p)):
+        assert math.log(sum(first[a] ** 2 / second[a] for a in first)) <= budget + 1e-9
+        for event in ([*a] for a in product(range(VOCAB), repeat=2)):
+            inside = [a for a in first if [*a[:2]] == event or a[-1] == event[0]]
+            mass, other = (sum(law[a] for a in inside) for law in (first, second))
+            assert mass**2 <= math.exp(budget) * other + 1e-9
+
+
+@pytest.mark.parametrize("budget", [0.2, BUDGET, 2.0])
+def test_all_answers_together_stay_within_the_budget(tmp_path: Path, budget: float) -> None:
+    check_theorem(*laws_within(budget, tmp_path, Ledger), budget)
+
+
+class Late(Ledger):
+    """A mutant: it stops when the budget is exceeded, and not before."""
+
+    def spend(self, nats: float) -> bool:
+        return self.spent().nats <= self._budget and Ledger(self._path, self._collection).spend(nats)
+
+
+class Deaf(Ledger):
+    """A mutant: it adds up and never stops."""
+
+    def spend(self, nats: float) -> bool:
+        return Ledger(self._path, self._collection).spend(nats)
+
+
+@pytest.mark.parametrize("mutant", [Late, Deaf])
+def test_an_accountant_that_stops_too_late_is_found(tmp_path: Path, mutant: type[Ledger]) -> None:
+    with pytest.raises(AssertionError):
+        check_theorem(*laws_within(BUDGET, tmp_path, mutant), BUDGET)
+
+
+@pytest.mark.parametrize(
+    "cost",
+    [
+        lambda a, b: float((a * np.log(a / b)).sum()),  # Kullback and Leibler's, which is smaller
+        lambda a, b: min(math.log((a * a / b).sum()), math.log((b * b / a).sum())),  # the better direction
+        lambda a, b: 0.0,
+    ],
+)
+def test_an_accountant_that_counts_too_little_is_found(
+    tmp_path: Path, cost: Callable[[Floats, Floats], float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "divergence", cost)
+    with pytest.raises(AssertionError):
+        check_theorem(*laws_within(BUDGET, tmp_path, Ledger), BUDGET)
+
+
+def test_the_ledger_adds_up_by_collection_over_processes(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "privacy.json"
+    first, second, other = (Ledger(path, name) for name in ("notes", "notes", "letters"))
+    assert first.spent() == Spent(0.0, 0)
+    assert all(ledger.spend(0.25) for ledger in (first, second, other, first))
+    assert (second.spent(), other.spent()) == (Spent(0.75, 3), Spent(0.25, 1))
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert first.key() == other.key() == Ledger(path, "notes").key()
+    assert len(first.key()) == 32
+    path.unlink()  # the user starts again
+    assert first.spent() == Spent(0.0, 0)
+
+
+def test_a_budget_that_falls_short_is_said_once_and_cheaper_tokens_still_count(tmp_path: Path) -> None:
+    told: list[str] = []
+    ledger = Ledger(tmp_path / "privacy.json", "notes", 1.0, told.append)
+    assert [ledger.spend(nats) for nats in (0.75, 0.5, 0.25, 0.125, 0.0)] == [True, False, True, False, True]
+    assert told == [
+        "The privacy budget of 1 nats has 0.25 left, too little for a token: what does not fit is drawn without the "
+        f"documents. Raise privacy_budget, or delete {tmp_path / 'privacy.json'} to start the count again."
+    ]
+    assert ledger.spent() == Spent(1.0, 3)
+
+
+@pytest.mark.parametrize(
+    "content", ["", "{}", '{"key": "", "spent": {"notes": [-1, 2]}}', '{"key": 1, "spent": {}}']
+)
+def test_a_malformed_ledger_is_an_error_and_no_new_beginning(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "privacy.json"
+    path.touch(0o600)
+    path.write_text(content)
+    with pytest.raises(
+        ConfigError, match=r"is malformed \(.*\); restore it, or delete it to start the count again"
+    ):
+        Ledger(path, "notes").spend(0.1)
+    assert path.read_text() == content
+
+
+# ---- the noise -------------------------------------------------------------------------------------------------------
+
+FLAT = (6,)
+"""After which no token is nearly certain."""
+SEED = 11
+KINDS = pytest.mark.parametrize("kind", [TokenDrafter, TokenVoter])
+
+
+def tokens_of(
+    kind: type[TokenDrafter], privacies: Iterator[Privacy | None], digest: bytes = b"prefix"
+) -> list[int]:
+    """One draft for each, all in the place of one seed, which the peer knows."""
+    sampling, logits = SamplingParams(temperature=0.8), logits_after(FLAT)
+    place = {"seed": SEED, "step": 2, "party": Party.DEVICE, "lineage": (b"root", digest)}
+    return [
+        kind(TopP(0.9), sampling, "coupled", VOCAB, sends_drafts=False, privacy=privacy)
+        .draft(logits, WEIGHTS, **place)  # type: ignore[arg-type]
+        .token
+        for privacy in privacies
+    ]
+
+
+def private(number: int, bound: float = BOUND) -> Privacy:
+    return Privacy(bound, lambda nats: True, number.to_bytes(32))
+
+
+def check_noise(kind: type[TokenDrafter], keys: int = 4000) -> None:
+    """Chi-square of drafts over the keys of sessions; a true drafter fails with probability below 1e-9."""
+    q = drafter_of(private(0)).distribution(logits_after(FLAT), WEIGHTS)
+    counts = np.bincount(tokens_of(kind, (private(number) for number in range(keys))), minlength=VOCAB)
+    expected = keys * q
+    statistic = float(((counts - expected) ** 2 / expected).sum())
+    freedom = VOCAB - 1
+    assert statistic < freedom + 2 * math.sqrt(21 * freedom) + 42  # Laurent and Massart 2000, x = 21
+
+
+@KINDS
+def test_who_knows_the_seed_sees_no_more_than_a_draw(kind: type[TokenDrafter]) -> None:
+    check_noise(kind)
+
+
+@KINDS
+def test_noise_that_follows_the_seed_is_found(
+    kind: type[TokenDrafter], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Privacy, "seed", lambda privacy, digest: SEED)
+    with pytest.raises(AssertionError):
+        check_noise(kind)
+
+
+@KINDS
+def test_noise_is_the_same_for_a_prefix_and_independent_for_another(kind: type[TokenDrafter]) -> None:
+    """A redrawn token says nothing new; two prefixes agree as often as independent draws do (5.9 sigma)."""
+    number = 2000
+    first, again, other = (
+        np.array(tokens_of(kind, (private(key) for key in range(number)), digest))
+        for digest in (b"one", b"one", b"two")
+    )
+    assert (first == again).all()
+    q = drafter_of(private(0)).distribution(logits_after(FLAT), WEIGHTS)
+    agree = float((q * q).sum())
+    assert abs((first == other).mean() - agree) < 5.9 * math.sqrt(agree * (1 - agree) / number)
+
+
+def check_lottery(number: int = 4000) -> None:
+    """Chi-square of the lottery's tokens, over seeds, against the mixture; a true one fails with probability 1e-9."""
+    sampling, logits, shares = SamplingParams(temperature=0.8), logits_after(FLAT), (0.4, 0.6)
+    drafters = [
+        TokenDrafter(TopP(0.9), sampling, "coupled", VOCAB, sends_drafts=False, privacy=privacy)
+        for privacy in (private(1), None)
+    ]
+    counts = np.zeros(VOCAB)
+    for seed in range(number):
+        owner = draw_owner(shares, seed=seed, step=2)
+        lineage = (b"root", seed.to_bytes(8))  # another prefix each time, as in another session
+        draft = drafters[owner].draft(
+            logits[::-1] if owner else logits, WEIGHTS, seed=seed, step=2, party=Party.DEVICE, lineage=lineage
+        )
+        counts[draft.token] += 1
+    laws = [drafters[owner].distribution(logits[::-1] if owner else logits, WEIGHTS) for owner in (0, 1)]
+    expected = number * sum(share * law for share, law in zip(shares, laws, strict=True))
+    statistic = float(((counts - expected) ** 2 / expected).sum())
+    assert statistic < (VOCAB - 1) + 2 * math.sqrt(21 * (VOCAB - 1)) + 42  # Laurent and Massart 2000, x = 21
+
+
+def test_the_lottery_stays_exact_with_private_noise() -> None:
+    check_lottery()
+
+
+def test_private_noise_that_follows_nothing_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Privacy, "seed", lambda privacy, digest: SEED)
+    with pytest.raises(AssertionError):
+        check_lottery()
+
+
+# ---- settings --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("setting", ["device.privacy", "device.privacy_budget"])
+@pytest.mark.parametrize("value", ["-1", "nan", "inf"])
+def test_a_bound_or_budget_that_is_none_is_refused(setting: str, value: str) -> None:
+    with pytest.raises(ConfigError, match=f"{setting} must be a number of at least 0.* but it is {value}"):
+        Config.load(None, [f"{setting}={value}"])
+
+
+def test_a_bound_without_meaning_is_refused() -> None:
+    with pytest.raises(ConfigError, match="at most 50, but it is 51"):
+        PartyConfig(privacy=51.0)
+    with pytest.raises(ConfigError, match=r"for a device or worker \(got 1 and 0\); remove them"):
+        Config(cloud=PartyConfig(privacy=1.0))
+    with pytest.raises(
+        ConfigError, match=r"privacy_budget is 3, but device\.privacy is 0, so a single token"
+    ):
+        Config(device=PartyConfig(privacy_budget=3.0))
+
+
+def test_a_worker_has_a_bound_of_its_own_and_the_server_none() -> None:
+    workers = {name: WorkerConfig(index=name, privacy=bound) for name, bound in (("ada", 1.0), ("ben", 0.0))}
+    federated = DecodingConfig(mode="federated")
+    config = Config(decoding=federated, workers=workers)
+    assert [config.party(name).privacy for name in ("ada", "ben", "server")] == [1.0, 0.0, 0.0]
+    assert config.seen_by("ben").party("ada").privacy == 0.0
+    with pytest.raises(
+        ConfigError, match=r"settings server\.privacy and privacy_budget are for a device or worker"
+    ):
+        Config(decoding=federated, workers=workers, server=PartyConfig(privacy=1.0, num_documents=0))
+    with pytest.raises(ConfigError, match=r"ada\.privacy_budget is 1, but ada\.privacy is 0"):
+        Config(decoding=federated, workers=workers | {"ada": WorkerConfig(index="ada", privacy_budget=1.0)})
+
+
+def test_no_budget_is_promised_at_temperature_0() -> None:
+    party = PartyConfig(privacy=1.0, privacy_budget=3.0)
+    with pytest.raises(ConfigError, match=r"budget \(3 nats\) needs a temperature above 0"):
+        make_privacy(party, 0.0, "{}", print)
+
+
+def test_at_temperature_0_nothing_is_counted() -> None:
+    drafter = Drafter(
+        RaceLists(), SamplingParams(temperature=0.0), "coupled", VOCAB, Privacy(BOUND, pytest.fail, b"")
+    )
+    bare = bare_after((1,))
+    drafter.draft(logits_after((1,)), WEIGHTS, seed=1, step=0, party=Party.DEVICE)
+    assert drafter.dense is not None
+    assert bare.size == drafter.dense.size
+
+
+def test_sessions_have_noise_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "ledger_path", lambda: tmp_path / "privacy.json")
+    one, again, other = (make_privacy(PartyConfig(privacy=1.0), 1.0, spec, print) for spec in ("a", "a", "b"))
+    assert one.seed(b"x") == again.seed(b"x") != other.seed(b"x")
+    assert json.loads((tmp_path / "privacy.json").read_text())["spent"] == {}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"draft_rule": "algorithm1", "placement": "device"},
+        {"mode": "speculative", "draft_rule": "rejection"},
+        {"race_depth": 0},
+    ],
+)
+def test_distributions_that_a_codec_cuts_are_refused(changes: dict[str, object]) -> None:
+    spec = make_spec(**{"temperature": 1.0, "race_depth": 8, **changes})
+    with pytest.raises(ConfigError, match="a codec cuts its distributions off"):
+        make_drafter(TopP(0.9), spec, Party.DEVICE, private(1))
+    make_drafter(TopP(0.9), spec, Party.DEVICE)
+    for mode in ("dual", "speculative"):
+        make_drafter(TopP(0.9), make_spec(temperature=1.0, race_depth=8, mode=mode), Party.DEVICE, private(1))
+    lottery = make_spec(temperature=1.0, race_depth=8, draft_rule="lottery")
+    assert type(make_drafter(TopP(0.9), lottery, Party.DEVICE, private(1))) is TokenDrafter
