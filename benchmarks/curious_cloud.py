@@ -9,15 +9,18 @@ the votes, drafted ids, document weights alone, and from sizes and timing alone.
 Predictions: in mode dual the whole answer gives the fact away in at least 9 of 10 cases, since the answer states it;
 what comes before that token, the first document weight, sizes and timing give less than half. In mode speculative the
 fact is given away where the device drafts with its notes, and not where it drafts without. Solo, nothing is received.
+With `device.privacy` the votes still give it away, since any bound above 0 leaves the order of the kinds to be read;
+ids that the device draws with its own noise do so less the lower the bound, down to little more than chance at 0.5.
 Controls: given the note, the attacker is right every time; its guesses, compared with the facts of another deal, are
 right in 1 of 8 cases.
 
-Expected run time: 6 minutes for 5 deals of 17 cases and 10 questions on a quiet machine; `--smoke` one minute.
+Expected run time: 9 minutes for 5 deals of 28 cases and 10 questions on a quiet machine; `--smoke` one minute.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -83,6 +86,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         Trial(**json.loads(line)) for path in arguments.read or () for line in path.read_text().splitlines()
     ]
     with tempfile.TemporaryDirectory() as folder:
+        os.environ["XDG_DATA_HOME"] = (
+            folder  # what bounded answers spend is no account of the user's documents
+        )
         for trial in (
             ()
             if arguments.read

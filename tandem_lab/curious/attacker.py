@@ -37,6 +37,7 @@ class Attacker:
 
     imagination: Imagination
     codec: Codec  # of the deployment, for votes that are no race lists
+    privacy: float = 0.0  # of the device
 
     def whole(self, question: Question, transcript: Transcript) -> Scores:
         """All that came until the answer named a kind, and the answer.
@@ -71,7 +72,8 @@ class Attacker:
     def ids(self, question: Question, transcript: Transcript, last: int) -> Scores:
         """Likelihood of the drafted tokens up to and with step `last`.
 
-        The noise of coupled drafts follows from the seed, so that an imagined distribution names its draft.
+        The noise of coupled drafts follows from the seed, so that an imagined distribution names its draft, unless the
+        device draws with noise of its own.
         """
         drafts = [draft for draft in transcript.drafts if draft.step <= last]
         return self._fit(question, transcript, drafts, self._fit_token)
@@ -84,8 +86,8 @@ class Attacker:
     def weights(self, question: Question, transcript: Transcript) -> Scores:
         """Distance of the first log weight, which depends on the question alone, from that of an imagined note."""
         found = [draft.log_weight for draft in transcript.drafts if draft.log_weight is not None]
-        if transcript.spec is None or not found or not np.isfinite(found[0]):
-            return None
+        if transcript.spec is None or not found or not np.isfinite(found[0]) or self.privacy > 0:
+            return None  # with a bound it says nothing of the notes
         imagined = transcript.spec.relevance_scale * self.imagination.similarities(question)
         return np.asarray(-np.abs(imagined - found[0]).min(axis=1))
 
@@ -113,7 +115,7 @@ class Attacker:
             return None
         temperature, total = transcript.spec.sampling.temperature or 1.0, np.zeros(())
         for draft in drafts:
-            imagined = self.imagination.distributions(question, draft.prefix, temperature)
+            imagined = self.imagination.distributions(question, draft.prefix, temperature, self.privacy)
             total = total + fit(transcript, draft, imagined.astype(np.float64))
         return np.asarray(total.max(axis=1))
 
@@ -126,7 +128,8 @@ class Attacker:
         """As `_fit_vote`."""
         assert transcript.spec is not None
         likelihood = imagined[:, :, draft.token]
-        if transcript.spec.rules.drawing_rule == "coupled":
+        has_own_noise = self.privacy > 0 and not draft.payload
+        if transcript.spec.rules.drawing_rule == "coupled" and not has_own_noise:
             is_greedy = transcript.spec.sampling.temperature == 0
             clocks = (
                 1.0 if is_greedy else noise(transcript.spec.seed, draft.step, np.arange(imagined.shape[2]))

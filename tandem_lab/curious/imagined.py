@@ -19,6 +19,7 @@ from tandem.codecs.race_lists import cut_vote
 from tandem.engine.drafter import mix_rows
 from tandem.engine.engine import Engine
 from tandem.engine.port import Feed
+from tandem.engine.privacy import clip
 from tandem.messages.wire import varint_bytes
 from tandem.modes.spec import SessionSpec
 from tandem.retrieval.embedding import TextEmbedder
@@ -62,14 +63,18 @@ class Imagination:
             for tokens, rows in self._rows(question)
         ]
 
-    def _distributions(self, question: Question, prefix: tuple[int, ...], temperature: float) -> Floats:
-        """Next-token distributions after a prefix of the answer, [kinds, phrases, vocab]. temperature: above 0."""
+    def _distributions(
+        self, question: Question, prefix: tuple[int, ...], temperature: float, bound: float = 0.0
+    ) -> Floats:
+        """Next-token distributions after a prefix of the answer, [kinds, phrases, vocab]. temperature: above 0. bound:
+        `device.privacy`, which the attacker knows; 0: none."""
         if question.text != self._open:
             self.engine.close(self._open)  # a question's rows take 100 MB
             self._open = question.text
-            self.engine.open(question.text, question.text, _notes(question, NOTES), LONGEST)
+            self.engine.open(question.text, question.text, [*_notes(question, NOTES), ""], LONGEST)
         logits = self.engine.next_logits(question.text, prefix) / temperature
-        rows = torch.softmax(logits, dim=-1).numpy()
+        *noted, bare = torch.softmax(logits, dim=-1).numpy()
+        rows = np.array([clip(row, bare, bound) if bound else row for row in noted])
         return np.asarray(rows.reshape(len(question.domain.kinds), len(NOTES), -1), dtype=np.float32)
 
     def _similarities(self, question: Question) -> NDArray[np.float64]:

@@ -45,6 +45,7 @@ class Case:
     name: str
     options: Mapping[str, Any]  # of `Tandem.query`
     codec: str = "auto"
+    privacy: float = 0.0  # of the device
 
 
 def _dual(placement: str, codec: str, temperature: float = 1.0) -> Case:
@@ -78,6 +79,12 @@ def _speculative(has_notes: bool, rule: str, codec: str) -> Case:
     return Case(f"speculative, device {drafter}, {what}", options | documents, codec)
 
 
+def _bounded(case: Case, bound: float) -> Case:
+    """The same with `device.privacy`."""
+    return replace(case, name=f"{case.name}, c = {bound:g}", privacy=bound)
+
+
+BOUNDS = (8.0, 2.0, 0.5)
 ADDRESSES = {
     "lattice": "tandem.papers.qs:Lattice",
     "k_sqs": "tandem.papers.sqs:KSqs",
@@ -94,6 +101,9 @@ CASES: tuple[Case, ...] = (
     *(_speculative(True, "rejection", codec) for codec in ("k_sqs", "c_sqs", "lattice")),
     _speculative(False, "rejection", "k_sqs"),
     Case("solo, device", {"only": "device", "temperature": 1.0}),
+    *(_bounded(_dual("mirror", "auto"), bound) for bound in BOUNDS),
+    *(_bounded(_lottery("mirror"), bound) for bound in BOUNDS),
+    *(_bounded(_speculative(True, "coupled", "auto"), bound) for bound in BOUNDS),
 )
 
 
@@ -124,14 +134,12 @@ def run_trials(
         others = {each.question: each for each in deal(Random(f"{name} control")).asked}
         index = dealt.write_index(folder / str(number), embedder)
         asked = dealt.sample(Random(f"{name} questions"), num_questions)
-        for codec in dict.fromkeys(case.codec for case in cases):
-            config = Config.load(
-                None,
-                [f"codec.name={ADDRESSES.get(codec, codec)}", f"device.index={index}", "device.kv_store=off"],
-            )
-            attacker = Attacker(imagination, codec_of(config.codec))
+        for codec, privacy in dict.fromkeys((case.codec, case.privacy) for case in cases):
+            settings = [f"codec.name={ADDRESSES.get(codec, codec)}", f"device.privacy={privacy}"]
+            config = Config.load(None, [*settings, f"device.index={index}", "device.kv_store=off"])
+            attacker = Attacker(imagination, codec_of(config.codec), privacy)
             with _opened(config) as (tandem, recorder):
-                own = [case for case in cases if case.codec == codec]
+                own = [case for case in cases if (case.codec, case.privacy) == (codec, privacy)]
                 for (place, each), case in product(enumerate(asked), own):
                     transcript = _ask(tandem, recorder, case, each, seed=1000 * number + place)
                     lot = Random(f"{name} {place}")

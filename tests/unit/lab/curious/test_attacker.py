@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 from typing import Any, cast
 
@@ -30,7 +31,9 @@ class FakeImagination:
     def kind_tokens(self, question: Any) -> list[int]:
         return list(range(FIRST_KIND, FIRST_KIND + KINDS))
 
-    def distributions(self, question: Any, prefix: tuple[int, ...], temperature: float) -> Any:
+    def distributions(
+        self, question: Any, prefix: tuple[int, ...], temperature: float, bound: float = 0.0
+    ) -> Any:
         laws = np.full((KINDS, PHRASES, VOCAB), 0.1 / (VOCAB - 1), np.float32)
         for kind in range(KINDS):
             laws[kind, :, FIRST_KIND + kind if len(prefix) == STATED else LIKES] = 0.9
@@ -87,6 +90,20 @@ def test_votes_weights_and_drafts_give_the_fact_away(kind: int) -> None:
     ):
         assert scores is not None
         assert guess(scores, random) == kind
+
+
+@pytest.mark.parametrize("kind", range(KINDS))
+def test_an_attacker_who_knows_of_a_bound_reads_votes_and_private_draws(kind: int) -> None:
+    """Of an id that was drawn with private noise it is the likelihood that counts, not whether the shared noise has it
+    win; the weight is nobody's note's."""
+    bounded = replace(ATTACKER, privacy=0.5)
+    own, voted = transcript(kind, is_voted=False), transcript(kind)
+    scores = bounded.ids(QUESTION, own, STATED)
+    expected = np.log(0.9 * law(kind, (0,))[FIRST_KIND + kind] + 0.1 * (0.9 + 7 * 0.1 / 49) / 8) + np.log(0.9)
+    assert scores is not None
+    assert scores[kind] == scores.max() == pytest.approx(expected)
+    assert bounded.weights(QUESTION, voted) is None
+    assert guess(bounded.whole(QUESTION, voted), Random(0)) == kind  # type: ignore[arg-type]
 
 
 def test_before_the_fact_only_the_weight_tells() -> None:
