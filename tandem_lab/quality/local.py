@@ -188,8 +188,9 @@ class LocalPair:
         link: Link | None = None,
         decode_s: Callable[[Party, Random], float] = lambda party, rng: 0.01,
         seed: int = 0,
+        make_run: Callable[..., VirtualRun] = VirtualRun,
     ) -> tuple[str, Outcome]:
-        """The answer's text and what the run showed."""
+        """The answer's text and what the run showed. make_run: another driver, for the laboratory's policies."""
         spec = with_engines(replace(spec, session=secrets.randbits(32)), self.engines)
         rule = StopRule.of(spec.eos_token_ids, spec.sampling, self._detokenizer)
         is_private = self.privacy > 0 and spec.num_documents(Party.DEVICE) > 0
@@ -210,7 +211,7 @@ class LocalPair:
             for party in PARTIES
         }
         try:
-            run = VirtualRun(
+            run = make_run(
                 spec,
                 dict(readers),
                 self.codec,
