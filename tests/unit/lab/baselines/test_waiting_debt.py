@@ -26,13 +26,11 @@ def spec_of(seed: int, **changes: Any) -> Any:
     return make_spec(seed, **{**fixed, "device_documents": 2, "cloud_documents": 3, **changes})
 
 
-def ask(seed: int, relief_s: float, rtt_s: float = RTT_S, **changes: Any) -> Outcome:
+def ask(seed: int, relief_s: float, **changes: Any) -> Outcome:
     make: Any = partial(WaitingDebtRun, relief_s=relief_s)
-    return (
-        Case(spec_of(seed, **changes), Link(delay_s=rtt_s / 2))
-        .make(lambda party, rng: PASS_S, kind=make)
-        .run()
-    )
+    case = Case(spec_of(seed, **changes), Link(delay_s=RTT_S / 2))
+    run: WaitingDebtRun = case.make(lambda party, rng: PASS_S, kind=make)
+    return run.run()
 
 
 def audit(outcome: Outcome, relief_s: float) -> Iterator[bool]:
