@@ -21,6 +21,7 @@ from tandem.cli.options import (
 )
 from tandem.cli.output import StageLog, plural, print_json
 from tandem.client.answers import to_plain
+from tandem.client.request import spec_of
 from tandem.config.schema import Config
 from tandem.errors import TandemError
 from tandem_lab.cli import outputs
@@ -156,9 +157,8 @@ def _title(replay: Replay) -> str:
 def _setup(replay: Replay, config: Config) -> str:
     """How the answers were made."""
     decoding, num_questions = config.decoding, len(replay.asked)
-    drafts = {"coupled": "coupled drafts", "algorithm1": "Algorithm 1", "rejection": "rejection"}[
-        decoding.draft_rule
-    ]
+    rule = spec_of(config).rules.draft_rule
+    drafts = {"coupled": "coupled drafts", "algorithm1": "Algorithm 1"}.get(rule, rule)
     if decoding.mode == "dual":
         how = f"placement {decoding.placement}"
     else:

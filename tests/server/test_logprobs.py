@@ -31,7 +31,8 @@ def check_entries(entries: Any, answer: Answer) -> None:
 
 def test_chat_has_the_log_probabilities_of_the_python_api(client: Any, tandem: Tandem) -> None:
     answer = tandem.query(QUESTION, temperature=1.0, max_new_tokens=10, seed=3, num_logprobs=4)
-    assert answer.token_ids == tandem.query(QUESTION, temperature=1.0, max_new_tokens=10, seed=3).token_ids
+    options: Any = {"temperature": 1.0, "max_new_tokens": 10, "seed": 3, "draft_rule": "coupled"}
+    assert answer.token_ids == tandem.query(QUESTION, **options).token_ids
     choice = ask(client, logprobs=True, top_logprobs=4, **HOT).choices[0]
     assert choice.message.content == answer.text
     assert len(choice.logprobs.content) == len(answer.tokens)

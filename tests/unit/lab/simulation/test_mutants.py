@@ -547,8 +547,8 @@ def test_a_synchronous_loop_that_does_not_wait_is_found(monkeypatch: pytest.Monk
     """The answer stays right, only the baseline is none: what a comparison of speeds would rest on."""
 
     class Impatient(DraftingSession):
-        def __init__(self, *args: Any) -> None:
-            super().__init__(*args)
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, **options)
             self.window = 4
 
     put(Impatient)(monkeypatch)
