@@ -33,7 +33,7 @@ Draw = Callable[..., int]
 SHARES = ((0.3, 0.7), (0.1, 0.6, 0.0, 0.3), (0.0, 1.0), (1.0, 0.0), (0.4,))
 NUMBERS = [(place + 0.5) / 1000 for place in range(1000)]
 VOCAB = 5
-NUM_ANSWERS = 10_000
+NUM_ANSWERS = 5_000
 
 
 @pytest.mark.parametrize("shares", SHARES)
