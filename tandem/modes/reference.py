@@ -11,7 +11,7 @@ lowest id.
 
 By the rule `lottery` (arXiv 2605.00419) no mixture is needed: a uniform number, a function of seed and step, says whose
 token it is, each voter as often as its weight, and that voter chooses from its own distribution with the same noise. A
-token is as probable as under the mixture. Sampling options (top_k, top_p, min_p) restrict each voter's own distribution
+token is as probable as under the mixture. Sampling options (top_k, min_p) restrict each voter's own distribution
 under either rule.
 """
 
