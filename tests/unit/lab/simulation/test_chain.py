@@ -57,7 +57,17 @@ from tests.unit.lab.simulation.test_race_list_mutants import (
 
 NUM_SEEDS = {0: 40, 2: 36, 3: 24, 5: 12, 8: 8}
 """Runs by the number of workers (0: speculative), 120 in all."""
-MANY = {"speculative": 2000, "federated-2": 500, "federated-3": 500, "federated-5": 300, "federated-8": 200}
+MANY = {
+    "speculative": 2000,
+    "federated-2": 500,
+    "federated-3": 500,
+    "federated-5": 300,
+    "federated-8": 200,
+    "dual-lottery": 2000,
+    "federated-2-lottery": 500,
+    "federated-3-lottery": 500,
+    "federated-5-lottery": 300,
+}
 """Runs of each role at night."""
 NEVER_S = 1e9
 NUM_TOKENS = 40
