@@ -22,7 +22,8 @@ MAX_SESSIONS, MAX_BLOCK, COMPARED = 8, 8, 3
 
 def bits_of(logits: Logits) -> Bits:
     """Those of float32 numbers, in an array of the same shape."""
-    return np.asarray(logits).copy().view(np.uint32)
+    array = logits if isinstance(logits, np.ndarray) else logits.cpu()
+    return np.asarray(array).copy().view(np.uint32)
 
 
 class StaleAt:

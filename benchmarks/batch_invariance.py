@@ -6,7 +6,7 @@ a cache that grows, as transformers does by default, and must differ from token 
 
 Prediction: 0 differences of 1,000 batches; the control differs for every family in float32.
 
-Expected run time: 8 minutes on two idle cores; `--smoke` 20 s.
+Expected run time: 8 minutes on two idle cores, 2 on a GPU (`--device cuda`); `--smoke` 20 s.
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
-def random_model(family: str, dtype: str) -> Any:
+def random_model(family: str, dtype: str, device: str = "cpu") -> Any:
     """A model with random weights; nothing is read from the disk."""
     name, sizes = FAMILIES[family]
     torch.manual_seed(0)
     config = AutoConfig.for_model(name, vocab_size=VOCAB, pad_token_id=0, **sizes)
-    return AutoModelForCausalLM.from_config(config, dtype=DTYPES[dtype]).eval()
+    return AutoModelForCausalLM.from_config(config, dtype=DTYPES[dtype]).eval().to(device)
 
 
 def growing_differs(model: Any, draw: random.Random) -> bool:
@@ -70,16 +70,18 @@ def growing_differs(model: Any, draw: random.Random) -> bool:
         cache, parts = DynamicCache(), []
         with torch.inference_mode():
             for at in range(0, len(tokens), block):
-                ids = torch.tensor([tokens[at : at + block]])
+                ids = torch.tensor([tokens[at : at + block]], device=model.device)
                 parts.append(model(input_ids=ids, past_key_values=cache, use_cache=True).logits[0])
         return torch.cat(parts)
 
     return not torch.equal(logits(1), logits(8))
 
 
-def try_family(family: str, dtype: str, num_batches: int, seed: int) -> tuple[int, int, str | None]:
+def try_family(
+    family: str, dtype: str, num_batches: int, seed: int, device: str = "cpu"
+) -> tuple[int, int, str | None]:
     """Of so many random batches: rows compared, rows that differ; and the self-check's fault, if any."""
-    runner = TorchRunner(random_model(family, dtype))
+    runner = TorchRunner(random_model(family, dtype, device))
     if runner.fault is not None:
         return 0, 0, runner.fault
     runner.caches.store = MemoryStore(1 << 30)
@@ -91,17 +93,18 @@ def main() -> None:
     parser = new_parser(__doc__)
     parser.add_argument("--smoke", action="store_true", help="one batch in each setting, one thread")
     parser.add_argument("--batches", type=int, default=NUM_BATCHES)
+    parser.add_argument("--device", default="cpu", help="of PyTorch: cpu, cuda")
     arguments = parser.parse_args()
     logging.disable()
     print("prediction: 0 rows differ; the growing cache differs for every family in float32")
-    threads = (1,) if arguments.smoke else (1, 2)
+    threads = (1,) if arguments.smoke or arguments.device != "cpu" else (1, 2)
     settings = [(count, family, dtype) for count in threads for family in FAMILIES for dtype in DTYPES]
     each = 1 if arguments.smoke else -(-arguments.batches // len(settings))
     num_rows = num_different = num_faults = num_batches = 0
     controls = []
     for seed, (num_threads, family, dtype) in enumerate(settings):
         torch.set_num_threads(num_threads)
-        compared, different, fault = try_family(family, dtype, each, seed)
+        compared, different, fault = try_family(family, dtype, each, seed, arguments.device)
         num_rows, num_different, num_faults = (
             num_rows + compared,
             num_different + different,
@@ -113,7 +116,7 @@ def main() -> None:
             flush=True,
         )
         if dtype == "float32" and num_threads == 1:
-            controls.append(growing_differs(random_model(family, dtype), random.Random(0)))
+            controls.append(growing_differs(random_model(family, dtype, arguments.device), random.Random(0)))
     print(f"growing cache: differs for {sum(controls)} of {len(controls)} families")
     finish(
         {

@@ -25,7 +25,7 @@ BUDGETS = {
     "codecs": 1000,
     "config": 1520,
     "corpora": 110,
-    "engine": 6450,
+    "engine": 6470,
     "joining": 700,
     "messages": 960,
     "modes": 1470,

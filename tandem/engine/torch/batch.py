@@ -255,7 +255,7 @@ class _Part(Piece):
         columns = query.reshape(rows, heads, groups * count, -1)
         if (missing := how.min_columns - groups * count) > 0:
             columns = torch.nn.functional.pad(columns, (0, 0, 0, missing))
-        scores = torch.matmul(columns, keys).mul_(how.scaling)
+        scores = _multiply(columns, keys).mul_(how.scaling)
         if how.softcap is not None:
             scores = torch.tanh(scores / how.softcap) * how.softcap
         scores.masked_fill_(self._mask(at, count, groups, how, scores.device), -torch.inf)
@@ -287,10 +287,20 @@ def weigh(weights: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
     One product would order its sums by the number of columns.
     """
     width = weights.shape[-1]
-    result = torch.matmul(weights[..., :VALUE_BLOCK], values[:, :, :VALUE_BLOCK])
+    result = _multiply(weights[..., :VALUE_BLOCK], values[:, :, :VALUE_BLOCK])
     for at in range(VALUE_BLOCK, width, VALUE_BLOCK):
-        result += torch.matmul(weights[..., at : at + VALUE_BLOCK], values[:, :, at : at + VALUE_BLOCK])
+        result += _multiply(weights[..., at : at + VALUE_BLOCK], values[:, :, at : at + VALUE_BLOCK])
     return result
+
+
+def _multiply(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    """left @ right of [rows, heads, m, k] and [rows, heads, k, n].
+
+    On a GPU never one product alone, for which cuBLAS has other kernels than for several.
+    """
+    if left.device.type == "cpu" or left.shape[0] * left.shape[1] > 1:
+        return torch.matmul(left, right)
+    return torch.matmul(left.expand(2, -1, -1, -1), right.expand(2, -1, -1, -1))[:1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -446,11 +456,15 @@ def _transpose_weights(model: Any, *, is_transposed: bool) -> None:
 NUM_ROWS, LENGTH = 4, 24
 SIZES = ((4, 2), (16, 2), (4, 4), (16, 4), (16, 8))
 """What is tried, cheapest first: tokens to whose multiples passes are padded, and least query columns of attention."""
+WHOLE = (MAX_TOKENS, MAX_COLUMNS)
+"""The size on a GPU, where padding costs next to nothing: all passes have one shape, and cuBLAS chooses kernels by
+shape."""
 BLOCKS = (1, 2, 3, 5, 7, 6)
 COMPANY = (0, 3, 10, 33, 61, MAX_TOKENS - 24)
 """How a row is fed, and how many tokens of others are computed with each block."""
-TOLERANCE = {torch.float32: 1e-3, torch.float16: 0.03, torch.bfloat16: 0.2}
-"""Largest difference from an ordinary pass, in standard deviations of its logits."""
+TOLERANCE = {torch.float32: 1e-4, torch.float16: 0.02, torch.bfloat16: 0.15}
+"""Largest root mean square of the differences from an ordinary pass, in standard deviations of its logits: three times
+that of 28 layers 3,584 wide in bfloat16. The largest difference of all would grow with the vocabulary."""
 
 
 def find_fault(batch: BatchModel, model: Any, vocab_size: int, context_length: int | None) -> str | None:
@@ -462,8 +476,9 @@ def find_fault(batch: BatchModel, model: Any, vocab_size: int, context_length: i
     rows = torch.randint(vocab_size, (NUM_ROWS, length), generator=generator).tolist()
     if not _sums_ignore_the_width(model.dtype, batch.device, generator):
         return "the last bits of attention depend on the width of the cache"
+    sizes = SIZES if batch.device.type == "cpu" else (WHOLE,)
     try:
-        for batch.multiple, batch.min_columns in SIZES:
+        for batch.multiple, batch.min_columns in sizes:
             expected = _Rows(batch, rows).feed(range(NUM_ROWS), length)
             if _agree(batch, rows, expected[-1]):
                 return _compare_with_plain(batch, model, rows[0], expected[0])
@@ -475,7 +490,9 @@ def find_fault(batch: BatchModel, model: Any, vocab_size: int, context_length: i
 
 
 def _sums_ignore_the_width(dtype: torch.dtype, device: torch.device, generator: torch.Generator) -> bool:
-    """Whether what attention adds up for a token is the same however far the cache reaches beyond it."""
+    """Whether what attention adds up for a token is the same however far the cache reaches beyond it, and however many
+    rows and heads there are.
+    """
     weights = torch.rand(1, 2, MAX_COLUMNS, 2 * VALUE_BLOCK, generator=generator).to(device, dtype)
     values = torch.randn(1, 2, 2 * VALUE_BLOCK, MAX_COLUMNS, generator=generator).to(device, dtype)
     for live in range(BLOCK, 2 * VALUE_BLOCK, BLOCK):
@@ -483,7 +500,10 @@ def _sums_ignore_the_width(dtype: torch.dtype, device: torch.device, generator: 
         seen[..., live - 3 :] = 0
         widths = range(live, 2 * VALUE_BLOCK + 1, BLOCK)
         sums = [weigh(seen[..., :width], values[:, :, :width]) for width in widths]
+        alone = [weigh(seen[:, :1, :, :width], values[:, :1, :width]) for width in widths]
         if not all(torch.equal(each, sums[0]) for each in sums):
+            return False
+        if not all(torch.equal(each, sums[0][:, :1]) for each in alone):
             return False
     return True
 
@@ -546,8 +566,8 @@ def _compare_with_plain(batch: BatchModel, model: Any, row: list[int], logits: t
     row would not show."""
     with torch.inference_mode():
         plain = model(input_ids=torch.tensor([row], device=batch.device), use_cache=False).logits[0]
-    limit = TOLERANCE.get(plain.dtype, 1e-3) * float(plain.float().std())
-    difference = float((plain.float() - logits.float()).abs().max())
+    limit = TOLERANCE.get(plain.dtype, 1e-4) * float(plain.float().std())
+    difference = float((plain.float() - logits.float()).square().mean().sqrt())
     if not difference <= limit:
         return f"its logits are off by {difference:.2g}"
     layers = DynamicCache(config=model.config).layers
