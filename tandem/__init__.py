@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from tandem.system.version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from tandem.citations import Citation, Span
     from tandem.client.batch import BatchItem
     from tandem.client.request import QueryOptions
     from tandem.client.resume import Unfinished
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     )
     from tandem.events import (
         Answer,
+        CitationEvent,
         DoneEvent,
         EstimateEvent,
         Event,
@@ -52,6 +54,8 @@ __all__ = [
     "Answer",
     "BatchItem",
     "CallError",
+    "Citation",
+    "CitationEvent",
     "ClusterError",
     "Code",
     "Config",
@@ -76,6 +80,7 @@ __all__ = [
     "SessionStatistics",
     "Source",
     "SourcesEvent",
+    "Span",
     "Tandem",
     "TandemError",
     "TokenEvent",
@@ -85,6 +90,8 @@ __all__ = [
 
 _MODULES = {
     "BatchItem": "tandem.client.batch",
+    "Citation": "tandem.citations",
+    "Span": "tandem.citations",
     "Code": "tandem.errors",
     "Fault": "tandem.errors",
     "Tandem": "tandem.client.tandem",

@@ -8,6 +8,7 @@ from html import escape
 from math import isnan, nan
 from typing import Any, Literal, TypeAlias
 
+from tandem.citations import Citation, Span, find_spans
 from tandem.errors import FAILED, Fault, QueryError
 from tandem.messages import Logprobs
 from tandem.topology import PARTIES, SERVER, Party, in_words
@@ -80,6 +81,9 @@ class TokenEvent:
     last_voter: str | None = None  # mode "federated": the worker whose vote came last, for which all waited
     logprob: TokenLogprob | None = None  # of this token; None: not asked for (`num_logprobs`)
     top_logprobs: tuple[TokenLogprob, ...] = ()  # of the likeliest tokens, the likeliest first
+    citation: Citation | None = (
+        None  # who said it; None: it is not known yet (a CitationEvent follows), or never
+    )
 
     def with_tail(self, known: Logprobs | None) -> TokenEvent:
         """The event with what the verdict says of its token's probability and the likeliest ones."""
@@ -101,6 +105,14 @@ class TokenEvent:
             text, utf8 = spell(each.token)
             named.append(replace(each, text=text, utf8=utf8))
         return replace(self, logprob=named[0], top_logprobs=tuple(named[1:]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CitationEvent:
+    """Who said a token that was committed before it was known: one that another party had drafted, mostly."""
+
+    step: int
+    citation: Citation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -222,6 +234,7 @@ class DoneEvent:
 Event: TypeAlias = (
     SourcesEvent
     | TokenEvent
+    | CitationEvent
     | ProvisionalEvent
     | RetractEvent
     | WaitEvent
@@ -280,6 +293,16 @@ class Answer:
         return mean_shares(self.tokens)
 
     @property
+    def citations(self) -> list[Span]:
+        """What the home party's documents said of the text. Their numbers are places in `own_sources`."""
+        return find_spans(self.tokens)
+
+    @property
+    def own_sources(self) -> tuple[Source, ...]:
+        """The documents of the home party, in the order of the shares of a `Citation`."""
+        return own_sources(self.sources)
+
+    @property
     def is_degraded(self) -> bool:
         """Whether some of it was decided without the cloud, or without a worker."""
         return self.statistics.degraded_from is not None
@@ -306,12 +329,26 @@ def mean_shares(tokens: Sequence[TokenEvent]) -> dict[str, float]:
     return {party: sum(shares.get(party, 0.0) for shares in known) / len(known) for party in parties}
 
 
+def own_sources(sources: Sequence[Source]) -> tuple[Source, ...]:
+    """Those of the home party, of which alone scores are known here, in the order of the shares of a `Citation`."""
+    return tuple(source for source in sources if source.score is not None)
+
+
+def cited_tokens(events: Sequence[Event]) -> tuple[TokenEvent, ...]:
+    """The tokens of an answer, each with what became known of it later."""
+    late = {event.step: event.citation for event in events if isinstance(event, CitationEvent)}
+    tokens = [event for event in events if isinstance(event, TokenEvent)]
+    return tuple(
+        replace(token, citation=late[token.step]) if token.step in late else token for token in tokens
+    )
+
+
 def collect(events: Sequence[Event], seed: int) -> Answer:
     """The answer that the events of one query make up. Raises QueryError where the query failed."""
     done = events[-1]
     assert isinstance(done, DoneEvent)
     done.check()
-    tokens = tuple(event for event in events if isinstance(event, TokenEvent))
+    tokens = cited_tokens(events)
     found = [event for event in events if isinstance(event, SourcesEvent)]
     return Answer(
         text="".join(token.text for token in tokens).strip(),

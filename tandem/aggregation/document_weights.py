@@ -79,6 +79,15 @@ class DocumentWeights:
         """The log weight that is sent with a vote, of the rows' log weights. Raises GenerationError as `log_weight`."""
         return log_weight(weights[-1:] if self.tells_last else weights)
 
+    def masses(self, weights: Weights, token: Evidence) -> tuple[float, ...]:
+        """w_d(t) p_d(x) of each row: how much of the party's probability of a token comes from it. weights: the log
+        weights before the token, of any scale. token: of `log_evidence`."""
+        top = max(weights)
+        total = sum(math.exp(weight - top) for weight in weights)
+        return tuple(
+            math.exp(weight - top + each) / total for weight, each in zip(weights, token, strict=True)
+        )
+
     def learn(self, evidence: Evidence, token: Evidence) -> Evidence:
         """The evidence after one more token. token: of `log_evidence`."""
         if not self.moves:

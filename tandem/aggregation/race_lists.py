@@ -192,6 +192,36 @@ def whole_list(values: NDArray[np.float32]) -> RaceList:
     return RaceList(ids, values[ids], ids.size + 1)
 
 
+def least_depth(first: int) -> int:
+    """The shortest that a list may become whose first length was `first`, and which every list of a query has."""
+    return max(1, first // 2)
+
+
+def most_probable(
+    vote: RaceVote, token: int, depth: int, *, seed: int, step: int, temperature: float
+) -> float:
+    """The probability that a vote gives a token; where its list lacks it, the most that it can be.
+
+    Of a list no more than its best `depth` tokens count, which it has at least: how many it has beyond these depends on
+    what was asked for before, and the result does not.
+    """
+    if not isinstance(vote, RaceList):
+        return float(vote[token])
+    scores, clock = vote.values.astype(np.float64), 1.0
+    if temperature:
+        scores /= noise(seed, step, vote.ids)
+        clock = float(noise(seed, step, np.array([token]))[0])
+    best = np.argsort(-scores, kind="stable")[:depth]
+    listed = best[vote.ids[best] == token]
+    if listed.size:
+        return float(vote.values[listed[0]])
+    if best.size < depth:  # the list is complete
+        return 0.0
+    return max(
+        0.0, min(1.0 - float(vote.values[best].sum(dtype=np.float64)), clock * float(scores[best[-1]]))
+    )
+
+
 def leader(shortlist: RaceList, *, seed: int, step: int, temperature: float) -> int:
     """The token that wins the voter's own race: its draft. shortlist: of its vote, or a longer list."""
     scores = shortlist.values.astype(np.float64)

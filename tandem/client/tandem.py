@@ -200,8 +200,8 @@ class Tandem:
         return collect([event async for event in self._ask(spec, options, True)], spec.seed)
 
     async def astream(self, question: str, **options: Unpack[QueryOptions]) -> AsyncGenerator[Event, None]:
-        """Events of one query: a SourcesEvent of each party; TokenEvent, PlacementEvent, EstimateEvent and PeerEvent as
-        they happen; last a DoneEvent. Options: see `QueryOptions`. Raises QueryError or ConfigError.
+        """Events of one query: a SourcesEvent of each party; TokenEvent, CitationEvent, PlacementEvent, EstimateEvent
+        and PeerEvent as they happen; last a DoneEvent. Options: see `QueryOptions`. Raises QueryError or ConfigError.
         """
         self._check_open()
         spec = build_spec(self.config, self.described, question, **options)

@@ -277,6 +277,16 @@ def in_127ths(share: float) -> int:
 # ---- within a site: none of these crosses the link -----------------------------------------------------------
 
 
+@registry.part(24)
+class Said(Message):
+    """How probable each document of a party made one token: what citations are made of. Part of `Local`, and so never
+    on the link."""
+
+    step: Varint  # of the token
+    digest: Digest  # of the prefix that ends with it
+    masses: Float32s  # w_d(t) p_d(x) of each document, in the order of `DecoderReady.sources`, then of rows without
+
+
 @registry.message(16)
 class Local(Message):
     """A body of the link within a site. Decoder -> own coordinator: its new vote. Coordinator -> own decoder: what is
@@ -288,6 +298,9 @@ class Local(Message):
     body: Annotated[Any, registry.nested(Vote, Verdict, Resync)]
     view: Varint = 0  # Resyncs so far; says which of a verdict and a Resync is later
     is_last: Flag = False  # the answer is complete: stop drafting
+    said: Annotated[
+        tuple[Any, ...], sequence(registry.nested(Said))
+    ] = ()  # of the home's decoder, what it has learned
 
 
 # ---- to a coordinator ---------------------------------------------------------------------------------------
@@ -310,6 +323,7 @@ class VerifyResult(Message):
     acceptance: Float64s = ()  # of each drafter, expected by the draft rule; nan: decided without the peer
     next_decider: PartyIndex = 0
     tail: Annotated[tuple[Any, ...], sequence(registry.nested(Tail))] = ()  # of the verdict; one, or none
+    own: Float64s = ()  # of each token: how much of it this party's vote said; none: nobody asks, or it voted alone
     depths: Varints = ()  # of each voter: tokens of the list that may settle it; 0: its vote is known in full
     unreadable: Varints = ()  # peers whose vote cannot be decoded: it counts as not received
     problem: Text = ""  # one sentence about them
@@ -325,6 +339,7 @@ class DecoderReady(Message):
     retrieve_us: Varint  # time the retrieval took, microseconds
     prefill_us: Varint
     notes: Texts  # sentences for the user of this party: a truncated document, ...
+    said: Float32s = ()  # `Said.masses` of every token, where its weights do not follow the answer: of a lone row
 
 
 @registry.message(19)

@@ -6,10 +6,11 @@ who decides --Verdict--> the other, with who decides the next step; under `mirro
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tandem.aggregation.race_lists import leader, shortlist_of
+from tandem.aggregation.race_lists import leader, least_depth, most_probable, shortlist_of
+from tandem.citations import Part
 from tandem.config.parties import NO_INDEX
 from tandem.messages import VerifyResult
 from tandem.modes.mode import Mode
@@ -65,6 +66,15 @@ class Dual(Mode):
         """The mode with its placement, by which one of them may not decide."""
         return f"mode {self.name} with placement {self.spec.decoding.effective_placement}"
 
+    def part_elsewhere(self, accepted: Sequence[bool]) -> Part | None:
+        """As of any mode, with what the verdict says of the drafts: only the owner's is sure to be the lottery's token,
+        and at temperature 0 a token that is not the cloud's most probable one has at most half of its vote."""
+        part, (device, cloud) = super().part_elsewhere(accepted), accepted
+        if self.votes_are_tokens and device != cloud:
+            return Part(float(device))
+        is_second = self.spec.sampling.temperature == 0 and not cloud
+        return part and part._replace(most=0.5 if is_second else part.most)
+
     # ---- deciding ----------------------------------------------------------------------------------------------
 
     def decide(self, tally: Tally) -> VerifyResult:
@@ -87,6 +97,7 @@ class Dual(Mode):
             decision.target,
             accepted=(decision.device_accepted, decision.cloud_accepted),
             acceptance=(decision.acceptance_device, decision.acceptance_cloud),
+            said=[device.probability(decision.target), cloud.probability(decision.target)],
         )
 
     def _decide_race(self, tally: Tally) -> VerifyResult:
@@ -101,21 +112,40 @@ class Dual(Mode):
             return tally.make_undecided(votes)
         device, cloud = (leader(shortlist, **race) == outcome.winner for shortlist in shortlists)
         return self._make_result(
-            tally, outcome.winner, accepted=(device, cloud), acceptance=(float(device), float(cloud))
+            tally,
+            outcome.winner,
+            accepted=(device, cloud),
+            acceptance=(float(device), float(cloud)),
+            said=[
+                most_probable(vote, outcome.winner, least_depth(self.spec.race_depth), **race)
+                for vote in votes
+            ],
         )
 
     def _decide_lottery(self, tally: Tally) -> VerifyResult:
         """The draft of the party that owns the step. As for a race, the expected acceptance is the outcome."""
         drafts = tally.read_tokens()
-        target = drafts[tally.owner()]
+        owner = tally.owner()
+        target = drafts[owner]
         device, cloud = (draft == target for draft in drafts)
         return self._make_result(
-            tally, target, accepted=(device, cloud), acceptance=(float(device), float(cloud))
+            tally,
+            target,
+            accepted=(device, cloud),
+            acceptance=(float(device), float(cloud)),
+            said=[float(place == owner) for place in range(2)],
         )
 
     def _make_result(
-        self, tally: Tally, target: int, *, accepted: tuple[bool, bool], acceptance: tuple[float, float]
+        self,
+        tally: Tally,
+        target: int,
+        *,
+        accepted: tuple[bool, bool],
+        acceptance: tuple[float, float],
+        said: Sequence[float],
     ) -> VerifyResult:
+        """said: the probability that each vote gives the target, or the most that it can be; of a drawn owner 1."""
         own = Party(tally.party)
         assert tally.policy is not None
         next_decider = tally.policy.choose_next(
@@ -129,4 +159,5 @@ class Dual(Mode):
             accepted=tuple(map(int, accepted)),
             acceptance=acceptance,
             next_decider=PARTIES.index(next_decider),
+            own=tally.own_part(said),
         )

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 from tandem.aggregation.distributions import TOLERANCE
 from tandem.aggregation.race_lists import RaceList
 from tandem.aggregation.rules import LOTTERY, Coupled, DraftRule, draft_rule, draw_owner
+from tandem.citations import Part
 from tandem.codecs.base import Codec
 from tandem.codecs.race_lists import RaceLists
 from tandem.codecs.token import log_probabilities, read_named_token
@@ -174,6 +175,23 @@ class Mode(ABC):
     def count_fitting(self, payloads: Sequence[bytes]) -> int:
         """How many of these drafts, in order, one proposal may hold. payloads: their encoded distributions."""
         return len(payloads)
+
+    # ---- citations -----------------------------------------------------------------------------------------------
+
+    def part_elsewhere(self, accepted: Sequence[bool]) -> Part | None:
+        """How much of a token that another party decided is the home's, of whose vote alone the home knows; None: it
+        has no vote.
+
+        The shares are the fixed ones, or the same of all that have documents; the others may be certain of the token.
+        accepted: whether each drafter had proposed it.
+        """
+        home, roles = self.roles.topology.home, self.roles
+        if home not in roles.voters:
+            return None
+        if not roles.weighs_by_documents:
+            return Part(roles.role(home).weight or 0.0, 1.0)
+        reading = [name for name in roles.voters if self.spec.num_documents(name)]
+        return Part(1.0 / len(reading) if home in reading else 0.0, 1.0)
 
     # ---- votes and verdicts ------------------------------------------------------------------------------------
 

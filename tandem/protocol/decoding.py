@@ -7,7 +7,7 @@ What is computed depends on the party's role: own drafts, or votes on what anoth
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import accumulate, takewhile, zip_longest
 from typing import Any, NamedTuple, Protocol
@@ -26,6 +26,7 @@ from tandem.messages import (
     RetrieveFailed,
     RetrieveRequest,
     RetrieveResult,
+    Said,
     Verdict,
     Vote,
     Window,
@@ -170,6 +171,7 @@ class Result(NamedTuple):
     decode_us: int  # time of the pass
     log_weight: float = -float("inf")  # of the party's rows at this step, as it is sent
     evidence: Evidence = ()  # after the token that follows in the job; after the last step, after `token`
+    masses: tuple[float, ...] = ()  # w_d p_d of that token, of each row; none where weights do not move
 
 
 class StepModel(Protocol):
@@ -190,10 +192,12 @@ def compute_steps(job: Forward, model: StepModel, elapsed_us: Callable[[], int] 
         weights = job.weights.weigh(evidence)
         token, payload = model.draw(step, weights) if step >= job.wanted else (job.tokens[step], b"")
         following = job.tokens[step] if step < job.step else token
+        masses: tuple[float, ...] = ()
         if job.weights.moves:
-            evidence = job.weights.learn(evidence, model.learn(step, following))
+            learned = model.learn(step, following)
+            evidence, masses = job.weights.learn(evidence, learned), job.weights.masses(weights, learned)
         weight = to_float32(job.weights.told(weights))
-        results.append(Result(token, payload, elapsed_us(), weight, evidence))
+        results.append(Result(token, payload, elapsed_us(), weight, evidence, masses))
     return results
 
 
@@ -250,6 +254,34 @@ class DraftLine:
         return self.early.pop((self.view, self.num_committed), None)
 
 
+class SaidTokens:
+    """What the documents of this party said of the tokens that a pass has learned, and what of it is still to be told.
+
+    Invariant: what is told stays until its prefix is forgotten, for a message may be lost.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[bytes, Said] = {}  # by digest of the prefix that ends with the token
+        self._untold: list[Said] = []
+
+    def add(self, said: Said) -> None:
+        """A token is learned; what was said of it first counts."""
+        self._untold.append(self._known.setdefault(said.digest, said))
+
+    def take_untold(self) -> tuple[Said, ...]:
+        """What goes along with the next vote."""
+        untold, self._untold = tuple(self._untold), []
+        return untold
+
+    def tell_again(self) -> None:
+        """What was told may be lost."""
+        self._untold = list(self._known.values())
+
+    def forget(self, digests: Set[bytes]) -> None:
+        """Drop all but what is said of these prefixes."""
+        self._known = {digest: said for digest, said in self._known.items() if digest in digests}
+
+
 # ---- sessions ------------------------------------------------------------------------------------------------------
 
 
@@ -269,6 +301,7 @@ class DecodingSession(ABC):
         self.weights = DocumentWeights(())
         self._results: dict[bytes, tuple[int, Result]] = {}  # with the step, by digest of the prefix
         self._evidence: dict[bytes, Evidence] = {}  # by digest of the prefix
+        self._said = SaidTokens()  # at home alone
         self._retrieved: RetrieveResult | None = None
         self._rows: tuple[Row, ...] = ()
         self._ready: DecoderReady | None = (
@@ -384,7 +417,7 @@ class DecodingSession(ABC):
         self.weights = self._weigh_rows(question)
         self._evidence[self.prefix.digests[0]] = self.weights.start
         scores = dict(zip(self._retrieved.ids, self._retrieved.scores, strict=True))
-        sources = tuple(dict.fromkeys(name for row in self._rows for name in row.ids))
+        sources = self._document_ids
         notes = (*self._notes_on_filter(self._retrieved), *notes)
         if self.is_private and self.party != self.spec.home:
             sources, notes = (), ()  # they would say which documents fit the question
@@ -395,8 +428,24 @@ class DecodingSession(ABC):
             retrieve_us=self._retrieved.retrieve_us,
             prefill_us=prefill_us,
             notes=notes,
+            said=() if self.weights.moves or len(self._rows) != 1 else self._by_document((1.0,)),
         )
         return [Send("draft_queue", self._ready), *self._extend()]
+
+    def _by_document(self, masses: Sequence[float]) -> tuple[float, ...]:
+        """Of rows, by their documents and for rows without; of a row of several documents, each has the same."""
+        place = {name: number for number, name in enumerate(self._document_ids)}
+        parts = [0.0] * (len(place) + 1)
+        for row, mass in zip(self._rows, masses, strict=True):
+            for name in row.ids:
+                parts[place[name]] += mass / len(row.ids)
+            parts[-1] += 0.0 if row.ids else mass
+        return tuple(map(to_float32, parts))
+
+    @property
+    def _document_ids(self) -> tuple[str, ...]:
+        """Of all rows, each once."""
+        return tuple(dict.fromkeys(name for row in self._rows for name in row.ids))
 
     def _weigh_rows(self, question: Sequence[float]) -> DocumentWeights:
         """The rule by which the rows weigh. Evidence is left out where it cannot change the target: with one row, and
@@ -481,6 +530,13 @@ class DecodingSession(ABC):
         for step, result in enumerate(results, job.first):
             digest = job.lineage[step + 1] if step < job.step else extend_digest(job.digest, result.token)
             self._evidence[digest] = result.evidence
+            if self._is_cited:
+                self._said.add(Said(step=step, digest=digest, masses=self._by_document(result.masses)))
+
+    @property
+    def _is_cited(self) -> bool:
+        """Whether the client hears which documents said each token: at home, where votes are mixtures of the rows."""
+        return self.party == self.spec.home and not self.is_private
 
     def _may_continue(self, step: int) -> bool:
         """Whether the answer can have a token at `step`, behind the line's tokens before it."""
@@ -504,7 +560,7 @@ class DecodingSession(ABC):
             log_weights=tuple(result.log_weight for result in results) if is_weighed else (),
             decode_us=sum(result.decode_us for result in results) if role.drafts else 0,
         )
-        return Send("draft_queue", Local(session=self.spec.session, body=vote))
+        return Send("draft_queue", Local(session=self.spec.session, body=vote, said=self._said.take_untold()))
 
     # ---- changes -------------------------------------------------------------------------------------------------
 
@@ -521,6 +577,7 @@ class DecodingSession(ABC):
         if not self.line.adopt(told):
             return []
         self._has_ended = told.is_last
+        self._said.tell_again()
         return self._continue()
 
     def _continue(self) -> list[Send]:
@@ -533,6 +590,7 @@ class DecodingSession(ABC):
         """Drop results for earlier steps, and the evidence of prefixes that are not the line's."""
         digests = set(self.prefix.digests)
         self._evidence = {digest: kept for digest, kept in self._evidence.items() if digest in digests}
+        self._said.forget(digests)
         self._results = {digest: kept for digest, kept in self._results.items() if kept[0] >= step}
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterator
 from dataclasses import replace
 
+from tandem.aggregation.race_lists import least_depth
 from tandem.codecs.race_lists import MAX_LISTED, WHOLE, cut_vote, vote_depth
 from tandem.messages import ListRequest, Vote
 from tandem.modes.spec import SessionSpec
@@ -32,7 +33,7 @@ class ListLength:
 
     def __init__(self, first: int) -> None:
         self.first = self.depth = first
-        self._least, self._most = max(1, first // 2), min(4 * first, MAX_LISTED)
+        self._least, self._most = least_depth(first), min(4 * first, MAX_LISTED)
         self._num_enough = 0
 
     def take(self) -> int:

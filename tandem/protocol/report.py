@@ -11,6 +11,7 @@ from dataclasses import replace
 from math import nan
 from typing import TypeVar
 
+from tandem.citations import Citation
 from tandem.events import (
     ClientEvent,
     EstimateEvent,
@@ -28,12 +29,14 @@ from tandem.messages import (
     Estimate,
     Observation,
     Observations,
+    Said,
     Sources,
     Verdict,
     VerifyResult,
 )
 from tandem.modes.spec import SessionSpec
 from tandem.protocol.ballots import Entry
+from tandem.protocol.citing import CitedTokens
 from tandem.protocol.outbox import Send
 from tandem.protocol.prefix import Prefix
 from tandem.topology import PARTIES, Party
@@ -87,13 +90,13 @@ class Reporter:
 
     def __init__(self, spec: SessionSpec, party: str) -> None:
         self.own_sources: Sources | None = None  # once they are known
+        self.cited = CitedTokens(spec.rules, party)
         self._spec, self._party = spec, party
         self.lost_elsewhere: frozenset[str] = frozenset()  # parties without which the last verdict was made
         self._num_sources: Counter[str] = Counter()  # messages that named documents, by party
         num_resumed = len(spec.committed)
         self._counts = SessionStatistics(num_tokens=num_resumed, num_resumed=num_resumed)
-        self._rtt_s = nan  # measured since the last commit
-        self._bytes_per_s = nan
+        self._fresh = (nan, nan)  # round trip and bandwidth that were measured since the last commit
         self._last_rtt_s = nan
         self._unreported: list[Observation] = []
         self._expected: dict[str, list[float]] = {drafter: [] for drafter in spec.roles.drafters}
@@ -131,6 +134,7 @@ class Reporter:
             notes=ready.notes,
         )
         known, self.own_sources = self.own_sources, sources
+        self.cited.begin(ready)
         is_new = known is None or (known.ids, known.notes) != (sources.ids, sources.notes)
         return sources if is_new else None
 
@@ -182,15 +186,19 @@ class Reporter:
     def measure(self, rtt_s: float, bytes_per_s: float) -> None:
         """Take in what a frame's header showed; nan: nothing."""
         if rtt_s == rtt_s:
-            self._rtt_s = self._last_rtt_s = rtt_s
+            self._fresh, self._last_rtt_s = (rtt_s, self._fresh[1]), rtt_s
         if bytes_per_s == bytes_per_s:
-            self._bytes_per_s = bytes_per_s
+            self._fresh = (self._fresh[0], bytes_per_s)
             self._counts = replace(self._counts, bytes_per_s=bytes_per_s)
 
     @property
     def link(self) -> tuple[float, float]:
         """Round trip in seconds and bytes per second, both as last measured; nan: not yet."""
         return self._last_rtt_s, self._counts.bytes_per_s
+
+    def hear(self, said: Sequence[Said]) -> list[Send]:
+        """What the home's decoder says of tokens, for the client where they are committed."""
+        return self.emit(*self.cited.take(said, self._counts.num_tokens))
 
     # ---- who is missing ----------------------------------------------------------------------------------------
 
@@ -222,13 +230,15 @@ class Reporter:
         shares: Mapping[str, float],
         committed_s: float,
         last_voter: str | None,
+        citation: Citation | None,
     ) -> list[Send]:
         """The token at this position of a verdict is committed: for the client, and for the profiler.
 
         acceptance: expected, of each drafter; nan: decided without the peer, or not known. drafts, epochs: of each
         drafter, as the step was decided; None: not seen here. is_degraded: a peer is lost. is_late: its vote was
         waited for no longer, which counts where none is lost. shares: how much each vote counted; empty: it was decided
-        elsewhere. committed_s: since the query was opened. last_voter: whose vote came last, of several.
+        elsewhere. committed_s: since the query was opened. last_voter: whose vote came last, of several. citation:
+        as far as it is known by now.
         """
         step, token, accepted = (
             verdict.step + position,
@@ -266,16 +276,17 @@ class Reporter:
             is_alone=is_degraded or is_late or len(self._spec.parties) == 1,
             shares=dict(shares),
             last_voter=last_voter,
+            citation=citation,
         ).with_tail(verdict.tail_at(position))
         observation = Observation(
             step=step,
             aggregator=verdict.next_decider,
             decode_s=decode_s,
             acceptance=acceptance,
-            rtt_s=self._rtt_s,
-            bytes_per_s=self._bytes_per_s,
+            rtt_s=self._fresh[0],
+            bytes_per_s=self._fresh[1],
         )
-        self._rtt_s = self._bytes_per_s = nan
+        self._fresh = (nan, nan)
         return [*self.confirm(step, token), *self.emit(event), *self._observe(observation, is_last)]
 
     def _observe(self, observation: Observation, is_last: bool) -> list[Send]:

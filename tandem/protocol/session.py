@@ -228,7 +228,8 @@ class Session:
             return []
         match message:
             case Local():
-                return self._on_own_vote(message.body, now_s)
+                said = self.report.hear(message.said) if self.end.reason is None else []
+                return said + self._on_own_vote(message.body, now_s)
             case VerifyResult():
                 return self._on_result(message, now_s)
             case DecoderReady():
@@ -316,8 +317,7 @@ class Session:
         return [send for role in self._reminders.take_due(debts, now_s) for send in self.restart(role)]
 
     def _on_own_vote(self, vote: Vote, now_s: float) -> list[Send]:
-        """What the own decoder proposes or votes. Own votes on a proposal that are here already go out as they went out
-        before, whatever was computed now."""
+        """Of the own decoder. Own votes on a proposal that are here already go out as they did before."""
         if self.end.reason is not None or vote.step + len(vote.tokens) < len(self.prefix):
             return []
         num_before = len(self.ballots.own)
@@ -496,6 +496,7 @@ class Session:
             shares=shares,
             committed_s=now_s - self.log.opened_s,
             last_voter=last_voter,
+            citation=self.report.cited.commit(self.prefix, verdict, position, result),
         )
         sends += self._show(now_s)
         if position + 1 < len(verdict.tokens):
@@ -624,8 +625,7 @@ class Session:
         return sends + (self._complete(now_s) if is_last else self.post_again(peer, now_s))
 
     def post_again(self, peer: Peer, now_s: float) -> list[Send]:
-        """In a new view the peer may need every own vote that is kept here: it may be put to the vote here
-        before the decoder emits it again."""
+        """A new view may need every own vote that is kept: here it may count before the decoder emits it again."""
         sources, is_nearer = self.report.own_sources, peer.name == self.routes.toward_home
         bodies: list[Numbered] = [sources] if sources is not None and is_nearer else []
         if peer.name in self.routes.votes_go_to:

@@ -40,6 +40,7 @@ errors, which may quote anything. `tandem.server.tracing` has the spans without 
 EVENT_NAMES: Mapping[type, str] = {
     events.SourcesEvent: "sources",
     events.TokenEvent: "token",
+    events.CitationEvent: "citation",
     events.ProvisionalEvent: "provisional",
     events.RetractEvent: "retract",
     events.WaitEvent: "wait",

@@ -90,6 +90,14 @@ def test_the_answer_needs_both_corpora_and_names_sources_of_both(rag: Tandem) ->
     assert shown == {(None, None, None, None)}, "the cloud's documents are opaque ids"
 
 
+def test_citations_name_the_note_that_was_read(rag: Tandem) -> None:
+    answer = rag.query(QUESTION, temperature=0.0)
+    (span,) = answer.citations
+    assert answer.text[span.start : span.end].startswith("puzzle")
+    assert answer.own_sources[span.document].title == "note-01-mira-games.md"
+    assert all(token.citation is not None for token in answer.tokens)
+
+
 def test_leaving_a_stream_early_cancels_both_parties(rag: Tandem) -> None:
     for event in rag.stream(QUESTION, max_new_tokens=200, temperature=1.0, seed=1):
         if isinstance(event, TokenEvent) and event.step == 2:

@@ -31,6 +31,7 @@ from tandem.messages import (
     Round,
     RoundProfile,
     Rounds,
+    Said,
     Tail,
     Verdict,
     VerifyResult,
@@ -101,6 +102,7 @@ PARTS: dict[tuple[type[Any], str], type[Any]] = {
     (VerifyResult, "tail"): Tail,
     (Tail, "logprobs"): Logprobs,
     (Verdict, "tail"): Tail,
+    (Local, "said"): Said,
 }
 """Fields that hold a list of other messages."""
 
@@ -138,7 +140,7 @@ def test_every_message_comes_back(kind: type[Any]) -> None:
 
 
 def test_every_message_is_of_one_group() -> None:
-    groups = (registry.message_classes, registry.body_classes, (Logprobs, Tail, Observation, Round))
+    groups = (registry.message_classes, registry.body_classes, (Logprobs, Tail, Said, Observation, Round))
     assert len(set(KINDS)) == len(KINDS) == sum(map(len, groups))
     assert {kind for group in groups for kind in group} == set(KINDS)
 

@@ -5,6 +5,7 @@ The model is a function of row, tokens and next token; the oracle is the referen
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Sequence
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 
 from tandem.aggregation.document_weights import Evidence, Weights, log_evidence, log_weight
-from tandem.messages import Local, RetrieveResult, Vote, Window
+from tandem.messages import Local, RetrieveResult, Said, Vote, Window
 from tandem.messages.wire import to_float32
 from tandem.modes import reference
 from tandem.modes.spec import SessionSpec
@@ -26,6 +27,7 @@ from tandem.protocol.decoding import (
     compute_steps,
 )
 from tandem.protocol.outbox import Send
+from tandem.protocol.prefix import Prefix
 from tandem.topology import Party
 from tandem_lab.simulation.specs import make_spec
 from tests.unit.protocol.talk import adopted, decided
@@ -117,6 +119,41 @@ def expected(made: DecodingSession, tokens: Sequence[int]) -> Weights:
     return tuple(
         reference.weigh(rows, made.weights.prior, question, tokens, of.evidence_weight, of.evidence_memory)
     )
+
+
+# ---- what the home's coordinator hears -----------------------------------------------------------------------------
+
+
+def said(sends: Sequence[Send]) -> list[Said]:
+    return [each for send in sends if isinstance(send.message, Local) for each in send.message.said]
+
+
+def test_the_home_hears_with_each_vote_what_documents_said_of_the_tokens_before() -> None:
+    made = drafting()
+    _, sends = compute(made, 7)
+    (first,) = said(sends)
+    assert (first.step, first.digest) == (0, Prefix(1, [7]).digest)
+    raw = [math.exp(weight) for weight in expected(made, ())]
+    masses = [each / sum(raw) * probability(row, (), 7) for row, each in enumerate(raw)]
+    assert first.masses == pytest.approx([*masses, 0.0], rel=1e-6)
+    assert said(made.receive(decided(0, 9))) == [], "it is fed first"
+    _, sends = compute(made, 7)
+    assert [(each.step, each.digest) for each in said(sends)] == [
+        (0, Prefix(1, [9]).digest), (1, Prefix(1, [9, 7]).digest),
+    ]  # fmt: skip
+    sends = made.receive(adopted(9))
+    assert {each.digest for each in said([*sends, *compute(made)[1]])} > {each.digest for each in [first]}
+
+
+def test_nobody_but_the_home_hears_it_and_nobody_of_private_votes() -> None:
+    away = started(DraftingSession(spec(), Party.CLOUD))
+    assert said(compute(away)[1]) == []
+    private = DraftingSession(spec(), Party.DEVICE, is_private=True)
+    private.begin()
+    private.receive(FOUND)
+    private.finish_prefill(11, (), None, (*QUESTION, -1.0))
+    assert private.weights.moves
+    assert said(compute(private)[1]) == []
 
 
 # ---- where it begins --------------------------------------------------------------------------------------------

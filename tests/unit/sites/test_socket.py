@@ -16,6 +16,7 @@ import httpx
 import pytest
 
 from tandem import Config, Tandem
+from tandem.client.answers import describe_citations, to_plain
 from tandem.errors import CallError, ClusterError
 from tandem.events import TokenEvent
 from tandem.sites.host import Address, ServedCloud, served
@@ -74,6 +75,10 @@ def test_ask_finds_the_device_and_gets_the_answer_of_two_sides(rag: Tandem, devi
     answer = json.loads(out)
     expected = rag.query(QUESTION, seed=7, temperature=1.0)
     assert [token["token"] for token in answer["tokens"]] == list(expected.token_ids)
+    assert [token["citation"] for token in answer["tokens"]] == to_plain(
+        [each.citation for each in expected.tokens]
+    )
+    assert answer["citations"] == describe_citations(expected.citations, expected.sources)
     titles = {source["title"] for source in answer["sources"] if source["party"] == "device"}
     assert titles
     assert None not in titles
