@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, BadParameter, Option
 
+from tandem.cli.citing import cited_lines, mark
 from tandem.cli.options import (
     QUESTION_SETTINGS,
     Output,
@@ -24,7 +25,7 @@ from tandem.cli.options import (
 from tandem.cli.output import StageLog, emit, plural, print_json, warn
 from tandem.cli.stream import follow
 from tandem.cli.transcript import Transcript
-from tandem.client.answers import new_seed
+from tandem.client.answers import describe_citations, new_seed
 from tandem.client.batch import STDIN, check_question, read_texts
 from tandem.corpora import AUTO, TOYS
 from tandem.errors import QueryError
@@ -63,6 +64,13 @@ Provisional = Annotated[
         "elsewhere only committed text is printed)",
     ),
 ]
+Cite = Annotated[
+    bool,
+    Option(
+        "--cite",
+        help="mark what your documents said, [1], and list them below; the text comes sentence by sentence",
+    ),
+]
 Concurrency = Annotated[
     int | None,
     Option(
@@ -78,6 +86,7 @@ def ask(
     *,
     query: Query,
     provisional: Provisional = False,
+    cite: Cite = False,
     concurrency: Concurrency = None,
     place: Place,
     output: Output,
@@ -87,6 +96,10 @@ def ask(
 
     With --json many answers are JSON lines, one object each.
     """
+    if provisional and cite:
+        raise BadParameter(
+            "`tandem ask --cite` shows whole sentences, and --provisional drafts; leave out one."
+        )
     texts = _read_questions(question, file, provisional=provisional)
     log = StageLog(is_quiet=output.quiet)
     config = settings.load(log)
@@ -96,10 +109,10 @@ def ask(
         options = {"seed": query.seed, **query.options()}
         with place.open(config, log) as tandem:
             items = tandem.batch(texts, concurrency=concurrency or 8, progress=_progress_of(texts), **options)
-            return _print_items(items, as_json=output.as_json, is_quiet=output.quiet)
+            return _print_items(items, as_json=output.as_json, is_quiet=output.quiet, cite=cite)
     assert question is not None
-    shown = {"provisional": provisional, "is_silent": output.as_json}
-    return print_rest(stream_answer(question, query, place, config, log, **shown), output)
+    shown = {"provisional": provisional, "is_silent": output.as_json, "cite": cite}
+    return print_rest(stream_answer(question, query, place, config, log, **shown), output, cite=cite)
 
 
 def _read_questions(question: str | None, file: str | None, *, provisional: bool) -> list[str] | None:
@@ -128,10 +141,11 @@ def stream_answer(
     *,
     provisional: bool = False,
     is_silent: bool = False,
+    cite: bool = False,
 ) -> Transcript:
     """Ask and follow the answer to its end, printing its text as it comes; a cluster that was started is stopped.
 
-    is_silent: print no text. Raises TandemError.
+    is_silent: print no text. cite: print it with marks. Raises TandemError.
     """
     seed = new_seed() if query.seed is None else query.seed
     transcript = Transcript(question, seed, query.only, config.decoding)
@@ -139,7 +153,7 @@ def stream_answer(
     options = {"show_drafts": provisional, "resumable": is_kept, **query.options()}
     with place.open(config, log) as tandem, noting_kept(transcript, log if is_kept else None):
         events = tandem.stream(question, seed=seed, **options)
-        follow(events, transcript, log, provisional=provisional, is_silent=is_silent)
+        follow(events, transcript, log, provisional=provisional, is_silent=is_silent, cite=cite)
     return transcript
 
 
@@ -176,12 +190,15 @@ def exit_code(transcript: Transcript) -> int:
             return 0
 
 
-def print_rest(transcript: Transcript, output: Output) -> int:
-    """Sources and statistics, or everything as JSON; returns the exit code. Raises QueryError as `exit_code`."""
+def print_rest(transcript: Transcript, output: Output, *, cite: bool = False) -> int:
+    """What marks name, sources and statistics, or everything as JSON; returns the exit code. Raises QueryError as
+    `exit_code`."""
     if output.as_json:
         print_json(transcript.as_dict())
         return exit_code(transcript)
     code = exit_code(transcript)
+    if cite:
+        emit("\nCited", *transcript.cited_lines(), sep="\n")
     if output.show_sources or not output.quiet:
         emit("\nSources", *transcript.source_lines(with_passages=output.show_sources), sep="\n")
     if not output.quiet:
@@ -232,7 +249,7 @@ def _progress_of(questions: Sequence[str]) -> BatchProgress | None:
     return show
 
 
-def _print_items(items: Iterable[BatchItem], *, as_json: bool, is_quiet: bool) -> int:
+def _print_items(items: Iterable[BatchItem], *, as_json: bool, is_quiet: bool, cite: bool) -> int:
     """Print every item and return the command's exit code: 1 if a question failed."""
     num_items, errors = 0, list[Exception]()
     for item in _in_order(items):
@@ -241,7 +258,7 @@ def _print_items(items: Iterable[BatchItem], *, as_json: bool, is_quiet: bool) -
         if as_json:
             print_json(_as_dict(item), indent=None)
         else:
-            emit("\n".join(_item_lines(item, is_quiet=is_quiet)))
+            emit("\n".join(_item_lines(item, is_quiet=is_quiet, cite=cite)))
     if errors:
         warn(f"{len(errors)} of {plural(num_items, 'question')} failed; the first: {errors[0]}")
     return 1 if errors else 0
@@ -270,21 +287,24 @@ def _as_dict(item: BatchItem) -> dict[str, Any]:
         "seed": answer.seed if answer else None,
         "degraded": answer.degraded_reason if answer else None,
         "sources": answer.sources if answer else [],
+        "citations": describe_citations(answer.citations, answer.sources) if answer else [],
         "notes": list(answer.notes) if answer else [],
         "statistics": answer.statistics if answer else None,
     }
 
 
-def _item_lines(item: BatchItem, *, is_quiet: bool) -> Iterator[str]:
-    """The question, its answer, why that is degraded, and where it came from."""
+def _item_lines(item: BatchItem, *, is_quiet: bool, cite: bool) -> Iterator[str]:
+    """The question, its answer, what marks name, why it is degraded, and where it came from."""
     answer = item.answer
-    text = f"(failed: {item.error})" if answer is None else answer.text
+    text, cited = f"(failed: {item.error})" if answer is None else answer.text, list[str]()
+    if answer is not None and cite:
+        text, cited = mark(text, answer.citations), cited_lines(answer.citations, answer.own_sources)
     if is_quiet:
-        yield text
+        yield from [text, *cited]
         return
     yield from [""] if item.index else []
     yield f"{item.index + 1}. {item.question}"
-    yield text
+    yield from [text, *cited]
     if answer is not None:
         yield from [f"   {answer.degraded_reason}"] if answer.degraded_reason else []
         yield f"   from {_origin(answer.sources)}"

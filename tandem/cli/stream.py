@@ -6,6 +6,7 @@ import math
 import sys
 from collections.abc import Iterator
 
+from tandem.cli.citing import CitedText
 from tandem.cli.output import PlainText, StageLog, open_console, plural, printable
 from tandem.cli.transcript import Transcript
 from tandem.events import (
@@ -27,13 +28,16 @@ def follow(
     *,
     provisional: bool = False,
     is_silent: bool = False,
+    cite: bool = False,
 ) -> None:
     """Add every event to the transcript and print what it says. Raises TandemError.
 
-    provisional: show drafts too, on a terminal. is_silent: print no text.
+    provisional: show drafts too, on a terminal. is_silent: print no text. cite: print it with marks.
     """
     is_live = provisional and not is_silent and LiveText.is_possible()
-    text = LiveText() if is_live else PlainText(is_silent=is_silent)
+    text: LiveText | PlainText = LiveText() if is_live else PlainText(is_silent=is_silent)
+    if cite and not is_silent:
+        text = CitedText(transcript.events)
     late_notes: list[str] = []  # those that come amid the text are printed after it
     try:
         for event in events:

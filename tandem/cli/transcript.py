@@ -8,7 +8,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from tandem.citations import find_spans
+from tandem.cli.citing import cited_lines
 from tandem.cli.output import describe_place, describe_score, is_scored, plural, text_lines
+from tandem.client.answers import describe_citations
 from tandem.events import (
     DoneEvent,
     EstimateEvent,
@@ -21,7 +24,9 @@ from tandem.events import (
     Source,
     SourcesEvent,
     TokenEvent,
+    cited_tokens,
     mean_shares,
+    own_sources,
 )
 from tandem.topology import PARTIES, SERVER
 
@@ -55,8 +60,8 @@ class Transcript:
 
     @property
     def tokens(self) -> list[TokenEvent]:
-        """The committed ones."""
-        return self._of(TokenEvent)
+        """The committed ones, with what is known by now of who said them."""
+        return list(cited_tokens(self.events))
 
     @property
     def sources(self) -> list[Source]:
@@ -97,6 +102,7 @@ class Transcript:
             "alone": self.alone,
             "sources": self.sources,
             "notes": [f"{event.party}: {note}" for event in self._of(SourcesEvent) for note in event.notes],
+            "citations": describe_citations(find_spans(self.tokens), self.sources),
             "shares": mean_shares(self.tokens),
             "statistics": done.statistics if done else None,
             "tokens": self.tokens,
@@ -145,6 +151,10 @@ class Transcript:
             more = f", and {len(ids) - SHOWN_IDS} more" if len(ids) > SHOWN_IDS else ""
             stay = "stays" if len(ids) == 1 else "stay"
             yield f"  {party:<6}  {plural(len(ids), 'document')} that {stay} there: {', '.join(ids[:SHOWN_IDS])}{more}"
+
+    def cited_lines(self) -> list[str]:
+        """A line for each document that the marks of `--cite` name."""
+        return cited_lines(find_spans(self.tokens), own_sources(self.sources))
 
     def statistics_lines(self) -> list[str]:
         """The compact table below an answer."""

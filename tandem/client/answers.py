@@ -11,8 +11,9 @@ from dataclasses import is_dataclass
 from typing import Any
 
 from tandem import __version__
+from tandem.citations import Span
 from tandem.errors import QueryError
-from tandem.events import Answer, DoneEvent, Event, collect
+from tandem.events import Answer, DoneEvent, Event, Source, collect
 
 FINISH_REASONS = {"eos": "stop", "stop": "stop", "loop": "length", "length": "length"}
 """OpenAI's name for why an answer ended."""
@@ -55,7 +56,7 @@ def require_answer(events: Sequence[Event], seed: int) -> Answer:
 
 
 def describe(answer: Answer) -> dict[str, Any]:
-    """Seed, sources, notes, acceptance, degradation and statistics, as JSON holds them."""
+    """Seed, sources, what they said, notes, acceptance, degradation and statistics, as JSON holds them."""
     return {
         "seed": answer.seed,
         "session": answer.session,
@@ -65,10 +66,30 @@ def describe(answer: Answer) -> dict[str, Any]:
         ],
         "notes": list(answer.notes),
         "acceptance": _acceptance(answer),
+        "citations": describe_citations(answer.citations, answer.sources),
         "shares": {party: round(share, 4) for party, share in answer.shares.items()},
         "degraded": answer.degraded_reason,
         "statistics": to_plain(answer.statistics),
     }
+
+
+def describe_citations(spans: Sequence[Span], sources: Sequence[Source]) -> list[dict[str, Any]]:
+    """What the home's documents said of an answer's text, as JSON holds it. `source` is a place in the list of all
+    sources, start and end count characters (Unicode code points) of the text."""
+    own = [place for place, source in enumerate(sources) if source.score is not None]
+    cited = [(span, own[span.document]) for span in spans if span.document < len(own)]
+    return [
+        {
+            "start": span.start,
+            "end": span.end,
+            "source": place,
+            "id": sources[place].id,
+            "title": sources[place].title,
+            "page": sources[place].page,
+            "share": round(span.share, 4),
+        }
+        for span, place in cited
+    ]
 
 
 def count_usage(num_prompt_tokens: int, num_tokens: int) -> dict[str, int]:
