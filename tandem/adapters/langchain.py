@@ -19,10 +19,11 @@ from langchain_core.messages import (
     SystemMessage,
     UsageMetadata,
 )
+from langchain_core.messages.content import Citation, create_citation
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
 
 from tandem.adapters.asking import MODEL, Answering, Asking, check_message
-from tandem.client.answers import fingerprint
+from tandem.client.answers import describe_citations, fingerprint
 from tandem.events import Answer
 
 ROLES: dict[type[BaseMessage], str] = {SystemMessage: "system", HumanMessage: "user", AIMessage: "assistant"}
@@ -135,4 +136,26 @@ def _known(asking: Asking, answer: Answer, num_prompt_tokens: int) -> dict[str, 
         output_tokens=num_tokens,
         total_tokens=num_prompt_tokens + num_tokens,
     )
-    return {"usage_metadata": usage, "response_metadata": asking.metadata(answer)}
+    return {
+        "usage_metadata": usage,
+        "response_metadata": asking.metadata(answer),
+        "additional_kwargs": {"annotations": _annotations(answer)} if answer.citations else {},
+    }
+
+
+def _annotations(answer: Answer) -> list[Citation]:
+    """What the home's documents said of the text, as LangChain has citations; the passage is the cited text."""
+    cited = describe_citations(answer.citations, answer.sources)
+    return [
+        create_citation(
+            id=f"tandem-{answer.session}-{number}",
+            title=each["title"],
+            start_index=each["start"],
+            end_index=each["end"],
+            cited_text=answer.sources[each["source"]].text,
+            document_id=each["id"],
+            page=each["page"],
+            share=each["share"],
+        )
+        for number, each in enumerate(cited)
+    ]

@@ -30,6 +30,7 @@ try:
     )
     from llama_index.core.llms.callbacks import llm_chat_callback, llm_completion_callback
     from llama_index.core.llms.llm import LLM
+    from llama_index.core.schema import NodeWithScore, TextNode
 except ImportError as error:
     raise ImportError(
         f"TandemLLM needs llama-index-core ({error}); run `{install_line('llamaindex')}`."
@@ -160,11 +161,35 @@ def _part(text: str, delta: str) -> ChatResponse:
 def _response(
     asking: Asking, answer: Answer, num_prompt_tokens: int, delta: str | None = None
 ) -> ChatResponse:
-    """A whole answer, with what is known of it in `raw`."""
+    """A whole answer, with what is known of it in `raw`, and the home's documents as nodes."""
     usage = count_usage(num_prompt_tokens, answer.statistics.num_tokens)
     return ChatResponse(
         message=ChatMessage(role=MessageRole.ASSISTANT, content=answer.text),
         delta=delta,
         raw={**asking.metadata(answer), "usage": usage},
-        additional_kwargs=usage,
+        additional_kwargs={**usage, "source_nodes": _source_nodes(answer)},
     )
+
+
+def _source_nodes(answer: Answer) -> list[NodeWithScore]:
+    """The home's documents, each with what it said of the text: [start, end, share] in characters."""
+    return [
+        NodeWithScore(
+            node=TextNode(
+                id_=source.id,
+                text=source.text or "",
+                metadata={
+                    "title": source.title,
+                    "page": source.page,
+                    "party": source.party,
+                    "spans": [
+                        [span.start, span.end, round(span.share, 4)]
+                        for span in answer.citations
+                        if span.document == number
+                    ],
+                },
+            ),
+            score=source.score,
+        )
+        for number, source in enumerate(answer.own_sources)
+    ]

@@ -51,6 +51,13 @@ def take_dark(page: Page, served: ServedPage) -> None:
     page.hover(".token.cloud >> nth=0")
 
 
+def take_cited(page: Page, served: ServedPage) -> None:
+    """A word and the passage that said it."""
+    ask(page)
+    wait_for_end(page)
+    page.hover(".token[data-cite] >> nth=0")
+
+
 def take_lost(page: Page, served: ServedPage) -> None:
     """An answer that the device finished by itself."""
     ask(page)
@@ -66,6 +73,8 @@ def take_lost(page: Page, served: ServedPage) -> None:
 PICTURES: dict[str, tuple[str, tuple[int, int], Callable[[Page, ServedPage], None]]] = {
     "page-light.png": ("light", WIDE, take_light),
     "page-dark.png": ("dark", WIDE, take_dark),
+    "page-cited.png": ("light", WIDE, take_cited),
+    "page-cited-phone.png": ("dark", NARROW, take_cited),
     "page-lost-link.png": ("light", NARROW, take_lost),
 }
 

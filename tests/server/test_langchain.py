@@ -48,6 +48,21 @@ def test_an_answer_has_its_usage_and_what_tandem_knows(
     assert known["tandem"]["degraded"] is None
 
 
+def test_citations_are_annotations_of_the_text(chat: ChatTandem, answer: Answer) -> None:
+    whole: Any = None
+    for chunk in chat.stream(QUESTION):
+        whole = chunk if whole is None else whole + chunk
+    for message in (chat.invoke(QUESTION), whole):
+        annotations = message.additional_kwargs["annotations"]
+        assert len(annotations) == len(answer.citations) > 0
+        for each, span in zip(annotations, answer.citations, strict=True):
+            source = answer.own_sources[span.document]
+            assert each["type"] == "citation"
+            assert (each["start_index"], each["end_index"]) == (span.start, span.end)
+            assert (each["title"], each["cited_text"]) == (source.title, source.text)
+            assert each["extras"]["document_id"] == source.id
+
+
 class Tokens(BaseCallbackHandler):
     def __init__(self) -> None:
         self.texts: list[str] = []

@@ -47,6 +47,23 @@ def test_complete_and_chat(llm: TandemLLM, answer: Answer, tandem: Tandem) -> No
     assert llm.predict(PromptTemplate("Which games does {name} like?"), name="Mira") == answer.text
 
 
+def test_the_documents_of_the_home_are_nodes_with_what_they_said(llm: TandemLLM, answer: Answer) -> None:
+    for response in (
+        llm.complete(QUESTION),
+        llm.chat([user(QUESTION)]),
+        [*llm.stream_chat([user(QUESTION)])][-1],
+    ):
+        nodes = response.additional_kwargs["source_nodes"]
+        assert [node.node.text for node in nodes] == [source.text for source in answer.own_sources]
+        assert [node.score for node in nodes] == [source.score for source in answer.own_sources]
+        for number, node in enumerate(nodes):
+            spans = [span for span in answer.citations if span.document == number]
+            assert node.node.metadata["spans"] == [
+                [span.start, span.end, round(span.share, 4)] for span in spans
+            ]
+    assert len(answer.citations) > 0
+
+
 def test_streams_grow_to_the_answer(llm: TandemLLM, answer: Answer) -> None:
     completions = list(llm.stream_complete(QUESTION))
     messages = list(llm.stream_chat([user(QUESTION)]))

@@ -50,6 +50,24 @@ def test_field_tandem_says_who_wrote_it(client: Any, tandem: Tandem) -> None:
     assert extra["statistics"]["sent_bytes"] > 0
 
 
+def test_citations_are_parts_of_the_content(client: Any, tandem: Tandem) -> None:
+    answer = tandem.query(QUESTION, seed=5)
+    completion = ask(client, seed=5)
+    cited = completion.tandem["citations"]
+    assert len(cited) == len(answer.citations) > 0
+    for each, span in zip(cited, answer.citations, strict=True):
+        source = completion.tandem["sources"][each["source"]]
+        assert (
+            completion.choices[0].message.content[each["start"] : each["end"]]
+            == answer.text[span.start : span.end]
+        )
+        assert (each["id"], each["title"]) == (source["id"], source["title"])
+        assert source["party"] == "device"
+        assert 0.5 < each["share"] <= 1.0
+    last = [*ask(client, seed=5, stream=True)][-1]
+    assert last.tandem["citations"] == cited
+
+
 def test_stream_holds_the_same_text_with_usage_last(client: Any, tandem: Tandem) -> None:
     text = tandem.query(QUESTION, seed=5).text
     chunks = list(ask(client, seed=5, stream=True, stream_options={"include_usage": True}))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import random
+import re
 import time
 from collections.abc import Iterator
 from importlib.resources import files
@@ -18,6 +20,8 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from tandem import Config, Tandem
+from tandem.citations import Citation, find_spans, find_words
+from tandem.client.answers import to_plain
 from tandem.corpora import WEIGHTS, example_questions
 from tandem.events import TokenEvent
 from tandem.retrieval import Embedder, build_index
@@ -26,6 +30,7 @@ from tests.cluster.federation import settings_of
 from tests.server.relay import SLOW_BYTES_PER_S
 from tests.server.running import KEY, serving
 from tests.server.served_page import ServedPage, find_chromium, served_page, start_chromium
+from tests.token_events import committed
 
 pytestmark = [
     pytest.mark.timed,
@@ -155,10 +160,93 @@ def test_a_token_can_be_inspected_by_keyboard(opened: Page) -> None:
     opened.keyboard.press("End")
     opened.keyboard.press("ArrowLeft")
     expect(detail).to_contain_text("cloud proposed")
-    expect(detail.locator("tr")).to_have_count(3)
+    expect(detail.locator("table").last.locator("tr")).to_have_count(3)
     opened.keyboard.press("Escape")
     expect(detail).to_be_hidden()
     assert opened.locator(".token[tabindex='0']").count() == 1
+
+
+def test_a_word_shows_the_passage_that_said_it(opened: Page, served: ServedPage) -> None:
+    """By pointer, keyboard and touch; what is marked is what `Answer.citations` has."""
+    ask(opened)
+    wait_for_end(opened)
+    answer = served.tandem.query(QUESTION, seed=SEED)
+    assert len(answer.citations) > 0
+    ends = opened.locator(".token[data-cite]").all_inner_texts()
+    assert len(ends) == len(answer.citations)
+    for end, span in zip(ends, answer.citations, strict=True):
+        assert answer.text[: span.end].endswith(end.rstrip(".,")), "a mark is behind its word"
+    source = answer.own_sources[answer.citations[0].document]
+    assert source.title is not None
+    assert source.text is not None
+    token, detail = opened.locator(".token[data-cite]").first, opened.locator("#token-detail")
+    token.hover()
+    expect(detail.locator(".said tr").first).to_contain_text(f"[1] {source.title}")
+    expect(detail.locator(".passage")).to_contain_text(source.text.strip()[:60])
+    expect(token).to_have_attribute("aria-label", re.compile(f"said by {re.escape(source.title)}$"))
+    expect(token).to_have_attribute("aria-describedby", "token-detail")
+    opened.keyboard.press("Escape")
+    token.focus()
+    expect(detail.locator(".passage")).to_be_visible()
+    opened.keyboard.press("ArrowLeft")
+    expect(detail).to_contain_text("was said by")
+    expect(opened.locator(".sources.of-device .number")).to_have_text("cited as 1")
+    assert answer_of(opened) == answer.text, "marks are no part of it"
+    pages = opened.locator(".token.cloud").last
+    pages.focus()
+    expect(detail.locator(".said")).to_contain_text("the cloud (16 documents)")
+    opened.reload()
+    expect(opened.locator(".token[data-cite]")).to_have_count(len(ends))
+    opened.locator(".token[data-cite]").first.focus()
+    expect(detail.locator(".said tr").first).to_contain_text(f"[1] {source.title}")
+
+
+def test_the_page_finds_the_words_and_spans_of_the_python_api(opened: Page) -> None:
+    """Of random tokens: punctuation, scripts without spaces, unknown and split shares."""
+    rng = random.Random(7)
+    kinds = [
+        Citation(documents=(0.9, 0.0), others=0.1), Citation(documents=(0.1, 0.8), others=0.1),
+        Citation(documents=(0.4, 0.4), others=0.2), Citation(documents=(), others=1.0), None,
+    ]  # fmt: skip
+
+    def draw(step: int) -> TokenEvent:
+        text = "".join(rng.choices("ab. \n,é金。-'9に", k=rng.randint(0, 4)))
+        return committed(step, text=text, citation=rng.choice(kinds))
+
+    cases = [[draw(step) for step in range(30)] for _ in range(100)]
+    shown = opened.evaluate(
+        """async (cases) => {
+            const { findSpans, findWords } = await import("./citations.js");
+            return cases.map((tokens) => [
+                findWords(tokens).filter(({ documents }) => documents).map(({ start, end }) => [start, end]),
+                findSpans(tokens).map(({ document, words }) => [words[0].start, words.at(-1).end, document]),
+            ]);
+        }""",
+        [to_plain(tokens) for tokens in cases],
+    )
+    for tokens, (words, spans) in zip(cases, shown, strict=True):
+        text = "".join(token.text for token in tokens)
+        before = len(text) - len(text.lstrip())
+        assert words == [[word.start + before, word.end + before] for word in find_words(tokens)]
+        assert spans == [
+            [span.start + before, span.end + before, span.document] for span in find_spans(tokens)
+        ]
+
+
+def test_a_passage_is_text_and_never_markup(opened: Page) -> None:
+    opened.evaluate(
+        """async () => {
+            const { showDetail } = await import("./detail.js");
+            const token = { text: "<b>x", step: 0, device_accepted: true, cloud_accepted: true, aggregator: "device",
+                committed_s: 0, rtt_s: null, device_arrived_s: null, device_decode_s: null };
+            const evil = "<img src=x onerror=window.hurt=1><script>window.hurt=1</script>";
+            showDetail(token, document.body, "dual", { word: evil, rest: [[evil, 0.4]],
+                documents: [{ title: evil, page: null, share: 0.6, text: evil, number: 1 }] });
+        }"""
+    )
+    expect(opened.locator("#token-detail img, #token-detail script")).to_have_count(0)
+    expect(opened.locator("#token-detail .passage")).to_contain_text("<img src=x")
+    assert opened.evaluate("window.hurt") is None
 
 
 def drop(page: Page, name: str, text: str) -> None:
@@ -461,6 +549,9 @@ def test_no_serious_fault_of_accessibility(
         if page.locator(panel).get_attribute("open") is None:
             page.click(f"{panel} > summary")
     page.locator(".token.cloud").first.focus()
+    check_with_axe(page)
+    page.locator(".token[data-cite]").first.focus()
+    expect(page.locator("#token-detail .passage")).to_be_visible()
     check_with_axe(page)
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     assert (watched.errors, watched.foreign) == ([], [])

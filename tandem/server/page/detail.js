@@ -1,13 +1,15 @@
 // What is known of one token, in a small box beside it.
 
 import { byId, make } from "./dom.js";
-import { duration, percent } from "./format.js";
+import { duration, percent, plural } from "./format.js";
 import { VERDICTS, verdictOf } from "./transcript.js";
 
 const GAP_PX = 8;
+const MIN_SHARE = 0.1; // of a document that is named
+const MAX_CHARS = 280; // of its passage
 
-/** Show what is known of `token` beside `element`; null hides it. */
-export function showDetail(token, element, mode) {
+/** Show what is known of `token` beside `element`; null hides it. said: of `whoSaid`, its word. */
+export function showDetail(token, element, mode, said = null) {
   const box = byId("token-detail");
   document.querySelector("[aria-describedby='token-detail']")?.removeAttribute("aria-describedby");
   box.hidden = !token;
@@ -18,10 +20,36 @@ export function showDetail(token, element, mode) {
     make("p", { class: "detail-head" },
       make("strong", {}, token.text.trim() || "end"),
       make("span", { class: `badge ${verdict}` }, VERDICTS[mode][verdict])),
+    ...drawSaid(said),
     make("table", {}, ...rowsOf(token, mode)),
     make("p", { class: "small" }, footOf(token)),
   );
   placeBeside(box, element);
+}
+
+/** Who said a word: the home's documents by name, those of others by their number. */
+function drawSaid(said) {
+  if (!said) return [];
+  const named = said.documents.filter(({ share }) => share >= MIN_SHARE).toSorted((one, other) => other.share - one.share);
+  const rows = named.map(({ number, title, page, share }) => [
+    `${number === null ? "" : `[${number}] `}${title}${page === null ? "" : `, page ${page}`}`, share]);
+  rows.push(...said.rest.filter(([, share]) => share >= MIN_SHARE));
+  const passage = named[0]?.text?.trim().replace(/\s*\n\s*/g, "\n");
+  return [
+    make("p", { class: "small" }, `“${said.word}” was said by`),
+    make("table", { class: "said" }, ...rows.map(([name, share]) => make("tr", {},
+      make("th", { scope: "row" }, name), make("td", {}, percent(share))))),
+    passage && make("p", { class: "passage" },
+      passage.length > MAX_CHARS ? `${passage.slice(0, MAX_CHARS).trimEnd()}…` : passage),
+  ].filter(Boolean);
+}
+
+/** What `others` are: parties with their documents, as far as they are known. */
+export function namesOfOthers(sources) {
+  const others = sources.filter((found) => found.sources.every(({ score }) => score === null));
+  if (!others.length) return "other parties";
+  return others.map(({ party, sources: read }) => (read.length
+    ? `the ${party} (${plural(read.length, "document")})` : `the ${party}`)).join(", ");
 }
 
 function rowsOf(token, mode) {

@@ -51,14 +51,24 @@ export class TokenStrip {
       class: `token ${verdict}`,
       role: "option",
       "aria-selected": "false",
-      "aria-label": `${token.text.trim()}: ${VERDICTS[this.mode][verdict]}`,
+      "aria-label": labelOf(token, this.mode),
       tabindex: this.current ? -1 : 0,
     });
     this.place(makePiece(token.step, token.text, element), this.drafts.get(token.step));
     this.drafts.delete(token.step);
-    if (!element.isConnected) return; // without text, such as the end
+    if (!element.parentNode) return; // without text, such as the end
     this.tokens.set(element, token);
     this.current ??= element;
+  }
+
+  /** Mark what documents clearly said. marks: the number behind a token, names: who said it, both by step. */
+  cite(marks, names) {
+    for (const [element, token] of this.tokens) {
+      const mark = marks.get(token.step);
+      if (mark === undefined) delete element.dataset.cite;
+      else element.dataset.cite = mark;
+      element.setAttribute("aria-label", labelOf(token, this.mode, names.get(token.step)));
+    }
   }
 
   place(piece, draft) {
@@ -98,6 +108,12 @@ export class TokenStrip {
     event.preventDefault();
     elements[Math.max(0, Math.min(next, elements.length - 1))]?.focus();
   }
+}
+
+/** What a token is for who cannot see it. name: of the document that said it. */
+function labelOf(token, mode, name) {
+  const said = name === undefined ? "" : `, said by ${name}`;
+  return `${token.text.trim()}: ${VERDICTS[mode][verdictOf(token, mode)]}${said}`;
 }
 
 /** An element with a token's text; spaces stay outside, so that underlines end with their words. */

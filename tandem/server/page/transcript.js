@@ -79,6 +79,7 @@ const TAKERS = {
       }
     }
   },
+  citation: (state, { step, citation }) => { state.tokens[step].citation = citation; },
   token: (state, fields) => {
     state.ahead = null;
     state.provisional.delete(fields.step);

@@ -1,7 +1,8 @@
 // One question and its answer as they are shown: tokens, how it went, sources, link, timeline.
 
 import { make, makeSvg } from "./dom.js";
-import { showDetail } from "./detail.js";
+import { clearDocument, findSpans, findWords, ownSources } from "./citations.js";
+import { namesOfOthers, showDetail } from "./detail.js";
 import { bytes, duration, percent, plural, rate } from "./format.js";
 import { drawTimeline, tabulate } from "./timeline.js";
 import { TokenStrip } from "./tokens.js";
@@ -28,7 +29,10 @@ export class Turn {
     this.onAgain = onAgain;
     numTurns += 1;
     const id = `question-${numTurns}`;
-    this.strip = new TokenStrip(state.mode, (token, element) => showDetail(token, element, state.mode));
+    this.words = []; // of the answer so far, with what is known of who said them
+    this.numbers = new Map(); // of the documents that are cited
+    this.strip = new TokenStrip(state.mode, (token, element) => showDetail(token, element, state.mode,
+      token && this.whoSaid(token.step)));
     this.spoken = make("p", { class: "visually-hidden" });
     this.notices = make("div", { class: "notices" });
     this.legend = make("div");
@@ -70,6 +74,35 @@ export class Turn {
     this.draw();
   }
 
+  /** Who said the word that a token is part of; null where that is not known. */
+  whoSaid(step) {
+    const word = this.words.find(({ steps, documents }) => documents && steps.includes(step));
+    if (!word) return null;
+    const own = ownSources(this.state);
+    const documents = word.documents.map((share, place) => ({
+      title: "a document", page: null, ...own[place], share, number: this.numbers.get(place) ?? null }));
+    const nobody = Math.max(0, 1 - word.others - word.documents.reduce((sum, share) => sum + share, 0));
+    const rest = [[namesOfOthers(this.state.sources), word.others], ["no document", nobody]];
+    return { word: textOfWord(this.state.tokens, word), documents, rest };
+  }
+
+  /** Number the documents in the order in which they are cited, and mark their words. */
+  drawCitations() {
+    const { tokens } = this.state;
+    this.words = findWords(tokens);
+    const spans = findSpans(tokens, this.words);
+    const own = ownSources(this.state);
+    const size = this.numbers.size;
+    this.numbers = new Map([...new Set(spans.map(({ document }) => document))].map((place, at) => [place, at + 1]));
+    const marks = spans.map(({ document, words }) => [lastShown(tokens, words.at(-1)), this.numbers.get(document)]);
+    const names = this.words.flatMap((word) => {
+      const document = clearDocument(word);
+      return document === null ? [] : word.steps.map((step) => [step, own[document]?.title ?? "a document"]);
+    });
+    this.strip.cite(new Map(marks), new Map(names));
+    if (size !== this.numbers.size) this.drawSources();
+  }
+
   drawSoon() {
     if (this.isDrawn) return;
     this.isDrawn = true;
@@ -80,6 +113,7 @@ export class Turn {
   }
 
   draw() {
+    this.drawCitations();
     this.summary.textContent = summarize(this.state);
     this.notices.replaceChildren(...drawNotices(this.state));
     const counts = countVerdicts(this.state);
@@ -95,7 +129,13 @@ export class Turn {
   drawSources() {
     const isSecond = ({ party }) => Number(party === "cloud"); // whichever came first
     const sources = this.state.sources.toSorted((one, other) => isSecond(one) - isSecond(other));
-    this.sources.replaceChildren(...sources.map(drawSources));
+    const own = ownSources(this.state);
+    const number = (source) => this.numbers.get(own.indexOf(source)) ?? null;
+    const opened = [...this.sources.querySelectorAll(".source[open]")].map(({ dataset }) => dataset.id);
+    this.sources.replaceChildren(...sources.map((found) => drawSources(found, number)));
+    for (const source of this.sources.querySelectorAll(".source")) {
+      if (opened.includes(source.dataset.id)) source.open = true;
+    }
   }
 
   drawActions() {
@@ -167,10 +207,20 @@ function drawBar(counts, all, label) {
   return bar;
 }
 
-function drawSources({ party, sources }) {
+/** The last step of a word whose token is to be seen. */
+function lastShown(tokens, word) {
+  return word.steps.findLast((step) => tokens[step].text.trim());
+}
+
+/** A word as it stands in the answer. */
+function textOfWord(tokens, { start, end }) {
+  return tokens.map(({ text }) => text).join("").slice(start, end);
+}
+
+function drawSources({ party, sources }, number) {
   const own = sources.filter((source) => source.title !== null);
   const opaque = sources.filter((source) => source.title === null);
-  const items = own.map((source) => make("li", {}, drawSource(source)));
+  const items = own.map((source) => make("li", {}, drawSource(source, number(source))));
   const marks = opaque.length && make("p", { class: "marks" },
     make("span", { "aria-hidden": "true" }, "■ ".repeat(Math.min(opaque.length, MAX_MARKS)).trim()),
     make("span", { class: "small" }, opaque.length === 1 ? "1 document that stays there" : `${opaque.length} documents that stay there`));
@@ -179,11 +229,13 @@ function drawSources({ party, sources }) {
     sources.length ? null : make("p", { class: "small" }, "nothing"));
 }
 
-/** A document, which opens to the passage that was read. */
-function drawSource({ title, page, score, text }) {
+/** A document, which opens to the passage that was read. number: by which it is cited. */
+function drawSource({ id, title, page, score, text }, number) {
   const parts = [make("span", { class: "title" }, title, page === null ? "" : `, page ${page}`),
+    number === null ? null : make("span", { class: "number" }, make("span", { class: "visually-hidden" }, "cited as "),
+      String(number)),
     score === null ? null : make("span", { class: "score" }, score.toFixed(2))];
-  return text ? make("details", { class: "source" }, make("summary", {}, ...parts), make("p", { class: "passage" }, text))
+  return text ? make("details", { class: "source", "data-id": id }, make("summary", {}, ...parts), make("p", { class: "passage" }, text))
     : make("p", { class: "source" }, ...parts);
 }
 
