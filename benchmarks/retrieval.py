@@ -65,7 +65,7 @@ class Replay(TextEmbedder):
         self._vectors = vectors
         self.took_s = 0.0  # the last call
 
-    def embed(self, texts: Sequence[str], *, keep_end: bool = False) -> NDArray[np.float32]:
+    def embed(self, texts: Sequence[str], *, is_query: bool = False) -> NDArray[np.float32]:
         """The vectors of those numbers."""
         started_s = time.perf_counter()
         found = np.asarray(self._vectors[[int(text.rpartition(" ")[2]) for text in texts]], np.float32)

@@ -47,8 +47,9 @@ class TextEmbedder(Protocol):
     def window(self) -> Window | None:
         """How much of a text it reads; None: all of it, or nobody knows."""
 
-    def embed(self, texts: Sequence[str], *, keep_end: bool = False) -> NDArray[np.float32]:
-        """Unit vectors [n, dimension]; of a text that is too long its beginning counts, or its end."""
+    def embed(self, texts: Sequence[str], *, is_query: bool = False) -> NDArray[np.float32]:
+        """Unit vectors [n, dimension] of documents, or of queries and growing answers. Of a document that is too long
+        the beginning counts, of a query the end."""
 
 
 class Pipeline(Protocol):
@@ -56,7 +57,8 @@ class Pipeline(Protocol):
 
     dimension: int
     max_tokens: int | None  # of a text that count
-    num_special_tokens: int  # among them
+    num_special_tokens: int  # among them, beside those of the prompt
+    prompts: tuple[str, str]  # what stands before a query, and before a document
 
     @property
     def stages(self) -> Sequence[tuple[str, str]]:
@@ -71,13 +73,15 @@ class Pipeline(Protocol):
     def weights(self) -> Iterator[NDArray[np.float32]]:
         """In the model's order."""
 
-    def encode(self, texts: Sequence[str], batch_size: int, *, keep_end: bool) -> NDArray[np.float32]:
-        """Unit vectors [len(texts), dimension], of one text at least; of one that is too long the beginning counts, or
-        the end."""
+    def encode(self, texts: Sequence[str], batch_size: int, *, is_query: bool) -> NDArray[np.float32]:
+        """Unit vectors [len(texts), dimension], of one text at least, as `TextEmbedder.embed` gives them."""
 
 
 class LibraryPipeline:
-    """Any pipeline, run by sentence-transformers in padded batches: a text's last bits may depend on its neighbours."""
+    """Any pipeline, run by sentence-transformers in padded batches: a text's last bits may depend on its neighbours.
+
+    Queries and documents have the prompts that the model was saved with, as E5, Qwen3-Embedding and EmbeddingGemma are.
+    """
 
     def __init__(self, model: SentenceTransformer) -> None:
         self.dimension = int(model.get_embedding_dimension() or 0)
@@ -86,6 +90,7 @@ class LibraryPipeline:
         self._model: Any = model.eval()
         self._tokenizer: Any = model.tokenizer
         self.num_special_tokens: int = self._tokenizer.num_special_tokens_to_add(pair=False)
+        self.prompts = _prompts(model)
 
     def vocabulary(self) -> dict[str, int]:
         """Token -> id."""
@@ -101,13 +106,38 @@ class LibraryPipeline:
         """In the model's order."""
         return weights_of(self._model)
 
-    def encode(self, texts: Sequence[str], batch_size: int, *, keep_end: bool) -> NDArray[np.float32]:
+    def encode(self, texts: Sequence[str], batch_size: int, *, is_query: bool) -> NDArray[np.float32]:
         """Unit vectors [len(texts), dimension]."""
-        self._tokenizer.truncation_side = "left" if keep_end else "right"
-        vectors = self._model.encode(
-            list(texts), batch_size=batch_size, normalize_embeddings=True, show_progress_bar=False
+        prompt, encode = self.prompts[not is_query], self._model.encode_document
+        self._tokenizer.truncation_side = "right"
+        if is_query:
+            encode = self._model.encode_query
+            if prompt and self.max_tokens is not None:  # which must not be what is cut off
+                room = self.max_tokens - self.num_special_tokens - self.count_tokens(prompt)
+                texts = [end_of(text, self._tokenizer, room) for text in texts]
+            else:
+                self._tokenizer.truncation_side = "left"
+        vectors = encode(
+            list(texts),
+            prompt=prompt,
+            batch_size=batch_size,
+            normalize_embeddings=True,
+            show_progress_bar=False,
         )
         return np.ascontiguousarray(vectors, np.float32)
+
+
+def _prompts(model: SentenceTransformer) -> tuple[str, str]:
+    """What a model puts before queries and before documents, under the names that sentence-transformers knows; what it
+    puts before everything, if it has none of them.
+    """
+    known = model.prompts
+    query = known.get("query") or ""
+    document = known.get("document") or known.get("passage") or known.get("corpus") or ""
+    if query or document:
+        return query, document
+    every = known.get(model.default_prompt_name or "") or ""
+    return every, every
 
 
 class Embedder:
@@ -116,12 +146,15 @@ class Embedder:
     def __init__(self, name: str, pipeline: Pipeline, *, batch_size: int = 32) -> None:
         """Wraps a loaded pipeline; `load` is the usual way."""
         self.name = name
-        rest = [sorted(pipeline.vocabulary().items()), pipeline.max_tokens, pipeline.stages]
+        rest: list[Any] = [sorted(pipeline.vocabulary().items()), pipeline.max_tokens, pipeline.stages]
+        if any(pipeline.prompts):
+            rest.append(pipeline.prompts)
         self.fingerprint = fingerprint(pipeline.weights(), rest)
         self.dimension = pipeline.dimension
         self.window: Window | None = None
         if pipeline.max_tokens is not None:
-            self.window = Window(pipeline.max_tokens - pipeline.num_special_tokens, self._count_tokens)
+            other = pipeline.num_special_tokens + pipeline.count_tokens(pipeline.prompts[1])
+            self.window = Window(pipeline.max_tokens - other, self._count_tokens)
         self._pipeline = pipeline
         self._batch_size = batch_size
         self._lock = Lock()
@@ -145,16 +178,16 @@ class Embedder:
             raise RetrievalError(_not_loaded(name, error)) from error
         return cls(HUB_NAME if where == offline_folder() else where, pipeline, batch_size=batch_size)
 
-    def embed(self, texts: Sequence[str], *, keep_end: bool = False) -> NDArray[np.float32]:
-        """Unit vectors [len(texts), dimension].
+    def embed(self, texts: Sequence[str], *, is_query: bool = False) -> NDArray[np.float32]:
+        """Unit vectors [len(texts), dimension], with the model's prompt for documents, or for queries.
 
-        One text alone gives the same bits every time in one process. keep_end: of a text beyond the model's length keep
-        the end, not the beginning (a growing answer must keep counting).
+        One text alone gives the same bits every time in one process. Of a query beyond the model's length the end
+        counts (a growing answer must keep counting), of a document the beginning.
         """
         if not texts:
             return np.zeros((0, self.dimension), np.float32)
         with self._lock:
-            return self._pipeline.encode(texts, self._batch_size, keep_end=keep_end)
+            return self._pipeline.encode(texts, self._batch_size, is_query=is_query)
 
     def _count_tokens(self, text: str) -> int:
         with self._lock:
@@ -227,6 +260,16 @@ def fingerprint(weights: Iterable[NDArray[np.float32]], rest: Any) -> str:
         digest.update(array.data)
     digest.update(json.dumps(rest, sort_keys=True).encode())
     return digest.hexdigest()
+
+
+def end_of(text: str, tokenizer: Any, num_tokens: int) -> str:
+    """The last words of a text, in at most so many tokens (and at least one)."""
+    encoded = tokenizer(
+        text, add_special_tokens=False, return_offsets_mapping=True, truncation=False, verbose=False
+    )
+    offsets = encoded["offset_mapping"]
+    excess = len(offsets) - max(1, num_tokens)
+    return text if excess <= 0 else text[offsets[excess][0] :]
 
 
 def reason_of(error: Exception) -> str:

@@ -51,10 +51,8 @@ class LangChainEmbedder:
         self.fingerprint = blake2b(f"langchain {name} {self.dimension}".encode(), digest_size=16).hexdigest()
         self._embeddings = embeddings
 
-    def embed(self, texts: Sequence[str], *, keep_end: bool = False) -> NDArray[np.float32]:
-        """Unit vectors [len(texts), dimension]; keep_end marks queries. RetrievalError for other shapes,
-        or when it fails.
-        """
+    def embed(self, texts: Sequence[str], *, is_query: bool = False) -> NDArray[np.float32]:
+        """Unit vectors [len(texts), dimension]; RetrievalError for other shapes, or when it fails."""
         if not texts:
             return np.zeros((0, self.dimension), np.float32)
         model = self._embeddings
@@ -62,7 +60,7 @@ class LangChainEmbedder:
             self.name,
             lambda: np.array(
                 [model.embed_query(text) for text in texts]
-                if keep_end
+                if is_query
                 else model.embed_documents(list(texts)),
                 np.float64,
             ),
@@ -89,7 +87,7 @@ class TandemEmbeddings(Embeddings):
 
     def embed_query(self, text: str) -> list[float]:
         """A unit vector."""
-        vector: list[float] = self._embedder.embed([text], keep_end=True)[0].tolist()
+        vector: list[float] = self._embedder.embed([text], is_query=True)[0].tolist()
         return vector
 
 
@@ -162,7 +160,7 @@ class StoreRetriever:
         if self.scorer is not None:
             return self.scorer.scores(text, texts)
         if vector is None:
-            vector = self.embedder.embed([text], keep_end=True)[0]
+            vector = self.embedder.embed([text], is_query=True)[0]
         return [float(score) for score in cosines(np.stack(vectors), vector)]
 
     def _query_store(self, query: str, k: int, filter: Filter | None) -> list[Document]:

@@ -41,6 +41,7 @@ class MiniLM:
     """The pipeline of a folder as sentence-transformers saves it: BERT's encoder, mean of the tokens, unit length."""
 
     num_special_tokens = 2
+    prompts = ("", "")
     stages = (("Transformer", ""), ("Pooling", "mean"), ("Normalize", ""))
 
     def __init__(self, folder: Path, num_threads: int | None = None) -> None:
@@ -90,22 +91,22 @@ class MiniLM:
         yield from (self._weights[name] for name in names)
         self._file.madvise(mmap.MADV_DONTNEED)  # most of them name tokens that no text will have
 
-    def encode(self, texts: Sequence[str], batch_size: int, *, keep_end: bool) -> Array:
+    def encode(self, texts: Sequence[str], batch_size: int, *, is_query: bool) -> Array:
         """Unit vectors [len(texts), dimension]. batch_size is of no use here."""
-        embed = partial(self._embed, keep_end=keep_end)
+        embed = partial(self._embed, is_query=is_query)
         return np.stack(list((map if self._pool is None else self._pool.map)(embed, texts)))
 
     def _ids(self, text: str) -> list[int]:
         ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
         return ids
 
-    def _embed(self, text: str, *, keep_end: bool) -> Array:
+    def _embed(self, text: str, *, is_query: bool) -> Array:
         ids = self._ids(text)
         if (
             self.max_tokens is not None
             and (excess := len(ids) + self.num_special_tokens - self.max_tokens) > 0
         ):
-            ids = ids[excess:] if keep_end else ids[:-excess]
+            ids = ids[excess:] if is_query else ids[:-excess]
         hidden = self._encode([self._begin, *ids, self._end])
         mean: Array = hidden.mean(axis=0)  # [dimension]
         return mean / max(np.linalg.norm(mean), np.float32(1e-12))

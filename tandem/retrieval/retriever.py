@@ -18,7 +18,14 @@ from numpy.typing import NDArray
 
 from tandem.errors import RetrievalError
 from tandem.retrieval.documents import Document
-from tandem.retrieval.embedding import TextEmbedder, fingerprint, import_library, reason_of, weights_of
+from tandem.retrieval.embedding import (
+    TextEmbedder,
+    end_of,
+    fingerprint,
+    import_library,
+    reason_of,
+    weights_of,
+)
 from tandem.retrieval.index import Index, cosines
 from tandem.retrieval.store import Filter, Watch, read_manifest
 from tandem.system.progress_bars import hide_progress_bars
@@ -99,24 +106,15 @@ class CrossEncoderScorer:
         """
         if not documents:
             return []
+        length = self._model.max_seq_length
         with self._lock:
-            pairs = [(self._end_of(text), document) for document in documents]
+            if length:  # two of the three special tokens are on this side
+                text = end_of(text, self._model.tokenizer, length // 2 - 2)
+            pairs = [(text, document) for document in documents]
             values = self._model.predict(
                 pairs, batch_size=1, activation_fn=self._identity, show_progress_bar=False
             )
         return [float(value) for value in values]
-
-    def _end_of(self, text: str) -> str:
-        """The last words of a text, in at most half of the tokens that the model reads."""
-        length = self._model.max_seq_length
-        if not length:
-            return text
-        encoded = self._model.tokenizer(
-            text, add_special_tokens=False, return_offsets_mapping=True, truncation=False, verbose=False
-        )
-        offsets = encoded["offset_mapping"]
-        excess = len(offsets) - max(1, length // 2 - 2)  # two of the three special tokens are on this side
-        return text if excess <= 0 else text[offsets[excess][0] :]
 
 
 def load_scorer(name: str, *, num_threads: int | None = None) -> Scorer | None:
@@ -219,7 +217,7 @@ class Retriever:
         rows = self.index.rows(ids)
         if self.scorer is not None:
             return self.scorer.scores(text, [each.page_content for each in self.index.documents(rows)])
-        vector = self.embedder.embed([text], keep_end=True)[0]
+        vector = self.embedder.embed([text], is_query=True)[0]
         return [float(score) for score in cosines(self.index.vectors(rows), vector)]
 
     def _refresh(self) -> None:
@@ -254,5 +252,5 @@ def embed_query(query: str, embedder: TextEmbedder) -> NDArray[np.float32]:
     """The unit vector [d] of a query. RetrievalError if it has no text."""
     if not query.strip():
         raise RetrievalError(f"The query is empty (got {query!r}); ask something.")
-    vector: NDArray[np.float32] = embedder.embed([query], keep_end=True)[0]
+    vector: NDArray[np.float32] = embedder.embed([query], is_query=True)[0]
     return vector

@@ -35,7 +35,7 @@ def score_texts(texts: Sequence[str], query: str, retriever: Retriever | StoreRe
     if retriever.scorer is not None:
         scores = retriever.scorer.scores(query, texts)
     else:
-        vector = retriever.embedder.embed([query], keep_end=True)[0]
+        vector = retriever.embedder.embed([query], is_query=True)[0]
         scores = cosines(retriever.embedder.embed(texts), vector).tolist()
     documents = [Document(page_content=text, id=f"given-{number}") for number, text in enumerate(texts, 1)]
     return [Hit(str(each.id), each, float(score)) for each, score in zip(documents, scores, strict=True)]

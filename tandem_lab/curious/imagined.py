@@ -79,7 +79,7 @@ class Imagination:
 
     def _similarities(self, question: Question) -> NDArray[np.float64]:
         """Cosines of the question and each note, [kinds, phrases]."""
-        vector = self._embedder.embed([question.text], keep_end=True)[0]
+        vector = self._embedder.embed([question.text], is_query=True)[0]
         found = cosines(self._embedder.embed(_notes(question, NOTES)), vector)
         return found.reshape(len(question.domain.kinds), len(NOTES))
 

@@ -28,7 +28,7 @@ class LengthEmbedder:
     window = None
     fingerprint = "f" * 32
 
-    def embed(self, texts: Sequence[str], *, keep_end: bool = False) -> np.ndarray:
+    def embed(self, texts: Sequence[str], *, is_query: bool = False) -> np.ndarray:
         angles = np.array([len(text) for text in texts], np.float32)
         return np.stack([np.cos(angles), np.sin(angles)], axis=1)
 

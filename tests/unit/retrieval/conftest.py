@@ -26,7 +26,7 @@ class WordEmbedder:
         self.fingerprint = blake2b(f"{name} {dimension}".encode(), digest_size=16).hexdigest()
         self.calls: list[list[str]] = []
 
-    def embed(self, texts: Sequence[str], *, keep_end: bool = False) -> NDArray[np.float32]:
+    def embed(self, texts: Sequence[str], *, is_query: bool = False) -> NDArray[np.float32]:
         self.calls.append(list(texts))
         vectors = np.array([self._vector(text) for text in texts], np.float64)
         return (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)

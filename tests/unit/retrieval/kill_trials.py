@@ -46,7 +46,7 @@ class SlowEmbedder:
 
     name, dimension, fingerprint, window = "slow", 16, "5" * 32, None
 
-    def embed(self, texts: Sequence[str], *, keep_end: bool = False) -> NDArray[np.float32]:
+    def embed(self, texts: Sequence[str], *, is_query: bool = False) -> NDArray[np.float32]:
         time.sleep(0.001)
         seeds = [int.from_bytes(blake2b(text.encode(), digest_size=8).digest()) for text in texts]
         vectors = np.array([np.random.default_rng(seed).normal(size=16) for seed in seeds])

@@ -70,7 +70,7 @@ def test_langchains_embeddings_in_an_index_and_langchains_documents_in_and_out(t
 
 def test_queries_and_documents_are_embedded_by_their_own_methods() -> None:
     embedder = LangChainEmbedder(Letters(), "letters")
-    query, document = embedder.embed(["abc"], keep_end=True)[0], embedder.embed(["abc"])[0]
+    query, document = embedder.embed(["abc"], is_query=True)[0], embedder.embed(["abc"])[0]
     np.testing.assert_allclose(document[:4], [3**-0.5] * 3 + [0], rtol=1e-6)
     assert query[3] > 0
     assert embedder.embed([]).shape == (0, 8)
@@ -96,7 +96,7 @@ def test_embeddings_that_fail(monkeypatch: pytest.MonkeyPatch, method: str) -> N
     embedder = LangChainEmbedder(Letters(), "letters")
     monkeypatch.setattr(Letters, method, refused)
     with pytest.raises(RetrievalError) as caught:
-        embedder.embed(["a"], keep_end=method == "embed_query")
+        embedder.embed(["a"], is_query=method == "embed_query")
     assert str(caught.value) == (
         "The embedder letters failed (no answer from the model); fix it, then try again."
     )

@@ -102,16 +102,16 @@ def test_vectors_have_unit_length_and_a_text_alone_always_the_same_bits(minilm: 
 
 def test_threads_do_not_disturb_each_other(minilm: Embedder) -> None:
     texts = list(PAGES.values()) * 2
-    expected = [minilm.embed([text], keep_end=bool(n % 2)) for n, text in enumerate(texts)]
+    expected = [minilm.embed([text], is_query=bool(n % 2)) for n, text in enumerate(texts)]
     with ThreadPoolExecutor(4) as pool:
-        found = pool.map(lambda n: minilm.embed([texts[n]], keep_end=bool(n % 2)), range(len(texts)))
+        found = pool.map(lambda n: minilm.embed([texts[n]], is_query=bool(n % 2)), range(len(texts)))
         assert all(np.array_equal(a, b) for a, b in zip(expected, found, strict=True))
 
 
 def test_of_a_text_that_is_too_long_the_chosen_end_counts(minilm: Embedder) -> None:
     long = "start " + "word " * 400
     begins = [minilm.embed([long + last])[0] for last in ("puzzle", "train")]
-    ends = [minilm.embed([long + last], keep_end=True)[0] for last in ("puzzle", "train")]
+    ends = [minilm.embed([long + last], is_query=True)[0] for last in ("puzzle", "train")]
     assert np.array_equal(*begins)
     assert not np.array_equal(*ends)
 
@@ -166,8 +166,8 @@ def test_vectors_and_fingerprint_are_the_librarys(minilm: Embedder) -> None:
     assert minilm.window.max_tokens == library.window.max_tokens
     for text in TEXTS:
         assert minilm.window.count_tokens(text) == library.window.count_tokens(text), text
-    for keep_end in (False, True):
-        ours, theirs = (each.embed(TEXTS, keep_end=keep_end) for each in (minilm, library))
+    for is_query in (False, True):
+        ours, theirs = (each.embed(TEXTS, is_query=is_query) for each in (minilm, library))
         np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-6)
 
 

@@ -269,7 +269,7 @@ from tandem.retrieval.documents import Document
 
 class Ones:
     name, dimension, fingerprint, window = "ones", 64, "1" * 32, None
-    def embed(self, texts, *, keep_end=False):
+    def embed(self, texts, *, is_query=False):
         return np.ones((len(texts), 64), np.float32) / 8
 
 documents = [Document(page_content=f"text {n}", metadata={"source": str(n)}) for n in range(1000)]

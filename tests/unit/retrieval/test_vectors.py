@@ -213,7 +213,7 @@ def test_codes_find_and_vectors_decide(tmp_path: Path) -> None:
     class Numbered:
         name, fingerprint, dimension, window = "numbered", "n" * 32, 32, None
 
-        def embed(self, texts, *, keep_end: bool = False):
+        def embed(self, texts, *, is_query: bool = False):
             return vectors[[int(text) for text in texts]]
 
     rng = np.random.default_rng(2)

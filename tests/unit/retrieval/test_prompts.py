@@ -1,0 +1,158 @@
+"""An embedder with prompts for queries and documents, saved as E5, Qwen3-Embedding and EmbeddingGemma are: tiny, with
+random weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tandem.errors import RetrievalError
+from tandem.retrieval import Embedder, Retriever, build_index
+from tandem.retrieval.documents import Document, split
+from tandem.retrieval.index import Index
+
+LENGTH = 48
+PROMPTS = {"query": "query: ", "document": "passage: "}
+TEXT = "mira likes puzzle games"
+
+
+def save(folder: Path, prompts: dict[str, str], default: str | None = None) -> Path:
+    """BERT of two layers, whose tokens are letters, behind the given prompts."""
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+    from transformers import BertConfig, BertModel, PreTrainedTokenizerFast, set_seed
+
+    set_seed(0)
+    letters = "abcdefghijklmnopqrstuvwxyz:"
+    tokens = [
+        *["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"],
+        *letters,
+        *(f"##{letter}" for letter in letters),
+    ]
+    tokenizer = Tokenizer(models.WordPiece({token: i for i, token in enumerate(tokens)}, unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer()
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    ends = [("[CLS]", 2), ("[SEP]", 3)]
+    tokenizer.post_processor = processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=ends)
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
+    BertModel(BertConfig(vocab_size=len(tokens), initializer_range=0.3, **sizes)).save_pretrained(
+        folder / "base"
+    )
+    special = {f"{name}_token": f"[{name.upper()}]" for name in ("pad", "unk", "cls", "sep", "mask")}
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=LENGTH, **special)
+    fast.save_pretrained(folder / "base")
+    modules = [Transformer(str(folder / "base"), max_seq_length=LENGTH), Pooling(32)]
+    model = SentenceTransformer(modules=modules, prompts=prompts, default_prompt_name=default)
+    model.save(str(folder / "model"))
+    return folder / "model"
+
+
+@pytest.fixture(scope="module")
+def load(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    models: dict[str, Embedder] = {}
+
+    def load(default: str | None = None, **prompts: str) -> Embedder:
+        name = f"{prompts} {default}"
+        if name not in models:
+            models[name] = Embedder.load(
+                str(save(tmp_path_factory.mktemp("model"), prompts, default)), num_threads=1
+            )
+        return models[name]
+
+    return load
+
+
+def test_each_is_prefixed_once(load) -> None:
+    plain, prompted = load(), load(**PROMPTS)
+    for is_query, prompt in ((True, "query: "), (False, "passage: ")):
+        vector = prompted.embed([TEXT], is_query=is_query)
+        assert np.array_equal(vector, plain.embed([prompt + TEXT], is_query=is_query))
+        assert not np.allclose(vector, plain.embed([TEXT], is_query=is_query), atol=1e-3)
+        assert not np.allclose(vector, plain.embed([prompt + prompt + TEXT], is_query=is_query), atol=1e-3)
+    assert not np.allclose(prompted.embed([TEXT], is_query=True), prompted.embed([TEXT]), atol=1e-3)
+
+
+@pytest.mark.parametrize("name", ["document", "passage", "corpus"])
+def test_every_name_of_a_documents_prompt(load, name: str) -> None:
+    assert np.array_equal(load(**{name: "passage: "}).embed([TEXT]), load().embed([f"passage: {TEXT}"]))
+
+
+def test_a_query_prompt_alone_leaves_documents_as_they_are(load) -> None:
+    assert np.array_equal(load(query="query: ").embed([TEXT]), load().embed([TEXT]))
+
+
+def test_a_prompt_for_everything(load) -> None:
+    every = load(default="task", task="search: ")
+    for is_query in (True, False):
+        expected = load().embed([f"search: {TEXT}"], is_query=is_query)
+        assert np.array_equal(every.embed([TEXT], is_query=is_query), expected)
+
+
+def test_of_a_long_query_the_end_counts_behind_the_prompt(load) -> None:
+    prompted, plain = load(**PROMPTS), load()
+    long = "abc " * 30
+    ends = [prompted.embed([long + end], is_query=True)[0] for end in ("zzz", "www")]
+    assert not np.allclose(*ends, atol=1e-3)
+    room = LENGTH - 2 - len("query:")  # a token is a letter
+    exactly = "c " + "abc " * 12 + "zzz"
+    assert len(exactly.replace(" ", "")) == room
+    assert np.array_equal(ends[0], prompted.embed([exactly], is_query=True)[0])
+    beheaded = plain.embed([f"query: {long}zzz"], is_query=True)[0]
+    assert not np.allclose(ends[0], beheaded, atol=1e-3), "the prompt was cut off"
+
+
+def test_a_chunk_fits_the_window_with_its_prompt(load) -> None:
+    plain, prompted = load(), load(**PROMPTS)
+    assert plain.window is not None
+    assert prompted.window is not None
+    assert plain.window.max_tokens - prompted.window.max_tokens == len("passage:")
+    chunks = split([Document(page_content="abcd " * 40)], 800, 0, window=prompted.window)
+    for text in (chunk.page_content for chunk in chunks):
+        assert len(text.replace(" ", "")) <= LENGTH - 2 - len("passage:")
+        vector = prompted.embed([text])[0]
+        assert not np.allclose(vector, prompted.embed([text[:-1]])[0], atol=1e-4), "its end is not read"
+    assert len(chunks) == 5
+
+
+def test_prompts_are_part_of_the_fingerprint(load, tmp_path: Path) -> None:
+    plain, prompted, other = load(), load(**PROMPTS), load(query="ask: ", document="passage: ")
+    assert len({plain.fingerprint, prompted.fingerprint, other.fingerprint}) == 3
+    assert load(query="", document="").fingerprint == plain.fingerprint
+    build_index([Document(page_content=TEXT, metadata={"source": "a"})], tmp_path / "i", prompted)
+    with pytest.raises(
+        RetrievalError, match=r"^An index must be searched with the embedder that built it, but "
+    ):
+        Index.open(tmp_path / "i", other.fingerprint)
+    report = build_index([Document(page_content=TEXT, metadata={"source": "a"})], tmp_path / "i", other)
+    assert report.num_embedded == 1
+
+
+def test_an_embedder_without_prompts_keeps_its_fingerprint(load) -> None:
+    """As it was before prompts counted, so that nobody must build again."""
+    from sentence_transformers import SentenceTransformer
+
+    from tandem.retrieval.embedding import LibraryPipeline, fingerprint
+
+    embedder = load()
+    pipeline = LibraryPipeline(SentenceTransformer(embedder.name, device="cpu"))
+    rest = [sorted(pipeline.vocabulary().items()), LENGTH, pipeline.stages]
+    assert embedder.fingerprint == fingerprint(pipeline.weights(), rest)
+
+
+def test_a_retriever_asks_with_the_query_prompt(load, tmp_path: Path) -> None:
+    prompted, plain = load(**PROMPTS), load()
+    texts = [TEXT, "a night train to the coast", "soup"]
+    build_index(
+        [Document(page_content=text, metadata={"source": text}) for text in texts], tmp_path / "i", prompted
+    )
+    retriever = Retriever.open(tmp_path / "i", prompted)
+    hits = retriever.search("train", 3)
+    stored = {text: plain.embed([f"passage: {text}"])[0].astype(float) for text in texts}
+    for query in ("train", "train to the"):  # a growing answer is a query, too
+        vector = plain.embed([f"query: {query}"])[0].astype(float)
+        expected = [stored[hit.document.page_content] @ vector for hit in hits]
+        assert retriever.relevance([hit.id for hit in hits], query) == pytest.approx(expected, abs=1e-6)
