@@ -19,6 +19,7 @@ from tandem.system.paths import absolute, check_bundled, resolve_model
 from tandem.topology import MAX_PARTIES, PARTIES, SERVER, Party
 
 RowLayout = Literal["rows", "joined", "both"]
+SearchBy = Literal["hybrid", "dense", "words"]
 LANGCHAIN = "langchain:"
 NO_INDEX = "none"
 """What a party without an index reports as its kind."""
@@ -62,6 +63,11 @@ class PartyConfig(Settings):
         ge=-1,
         description="documents retrieved per question; -1: as many as suit the model, that is 2 (toys: 4, in the "
         "cloud 16)",
+    )
+    search_by: SearchBy = Field(
+        default="hybrid",
+        description='how documents are found: "dense" (by their vectors), "words" (by the words of the question), or '
+        '"hybrid" (both, fused by rank); a LangChain store has its own way',
     )
     documents: RowLayout = Field(
         default="rows",

@@ -55,9 +55,10 @@ def open_retriever(
     """
     from tandem.retrieval.retriever import Retriever
 
-    where = config.party(party).index
+    settings = config.party(party)
+    where = settings.index
     if not where.startswith(LANGCHAIN):
-        return Retriever(open_index(party, config, embedder), embedder, scorer)
+        return Retriever(open_index(party, config, embedder), embedder, scorer, settings.search_by)
     from tandem.retrieval.langchain import StoreRetriever, open_store
 
     return StoreRetriever(open_store(where), embedder, secrets.token_bytes(32), scorer)

@@ -26,7 +26,7 @@ from tandem.errors import RetrievalError
 from tandem.retrieval.documents import Document, chunk_id, writable
 from tandem.retrieval.embedding import TextEmbedder, reason_of
 from tandem.retrieval.index import cosines
-from tandem.retrieval.retriever import Hit, Retriever, Scorer, embed_query
+from tandem.retrieval.retriever import POOL, Hit, Retriever, Scorer, embed_query
 from tandem.retrieval.store import Filter
 
 Answer = TypeVar("Answer")
@@ -126,7 +126,8 @@ class StoreRetriever:
         self.kind = f"LangChain {type(store).__name__}"
 
     def search(self, query: str, k: int, *, filter: Filter | None = None) -> list[Hit]:
-        """The k documents that the store finds, by cosine, best first (fewer if it finds fewer).
+        """The k documents that the store finds, by cosine, best first (fewer if it finds fewer). A scoring model of its
+        own chooses them from POOL k.
 
         filter: handed to the store, whose own rules hold. RetrievalError for a query without text, k < 1, or when the
         store fails.
@@ -134,11 +135,12 @@ class StoreRetriever:
         vector = embed_query(query, self.embedder)
         if k < 1:
             raise RetrievalError(f"A search must ask for at least 1 document, but k is {k}; raise it.")
-        documents = {self._id(document): document for document in self._query_store(query, k, filter)}
+        pool = k if self.scorer is None else POOL * k
+        documents = {self._id(document): document for document in self._query_store(query, pool, filter)}
         self._remember(documents)
         scores = self._scores(list(documents), query, vector)
         hits = [Hit(name, documents[name], score) for name, score in zip(documents, scores, strict=True)]
-        return sorted(hits, key=lambda hit: -hit.score)
+        return sorted(hits, key=lambda hit: -hit.score)[:k]
 
     def relevance(self, ids: Sequence[str], text: str) -> list[float]:
         """R(d, text) of documents that a search found. RetrievalError if an id is unknown."""

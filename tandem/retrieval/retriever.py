@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from tandem.config.parties import SearchBy
 from tandem.errors import RetrievalError
 from tandem.retrieval.documents import Document
 from tandem.retrieval.embedding import (
@@ -36,6 +37,10 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("tandem")
 
+POOL = 4
+"""Documents that each way to search finds, and of which a scoring model ranks the best, for each one asked for."""
+RANK_CONSTANT = 60
+"""What is added to a rank before rankings are fused, as in the paper: it keeps one first place from deciding alone."""
 EMBEDDER = "embedder"
 """The name in the settings that stands for no scoring model of its own: the embedder's cosine."""
 
@@ -134,10 +139,16 @@ class Hit:
 class Retriever:
     """Search and relevance over one index, which each search opens again if it changed on disk. Safe for threads."""
 
-    ranks_again: bool  # a scoring model ranks the nearest again, so that the k best are not the first of more
+    ranks_again: bool  # what it finds first is ranked again, so that the k best are not the first of more
 
     def __init__(
-        self, index: Index, embedder: TextEmbedder, scorer: Scorer | None = None, *, num_threads: int = 1
+        self,
+        index: Index,
+        embedder: TextEmbedder,
+        scorer: Scorer | None = None,
+        search_by: SearchBy = "hybrid",
+        *,
+        num_threads: int = 1,
     ) -> None:
         """RetrievalError if the embedder's vectors do not fit the index. scorer: None is the embedder's cosine.
 
@@ -150,7 +161,8 @@ class Retriever:
             )
         self.index = index  # that the last search used
         self.embedder, self.scorer = embedder, scorer
-        self.ranks_again = scorer is not None
+        self.search_by = search_by
+        self.ranks_again = scorer is not None or search_by == "hybrid"
         self._num_threads = num_threads
         self._watch = Watch(index.directory)
         self._state: object = ()  # of the database when it was last looked at
@@ -185,22 +197,38 @@ class Retriever:
         return blake2b(f"{manifest.factory} {manifest.chunks_hash}".encode(), digest_size=16).hexdigest()
 
     def search(self, query: str, k: int, *, filter: Filter | None = None) -> list[Hit]:
-        """The k documents nearest to the query, best first (fewer if the index holds or finds fewer).
+        """The k documents that fit the query best, best first (fewer if the index holds or finds fewer).
 
-        filter: metadata that each hit must have, as {"source": "a.txt", "page": [1, 2]}; k hits are returned if
-        that many have it. Scores are those that `relevance` gives for the query: with a scoring model of its own the k
-        nearest are ranked again by it. RetrievalError for a query without text, k < 1, or a metadata key that no
-        document has.
+        Those nearest to it, those that fit its words best and those that fit its numbers and codes best, POOL k each,
+        are fused by their ranks (`fuse`); equals are ranked by their cosine, then by their row. With a scoring model of
+        its own the POOL k best of them are ranked again by their scores, equals by their row. search_by "dense" or
+        "words" is the first or the second ranking alone.
+
+        filter: metadata that each hit must have, as {"source": "a.txt", "page": [1, 2]}; unless only words are searched
+        for, k hits are returned if that many have it. Scores are those that `relevance` gives for the query, however a
+        document was found. RetrievalError for a query without text, k < 1, or a metadata key that no document has.
         """
         vector = embed_query(query, self.embedder)
+        if k < 1:
+            raise RetrievalError(f"A search must ask for at least 1 document, but k is {k}; raise it.")
         self._refresh()
-        index = self.index
-        rows, scores = index.search(vector, k, filter)
+        index, pool = self.index, POOL * k if self.ranks_again else k
+        rankings = []
+        if self.search_by != "words":
+            rankings.append(index.search(vector, pool, filter)[0])
+        if self.search_by != "dense":
+            rankings.append(index.search_words(query, pool, filter))
+        if self.search_by == "hybrid":  # else a near miss that also reads alike would beat the very code
+            rankings.append(index.search_words(query, pool, filter, only_codes=True))
+        rows, fused = fuse(rankings)
+        scores = cosines(index.vectors(rows), vector)
+        best = np.lexsort((rows, -scores, -fused))[: k if self.scorer is None else pool]
+        rows, scores = rows[best], scores[best]
         documents = index.documents(rows)
         if self.scorer is not None:
-            scores = np.asarray(self.scorer.scores(query, [document.page_content for document in documents]))
-            order = np.lexsort((rows, -scores))
-            documents, scores = [documents[place] for place in order], scores[order]
+            scores = np.array(self.scorer.scores(query, [document.page_content for document in documents]))
+            best = np.lexsort((rows, -scores))[:k]
+            documents, scores = [documents[place] for place in best], scores[best]
         return [
             Hit(str(document.id), document, score)
             for document, score in zip(documents, scores.tolist(), strict=True)
@@ -246,6 +274,20 @@ class Retriever:
             )
         finally:
             self._refreshing.release()
+
+
+def fuse(rankings: Sequence[NDArray[np.int64]]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Every row of some rankings [n], ascending, and its fused score [n]: the sum of 1 / (RANK_CONSTANT + rank) over
+    the rankings that have it, where the first rank is 1.
+
+    Reciprocal rank fusion: Cormack, Clarke and Buettcher, SIGIR 2009, "Reciprocal rank fusion outperforms Condorcet and
+    individual rank learning methods".
+    """
+    rows = np.unique(np.concatenate(rankings))
+    fused = np.zeros(len(rows))
+    for ranking in rankings:
+        fused[np.searchsorted(rows, ranking)] += 1 / (RANK_CONSTANT + 1 + np.arange(len(ranking)))
+    return rows, fused
 
 
 def embed_query(query: str, embedder: TextEmbedder) -> NDArray[np.float32]:

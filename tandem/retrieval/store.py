@@ -1,7 +1,7 @@
 """An index on disk: one SQLite database, and next to it the files of vectors that its manifest names.
 
     index/
-      tandem-index.sqlite   manifest, chunks and their metadata
+      tandem-index.sqlite   manifest, chunks, their metadata and their words
       vectors-7.faiss       the FAISS index of generation 7
       vectors-7.npy         the vectors themselves, for kinds that do not give them back exactly
       embedded.sqlite       while a build runs, or after it was interrupted: what it has embedded
@@ -25,6 +25,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from hashlib import blake2b, sha256
+from itertools import chain, count
 from pathlib import Path
 from sqlite3 import Connection
 from threading import Lock
@@ -34,11 +35,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tandem.errors import FilterError, RetrievalError, did_you_mean
+from tandem.retrieval import words
 from tandem.retrieval.documents import ID_BYTES, Document, writable
 
 NAME = "tandem-index.sqlite"
 """The database that makes a folder an index."""
-VERSION = 2
+VERSION = 3
 APPLICATION_ID = 0x54616E64  # "Tand"
 PRIVATE_FOLDER, PRIVATE_FILE = 0o700, 0o600
 KEY_BYTES = 16
@@ -48,8 +50,10 @@ Filter = Mapping[str, Any]
 
 _SCHEMA = (
     "CREATE TABLE manifest (body TEXT NOT NULL)",
-    "CREATE TABLE chunks (row INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, text TEXT NOT NULL, metadata TEXT)",
+    "CREATE TABLE chunks (row INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, text TEXT NOT NULL, metadata TEXT, "
+    "words_row INTEGER NOT NULL UNIQUE)",
     "CREATE TABLE facts (key TEXT, value TEXT, rows BLOB NOT NULL, PRIMARY KEY (key, value)) WITHOUT ROWID",
+    *words.SCHEMA,
     f"PRAGMA application_id = {APPLICATION_ID}",
     f"PRAGMA user_version = {VERSION}",
 )
@@ -90,6 +94,7 @@ class Manifest:
     generation: int = 0  # builds of this index so far
     chunks_hash: str = ""  # of ids, texts and metadata, hexadecimal
     facts_hash: str = ""  # of the metadata that filters use, hexadecimal
+    words_hash: str = ""  # of the words and of which chunk has them, hexadecimal
     roots: list[str] = field(default_factory=list)  # what it was built from: absolute paths, or `GIVEN`
 
 
@@ -259,10 +264,19 @@ def hash_chunks(chunks: Iterable[Document]) -> str:
     return _hash(_columns(chunk) for chunk in chunks)
 
 
-def hash_tables(database: Connection) -> tuple[str, str]:
-    """BLAKE2b of the chunks, as `hash_chunks` gives it, and of the facts."""
-    chunks = _hash(database.execute("SELECT id, text, metadata FROM chunks ORDER BY row"))
-    return chunks, _hash(database.execute("SELECT key, value, rows FROM facts ORDER BY key, value"))
+def hash_tables(database: Connection) -> dict[str, Any]:
+    """BLAKE2b of the chunks, as `hash_chunks` gives it, of the facts and of the words: fields of the manifest."""
+    stored = ("SELECT row, words_row FROM chunks ORDER BY row", *words.STORED)
+    return {
+        "chunks_hash": _hash(database.execute("SELECT id, text, metadata FROM chunks ORDER BY row")),
+        "facts_hash": _hash(database.execute("SELECT key, value, rows FROM facts ORDER BY key, value")),
+        "words_hash": _hash(chain.from_iterable(map(database.execute, stored))),
+    }
+
+
+def _fits(manifest: Manifest, sums: Mapping[str, str]) -> bool:
+    """Whether a manifest has these checksums of tables."""
+    return all(getattr(manifest, name) == value for name, value in sums.items())
 
 
 def values_of(wanted: Any) -> list[Any]:
@@ -334,6 +348,7 @@ class Snapshot:
             self._database.execute("PRAGMA query_only = ON")
             self._database.execute("BEGIN")
             self.manifest = _read_manifest(self._database, directory)
+        self._words = words.WordSearch(self._database)
 
     def __enter__(self) -> Self:
         return self
@@ -356,7 +371,7 @@ class Snapshot:
         except RetrievalError:
             deque(self.chunks(), maxlen=0)  # which row it is, if it is one
             raise
-        if not is_whole or sums != (self.manifest.chunks_hash, self.manifest.facts_hash):
+        if not is_whole or not _fits(self.manifest, sums):
             raise damaged(self.directory, f"{NAME} does not match its checksum")
 
     def documents(self, rows: Iterable[int] | NDArray[np.int64]) -> list[Document]:
@@ -406,6 +421,19 @@ class Snapshot:
         for rows in others:
             first = np.intersect1d(first, rows, assume_unique=True)
         return first.astype(np.int64)
+
+    def search_words(
+        self, query: str, k: int, filter: Filter | None = None, *, only_codes: bool = False
+    ) -> NDArray[np.int64]:
+        """Rows [<= k] of the chunks that fit a query best by its words, best first; fewer if fewer have one of them.
+
+        filter: metadata that each must have. only_codes: leaves all words but numbers and codes out. FilterError for a
+        key that no chunk has.
+        """
+        among = self.select_rows(filter).tolist() if filter else None
+        wanted = words.codes(words.terms(query)) if only_codes else words.terms(query)
+        with self._reading():
+            return np.array(self._words.rows(wanted, k, among), np.int64)
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
@@ -500,20 +528,34 @@ class Writer:
 
     def replace_chunks(self, chunks: Sequence[Document]) -> None:
         """Writes the chunks in place of those before. RetrievalError for an id that is not proper or comes twice."""
+        kept = self._keep_words(chunks)
+        first = 1 + max(kept.values(), default=-1)  # of the rows of new words
         for table in ("chunks", "facts"):
             self._database.execute(f"DELETE FROM {table}")
         facts: dict[tuple[str, str], list[int]] = {}
-        self._database.executemany("INSERT INTO chunks VALUES (?, ?, ?, ?)", _checked_rows(chunks, facts))
+        rows = _checked_rows(chunks, facts, kept, count(first))
+        self._database.executemany("INSERT INTO chunks VALUES (?, ?, ?, ?, ?)", rows)
         blobs = ((key, value, np.array(facts[key, value], _ROW).tobytes()) for key, value in sorted(facts))
         self._database.executemany("INSERT INTO facts VALUES (?, ?, ?)", blobs)
+        words.add_words(self._database, first)
         self._sums = hash_tables(self._database)
+
+    def _keep_words(self, chunks: Sequence[Document]) -> dict[str, int]:
+        """Removes the words of other chunks than these, and everything if it is not sound any more; returns the row of
+        each one's words by its id.
+        """
+        try:
+            if self.manifest is not None and _fits(self.manifest, hash_tables(self._database)):
+                texts = {chunk.id or "": writable(chunk.page_content) for chunk in chunks}
+                return words.keep_words(self._database, texts)
+        except (sqlite3.DatabaseError, UnicodeDecodeError):
+            pass
+        _make_tables(self._database)
+        return {}
 
     def commit(self, manifest: Manifest) -> None:
         """Makes what was written the index; the manifest's generation and checksums of tables are set here."""
-        chunks_hash, facts_hash = self._sums
-        manifest = replace(
-            manifest, generation=self.generation, chunks_hash=chunks_hash, facts_hash=facts_hash
-        )
+        manifest = replace(manifest, generation=self.generation, **self._sums)
         for name in manifest.files:
             flush(self.directory / name)
         flush(self.directory)
@@ -527,9 +569,15 @@ class Writer:
 
 
 def _checked_rows(
-    chunks: Iterable[Document], facts: dict[tuple[str, str], list[int]]
-) -> Iterator[tuple[int, str, str, str]]:
-    """The rows of chunks, whose metadata go to `facts`; RetrievalError for an id that is not proper or came before."""
+    chunks: Iterable[Document],
+    facts: dict[tuple[str, str], list[int]],
+    kept: Mapping[str, int],
+    free: Iterator[int],
+) -> Iterator[tuple[int, str, str, str, int]]:
+    """The rows of chunks, whose metadata go to `facts`; RetrievalError for an id that is not proper or came before.
+
+    kept: the row of the words of chunks that had them before, by id. free: those of the others.
+    """
     seen: set[str] = set()
     for row, (name, text, metadata) in enumerate(map(_columns, chunks)):
         if not name or len(name) > 2 * ID_BYTES or not name.isascii():
@@ -546,7 +594,7 @@ def _checked_rows(
             items = value if isinstance(value, list) else ()  # each is a fact, as the whole list is
             for fact in sorted({canonical(item) for item in (value, *items)}):
                 facts.setdefault((key, fact), []).append(row)
-        yield row, name, text, metadata
+        yield row, name, text, metadata, kept[name] if name in kept else next(free)
 
 
 def _begin_writing(path: Path) -> Connection:
@@ -575,12 +623,14 @@ def _begin(database: Connection) -> bool:
         database.execute("PRAGMA synchronous = FULL")
         database.execute("PRAGMA secure_delete = ON")  # texts that were deleted leave the disk
         database.execute("BEGIN IMMEDIATE")
+        if not database.execute("SELECT 1 FROM pragma_module_list WHERE name = 'fts5'").fetchone():
+            raise OSError(errno.ENOSYS, "the SQLite of this Python has no FTS5")
         application, version = _identity(database)
         if _is_empty(database) or (application == APPLICATION_ID and version != VERSION):
             _make_tables(database)
             return True
         is_whole = database.execute("PRAGMA quick_check(1)").fetchone()[0] == "ok"
-        return is_whole and application == APPLICATION_ID
+        return is_whole and application == APPLICATION_ID and words.can_open(database)
     except UnicodeDecodeError:  # in an error that quotes a damaged table
         return False
     except sqlite3.Error as error:
@@ -591,8 +641,9 @@ def _begin(database: Connection) -> bool:
 
 def _make_tables(database: Connection) -> None:
     """Empty tables in place of what another version of Tandem wrote."""
-    names = database.execute("SELECT name FROM sqlite_schema WHERE type = 'table'").fetchall()
-    for statement in [*(f'DROP TABLE "{name}"' for (name,) in names), *_SCHEMA]:
+    query = "SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY sql NOT LIKE 'CREATE VIRTUAL%'"
+    names = database.execute(query).fetchall()  # with a virtual table go those that store it
+    for statement in [*(f'DROP TABLE IF EXISTS "{name}"' for (name,) in names), *_SCHEMA]:
         database.execute(statement)
 
 

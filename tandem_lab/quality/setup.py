@@ -123,4 +123,4 @@ def _shared(
         overlap=retrieval.chunk_overlap,
         progress=progress,
     )
-    return Retriever(Index.open(folder, embedder.fingerprint), embedder, scorer)
+    return Retriever(Index.open(folder, embedder.fingerprint), embedder, scorer, config.device.search_by)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +25,22 @@ def make_index(
     return Index.open(directory, embedder.fingerprint)
 
 
-def content(directory: Path) -> dict[str, str]:
-    """The checksum of every part of a sound index; the generation is left out of the names of files."""
+def content(directory: Path) -> dict[str, Any]:
+    """The checksum of every part of a sound index, and which word is where; the generation is left out of the names of
+    files."""
     index = Index.open(directory)
     index.close()
     files = {Path(name).suffix: file.sha256 for name, file in index.manifest.files.items()}
-    return {"chunks": index.manifest.chunks_hash, "facts": index.manifest.facts_hash, **files}
+    sums = {"chunks": index.manifest.chunks_hash, "facts": index.manifest.facts_hash}
+    return {**sums, "words": words_of(directory), **files}
+
+
+def words_of(directory: Path) -> list[tuple[str, int, str, int]]:
+    """Each word of an index: itself, the row of its chunk, the column that it is in, and its place there."""
+    with closing(sqlite3.connect(directory / NAME)) as database:
+        database.execute("CREATE VIRTUAL TABLE temp.places USING fts5vocab(main, words, instance)")
+        query = "SELECT term, row, col, offset FROM places JOIN chunks ON doc = words_row ORDER BY 1, 2, 3, 4"
+        return database.execute(query).fetchall()
 
 
 def edit(directory: Path, statement: str, *values: object) -> None:

@@ -36,6 +36,7 @@ from tandem.retrieval.build import BuildReport, build_index
 from tandem.retrieval.documents import Document
 from tandem.retrieval.index import Index
 from tandem.retrieval.store import NAME, Manifest
+from tests.unit.retrieval.helpers import content
 
 AT_ONCE = 16
 FACTORY = "IVF4,PQ4"  # a kind that has every file
@@ -66,14 +67,6 @@ NEW = corpus(range(200, 1000), range(300, 500))  # 200 files are gone, 200 chang
 
 def build(directory: Path, documents: list[Document], told: Callable[[int, int], None]) -> BuildReport:
     return build_index(documents, directory, SlowEmbedder(), factory=FACTORY, progress=told)
-
-
-def content(directory: Path) -> dict[str, str]:
-    """The checksum of every part of the index, after checking it."""
-    index = Index.open(directory)
-    index.close()
-    files = {Path(name).suffix: file.sha256 for name, file in index.manifest.files.items()}
-    return {"chunks": index.manifest.chunks_hash, "facts": index.manifest.facts_hash, **files}
 
 
 def phase(directory: Path, generation: int) -> str:

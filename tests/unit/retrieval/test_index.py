@@ -76,10 +76,14 @@ def test_another_embedder(directory: Path, embedder, other_embedder) -> None:
     )
 
 
-def test_an_unknown_version(directory: Path, chunks: list[Document], embedder) -> None:
-    edit(directory, "PRAGMA user_version = 7")
+@pytest.mark.parametrize("version", [2, 7])
+def test_an_unknown_version(directory: Path, chunks: list[Document], embedder, version: int) -> None:
+    if version == 2:  # had no words
+        edit(directory, "DROP TABLE vocabulary")
+        edit(directory, "DROP TABLE words")
+    edit(directory, f"PRAGMA user_version = {version}")
     assert refusal(directory) == (
-        f"This Tandem reads index version 2, but {directory} has version 7; "
+        f"This Tandem reads index version 3, but {directory} has version {version}; "
         "build it again with `tandem index`, or use the Tandem that wrote it."
     )
     assert len(make_index(directory, chunks[:2], embedder)) == 2
@@ -195,7 +199,7 @@ def test_a_database_of_another_program(directory: Path, chunks: list[Document], 
 
 
 @pytest.mark.parametrize(
-    "field", ["count", "dimension", "embedder", "factory", "generation", "files", "id_key", "chunks_hash"]
+    "field", ["count", "dimension", "embedder", "factory", "generation", "files", "id_key", "words_hash"]
 )
 def test_a_manifest_without_a_field(directory: Path, field: str) -> None:
     edit_manifest(directory, lambda body: body.pop(field))

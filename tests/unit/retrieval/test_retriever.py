@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
 
+from tandem.config.parties import SearchBy
 from tandem.errors import RetrievalError
 from tandem.retrieval.documents import Document, split
 from tandem.retrieval.index import cosines
@@ -48,11 +50,13 @@ def test_relevance_to_the_query_is_the_search_score_bit_for_bit(
     tmp_path: Path, embedder, factory: str
 ) -> None:
     index = make_index(tmp_path / "i", pages(300), embedder, factory)
-    retriever = Retriever(index, embedder)
-    hits = retriever.search("owl and fox", 8)
-    assert len(hits) == 8
-    assert sorted((hit.score for hit in hits), reverse=True) == [hit.score for hit in hits]
-    assert retriever.relevance([hit.id for hit in hits], "owl and fox") == [hit.score for hit in hits]
+    for search_by in get_args(SearchBy):
+        retriever = Retriever(index, embedder, search_by=search_by)
+        hits = retriever.search("owl and fox", 8)
+        assert len(hits) == 8
+        assert retriever.relevance([hit.id for hit in hits], "owl and fox") == [hit.score for hit in hits]
+        scores = sorted((hit.score for hit in hits), reverse=True)
+        assert (scores == [hit.score for hit in hits]) == (search_by == "dense")
 
 
 @pytest.mark.parametrize("factory", ["Flat", "IVF8,PQ8"])

@@ -74,7 +74,8 @@ def test_every_hit_fits_and_there_are_k(
 ) -> None:
     monkeypatch.setattr("tandem.retrieval.index.SCORE_ALL", max(score_all, 7))
     index = make_index(tmp_path / "i", documents(600), embedder, factory)
-    hits = Retriever(index, embedder).search("owl and fox", 9, filter={"source": "1.txt", "page": [4, 7, 99]})
+    retriever = Retriever(index, embedder, search_by="dense")
+    hits = retriever.search("owl and fox", 9, filter={"source": "1.txt", "page": [4, 7, 99]})
     assert len(hits) == 8
     assert {(hit.document.metadata["source"], hit.document.metadata["page"]) for hit in hits} == {
         ("1.txt", 4),
@@ -86,7 +87,7 @@ def test_every_hit_fits_and_there_are_k(
 @pytest.mark.parametrize("factory", KINDS)
 def test_few_that_fit_are_all_weighed(tmp_path: Path, embedder, factory: str) -> None:
     index = make_index(tmp_path / "i", documents(600), embedder, factory)
-    retriever = Retriever(index, embedder)
+    retriever = Retriever(index, embedder, search_by="dense")
     fits = [name for name, document in enumerate(documents(600)) if document.metadata["page"] < 5]
     hits = retriever.search("cat and dog", 6, filter={"page": list(range(5))})
     scores = dict(zip(fits, retriever.relevance([str(name) for name in fits], "cat and dog"), strict=True))

@@ -1,0 +1,239 @@
+"""Search by words: what counts as one, and the full-text table of an index (SQLite's FTS5).
+
+Chunks and queries are folded alike, then cut into
+
+    parts     runs of letters and runs of digits: `INV-2024-0117` is inv, 2024, 0117
+    bigrams   of scripts that do not put spaces between words: 東京都 is 東京, 京都 and, as its last character, 都
+    joined    parts without what stands between them: inv20240117, 41445550112 for +41 44 555 01 12
+
+FTS5 keeps where in a chunk each of them stands, and not the text. A query asks for its parts, for neighbours in a
+compound as phrases, and for what its compounds are joined to; nothing in it is an operator.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sqlite3
+import unicodedata
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
+from itertools import accumulate, pairwise
+from sqlite3 import Connection
+
+SCHEMA = (
+    "CREATE VIRTUAL TABLE words USING fts5(parts, joined, content = '', tokenize = 'ascii')",
+    "CREATE VIRTUAL TABLE vocabulary USING fts5vocab(words, row)",
+)
+STORED = (
+    "SELECT name, sql FROM sqlite_schema WHERE name IN ('words', 'vocabulary') ORDER BY name",
+    "SELECT id, block FROM words_data ORDER BY id",
+    "SELECT segid, term, pgno FROM words_idx ORDER BY segid, term",
+    "SELECT id, sz FROM words_docsize ORDER BY id",
+    "SELECT k, v FROM words_config ORDER BY k",
+)
+"""All that there is of the words."""
+
+MAX_CANDIDATES = 10_000
+"""Chunks that a search scores, about: of a query's terms the rarest count, as long as together they have no more. A
+small index is searched for all of them."""
+MAX_TERMS = 256
+"""Terms of a query that count; of a longer one those at its end."""
+_MAX_JOINED = 40
+
+_SPELLINGS = str.maketrans(
+    {
+        "ø": "o",
+        "ł": "l",
+        "đ": "d",
+        "ð": "d",
+        "ħ": "h",
+        "ŧ": "t",
+        "\u0131": "i",
+        "þ": "th",
+        "æ": "ae",
+        "œ": "oe",
+    }
+)
+_MARKS_APART = str.maketrans({"™": " ", "℠": " "})  # compatibility would glue their letters to the word
+_DROPPED = re.compile(
+    "[\u0300-\u036f\u0483-\u0487\u0591-\u05bd\u05bf\u05c1\u05c2\u05c4\u05c5\u05c7\u0610-\u061a\u064b-\u065f\u0670"
+    "\u06d6-\u06dc\u06df-\u06e8\u06ea-\u06ed\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff\ufe20-\ufe2f"
+    "\u00ad\u0640\u061c\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufe00-\ufe0f\ufeff\U000e0000-\U000e0fff]"
+)
+"""Accents and points of Latin, Greek, Cyrillic, Hebrew and Arabic (a voiced か stays apart from か), and what is not
+seen: soft hyphens, joiners, marks of direction, variants."""
+_DIGIT, _SHORT = re.compile("[0-9]"), re.compile("[0-9]{1,4}")
+_OTHER_DIGIT = re.compile(r"(?![0-9])\d")
+_UNSPACED = (
+    "\u0e01-\u0e3a\u0e40-\u0e4e\u0e81-\u0ecf\u1000-\u103f\u1050-\u109f\u1780-\u17d3\u1100-\u11ff\u3005-\u3007"
+    "\u3041-\u309f\u30a1-\u30fa\u30fc-\u312f\u3131-\u318e\u31a0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\ua960-\ua97f"
+    "\uac00-\ud7fb\uf900-\ufaff\U00020000-\U0003ffff"
+)
+"""Thai, Lao, Burmese, Khmer, Korean (whose particles stick to words), Japanese and Chinese."""
+
+
+def fold(text: str) -> str:
+    """A text without the differences of form that people do not type: case, accents, width, normal form, the script of
+    digits. Folding it again changes nothing."""
+    if text.isascii():
+        return text.lower()
+    text = unicodedata.normalize("NFKD", text.translate(_MARKS_APART)).casefold()
+    text = _DROPPED.sub("", unicodedata.normalize("NFKD", text)).translate(_SPELLINGS)
+    return unicodedata.normalize("NFC", _OTHER_DIGIT.sub(lambda digit: str(int(digit[0])), text))
+
+
+def entries(text: str) -> tuple[str, str]:
+    """What the table keeps of a text: its parts and bigrams in their order, and what its compounds are joined to."""
+    parts: list[str] = []
+    joined: list[str] = []
+    for compound, run in _runs(text):
+        parts += compound or [run[n : n + 2] for n in range(len(run))]  # the last one is a single character
+        joined += _joined(compound)
+    return " ".join(parts), " ".join(joined)
+
+
+def terms(query: str) -> list[tuple[str, ...]]:
+    """What to look for, each once: words, phrases of two, and beginnings of words, which end in `*`. A part of one
+    character counts only where it stands alone."""
+    wanted: dict[tuple[str, ...], None] = {}
+    for compound, run in _runs(query):
+        is_alone = len(compound) == 1
+        words = [part for part in compound if is_alone or len(part) > 1] + _joined(compound)
+        words += [run[n : n + 2] for n in range(len(run) - 1)] or [f"{run}*"] * len(run)
+        wanted.update(dict.fromkeys((word,) for word in words))
+        wanted.update(dict.fromkeys(pairwise(compound)))
+    return list(wanted)[-MAX_TERMS:]
+
+
+def codes(wanted: Iterable[tuple[str, ...]]) -> list[tuple[str, ...]]:
+    """Those of a query's terms that stand for numbers and codes: all that have a digit but short numbers alone."""
+    return [
+        term
+        for term in wanted
+        if _DIGIT.search(" ".join(term)) and not (len(term) == 1 and _SHORT.fullmatch(term[0]))
+    ]
+
+
+def _runs(text: str) -> Iterator[tuple[list[str], str]]:
+    """The parts of each compound with "", and no parts with each run of characters without spaces."""
+    pattern, parts = _patterns()
+    for match in pattern.finditer(fold(text)):
+        word = match[0]
+        if match[1] is None:
+            yield [], word
+        else:
+            yield [word] if word.isalpha() or word.isdigit() else parts.findall(word), ""
+
+
+def _joined(compound: list[str]) -> list[str]:
+    """The whole of a compound of several parts, unless it is too long to be one name or number."""
+    word = "".join(compound)
+    return [word] if len(compound) > 1 and len(word) <= _MAX_JOINED else []
+
+
+@cache
+def _patterns() -> tuple[re.Pattern[str], re.Pattern[str]]:
+    """Those of compounds, in group 1, or runs without spaces, and of the parts of a compound; of folded texts."""
+    marks = "".join(c for c in map(chr, range(0x300, 0x1E94B)) if unicodedata.category(c)[0] == "M")
+
+    def words_of(letter: str) -> str:
+        return f"{letter}+(?:[{marks}]+{letter}*)*"
+
+    run = words_of(f"[^\\W_{_UNSPACED}]")
+    # What stands within names and codes, and what between groups of digits.
+    apart = r"(?:[-_./:@+#&*'\u2019,\\~=%\u2010-\u2015]|(?<=\d)[ ()./-]{1,3}(?=\d))"
+    compound = re.compile(f"({run}(?:{apart}{run})*)|[{_UNSPACED}]+")
+    return compound, re.compile(r"\d+|" + words_of(r"[^\W\d_]"))
+
+
+# ---- the table: `chunks.words_row` is the row of a chunk's words ---------------------------------------------------
+
+
+def can_open(database: Connection) -> bool:
+    """Whether the tables are there and can be opened, and so removed, be they sound or not."""
+    try:
+        for table in ("words", "vocabulary"):
+            database.execute(f"SELECT 1 FROM {table} LIMIT 1").fetchone()
+    except sqlite3.Error:
+        return False
+    return True
+
+
+def keep_words(database: Connection, texts: Mapping[str, str]) -> dict[str, int]:
+    """Removes the words of all chunks but those of these texts, by id; returns the row of each one's words."""
+    kept: dict[str, int] = {}
+    gone: list[tuple[int, str, str]] = []
+    for name, text, row in database.execute("SELECT id, text, words_row FROM chunks"):
+        if texts.get(name) == text:
+            kept[name] = row
+        else:
+            gone.append((row, *entries(text)))
+    if kept:
+        database.executemany(
+            "INSERT INTO words (words, rowid, parts, joined) VALUES ('delete', ?, ?, ?)", gone
+        )
+    else:
+        database.execute("INSERT INTO words (words) VALUES ('delete-all')")
+    return kept
+
+
+def add_words(database: Connection, first: int) -> None:
+    """Adds those of the chunks whose words get row `first` or a later one, and rewrites the table, so that nothing of
+    what was removed is left in it."""
+    chunks = database.execute(
+        "SELECT words_row, text FROM chunks WHERE words_row >= ? ORDER BY words_row", (first,)
+    )
+    query = "INSERT INTO words (rowid, parts, joined) VALUES (?, ?, ?)"
+    database.executemany(query, ((row, *entries(text)) for row, text in chunks))
+    database.execute("INSERT INTO words (words) VALUES ('optimize')")
+    database.execute("SAVEPOINT words")  # makes FTS5 write all that it holds back, for the checksum
+    database.execute("RELEASE words")
+
+
+class WordSearch:
+    """Searches the words of a database that does not change meanwhile. Its caller sees to threads."""
+
+    def __init__(self, database: Connection) -> None:
+        self._database = database
+        self._counts: dict[str, int] = {}
+
+    def rows(self, wanted: list[tuple[str, ...]], k: int, among: Iterable[int] | None = None) -> list[int]:
+        """The k chunks that fit some terms best by BM25, best first, the first row first among equals; fewer if fewer
+        have one of them. among: the only rows that may be found.
+        """
+        rarest = self._rarest(wanted)
+        if not rarest:
+            return []
+        allowed = "" if among is None else "AND +chunks.row IN (SELECT value FROM json_each(?2))"
+        # CROSS JOIN: the words first, and then the chunks that have them.
+        statement = (
+            "SELECT chunks.row FROM words CROSS JOIN chunks ON chunks.words_row = words.rowid WHERE words MATCH ?1 "
+            f"{allowed} ORDER BY bm25(words), chunks.row LIMIT ?3"
+        )
+        values = (" OR ".join(map(_expression, rarest)), json.dumps(list(among or ())), k)
+        return [row for (row,) in self._database.execute(statement, values)]
+
+    def _rarest(self, wanted: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
+        """The terms that the index has, the rarest first, until they have MAX_CANDIDATES chunks."""
+        counts = {term: min(map(self._count, term)) for term in wanted}
+        ranked = sorted((term for term in wanted if counts[term]), key=counts.__getitem__)
+        totals = accumulate(counts[term] for term in ranked)
+        return [
+            term for term, total in zip(ranked, totals, strict=True) if total <= MAX_CANDIDATES
+        ] or ranked[:1]
+
+    def _count(self, word: str) -> int:
+        """Chunks that have a word, or about so many with words that begin with it; kept, as of `the` it takes long."""
+        if word not in self._counts:
+            start = word.rstrip("*")
+            end = start if start == word else f"{start}\U0010ffff"
+            query = "SELECT total(doc) FROM vocabulary WHERE term BETWEEN ? AND ?"
+            self._counts[word] = int(self._database.execute(query, (start, end)).fetchone()[0])
+        return self._counts[word]
+
+
+def _expression(term: tuple[str, ...]) -> str:
+    """A term in FTS5's language, in which what stands in quotes is no operator."""
+    words = " ".join(term)
+    return f'"{words.rstrip("*")}" *' if words.endswith("*") else f'"{words}"'

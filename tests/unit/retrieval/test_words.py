@@ -1,0 +1,411 @@
+"""What counts as a word, and searching for it: spellings, scripts, codes, hostile queries, and damage."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+import unicodedata
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from tandem.errors import RetrievalError
+from tandem.retrieval import words
+from tandem.retrieval.build import build_index, update_index
+from tandem.retrieval.documents import Document
+from tandem.retrieval.index import Index
+from tandem.retrieval.store import NAME, Snapshot
+from tests.unit.retrieval.helpers import edit, make_index, words_of
+
+FORMS = [
+    ("STRASSE", "straße"),
+    ("Zürich", "ZURICH"),
+    ("cafe\u0301", "CAFÉ"),
+    ("İstanbul", "istanbul"),
+    ("Łódź", "lodz"),
+    ("Ærø", "aero"),
+    ("ΣΊΣΥΦΟΣ", "σισυφος"),
+    ("Ёлка", "елка"),
+    ("\uff34\uff4f\uff4b\uff59\uff4f", "tokyo"),
+    ("ｶﾞｲﾄﾞ", "ガイド"),
+    ("ガ", "カ\u3099"),
+    ("\u1112\u1161\u11ab\u1100\u1173\u11af", "한글"),
+    ("ﬁnal", "final"),
+    ("Donau\u00addampf", "donaudampf"),
+    ("שָׁלוֹם", "שלום"),
+    ("كِتَـاب", "كتاب"),
+    ("٠٤٤ ๓", "044 3"),
+    ("Tandem™", "tandem"),
+]
+"""Two spellings of each, which find each other."""
+PIECES = [
+    *"\"*^:\0+-{}'()_",
+    "NEAR(",
+    " OR ",
+    " AND ",
+    "NOT",
+    "skis",
+    "row",
+    "東",
+    "京都",
+    "A4",
+    "77",
+    "v2.13",
+    "@",
+]
+APART = [("か", "が"), ("は", "ぱ"), ("कि", "की"), ("resume", "resumed"), ("o", "ö1")]
+
+
+@pytest.mark.parametrize(("one", "other"), FORMS)
+def test_spellings_find_each_other(tmp_path: Path, embedder, one: str, other: str) -> None:
+    texts = [f"{one} is here", f"{other} is here", "neither is here"]
+    for normal in (str, lambda text: unicodedata.normalize("NFD", text)):
+        index = index_of(tmp_path / normal(one), embedder, texts)
+        assert set(found(index, normal(one))) == set(found(index, normal(other))) == {0, 1}
+
+
+@pytest.mark.parametrize(("one", "other"), APART)
+def test_other_letters_stay_apart(one: str, other: str) -> None:
+    assert words.fold(one) != words.fold(other)
+
+
+@given(st.text(max_size=40))
+@settings(max_examples=300, deadline=None)
+def test_folding_again_changes_nothing(text: str) -> None:
+    folded = words.fold(text)
+    assert words.fold(folded) == folded
+    for form in ("NFC", "NFD"):
+        assert words.terms(unicodedata.normalize(form, text)) == words.terms(text)
+
+
+NOTES = [
+    "Invoice INV-2024-0117 of Halden Tents was paid.",
+    "Invoice INV-2024-0171 of Halden Tents is open.",
+    "Row A4-77 in the cellar holds the skis.",
+    "Row A7-47 in the cellar holds the tent.",
+    "Call Anna at +41 44 555 01 12, or write to anna.meier@example.org.",
+    "Call Bruno at +41 44 555 01 21, or write to bruno.meier@example.org.",
+    "The controller runs v2.13.0 since May.",
+    "The controller ran v2.12.3 before.",
+    "IBAN CH93 0076 2011 6238 5295 7, Covid-19 certificate below.",
+    "東京都の天気は晴れです。",
+    "京都の寺を訪ねた。",
+    "서울에서 부산까지 기차로 간다.",
+    "สวัสดีครับ ผมชื่อสมชาย",
+    "上海明天下雨,北京晴。",
+]
+
+
+@pytest.mark.parametrize(
+    ("query", "row"),
+    [
+        ("INV-2024-0117", 0),
+        ("invoice 0117?", 0),
+        ("What became of inv 2024-0171", 1),
+        ("INV20240171", 1),
+        ("A4-77", 2),
+        ("a4 77", 2),
+        ("A477", 2),
+        ("row A7-47", 3),
+        ("+41 44 555 01 12", 4),
+        ("+41445550112", 4),
+        ("0041 44 555-01-21", 5),
+        ("555 01 21", 5),
+        ("anna.meier@example.org", 4),
+        ("mail of bruno.meier", 5),
+        ("v2.13.0", 6),
+        ("version 2.13", 6),
+        ("2.12.3", 7),
+        ("CH9300762011623852957", 8),
+        ("covid19", 8),
+        ("東京", 9),
+        ("晴れです", 9),
+        ("寺", 10),
+        ("서울", 11),
+        ("부산", 11),
+        ("สมชาย", 12),
+        ("北京", 13),
+        ("雨", 13),
+    ],
+)
+def test_names_numbers_and_codes_as_typed_and_in_parts(notes: Index, query: str, row: int) -> None:
+    assert found(notes, query, 1) == [row]
+
+
+@pytest.mark.parametrize(
+    ("query", "codes"),
+    [
+        ("Who paid INV-24-7 in 2024?", [("inv247",), ("inv", "24"), ("24", "7")]),
+        ("call 044 555", [("044555",), ("044", "555")]),
+        ("number 55831", [("55831",)]),
+        ("the well-known 3rd of 2024", [("3rd",), ("3", "rd")]),
+        ("what is it, 東京", []),
+    ],
+)
+def test_what_of_a_query_are_numbers_and_codes(query: str, codes: list[tuple[str, ...]]) -> None:
+    assert words.codes(words.terms(query)) == codes
+
+
+def test_a_term_of_one_or_two_characters_finds_all_that_hold_it_and_no_other(
+    tmp_path: Path, embedder
+) -> None:
+    """Against Python's `in`, for scripts without spaces."""
+    rng = np.random.default_rng(0)
+    alphabet = list("東京都上海北天気の雨晴")
+    texts = ["".join(rng.choice(alphabet, rng.integers(1, 7))) for _ in range(300)]
+    index = index_of(tmp_path / "i", embedder, texts)
+    for term in [*alphabet, *("".join(rng.choice(alphabet, 2)) for _ in range(40))]:
+        assert sorted(found(index, term, 300)) == [row for row, text in enumerate(texts) if term in text]
+
+
+@given(
+    st.one_of(
+        st.text(st.characters(exclude_categories=[]), max_size=60),
+        st.lists(st.sampled_from(PIECES), max_size=12).map("".join),
+        st.lists(st.sampled_from(PIECES), max_size=12).map(" ".join),
+    )
+)
+@settings(max_examples=500, deadline=None)
+@example("NEAR(skis tent)")
+@example('"')
+@example("skis AND tent")
+@example("NOT skis")
+@example("parts:skis")
+@example("ski*")
+@example("^row")
+@example("skis\0tent")
+@example("'; DROP TABLE words --")
+def test_nothing_in_a_query_is_an_operator(hostile: Index, query: str) -> None:
+    """Whatever it holds, it finds the notes that have one of its terms, one by one, and no others."""
+    expected = {
+        row for row, note in enumerate(NOTES) if any(holds(note, term) for term in words.terms(query))
+    }
+    assert set(found(hostile, query, 20)) == expected
+
+
+def holds(text: str, term: tuple[str, ...]) -> bool:
+    for column in words.entries(text):
+        stored = column.split()
+        if term[0].endswith("*"):
+            return any(word.startswith(term[0][:-1]) for word in stored)
+        if any(tuple(stored[n : n + len(term)]) == term for n in range(len(stored))):
+            return True
+    return False
+
+
+def test_a_query_of_a_whole_book(notes: Index) -> None:
+    assert found(notes, "word " * 50_000 + "skis", 1) == [2]
+    assert found(notes, " ".join(f"x{number}" for number in range(20_000)) + " skis", 1) == [2]
+    assert found(notes, "skis " + " ".join(f"x{number}" for number in range(20_000)), 1) == []
+
+
+def test_common_words_do_not_swamp_rare_ones(
+    tmp_path: Path, embedder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = ["what is the number of it"] * 60 + ["the Thermona boiler: AQ-55831-K"]
+    query = "what is the number of the Thermona"
+    assert found(index_of(tmp_path / "all", embedder, texts), query, 1) == [60]
+    monkeypatch.setattr(words, "MAX_CANDIDATES", 10)  # as in a large index: common words are not asked for
+    index = index_of(tmp_path / "some", embedder, texts)
+    assert found(index, query) == [60]
+    assert found(index, "what is it", 3) == [0, 1, 2], "unless there are no others"
+
+
+def test_ranks_are_those_of_bm25_and_equals_stand_in_their_order(tmp_path: Path, embedder) -> None:
+    """Against the formula, for plain words: k1 = 1.2, b = 0.75 (FTS5's documentation)."""
+    rng = np.random.default_rng(1)
+    vocabulary = [f"word{chr(97 + n)}" for n in range(12)]
+    texts = [" ".join(rng.choice(vocabulary, rng.integers(3, 12))) for _ in range(80)] * 2
+    index = index_of(tmp_path / "i", embedder, texts)
+    documents = [[entry for column in words.entries(text) for entry in column.split()] for text in texts]
+    mean = np.mean([len(document) for document in documents])
+    for query in (["worda", "wordb"], ["wordc"], vocabulary[3:9]):
+        scores = np.zeros(len(texts))
+        for word in query:
+            count = sum(word in document for document in documents)
+            idf = max(1e-6, np.log((len(texts) - count + 0.5) / (count + 0.5)))
+            for row, document in enumerate(documents):
+                often = document.count(word)
+                scores[row] += idf * often * 2.2 / (often + 1.2 * (0.25 + 0.75 * len(document) / mean))
+        best = np.lexsort((np.arange(len(texts)), -np.round(scores, 12)))
+        expected = [int(row) for row in best if scores[row] > 0][:40]
+        assert found(index, " ".join(query), 40) == expected
+
+
+# ---- builds, updates, deletions ------------------------------------------------------------------------------
+
+
+def test_updates_leave_the_words_of_a_fresh_build(tmp_path: Path, embedder) -> None:
+    """Random changes: what stays keeps its row among the words, and every word is where it is in a fresh index."""
+    rng = np.random.default_rng(2)
+    texts = {f"{n}.txt": f"note {n} of INV-{n}" for n in range(30)}
+    for number in range(12):
+        for name in rng.choice(sorted(texts), 5, replace=False):
+            texts.pop(name)
+        for _ in range(6):
+            n = rng.integers(1000)
+            texts[f"{n}.txt"] = f"note {n} changed {number}"
+        documents = [Document(page_content=text, metadata={"source": name}) for name, text in texts.items()]
+        build_index(documents, tmp_path / "updated", embedder)
+        build_index(documents, tmp_path / "fresh" / str(number), embedder)
+        assert words_of(tmp_path / "updated") == words_of(tmp_path / "fresh" / str(number))
+
+
+def test_what_is_deleted_is_not_found_and_not_on_the_disk(tmp_path: Path, embedder) -> None:
+    folder, directory = tmp_path / "notes", tmp_path / "index"
+    folder.mkdir()
+    for name in ("kept", "gone", "other"):
+        (folder / f"{name}.txt").write_text(f"secret zq{name}word 4417-{name}")
+    build_index(folder, directory, embedder)
+    assert any(b"zqgoneword" in path.read_bytes() for path in directory.iterdir())
+    (folder / "gone.txt").unlink()
+    build_index(None, directory, embedder)
+    with Snapshot(directory) as index:
+        assert [len(index.search_words(word, 5)) for word in ("zqgoneword", "zqkeptword", "secret")] == [
+            0,
+            1,
+            2,
+        ]
+    assert not any("gone" in word for word, *_ in words_of(directory))
+    content = b"".join(path.read_bytes() for path in directory.iterdir())
+    assert b"goneword" not in content
+    assert b"keptword" in content
+
+
+def test_a_changed_order_and_changed_metadata_keep_the_words_right(tmp_path: Path, embedder) -> None:
+    documents = [Document(id=f"d{n}", page_content=f"page number {n}", metadata={"n": n}) for n in range(5)]
+    make_index(tmp_path / "i", documents, embedder).close()
+    changed = [doc.model_copy(update={"metadata": {"n": 9}}) for doc in reversed(documents)]
+    index = make_index(tmp_path / "i", changed, embedder)
+    assert [found(index, f"number {n}", 1) for n in range(5)] == [[4], [3], [2], [1], [0]]
+
+
+def test_the_same_id_with_another_text(tmp_path: Path, embedder) -> None:
+    make_index(tmp_path / "i", [Document(id="a", page_content="old text")], embedder).close()
+    index = make_index(tmp_path / "i", [Document(id="a", page_content="new text")], embedder)
+    assert (found(index, "old"), found(index, "new")) == ([], [0])
+
+
+def test_readers_find_the_words_of_their_own_index(tmp_path: Path, embedder) -> None:
+    """Several threads, while the index is replaced again and again."""
+    directory = tmp_path / "i"
+    make_index(directory, [Document(id="a", page_content="alpha beta 0")], embedder).close()
+    errors: list[BaseException] = []
+    is_over = threading.Event()
+
+    def read() -> None:
+        try:
+            while not is_over.is_set():
+                with Snapshot(directory) as index:
+                    number = index.documents([0])[0].page_content.split()[-1]
+                    assert index.search_words(f"beta {number}", 1).tolist() == [0]
+                    assert index.search_words("gamma", 1).tolist() == []
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=read) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for number in range(1, 15):
+        make_index(directory, [Document(id="a", page_content=f"alpha beta {number}")], embedder).close()
+    is_over.set()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+
+
+# ---- damage --------------------------------------------------------------------------------------------------
+
+DAMAGE = [
+    "DELETE FROM words_data WHERE id > 10",
+    "UPDATE words_data SET block = zeroblob(length(block)) WHERE id > 10",
+    "UPDATE words_data SET block = 'text' WHERE id = 1",
+    "UPDATE words_docsize SET sz = zeroblob(2) WHERE id = 1",
+    "DELETE FROM words_idx",
+    "UPDATE chunks SET words_row = words_row + 100",
+    "DELETE FROM words_config",
+    "DROP TABLE words_data",
+    "DROP TABLE words",
+    "DROP TABLE vocabulary",
+]
+
+
+@pytest.mark.parametrize("statement", DAMAGE)
+def test_damage_is_found_and_the_next_build_repairs_it(
+    directory: Path, chunks: list[Document], embedder, statement: str
+) -> None:
+    whole = words_of(directory)
+    edit(directory, statement)
+    with pytest.raises(
+        RetrievalError, match=r"^The index .* is damaged: .*; build it again with `tandem index`\.$"
+    ):
+        Index.open(directory)
+    make_index(directory, chunks, embedder).close()
+    assert words_of(directory) == whole
+
+
+def test_damage_while_an_index_is_open(directory: Path) -> None:
+    """A search says so in the usual sentence, or finds what it found; it never quotes a text."""
+    with Snapshot(directory) as index:
+        path = directory / NAME
+        content = bytearray(path.read_bytes())
+        for place in range(4096, len(content)):
+            content[place] ^= 0x5A
+        path.write_bytes(content)
+        with pytest.raises(RetrievalError, match=r"is damaged: .* cannot be read"):
+            index.search_words("chess", 3)
+
+
+def test_an_interrupted_build_leaves_the_words_before(
+    directory: Path, chunks: list[Document], embedder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = words_of(directory)
+
+    def fail(*_: object) -> None:
+        raise sqlite3.OperationalError("database or disk is full")
+
+    for name in ("entries", "add_words"):
+        with monkeypatch.context() as patch:
+            patch.setattr(words, name, fail)
+            with pytest.raises(RetrievalError, match="what it held before is kept"):
+                make_index(directory, chunks[1:], embedder)
+        Index.open(directory).close()
+        assert words_of(directory) == whole
+
+
+def test_an_index_of_version_2_is_replaced(directory: Path, corpus: Path, embedder) -> None:
+    whole = words_of(directory)
+    for table in ("vocabulary", "words"):
+        edit(directory, f"DROP TABLE {table}")
+    edit(directory, "ALTER TABLE chunks DROP COLUMN metadata")
+    edit(directory, "PRAGMA user_version = 2")
+    with pytest.raises(RetrievalError, match=r"has version 2; build it again with `tandem index`"):
+        update_index(directory, embedder, add=corpus)
+    build_index(corpus, directory, embedder)
+    assert words_of(directory) == whole
+
+
+# ---- helpers -------------------------------------------------------------------------------------------------
+
+
+def index_of(directory: Path, embedder, texts: list[str]) -> Index:
+    chunks = [Document(id=str(row), page_content=text, metadata={}) for row, text in enumerate(texts)]
+    return make_index(directory, chunks, embedder)
+
+
+def found(index: Snapshot, query: str, k: int = 10) -> list[int]:
+    rows: list[int] = index.search_words(query, k).tolist()
+    return rows
+
+
+@pytest.fixture(scope="module")
+def notes(tmp_path_factory: pytest.TempPathFactory) -> Index:
+    from tests.unit.retrieval.conftest import WordEmbedder
+
+    return index_of(tmp_path_factory.mktemp("notes") / "i", WordEmbedder(), NOTES)
+
+
+hostile = notes
