@@ -5,13 +5,25 @@ mixture; 10 neighbours. Each kind is built twice, with FAISS called directly and
 apart: the embedder replays the vectors), and searched in turns with FAISS alone, with `Index.search`, which adds exact
 cosines, and with `Retriever.search`, which adds the documents themselves (less the time of the embedder). That may cost
 5 % or 0.2 ms, whichever is larger. Prediction for the search: the bytes that a kind reads over the memory's bandwidth.
-At the end, on paper, what 21 million passages need.
+At the end, on paper, what 21 million passages need. (Part "vectors".)
 
-Expected run time: 10 minutes and 9 GiB for 10^6 vectors, 2 minutes without them; `--smoke` 15 seconds.
+Does search by words find what vectors miss, and the other way round? Recall at 1, 4 and 16 by vectors, by words, by
+both, and with a cross-encoder (`--scorer`) on the household questions and on drawn ones with names, numbers and codes
+(`_codes.py`), tuned-with and held-out halves apart; offline embedder. Prediction: both find at 4 at least 0.95 of what
+the better of the two finds, on either set. (Part "recall".)
+
+What do words cost? 10^5 chunks of words drawn as often as in the household's documents, each with codes of its own;
+processor time of a search by both less that by vectors alone, question by question; bytes on disk, rate of indexing
+and time to change one file with words and without. Prediction: 10 ms per query at most, a third more disk than texts
+and vectors. (Part "words".)
+
+Expected run time: 10 minutes and 9 GiB for 10^6 vectors, 2 minutes without them; recall 2 minutes, words 4; `--smoke`
+30 seconds.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
 import multiprocessing
@@ -30,8 +42,11 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks._codes import draw
 from benchmarks._common import finish, new_parser, summary
-from tandem.retrieval import Document, Retriever, TextEmbedder
+from tandem.config.parties import SearchBy
+from tandem.corpora import HOUSEHOLD
+from tandem.retrieval import Document, Embedder, Retriever, TextEmbedder, build_index, update_index, words
 from tandem.retrieval import index as kinds
 from tandem.retrieval.build import write_index
 from tandem.retrieval.index import (
@@ -42,10 +57,20 @@ from tandem.retrieval.index import (
     training_sample,
     vectors_to_train,
 )
+from tandem.retrieval.retriever import CrossEncoderScorer
+from tandem.retrieval.store import NAME
+from tandem.topology import PARTIES
+from tandem_lab.quality.questions import read_household
+from tandem_lab.quality.statistics import wilson
 
 DIMENSION, LATENT, NEIGHBOURS, WARM_UP = 384, 48, 10, 10
 PAPER_PASSAGES = 21_000_000
 ALLOWED_SHARE, ALLOWED_MS = 0.05, 0.2
+DEPTHS = (1, 4, 16)
+"""Places up to which a hit counts."""
+NUM_FAMILIES = 84
+PARTS = ("vectors", "recall", "words")
+SEARCHES: tuple[SearchBy, ...] = ("dense", "words", "hybrid")
 TAIL = " a passage of about a hundred words, as long as those of the paper are" * 8
 
 KINDS: dict[str, Callable[[int], str]] = {
@@ -144,7 +169,8 @@ def search(folder: Path) -> dict[str, Any]:
     queries, truth = aligned(np.load(folder / "queries.npy")), np.load(folder / "truth.npy")
     before, started_s = _anonymous_bytes(), time.perf_counter()
     embedder = Replay(queries)
-    retriever = Retriever.open(folder / "index", embedder)
+    index = Retriever.open(folder / "index", embedder).index
+    retriever = Retriever(index, embedder, search_by="dense")
     open_s = time.perf_counter() - started_s
     plain_index = (
         retriever.index.vector_index.faiss_index
@@ -235,22 +261,169 @@ def on_paper(kind: str, size: int, found: dict[str, Any], rate: float | None) ->
     return paper
 
 
+# ---- recall on questions -------------------------------------------------------------------------------------
+
+
+def recalls(folder: Path, scorer: str, num_families: int, splits: Sequence[str]) -> dict[str, Any]:
+    """Share of questions all of whose documents are among the first k hits of their party, by set, half and search."""
+    embedder = Embedder.load("offline", num_threads=1)
+    model = CrossEncoderScorer.load(scorer, num_threads=1) if scorer else None
+    retrievers: dict[tuple[str, str], dict[str, Retriever]] = {}
+    notes, drawn = draw(num_families)
+    (folder / "notes").mkdir()
+    for name, text in notes.items():
+        (folder / "notes" / name).write_text(text, "utf-8")
+    sources = {("household", str(party)): HOUSEHOLD / party for party in PARTIES}
+    for (kind, party), source in {**sources, ("codes", "device"): folder / "notes"}.items():
+        build_index(source, folder / f"{kind}-{party}", embedder)
+        index = Retriever.open(folder / f"{kind}-{party}", embedder).index
+        rows = {search_by: Retriever(index, embedder, None, search_by) for search_by in SEARCHES}
+        retrievers[kind, party] = rows | (
+            {"hybrid + scorer": Retriever(index, embedder, model, "hybrid")} if model else {}
+        )
+    asked = [("household", each.split, each.text, each.sources) for each in read_household("all")]
+    asked += [("codes", each.split, each.text, (f"device/{each.source}",)) for each in drawn]
+    ranks: dict[str, list[int]] = {}
+    for kind, split, text, wanted in asked:
+        if split in splits:
+            for name in retrievers[kind, "device"]:
+                worst = max(
+                    _rank(retrievers[kind, each.partition("/")[0]][name], text, each) for each in wanted
+                )
+                ranks.setdefault(f"{kind}, {split}, {name}", []).append(worst)
+    result: dict[str, Any] = {
+        "chunks": {" ".join(key): len(each["dense"].index) for key, each in retrievers.items()}
+    }
+    for row, found in ranks.items():
+        shares = {}
+        for depth in DEPTHS:
+            num_found = sum(rank < depth for rank in found)
+            low, high = wilson(num_found, len(found))
+            shares[f"recall@{depth}"] = [num_found / len(found), low, high]
+        shown = "  ".join(
+            f"@{depth} {one:.3f} [{low:.3f}, {high:.3f}]"
+            for depth, (one, low, high) in zip(DEPTHS, shares.values(), strict=True)
+        )
+        print(f"{row:34} n {len(found):4}  {shown}", flush=True)
+        result[row] = {"n": len(found), **shares}
+    return result
+
+
+def _rank(retriever: Retriever, question: str, source: str) -> int:
+    """The place of the first chunk of a document among the hits, from 0, for the least depth that finds it."""
+    for depth in DEPTHS:
+        names = [hit.document.metadata["source"] for hit in retriever.search(question, depth)]
+        if (name := source.partition("/")[2]) in names:
+            return max(names.index(name), 0 if depth == 1 else DEPTHS[DEPTHS.index(depth) - 1])
+    return DEPTHS[-1]
+
+
+# ---- what words cost -----------------------------------------------------------------------------------------
+
+
+def word_costs(folder: Path, size: int, num_queries: int) -> dict[str, Any]:
+    """Processor time, bytes and rates with words and without; what else runs on the machine hardly counts."""
+    rng = np.random.default_rng(size)
+    vectors = clustered(size, rng.normal(size=(max(1, size // 100), LATENT)).astype(np.float32), rng)
+    embedder = Replay(vectors)
+    corpus = " ".join(
+        path.read_text("utf-8") for party in PARTIES for path in (HOUSEHOLD / party).glob("*.md")
+    ).split()
+
+    def document(number: int) -> Document:
+        drawn = [corpus[place] for place in rng.integers(len(corpus), size=110)]
+        text = " ".join(
+            [*drawn[:50], f"INV-{number:07}", *drawn[50:], f"+41 44 {number % 1000:03} {number // 1000:03}"]
+        )
+        return Document(
+            id=f"{number}", page_content=f"{text} {number}", metadata={"source": f"{number // 10}.txt"}
+        )
+
+    documents = [document(number) for number in range(size)]
+    result: dict[str, Any] = {"characters": statistics.mean(len(each.page_content) for each in documents)}
+    entries = words.entries
+    for name, made in (("without", lambda text: ("", "")), ("with", entries)):
+        words.entries = made
+        directory = folder / name
+        started_s = time.process_time()
+        write_index(directory, documents, embedder, "Flat")
+        built_s = time.process_time() - started_s
+        changed = document(7).model_copy(update={"id": None})
+        started_s = time.process_time()
+        update_index(directory, embedder, add=[changed])
+        result[name] = {
+            "chunks_per_s": size / built_s,
+            "update_s": time.process_time() - started_s,
+            "database_bytes_per_chunk": (directory / NAME).stat().st_size / size,
+            "bytes_per_chunk": sum(path.stat().st_size for path in directory.iterdir()) / size,
+        }
+        print(f"{size:8} {name} words: {result[name]}", flush=True)
+    started_s = time.process_time()
+    index = Retriever.open(folder / "with", embedder).index
+    result["open_s"] = time.process_time() - started_s
+    texts = [f"{question.text} {number}" for number, question in enumerate(read_household("tune"))]
+    texts += [
+        f"who paid INV-{number:07}? {number}" for number in rng.integers(size, size=num_queries).tolist()
+    ]
+    searches = {name: Retriever(index, embedder, None, name) for name in ("dense", "hybrid")}
+    times: dict[str, list[float]] = {name: [] for name in searches}
+    for number, text in enumerate(texts[:WARM_UP] + texts):
+        for name in list(searches)[:: 1 - 2 * (number % 2)]:
+            started_s = time.process_time()
+            searches[name].search(text, 4)
+            if number >= WARM_UP:
+                times[name].append(1e3 * (time.process_time() - started_s))
+    added = [ours - alone for ours, alone in zip(times["hybrid"], times["dense"], strict=True)]
+    result |= {
+        "dense_ms": summary(times["dense"]),
+        "hybrid_ms": summary(times["hybrid"]),
+        "added_ms": summary(added),
+    }
+    print(
+        f"{size:8} a search: {result['dense_ms']} by vectors, words add {result['added_ms']} ms", flush=True
+    )
+    return result
+
+
 def main() -> None:
-    """Every size and kind, each step in a process of its own."""
+    """Every part; of the vectors every size and kind, each step in a process of its own."""
     parser = new_parser(__doc__)
     parser.add_argument(
         "--sizes", type=lambda text: int(float(text)), nargs="+", default=[10**4, 10**5, 10**6]
     )
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=["flat", "ivf", "ivfpq"])
     parser.add_argument("--queries", type=int, default=300)
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
+    parser.add_argument(
+        "--splits", nargs="+", choices=["tune", "held-out"], default=["tune"], help="of the questions"
+    )
+    parser.add_argument("--scorer", default="", help="folder of a cross-encoder, for a row of its own")
+    parser.add_argument(
+        "--chunks", type=lambda text: int(float(text)), default=10**5, help="for the cost of words"
+    )
     parser.add_argument("--smoke", action="store_true", help="3000 vectors, 30 queries, no embedder")
     arguments = parser.parse_args()
+    result: dict[str, Any] = {}
+    print(
+        "prediction: bytes read over bandwidth; search in process costs at most 5 % or 0.2 ms more than FAISS; both "
+        "searches find 0.95 of what the better finds; words cost 10 ms and a third more disk"
+    )
+    if "vectors" in arguments.parts:
+        result |= vectors_part(arguments)
+    with tempfile.TemporaryDirectory() as name:
+        if "recall" in arguments.parts and not arguments.smoke:
+            result["recall"] = recalls(Path(name), arguments.scorer, NUM_FAMILIES, arguments.splits)
+        if "words" in arguments.parts:
+            size, count = (3000, 30) if arguments.smoke else (arguments.chunks, arguments.queries)
+            result["words"] = _apart(word_costs, Path(name), size, count)
+    finish(result)
+
+
+def vectors_part(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Every size and kind of index of vectors."""
     sizes = [3000] if arguments.smoke else arguments.sizes
     rate = None if arguments.smoke else embedding_rate()
     result: dict[str, Any] = {"embedded_per_s": rate, "sizes": {}}
-    print(
-        "prediction: bytes read over bandwidth; search in process costs at most 5 % or 0.2 ms more than FAISS"
-    )
     for size in sizes:
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
@@ -264,7 +437,7 @@ def main() -> None:
                 result["sizes"].setdefault(size, {})[kind] = found
     largest = result["sizes"][max(sizes)]
     result["on_paper"] = {kind: on_paper(kind, max(sizes), found, rate) for kind, found in largest.items()}
-    finish(result)
+    return result
 
 
 def _show(size: int, kind: str, found: dict[str, Any]) -> None:
