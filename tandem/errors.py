@@ -184,6 +184,9 @@ EXTRA_OF = {
     "sentence_transformers": "embedders",
     "ray": "ray",
     "llama_cpp": "llama",
+    "markitdown": "office",
+    "openpyxl": "office",
+    "olefile": "office",
 }
 """Module -> the extra that brings it."""
 

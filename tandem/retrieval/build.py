@@ -116,7 +116,7 @@ def build_index(
     chunks = split(loaded.documents, chunk_chars, overlap, key, embedder.window)
     problems = list(loaded.problems)
     if previous is not None and before == roots:
-        kept = [chunk for chunk in previous.chunks() if source_of(chunk) in loaded.failed]
+        kept = [chunk for chunk in previous.chunks() if _is_of(source_of(chunk), loaded.failed)]
         chunks += kept
         problems += _describe_kept(kept)
     write = partial(write_index, id_key=key, num_threads=num_threads, progress=progress, roots=roots)
@@ -153,10 +153,11 @@ def update_index(
     gone, problems = _match_sources(wanted, sources)
     inside, _ = _match_sources([name] if name else [], sources)
     found = {source_of(document) for document in loaded.documents} - {""}
-    replaced = gone | ((inside | found) - loaded.failed)
+    failed = {source for source in sources if _is_of(source, loaded.failed)}
+    replaced = gone | ((inside | found) - failed)
     key = bytes.fromhex(previous.manifest.id_key)
     chunks = [chunk for chunk in held if source_of(chunk) not in replaced]
-    kept = [chunk for chunk in chunks if source_of(chunk) in loaded.failed]
+    kept = [chunk for chunk in chunks if source_of(chunk) in failed]
     known = {chunk.id for chunk in chunks}
     added = split(loaded.documents, chunk_chars, overlap, key, embedder.window)
     chunks += [chunk for chunk in added if chunk.id not in known]
@@ -245,6 +246,11 @@ def _make_report(
 def _fields(chunk: Document) -> str:
     """A chunk's metadata as they are stored, without its place, which moves with what stands before it."""
     return canonical({key: value for key, value in chunk.metadata.items() if key not in RESERVED})
+
+
+def _is_of(source: str, files: Collection[str]) -> bool:
+    """Whether a source is one of these files, or lies within one."""
+    return any(source[:end] in files for end, sign in enumerate(f"{source}/") if sign == "/")
 
 
 def _match_sources(names: Sequence[str], sources: set[str]) -> tuple[set[str], list[str]]:
@@ -390,7 +396,10 @@ def _check_nothing_is_lost(previous: Index, root: str, chunks: Sequence[Document
         (source_of(chunk) or chunk.id, chunk.metadata.get("line"))  # a file, or a line of one
         for chunk in previous.chunks()
         if (_place(chunk), chunk.page_content) not in texts
-        and not any(chunk.page_content in text for text in longer.get(_place(chunk), ()))
+        and not all(
+            any(line in text for text in longer.get(_place(chunk), ()))
+            for line in chunk.page_content.splitlines()  # a part of a chunk repeats what stands above it
+        )
     }
     if not lost:
         return

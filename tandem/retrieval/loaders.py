@@ -35,9 +35,10 @@ from typing import Any, NamedTuple
 
 from tandem.errors import RetrievalError
 from tandem.retrieval.documents import MAX_DEPTH, Document, is_too_deep, readable_name, writable
-from tandem.retrieval.readers import READERS, Unreadable
+from tandem.retrieval.formats import Unreadable
+from tandem.retrieval.readers import read_file
 from tandem.retrieval.store import has_index
-from tandem.system.file_kinds import endings
+from tandem.system.file_kinds import ending_of, endings, kind_of, why_skipped
 
 KINDS = endings()
 WAIT_FACTOR = 10
@@ -125,14 +126,15 @@ def read_path(root: Path, name: str = "") -> Loaded:
     try:
         for path, relative in _files(root, problems):
             source = (name or relative) if is_file else f"{name}/{relative}".lstrip("/")
-            if path.suffix.lower() in READERS:
+            kind = kind_of(path.name)
+            if kind is not None and kind.is_installed():
                 _read(path, source, loaded)
             else:
-                skipped[readable_name(path.suffix.lower())] += 1
+                skipped[readable_name(ending_of(path.name))] += 1
     finally:
         SHARED.close()  # a site that runs on needs no second process, with texts in its memory
     for suffix, count in sorted(skipped.items()):
-        problems.append(_describe_skipped(suffix, count))
+        problems.append(why_skipped(suffix, count))
     return loaded
 
 
@@ -211,15 +213,6 @@ def _state(path: Path) -> tuple[int, int, int]:
     if not stat.S_ISREG(status.st_mode):
         raise Unreadable("it is a pipe, socket or device, not a file; remove it")
     return status.st_size, status.st_mtime_ns, status.st_ino
-
-
-def _describe_skipped(suffix: str, count: int) -> str:
-    ending = f"ending in {suffix}" if suffix else "without an ending"
-    was = "was" if count == 1 else "were"
-    return (
-        f"{_count(count, 'file')} {ending} {was} left out: only {KINDS} are read; "
-        "save what they say as text, if it matters."
-    )
 
 
 def _not_followed(names: list[str]) -> str:
@@ -457,11 +450,12 @@ def _answer(request: dict[str, Any], answer: Callable[..., None]) -> None:
     problems: list[str] = []
     end: dict[str, Any] = {}
     try:
-        for document in READERS[path.suffix.lower()](path, request["source"], problems):
-            left -= len(document.page_content)
-            if left < 0:
-                raise Unreadable(f"it unpacks to more than {request['max_chars']} characters; split it")
-            answer(text=document.page_content, metadata=document.metadata)
+        with path.open("rb") as file:
+            for document in read_file(file, path.name, request["source"], problems):
+                left -= len(document.page_content)
+                if left < 0:
+                    raise Unreadable(f"it unpacks to more than {request['max_chars']} characters; split it")
+                answer(text=document.page_content, metadata=document.metadata)
     except MemoryError:
         raise
     except Unreadable as error:

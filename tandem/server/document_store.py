@@ -22,7 +22,7 @@ from tandem.config.files import replace_settings
 from tandem.config.schema import Config
 from tandem.corpora import CORPORA
 from tandem.errors import RetrievalError
-from tandem.system.file_kinds import FILE_KINDS, endings
+from tandem.system.file_kinds import FILE_KINDS, endings, kind_of
 from tandem.system.paths import data_folder
 from tandem.topology import Party
 
@@ -65,10 +65,14 @@ class DocumentStore:
 
         sizes: Counter[str] = Counter()
         with Index(self.index) as index:  # without its vectors
-            for chunk in index.chunks():
-                sizes[str(chunk.metadata.get("source", ""))] += len(chunk.page_content.encode())
             prefix = self._place(index.manifest.roots)[1]
-        added = {prefix + name: name for name in self._added()}
+            added = {prefix + name: name for name in self._added()}
+            for chunk in index.chunks():
+                source = str(chunk.metadata.get("source", ""))
+                name = source[: source.find("/", len(prefix))] if "/" in source[len(prefix) :] else source
+                sizes[name if name in added else source] += len(
+                    chunk.page_content.encode()
+                )  # what is in it counts
         return [
             {"name": added.get(source, source), "num_bytes": size, "is_deletable": source in added}
             for source, size in sorted(sizes.items())
@@ -219,7 +223,7 @@ def why_no_name(name: str) -> str | None:
             f"A file name has 1 to {MAX_NAME_BYTES} bytes and does not begin with a dot, this one is {name!r:.100}; "
             "rename the file."
         )
-    if Path(name).suffix.lower() not in KINDS:
+    if kind_of(name) is None:
         return (
             f"Only {endings()} files can be read, but this one is {name!r:.100}; save what it says as text."
         )

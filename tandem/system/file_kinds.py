@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+from pathlib import PurePosixPath
 from typing import NamedTuple
+
+from tandem.errors import EXTRA_OF, install_line
 
 
 class FileKind(NamedTuple):
@@ -11,11 +15,22 @@ class FileKind(NamedTuple):
     endings: tuple[str, ...]  # lower case, with the dot
     documents: str  # what one document is
     text: str  # where its text comes from
-    metadata: str  # what its metadata holds besides `source` and `chunk`
+    metadata: str = "-"  # what its metadata holds besides `source` and `chunk`
+    has_headings: bool = True  # as Markdown writes them: chunks follow them
+    needs: str = ""  # the module of an extra that reads it
+
+    @property
+    def extra(self) -> str:
+        """The extra that reads it, "" for none."""
+        return EXTRA_OF[self.needs] if self.needs else ""
+
+    def is_installed(self) -> bool:
+        """Whether what reads it is here."""
+        return not self.needs or find_spec(self.needs) is not None
 
 
 FILE_KINDS = (
-    FileKind((".txt",), "the file", "the file", "-"),
+    FileKind((".txt",), "the file", "the file", has_headings=False),
     FileKind(
         (".md",),
         "the file",
@@ -23,31 +38,99 @@ FILE_KINDS = (
         "fields of YAML front matter between two --- lines",
     ),
     FileKind(
-        (".html", ".htm"), "the file", "what a browser shows, cells apart by tabs", "title, from <title>"
+        (".html", ".htm", ".xhtml"),
+        "the file",
+        "what a browser shows, cells apart by tabs",
+        "title, from <title>",
     ),
     FileKind(
         (".pdf",),
         "a page that has text",
         "the page, and what is filled into its form",
-        "page, counted from 1",
+        "page, counted from 1; title, as the file says",
+        has_headings=False,
     ),
+    FileKind(
+        (".docx",),
+        "the file",
+        "headers, text, notes, comments, footers; cells apart by tabs",
+        needs="markitdown",
+    ),
+    FileKind(
+        (".pptx",),
+        "a slide that has text",
+        "title, text, tables, charts and notes",
+        "page, the slide, counted from 1",
+        needs="markitdown",
+    ),
+    FileKind(
+        (".xlsx", ".xlsm"),
+        "a sheet that is shown",
+        "a line per row, values as they are shown, cells apart by tabs; comments",
+        "sheet, its name",
+        needs="openpyxl",
+    ),
+    FileKind(
+        (".odt", ".ods", ".odp"),
+        "the file, a sheet, or a slide",
+        "as of docx, xlsx and pptx",
+        "sheet; page",
+    ),
+    FileKind(
+        (".epub",),
+        "a chapter",
+        "as of html",
+        "title, authors, of the book; chapter, counted from 1",
+    ),
+    FileKind((".csv", ".tsv"), "the file", "a line per row, cells apart by tabs", has_headings=True),
     FileKind(
         (".jsonl",),
         "a line",
         "its field text",
         "line, counted from 1; the fields of its object metadata; its other fields",
+        has_headings=False,
     ),
+    FileKind(
+        (".eml",),
+        "the message; each attachment by its own kind",
+        "subject, from, to, date and the body, plain if there is a plain one",
+        "subject, from, to, cc, date, as they are written",
+    ),
+    FileKind((".mbox",), "a message, as of eml", "as of eml", "message, counted from 1; as of eml"),
+    FileKind((".msg",), "the message; attachments as of eml", "as of eml", "as of eml", needs="olefile"),
+    FileKind((".zip",), "as of each file in it", "as of each file in it", "as of each file in it"),
 )
 
 COMMON = (
     "Every chunk also has source, the file's path within the folder, and chunk, its number within its source. A field "
     "counts as metadata if its value is a text, number, truth value, date or list of these, kept as it is written; "
     "others are ignored and named once per file. A field called source, chunk, page or line is kept as given_source "
-    "and so on."
+    "and so on. A file within a file has its path in it, as in letters.zip/2024/may.eml/plan.pdf."
 )
 """What holds for all kinds."""
 
-HEADINGS = ("files", "one document is", "its text", "its metadata")
+HEADINGS = ("files", "extra", "one document is", "its text", "its metadata")
+_KINDS = {ending: kind for kind in FILE_KINDS for ending in kind.endings}
+
+
+def ending_of(name: str) -> str:
+    """The ending of a file's name, lower case, with its dot; "" for none."""
+    return PurePosixPath(name).suffix.lower()
+
+
+def kind_of(name: str) -> FileKind | None:
+    """The kind of a file, by its name; None for one that is not read."""
+    return _KINDS.get(ending_of(name))
+
+
+def why_skipped(ending: str, count: int, where: str = "") -> str:
+    """One sentence about the files of an ending that were not read. where: what they are in, if not in a folder."""
+    was = f"file{'s' if count > 1 else ''} {f'ending in {ending}' if ending else 'without an ending'}{where} "
+    was += "was left out" if count == 1 else "were left out"
+    kind = _KINDS.get(ending)
+    if kind is not None:
+        return f"{count} {was}: {kind.needs} is not installed; run `{install_line(kind.extra)}`."
+    return f"{count} {was}: only {endings()} are read; save what they say as text, if it matters."
 
 
 def endings() -> str:
@@ -60,7 +143,10 @@ def as_rows() -> list[tuple[str, ...]]:
     """The cells of the table, its headings first."""
     return [
         HEADINGS,
-        *((" ".join(kind.endings), kind.documents, kind.text, kind.metadata) for kind in FILE_KINDS),
+        *(
+            (" ".join(kind.endings), kind.extra or "-", kind.documents, kind.text, kind.metadata)
+            for kind in FILE_KINDS
+        ),
     ]
 
 

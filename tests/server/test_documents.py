@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
+from zipfile import ZipFile
 
 import httpx
 import pytest
@@ -19,6 +21,7 @@ from tandem.config.schema import HttpConfig
 from tandem.retrieval import Embedder, Index, build_index, loaders
 from tandem.retrieval.loaders import Limits, ReaderProcess
 from tandem.server.document_store import DocumentStore, open_store
+from tandem.system.file_kinds import endings
 from tests.server.running import LONG, QUESTION, Served, serving
 
 PATH = "/v1/tandem/documents"
@@ -95,6 +98,23 @@ def test_a_file_takes_the_place_of_one_with_its_name(client: httpx.Client, store
     assert events_of(add(client, "zomi.md", b"Zomi likes ginger teas."))[-1][1]["is_unchanged"]
 
 
+def test_an_archive_is_one_document_that_is_added_and_deleted(
+    client: httpx.Client, store: DocumentStore
+) -> None:
+    file = BytesIO()
+    with ZipFile(file, "w") as archive:
+        archive.writestr("a/zomi.md", NOTE)
+        archive.writestr("b.txt", b"Ole has the chess set.")
+    events_of(add(client, "letters.zip", file.getvalue()))
+    assert NOTE.decode() in texts(store)
+    listed = {each["name"]: each for each in client.get(PATH).json()["documents"]}
+    assert listed["letters.zip"]["is_deletable"]
+    assert listed["letters.zip"]["num_bytes"] == len(NOTE) + 22
+    assert client.delete(f"{PATH}/letters.zip").status_code == 204
+    assert NOTE.decode() not in texts(store)
+    assert "Ole has the chess set." not in texts(store)
+
+
 @pytest.mark.parametrize(
     ("name", "content", "sentence"),
     [
@@ -108,9 +128,9 @@ def test_a_file_takes_the_place_of_one_with_its_name(client: httpx.Client, store
             NOTE,
             r"no control characters, but 'two\nlines\x85.md' has U+000A, U+0085; rename",
         ),
-        ("tool.exe", NOTE, "Only txt, md, html, pdf and jsonl files can be read, but this one is 'tool.exe'"),
+        ("tool.exe", NOTE, f"Only {endings()} files can be read, but this one is 'tool.exe'"),
         ("empty.txt", b"\n", "empty.txt was left out: it holds no text"),
-        ("latin.txt", b"caf\xe9", "latin.txt was left out: it is not UTF-8 text (byte 0xe9 at offset 3)"),
+        ("wide.txt", b"a\0b", "wide.txt was left out: it is not text (a zero byte at offset 1)"),
         ("broken.pdf", b"%PDF-", "broken.pdf was left out"),
     ],
 )

@@ -25,6 +25,7 @@ from tandem.client.answers import to_plain
 from tandem.corpora import WEIGHTS, example_questions
 from tandem.events import TokenEvent
 from tandem.retrieval import Embedder, build_index
+from tandem.system.file_kinds import endings
 from tandem.topology import PARTIES
 from tests.cluster.federation import settings_of
 from tests.server.relay import SLOW_BYTES_PER_S
@@ -279,9 +280,7 @@ def test_a_file_that_cannot_be_read_says_why(page: Page, served: ServedPage, wat
     page.goto(served.url)
     expect(page.locator("#drop")).to_be_visible()
     drop(page, "tool.exe", "MZ")
-    expect(page.locator("#uploads li.failed")).to_contain_text(
-        "Only txt, md, html, pdf and jsonl files can be read"
-    )
+    expect(page.locator("#uploads li.failed")).to_contain_text(f"Only {endings()} files can be read")
     drop(page, "empty.txt", " ")
     expect(page.locator("#uploads li.failed")).to_contain_text("it holds no text")
     expect(page.locator("#uploads li")).to_have_count(1)  # not that of the upload before

@@ -14,7 +14,7 @@ from tandem.retrieval.retriever import Retriever
 
 
 def test_a_report_counts_files_chunks_and_problems(corpus: Path, tmp_path: Path, embedder) -> None:
-    (corpus / "bad.txt").write_bytes(b"\xff")
+    (corpus / "bad.txt").write_bytes(b"a\0b")
     (corpus / "long.txt").write_text("word " * 100)
     report = build_index(corpus, tmp_path / "index", embedder, chunk_chars=200, overlap=0)
     assert (report.num_files, report.num_chunks, report.is_unchanged) == (4, 6, False)
@@ -72,18 +72,18 @@ def test_a_failing_build_keeps_the_index(corpus: Path, tmp_path: Path, embedder)
 def test_bad_files_of_every_kind_are_named_and_the_rest_goes_on(
     corpus: Path, tmp_path: Path, embedder, make_pdf
 ) -> None:
-    (corpus / "images.pdf").write_bytes(make_pdf("", ""))
+    (corpus / "empty.pdf").write_bytes(make_pdf("", ""))
     (corpus / "plain.pdf").write_bytes(make_pdf("Readable words"))
     writer = PdfWriter(clone_from=PdfReader(corpus / "plain.pdf"))
     writer.encrypt(user_password="secret", owner_password="owner", algorithm="RC4-128")
     writer.write(corpus / "locked.pdf")
-    (corpus / "latin.txt").write_bytes(b"gr\xfcn")
+    (corpus / "wide.txt").write_bytes(b"a\0b")
     report = build_index(corpus, tmp_path / "index", embedder)
     assert (report.num_files, report.num_chunks) == (4, 4)
     assert report.problems == [
-        "images.pdf was left out: none of its pages holds text (they may be images); run OCR on it first.",
-        "latin.txt was left out: it is not UTF-8 text (byte 0xfc at offset 2); save it as UTF-8.",
+        "empty.pdf was left out: it holds no text; fill it or remove it.",
         "locked.pdf was left out: it is encrypted; save it without a password.",
+        "wide.txt was left out: it is not text (a zero byte at offset 1); remove it or convert it.",
     ]
 
 

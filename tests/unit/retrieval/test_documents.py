@@ -59,7 +59,60 @@ def test_a_heading_is_no_chunk_of_its_own() -> None:
     ]
     assert chunks[0].startswith("# Boiler\n\n## Year 2024\n\nIt was")
     assert all("It was serviced" in chunk for chunk in chunks)
-    assert "".join("".join(chunks).split()) == "".join(text.split()), "nothing is lost or doubled"
+    texts = [chunks[0], *(chunk.removeprefix("# Boiler\n") for chunk in chunks[1:])]
+    assert texts[1].startswith("## Year 2025\n\nIt was")
+    assert "".join("".join(texts).split()) == "".join(text.split()), "nothing is lost or doubled"
+
+
+def test_a_chunk_is_under_its_headings() -> None:
+    """Those of the levels above, none of a section that has ended, and no comment of a listing."""
+    text = "# A\n## B\nb\n# C\n```\n# no\n```\n### D\n" + "d " * 60
+    heads = {
+        tuple(line for line in chunk.page_content.splitlines() if line.startswith("#"))
+        for chunk in split([Document(page_content=text, metadata={"source": "a.html"})], 40, 0)
+        if "d d" in chunk.page_content
+    }
+    assert heads == {("# C", "### D")}
+
+
+ROWS = [f"{number}\tHall {number}\t{10 * number}" for number in range(1, 60)]
+
+
+@pytest.mark.parametrize("window", [None, Window(80, len)])
+def test_a_row_is_whole_and_under_its_first(window: Window | None) -> None:
+    """The first row stands in every chunk of a table; text behind the table has none."""
+    text = "\n".join(["# Halls", "No.\tName\tSeats", *ROWS, "", "They are open on Friday. " * 5])
+    chunks = [chunk.page_content for chunk in split([document(text, "a.xlsx")], 100, 20, window=window)]
+    assert set(ROWS) <= {line for chunk in chunks for line in chunk.splitlines()}
+    in_table = [chunk for chunk in chunks if "\tHall" in chunk]
+    assert len(in_table) > 10
+    assert all("No.\tName\tSeats" in chunk.splitlines() for chunk in in_table)
+    assert all("# Halls" in chunk for chunk in chunks)
+    behind = [chunk for chunk in chunks if "Friday" in chunk and "Hall " not in chunk]
+    assert behind
+    assert not any("Seats" in chunk for chunk in behind)
+    if window is not None:
+        assert max(map(len, chunks)) <= 80
+
+
+def test_a_table_of_markdown_keeps_its_rule() -> None:
+    rows = [f"| {number} | Hall {number} |" for number in range(30)]
+    text = "\n".join(["| No. | Name |", "|---|:-:|", *rows])
+    chunks = split([document(text, "a.md")], 100, 0)
+    assert len(chunks) > 5
+    assert all(chunk.page_content.startswith("| No. | Name |\n|---|:-:|\n| ") for chunk in chunks)
+
+
+def test_headings_leave_half_of_the_window() -> None:
+    """Where all do not fit, the nearest are kept; one that is longer than the window is text."""
+    text = "# " + "far " * 12 + "\n## near\n" + "word " * 100
+    chunks = [chunk.page_content for chunk in split([document(text, "a.md")], 800, 0, window=Window(60, len))]
+    assert all(len(chunk) <= 60 for chunk in chunks)
+    assert all("## near\n" in chunk for chunk in chunks if "word" in chunk)
+    long = document("# " + "long " * 40, "a.md")
+    whole = [chunk.page_content for chunk in split([long], 800, 0, window=Window(60, len))]
+    assert all(len(chunk) <= 60 for chunk in whole)
+    assert " ".join(whole).count("long") >= 40
 
 
 def test_headings_alone_are_a_chunk_where_nothing_follows() -> None:
@@ -103,7 +156,8 @@ def test_no_chunk_is_longer_than_the_embedders_window(text: str) -> None:
 def test_markdown_is_cut_at_headings() -> None:
     text = "# One\n\n" + "a " * 30 + "\n\n## Two\n\n" + "b " * 30
     chunks = split([document(text, "a.md")], 80, 0)
-    assert [chunk.page_content[:6] for chunk in chunks] == ["# One\n", "## Two"]
+    assert [chunk.page_content[:6] for chunk in chunks] == ["# One\n", "# One\n"]
+    assert chunks[1].page_content.startswith("# One\n## Two\n\nb")
 
 
 def test_chunk_numbers_count_per_source() -> None:

@@ -18,9 +18,11 @@ from tandem.errors import RetrievalError
 from tandem.retrieval import loaders
 from tandem.retrieval.build import build_index, update_index
 from tandem.retrieval.documents import Document
+from tandem.retrieval.formats import Unreadable
 from tandem.retrieval.index import Index
 from tandem.retrieval.loaders import Limits, Loaded, ReaderFailed, ReaderProcess, load_documents, load_path
-from tandem.retrieval.readers import READERS, Unreadable
+from tandem.retrieval.readers import read_file
+from tandem.system.file_kinds import endings
 
 
 def test_a_folder_is_read_in_a_fixed_order_with_relative_sources(corpus: Path) -> None:
@@ -46,10 +48,11 @@ def test_bad_files_among_good_ones_are_named_and_the_rest_goes_on(corpus: Path) 
     (corpus / "two.png").write_bytes(b"")
     (corpus / "README").write_text("no ending")
     loaded = load_path(corpus)
-    assert len(loaded.documents) == 4
-    only = "only txt, md, html, pdf and jsonl are read; save what they say as text, if it matters."
+    assert len(loaded.documents) == 5
+    only = f"only {endings()} are read; save what they say as text, if it matters."
     assert loaded.problems == [
-        "latin.txt was left out: it is not UTF-8 text (byte 0xfc at offset 2); save it as UTF-8.",
+        "latin.txt was read as windows-1252, which is a guess, since it is not UTF-8; save it as UTF-8 if letters are "
+        "wrong.",
         'lines.jsonl line 2 was left out: it has no "text" with a non-empty string; add one.',
         f"1 file without an ending was left out: {only}",
         f"2 files ending in .png were left out: {only}",
@@ -96,20 +99,19 @@ def test_an_empty_folder(tmp_path: Path) -> None:
     with pytest.raises(RetrievalError) as caught:
         load_path(tmp_path)
     assert str(caught.value) == (
-        "A corpus must hold at least one file of txt, md, html, pdf and jsonl, "
-        f"but {tmp_path} holds none; add one."
+        f"A corpus must hold at least one file of {endings()}, but {tmp_path} holds none; add one."
     )
 
 
 def test_a_folder_without_a_readable_file(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_bytes(b"\xff\xfe")
+    (tmp_path / "a.txt").write_bytes(b"\xff\xfea")
     (tmp_path / "b.txt").write_text("")
     with pytest.raises(RetrievalError) as caught:
         load_path(tmp_path)
     assert str(caught.value) == (
-        f"A corpus must hold at least one readable file of txt, md, html, pdf and jsonl, but {tmp_path} "
+        f"A corpus must hold at least one readable file of {endings()}, but {tmp_path} "
         "has none "
-        "(a.txt was left out: it is not UTF-8 text (byte 0xff at offset 0); save it as UTF-8; 1 more "
+        "(a.txt was left out: it is not UTF-16 text (byte 0x61 at offset 0); save it as UTF-8; 1 more "
         "problem)."
     )
 
@@ -123,7 +125,7 @@ def test_file_names_that_are_not_utf8(corpus: Path, tmp_path: Path, embedder) ->
     directory = tmp_path / "index"
     report = build_index(corpus, directory, embedder)
     assert report.problems == [
-        "1 file ending in .p\\xffg was left out: only txt, md, html, pdf and jsonl are read; "
+        f"1 file ending in .p\\xffg was left out: only {endings()} are read; "
         "save what they say as text, if it matters."
     ]
     assert sorted(str(chunk.metadata["source"]) for chunk in Index.open(directory).chunks()) == [
@@ -367,7 +369,8 @@ def test_what_a_reader_gives_is_what_its_parser_gave(tmp_path: Path, make_pdf) -
     (tmp_path / "d.pdf").write_bytes(make_pdf("One", "", "Three"))
     for path in sorted(tmp_path.iterdir()):
         problems: list[str] = []
-        documents = list(READERS[path.suffix](path, path.name, problems))
+        with path.open("rb") as file:
+            documents = list(read_file(file, path.name, path.name, problems))
         assert loaders.SHARED.read(path, path.name) == (documents, problems)
 
 
@@ -377,8 +380,8 @@ def test_the_errors_of_a_reader(tmp_path: Path) -> None:
     (tmp_path / "a.txt").mkdir()
     with pytest.raises(IsADirectoryError):
         loaders.SHARED.read(tmp_path / "a.txt", "a.txt")
-    (tmp_path / "b.txt").write_bytes(b"\xff")
-    with pytest.raises(Unreadable, match="not UTF-8"):
+    (tmp_path / "b.txt").write_bytes(b"a\0b")
+    with pytest.raises(Unreadable, match="not text"):
         loaders.SHARED.read(tmp_path / "b.txt", "b.txt")
 
 

@@ -15,14 +15,17 @@ from pypdf.generic import ArrayObject, DictionaryObject, NameObject
 from pypdf.generic import TextStringObject as TextString
 
 from tandem.retrieval.documents import Document
-from tandem.retrieval.readers import MAX_LINE_PROBLEMS, READERS, Unreadable
+from tandem.retrieval.formats import Unreadable
+from tandem.retrieval.readers import READERS, read_file
+from tandem.retrieval.texts import MAX_LINE_PROBLEMS
 from tandem.system.file_kinds import FILE_KINDS, as_markdown, as_text
 
 
 def read(path: Path, data: bytes | str) -> tuple[list[Document], list[str]]:
     path.write_bytes(data.encode() if isinstance(data, str) else data)
     problems: list[str] = []
-    return list(READERS[path.suffix](path, path.name, problems)), problems
+    with path.open("rb") as file:
+        return list(read_file(file, path.name, path.name, problems)), problems
 
 
 def refusal(path: Path, data: bytes | str) -> str:
@@ -39,10 +42,33 @@ def test_text_loses_its_byte_order_mark_and_carriage_returns(tmp_path: Path, suf
     assert not problems
 
 
-def test_text_in_another_encoding(tmp_path: Path) -> None:
-    assert refusal(tmp_path / "a.txt", b"gr\xfcn") == (
-        "it is not UTF-8 text (byte 0xfc at offset 2); save it as UTF-8"
-    )
+@pytest.mark.parametrize(
+    ("text", "encoding", "name"),
+    [
+        ("Grüße … déjà vu, „30 €“", "cp1252", "windows-1252"),
+        ("Ole skrev: blåbær og rødgrød med fløde.", "cp1252", "windows-1252"),
+        ("Собрание состоится в пятницу в десять часов утра в большом зале.", "cp1251", "cp1251"),
+        ("会議は金曜日の午前十時に始まります。", "cp932", "cp932"),
+        ("Łódź jest duża. Wszyscy ludzie rodzą się wolni i równi.", "cp1250", "cp1250"),
+        ("What is agreed on: 30 chairs", "utf-16-le", "utf-16-le"),
+    ],
+)
+def test_text_in_another_encoding_is_guessed_and_said(
+    tmp_path: Path, text: str, encoding: str, name: str
+) -> None:
+    (document,), problems = read(tmp_path / "a.txt", text.encode(encoding))
+    assert document.page_content == text
+    assert problems == [
+        f"a.txt was read as {name}, which is a guess, since it is not UTF-8; save it as UTF-8 if letters are wrong."
+    ]
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-32", "utf-8-sig"])
+def test_a_byte_order_mark_says_the_encoding(tmp_path: Path, encoding: str) -> None:
+    for name, data in {"a.txt": "Öl 你好", "b.html": "<p>Öl 你好", "c.csv": "Öl,你好"}.items():
+        (document,), problems = read(tmp_path / name, data.encode(encoding))
+        assert document.page_content.replace("\t", " ") == "Öl 你好"
+        assert not problems
 
 
 def test_binary_named_text(tmp_path: Path) -> None:
@@ -61,7 +87,7 @@ def test_html_gives_visible_text_and_title(tmp_path: Path) -> None:
     <h1>Games</h1><p>The <b>best</b>
       one<br>is here</p><script>var x = "no"</script><ul><li>one<li>two</ul></body></html>"""
     documents, _ = read(tmp_path / "a.html", page)
-    assert documents[0].page_content == "Games\nThe best one\nis here\none\ntwo"
+    assert documents[0].page_content == "# Games\nThe best one\nis here\n- one\n- two"
     assert documents[0].metadata == {"title": "A page", "source": "a.html"}
 
 
@@ -88,9 +114,9 @@ def test_html_gives_visible_text_and_title(tmp_path: Path) -> None:
             "<b style='visibility:hidden'>no</b><i style='font-size:0px'>no</i><i style='font-size:0.9em'>yes",
             "yes",
         ),
-        ("<p hidden>no<p>yes<ul><li hidden>no<li>yes</ul>", "yes\nyes"),
+        ("<p hidden>no<p>yes<ul><li hidden>no<li>yes</ul>", "yes\n- yes"),
         ("<table><tr><td hidden>no<td>yes<tr hidden><td>no<tr><td>yes</table>", "yes\nyes"),
-        ("<ul><li hidden>no<ul><li>no</ul>no<li>yes</ul>", "yes"),
+        ("<ul><li hidden>no<ul><li>no</ul>no<li>yes</ul>", "- yes"),
         ("<dialog>no</dialog><dialog open>yes</dialog>", "yes"),
         ("<style>/* a */ .x, #y > i { display : none }</style><p class=x>no<p id=y><i>no</i>yes", "yes"),
         ("<style>@media print { p { display: none } } p:nope( { display: none }</style><p>yes", "yes"),
@@ -100,6 +126,42 @@ def test_html_gives_visible_text_and_title(tmp_path: Path) -> None:
 def test_html_is_read_as_a_browser_shows_it(tmp_path: Path, page: str, text: str) -> None:
     (document,), _ = read(tmp_path / "a.html", page)
     assert document.page_content == text
+
+
+@pytest.mark.parametrize(
+    ("page", "text"),
+    [
+        (
+            "<table><tr><td><p>Hall</p><td><div>Seats</div><tr><td><p>a<br>b</p><td>2</table>",
+            "Hall\tSeats\na b\t2",
+        ),
+        ("<table><tr><td></td><td>x</td></tr><tr><td colspan=2>y</td><td>z</td></tr></table>", "\tx\ny\t\tz"),
+        ("<table><tr><td><h2>News</h2><p>a</p><p>b</p></table>", "## News\na\nb"),
+        ("<ol start=3><li>c<ul><li>d</ul><li>e</ol><menu><li>f</menu>", "3. c\n- d\n4. e\n- f"),
+        ("<h1>A<br>B</h1><h2></h2>x<h6>y</h6>", "# A B\nx\n###### y"),
+    ],
+)
+def test_html_keeps_rows_lists_and_headings(tmp_path: Path, page: str, text: str) -> None:
+    (document,), _ = read(tmp_path / "a.html", page)
+    assert document.page_content == text
+
+
+@pytest.mark.parametrize(
+    ("data", "text", "num_problems"),
+    [
+        ("<meta charset=iso-8859-1>„grün“".encode("cp1252"), "„grün“", 0),
+        ("<meta charset=iso-8859-1>grün".encode(), "grün", 0),
+        ("<meta charset=utf-16>grün".encode(), "grün", 0),
+        ("<meta charset=utf-8>grün … blau".encode("cp1252"), "grün … blau", 1),
+        ("grün, schön".encode("cp1252"), "grün, schön", 1),
+        ("<meta charset=koi8-r>Привет".encode("koi8-r"), "Привет", 0),
+        ("<meta http-equiv=a content='text/html; charset=iso-2022-jp'>会議".encode("iso-2022-jp"), "会議", 0),
+        ("<meta charset=nonsense>grün".encode(), "grün", 0),
+    ],
+)
+def test_html_in_many_encodings(tmp_path: Path, data: bytes, text: str, num_problems: int) -> None:
+    (document,), problems = read(tmp_path / "a.html", data)
+    assert (document.page_content, len(problems)) == (text, num_problems)
 
 
 def test_html_in_a_declared_encoding(tmp_path: Path) -> None:
@@ -152,9 +214,41 @@ def test_pdf_gives_what_was_filled_in(tmp_path: Path, make_pdf) -> None:
 
 
 def test_pdf_of_images(tmp_path: Path, make_pdf) -> None:
-    assert refusal(tmp_path / "a.pdf", make_pdf("", "")) == (
-        "none of its pages holds text (they may be images); run OCR on it first"
+    """A page without anything is blank, one with a picture may be scanned."""
+    blank = make_pdf("", "")
+    assert refusal(tmp_path / "a.pdf", blank) == "it holds no text; fill it or remove it"
+    scan = DictionaryObject({NameObject("/Subtype"): NameObject("/Image")})
+
+    def scanned(data: bytes, number: int) -> bytes:
+        writer = PdfWriter(clone_from=PdfReader(BytesIO(data)))
+        things = DictionaryObject({NameObject("/Im0"): writer._add_object(scan)})
+        writer.pages[number - 1]["/Resources"][NameObject("/XObject")] = things
+        writer.add_metadata({"/Title": "Minutes  of May"})
+        written = BytesIO()
+        writer.write(written)
+        return written.getvalue()
+
+    assert refusal(tmp_path / "b.pdf", scanned(blank, 2)) == (
+        "none of its pages has text, they are images; add a text layer first, as by `ocrmypdf FILE FILE`"
     )
+    documents, problems = read(tmp_path / "c.pdf", scanned(make_pdf("One", "", "Three"), 2))
+    assert [document.metadata["page"] for document in documents] == [1, 3]
+    assert documents[0].metadata["title"] == "Minutes of May"
+    assert problems == [
+        "c.pdf page 2 was left out: it is an image; add a text layer, as by `ocrmypdf FILE FILE`."
+    ]
+
+
+def test_pdf_words_are_whole(tmp_path: Path, make_pdf) -> None:
+    """A word that a line ends within is put together, unless the page has it with a hyphen; ligatures are letters."""
+    lines = ["The agree-", "ment on a well-known of-", "fer of well-", "known people, 2024-", "05"]
+    page = make_pdf("@").replace(
+        b"(@) Tj", b" ".join(b"(%s) Tj 0 -14 Td" % line.encode("latin-1") for line in lines)
+    )
+    page = page.replace(b"/Length 31", b"/Length 999")
+    (document,), _ = read(tmp_path / "a.pdf", page)
+    text = " ".join(document.page_content.split())
+    assert text == "The agreement on a well-known offer of well-known people, 2024- 05"
 
 
 @pytest.mark.parametrize(("password", "is_locked"), [("secret", True), ("", False)])

@@ -1,0 +1,231 @@
+"""Readers of e-mails: a document per message, with its subject as a heading, and its attachments as parts."""
+
+from __future__ import annotations
+
+import email
+import mimetypes
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from email.message import MIMEPart
+from email.policy import default
+from io import BytesIO
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple
+
+from tandem.retrieval.documents import Document, with_metadata
+from tandem.retrieval.formats import ENCRYPTED, Part, Unreadable, decode, parsing, safe_name
+from tandem.retrieval.html import parse_html
+
+if TYPE_CHECKING:
+    from olefile import OleFileIO
+
+FIELDS = ("subject", "from", "to", "cc", "date")
+"""Fields of a message's head that become metadata, and begin its text."""
+_LOCKED = ("multipart/encrypted", "application/pkcs7-mime", "application/x-pkcs7-mime")
+_QUOTED_FROM = re.compile(rb">+From ")
+
+
+def read_eml(file: BinaryIO, source: str, problems: list[str]) -> Iterator[Document | Part]:
+    """A message as it crossed the net: one document, then its attachments."""
+    yield from _read_message(file.read(), source, problems)
+
+
+def read_mbox(file: BinaryIO, source: str, problems: list[str]) -> Iterator[Document | Part]:
+    """A mailbox: a document a message, `message` counted from 1; its attachments are in a folder of that number."""
+    number = 0
+    for number, data in enumerate(_messages(file), start=1):
+        try:
+            for item in _read_message(data, f"{source}/{number}", problems):
+                if isinstance(item, Document):
+                    item.metadata.update(source=source, message=number)
+                    yield item
+                else:
+                    yield item._replace(name=f"{number}/{item.name}")
+        except Unreadable as error:
+            problems.append(f"{source} message {number} was left out: {error}.")
+    if number == 0:
+        raise Unreadable("it is not a mailbox: it does not begin with a line From; export it again")
+
+
+def _messages(file: BinaryIO) -> Iterator[bytes]:
+    """The messages of a mailbox; a line that begins with From and follows an empty one is between two."""
+    lines: list[bytes] | None = None
+    is_behind_empty = True
+    for line in file:
+        if is_behind_empty and line.startswith(b"From "):
+            if lines is not None:
+                yield b"".join(lines)
+            lines = []
+        elif lines is not None:
+            lines.append(line[1:] if _QUOTED_FROM.match(line) else line)
+        is_behind_empty = not line.strip()
+    if lines is not None:
+        yield b"".join(lines)
+
+
+def _read_message(data: bytes, source: str, problems: list[str]) -> Iterator[Document | Part]:
+    with parsing("e-mail", "save it again"):
+        message = email.message_from_bytes(data, policy=default)
+        fields = {name: _header(message, name) for name in FIELDS}
+        if not any(fields.values()):
+            raise Unreadable("it is not an e-mail: it has neither subject nor sender nor date; save it again")
+        if message.get_content_type() in _LOCKED and "signed-data" not in _header(message, "content-type"):
+            raise Unreadable(ENCRYPTED)
+        contents = list(_contents(message, source, problems))
+    yield _document(fields, "\n\n".join(item for item in contents if isinstance(item, str)), source)
+    yield from (item for item in contents if isinstance(item, Part))
+
+
+def _document(fields: dict[str, str], body: str, source: str) -> Document:
+    """A message: its head as a reader sees it, then its body."""
+    subject = [f"# {fields['subject']}"] if fields["subject"] else []
+    head = [f"{name.capitalize()}: {fields[name]}" for name in FIELDS[1:] if fields[name]]
+    text = "\n".join([*subject, *head]) + f"\n\n{body.strip()}"
+    return with_metadata(
+        text.strip(), {name: value for name, value in fields.items() if value}, source=source
+    )
+
+
+def _header(message: MIMEPart, name: str) -> str:
+    """A field of a message's head, decoded, in one line, a date as it is written; "" for none."""
+    values = [value for key, value in message.raw_items() if key.lower() == name]
+    if name != "date":
+        with suppress(Exception):  # the standard library's parser of fields fails on some
+            values = message.get_all(name, [])
+    return ", ".join(" ".join(str(value).split()) for value in values)
+
+
+def _contents(part: MIMEPart, source: str, problems: list[str]) -> Iterator[str | Part]:
+    """The texts that a reader sees of a message, or of a part of one, and the files in it, in their order."""
+    kind, name = part.get_content_type(), part.get_filename()
+    if part.is_multipart() and kind != "message/rfc822":
+        children = [list(_contents(child, source, problems)) for child in part.iter_parts()]
+        texts = [[item for item in child if isinstance(item, str) and item.strip()] for child in children]
+        if kind == "multipart/alternative":  # the first is the plain one
+            texts = [next(filter(None, texts), [])]
+        yield from (text for child in texts for text in child)
+        yield from (item for child in children for item in child if isinstance(item, Part))
+    elif kind == "message/rfc822":
+        inner = part.get_content()
+        data = inner.as_bytes()
+        title = name or (_header(inner, "subject") or "message").replace("/", "_")
+        yield _file(f"{title.removesuffix('.eml')}.eml", data)
+    elif kind in ("text/plain", "text/html") and part.get_content_disposition() != "attachment" and not name:
+        yield _text(part, source, problems)
+    else:
+        ending = mimetypes.guess_extension(kind) or ""
+        yield _file(name or f"attachment{ending}", _bytes(part))
+
+
+def _file(name: str, data: bytes) -> Part:
+    return Part(safe_name(name).rpartition("/")[2] or "attachment", len(data), lambda: BytesIO(data))
+
+
+def _bytes(part: MIMEPart) -> bytes:
+    data = part.get_payload(decode=True)
+    return data if isinstance(data, bytes) else b""
+
+
+def _text(part: MIMEPart, source: str, problems: list[str]) -> str:
+    """The text of a part, as a reader sees it."""
+    text = decode(_bytes(part), source, problems, str(part.get_content_charset() or ""))
+    if part.get_content_subtype() == "html":
+        return parse_html(text)[0]
+    if str(part.get_param("format", "")).lower() == "flowed":  # a space at its end: the line goes on
+        text = re.sub(r"(?<!\n--) \n(?![>\n])", " ", text)
+    return text.strip("\n")
+
+
+# ---- Outlook -------------------------------------------------------------------------------------------------
+
+
+class _Properties(NamedTuple):
+    """Of a message or attachment in Outlook's format ([MS-OXMSG]): streams whose names are property numbers."""
+
+    container: OleFileIO
+    folder: tuple[str, ...]
+
+    def data(self, number: str, kind: str = "0102") -> bytes:
+        """Of a property; empty if there is none."""
+        path = [*self.folder, f"__substg1.0_{number}{kind}"]
+        if not self.container.exists(path) or self.container.get_type(path) != 2:
+            return b""
+        data: bytes = self.container.openstream(path).read()
+        return data
+
+    def text(self, number: str, source: str, problems: list[str]) -> str:
+        """Of a property that is a text."""
+        if wide := self.data(number, "001F"):
+            return wide.decode("utf-16-le", "replace").rstrip("\0")
+        page = self.fixed("3FFD", "0003")
+        narrow = self.data(number, "001E").rstrip(b"\0")
+        return decode(narrow, source, problems, f"cp{int.from_bytes(page[:4], 'little')}" if page else "")
+
+    def fixed(self, number: str, kind: str) -> bytes:
+        """The 8 bytes of a property that has no stream of its own; empty if there is none."""
+        path = [*self.folder, "__properties_version1.0"]
+        table: bytes = self.container.openstream(path).read() if self.container.exists(path) else b""
+        tag = int(number + kind, 16).to_bytes(4, "little")
+        for start in range(
+            len(table) % 16, len(table) - 15, 16
+        ):  # the head of the table is no multiple of 16, or two
+            if table[start : start + 4] == tag:
+                return table[start + 8 : start + 16]
+        return b""
+
+
+def read_msg(file: BinaryIO, source: str, problems: list[str]) -> Iterator[Document | Part]:
+    """A message as Outlook saves it: one document, then its attachments; messages within it are read with it."""
+    import olefile
+
+    with parsing("msg", "save it again"):
+        container = olefile.OleFileIO(file)
+        if not container.exists("__properties_version1.0"):
+            raise Unreadable("it is not a message of Outlook; save it again")
+        yield from _outlook(_Properties(container, ()), source, problems)
+
+
+def _outlook(message: _Properties, source: str, problems: list[str]) -> Iterator[Document | Part]:
+    def text(number: str) -> str:
+        return message.text(number, source, problems)
+
+    head = email.message_from_string(text("007D"), policy=default)
+    sender = text("5D01") or text("0C1F")
+    own = {
+        "subject": text("0037"),
+        "from": " ".join(filter(None, [text("0C1A"), f"<{sender}>" if "@" in sender else ""])),
+        "to": text("0E04"),
+        "cc": text("0E03"),
+        "date": _date(message.fixed("0039", "0040") or message.fixed("0E06", "0040")),
+    }
+    fields = {name: (_header(head, name) or " ".join(own[name].split())) for name in FIELDS}
+    body = text("1000")
+    if not body.strip():
+        html = text("1013") or decode(message.data("1013"), source, problems)
+        body = parse_html(html)[0]
+    if not body.strip() and message.data("1009"):
+        problems.append(f"{source}: its body was left out, since it is kept as RTF alone; save it as eml.")
+    yield _document(fields, body.replace("\r\n", "\n"), source)
+    depth = len(message.folder)
+    folders = {tuple(path[: depth + 1]) for path in message.container.listdir() if len(path) > depth + 1}
+    for folder in sorted(folders):
+        if folder[:depth] != message.folder or not folder[-1].startswith("__attach_version1.0_"):
+            continue
+        attached = _Properties(message.container, folder)
+        inner = _Properties(message.container, (*folder, "__substg1.0_3701000D"))
+        if message.container.exists([*inner.folder, "__properties_version1.0"]):
+            title = safe_name(inner.text("0037", source, problems).replace("/", "_")) or "message"
+            yield from _outlook(inner, f"{source}/{title}.msg", problems)
+        else:
+            names = (attached.text(number, source, problems) for number in ("3707", "3704", "3001"))
+            yield _file(next(filter(None, names), "attachment"), attached.data("3701"))
+
+
+def _date(filetime: bytes) -> str:
+    """100 ns since 1601, as Windows counts."""
+    with suppress(OverflowError):
+        if filetime:
+            since = timedelta(microseconds=int.from_bytes(filetime, "little") // 10)
+            return f"{datetime(1601, 1, 1, tzinfo=UTC) + since:%Y-%m-%d %H:%M:%S} UTC"
+    return ""
