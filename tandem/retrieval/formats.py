@@ -142,7 +142,7 @@ def as_table(rows: Iterable[Iterable[str]]) -> str:
 def brief(error: BaseException) -> str:
     """First line of an error's text, without what it quotes of the file and without a final full stop."""
     lines = str(error).strip().splitlines()
-    return without_quotes(lines[0] if lines else type(error).__name__).rstrip(" .")
+    return without_quotes(lines[0] if lines else "").rstrip(" .") or type(error).__name__
 
 
 def without_quotes(text: str) -> str:
@@ -157,9 +157,11 @@ def parsing(kind: str, remedy: str) -> Iterator[None]:
     """Whatever a parser of foreign files raises on a damaged one becomes Unreadable."""
     try:
         yield
-    except (OSError, MemoryError, Unreadable):
+    except (MemoryError, Unreadable):
         raise
-    except Exception as error:  # parsers raise many kinds
+    except Exception as error:  # parsers raise many kinds, some of them OSError without a number
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
         raise Unreadable(f"it is not a sound {kind} ({brief(error)}); {remedy}") from None
 
 

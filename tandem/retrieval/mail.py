@@ -111,11 +111,17 @@ def _contents(part: MIMEPart, source: str, problems: list[str]) -> Iterator[str 
         data = inner.as_bytes()
         title = name or (_header(inner, "subject") or "message").replace("/", "_")
         yield _file(f"{title.removesuffix('.eml')}.eml", data)
-    elif kind in ("text/plain", "text/html") and part.get_content_disposition() != "attachment" and not name:
+    elif _is_body(part) or part.get_content_maintype() == "multipart":  # that one without its boundary
         yield _text(part, source, problems)
     else:
         ending = mimetypes.guess_extension(kind) or ""
         yield _file(name or f"attachment{ending}", _bytes(part))
+
+
+def _is_body(part: MIMEPart) -> bool:
+    """Whether a reader shows a part as text."""
+    is_text = part.get_content_type() in ("text/plain", "text/html")
+    return is_text and part.get_content_disposition() != "attachment" and not part.get_filename()
 
 
 def _file(name: str, data: bytes) -> Part:
@@ -123,8 +129,8 @@ def _file(name: str, data: bytes) -> Part:
 
 
 def _bytes(part: MIMEPart) -> bytes:
-    data = part.get_payload(decode=True)
-    return data if isinstance(data, bytes) else b""
+    data = part.get_payload(decode=True) or part.get_payload()
+    return data if isinstance(data, bytes) else str(data).encode("utf-8", "surrogateescape")
 
 
 def _text(part: MIMEPart, source: str, problems: list[str]) -> str:

@@ -107,7 +107,7 @@ class _Contents:
             raise _TooMuch(f"it holds more than {MAX_PARTS:,} files; unpack it, and index what it holds")
         try:
             if depth > MAX_NESTED:
-                raise Unreadable(f"it is the {depth + 1}th file within others; unpack it")
+                raise Unreadable(f"it lies in more than {MAX_NESTED} files within each other; unpack them")
             yield from self.read(part.open(), part.name, source, depth)
         except (MemoryError, _TooMuch):
             raise
