@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from tandem.retrieval.loaders import Loaded, load_documents, load_path
 from tandem.retrieval.store import (
     PRIVATE_FILE,
     Checksum,
+    IndexBusyError,
     Journal,
     Manifest,
     Writer,
@@ -118,7 +120,7 @@ def build_index(
     if previous is not None and before == roots:
         kept = [chunk for chunk in previous.chunks() if _is_of(source_of(chunk), loaded.failed)]
         chunks += kept
-        problems += _describe_kept(kept)
+        problems += describe_kept(dict.fromkeys(map(source_of, kept)))
     write = partial(write_index, id_key=key, num_threads=num_threads, progress=progress, roots=roots)
     return _bring_up_to_date(directory, previous, chunks, embedder, factory, problems, roots, write)
 
@@ -143,8 +145,7 @@ def update_index(
     Raises RetrievalError, also if another process changed the index meanwhile; the previous index is then kept.
     """
     previous = Index.open(directory, embedder.fingerprint)
-    held = list(previous.chunks())
-    sources = {source_of(chunk) for chunk in held}
+    sources = set(previous.sources())
     roots, name = list(previous.manifest.roots), ""
     if add and isinstance(add, Path | str) and GIVEN not in roots:
         roots, name = place_root(roots, root_of(add))
@@ -155,22 +156,97 @@ def update_index(
     found = {source_of(document) for document in loaded.documents} - {""}
     failed = {source for source in sources if _is_of(source, loaded.failed)}
     replaced = gone | ((inside | found) - failed)
-    key = bytes.fromhex(previous.manifest.id_key)
-    chunks = [chunk for chunk in held if source_of(chunk) not in replaced]
-    kept = [chunk for chunk in chunks if source_of(chunk) in failed]
-    known = {chunk.id for chunk in chunks}
-    added = split(loaded.documents, chunk_chars, overlap, key, embedder.window)
-    chunks += [chunk for chunk in added if chunk.id not in known]
-    write = partial(
-        write_index,
-        id_key=key,
+    problems = loaded.problems + describe_kept(sorted(failed - replaced)) + problems
+    return replace_sources(
+        previous,
+        embedder,
+        replaced,
+        loaded.documents,
+        problems=problems,
+        roots=roots,
+        factory=factory,
+        chunk_chars=chunk_chars,
+        overlap=overlap,
         num_threads=num_threads,
         progress=progress,
-        replaces=previous.manifest,
-        roots=roots,
     )
-    problems = loaded.problems + _describe_kept(kept) + problems
-    return _bring_up_to_date(directory, previous, chunks, embedder, factory, problems, roots, write)
+
+
+def replace_sources(
+    previous: Index,
+    embedder: TextEmbedder,
+    replaced: Collection[str],
+    documents: Sequence[Document],
+    *,
+    problems: list[str],
+    roots: list[str],
+    factory: str = kinds.AUTO,
+    chunk_chars: int = DEFAULTS.chunk_chars,
+    overlap: int = DEFAULTS.chunk_overlap,
+    num_threads: int = 1,
+    progress: Progress | None = None,
+) -> BuildReport:
+    """Changes an open index, of this embedder: documents come in place of all that it holds of some sources.
+
+    Where its kind allows it, only rows that change are written: those of chunks that went are given to new ones, or to
+    the last. Raises as `update_index`.
+    """
+    directory, key = previous.directory, bytes.fromhex(previous.manifest.id_key)
+    held = previous.sources()
+    rows = np.sort(
+        np.concatenate([np.zeros(0, np.int64), *(held[name] for name in replaced if name in held)])
+    )
+    old = dict(zip(rows.tolist(), previous.documents(rows), strict=True))
+    before = {str(chunk.id) for chunk in old.values()}
+    new = {str(chunk.id): chunk for chunk in split(documents, chunk_chars, overlap, key, embedder.window)}
+    for name in (
+        previous.known(new) - before
+    ):  # of documents without source or id, which take the place of none
+        del new[name]
+    gone = {row for row, chunk in old.items() if chunk.id not in new}
+    placed = {
+        row: new[str(chunk.id)]
+        for row, chunk in old.items()
+        if row not in gone and new[str(chunk.id)] != chunk
+    }
+    come = [chunk for name, chunk in new.items() if name not in before]
+    count = len(previous) - len(gone) + len(come)
+    kind, flaws = _possible_kind(factory, count, embedder.dimension)
+    is_unchanged = not (gone or placed or come)
+    is_editable = previous.vector_index.is_editable and previous.manifest.factory == kind
+    if not (count and (is_editable or is_unchanged)):
+        kept = enumerate(previous.chunks())
+        chunks = [placed.get(row, chunk) for row, chunk in kept if row not in gone] + come
+        write = partial(
+            write_index,
+            id_key=key,
+            num_threads=num_threads,
+            progress=progress,
+            replaces=previous.manifest,
+            roots=roots,
+        )
+        return _bring_up_to_date(directory, previous, chunks, embedder, factory, problems, roots, write)
+    num_embedded = 0
+    if not is_unchanged:
+        placed = _fill(previous, gone, placed, come)
+        num_embedded = _edit_index(previous, count, gone, placed, embedder, roots, num_threads, progress)
+    else:
+        if previous.manifest.roots != roots:
+            _write_roots(directory, roots)
+        tidy(directory)
+    others = (
+        len(held.keys() - set(replaced) - {source_of(chunk) for chunk in new.values()}),
+        count - len(new),
+    )
+    return _make_report(
+        directory,
+        old.values(),
+        new.values(),
+        problems + flaws,
+        num_embedded,
+        is_unchanged=is_unchanged,
+        others=others,
+    )
 
 
 def source_of(chunk: Document) -> str:
@@ -192,10 +268,10 @@ def _bring_up_to_date(
 
     One that is there continues as "Flat" where its kind could not be trained any more: a deletion always goes through.
     """
-    kind = kinds.resolve(factory, len(chunks), embedder.dimension)
-    if previous is not None and chunks and not kinds.can_train(kind, len(chunks), embedder.dimension):
-        problems = [*problems, _describe_flat(kind, len(chunks))]
-        kind = "Flat"
+    kind, flaws = kinds.resolve(factory, len(chunks), embedder.dimension), list[str]()
+    if previous is not None and chunks:
+        kind, flaws = _possible_kind(factory, len(chunks), embedder.dimension)
+    problems = problems + flaws
     wanted = (embedder.fingerprint, kind)
     if (
         previous is not None
@@ -205,22 +281,38 @@ def _bring_up_to_date(
         if previous.manifest.roots != roots:
             _write_roots(directory, roots)
         tidy(directory)
-        return _make_report(directory, previous, chunks, problems, 0, is_unchanged=True)
+        return _make_report(directory, chunks, chunks, problems, 0, is_unchanged=True)
     num_embedded = write(directory, chunks, embedder, kind, previous=previous)
-    return _make_report(directory, previous, chunks, problems, num_embedded, is_unchanged=False)
+    before = () if previous is None else previous.chunks()
+    return _make_report(directory, before, chunks, problems, num_embedded, is_unchanged=False)
+
+
+def _possible_kind(factory: str, count: int, dimension: int) -> tuple[str, list[str]]:
+    """The kind that an index goes on as: "Flat", with a sentence, where its own cannot be trained any more."""
+    kind = kinds.resolve(factory, count, dimension)
+    if not count or kinds.can_train(kind, count, dimension):
+        return kind, []
+    few = "1 chunk" if count == 1 else f"{count} chunks"
+    flaw = (
+        f'The index kind "{kind}" cannot be trained with {few}, so the index is "Flat" until there are more.'
+    )
+    return "Flat", [flaw]
 
 
 def _make_report(
     directory: Path,
-    previous: Index | None,
-    chunks: Sequence[Document],
+    chunks_before: Iterable[Document],
+    chunks: Collection[Document],
     problems: list[str],
     num_embedded: int,
     *,
     is_unchanged: bool,
+    others: tuple[int, int] = (0, 0),
 ) -> BuildReport:
-    """Counts the changes: a chunk that came and one that went from the same source make one replacement."""
-    chunks_before = () if previous is None else previous.chunks()
+    """Counts the changes: a chunk that came and one that went from the same source make one replacement.
+
+    others: sources and chunks of which is known that they stayed.
+    """
     before = {str(chunk.id): (source_of(chunk), _fields(chunk)) for chunk in chunks_before}
     after = {str(chunk.id) for chunk in chunks}
     come = Counter(source_of(chunk) for chunk in chunks if chunk.id not in before)
@@ -229,13 +321,13 @@ def _make_report(
     num_changed = sum(_fields(chunk) != before[str(chunk.id)][1] for chunk in chunks if chunk.id in before)
     num_replaced = (come & went).total()
     return BuildReport(
-        num_files=len({source_of(chunk) for chunk in chunks}),
-        num_chunks=len(chunks),
+        num_files=others[0] + len({source_of(chunk) for chunk in chunks}),
+        num_chunks=others[1] + len(chunks),
         num_added=come.total() - num_replaced,
         num_replaced=num_replaced,
         num_deleted=went.total() - num_replaced,
         num_changed=num_changed,
-        num_unchanged=num_stayed - num_changed,
+        num_unchanged=others[1] + num_stayed - num_changed,
         num_embedded=num_embedded,
         problems=problems,
         manifest=read_manifest(directory),
@@ -266,16 +358,8 @@ def _match_sources(names: Sequence[str], sources: set[str]) -> tuple[set[str], l
     return matches, problems
 
 
-def _describe_flat(kind: str, count: int) -> str:
-    few = "1 chunk" if count == 1 else f"{count} chunks"
-    return (
-        f'The index kind "{kind}" cannot be trained with {few}, so the index is "Flat" until there are more.'
-    )
-
-
-def _describe_kept(chunks: Sequence[Document]) -> list[str]:
+def describe_kept(sources: Iterable[str]) -> list[str]:
     """A sentence for each file that could not be read now, but earlier."""
-    sources = dict.fromkeys(source_of(chunk) for chunk in chunks)
     return [f"{source}: what the index held of it stays, since it was read before." for source in sources]
 
 
@@ -292,7 +376,7 @@ def place_root(roots: Sequence[str], path: str) -> tuple[list[str], str]:
 
     Within a root the path keeps its place there; elsewhere it is a further root. RetrievalError where it holds one.
     """
-    for root, name in zip(roots, _names_of(roots), strict=True):
+    for root, name in zip(roots, names_of(roots), strict=True):
         if (inside := _name_inside(root, name, path)) is not None:
             return list(roots), inside
         if _name_inside(path, "", root) is not None:
@@ -301,7 +385,7 @@ def place_root(roots: Sequence[str], path: str) -> tuple[list[str], str]:
                 "give one that does not, or build the index from it with --replace."
             )
     further = [*roots, path]
-    return further, _names_of(further)[-1]
+    return further, names_of(further)[-1]
 
 
 def _choose_roots(
@@ -328,7 +412,7 @@ def _load(source: Source, name: str = "") -> Loaded:
 def _load_roots(roots: Sequence[str]) -> Loaded:
     """All documents of some roots. RetrievalError if one is missing or holds nothing."""
     everything = Loaded([], [], set())
-    for root, name in zip(roots, _names_of(roots), strict=True):
+    for root, name in zip(roots, names_of(roots), strict=True):
         if not os.path.exists(root) and len(roots) > 1:
             raise RetrievalError(
                 f"The index was built from {' and '.join(roots)}, but {root} does not exist any more; bring it back, "
@@ -341,7 +425,7 @@ def _load_roots(roots: Sequence[str]) -> Loaded:
     return everything
 
 
-def _names_of(roots: Sequence[str]) -> list[str]:
+def names_of(roots: Sequence[str]) -> list[str]:
     """What stands before the paths of each root: nothing for the first, for the others a name of their own, the last
     part of their path, with a number where that is taken.
     """
@@ -371,7 +455,7 @@ def _without(
 
     deleted: sources, folders of them, further roots by name, or any of these by path. sources: what the index holds.
     """
-    named = list(zip(roots, _names_of(roots), strict=True))
+    named = list(zip(roots, names_of(roots), strict=True))
     names: list[str] = []
     for text in deleted:
         name = readable_name(text.rstrip("/"))
@@ -456,11 +540,8 @@ def write_index(
         )
     kind = kinds.resolve(factory, len(documents), embedder.dimension)
     with writing(directory) as writer:
-        if replaces is not None and writer.manifest != replaces:
-            raise RetrievalError(
-                f"An update must start from the index that is there, but {directory} was changed by another "
-                "process meanwhile; run the update again."
-            )
+        if replaces is not None:
+            _check_is_the_same(writer, replaces)
         writer.replace_chunks(documents)
         vectors = writer.make_file("npy")
         previous = _reusable(writer, embedder, previous)
@@ -481,6 +562,67 @@ def write_index(
         )
     tidy(directory)
     return num_embedded
+
+
+def _check_is_the_same(writer: Writer, replaces: Manifest) -> None:
+    """Raises IndexBusyError unless the index that is there is the one that was read."""
+    if writer.manifest != replaces:
+        raise IndexBusyError(
+            f"An update must start from the index that is there, but {writer.directory} was changed by another process "
+            "meanwhile; run the update again."
+        )
+
+
+def _fill(
+    previous: Index, gone: set[int], changed: Mapping[int, Document], come: Sequence[Document]
+) -> dict[int, Document]:
+    """The chunks of all rows that change. Rows that become free are given to new chunks, then to the last ones, which
+    leave theirs (these are added to `gone`); new chunks that are left follow at the end.
+    """
+    count = len(previous) - len(gone) + len(come)
+    free = chain(sorted(gone), range(len(previous), count))
+    placed = {**changed, **dict(zip(free, come, strict=False))}
+    left = [row for row in sorted(gone) if row not in placed and row < count]
+    last = [row for row in range(count, len(previous)) if row not in gone]
+    moved = [placed.pop(row) if row in placed else previous.document(row) for row in last]
+    placed |= dict(zip(left, moved, strict=True))
+    gone.update(last)
+    return placed
+
+
+def _edit_index(
+    previous: Index,
+    count: int,
+    gone: set[int],
+    placed: Mapping[int, Document],
+    embedder: TextEmbedder,
+    roots: Sequence[str],
+    num_threads: int,
+    progress: Progress | None,
+) -> int:
+    """Writes the rows of an index that change; returns how many texts were embedded. The rest as `write_index`."""
+    directory, manifest = previous.directory, previous.manifest
+    rows = sorted(placed)
+    keys = [text_key(placed[row].page_content) for row in rows]
+    held = sorted({row for row in {*gone, *rows} if row < len(previous)})
+    known = {
+        text_key(chunk.page_content): row for row, chunk in zip(held, previous.documents(held), strict=True)
+    }
+    with writing(directory) as writer:
+        _check_is_the_same(writer, manifest)
+        writer.edit_chunks(gone, placed)
+        with Journal(directory / JOURNAL, embedder.fingerprint, embedder.dimension) as journal:
+            texts = {key: placed[row].page_content for key, row in zip(keys, rows, strict=True)}
+            missing = [(key, text) for key, text in texts.items() if key not in known and key not in journal]
+            _embed(missing, embedder, journal, progress)
+            vectors = _block(keys, embedder.dimension, known, previous, journal)
+        index = VectorIndex.read(directory / next(iter(manifest.files)), num_threads)
+        index.edit(count, np.array(rows, np.int64), vectors)
+        path = writer.make_file("faiss")
+        index.write(path)
+        writer.commit(replace(manifest, count=count, files={path.name: checksum(path)}, roots=list(roots)))
+    tidy(directory)
+    return len(missing)
 
 
 def _write_roots(directory: Path, roots: list[str]) -> None:

@@ -252,6 +252,39 @@ class VectorIndex:
         kinds = (faiss.IndexFlat, faiss.IndexIVFFlat, faiss.IndexHNSWFlat, faiss.IndexRefineFlat)
         return isinstance(faiss.downcast_index(self.faiss_index), kinds)
 
+    @property
+    def is_editable(self) -> bool:
+        """Whether `edit` can change single vectors of it."""
+        import faiss
+
+        return isinstance(faiss.downcast_index(self.faiss_index), (faiss.IndexFlat, faiss.IndexIVFFlat))
+
+    def edit(self, count: int, rows: NDArray[np.int64], vectors: NDArray[np.float32]) -> None:
+        """Makes it an index of `count` vectors, of which the ascending `rows` have these [len(rows), d], and all others
+        stay. What an IVF kind was trained with stays, too: lists are as good as they were for the vectors then.
+        """
+        import faiss
+
+        faiss.omp_set_num_threads(self._num_threads)
+        library: Any = faiss  # its stubs lack much of it
+        index: Any = library.downcast_index(self.faiss_index)
+        vectors = np.ascontiguousarray(vectors, np.float32)
+        beyond = np.arange(count, len(self), dtype=np.int64)
+        if isinstance(index, library.IndexIVFFlat):
+            index.set_direct_map_type(library.DirectMap.NoMap)
+            index.remove_ids(np.concatenate([rows, beyond]))
+            if len(rows):
+                index.add_with_ids(vectors, rows)
+            self._is_mapped = False
+            return
+        if len(beyond):
+            index.remove_ids(beyond)  # what follows moves up, and nothing does
+        is_there = rows < len(self)
+        stored = library.rev_swig_ptr(index.get_xb(), len(self) * index.d).reshape(len(self), index.d)
+        stored[rows[is_there]] = vectors[is_there]
+        if not is_there.all():
+            index.add(vectors[~is_there])
+
     def search(
         self, vector: NDArray[np.float32], k: int, among: NDArray[np.int64] | None = None
     ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:

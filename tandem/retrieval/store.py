@@ -21,7 +21,7 @@ import sqlite3
 import unicodedata
 import weakref
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from hashlib import blake2b, sha256
@@ -100,6 +100,10 @@ class Manifest:
 
 class NoIndexError(RetrievalError):
     """A folder holds no index."""
+
+
+class IndexBusyError(RetrievalError):
+    """Another process builds an index, or has changed it meanwhile: it goes when that has ended."""
 
 
 def damaged(directory: Path, what: str) -> RetrievalError:
@@ -402,6 +406,26 @@ class Snapshot:
         with self._reading():
             return [name for (name,) in self._database.execute("SELECT id FROM chunks ORDER BY row")]
 
+    def sources(self) -> dict[str, NDArray[np.int64]]:
+        """The rows of each source, ascending."""
+        with self._reading():
+            facts = self._database.execute("SELECT value, rows FROM facts WHERE key = 'source'").fetchall()
+        return {json.loads(value): np.frombuffer(rows, _ROW).astype(np.int64) for value, rows in facts}
+
+    def digests(self) -> dict[str, str]:
+        """A digest of what is held of each source: equal for equal chunks and metadata, whatever their rows."""
+        chunks: dict[str, list[tuple[str, str]]] = {}
+        with self._reading():
+            for name, metadata in self._database.execute("SELECT id, metadata FROM chunks"):
+                chunks.setdefault(json.loads(metadata).get("source", ""), []).append((name, metadata))
+        return {source: _hash(sorted(held)) for source, held in chunks.items()}
+
+    def known(self, ids: Iterable[str]) -> set[str]:
+        """Those ids that it holds."""
+        query = "SELECT 1 FROM chunks WHERE id = ?"
+        with self._reading():
+            return {name for name in ids if self._database.execute(query, (name,)).fetchone()}
+
     def rows(self, ids: Sequence[str]) -> NDArray[np.int64]:
         """The row of each id [len(ids)]; RetrievalError if one is unknown."""
         query = "SELECT row FROM chunks WHERE id = ?"
@@ -497,7 +521,7 @@ def writing(directory: Path) -> Iterator[Writer]:
         raise _refused(directory, error.strerror or str(error)) from error
     except sqlite3.Error as error:
         if _code(error) == sqlite3.SQLITE_BUSY:
-            raise RetrievalError(
+            raise IndexBusyError(
                 f"One process at a time may build an index, and another is building {directory}; wait for it."
             ) from None
         raise _refused(directory, _reason(error)) from None
@@ -533,7 +557,7 @@ class Writer:
         for table in ("chunks", "facts"):
             self._database.execute(f"DELETE FROM {table}")
         facts: dict[tuple[str, str], list[int]] = {}
-        rows = _checked_rows(chunks, facts, kept, count(first))
+        rows = _checked_rows(enumerate(chunks), facts, kept, count(first))
         self._database.executemany("INSERT INTO chunks VALUES (?, ?, ?, ?, ?)", rows)
         blobs = ((key, value, np.array(facts[key, value], _ROW).tobytes()) for key, value in sorted(facts))
         self._database.executemany("INSERT INTO facts VALUES (?, ?, ?)", blobs)
@@ -553,6 +577,38 @@ class Writer:
         _make_tables(self._database)
         return {}
 
+    def edit_chunks(self, gone: Collection[int], placed: Mapping[int, Document]) -> None:
+        """Empties some rows and gives some a chunk, in place of what they held; all others stay as they are."""
+        before: dict[tuple[str, str], list[int]] = {}
+        after: dict[tuple[str, str], list[int]] = {}
+        held: dict[str, tuple[str, int]] = {}
+        (last,) = self._database.execute("SELECT max(words_row) FROM chunks").fetchone()
+        query = "SELECT id, text, metadata, words_row FROM chunks WHERE row = ?"
+        for row in {*gone, *placed}:
+            for name, text, metadata, words_row in self._database.execute(query, (row,)):
+                _note_facts(row, metadata, before)
+                held[name] = text, words_row
+            self._database.execute("DELETE FROM chunks WHERE row = ?", (row,))
+        texts = {chunk.id: writable(chunk.page_content) for chunk in placed.values()}
+        kept = {name: row for name, (text, row) in held.items() if texts.get(name) == text}
+        words.remove_words(
+            self._database, [(row, text) for name, (text, row) in held.items() if name not in kept]
+        )
+        rows = _checked_rows(placed.items(), after, kept, count(last + 1))
+        self._database.executemany("INSERT INTO chunks VALUES (?, ?, ?, ?, ?)", rows)
+        for fact in {*before, *after}:
+            held = self._database.execute(
+                "SELECT rows FROM facts WHERE key = ? AND value = ?", fact
+            ).fetchone()
+            known = np.frombuffer(held[0] if held else b"", _ROW)
+            kept = np.setdiff1d(known, np.array(before.get(fact, ()), _ROW), assume_unique=True)
+            wanted = np.union1d(kept, np.array(after.get(fact, ()), _ROW)).astype(_ROW)
+            self._database.execute("DELETE FROM facts WHERE key = ? AND value = ?", fact)
+            if len(wanted):
+                self._database.execute("INSERT INTO facts VALUES (?, ?, ?)", (*fact, wanted.tobytes()))
+        words.add_words(self._database, last + 1)
+        self._sums = hash_tables(self._database)
+
     def commit(self, manifest: Manifest) -> None:
         """Makes what was written the index; the manifest's generation and checksums of tables are set here."""
         manifest = replace(manifest, generation=self.generation, **self._sums)
@@ -569,7 +625,7 @@ class Writer:
 
 
 def _checked_rows(
-    chunks: Iterable[Document],
+    chunks: Iterable[tuple[int, Document]],
     facts: dict[tuple[str, str], list[int]],
     kept: Mapping[str, int],
     free: Iterator[int],
@@ -579,7 +635,8 @@ def _checked_rows(
     kept: the row of the words of chunks that had them before, by id. free: those of the others.
     """
     seen: set[str] = set()
-    for row, (name, text, metadata) in enumerate(map(_columns, chunks)):
+    for row, chunk in chunks:
+        name, text, metadata = _columns(chunk)
         if not name or len(name) > 2 * ID_BYTES or not name.isascii():
             raise RetrievalError(
                 f"A chunk needs an id of 1 to {2 * ID_BYTES} ASCII characters, but one has {name!r}; "
@@ -590,11 +647,16 @@ def _checked_rows(
                 f"Each chunk needs an id of its own, but {name} comes twice; let `split` set them."
             )
         seen.add(name)
-        for key, value in json.loads(metadata).items():
-            items = value if isinstance(value, list) else ()  # each is a fact, as the whole list is
-            for fact in sorted({canonical(item) for item in (value, *items)}):
-                facts.setdefault((key, fact), []).append(row)
+        _note_facts(row, metadata, facts)
         yield row, name, text, metadata, kept[name] if name in kept else next(free)
+
+
+def _note_facts(row: int, metadata: str, facts: dict[tuple[str, str], list[int]]) -> None:
+    """Adds a row to the facts that its metadata hold."""
+    for key, value in json.loads(metadata).items():
+        items = value if isinstance(value, list) else ()  # each is a fact, as the whole list is
+        for fact in sorted({canonical(item) for item in (value, *items)}):
+            facts.setdefault((key, fact), []).append(row)
 
 
 def _begin_writing(path: Path) -> Connection:

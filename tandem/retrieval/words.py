@@ -163,19 +163,23 @@ def can_open(database: Connection) -> bool:
 def keep_words(database: Connection, texts: Mapping[str, str]) -> dict[str, int]:
     """Removes the words of all chunks but those of these texts, by id; returns the row of each one's words."""
     kept: dict[str, int] = {}
-    gone: list[tuple[int, str, str]] = []
+    gone: list[tuple[int, str]] = []
     for name, text, row in database.execute("SELECT id, text, words_row FROM chunks"):
         if texts.get(name) == text:
             kept[name] = row
         else:
-            gone.append((row, *entries(text)))
+            gone.append((row, text))
     if kept:
-        database.executemany(
-            "INSERT INTO words (words, rowid, parts, joined) VALUES ('delete', ?, ?, ?)", gone
-        )
+        remove_words(database, gone)
     else:
         database.execute("INSERT INTO words (words) VALUES ('delete-all')")
     return kept
+
+
+def remove_words(database: Connection, gone: Iterable[tuple[int, str]]) -> None:
+    """Removes the words of these rows, which are those of these texts."""
+    query = "INSERT INTO words (words, rowid, parts, joined) VALUES ('delete', ?, ?, ?)"
+    database.executemany(query, ((row, *entries(text)) for row, text in gone))
 
 
 def add_words(database: Connection, first: int) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import random
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +16,7 @@ from tandem.errors import RetrievalError
 from tandem.retrieval import build as writer
 from tandem.retrieval import loaders, store
 from tandem.retrieval.build import BuildReport, build_index, update_index
-from tandem.retrieval.documents import Document
+from tandem.retrieval.documents import Document, split
 from tandem.retrieval.index import Index
 from tandem.retrieval.loaders import ReaderProcess
 from tandem.retrieval.retriever import Retriever
@@ -200,6 +202,7 @@ def test_a_journal_that_outlived_its_build_goes(corpus: Path, tmp_path: Path, em
 
 KILLED_AFTER_ITS_COMMIT = """
 import os, sys
+from collections.abc import Iterable
 from pathlib import Path
 from tandem.retrieval import build as writer
 from tandem.retrieval import store
@@ -261,11 +264,12 @@ def test_nobody_else_may_read_an_index(corpus: Path, tmp_path: Path, embedder) -
 
 SCRIPT = """
 import resource, signal, sys
+from collections.abc import Iterable
 from pathlib import Path
 import numpy as np
 from tandem.errors import RetrievalError
 from tandem.retrieval.build import build_index
-from tandem.retrieval.documents import Document
+from tandem.retrieval.documents import Document, split
 
 class Ones:
     name, dimension, fingerprint, window = "ones", 64, "1" * 32, None
@@ -355,3 +359,63 @@ def test_documents_of_another_library(tmp_path: Path, embedder) -> None:
     with pytest.raises(RetrievalError) as caught:
         build_index([], tmp_path / "index", embedder)
     assert str(caught.value) == "A corpus must hold at least one document, but it has none; add one."
+
+
+@pytest.mark.parametrize("kind", ["Flat", "IVF4,Flat", "HNSW8"])
+def test_updates_one_after_the_other_give_what_a_build_gives(tmp_path: Path, embedder, kind: str) -> None:
+    """Rows are emptied, filled again, moved and added; HNSW, which forgets nothing, is built again each time."""
+    rng = random.Random(7)
+    texts = {f"{n}.txt": [f"text {n} {rng.random()}"] * rng.randint(1, 3) for n in range(40)}
+
+    def documents(names: Iterable[str]) -> list[Document]:
+        return [
+            Document(page_content=text, metadata={"source": name, "tags": [len(text) % 3, name[0]]})
+            for name in names
+            for text in texts[name]
+        ]
+
+    build_index(documents(texts), tmp_path / "index", embedder, factory=kind)
+    for step in range(12):
+        gone = rng.sample(sorted(texts), rng.randint(0, 6))
+        for name in gone:
+            del texts[name]
+        changed = rng.sample(sorted(texts), rng.randint(0, 3)) + [
+            f"new-{step}-{n}" for n in range(rng.randint(0, 6))
+        ]
+        texts |= {name: [f"{name} {rng.random()}" for _ in range(rng.randint(1, 4))] for name in changed}
+        if not gone + changed:
+            continue
+        added = documents(changed)
+        report = update_index(tmp_path / "index", embedder, add=added, delete=gone, factory=kind)
+        wanted = sorted(
+            (c.page_content, str(sorted(c.metadata.items()))) for c in split(documents(texts), 800, 100)
+        )
+        with Index.open(tmp_path / "index") as index:
+            held = list(index.chunks())
+            assert sorted((c.page_content, str(sorted(c.metadata.items()))) for c in held) == wanted
+            assert (report.num_chunks, report.num_files) == (len(held), len(texts))
+            vectors = embedder.embed([chunk.page_content for chunk in held])
+            np.testing.assert_allclose(index.vectors(np.arange(len(held))), vectors, atol=1e-6)
+            for key in ("source", "tags", "chunk"):
+                for value in {str(chunk.metadata[key]): chunk.metadata[key] for chunk in held}.values():
+                    rows = [row for row, chunk in enumerate(held) if chunk.metadata[key] == value]
+                    assert index.select_rows({key: [value]}).tolist() == rows or key == "tags"
+            for row in rng.sample(range(len(held)), 5):
+                found, scores = index.search(vectors[row], 3)
+                assert scores[0] == pytest.approx(1)
+                assert held[found[0]].page_content == held[row].page_content
+
+
+def test_what_filters_ask_of_is_as_after_a_build(tmp_path: Path, embedder) -> None:
+    """Facts that no chunk has any more are gone, and lists are found by each of their values."""
+    given = [Document(page_content=f"{n}", metadata={"source": f"{n}", "tags": [n, n + 1]}) for n in range(5)]
+    build_index(given, tmp_path / "index", embedder)
+    other = [Document(page_content="2", metadata={"source": "2", "tags": [7], "year": 2024})]
+    update_index(tmp_path / "index", embedder, add=other, delete=["0", "3"])
+    with Index.open(tmp_path / "index") as index:
+        held = list(index.chunks())
+        for tag in range(9):
+            rows = [row for row, chunk in enumerate(held) if tag in chunk.metadata["tags"]]
+            assert index.select_rows({"tags": tag}).tolist() == rows
+        assert [held[row].page_content for row in index.select_rows({"year": 2024})] == ["2"]
+        assert set(index.sources()) == {"1", "2", "4"}
