@@ -16,10 +16,10 @@ ROOT = Path(__file__).parents[1]
 PACKAGE, LAB = ROOT / "tandem", ROOT / "tandem_lab"
 BUDGETS = {
     "": 1220,
-    "actors": 2200,
+    "actors": 2620,
     "adapters": 500,
     "aggregation": 1370,
-    "cli": 4380,
+    "cli": 4450,
     "client": 1560,
     "cluster": 1990,
     "codecs": 1000,

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tandem.config.schema import Config, PartyConfig
 from tandem.corpora import model_path
@@ -145,6 +145,16 @@ def drop_stale_caches(config: Config, party: str, index: Path) -> None:
         from tandem.engine.kv import remove_store
 
         remove_store(folder)
+
+
+def build_options(config: Config) -> dict[str, Any]:
+    """How documents are cut and indexed, as options of `build_index`."""
+    retrieval = config.retrieval
+    return {
+        "factory": retrieval.factory,
+        "chunk_chars": retrieval.chunk_chars,
+        "overlap": retrieval.chunk_overlap,
+    }
 
 
 def load_embedder(config: Config, *, num_threads: int | None = None) -> TextEmbedder:

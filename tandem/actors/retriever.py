@@ -13,6 +13,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from tandem.actors.base import Runtime, SiteActor, sendable
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from tandem.retrieval.retriever import Hit, Retriever
 
 """The kind of index of a party without documents."""
+REFRESH_S = 1.0
+"""Between two looks whether an index that follows its files has changed."""
 MAX_REMEMBERED = 4096
 """Documents whose text a client can still fetch, at most: the found ones of hundreds of queries."""
 
@@ -63,6 +66,15 @@ class RetrieverActor(SiteActor):
         """Load embedder, scoring model and index."""
         self._loaded, self.description = await self.in_thread(self._load)
         self.spawn(self.serve(), "serve")
+        if self._watched_folder is not None:
+            from tandem.actors.watching import watch_beside
+
+            self.spawn(watch_beside(self.party, self.config), "watch")
+            self.spawn(self._refresh(), "refresh")
+        elif self.config.party(self.party).watch:
+            _log.warning(
+                "%s.watch is true, but its documents are no index of files; nothing is watched.", self.party
+            )
         return self.description
 
     async def passages(self, ids: list[str]) -> list[dict[str, Any]]:
@@ -111,6 +123,27 @@ class RetrieverActor(SiteActor):
                 self.dispatch([Send("decoder", self._refuse(request, error))])
             finally:
                 self._waiting.discard(request)
+
+    @property
+    def _watched_folder(self) -> Path | None:
+        """The index that follows its files while the party runs, if one does."""
+        own = self.config.party(self.party)
+        return own.index_folder if own.watch and self.party in self.config.holders else None
+
+    async def _refresh(self) -> None:
+        """Open the index again soon after it changed, so that no question waits for it and its log stays short."""
+        from tandem.retrieval.retriever import Retriever
+
+        while isinstance(self._loaded, Retriever):
+            await asyncio.sleep(REFRESH_S)
+            await self.in_thread(self._loaded.refresh)
+
+    def _extra_statistics(self) -> dict[str, float]:
+        if self._watched_folder is None:
+            return {}
+        from tandem.actors.watching import watched_since
+
+        return {"watched_s": watched_since(self._watched_folder) or 0.0}
 
     def answer(self, request: RetrieveRequest) -> RetrieveResult:
         """The answer to one request; blocking. Raises TandemError."""

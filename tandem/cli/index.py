@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import logging
 import os
 import secrets
 from collections.abc import Callable
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from typer import Argument, BadParameter, Option
 
-from tandem.actors.loading import drop_stale_caches
+from tandem.actors.loading import build_options, drop_stale_caches
 from tandem.cli.options import AsJson, PartyArgument, Settings, with_options
 from tandem.cli.output import StageLog, emit, plural, print_json, progress_bar, warn
 from tandem.errors import ConfigError, RetrievalError
@@ -62,6 +63,10 @@ Factory = Annotated[
 PrecomputeKv = Annotated[
     bool, Option("--precompute-kv", help="compute the caches of all chunks now, not when first used")
 ]
+Watch = Annotated[
+    bool,
+    Option("--watch", help="follow the folders until it is stopped: what changes is indexed within seconds"),
+]
 
 
 @with_options()
@@ -74,6 +79,7 @@ def index(
     out: Out = None,
     factory: Factory = None,
     precompute_kv: PrecomputeKv = False,
+    watch: Watch = False,
     as_json: AsJson = False,
     *,
     settings: Settings,
@@ -84,11 +90,14 @@ def index(
     the index that was there is kept.
     """
     from tandem.config.files import replace_settings
+    from tandem.retrieval.store import has_index
 
     if path is not None and (add or delete):
         raise BadParameter("PATH must be left out with --add and --delete")
     if replace and path is None:
         raise BadParameter("--replace needs a PATH")
+    if watch and (precompute_kv or as_json):
+        raise BadParameter("--watch goes neither with --precompute-kv nor with --json")
     log = StageLog(is_quiet=as_json)
     config = settings.load(log, *([f"retrieval.factory={factory}"] if factory else []))
     configured = config.party(party).index_folder
@@ -96,7 +105,10 @@ def index(
     config = replace_settings(config, {party: {"index": str(folder)}})
     if precompute_kv:
         _check_store(config, party)
-    report = _build(path, add, delete or [], folder, config, log, replace=replace)
+    embedder = _embedder(config, log)
+    if watch and has_index(folder) and not (path or add or delete):
+        return _watch(config, party, folder, embedder, log)
+    report = _build(path, add, delete or [], folder, config, embedder, log, replace=replace)
     caches = None
     if precompute_kv:
         caches = _compute_caches(config, party, log)
@@ -115,7 +127,7 @@ def index(
         emit(f"No question uses it while {setting} is 0, as the settings have it; set it to 4, for example.")
     if delete:
         emit("What a folder still holds comes back when it is indexed next; move it out of the folder.")
-    return 0
+    return _watch(config, party, folder, embedder, log) if watch else 0
 
 
 index.__doc__ = f"{inspect.cleandoc(index.__doc__ or '')}\n\n\b\n{as_text()}\n\n{COMMON}"
@@ -127,6 +139,7 @@ def _build(
     delete: list[str],
     out: Path,
     config: Config,
+    embedder: TextEmbedder,
     log: StageLog,
     *,
     replace: bool,
@@ -135,25 +148,54 @@ def _build(
 
     What is wrong with the source is found before the embedder takes its time.
     """
+    from tandem.actors.watching import patiently
     from tandem.retrieval import build_index, update_index
 
     options: dict[str, Any] = {
-        "factory": config.retrieval.factory,
-        "chunk_chars": config.retrieval.chunk_chars,
-        "overlap": config.retrieval.chunk_overlap,
+        **build_options(config),
         "num_threads": len(os.sched_getaffinity(0)),
         "progress": lambda done, total: log(f"chunks: {done} of {total}"),
     }
-    embedder = _embedder(config, log)
     if not (add or delete):
         source = None if path is None else Path(path).expanduser()
         key = secrets.token_bytes(ID_KEY_BYTES)  # an existing index keeps its own
-        return build_index(source, out, embedder, replace=replace, id_key=key, **options)
+        return patiently(
+            out, lambda: build_index(source, out, embedder, replace=replace, id_key=key, **options)
+        )
     added = () if add is None else Path(add).expanduser()
-    report = update_index(out, embedder, add=added, delete=delete, **options)
+    report = patiently(out, lambda: update_index(out, embedder, add=added, delete=delete, **options))
     if add is None and report.is_unchanged and report.problems:
         raise RetrievalError(report.problems[0])
     return report
+
+
+def _watch(config: Config, party: Party, folder: Path, embedder: TextEmbedder, log: StageLog) -> int:
+    """Follow the folders of the index until Ctrl-C. Raises RetrievalError."""
+    from tandem.actors.watching import drop_lost_caches, follow
+
+    logger = logging.getLogger("tandem")
+    logger.setLevel(logging.INFO)
+    logger.addHandler(handler := _Lines(log))
+    try:
+        log(f"watch: the folders of {folder}, until Ctrl-C")
+        follow(folder, embedder, build_options(config), drop_lost_caches(config, party, folder))
+    except KeyboardInterrupt:
+        log("watch: stopped")
+    finally:
+        logger.removeHandler(handler)
+    return 0
+
+
+class _Lines(logging.Handler):
+    """Shows what is logged as lines of the command."""
+
+    def __init__(self, log: StageLog) -> None:
+        super().__init__()
+        self._show = log
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """As every handler."""
+        self._show(f"watch: {record.getMessage()}")
 
 
 def _embedder(config: Config, log: StageLog) -> TextEmbedder:

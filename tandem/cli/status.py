@@ -68,7 +68,7 @@ def summary_lines(state: dict[str, Any]) -> Iterator[str]:
     where = ", ".join(f"{'/'.join(node['roles']) or 'other'} {node['address']}" for node in nodes)
     yield f"{'cluster':<8} {state['cluster']}" + (f", {plural(len(nodes), 'node')}: {where}" if nodes else "")
     for party, described in state["parties"].items():
-        yield f"{party:<8} {_loaded(described, _pace_ms(party, state))}"
+        yield f"{party:<8} {_loaded(described, _pace_ms(party, state))}{_watched(party, state)}"
         if fallback := described.get("batching"):
             yield f"{'':<8} engine: {fallback}"
         if nodes or party == Party.DEVICE:  # of a cloud that was joined, nobody here knows the actors
@@ -81,6 +81,15 @@ def _pace_ms(party: str, state: dict[str, Any]) -> float | None:
     decoders = [extra for extra in extras if extra.get("num_forwards")]
     num_passes = sum(extra["num_forwards"] for extra in decoders)
     return 1e3 * sum(extra["decode_s"] for extra in decoders) / num_passes if num_passes else None
+
+
+def _watched(party: str, state: dict[str, Any]) -> str:
+    """When the files of its index were last looked at, if the index follows them."""
+    extras = [actor.get("extra") or {} for actor in state["actors"] if actor["party"] == party]
+    looks_s = [extra["watched_s"] for extra in extras if "watched_s" in extra]
+    if not looks_s:
+        return ""
+    return f", looked at {_moment(looks_s[0])}" if looks_s[0] else ", not watched now"
 
 
 def _loaded(described: dict[str, Any], pace_ms: float | None) -> str:
@@ -129,10 +138,12 @@ def _remedy(party: str, supervisor: dict[str, Any] | None) -> str:
 
 
 def _since(moment_s: float | None) -> str:
-    if moment_s is None:
-        return ""
+    return "" if moment_s is None else f" since {_moment(moment_s)}"
+
+
+def _moment(moment_s: float) -> str:
     form = "%H:%M:%S" if abs(time.time() - moment_s) < DAY_S else "%Y-%m-%d %H:%M"
-    return f" since {time.strftime(form, time.localtime(moment_s))}"
+    return time.strftime(form, time.localtime(moment_s))
 
 
 def nested_lines(value: Any, indent: str = "") -> Iterator[str]:

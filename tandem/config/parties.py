@@ -58,6 +58,10 @@ class PartyConfig(Settings):
         description='index: a folder written by `tandem index`, "langchain:MODULE:FUNCTION", "household" or "bundled", '
         'which come with Tandem, or "auto": bundled for the toys, else household',
     )
+    watch: bool = Field(
+        default=False,
+        description="while the party runs, its index follows the files that it was built from (docs/how-to/watch.md)",
+    )
     num_documents: int = Field(
         default=-1,
         ge=-1,

@@ -1,9 +1,9 @@
 """Loading documents from a file or a folder, read in a process of its own.
 
 Walks a folder in a fixed order (so that equal folders give equal indexes), picks a reader by file ending, and turns
-whatever cannot be read into one sentence each while the rest continues. Hidden files, and folders that hold an index of
-Tandem's, are passed over. Links that lead out of the folder are not followed: whoever gave the folder may not know what
-lies behind them.
+whatever cannot be read into one sentence each while the rest continues. Hidden files, lock files of office programs and
+folders that hold an index of Tandem's are passed over. Links that lead out of the folder are not followed: whoever gave
+the folder may not know what lies behind them.
 
 Parsers of foreign files recurse in C, or run and grow without bound. So no file is read here: a reader process may
 take so much processor time and memory for one; the kernel ends it in the middle of whatever it does, and the next file
@@ -53,6 +53,7 @@ OUT_OF_MEMORY = 3
 
 _ATTEMPTS = 2
 """Readings of a file that changes meanwhile."""
+_HIDDEN = (".", "~$")
 _MAX_SHOWN = 3
 """Links that are named in one sentence."""
 _TIMED_OUT = (signal.SIGPROF, signal.SIGALRM)
@@ -63,7 +64,9 @@ class Loaded(NamedTuple):
 
     documents: list[Document]  # folder by folder, sorted by name, then by place in the file
     problems: list[str]  # one sentence for each thing left out
-    failed: set[str]  # sources of files that ended their reader: what was known of them still holds
+    failed: set[
+        str
+    ]  # sources of files that could not be read now, as said there: what was known of them still holds
 
 
 def load_path(path: Path | str, name: str = "", *, may_fail: bool = False) -> Loaded:
@@ -119,22 +122,31 @@ def load_documents(given: Iterable[Document]) -> Loaded:
 
 def read_path(root: Path, name: str = "") -> Loaded:
     """As `load_path` of what exists, but without an error if nothing could be read."""
-    loaded = Loaded([], [], set())
-    problems = loaded.problems
+    problems: list[str] = []
+    return read_files(walk_path(root, name, problems), problems)
+
+
+def walk_path(root: Path, name: str, problems: list[str]) -> Iterator[tuple[Path, str]]:
+    """Every file of a kind that can be read, with its source; name and what is left out as for `load_path`."""
     skipped: Counter[str] = Counter()
     is_file = root.is_file()
+    for path, relative in _files(root, problems):
+        kind = kind_of(path.name)
+        if kind is not None and kind.is_installed():
+            yield path, (name or relative) if is_file else f"{name}/{relative}".lstrip("/")
+        else:
+            skipped[readable_name(ending_of(path.name))] += 1
+    problems += [why_skipped(suffix, count) for suffix, count in sorted(skipped.items())]
+
+
+def read_files(files: Iterable[tuple[Path, str]], problems: list[str]) -> Loaded:
+    """The documents of files, each with its source. problems: to which a sentence is added for each thing left out."""
+    loaded = Loaded([], problems, set())
     try:
-        for path, relative in _files(root, problems):
-            source = (name or relative) if is_file else f"{name}/{relative}".lstrip("/")
-            kind = kind_of(path.name)
-            if kind is not None and kind.is_installed():
-                _read(path, source, loaded)
-            else:
-                skipped[readable_name(ending_of(path.name))] += 1
+        for path, source in files:
+            _read(path, source, loaded)
     finally:
         SHARED.close()  # a site that runs on needs no second process, with texts in its memory
-    for suffix, count in sorted(skipped.items()):
-        problems.append(why_skipped(suffix, count))
     return loaded
 
 
@@ -155,7 +167,7 @@ def _files(root: Path, problems: list[str]) -> Iterator[tuple[Path, str]]:
     for folder, subfolders, names in os.walk(root, onerror=denied):
         here = Path(folder)
         subfolders[:] = sorted(s for s in subfolders if not s.startswith(".") and not has_index(here / s))
-        names = [name for name in names if not name.startswith(".")]
+        names = [name for name in names if not name.startswith(_HIDDEN)]
         outside += [
             _source(here / s, root) for s in [*subfolders, *sorted(names)] if _leads_out(here / s, inside)
         ]
@@ -181,6 +193,10 @@ def _read(path: Path, source: str, loaded: Loaded) -> None:
     try:
         reason = _try_to_read(path, source, loaded)
     except OSError as error:
+        if not isinstance(error, FileNotFoundError):
+            loaded.failed.add(source)
+        elif not path.is_symlink():  # it was deleted meanwhile
+            return
         reason = f"it cannot be read ({error.strerror or error}); check its rights"
     except Unreadable as error:
         reason = str(error)
@@ -204,6 +220,7 @@ def _try_to_read(path: Path, source: str, loaded: Loaded) -> str:
             loaded.documents.extend(documents)
             loaded.problems.extend(problems)
             return ""
+    loaded.failed.add(source)
     return "it changed while it was read; index it again when it is finished"
 
 

@@ -211,7 +211,7 @@ class Retriever:
         vector = embed_query(query, self.embedder)
         if k < 1:
             raise RetrievalError(f"A search must ask for at least 1 document, but k is {k}; raise it.")
-        self._refresh()
+        self.refresh()
         index, pool = self.index, POOL * k if self.ranks_again else k
         rankings = []
         if self.search_by != "words":
@@ -248,7 +248,7 @@ class Retriever:
         vector = self.embedder.embed([text], is_query=True)[0]
         return [float(score) for score in cosines(self.index.vectors(rows), vector)]
 
-    def _refresh(self) -> None:
+    def refresh(self) -> None:
         """Opens the index that is on disk now. What was open before is kept, with a warning, if that cannot be."""
         if not self._refreshing.acquire(blocking=False):
             return  # another thread is at it

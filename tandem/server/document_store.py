@@ -17,7 +17,7 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
-from tandem.actors.loading import drop_stale_caches
+from tandem.actors.loading import build_options, drop_stale_caches
 from tandem.config.files import replace_settings
 from tandem.config.schema import Config
 from tandem.corpora import CORPORA
@@ -153,9 +153,11 @@ class DocumentStore:
             self._update(add=self.folder)
 
     def _update(self, **changes: Any) -> BuildReport:
+        from tandem.actors.watching import patiently
         from tandem.retrieval.build import update_index
 
-        report = update_index(self.index, self._embedder, **self._options, **changes)
+        options = {**self._options, **changes}
+        report = patiently(self.index, lambda: update_index(self.index, self._embedder, **options))
         drop_stale_caches(self._config, Party.DEVICE, self.index)
         return report
 
@@ -192,12 +194,7 @@ class DocumentStore:
     @property
     def _options(self) -> dict[str, Any]:
         """What all builds take."""
-        retrieval = self._config.retrieval
-        return {
-            "factory": retrieval.factory,
-            "chunk_chars": retrieval.chunk_chars,
-            "overlap": retrieval.chunk_overlap,
-        }
+        return build_options(self._config)
 
     @cached_property
     def _embedder(self) -> TextEmbedder:

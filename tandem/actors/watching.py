@@ -1,0 +1,338 @@
+"""Watching the files of an index: here until it is stopped, or in a process next to the one that answers.
+
+    retriever --settings, then nothing more--> stdin of the process
+    stdout of the process --a line of JSON for each line of the log--> retriever's log
+
+The process has its own embedder and a low priority, so that embedding does not hold up answers. It ends with the one
+that started it, also if that is killed: then its stdin ends. It may be killed at any time itself, and is started again.
+What to look at and what to do then: `tandem.retrieval.watch`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import json
+import logging
+import os
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+from tandem.actors.loading import build_options, drop_stale_caches, load_embedder
+from tandem.config.schema import Config
+from tandem.errors import RetrievalError, install_line
+from tandem.retrieval.build import BuildReport
+from tandem.retrieval.embedding import TextEmbedder
+from tandem.retrieval.readers import READERS
+from tandem.retrieval.store import PRIVATE_FILE, IndexBusyError
+from tandem.retrieval.watch import RESCAN_S, Follower, Pace, is_below
+
+T = TypeVar("T")
+
+_log = logging.getLogger("tandem")
+
+LOCK = "watch.lock"
+BUSY_S, FAILED_S = 0.5, 5.0
+"""When to look again while another process builds the index, and after a look that failed."""
+PATIENCE_S = 30.0
+"""How long another build waits for the process that watches."""
+POLL_S, BREATH = 2.0, 10
+"""Between two looks where there are no events: so long, and this many times as long as one takes."""
+TICK_S = 1.0
+"""Between two looks at the roots themselves, which may go and come back with a disk."""
+WITHOUT_EVENTS = frozenset(
+    "9p afs ceph cifs davfs drvfs fuse glusterfs lustre ncpfs nfs nfs4 prl_fs smb3 smbfs vboxsf virtiofs vmhgfs".split()  # noqa: SIM905
+)
+"""Kinds of file systems that others change without a word to this machine's kernel."""
+NICENESS = 10
+RESTART_S = 10.0
+"""When to start it again after it ended by itself."""
+WAIT_S = 5.0
+"""When to try again where there is nothing to watch, or another process watches."""
+
+
+@contextmanager
+def claimed(directory: Path) -> Iterator[int]:
+    """The right to follow the folders of an index, for one process at a time, as the descriptor of a file whose time is
+    that of the last look. Raises IndexBusyError."""
+    descriptor = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT, PRIVATE_FILE)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield descriptor
+    except BlockingIOError:
+        raise IndexBusyError(
+            f"One process at a time may watch the folders of an index, and another does for {directory}; end that one, "
+            "or leave it to it."
+        ) from None
+    finally:
+        os.close(descriptor)
+
+
+def watched_since(directory: Path) -> float | None:
+    """When the folders of an index were last looked at, as Unix time, if a process watches them; else None."""
+    with suppress(OSError), (directory / LOCK).open("rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return os.fstat(file.fileno()).st_mtime
+    return None
+
+
+def patiently(directory: Path, work: Callable[[], T]) -> T:
+    """What `work` on an index returns, which may have to wait for the process that watches it. Raises IndexBusyError
+    where it waits too long, or another one builds."""
+    for _ in range(int(PATIENCE_S / BUSY_S)):
+        try:
+            return work()
+        except IndexBusyError:
+            if watched_since(directory) is None:
+                raise
+            time.sleep(BUSY_S)
+    return work()
+
+
+class Events:
+    """Says when something changes below some roots, by the events of the system where there are any."""
+
+    def __init__(self, directory: Path, note: Callable[[], None]) -> None:
+        """directory: of the index, whose own changes do not count. note: called from another thread."""
+        self.why_none: str | None = (
+            None  # why the folders must be looked at again and again; None: there are events
+        )
+        self._own = os.path.join(os.path.realpath(directory), "")
+        self._note = note
+        self._covered: list[tuple[object, ...]] = []
+        self._observer: Any = None
+
+    def cover(self, roots: Sequence[str]) -> bool:
+        """Listens below these roots; whether that is new, as they are others or were replaced."""
+        covered = [_identity(root) for root in roots]
+        if covered == self._covered:
+            return False
+        self.close()
+        self._covered = covered
+        self.why_none = self._listen([str(path) for path, *rest in covered if any(rest)])
+        return True
+
+    def close(self) -> None:
+        """Ends the threads."""
+        observer, self._observer = self._observer, None
+        if observer is not None and observer.is_alive():
+            observer.stop()
+            observer.join(1)
+
+    def _listen(self, folders: Sequence[str]) -> str | None:
+        """Starts to; why it cannot."""
+        try:
+            from watchdog import events
+            from watchdog.observers import Observer
+        except ImportError:
+            return f"without the package watchdog; run `{install_line('watch')}`"
+        for folder in folders:
+            if (kind := file_system(folder)).partition(".")[0] in WITHOUT_EVENTS:
+                return f"{folder} is on a file system ({kind}) that others change without an event"
+        handler = events.FileSystemEventHandler()
+        handler.dispatch = self.handle  # type: ignore[method-assign]
+        kinds = [
+            events.FileCreatedEvent,
+            events.FileModifiedEvent,
+            events.FileMovedEvent,
+            events.FileDeletedEvent,
+        ]
+        kinds += [
+            events.FileClosedEvent,
+            events.DirCreatedEvent,
+            events.DirMovedEvent,
+            events.DirDeletedEvent,
+        ]
+        self._observer = Observer()
+        try:
+            with (
+                tempfile.TemporaryDirectory() as probe
+            ):  # below a root, the library is silent about a full table
+                self._observer.start()
+                for folder in folders:
+                    self._observer.schedule(handler, folder, recursive=True, event_filter=kinds)
+                self._observer.schedule(handler, probe)
+        except OSError as error:
+            self.close()
+            return f"the system has no events left ({error.strerror}; see fs.inotify.max_user_watches)"
+        return None
+
+    def handle(self, event: Any) -> None:
+        """Passes on what may concern a document."""
+        paths = [os.fsdecode(path) for path in (event.src_path, event.dest_path) if path]
+        for path in paths:
+            is_document = event.is_directory or os.path.splitext(path)[1].lower() in READERS
+            if is_document and not path.startswith(self._own):
+                self._note()
+
+
+def _identity(root: str) -> tuple[object, ...]:
+    """The folder to listen below for a root, and what tells it from another one in its place; nothing if it is not
+    there."""
+    folder = os.path.realpath(root if os.path.isdir(root) else os.path.dirname(root))
+    try:
+        status = os.stat(folder)
+    except OSError:
+        return (folder, 0, 0)
+    return (folder, status.st_dev, status.st_ino)
+
+
+def file_system(path: str) -> str:
+    """The kind of file system of a path, as the kernel calls it; "" where it does not say."""
+    best, kind = "", ""
+    with suppress(OSError):
+        for line in Path("/proc/self/mounts").read_text(errors="surrogateescape").splitlines():
+            _, place, name, *_ = line.split(" ")
+            place = place.replace("\\040", " ")
+            if len(place) >= len(best) and is_below(path, place):
+                best, kind = place, name
+    return kind
+
+
+def follow(
+    directory: Path,
+    embedder: TextEmbedder,
+    options: Mapping[str, Any],
+    on_change: Callable[[BuildReport], object] = lambda report: None,
+    stop: threading.Event | None = None,
+) -> None:
+    """Keeps an index up to date until `stop` is set, or for ever. Arguments as of `Follower`; on_change: called after
+    each change of the index. What happens is logged.
+
+    Raises IndexBusyError if another process does, and RetrievalError as `Follower`.
+    """
+    stop, wake = stop or threading.Event(), threading.Event()
+    pace = Pace(time.monotonic())
+
+    def note() -> None:
+        pace.note(time.monotonic())
+        wake.set()
+
+    with claimed(directory) as lock:
+        follower = Follower(directory, embedder, options)
+        with closing(Events(directory, note)) as events:
+            while not stop.is_set():
+                if events.cover(follower.roots):
+                    pace.note(time.monotonic())
+                if events.why_none is not None and pace.rescan_s == RESCAN_S:
+                    _log.warning("The folders are looked at every %g s: %s.", POLL_S, events.why_none)
+                pace.rescan_s = RESCAN_S if events.why_none is None else POLL_S
+                left_s = pace.due_s - time.monotonic()
+                if left_s > 0:
+                    wake.wait(min(left_s, TICK_S))
+                    wake.clear()
+                    continue
+                is_rescan, began_s = pace.is_rescan, time.monotonic()
+                pace.begin()
+                report, retry_s = _look(follower)
+                os.utime(lock)
+                took_s = time.monotonic() - began_s
+                if report is not None:
+                    on_change(report)
+                    _log.info(
+                        "Brought up to date in %.1f s: %d added, %d replaced, %d deleted of %d chunks.",
+                        took_s,
+                        report.num_added,
+                        report.num_replaced,
+                        report.num_deleted,
+                        report.num_chunks,
+                    )
+                    if is_rescan and not pace.has_events and events.why_none is None:
+                        events.why_none = "something changed without an event"
+                elif retry_s is None and events.why_none is not None:
+                    retry_s = max(POLL_S, POLL_S if follower.num_read else BREATH * took_s)
+                pace.end(time.monotonic(), retry_s)
+
+
+def _look(follower: Follower) -> tuple[BuildReport | None, float | None]:
+    """What one look changed, and when to look again though nothing changes."""
+    try:
+        report = follower.look(time.time_ns())
+        return report, 0.0 if follower.is_behind else None
+    except IndexBusyError:
+        return None, BUSY_S
+    except (RetrievalError, OSError) as error:
+        follower.say(str(error))
+        return None, FAILED_S
+
+
+# ---- a process that follows, next to the one that answers -----------------------------------------------------
+
+
+async def watch_beside(party: str, config: Config) -> None:
+    """Runs the process until this is cancelled, and logs what it says."""
+    settings = json.dumps({"party": party, "config": config.to_json()}).encode() + b"\n"
+    folders = os.pathsep.join(
+        folder or os.getcwd() for folder in sys.path
+    )  # it finds Tandem where this one does
+    environment = {**os.environ, "PYTHONPATH": folders, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    while True:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-P", "-c", f"from {__name__} import main; main()"),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,  # a traceback quotes
+            env=environment,
+            start_new_session=True,  # Ctrl-C is for the process that answers
+        )
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            process.stdin.write(settings)
+            async for line in process.stdout:
+                level, text = json.loads(line)
+                _log.log(level, "%s: %s", party, text)
+            code = await process.wait()
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+        _log.warning(
+            "%s: the process that watches ended with exit code %d and is started again.", party, code
+        )
+        await asyncio.sleep(RESTART_S)
+
+
+def drop_lost_caches(config: Config, party: str, folder: Path) -> Callable[[BuildReport], None]:
+    """What follows a change of the index: if it lost chunks, so do the stored caches."""
+
+    def drop(report: BuildReport) -> None:
+        if report.num_deleted or report.num_replaced:
+            drop_stale_caches(config, party, folder)
+
+    return drop
+
+
+class _Lines(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        """Writes a line for the process that started this one."""
+        print(json.dumps([record.levelno, record.getMessage()]), flush=True)  # noqa: T201
+
+
+def main() -> None:
+    """The process: watches until its stdin ends."""
+    os.nice(NICENESS)
+    settings = json.loads(sys.stdin.buffer.readline())
+    threading.Thread(target=lambda: (sys.stdin.buffer.read(), os._exit(0)), daemon=True).start()
+    logger = logging.getLogger("tandem")
+    logger.setLevel(logging.INFO)
+    logger.addHandler(_Lines())
+    party, config = settings["party"], Config.from_json(settings["config"])
+    embedder = load_embedder(config, num_threads=1)
+    folder = Path(config.party(party).index)
+    said = ""
+    while True:
+        try:
+            follow(folder, embedder, build_options(config), drop_lost_caches(config, party, folder))
+        except RetrievalError as error:
+            if str(error) != said:
+                logger.warning("%s", said := str(error))
+        time.sleep(WAIT_S)
