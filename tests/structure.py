@@ -32,7 +32,7 @@ BUDGETS = {
     "papers": 1180,
     "profiler": 920,
     "protocol": 5390,
-    "retrieval": 5460,
+    "retrieval": 6070,
     "scheduler": 470,
     "server": 2290,
     "sites": 1420,

@@ -412,11 +412,19 @@ class Snapshot:
             facts = self._database.execute("SELECT value, rows FROM facts WHERE key = 'source'").fetchall()
         return {json.loads(value): np.frombuffer(rows, _ROW).astype(np.int64) for value, rows in facts}
 
-    def digests(self) -> dict[str, str]:
-        """A digest of what is held of each source: equal for equal chunks and metadata, whatever their rows."""
+    def digests(self, sources: Collection[str] | None = None) -> dict[str, str]:
+        """A digest of what is held of each source, or of some: equal for equal chunks and metadata, whatever their
+        rows.
+        """
+        query = "SELECT id, metadata FROM chunks"
+        wanted: list[tuple[int, ...]] = [()]
+        if sources is not None:
+            query += " WHERE row = ?"
+            rows = self.sources()
+            wanted = [(row,) for source in rows.keys() & set(sources) for row in rows[source].tolist()]
         chunks: dict[str, list[tuple[str, str]]] = {}
         with self._reading():
-            for name, metadata in self._database.execute("SELECT id, metadata FROM chunks"):
+            for name, metadata in chain.from_iterable(self._database.execute(query, row) for row in wanted):
                 chunks.setdefault(json.loads(metadata).get("source", ""), []).append((name, metadata))
         return {source: _hash(sorted(held)) for source, held in chunks.items()}
 
@@ -578,23 +586,23 @@ class Writer:
         return {}
 
     def edit_chunks(self, gone: Collection[int], placed: Mapping[int, Document]) -> None:
-        """Empties some rows and gives some a chunk, in place of what they held; all others stay as they are."""
+        """Empties some rows and gives some a chunk, in place of what they had; all others stay as they are."""
         before: dict[tuple[str, str], list[int]] = {}
         after: dict[tuple[str, str], list[int]] = {}
-        held: dict[str, tuple[str, int]] = {}
+        had: dict[str, tuple[str, int]] = {}
         (last,) = self._database.execute("SELECT max(words_row) FROM chunks").fetchone()
         query = "SELECT id, text, metadata, words_row FROM chunks WHERE row = ?"
         for row in {*gone, *placed}:
             for name, text, metadata, words_row in self._database.execute(query, (row,)):
                 _note_facts(row, metadata, before)
-                held[name] = text, words_row
+                had[name] = text, words_row
             self._database.execute("DELETE FROM chunks WHERE row = ?", (row,))
         texts = {chunk.id: writable(chunk.page_content) for chunk in placed.values()}
-        kept = {name: row for name, (text, row) in held.items() if texts.get(name) == text}
+        same = {name: row for name, (text, row) in had.items() if texts.get(name) == text}
         words.remove_words(
-            self._database, [(row, text) for name, (text, row) in held.items() if name not in kept]
+            self._database, [(row, text) for name, (text, row) in had.items() if name not in same]
         )
-        rows = _checked_rows(placed.items(), after, kept, count(last + 1))
+        rows = _checked_rows(placed.items(), after, same, count(last + 1))
         self._database.executemany("INSERT INTO chunks VALUES (?, ?, ?, ?, ?)", rows)
         for fact in {*before, *after}:
             held = self._database.execute(

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from tandem.errors import RetrievalError
-from tandem.retrieval.build import GIVEN, BuildReport, describe_kept, names_of, replace_sources
+from tandem.retrieval.build import GIVEN, BuildReport, describe_kept, names_of, replace_sources, source_of
 from tandem.retrieval.documents import Document, readable_name
 from tandem.retrieval.embedding import TextEmbedder
 from tandem.retrieval.index import Index
@@ -186,7 +186,7 @@ class Follower:
         holds = all(self._held.get(name) == digest for name, digest in seen.holds.items())
         return seen.state == state and seen.source == source and holds
 
-    def _replace(self, replaced: Collection[str], documents: Sequence[Document]) -> BuildReport | None:
+    def _replace(self, replaced: set[str], documents: Sequence[Document]) -> BuildReport | None:
         """Brings sources up to date, and notes what the index holds from now on."""
         generation = self._generation
         with Index.open(self._directory, self._embedder.fingerprint) as previous:
@@ -198,9 +198,12 @@ class Follower:
             )
         if report.is_unchanged:
             return None
-        self._read_index()
-        if self._generation != generation + 1:  # what was written was replaced already
-            raise _changed(self._directory)
+        with Snapshot(self._directory) as snapshot:
+            if snapshot.manifest.generation != generation + 1:  # what was written was replaced already
+                raise _changed(self._directory)
+            kept = {source: digest for source, digest in self._held.items() if source not in replaced}
+            self._held = kept | snapshot.digests(replaced | {source_of(each) for each in documents})
+            self._generation += 1
         return report
 
     def _read_index(self) -> list[str]:
