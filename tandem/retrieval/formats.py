@@ -7,6 +7,7 @@ out, and raises `Unreadable` when the whole file is of no use.
 from __future__ import annotations
 
 import codecs
+import errno
 import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -160,7 +161,8 @@ def parsing(kind: str, remedy: str) -> Iterator[None]:
     except (MemoryError, Unreadable):
         raise
     except Exception as error:  # parsers raise many kinds, some of them OSError without a number
-        if isinstance(error, OSError) and error.errno is not None:
+        # A zip archive whose beginning is missing sends its reader to a place before it.
+        if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
             raise
         raise Unreadable(f"it is not a sound {kind} ({brief(error)}); {remedy}") from None
 
