@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, NamedTuple, TypedDict
 
 from tandem.errors import QueryError
 
@@ -36,6 +36,16 @@ class Message:
 
     role: Role
     content: str
+
+
+class Frame(NamedTuple):
+    """What a query says to a template besides its turns."""
+
+    day: str = ""  # as 2026-11-25, for a template that writes it; empty: always the same
+    system_prompt: str | None = None  # instead of the party's own; empty: none
+
+
+NO_FRAME = Frame()
 
 
 def read_history(messages: Sequence[Message | MessageDict] | None) -> tuple[Message, ...]:

@@ -187,6 +187,7 @@ EXTRA_OF = {
     "markitdown": "office",
     "openpyxl": "office",
     "olefile": "office",
+    "llguidance": "grammar",
 }
 """Module -> the extra that brings it."""
 

@@ -16,6 +16,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from functools import cached_property
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
 from tandem.actors.base import Runtime, SiteActor, remedy_for, report_failure, sendable
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from tandem.engine.engine import Engine, Feed, OpenResult
     from tandem.engine.port import Logits
     from tandem.engine.privacy import Privacy
+    from tandem.engine.shaping import Shaper
 
 T = TypeVar("T")
 BASELINE = "/bare"
@@ -122,6 +124,7 @@ class DecoderActor(SiteActor):
             "policy": policy,  # empty: no custom one
             "length_policy": decoding.length_policy if is_extension(decoding.length_policy) else "",
             "protocol_version": PROTOCOL_VERSION,
+            "has_grammars": find_spec("llguidance") is not None,
             "has_stale_caches": isinstance(store, DiskStore) and store.is_of_another_model(),
             "decode_line": line,  # k_a, k_b, k_c, start; [] without a profile of these settings here
         }
@@ -138,7 +141,7 @@ class DecoderActor(SiteActor):
         """
         asked = SessionSpec.from_json(spec)
         return await asyncio.to_thread(
-            self.engine.answer_room, asked.query, asked.history, asked.day, context
+            self.engine.answer_room, asked.query, asked.history, asked.frame, context
         )
 
     async def forget_sessions(self) -> None:
@@ -269,7 +272,7 @@ class DecoderActor(SiteActor):
             history=job.history,
             num_stored=job.num_stored,
             scores_question=job.scores_question,
-            day=job.day,
+            frame=job.frame,
         )
 
     def _drafter(self, session: DecodingSession) -> Drafter:
@@ -277,7 +280,9 @@ class DecoderActor(SiteActor):
         drafter = self._drafters.get(session.spec.session)
         if drafter is None:
             spec = session.spec
-            drafter = make_drafter(self.codec, spec, self.party, self._privacy(spec))
+            drafter = make_drafter(
+                self.codec, spec, self.party, self._privacy(spec), self.engine.tokenizer_json
+            )
             self._drafters[spec.session] = drafter
         return drafter
 
@@ -369,7 +374,7 @@ def score_question(engine: Engine, session: str, job: Prefill) -> tuple[float, .
         return likelihoods
     name = f"{session}{BASELINE}"
     engine.open(
-        name, job.query, (), job.max_new_tokens, history=job.history, scores_question=True, day=job.day
+        name, job.query, (), job.max_new_tokens, history=job.history, scores_question=True, frame=job.frame
     )
     try:
         engine.next_logits(name, ())
@@ -408,12 +413,15 @@ def compute_drafts(
     return results
 
 
-def make_drafter(codec: Codec, spec: SessionSpec, party: str, privacy: Privacy | None = None) -> Drafter:
-    """The drafter of a party for one session. Raises ConfigError if there is no such rule, or `privacy` cannot be
-    kept."""
+def make_drafter(
+    codec: Codec, spec: SessionSpec, party: str, privacy: Privacy | None = None, tokenizer_json: str = ""
+) -> Drafter:
+    """The drafter of a party for one session. tokenizer_json: of its model, for a grammar. Raises ConfigError if there
+    is no such rule, or `privacy` cannot be kept, and QueryError where the grammar cannot be followed."""
     from tandem.engine.drafter import Drafter, TokenDrafter, TokenVoter
 
     role, rules = spec.roles.role(party), spec.rules
+    shaper = find_shaper(spec, tokenizer_json)
     are_whole = role.votes and not (rules.votes_are_tokens or rules.has_race_lists)
     if privacy is not None and (are_whole or rules.needs_drafts):
         raise ConfigError(
@@ -428,6 +436,7 @@ def make_drafter(codec: Codec, spec: SessionSpec, party: str, privacy: Privacy |
             spec.rules.drawing_rule,
             spec.vocab_size,
             privacy,
+            shaper,
         )
     make = TokenDrafter if role.drafts else TokenVoter
     return make(
@@ -438,6 +447,17 @@ def make_drafter(codec: Codec, spec: SessionSpec, party: str, privacy: Privacy |
         sends_drafts=spec.rules.needs_drafts,
         num_named=spec.rules.num_named(party),
         privacy=privacy,
+        shaper=shaper,
+    )
+
+
+def find_shaper(spec: SessionSpec, tokenizer_json: str) -> Shaper | None:
+    """What a query asks of the tokens of a party with this tokenizer; None: nothing. Raises as `make_shaper`."""
+    from tandem.engine.shaping import make_shaper
+
+    ends = spec.eos_token_ids
+    return make_shaper(
+        spec.sampling, dict(spec.logit_bias), spec.grammar, tokenizer_json, spec.vocab_size, ends
     )
 
 
@@ -464,6 +484,7 @@ class _Logits:
             party=Party(session.party) if session.party in PARTIES else Party.CLOUD,  # of no matter there
             lineage=job.lineage[: step + 1] or ROOT,
             proposed=job.proposed[step - job.wanted] if job.proposed else None,
+            prefix=job.tokens[:step],
         )
         self._last = step
         return result.token, result.payload

@@ -164,6 +164,8 @@ def _read_only(array: NDArray[Any]) -> NDArray[Any]:
 
 
 _GROUP, _FEW = 32, 256
+_FIRST = 64
+"""Tokens that are looked at first for a nucleus, which hardly ever has more."""
 
 
 def most_probable(dense: NDArray[np.floating], ids: NDArray[np.int64], limit: int) -> NDArray[np.int64]:
@@ -199,16 +201,34 @@ def largest(values: NDArray[np.floating], limit: int) -> NDArray[np.int64]:
 # ---- What the sampling options leave of a distribution -----------------------------------------------------
 
 
+def nucleus(weights: NDArray[np.float64], share: float) -> NDArray[np.int64]:
+    """Ids of the fewest most probable tokens that have at least this share of all weight [vocab], most probable first;
+    ties to the lowest id (Holtzman et al., arXiv 1904.09751).
+    """
+    wanted, limit = share * float(weights.sum()), _FIRST
+    while True:
+        ids = largest(weights, min(limit, weights.size))
+        ids = ids[np.argsort(-weights[ids], kind="stable")]
+        reached = np.cumsum(weights[ids])
+        if reached[-1] >= wanted or limit >= weights.size:
+            return ids[: int(np.searchsorted(reached, wanted)) + 1]
+        limit *= 8
+
+
 def restrict(probabilities: NDArray[np.float64], sampling: SamplingParams) -> NDArray[np.float64]:
     """The distribution [vocab] without the tokens that `sampling` drops, renormalised; the same array if it drops none.
 
-    top_k keeps the k most probable tokens, ties to the lowest id. min_p then drops tokens below that share of the
-    largest probability (Nguyen et al., arXiv 2407.01082).
+    top_k keeps the k most probable tokens, ties to the lowest id. top_p then keeps the `nucleus` of what is left. min_p
+    drops tokens below that share of the largest probability (Nguyen et al., arXiv 2407.01082).
     """
     kept = np.ones(probabilities.size, dtype=bool)
     if 0 < sampling.top_k < probabilities.size:
         kept[:] = False
         kept[largest(probabilities, sampling.top_k)] = True
+    if sampling.top_p < 1:
+        whole = probabilities if kept.all() else np.where(kept, probabilities, 0.0)
+        kept[:] = False
+        kept[nucleus(whole, sampling.top_p)] = True
     if sampling.min_p:
         kept &= probabilities >= sampling.min_p * probabilities.max()
     if kept.all():

@@ -7,20 +7,23 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from datetime import date
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Unpack
 
 from pydantic_core import PydanticSerializationError
 
 from tandem.client.batch import check_question
+from tandem.codecs.base import MAX_VOCAB
 from tandem.config.checks import S, Settings, change
 from tandem.config.extensions import CodecConfig, is_extension
 from tandem.config.parties import shares_of
 from tandem.config.presets import KEY, settings_of_preset
-from tandem.config.sampling import SamplingOptions, SamplingParams
+from tandem.config.sampling import GRAMMARS, SamplingOptions, SamplingParams
 from tandem.config.schema import Config, DecodingConfig, DecodingOptions, LinkConfig, OnPeerLoss
 from tandem.conversation import Message, MessageDict, read_history
-from tandem.errors import Code, ConfigError, QueryError, nearest
+from tandem.errors import Code, ConfigError, QueryError, install_line, nearest
 from tandem.modes.dual import Dual, adds_nothing
+from tandem.modes.query import MAX_BIAS, MAX_BIASES, MAX_GRAMMAR
 from tandem.modes.query import MAX_TOP_LOGPROBS as MAX_TOP_LOGPROBS
 from tandem.modes.spec import SessionSpec
 from tandem.topology import PARTIES, Party, as_party, at_start, in_words
@@ -111,6 +114,12 @@ class QueryOptions(SamplingOptions, DecodingOptions, total=False):
     """Token ids that an earlier run of this query, with this seed, has committed: the answer begins with them."""
     show_drafts: bool
     """Also yield a ProvisionalEvent for each draft as soon as it is there, and a RetractEvent if it is void."""
+    system_prompt: str | None
+    """Of this query, at every party; empty: none. As each party has it if None, whose stored caches serve that only."""
+    logit_bias: Mapping[int, float] | None
+    """Token id -> what is added to its logit, -100 to 100; each party does so before it mixes or draws."""
+    grammar: Mapping[str, Any] | None
+    """What the answer follows: {"json_schema": schema}, {"regex": text} or {"lark": text}; extra [grammar]."""
     num_logprobs: int | None
     """0 to 20: each TokenEvent has its log probability in the target, and those of so many likeliest tokens."""
 
@@ -132,6 +141,24 @@ def _is_duration(value: Any) -> bool:
     return is_number and 0 < value <= MAX_TIMEOUT_S
 
 
+def _is_bias(value: Any) -> bool:
+    return (
+        isinstance(value, Mapping)
+        and len(value) <= MAX_BIASES
+        and all(type(token) is int and 0 <= token < MAX_VOCAB for token in value)
+        and all(type(bias) in (int, float) and abs(bias) <= MAX_BIAS for bias in value.values())
+    )
+
+
+def _is_grammar(value: Any) -> bool:
+    if not (isinstance(value, Mapping) and len(value) == 1):
+        return False
+    ((kind, grammar),) = value.items()
+    if kind == "json_schema":
+        return isinstance(grammar, Mapping)
+    return kind in GRAMMARS and isinstance(grammar, str) and bool(grammar)
+
+
 OPTION_CHECKS: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
     ("sampling", "a SamplingParams", lambda value: isinstance(value, SamplingParams)),
     ("seed", "a whole number from 0 to 2^64 - 1", lambda value: type(value) is int and 0 <= value < 1 << 64),
@@ -140,6 +167,13 @@ OPTION_CHECKS: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
     ("resumable", "true or false", lambda value: isinstance(value, bool)),
     ("committed", "a list of token ids", _are_ids),
     ("show_drafts", "true or false", lambda value: isinstance(value, bool)),
+    ("system_prompt", "a text", lambda value: isinstance(value, str)),
+    (
+        "logit_bias",
+        f"a mapping of at most {MAX_BIASES} token ids to numbers from {-MAX_BIAS:g} to {MAX_BIAS:g}",
+        _is_bias,
+    ),
+    ("grammar", 'one of {"json_schema": object}, {"regex": text} and {"lark": text}', _is_grammar),
     (
         "num_logprobs",
         f"a whole number from 0 to {MAX_TOP_LOGPROBS}",
@@ -214,7 +248,11 @@ def build_spec(
         show_drafts=bool(options.get("show_drafts")),
         num_logprobs=options.get("num_logprobs"),
         committed=tuple(options.get("committed") or ()),
+        system_prompt=options.get("system_prompt"),
+        logit_bias=tuple((token, float(bias)) for token, bias in (options.get("logit_bias") or {}).items()),
+        grammar=_write_grammar(options.get("grammar")),
     )
+    _check_grammar(spec, described)
     _check_context(spec, described)
     _check_placement(spec, described)
     _check_length_policy(spec, described)
@@ -383,6 +421,40 @@ def _filter(name: str, metadata: Filter | None) -> str:
         raise QueryError(
             f"{name} holds a whole number with thousands of digits; give a smaller one.", option=name
         ) from None
+
+
+def _write_grammar(grammar: Mapping[str, Any] | None) -> str:
+    """A grammar as it travels: JSON, or empty. Raises QueryError."""
+    if grammar is None:
+        return ""
+    try:
+        written = json.dumps(grammar)
+    except (TypeError, ValueError, RecursionError):
+        raise QueryError(
+            "A grammar must be JSON, but this one holds other values, or is nested without end; give a plain one.",
+            option="grammar",
+        ) from None
+    if len(written) > MAX_GRAMMAR:
+        raise QueryError(
+            f"A grammar has at most {MAX_GRAMMAR} characters as JSON, but this one has {len(written)}; shorten it.",
+            option="grammar",
+        )
+    return written
+
+
+def _check_grammar(spec: SessionSpec, described: Mapping[Any, Mapping[str, Any]]) -> None:
+    """A grammar is one that llguidance follows, which all parties must have."""
+    for party in spec.parties if spec.grammar else ():
+        if not described.get(party, {}).get("has_grammars"):
+            raise QueryError(
+                f"An answer that follows a grammar needs llguidance at every party, but {in_words(party)} does not "
+                f"have it; run `{install_line('grammar')}` there and start it again, or leave the grammar out.",
+                option="grammar",
+            )
+    if spec.grammar and find_spec("llguidance"):  # else whoever computes the answer finds it out
+        from tandem.engine.shaping import check_grammar
+
+        check_grammar(spec.grammar)
 
 
 def _check_context(spec: SessionSpec, described: Mapping[Any, Mapping[str, Any]]) -> None:

@@ -16,6 +16,9 @@ from pydantic.dataclasses import dataclass
 
 from tandem.config.checks import STRICT, Settings, Texts
 
+GRAMMARS = ("json_schema", "regex", "lark")
+"""Kinds of grammar that an answer can follow."""
+
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class SamplingParams(Settings):
@@ -25,11 +28,26 @@ class SamplingParams(Settings):
         default=0.0, ge=0, description="divides the logits; 0 takes the most probable token"
     )
     top_k: int = Field(default=0, ge=0, description="keeps the k most probable tokens; 0: all")
+    top_p: float = Field(
+        default=1.0,
+        gt=0,
+        le=1,
+        description="keeps the fewest most probable tokens that have this probability together; 1: all",
+    )
     min_p: float = Field(
         default=0.0,
         ge=0,
         le=1,
         description="drops tokens below this share of the largest probability; 0: none",
+    )
+    presence_penalty: float = Field(
+        default=0.0, ge=-2, le=2, description="is taken from the logits of tokens that the answer has already"
+    )
+    frequency_penalty: float = Field(
+        default=0.0,
+        ge=-2,
+        le=2,
+        description="is taken from a token's logit for each time that the answer has it already",
     )
     max_new_tokens: int = Field(
         default=512,
@@ -48,6 +66,9 @@ class SamplingOptions(TypedDict, total=False):
 
     temperature: float | None
     top_k: int | None
+    top_p: float | None
     min_p: float | None
+    presence_penalty: float | None
+    frequency_penalty: float | None
     max_new_tokens: int | None
     stop: str | list[str] | tuple[str, ...] | None

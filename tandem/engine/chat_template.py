@@ -19,7 +19,7 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
-from tandem.conversation import ROLES, SYSTEM_PROMPT
+from tandem.conversation import ROLES, SYSTEM_PROMPT, Frame
 from tandem.engine.template import (
     DOCUMENT,
     SYSTEM,
@@ -79,15 +79,18 @@ class ChatTemplate(Template):
     @cached_property
     def writes_day(self) -> bool:
         """Whether what stands before or after the document is another text on another day."""
-        other = self._on(_OTHER_DAY)
+        other = self._within(_OTHER_DAY, self._system_prompt)
         return (self.document, self.question(2)) != (other.document, other.question(2))
 
-    def on(self, day: str) -> ChatTemplate:
-        """Itself where it writes no day; else the same template on that day."""
-        return self if day == self._day or not self.writes_day else self._on(day)
+    def within(self, frame: Frame) -> ChatTemplate:
+        """As of every template; the day matters where it is written only."""
+        own = self._system_prompt
+        system_prompt = own if frame.system_prompt is None else frame.system_prompt.strip()
+        day = frame.day if self.writes_day else self._day
+        return self if (system_prompt, day) == (own, self._day) else self._within(day, system_prompt)
 
-    def _on(self, day: str) -> ChatTemplate:
-        return ChatTemplate(self._info, self._system_prompt, self._jinja, self._source, day)
+    def _within(self, day: str, system_prompt: str) -> ChatTemplate:
+        return ChatTemplate(self._info, system_prompt, self._jinja, self._source, day)
 
     def question(self, num_turns: int) -> str:
         """The text that follows the document, rendered with as many earlier messages."""

@@ -22,6 +22,7 @@ from tandem.codecs.token import log_probabilities, write_token
 from tandem.config.sampling import SamplingParams
 from tandem.engine.port import Logits
 from tandem.engine.privacy import Privacy
+from tandem.engine.shaping import Shaper
 from tandem.errors import GenerationError, ProtocolError
 from tandem.topology import Party
 
@@ -129,15 +130,17 @@ class Drafter:
         rule: str,
         vocab_size: int = MAX_VOCAB,
         privacy: Privacy | None = None,
+        shaper: Shaper | None = None,
     ) -> None:
         """rule: of drafting, "coupled" or "algorithm1". privacy: bounds what rows with documents add to the last row,
-        which has none. Raises ConfigError if there is no such rule.
+        which has none. shaper: what the query asks of tokens one by one. Raises ConfigError if there is no such rule.
         """
         self._vocab_size = vocab_size
         self._codec = codec
         self._states = CodecStates(codec)
         self._sampling = sampling
         self._privacy = privacy
+        self._shaper = shaper
         self.rows: NDArray[np.float32] | None = (
             None  # of the last step, [rows, vocab] at temperature 1, if known
         )
@@ -154,12 +157,14 @@ class Drafter:
         party: Party,
         lineage: Sequence[bytes] = ROOT,
         proposed: Proposed | None = None,
+        prefix: Sequence[int] = (),
     ) -> DraftResult:
         """A draft for one step.
 
-        logits: [rows, vocab]; log_weights: [rows], of the rows' documents (Eq. 1). The rest: as in `DraftPlace`.
+        logits: [rows, vocab]; log_weights: [rows], of the rows' documents (Eq. 1). prefix: tokens of the answer before
+        it. The rest: as in `DraftPlace`.
         """
-        dense = self.distribution(logits, log_weights)
+        dense = self.distribution(logits, log_weights, prefix)
         return self._draft(dense, DraftPlace(seed, step, party, lineage, proposed))
 
     def _draft(self, dense: NDArray[np.float64], place: DraftPlace) -> DraftResult:
@@ -169,13 +174,19 @@ class Drafter:
         return DraftResult(token, payload, dense)
 
     def encode(
-        self, logits: Logits, log_weights: Sequence[float], lineage: Sequence[bytes] = ROOT
+        self,
+        logits: Logits,
+        log_weights: Sequence[float],
+        lineage: Sequence[bytes] = ROOT,
+        prefix: Sequence[int] = (),
     ) -> tuple[bytes, NDArray[np.float64]]:
         """The party's distribution q for one step, encoded and dense [vocab]."""
-        dense = self.distribution(logits, log_weights)
+        dense = self.distribution(logits, log_weights, prefix)
         return self._states.encode(dense, lineage), dense
 
-    def distribution(self, logits: Logits, log_weights: Sequence[float]) -> NDArray[np.float64]:
+    def distribution(
+        self, logits: Logits, log_weights: Sequence[float], prefix: Sequence[int] = ()
+    ) -> NDArray[np.float64]:
         """The party's distribution q [vocab] for one step, over the tokens that all parties have.
 
         Raises GenerationError where the model gave none.
@@ -186,12 +197,17 @@ class Drafter:
         mixed, rows = mix_and_keep(logits[:, : self._vocab_size], log_weights, temperature)
         check_dense(mixed)
         self.rows = rows if temperature in (0.0, 1.0) else None
-        self.dense = restrict(mixed, self._sampling)
+        self.dense = self._restrict(mixed, prefix)
         if privacy is not None:
             bare = rows[-1].astype(np.float64)
-            bare = restrict(bare / bare.sum(), self._sampling)
+            bare = self._restrict(bare / bare.sum(), prefix)
             self.dense = privacy.protect(self.dense, bare, is_drawn=temperature > 0)
         return self.dense
+
+    def _restrict(self, dense: NDArray[np.float64], prefix: Sequence[int]) -> NDArray[np.float64]:
+        """A distribution [vocab] as the query wants it."""
+        shaped = dense if self._shaper is None else self._shaper.shape(dense, prefix)
+        return restrict(shaped, self._sampling)
 
     def draw(self, payload: bytes, *, seed: int, step: int, party: Party) -> int:
         """The token that `party` drafts from an encoded distribution. Raises ProtocolError if it is malformed."""
@@ -215,12 +231,13 @@ class TokenDrafter(Drafter):
         sends_drafts: bool,
         num_named: int | None = None,
         privacy: Privacy | None = None,
+        shaper: Shaper | None = None,
     ) -> None:
         """codec: of the distributions that travel. rule: of proposals, "coupled" or "rejection". num_named: how many
         likeliest tokens a payload names besides its token, each with its log probability; None: no log probabilities.
-        privacy: as for a `Drafter`; tokens are drawn with its noise. Raises ConfigError.
+        privacy, shaper: as for a `Drafter`; tokens are drawn with the noise of `privacy`. Raises ConfigError.
         """
-        super().__init__(codec, sampling, DRAFT_RULES[0], vocab_size, privacy)
+        super().__init__(codec, sampling, DRAFT_RULES[0], vocab_size, privacy, shaper)
         self._proposals = proposal_rule(rule, sampling.temperature)
         self._sends_drafts = sends_drafts
         self._num_named = num_named

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from tokenizers import Tokenizer
 
-from tandem.conversation import SYSTEM_PROMPT, Message
+from tandem.conversation import NO_FRAME, SYSTEM_PROMPT, Frame, Message
 from tandem.engine import model as models
 from tandem.engine import tokenizer as tokenizers
 from tandem.engine.chat_template import find_template
@@ -160,7 +160,7 @@ class Engine:
         history: Sequence[Message] = (),
         num_stored: int | None = None,
         scores_question: bool = False,
-        day: str = "",
+        frame: Frame = NO_FRAME,
     ) -> OpenResult:
         """Start `session`. It only tokenises; the first `next_logits` computes the prompt, preemptibly.
 
@@ -169,16 +169,17 @@ class Engine:
         the query. num_stored: documents whose caches go to the store once computed, the first ones; None: all. Not
         where several are joined in one, which hardly ever comes again, or where the store is not to know them. Those of
         documents that were cut never go there: the query decides where. scores_question: whether
-        `question_likelihoods` is wanted. day: of the query, as 2026-11-25, for a template that writes it; one that is
-        given none always writes the same. GenerationError if the query does not fit or the session is already open.
+        `question_likelihoods` is wanted. frame: what the query says to the template; caches of documents
+        are found again where it says the same before them. GenerationError if the query does not fit or the session
+        is already open.
         """
         with self._lock:
             if self.runner.is_open(session):
                 raise GenerationError(f"Session {session!r} is already open; close it first.")
             if self.context_length is not None:
-                room = self._on(day).answer_room(query, self.context_length, history)
+                room = self._prompts.within(frame).answer_room(query, self.context_length, history)
                 max_new_tokens = min(max_new_tokens, room)
-            prompt = self.build_prompt(query, documents, max_new_tokens, history, day)
+            prompt = self.build_prompt(query, documents, max_new_tokens, history, frame)
             self.runner.open(
                 session,
                 make_rows(prompt, num_stored),
@@ -195,16 +196,16 @@ class Engine:
         )
 
     def answer_room(
-        self, query: str, history: Sequence[Message] = (), day: str = "", context: int | None = None
+        self, query: str, history: Sequence[Message] = (), frame: Frame = NO_FRAME, context: int | None = None
     ) -> int:
         """Tokens that an answer to this question may have in a context of so many tokens; default: the model's.
 
-        day: as in `open`. Does not wait for a pass that is running. ValueError if the model has no limit either.
+        frame: as in `open`. Does not wait for a pass that is running. ValueError if the model has no limit either.
         """
         length = context or self.context_length
         if length is None:
             raise ValueError("a model without a limit of context leaves any room")
-        return self._prompts.on(day).answer_room(query, length, history)
+        return self._prompts.within(frame).answer_room(query, length, history)
 
     def forward(self, batch: Sequence[Feed], *, is_stale: IsStale | None = None) -> list[Logits]:
         """Logits [rows, num_logits, vocab_size] float32 of each feed, in passes that all of them share; read only.
@@ -291,25 +292,21 @@ class Engine:
         documents: Sequence[str],
         num_tokens: int,
         history: Sequence[Message] = (),
-        day: str = "",
+        frame: Frame = NO_FRAME,
     ) -> Prompt:
         """The rows of a query (a question, or token ids that are used as they are) with room for `num_tokens`."""
-        return self._on(day).build(query, documents, num_tokens, history)
+        return self._prompts.within(frame).build(query, documents, num_tokens, history)
 
-    def _on(self, day: str) -> PromptBuilder:
-        self._prompts = self._prompts.on(day)
-        return self._prompts
-
-    def document_tokens(self, document: str, day: str = "") -> tuple[int, ...]:
-        """The tokens with which the row of a whole document begins, on a day as in `open`.
+    def document_tokens(self, document: str, frame: Frame = NO_FRAME) -> tuple[int, ...]:
+        """The tokens with which the row of a whole document begins. frame: as in `open`.
 
         GenerationError if they fill the context, or there are none.
         """
-        return self._on(day).document_tokens(document)
+        return self._prompts.within(frame).document_tokens(document)
 
-    def document_cache(self, document: str, day: str = "") -> Cache:
+    def document_cache(self, document: str, frame: Frame = NO_FRAME) -> Cache:
         """The cache of those tokens: fetched, or computed and stored. GenerationError as above."""
-        tokens = self.document_tokens(document, day)
+        tokens = self.document_tokens(document, frame)
         with self._lock:
             cache = self.caches.find(tokens)
             if cache is None:

@@ -15,7 +15,7 @@ from itertools import product, takewhile
 
 from tokenizers import Tokenizer
 
-from tandem.conversation import Message
+from tandem.conversation import Frame, Message
 from tandem.engine.template import DOCUMENT, Place, Template, TemplateTokenizer, turn_mark
 from tandem.errors import Code, GenerationError
 
@@ -38,6 +38,8 @@ class Prompt:
 
 SAMPLE_CHARS = 16
 """Of a long text for each token of the context: what is tokenised to see whether the rest matters."""
+MAX_FRAMES = 16
+"""Of queries, whose prompts' fixed parts are kept."""
 MIN_ANSWER = 64
 """Tokens of an answer that come before documents where the context is short."""
 
@@ -57,6 +59,7 @@ class PromptBuilder:
         self._bos = () if template.is_complete else tuple(begin)
         written = template.document + template.bare + template.question(2)
         self._encoder = TemplateTokenizer(tokenizer, written)
+        self._framed: dict[Frame, PromptBuilder] = {}
         self._set_template(template)
 
     def _set_template(self, template: Template) -> None:
@@ -76,13 +79,17 @@ class PromptBuilder:
             places, key=lambda place: self._count_agreements(template.bare, "", place, ends=("",))
         )
 
-    def on(self, day: str) -> PromptBuilder:
-        """The prompt for the queries of a day, as 2026-11-25: with what the template writes on it."""
-        template = self._template.on(day)
-        if template is self._template:
-            return self
-        builder = copy(self)
-        builder._set_template(template)
+    def within(self, frame: Frame) -> PromptBuilder:
+        """The prompts of queries that say this to the template; those of the last few frames are kept."""
+        builder = self._framed.pop(frame, None)
+        if builder is None:
+            builder, template = self, self._template.within(frame)
+            if template is not self._template:
+                builder = copy(self)
+                builder._set_template(template)
+        self._framed[frame] = builder  # the last one is the youngest
+        if len(self._framed) > MAX_FRAMES:
+            del self._framed[next(iter(self._framed))]
         return builder
 
     @property

@@ -11,13 +11,14 @@ import json
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from tokenizers import AddedToken, Encoding, Tokenizer
 
+from tandem.conversation import Frame
 from tandem.errors import GenerationError, nearest
 from tandem.system.paths import suggest_path
 
@@ -62,9 +63,9 @@ class Template(ABC):
         """Whether it writes the day of the query."""
         return False
 
-    def on(self, day: str) -> Template:
-        """This template on a day, as 2026-11-25, for templates that write it; itself if it does not."""
-        return self
+    @abstractmethod
+    def within(self, frame: Frame) -> Template:
+        """This template with what a query says to it; itself where that changes nothing."""
 
     def answer(self, text: str) -> str:
         """An earlier answer as the template writes it: it may leave out what the model thought."""
@@ -87,6 +88,7 @@ class PlainTemplate(Template):
     document_text: str = "{document}\n\n"  # the cacheable part
     query_text: str = "Question: {query}\nAnswer:"  # what follows it; alone in a row without a document
     source: str = ""  # the file that they come from
+    system_prompt: str = ""  # of a query, which stands before its first question
 
     def __post_init__(self) -> None:
         for name, part in (("document", self.document_text), ("query", self.query_text)):
@@ -122,13 +124,23 @@ class PlainTemplate(Template):
         return cls(**{f"{name}_text": part for name, part in parts.items()}, source=str(path))
 
     @property
+    def texts(self) -> Mapping[str, str]:
+        """The system prompt, if there is one."""
+        return {SYSTEM: self.system_prompt} if self.system_prompt else {}
+
+    @property
     def fingerprint(self) -> str:
         """A digest of both texts."""
         return fingerprint_texts(self.document_text, self.query_text)
 
+    def within(self, frame: Frame) -> PlainTemplate:
+        """With a query's system prompt before its first question; a party's own is for chat templates."""
+        system_prompt = (frame.system_prompt or "").strip()
+        return self if system_prompt == self.system_prompt else replace(self, system_prompt=system_prompt)
+
     def question(self, num_turns: int) -> str:
         """Earlier questions in the same form, each with its answer after it."""
-        parts = []
+        parts = [f"{SYSTEM}\n\n"] if self.system_prompt else []
         for number in range(0, num_turns + 1, 2):
             parts.append(self.query_text.replace("{query}", turn_mark(number)))
             if number < num_turns:

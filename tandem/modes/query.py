@@ -15,7 +15,7 @@ from tandem.codecs.race_lists import MAX_LISTED
 from tandem.config.parties import RowLayout
 from tandem.config.sampling import SamplingParams
 from tandem.config.schema import DecodingConfig
-from tandem.conversation import Message, join_questions
+from tandem.conversation import Frame, Message, join_questions
 from tandem.errors import Code, GenerationError
 from tandem.topology import MAX_PARTIES, Party, at_start
 
@@ -31,6 +31,8 @@ MAX_DOCUMENTS, MAX_LINE, MAX_SCALE, MAX_WAIT_S = 1 << 16, 8, 1e6, 1e9
 scores, seconds."""
 MAX_ENDS, MAX_TURNS, MAX_COMMITTED = 256, 4096, 1 << 18
 """Tokens that end an answer, earlier messages and earlier tokens of one query."""
+MAX_BIASES, MAX_BIAS, MAX_GRAMMAR = 1024, 100.0, 1 << 18
+"""Tokens with a bias and its size, as OpenAI has it; characters of a grammar."""
 
 
 def wire(name: str, **bounds: Any) -> Any:
@@ -132,6 +134,14 @@ class Query:
         1.0  # most that a vote of another party than the home counts, where documents weigh
     )
     day: Annotated[Word, wire("ff")] = ""  # the query's, as 2026-11-25, for chat templates that write it
+    system_prompt: Annotated[str | None, wire("ii")] = None  # of this query; None: as each party has it
+    logit_bias: Annotated[
+        tuple[tuple[Token, Annotated[Finite, Field(ge=-MAX_BIAS, le=MAX_BIAS)]], ...],
+        wire("jj", max_length=MAX_BIASES),
+    ] = ()  # what is added to the logits of tokens
+    grammar: Annotated[str, wire("kk", max_length=MAX_GRAMMAR)] = (
+        ""  # that the answer follows: JSON, {one of GRAMMARS: itself}; empty: none
+    )
 
     def bare(self, **changes: Any) -> Self:
         """The query, with these fields changed, without documents, history, anything besides the answer, and tokens."""
@@ -148,6 +158,11 @@ class Query:
         )
 
     @property
+    def frame(self) -> Frame:
+        """What it says to templates."""
+        return Frame(self.day, self.system_prompt)
+
+    @property
     def search_text(self) -> str:
         """The text by which documents are found, and weighed together with the answer."""
         if self.chat_query == "all":
@@ -157,7 +172,7 @@ class Query:
     @property
     def num_bytes(self) -> int:
         """The bytes of the question and its history in UTF-8, without what a template adds."""
-        texts = (self.query, *(message.content for message in self.history))
+        texts = (self.query, self.system_prompt or "", *(message.content for message in self.history))
         return sum(len(text.encode("utf-8", "surrogatepass")) for text in texts)
 
     def check_weights(self, party: str, fingerprint: str) -> None:

@@ -11,14 +11,17 @@ lowest id.
 
 By the rule `lottery` (arXiv 2605.00419) no mixture is needed: a uniform number, a function of seed and step, says whose
 token it is, each voter as often as its weight, and that voter chooses from its own distribution with the same noise. A
-token is as probable as under the mixture. Sampling options (top_k, min_p) restrict each voter's own distribution
-under either rule.
+token is as probable as under the mixture.
+
+What a query asks of single tokens changes each voter's own distribution, under either rule, and before anything is
+drawn or mixed: `shift` by biases and penalties, then a grammar's tokens alone, then top_k, the `nucleus` of top_p, and
+min_p. All of it is a function of the tokens so far.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 from typing import NamedTuple, Protocol
 
@@ -245,6 +248,39 @@ def mix(votes: Sequence[Vote], weights: Sequence[float] | None) -> Probabilities
             mass += weight * vote.probabilities[token]
         target.append(mass)
     return target
+
+
+def shift(
+    probabilities: Probabilities,
+    tokens: Sequence[int],
+    biases: Mapping[int, float],
+    presence: float,
+    frequency: float,
+    temperature: float,
+) -> Probabilities:
+    """softmax(logits / T) of a voter as if to the logit of each token its bias were added, and from that of one which
+    the answer has n > 0 times `presence` taken, and n times `frequency`."""
+    counts = [tokens.count(token) for token in range(len(probabilities))]
+    change = [
+        biases.get(token, 0.0) - (presence if count else 0.0) - frequency * count
+        for token, count in enumerate(counts)
+    ]
+    logs = [
+        math.log(p) + each / temperature if p else -math.inf
+        for p, each in zip(probabilities, change, strict=True)
+    ]
+    top = max(logs)
+    raw = [math.exp(log - top) for log in logs]
+    return [each / sum(raw) for each in raw]
+
+
+def nucleus(probabilities: Probabilities, share: float) -> list[int]:
+    """top_p: the fewest most probable tokens that have at least this share together; ties to the lowest id."""
+    ranked = sorted(range(len(probabilities)), key=lambda token: (-probabilities[token], token))
+    reached = list(accumulate(probabilities[token] for token in ranked))
+    return ranked[
+        : next(n for n, mass in enumerate(reached, 1) if mass >= share * reached[-1] or n == len(ranked))
+    ]
 
 
 def draw(target: Probabilities, seed: int, step: int) -> int:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 
 from tandem.aggregation.document_weights import DocumentWeights, Evidence, Weights
 from tandem.aggregation.rules import Proposed
-from tandem.conversation import Message
+from tandem.conversation import NO_FRAME, Frame, Message
 from tandem.errors import GenerationError
 from tandem.messages import (
     Alone,
@@ -110,7 +110,7 @@ class Prefill:
     documents: tuple[str, ...]
     max_new_tokens: int
     history: tuple[Message, ...] = ()  # of the conversation, before the query
-    day: str = ""  # of the query, where a chat template writes it
+    frame: Frame = NO_FRAME
     num_stored: int | None = None  # rows whose caches are worth storing, the first ones; None: all
     scores_question: bool = False  # whether the likelihood of the question in each row is wanted
     has_baseline: bool = False  # whether it counts against that of a row without document
@@ -491,7 +491,7 @@ class DecodingSession(ABC):
             documents=tuple(row.text for row in self._rows),
             max_new_tokens=spec.sampling.max_new_tokens,
             history=spec.history,
-            day=spec.day,
+            frame=spec.frame,
             num_stored=sum(row.is_stored for row in self._rows),
             scores_question=scores_question,
             has_baseline=scores_question and spec.has_several_models,

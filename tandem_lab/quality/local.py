@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tandem.actors.decoder import score_question
+from tandem.actors.decoder import find_shaper, score_question
 from tandem.aggregation.document_weights import Evidence, Weights, log_evidence
 from tandem.aggregation.race_lists import RaceList
 from tandem.aggregation.rules import LOTTERY
@@ -65,8 +65,8 @@ class LocalParty:
 
     def prefill(self, job: Prefill) -> Prefilled:
         """Open the session in the engine."""
-        day: dict[str, Any] = (
-            {"day": job.day} if job.day else {}
+        frame: dict[str, Any] = (
+            {"frame": job.frame} if any(job.frame) else {}
         )  # engines that stand in for the product's take none
         opened = self._engine.open(
             self._key,
@@ -75,7 +75,7 @@ class LocalParty:
             job.max_new_tokens,
             history=job.history,
             scores_question=job.scores_question,
-            **day,
+            **frame,
         )
         if job.scores_question:
             self._engine.next_logits(self._key, ())
@@ -84,11 +84,12 @@ class LocalParty:
     def payload(self, tokens: Sequence[int], weights: Weights, lineage: Sequence[bytes] = ()) -> bytes:
         """One forward pass, mixed and encoded."""
         logits = self._engine.next_logits(self._key, tokens)
-        return self._drafter.encode(logits, weights or (0.0,), lineage)[0]
+        return self._drafter.encode(logits, weights or (0.0,), lineage, tokens)[0]
 
     def dense(self, tokens: Sequence[int], weights: Weights) -> NDArray[np.float64]:
         """The party's distribution after these tokens [vocab], as no codec has seen it."""
-        return self._drafter.distribution(self._engine.next_logits(self._key, tokens), weights or (0.0,))
+        logits = self._engine.next_logits(self._key, tokens)
+        return self._drafter.distribution(logits, weights or (0.0,), tokens)
 
     def evidence(self, tokens: Sequence[int], token: int, num_rows: int) -> Evidence:
         """What a token after these says of each row."""
@@ -126,6 +127,7 @@ class LocalVoter(Documents):
                 documents=tuple(row.text for row in rows),
                 max_new_tokens=spec.sampling.max_new_tokens,
                 history=spec.history,
+                frame=spec.frame,
                 scores_question=scores_question,
                 has_baseline=scores_question and spec.has_several_models,
             )
@@ -205,6 +207,7 @@ class LocalPair:
                     spec.rules.drawing_rule,
                     spec.vocab_size,
                     Privacy(self.privacy, self._spend, b"") if is_private and party == Party.DEVICE else None,
+                    find_shaper(spec, self.engines[party].tokenizer_json),
                 ),
                 f"{spec.session}/{party}",
             )
@@ -257,7 +260,13 @@ def answer_uncompressed(
         party: LocalParty(
             engines[party],
             retrievers[party],
-            Drafter(RaceLists(), spec.sampling, spec.rules.drawing_rule, spec.vocab_size),
+            Drafter(
+                RaceLists(),
+                spec.sampling,
+                spec.rules.drawing_rule,
+                spec.vocab_size,
+                shaper=find_shaper(spec, engines[party].tokenizer_json),
+            ),
             f"uncompressed/{party}",
         )
         for party in PARTIES

@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Any
 
 from tandem.codecs import codec_of
 from tandem.config.schema import Config
+from tandem.conversation import NO_FRAME, Frame, Message
 from tandem.topology import PARTIES
 
 if TYPE_CHECKING:
-    from tandem.conversation import Message
     from tandem.engine.engine import Engine, OpenResult
     from tandem.retrieval.langchain import StoreRetriever
     from tandem.retrieval.retriever import Retriever
     from tandem_lab.quality.local import LocalPair
 
-_Prompt = tuple[str, tuple[str, ...], int, tuple["Message", ...], str]
-"""What a session is opened with: query, documents, max_new_tokens, history, day."""
+_Prompt = tuple[str, tuple[str, ...], int, tuple[Message, ...], Frame]
+"""What a session is opened with: query, documents, max_new_tokens, history, frame."""
 
 
 class MemoizedEngine:
@@ -43,13 +43,19 @@ class MemoizedEngine:
         *,
         history: Sequence[Message] = (),
         scores_question: bool = False,
-        day: str = "",
+        frame: Frame = NO_FRAME,
     ) -> OpenResult:
         """As `Engine.open`; questions are always scored."""
-        prompt = (query, tuple(documents), max_new_tokens, tuple(history), day)
+        prompt = (query, tuple(documents), max_new_tokens, tuple(history), frame)
         if prompt not in self._opened:
             self._opened[prompt] = self._engine.open(
-                repr(prompt), query, documents, max_new_tokens, history=history, scores_question=True, day=day
+                repr(prompt),
+                query,
+                documents,
+                max_new_tokens,
+                history=history,
+                scores_question=True,
+                frame=frame,
             )
         self._prompts[session] = prompt
         return self._opened[prompt]

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
+from tandem.actors.decoder import find_shaper
 from tandem.aggregation.rules import LOTTERY
 from tandem.client.request import spec_of
 from tandem.codecs import codec_of
@@ -48,7 +49,11 @@ class LocalWorkers:
 
         engine = self.engine(party)
         drafter = Drafter(
-            spec.rules.codec_of_votes(self._codec), spec.sampling, spec.rules.drawing_rule, spec.vocab_size
+            spec.rules.codec_of_votes(self._codec),
+            spec.sampling,
+            spec.rules.drawing_rule,
+            spec.vocab_size,
+            shaper=find_shaper(spec, engine.tokenizer_json),
         )
         retriever = self._loaded.retriever(party) if spec.num_documents(party) else None
         key = f"{party} {spec.query} {spec.sampling.max_new_tokens}"

@@ -15,10 +15,12 @@ from tandem.aggregation.distributions import (
     Distribution,
     largest,
     most_probable,
+    nucleus,
     restrict,
     union,
 )
 from tandem.config.sampling import SamplingParams
+from tandem.modes import reference
 
 # ---- distributions: what they accept, look up and compare ----------------------------------------------------
 
@@ -137,6 +139,25 @@ def draws(seed: int, size: int, levels: int) -> Floats:
 )
 def test_it_equals_the_oracle(seed: int, size: int, levels: int, top_k: int, min_p: float) -> None:
     check(restrict, draws(seed, size, levels), SamplingParams(top_k=top_k, min_p=min_p))
+
+
+@given(st.integers(0, 10_000), st.integers(1, 400), st.integers(2, 9), st.integers(1, 1024))
+def test_the_nucleus_is_that_of_the_reference_page(seed: int, size: int, levels: int, share: int) -> None:
+    """Multiples of a power of two, whose sums are exact."""
+    weights = np.random.default_rng(seed).integers(0, levels, size) / 1024.0
+    weights[seed % size] += 1 / 1024
+    assert nucleus(weights, share / 1024).tolist() == reference.nucleus(weights.tolist(), share / 1024)
+
+
+def test_top_p_counts_what_top_k_left_and_min_p_from_the_largest() -> None:
+    probabilities = np.array([0.125, 0.25, 0.125, 0.5])
+    kept = {
+        0.5: [3], 0.51: [1, 3], 0.75: [1, 3], 0.76: [0, 1, 3], 1.0: [0, 1, 2, 3],
+    }  # fmt: skip
+    for top_p, survivors in kept.items():
+        assert np.flatnonzero(restrict(probabilities, SamplingParams(top_p=top_p))).tolist() == survivors
+    assert np.flatnonzero(restrict(probabilities, SamplingParams(top_k=2, top_p=0.66))).tolist() == [3]
+    assert np.flatnonzero(restrict(probabilities, SamplingParams(top_p=0.9, min_p=0.5))).tolist() == [1, 3]
 
 
 def test_ties_go_to_the_lowest_id() -> None:

@@ -34,7 +34,7 @@ from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM, PreTraine
 
 from tandem.codecs.race_lists import RaceLists
 from tandem.config.sampling import SamplingParams
-from tandem.conversation import Message
+from tandem.conversation import Frame, Message
 from tandem.corpora import BUNDLED, can_load_smollm2, model_path
 from tandem.engine.chat_template import ChatTemplate, find_template
 from tandem.engine.drafter import Drafter
@@ -500,13 +500,13 @@ def test_a_template_writes_the_day_of_the_query(chat: Callable[[str], Made]) -> 
     engine = chat("llama3").engine
     texts = []
     for day in ("2026-11-25", "2026-11-26", "", "2026-11-25"):
-        prompt = engine.build_prompt(QUESTION, [DOCUMENT], 8, day=day)
+        prompt = engine.build_prompt(QUESTION, [DOCUMENT], 8, frame=Frame(day))
         texts.append(chat("llama3").decode(list(prompt.document_tokens[0])))
     assert ["25 Nov 2026" in texts[0], "26 Nov 2026" in texts[1], "26 Jul 2024" in texts[2]] == [True] * 3
     assert texts[0] == texts[3]
     assert engine.template.writes_day
     assert not chat("qwen2").engine.template.writes_day
-    assert engine.template.on("2026-11-25").fingerprint == engine.template.fingerprint
+    assert engine.template.within(Frame("2026-11-25")).fingerprint == engine.template.fingerprint
 
 
 def test_every_code_of_a_date(chat: Callable[[str], Made]) -> None:

@@ -1,0 +1,115 @@
+"""Answers with penalties, biases and grammars are exactly those of the loop without drafts."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+pytest.importorskip("llguidance", reason="answers that follow a grammar need llguidance (extra [grammar])")
+
+from tandem import Config, Tandem
+from tandem.client.request import build_spec
+from tandem.errors import QueryError
+from tandem.topology import PARTIES
+from tandem_lab.quality.local import LocalPair, answer_uncompressed
+from tandem_lab.quality.memoized import local_pair
+from tandem_lab.simulation.specs import change_spec
+from tandem_lab.training.bundle import read_bundled_questions
+
+QUESTION = read_bundled_questions()[0].question
+CONFIG = Config.load(None, ["link.on_peer_loss=wait"])
+SCHEMA = {
+    "type": "object",
+    "properties": {"game": {"type": "string", "maxLength": 12}, "years": {"type": "integer", "maximum": 99}},
+    "required": ["game", "years"],
+    "additionalProperties": False,
+}
+DESCRIBED: dict[Any, dict[str, Any]] = {
+    party: {"decode_line": [], "has_grammars": True, "eos_token_ids": [1], "vocab_size": 1636}
+    for party in PARTIES
+}
+
+
+@pytest.fixture(scope="module")
+def pair() -> LocalPair:
+    return local_pair(CONFIG)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"grammar": {"regex": "[A-Z][a-z]+( [a-z]+){1,3}"}, "draft_rule": "coupled"},
+        {"grammar": {"json_schema": SCHEMA}, "temperature": 1.0},
+        {
+            "grammar": {"regex": "(ha|he|ho){9}"},
+            "presence_penalty": 2.0,
+            "frequency_penalty": 1.0,
+            "temperature": 0.7,
+        },
+        {"logit_bias": {80: 5.0, 223: -100.0}, "top_p": 0.7, "temperature": 1.2, "draft_rule": "coupled"},
+    ],
+)
+def test_answers_are_those_of_the_loop_without_drafts(
+    rag: Tandem, pair: LocalPair, asked: dict[str, Any]
+) -> None:
+    """Masks and penalties are functions of the prefix at both parties, so drafts change nothing; without them the
+    answer would be another one."""
+    common: dict[str, Any] = {"mode": "dual", "max_new_tokens": 14, "seed": 11}
+    answer = rag.query(QUESTION, **common, **asked)
+    spec = build_spec(CONFIG, DESCRIBED, QUESTION, **common, **asked)
+    spec = change_spec(spec, race_depth=CONFIG.codec.race_depth)
+    assert list(answer.token_ids) == answer_uncompressed(spec, pair.engines, pair.retrievers)
+    plain = {name: value for name, value in asked.items() if name in ("temperature", "draft_rule")}
+    assert answer.token_ids != rag.query(QUESTION, **common, **plain).token_ids
+
+
+@pytest.mark.parametrize(("mode", "only"), [("dual", None), ("speculative", None), (None, "device")])
+def test_a_grammar_in_every_mode(rag: Tandem, mode: Any, only: Any) -> None:
+    answers = {
+        rag.query(
+            QUESTION, mode=mode, only=only, grammar={"regex": "(yes|no)"}, temperature=1.5, seed=seed
+        ).text
+        for seed in range(8)
+    }
+    assert answers == {"yes", "no"}
+
+
+def test_a_json_schema_is_followed_to_its_end(rag: Tandem) -> None:
+    enough = {"type": "array", "items": {"enum": ["a", "b"]}, "minItems": 2, "maxItems": 2}
+    for seed in range(5):
+        answer = rag.query(QUESTION, grammar={"json_schema": {"type": "object", "properties": {"x": enough},
+                           "required": ["x"], "additionalProperties": False}}, temperature=1.0, seed=seed)  # fmt: skip
+        assert set(json.loads(answer.text)["x"]) <= {"a", "b"}
+        assert answer.reason == "eos"
+
+
+def test_a_system_prompt_of_the_query_alone(rag: Tandem) -> None:
+    """The bundled model has a plain template, which writes a query's system prompt before the question."""
+    plain, told, empty = (
+        rag.query(QUESTION, seed=1, system_prompt=text, max_new_tokens=6)
+        for text in (None, "Mira likes farming games.", "")
+    )
+    assert told.token_ids != plain.token_ids
+    assert empty.token_ids == plain.token_ids == rag.query(QUESTION, seed=1, max_new_tokens=6).token_ids
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"grammar": {"regex": "("}}, r"The grammar of the answer cannot be followed \(.*invalid regex"),
+        ({"grammar": {"json_schema": {"a": {1}}}}, "A grammar must be JSON, but"),
+    ],
+)
+def test_what_is_no_grammar(rag: Tandem, options: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(QueryError, match=sentence):
+        rag.query(QUESTION, **options)
+
+
+def test_a_party_without_llguidance() -> None:
+    described = DESCRIBED | {"cloud": DESCRIBED["cloud"] | {"has_grammars": False}}
+    with pytest.raises(
+        QueryError, match="needs llguidance at every party, but the cloud does not have it; run"
+    ):
+        build_spec(CONFIG, described, QUESTION, grammar={"regex": "a"})
