@@ -12,6 +12,8 @@ Role = Literal["user", "assistant"]
 ROLES: tuple[Role, Role] = ("user", "assistant")
 SYSTEM_PROMPT = "Answer the question briefly. Where a document is given, rely on what it says."
 """The default system message of a chat model."""
+THOUGHT, THOUGHT_END = "<think>", "</think>"
+"""How reasoning models mark what they think before they answer."""
 EARLIER_CHARS = 600
 """Of earlier questions that documents are retrieved by: embedders read the beginning of a text, often 256 tokens."""
 

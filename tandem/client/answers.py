@@ -12,6 +12,7 @@ from typing import Any
 
 from tandem import __version__
 from tandem.citations import Span
+from tandem.conversation import THOUGHT, THOUGHT_END
 from tandem.errors import QueryError
 from tandem.events import Answer, DoneEvent, Event, Source, collect
 
@@ -46,6 +47,41 @@ class Trimmer:
         self._held = text[len(shown) :]
         self._has_begun |= bool(shown)
         return shown
+
+
+class Thoughts:
+    """Separates what a model thinks from what it answers, piece by piece, each without the space around it."""
+
+    def __init__(self, thinking: str) -> None:
+        """thinking: of the template (`Template.thinking`): "" leaves every text as it is."""
+        self._awaited = {"marked": THOUGHT, "begun": THOUGHT_END}.get(
+            thinking, ""
+        )  # the marker that comes next
+        self._held = ""  # may be the beginning of it
+        self._thought, self._answer = Trimmer(), Trimmer()
+
+    def push(self, text: str, *, is_last: bool = False) -> tuple[str, str]:
+        """Take a piece of text; returns what may be shown now of the thought and of the answer."""
+        self._held += text
+        thought = answer = ""
+        if self._awaited == THOUGHT and (begun := self._held.lstrip()).startswith(THOUGHT):
+            self._awaited, self._held = THOUGHT_END, begun.removeprefix(THOUGHT)
+        elif self._awaited == THOUGHT and (is_last or not THOUGHT.startswith(begun)):
+            self._awaited = ""
+        if self._awaited == THOUGHT_END:
+            thought, end, rest = self._held.partition(THOUGHT_END)
+            num_held = 0 if end or is_last else _overlap(thought, THOUGHT_END)
+            self._awaited = "" if end else THOUGHT_END
+            self._held = rest if end else thought[len(thought) - num_held :]
+            thought = thought[: len(thought) - num_held]
+        if not self._awaited:
+            answer, self._held = self._held, ""
+        return self._thought.push(thought), self._answer.push(answer)
+
+
+def _overlap(text: str, marker: str) -> int:
+    """Characters at the end of a text with which the marker begins."""
+    return next((size for size in range(len(marker) - 1, 0, -1) if text.endswith(marker[:size])), 0)
 
 
 def require_answer(events: Sequence[Event], seed: int) -> Answer:

@@ -19,7 +19,7 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
-from tandem.conversation import ROLES, SYSTEM_PROMPT, Frame
+from tandem.conversation import ROLES, SYSTEM_PROMPT, THOUGHT, THOUGHT_END, Frame
 from tandem.engine.template import (
     DOCUMENT,
     SYSTEM,
@@ -128,6 +128,8 @@ class ChatTemplate(Template):
             raise self._error("what comes before the document depends on the messages after it")
         self.document = before
         self.bare = alone.removesuffix(question)
+        if any(THOUGHT_END in text for text in (self._jinja, *self._info.added_tokens)):
+            self.thinking = "begun" if question.rstrip().endswith(THOUGHT) else "marked"
         self._conversation = self._render(self._messages(2))
         self.after_answer = self._conversation.partition(turn_mark(1))[2].partition(turn_mark(2))[0]
 

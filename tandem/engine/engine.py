@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from tokenizers import Tokenizer
 
-from tandem.conversation import NO_FRAME, SYSTEM_PROMPT, Frame, Message
+from tandem.conversation import NO_FRAME, SYSTEM_PROMPT, THOUGHT_END, Frame, Message
 from tandem.engine import model as models
 from tandem.engine import tokenizer as tokenizers
 from tandem.engine.chat_template import find_template
@@ -270,6 +270,7 @@ class Engine:
             "template": self.template.describe(),
             "template_fingerprint": self.template.fingerprint,
             "writes_day": self.template.writes_day,
+            "thinking": self.template.thinking if self._detokenizer.shows(THOUGHT_END) else "",
             "vocabulary_fingerprint": self.vocabulary_fingerprint,
             "vocabulary_prefixes": list(self.vocabulary_prefixes),
             "weights_fingerprint": self.weights_fingerprint,

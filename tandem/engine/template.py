@@ -45,6 +45,9 @@ class Template(ABC):
     """What a row without a document has in its place."""
     is_complete = False
     """Whether it writes its own beginning-of-sequence, so that none is added."""
+    thinking = ""
+    """Whether answers begin with a thought in <think> and </think>: "begun" where the template opens it, "marked" where
+    the model may."""
     after_answer = ""
     """What stands between an earlier answer and the next question: special tokens in it end answers."""
 

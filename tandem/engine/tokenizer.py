@@ -239,6 +239,10 @@ class Detokenizer:
         """
         return str(self._tokenizer.decode(list(tokens), skip_special_tokens=True))
 
+    def shows(self, marker: str) -> bool:
+        """Whether an answer's text has a marker that the model writes; special tokens have no text."""
+        return marker in self.text(self._tokenizer.encode(marker, add_special_tokens=False).ids)
+
     def settled_text(self, tokens: Sequence[int]) -> str:
         """The beginning of `text(tokens)` that no further token can change.
 

@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from tandem.client.answers import Trimmer
+from tandem.client.answers import Thoughts, Trimmer
 from tandem.errors import QueryError, TandemError
 from tandem.events import DoneEvent, Event, SessionStatistics, TokenEvent
 from tandem.server.http import ApiError, ClientLeftError, EventStream, while_connected
@@ -221,3 +221,34 @@ def test_trimmed_pieces_make_up_the_trimmed_text(pieces: list[str]) -> None:
     trimmer = Trimmer()
     shown = [trimmer.push(piece) for piece in pieces]
     assert "".join(shown) == "".join(pieces).strip()
+
+
+def separate(thinking: str, pieces: list[str]) -> tuple[str, str]:
+    """What is thought and what is answered, after all pieces."""
+    thoughts = Thoughts(thinking)
+    shown = [*(thoughts.push(piece) for piece in pieces), thoughts.push("", is_last=True)]
+    return "".join(thought for thought, _ in shown), "".join(text for _, text in shown)
+
+
+@pytest.mark.parametrize(
+    ("thinking", "text", "thought", "answer"),
+    [
+        ("", "<think>Hm.</think> Yes.", "", "<think>Hm.</think> Yes."),
+        ("marked", "<think>\nHm. </think>\n\nYes. ", "Hm.", "Yes."),
+        ("marked", " <think></think>Yes.", "", "Yes."),
+        ("marked", "Yes. <think>No.</think>", "", "Yes. <think>No.</think>"),
+        ("marked", "<thin air", "", "<thin air"),
+        ("marked", "<think", "", "<think"),
+        ("marked", "<think>Hm. </thi", "Hm. </thi", ""),
+        ("marked", "", "", ""),
+        ("begun", "Hm. <b> </ b></think>Yes. </think>", "Hm. <b> </ b>", "Yes. </think>"),
+        ("begun", "Hm. <", "Hm. <", ""),
+        ("begun", "</think></think>", "", "</think>"),
+    ],
+)
+def test_a_thought_is_separated_however_the_text_is_cut(
+    thinking: str, text: str, thought: str, answer: str
+) -> None:
+    for size in range(1, len(text) + 2):
+        pieces = [text[start : start + size] for start in range(0, len(text), size)]
+        assert separate(thinking, pieces) == (thought, answer)

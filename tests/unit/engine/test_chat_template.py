@@ -357,6 +357,33 @@ def test_files_of_ones_own(folder: Path, tmp_path: Path) -> None:
         find(str(tmp_path / "own.jinja"), folder)
 
 
+THINKS = "{% set answer = message['content'].split('</think>') | last %}"
+OPEN_THOUGHT = "{% if add_generation_prompt %}<|im_start|>assistant\n<think>\n{% endif %}"
+
+
+@pytest.mark.parametrize(
+    ("jinja", "thinking"),
+    [
+        (chat_model.CHATML, ""),
+        ("{% for message in messages %}" + THINKS + TURN + "{% endfor %}" + OPEN, "marked"),
+        ("{% for message in messages %}" + THINKS + TURN + "{% endfor %}" + OPEN_THOUGHT, "begun"),
+    ],
+)
+@pytest.mark.parametrize("is_special", [False, True])
+def test_whether_answers_begin_with_a_thought_follows_from_template_and_tokenizer(
+    folder: Path, tmp_path: Path, jinja: str, thinking: str, is_special: bool
+) -> None:
+    copy = tmp_path / "model"
+    shutil.copytree(folder, copy)
+    (copy / "chat_template.jinja").write_text(jinja)
+    if is_special:  # then the end of a thought is no text, and nothing can be separated
+        tokenizer = (copy / "tokenizer.json").read_text()
+        (copy / "tokenizer.json").write_text(tokenizer.replace("<|im_start|>", "</think>"))
+    engine = Engine.load(str(copy), num_threads=1)
+    assert engine.template.thinking == (thinking or ("marked" if is_special else ""))
+    assert engine.describe()["thinking"] == ("" if is_special else thinking)
+
+
 # ---- the engine ----------------------------------------------------------------------------------------------
 
 
