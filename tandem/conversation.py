@@ -89,6 +89,18 @@ def join_turns(messages: Iterable[tuple[str, str]]) -> list[Message]:
     return turns
 
 
+def take_system_prompt(
+    messages: Sequence[tuple[str, str]], configured: str
+) -> tuple[str | None, list[tuple[str, str]]]:
+    """The system messages, joined in order, and all others; None where there is none, or it repeats `configured`.
+
+    messages: role and text.
+    """
+    system = "\n\n".join(text for role, text in messages if role == "system" and text.strip())
+    others = [message for message in messages if message[0] != "system"]
+    return (system if system.strip() not in ("", configured.strip()) else None), others
+
+
 def _read_message(number: int, message: Any) -> Message:
     if isinstance(message, Message):
         message = {"role": message.role, "content": message.content}

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping
 from http import HTTPStatus
-from math import ceil
+from math import ceil, isfinite
 from types import MappingProxyType
 from typing import Any, NoReturn, TypeVar
 
@@ -17,6 +18,7 @@ from starlette.types import Receive, Scope, Send
 
 from tandem.config.checks import SettingError
 from tandem.errors import Code, TandemError, did_you_mean
+from tandem.server.logs import log_event
 
 T = TypeVar("T")
 
@@ -81,6 +83,11 @@ def bad_request(message: str, param: str | None = None, code: str = "invalid_val
     return ApiError(400, message, param=param, code=code)
 
 
+def must_be(param: str, expected: str, value: Any, remedy: str = "correct it") -> ApiError:
+    """Status 400 for a value that an option, named as in the request, cannot have."""
+    return bad_request(f"{param} must be {expected}, but it is {value!r:.60}; {remedy}.", param)
+
+
 def unsupported(param: str, message: str) -> ApiError:
     """An option, or a value of one, that this server does not have."""
     return bad_request(message, param, "unsupported_parameter")
@@ -133,7 +140,7 @@ async def read_object(request: Request, max_bytes: int) -> dict[str, Any]:
     parts = read_parts(request, max_bytes, "A request", remedy, "request_too_large")
     text = b"".join([part async for part in parts])
     try:
-        body = json.loads(text, parse_constant=_refuse_constant)
+        body = json.loads(text, parse_constant=_refuse_constant, parse_float=_read_number)
     except UnicodeDecodeError:
         raise bad_request("The body is not UTF-8; send JSON.", code="invalid_json") from None
     except json.JSONDecodeError as error:
@@ -142,8 +149,10 @@ async def read_object(request: Request, max_bytes: int) -> dict[str, Any]:
             code="invalid_json",
         ) from None
     except (RecursionError, ValueError) as error:
-        reason = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
+        reason = TOO_DEEP if isinstance(error, RecursionError) else str(error)
         raise bad_request(f"The body is not JSON: {reason}; correct it.", code="invalid_json") from None
+    if _is_too_deep(body):
+        raise bad_request(f"The body cannot be read: {TOO_DEEP}; correct it.", code="invalid_json")
     if not isinstance(body, dict):
         raise bad_request(
             f"The body must be a JSON object, but it is of type {type(body).__name__}; send an object.",
@@ -168,8 +177,48 @@ async def read_parts(
         raise bad_request("The client left before the body was complete.", code="disconnected") from None
 
 
+MAX_DEPTH = 100
+TOO_DEEP = f"it is nested too deeply, in more than {MAX_DEPTH} lists and objects"
+
+
+def _is_too_deep(value: Any) -> bool:
+    """Whether code that calls itself for each level might not get to the bottom of it."""
+    level = [value]
+    for _ in range(MAX_DEPTH):
+        inner = [item for item in level if isinstance(item, dict | list)]
+        level = [child for item in inner for child in (item.values() if isinstance(item, dict) else item)]
+    return bool(level)
+
+
 def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is no number in JSON")
+
+
+def _read_number(text: str) -> float:
+    number = float(text)
+    return number if isfinite(number) else _refuse_constant(f"{text:.40}")
+
+
+# ---- what is ignored ----------------------------------------------------------------------------------------
+
+
+MAX_NAMES, MAX_NAME, MAX_LOGGED = 20, 40, 200
+"""Ignored fields that a response names, characters of each, and different ones that the log names in all."""
+
+
+def name_ignored(names: Iterable[str], logged: set[str]) -> dict[str, str]:
+    """The header that names fields which change nothing, if there are any; each comes into the log once.
+
+    names: as the client wrote them; what is no name but may be a text is not logged. logged: those that are in the log
+    already; receives new ones.
+    """
+    shown = list(dict.fromkeys(re.sub(r"[^A-Za-z0-9_.-]", "?", name[:MAX_NAME]) for name in names))
+    for name in shown:
+        if name not in logged and len(logged) < MAX_LOGGED and re.fullmatch(r"[a-z][a-z0-9_.]*", name):
+            logged.add(name)
+            log_event("ignored field", name=name)
+    more = ["..."] if len(shown) > MAX_NAMES else []
+    return {"X-Tandem-Ignored": ", ".join(shown[:MAX_NAMES] + more)} if shown else {}
 
 
 # ---- server-sent events -------------------------------------------------------------------------------------
@@ -191,10 +240,14 @@ class EventStream(Response):
     media_type = "text/event-stream"
 
     def __init__(
-        self, texts: AsyncIterator[bytes], close: Callable[[], Awaitable[None]], send_timeout_s: float
+        self,
+        texts: AsyncIterator[bytes],
+        close: Callable[[], Awaitable[None]],
+        send_timeout_s: float,
+        headers: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         """texts: encoded events. close: ends their query. send_timeout_s: patience with a client that does not read."""
-        super().__init__(headers=HEADERS)
+        super().__init__(headers={**HEADERS, **headers})
         del self.headers["content-length"]
         self._texts = texts
         self._close = close

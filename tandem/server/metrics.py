@@ -53,6 +53,10 @@ class Metrics:
         self.queries_degraded = count(
             "queries_degraded", "Answers of which a part was decided without a peer"
         )
+        self.own_system_prompts = count(
+            "own_system_prompts",
+            "Queries with a system prompt of their own, which no stored cache of a document serves",
+        )
         self.late_votes = count(
             "late_votes", "Tokens decided without the vote of the cloud, which came too late"
         )

@@ -146,6 +146,7 @@ class Service:
         self.documents = documents
         self.metrics = Metrics()
         self.queries = QueryLimit(self.limits.max_queries)
+        self.named: set[str] = set()  # ignored fields that the log has named
 
     @property
     def home(self) -> str:
@@ -156,6 +157,11 @@ class Service:
     def system_prompt(self) -> str:
         """The system message for a chat model at home."""
         return self.tandem.config.party(self.home).system_prompt
+
+    @property
+    def thinking(self) -> str:
+        """Whether answers of the model at home begin with a thought: `Template.thinking`."""
+        return str(self.tandem.described[self.home].get("thinking", ""))
 
     @property
     def embedders(self) -> list[str]:
@@ -184,6 +190,8 @@ class Service:
         except ApiError:
             self.metrics.queries_refused.inc()
             raise
+        if options.get("system_prompt") is not None:
+            self.metrics.own_system_prompts.inc()
         observer = QueryObserver(self.metrics)
         span = QuerySpan(str(options.get("mode") or self.tandem.config.decoding.mode))
 

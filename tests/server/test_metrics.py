@@ -38,7 +38,7 @@ def test_an_answer_shows_in_the_metrics(http: httpx.Client) -> None:
     before = read(http.get("/metrics").text)
     chat = {"model": "tandem", "messages": [{"role": "user", "content": QUESTION}], "seed": 5}
     done = http.post("/v1/chat/completions", json=chat).json()
-    http.post("/v1/chat/completions", json=chat | {"n": 2})
+    http.post("/v1/chat/completions", json=chat | {"n": 0})
     changed, statistics = changes(http, before), done["tandem"]["statistics"]
     num_tokens = statistics["num_tokens"]
     assert changed["tandem_tokens_total{}"] == num_tokens

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, Literal
 
+import pydantic
 import pytest
 
 from tandem import Tandem
+from tandem.config.schema import HttpConfig
 from tandem.conversation import SYSTEM_PROMPT
-from tests.server.running import LONG, LONG_SEEDS, QUESTION, Served, wait_until
+from tests.server.running import LONG, LONG_SEEDS, QUESTION, Served, serving, wait_until
 
 openai = pytest.importorskip("openai")
 
@@ -163,7 +165,9 @@ def test_models_and_embeddings(client: Any) -> None:
     assert plain.embedding == pytest.approx(rain, abs=1e-6)
 
 
-UNSUPPORTED, INVALID, UNKNOWN = "unsupported_parameter", "invalid_value", "unknown_parameter"
+UNSUPPORTED, INVALID = "unsupported_parameter", "invalid_value"
+NO_FORMAT = ("response_format", INVALID, "")
+NEVER = {"type": "object", "unevaluatedProperties": False, "if": {"required": ["a"]}}
 MOON = {"only": "device", "num_documents": {"moon": 1}}
 RED = {"colour": "red"}
 
@@ -173,9 +177,23 @@ RED = {"colour": "red"}
     [
         ({"model": "gpt-5"}, "model", "model_not_found", ""),
         ({"logprobs": 3}, "logprobs", INVALID, ""),
-        ({"n": 2}, "n", UNSUPPORTED, ""),
-        ({"top_p": 0.5}, "top_p", UNSUPPORTED, ""),
-        ({"tools": [{"type": "function"}]}, "tools", UNSUPPORTED, ""),
+        ({"n": 9}, "n", INVALID, ""),
+        ({"top_p": 0}, "top_p", INVALID, "The option top_p must be a number above 0"),
+        ({"top_p": True}, "top_p", INVALID, "but it is True"),
+        ({"presence_penalty": 3}, "presence_penalty", INVALID, "but it is 3"),
+        ({"frequency_penalty": "x"}, "frequency_penalty", INVALID, "but it is 'x'"),
+        ({"logit_bias": {"1": 101}}, "logit_bias", INVALID, "numbers from -100 to 100"),
+        ({"logit_bias": {"1": True}}, "logit_bias", INVALID, ""),
+        ({"logit_bias": [1]}, "logit_bias", INVALID, ""),
+        ({"stop": ["x"] * 65}, "stop", INVALID, ""),
+        ({"stop": [1]}, "stop", INVALID, ""),
+        ({"seed": True}, "seed", INVALID, ""),
+        ({"seed": "x", "n": 2}, "seed", INVALID, ""),
+        ({"response_format": {"type": "json_schema", "json_schema": {"schema": NEVER}}}, *NO_FORMAT),
+        ({"response_format": {"type": "json_schema", "json_schema": {"schema": 3}}}, *NO_FORMAT),
+        ({"extra_body": {"guided_regex": "(?=a)"}}, "guided_regex", INVALID, ""),
+        ({"extra_body": {"guided_json": "x"}}, "guided_json", INVALID, ""),
+        ({"tools": [{"type": "function"}]}, "tools", UNSUPPORTED, "no chat template is given tools"),
         ({"temperature": -1}, "temperature", INVALID, "a number of at least 0, but it is -1"),
         ({"max_tokens": 0}, "max_tokens", INVALID, ""),
         (
@@ -185,9 +203,7 @@ RED = {"colour": "red"}
             "a whole number of at least 1, but it is 0",
         ),
         ({"seed": -1}, "seed", INVALID, ""),
-        ({"extra_body": {"placment": "device"}}, "placment", UNKNOWN, "'placment'; did you mean placement?"),
         ({"extra_body": {"placement": "moon"}}, "placement", INVALID, "must be one of device, cloud"),
-        ({"extra_body": {"provisional": True}}, "provisional", UNKNOWN, ""),
         ({"extra_body": {"only": "moon"}}, "only", INVALID, ""),
         ({"extra_body": MOON}, "num_documents", INVALID, ""),
         ({"extra_body": {"device_filter": RED}}, "device_filter", INVALID, ""),
@@ -195,8 +211,7 @@ RED = {"colour": "red"}
         ({"extra_body": {"timeout_s": 0}}, "timeout_s", INVALID, ""),
         ({"messages": []}, "messages", INVALID, ""),
         ({"messages": [say("user", "Hi"), say("assistant", "Hi")]}, "messages", INVALID, ""),
-        ({"messages": [say("system", "Be rude."), say("user", "Hi")]}, "messages[0].role", UNSUPPORTED, ""),
-        ({"messages": [say("user", "Hi"), say("system", "Be rude.")]}, "messages[1].role", UNSUPPORTED, ""),
+        ({"messages": [say("user", "Hi"), say("tool", "4")]}, "messages[1].role", UNSUPPORTED, ""),
         ({"messages": [say("user", "word " * 3000)]}, "messages", "context_length_exceeded", ""),
         ({"messages": [say("user", " ")]}, "messages", INVALID, ""),
     ],
@@ -221,20 +236,128 @@ def test_a_prompt_that_is_too_long_is_named(client: Any) -> None:
     assert (raised.value.param, raised.value.code) == ("prompt", "context_length_exceeded")
 
 
-def test_values_that_ask_for_nothing_are_taken(client: Any) -> None:
-    completion = ask(
-        client,
-        max_tokens=2,
-        n=1,
-        top_p=1,
-        frequency_penalty=0.0,
-        presence_penalty=0,
-        logprobs=False,
-        tools=[],
-        response_format={"type": "text"},
-        user="somebody",
+def test_what_is_ignored_is_named_in_a_header(client: Any) -> None:
+    options = {
+        "max_tokens": 2,
+        "user": "somebody",
+        "metadata": {"a": "b"},
+        "extra_body": {"placment": "device"},
+    }
+    raw = client.chat.completions.with_raw_response.create(
+        model="tandem", messages=[say("user", QUESTION, name="zomi")], **options
     )
-    assert completion.choices[0].finish_reason == "length"
+    assert raw.headers["x-tandem-ignored"] == "messages.name, metadata, user, placment"
+    streamed = client.chat.completions.with_raw_response.create(
+        model="tandem", messages=[say("user", QUESTION)], stream=True, max_tokens=2, store=False
+    )
+    assert streamed.headers["x-tandem-ignored"] == "store"
+    plain = client.chat.completions.with_raw_response.create(
+        model="tandem", messages=[say("user", QUESTION)], max_tokens=2
+    )
+    assert "x-tandem-ignored" not in plain.headers
+
+
+def test_options_that_shape_the_answer_are_those_of_a_query(client: Any, tandem: Tandem) -> None:
+    shaped = {"temperature": 1.5, "top_p": 0.6, "presence_penalty": 0.5, "frequency_penalty": 0.5, "seed": 3}
+    token = tandem.query(QUESTION, seed=3).tokens[0].token
+    for options, passed in (
+        ({**shaped, "max_tokens": 12}, {**shaped, "max_new_tokens": 12}),
+        ({"logit_bias": {str(token): -100}, "seed": 3}, {"logit_bias": {token: -100}, "seed": 3}),
+    ):
+        assert ask(client, **options).choices[0].message.content == tandem.query(QUESTION, **passed).text
+
+
+def test_an_answer_follows_a_schema(client: Any) -> None:
+    class Numbered(pydantic.BaseModel):
+        is_game: bool
+        number: Literal[1, 2, 3]
+
+    parsed = client.chat.completions.parse(
+        model="tandem", messages=[say("user", QUESTION)], response_format=Numbered, temperature=1.0, seed=1
+    )
+    assert parsed.choices[0].message.parsed.number in (1, 2, 3)
+    regex = ask(client, temperature=5.0, seed=1, extra_body={"guided_regex": "(ab)+c"})
+    assert set(regex.choices[0].message.content) == set("abc")
+
+
+def test_several_answers_have_the_seeds_that_follow(client: Any, tandem: Tandem, served: Served) -> None:
+    texts = [tandem.query(QUESTION, seed=seed, temperature=1.0, max_new_tokens=12) for seed in (4, 5, 6)]
+    completion = ask(client, n=3, seed=4, **HOT)
+    assert [choice.index for choice in completion.choices] == [0, 1, 2]
+    assert [choice.message.content for choice in completion.choices] == [answer.text for answer in texts]
+    assert len({answer.text for answer in texts}) > 1
+    assert completion.usage.completion_tokens == sum(len(answer.tokens) for answer in texts)
+    assert [choice.tandem["seed"] for choice in completion.choices] == [4, 5, 6]
+    assert completion.usage.prompt_tokens == ask(client, max_tokens=1).usage.prompt_tokens
+    chunks = list(ask(client, n=3, seed=4, stream=True, stream_options={"include_usage": True}, **HOT))
+    assert chunks[-1].usage == completion.usage
+    streamed = ["", "", ""]
+    for chunk in chunks[:-1]:
+        (choice,) = chunk.choices
+        streamed[choice.index] += choice.delta.content or ""
+    assert streamed == [answer.text for answer in texts]
+    assert len({chunk.id for chunk in chunks}) == 1
+    served.wait_until_idle()
+
+
+def test_a_client_that_leaves_ends_all_its_answers(client: Any, served: Served) -> None:
+    stream = ask(client, stream=True, n=3, seed=LONG_SEEDS[0], **LONG)
+    next(iter(stream))
+    assert served.num_open() == 3
+    stream.close()
+    served.wait_until_idle()
+    assert served.num_open() == 0
+
+
+def test_several_answers_are_refused_together(tandem: Tandem) -> None:
+    with (
+        serving(tandem, limits=HttpConfig(max_queries=2)) as small,
+        openai.OpenAI(base_url=f"{small.url}/v1", api_key="none", max_retries=0) as client,
+    ):
+        with pytest.raises(openai.RateLimitError):
+            ask(client, n=3)
+        wait_until(lambda: small.num_open() == 0)
+        assert len(ask(client, n=2, max_tokens=1).choices) == 2
+
+
+def test_a_system_message_is_of_its_request_alone(client: Any, tandem: Tandem, http: Any) -> None:
+    def count() -> float:
+        lines = http.get("/metrics").text.splitlines()
+        return float(
+            next(line for line in lines if line.startswith("tandem_own_system_prompts_total ")).split()[1]
+        )
+
+    before = count()
+    messages = [say("system", "Be rude."), say("user", QUESTION), say("developer", "Be brief.")]
+    completion = client.chat.completions.create(model="tandem", messages=messages, seed=5)
+    answer = tandem.query(QUESTION, seed=5, system_prompt="Be rude.\n\nBe brief.")
+    assert completion.choices[0].message.content == answer.text
+    assert count() == before + 1
+    messages = [say("system", SYSTEM_PROMPT), say("user", QUESTION)]
+    client.chat.completions.create(model="tandem", messages=messages, seed=5)
+    assert count() == before + 1
+
+
+@pytest.mark.parametrize(("thinking", "beginning"), [("marked", "<think>"), ("begun", "")])
+def test_what_a_model_thinks_is_not_its_answer(
+    client: Any, tandem: Tandem, monkeypatch: pytest.MonkeyPatch, thinking: str, beginning: str
+) -> None:
+    """A grammar stands for a reasoning model, which there is none of here."""
+    grammar = {"regex": f"{beginning}Hm, games\\.\n</think>\n\nChess\\."}
+    options = {"extra_body": {"grammar": grammar, "seed": 2}, "temperature": 1.0}
+    whole = f"{beginning}Hm, games.\n</think>\n\nChess."
+    assert ask(client, **options).choices[0].message.content == whole, "of a template without thoughts"
+    monkeypatch.setitem(tandem.described["device"], "thinking", thinking)
+    choice = ask(client, **options).choices[0]
+    assert (choice.message.content, choice.message.reasoning_content) == ("Chess.", "Hm, games.")
+    assert choice.finish_reason == "stop"
+    chunks = [chunk.choices[0] for chunk in ask(client, stream=True, **options)]
+    thought = "".join(getattr(chunk.delta, "reasoning_content", None) or "" for chunk in chunks)
+    text = "".join(chunk.delta.content or "" for chunk in chunks)
+    assert (thought, text, chunks[-1].finish_reason) == ("Hm, games.", "Chess.", "stop")
+    stopped = ask(client, stop=["games"], **options).choices[0]
+    assert (stopped.message.content, stopped.message.reasoning_content) == ("", "Hm,")
+    assert stopped.finish_reason == "stop"
 
 
 @pytest.mark.parametrize(

@@ -41,6 +41,9 @@ def read_events(text: str) -> list[tuple[str, dict[str, Any]]]:
         (b'{"a": ' * 700_000, 413, "request_too_large"),
         (b'{"a": ' * 16_000, 400, "invalid_json"),
         (b'{"n": 1' + b"0" * 5000 + b"}", 400, "invalid_json"),
+        (b'{"temperature": 1e400}', 400, "invalid_json"),
+        (b'{"a": ' * 100 + b"1" + b"}" * 100, 400, "invalid_json"),
+        (b'{"messages": ' + b"[" * 900 + b"]" * 900 + b"}", 400, "invalid_json"),
     ],
 )
 @pytest.mark.parametrize("path", [CHAT, "/v1/completions", "/v1/embeddings", "/v1/tandem/events"])
@@ -54,7 +57,9 @@ def test_a_bad_body_is_an_error_and_the_server_goes_on(
 
 
 def test_an_option_named_by_half_a_character_is_named(http: httpx.Client) -> None:
-    response = http.post(CHAT, content=json.dumps(chat() | {"\ud83d": 1}))
+    response = http.post(CHAT, content=json.dumps(chat(max_tokens=1) | {"\ud83d": 1}))
+    assert (response.status_code, response.headers["x-tandem-ignored"]) == (200, "?")
+    response = http.post("/v1/tandem/events", content=json.dumps({"question": QUESTION, "\ud83d": 1}))
     assert (response.status_code, response.json()["error"]["param"]) == (400, r"\ud83d")
 
 

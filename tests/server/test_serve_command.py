@@ -65,7 +65,9 @@ def test_from_start_to_sigterm(process: Process) -> None:
     with httpx.Client(base_url=url, headers=headers, timeout=180) as client:
         chat = {"model": "tandem", "messages": [{"role": "user", "content": f"{QUESTION} {MARKER}"}]}
         assert client.post("/v1/chat/completions", json=chat | {"max_tokens": 2}).status_code == 200
-        for wrong in (chat | {MARKER: 1}, chat | {"model": MARKER}, chat | {"stop": [MARKER, 3]}):
+        ignored = client.post("/v1/chat/completions", json=chat | {"max_tokens": 2, MARKER: 1, "user": "u"})
+        assert ignored.headers["x-tandem-ignored"] == f"{MARKER}, user"
+        for wrong in (chat | {"model": MARKER}, chat | {"stop": [MARKER, 3]}):
             assert client.post("/v1/chat/completions", json=wrong).status_code in (400, 404)
         assert client.post("/v1/completions", content=MARKER).status_code == 400
         assert client.get(f"/{MARKER}").status_code == 404
@@ -84,8 +86,9 @@ def test_from_start_to_sigterm(process: Process) -> None:
     assert QUESTION not in text
     assert KEY not in text
     requests = [line for line in process.lines() if line["event"] == "request" and line["path"] != "/health"]
-    assert [line["status"] for line in requests] == [200, 400, 404, 400, 400, 404, 200]
+    assert [line["status"] for line in requests] == [200, 200, 404, 400, 400, 404, 200]
     assert requests[0]["path"] == "/v1/chat/completions"
+    assert [line["name"] for line in process.lines() if line["event"] == "ignored field"] == ["user"]
 
 
 def accepts(url: str) -> bool:
