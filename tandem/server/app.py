@@ -24,7 +24,7 @@ from tandem.config.schema import Config, HttpConfig, placement_of
 from tandem.corpora import TOYS, example_questions
 from tandem.errors import TandemError
 from tandem.server import documents as documents_routes
-from tandem.server import openai
+from tandem.server import openai, other_interfaces
 from tandem.server.access import GUIDE, Frame, Guard, on_api_error, on_failure, on_http_error
 from tandem.server.document_store import DocumentStore
 from tandem.server.http import ApiError, EventStream, compact, encode_event, failure, read_object, unknown
@@ -133,7 +133,7 @@ def create_app(
     # FastAPI's own pages would load scripts from elsewhere.
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, **quiet)
     app.state.service = service = Service(tandem, limits or tandem.config.http, documents)
-    for part in (openai.router, documents_routes.router, router):
+    for part in (openai.router, other_interfaces.router, documents_routes.router, router):
         app.include_router(part)
     app.add_exception_handler(ApiError, on_api_error)
     app.add_exception_handler(HTTPException, on_http_error)

@@ -1,0 +1,176 @@
+"""/v1/responses by the `openai` package, /v1/messages by what the `anthropic` package sends."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import httpx
+import pytest
+
+from tandem import Tandem
+from tests.server.running import QUESTION, Served
+
+openai = pytest.importorskip("openai")
+
+MESSAGES = "/v1/messages"
+ASKED = {"model": "tandem", "max_tokens": 64, "messages": [{"role": "user", "content": QUESTION}], "seed": 5}
+
+
+def read_events(text: str) -> list[tuple[str, dict[str, Any]]]:
+    blocks = [block.split("\n") for block in text.strip().split("\n\n")]
+    return [(name.removeprefix("event: "), json.loads(data.removeprefix("data: "))) for name, data in blocks]
+
+
+@pytest.fixture(scope="module")
+def text(tandem: Tandem) -> str:
+    return tandem.query(QUESTION, seed=5).text
+
+
+def test_a_response_is_the_answer_of_the_python_api(client: Any, tandem: Tandem, text: str) -> None:
+    response = client.responses.create(model="tandem", input=QUESTION, store=False, extra_body={"seed": 5})
+    assert response.output_text == text
+    assert (response.status, response.object, response.incomplete_details) == ("completed", "response", None)
+    answer = tandem.query(QUESTION, seed=5)
+    assert response.usage.output_tokens == len(answer.tokens)
+    assert response.usage.total_tokens == response.usage.input_tokens + len(answer.tokens)
+    assert response.tandem["seed"] == 5
+
+
+def test_events_of_a_response_make_it_up(client: Any, text: str) -> None:
+    with client.responses.stream(model="tandem", input=QUESTION, extra_body={"seed": 5}) as stream:
+        events = list(stream)
+        final = stream.get_final_response()
+    assert final.output_text == text
+    assert "".join(event.delta for event in events if event.type == "response.output_text.delta") == text
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+    assert (events[0].type, events[-1].type) == ("response.created", "response.completed")
+    assert final.usage.output_tokens > 5
+
+
+def test_a_response_that_is_cut_says_so(client: Any) -> None:
+    response = client.responses.create(model="tandem", input=QUESTION, max_output_tokens=2)
+    assert response.status == "incomplete"
+    assert response.incomplete_details.reason == "max_output_tokens"
+    *_, last = client.responses.create(model="tandem", input=QUESTION, max_output_tokens=2, stream=True)
+    assert (last.type, last.response.usage.output_tokens) == ("response.incomplete", 2)
+
+
+def test_turns_of_a_response_are_its_history(client: Any, tandem: Tandem) -> None:
+    history = [{"role": "user", "content": "Hello."}, {"role": "assistant", "content": "Hello."}]
+    first = client.responses.create(model="tandem", input="Hello.", max_output_tokens=2)
+    items = [
+        {"role": "user", "content": [{"type": "input_text", "text": "Hello."}]},
+        {"type": "reasoning", "id": "rs_1", "summary": []},
+        {**first.output[0].to_dict(), "content": [{"type": "output_text", "text": "Hello."}]},
+        {"type": "message", "role": "user", "content": QUESTION},
+    ]
+    response = client.responses.create(model="tandem", input=items, extra_body={"seed": 1})
+    assert response.output_text == tandem.query(QUESTION, seed=1, history=history).text
+
+
+@pytest.mark.parametrize(
+    ("options", "param"),
+    [
+        ({"input": 3}, "input"),
+        ({"input": []}, "input"),
+        ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input[0].content[0]"),
+        ({"input": [{"type": "function_call_output", "call_id": "a", "output": "b"}]}, "input[0]"),
+        ({"input": [{"type": "item_reference", "id": "a"}]}, "input[0]"),
+        ({"instructions": [{"type": "input_image"}]}, "instructions[0]"),
+        ({"previous_response_id": "resp_1"}, "previous_response_id"),
+        ({"conversation": "c"}, "conversation"),
+        ({"background": True}, "background"),
+        ({"tools": [{"type": "web_search"}]}, "tools"),
+        ({"max_output_tokens": 0}, "max_output_tokens"),
+        ({"text": {"format": {"type": "xml"}}}, "text.format"),
+        ({"text": {"format": 3}}, "text.format"),
+        ({"model": "gpt-5"}, "model"),
+    ],
+)
+def test_what_a_response_cannot_be_is_named(http: httpx.Client, options: dict[str, Any], param: str) -> None:
+    response = http.post("/v1/responses", json={"model": "tandem", "input": QUESTION, **options})
+    assert response.status_code == (404 if param == "model" else 400)
+    assert response.json()["error"]["param"] == param
+
+
+def test_a_message_is_the_answer_of_the_python_api(http: httpx.Client, text: str) -> None:
+    answered = http.post(MESSAGES, json={**ASKED, "metadata": {"user_id": "u"}, "stop_sequences": ["zzz"]})
+    message = answered.json()
+    assert (message["type"], message["role"], message["model"]) == ("message", "assistant", "tandem")
+    assert message["content"] == [{"type": "text", "text": text}]
+    assert (message["stop_reason"], message["stop_sequence"]) == ("end_turn", None)
+    assert message["usage"]["output_tokens"] > 5
+    assert message["usage"]["input_tokens"] > 3
+    assert answered.headers["x-tandem-ignored"] == "metadata"
+
+
+def test_events_of_a_message_make_it_up(http: httpx.Client, text: str) -> None:
+    events = read_events(http.post(MESSAGES, json={**ASKED, "stream": True}).text)
+    assert all(name == event["type"] for name, event in events)
+    names = [name for name, _ in events]
+    assert names[:2] == ["message_start", "content_block_start"]
+    assert names[-3:] == ["content_block_stop", "message_delta", "message_stop"]
+    assert set(names[2:-3]) == {"content_block_delta"}
+    assert "".join(event["delta"]["text"] for _, event in events[2:-3]) == text
+    assert events[0][1]["message"]["content"] == []
+    assert events[0][1]["message"]["stop_reason"] is None
+    assert events[-2][1]["delta"]["stop_reason"] == "end_turn"
+    assert events[-2][1]["usage"]["output_tokens"] > 5
+    cut = read_events(http.post(MESSAGES, json={**ASKED, "stream": True, "max_tokens": 2}).text)
+    assert cut[-2][1]["delta"]["stop_reason"] == "max_tokens"
+
+
+@pytest.mark.parametrize(
+    ("options", "status", "kind", "sentence"),
+    [
+        ({"model": "claude"}, 404, "not_found_error", "There is no model 'claude'; use tandem."),
+        ({"messages": []}, 400, "invalid_request_error", "messages must be a list of at least one message"),
+        ({"system": [{"type": "image"}]}, 400, "invalid_request_error", "system must be text"),
+        ({"tools": [{"name": "add"}]}, 400, "invalid_request_error", "The option tools is not supported"),
+        ({"max_tokens": 0}, 400, "invalid_request_error", "max_tokens must be a whole number of at least 1"),
+        ({"stop_sequences": [""]}, 400, "invalid_request_error", "stop must be a text"),
+        ({"output_config": {"format": 3}}, 400, "invalid_request_error", "output_config.format must be"),
+    ],
+)
+def test_errors_of_messages_have_their_form(
+    http: httpx.Client, options: dict[str, Any], status: int, kind: str, sentence: str
+) -> None:
+    response = http.post(MESSAGES, json={**ASKED, **options})
+    assert (response.status_code, response.json()["type"]) == (status, "error")
+    assert response.json()["error"]["type"] == kind
+    assert sentence in response.json()["error"]["message"]
+
+
+def test_thoughts_tools_that_are_not_called_and_extra_fields_are_left_out(
+    http: httpx.Client, text: str
+) -> None:
+    thought = {"type": "thinking", "thinking": "Hm.", "signature": "s"}
+    messages = [
+        {"role": "user", "content": [{"type": "text", "text": "Hi", "cache_control": {"type": "ephemeral"}}]},
+        {"role": "assistant", "content": [thought, {"type": "text", "text": "Hello."}]},
+        {"role": "user", "content": QUESTION},
+    ]
+    body = {**ASKED, "messages": messages, "tools": [{"name": "add"}], "tool_choice": {"type": "none"}}
+    answered = http.post(MESSAGES, json=body)
+    assert answered.status_code == 200
+    assert answered.headers["x-tandem-ignored"] == "tools, tool_choice"
+
+
+def test_what_a_model_thinks_is_left_out(
+    client: Any, http: httpx.Client, tandem: Tandem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(tandem.described["device"], "thinking", "begun")
+    options = {"grammar": {"regex": "Hm\\.</think>Chess\\."}}
+    assert client.responses.create(model="tandem", input=QUESTION, extra_body=options).output_text == "Chess."
+    message = http.post(MESSAGES, json=ASKED | options).json()
+    assert message["content"] == [{"type": "text", "text": "Chess."}]
+
+
+def test_a_client_that_leaves_ends_the_query(served: Served, client: Any) -> None:
+    stream = client.responses.create(
+        model="tandem", input=QUESTION, stream=True, temperature=20.0, extra_body={"seed": 0}
+    )
+    next(iter(stream))
+    stream.close()
+    served.wait_until_idle()
