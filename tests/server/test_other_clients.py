@@ -7,11 +7,17 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Literal
 
 import pytest
+from pydantic import BaseModel
 
 from tandem import Tandem
 from tests.server.running import QUESTION, Served
+
+
+class Rated(BaseModel):
+    stars: Literal[1, 2, 3, 4, 5]
 
 
 @pytest.fixture(scope="module")
@@ -20,7 +26,7 @@ def text(tandem: Tandem) -> str:
 
 
 def test_langchain_chat(served: Served, text: str) -> None:
-    langchain_openai = pytest.importorskip("langchain_openai")
+    langchain_openai, openai = pytest.importorskip("langchain_openai"), pytest.importorskip("openai")
     chat = langchain_openai.ChatOpenAI(
         base_url=f"{served.url}/v1", api_key="none", model="tandem", seed=5, max_retries=0
     )
@@ -31,6 +37,10 @@ def test_langchain_chat(served: Served, text: str) -> None:
     assert [answer.content for answer in chat.batch([QUESTION, QUESTION])] == [text, text]
     assert asyncio.run(chat.ainvoke(QUESTION)).content == text
     assert chat.invoke(QUESTION, stop=[","]).content == text.split(",")[0]
+    assert chat.invoke([("system", "Be brief."), ("human", QUESTION)], top_p=0.9, n=1, store=False).content
+    assert chat.with_structured_output(Rated).invoke(QUESTION).stars in range(1, 6)
+    with pytest.raises(openai.BadRequestError, match="no chat template is given tools"):
+        chat.bind_tools([Rated]).invoke(QUESTION)
 
 
 def test_langchain_embeddings(served: Served) -> None:
@@ -59,6 +69,11 @@ def test_llama_index(served: Served, text: str) -> None:
     chunks = list(llm.stream_complete(QUESTION))
     assert len(chunks) > 5
     assert chunks[-1].text == text
+    types = pytest.importorskip("llama_index.core.llms")
+    turns = [types.ChatMessage("Be brief.", role="system"), types.ChatMessage(QUESTION)]
+    assert llm.chat(turns).message.content
+    structured = llm.model_copy(update={"should_use_structured_outputs": True}).as_structured_llm(Rated)
+    assert structured.complete(QUESTION).raw.stars in range(1, 6)
 
 
 def test_llm_command(served: Served, text: str, tmp_path: Path) -> None:
@@ -67,9 +82,18 @@ def test_llm_command(served: Served, text: str, tmp_path: Path) -> None:
 - model_id: tandem
   model_name: tandem
   api_base: "{served.url}/v1"
+  supports_schema: true
 """
     (tmp_path / "extra-openai-models.yaml").write_text(models, "utf-8")
-    for flags in ([], ["--no-stream"]):
+    system = ["-s", "Be brief.", "-o", "top_p", "0.9"]
+    schema = [
+        "--schema",
+        "stars int",
+        "-o",
+        "max_tokens",
+        "16",
+    ]  # which allows more than that, without an end
+    for flags in ([], ["--no-stream"], system, schema):
         done = subprocess.run(
             [
                 sys.executable,
@@ -84,4 +108,7 @@ def test_llm_command(served: Served, text: str, tmp_path: Path) -> None:
             check=False,
             timeout=120,
         )
-        assert done.stdout.strip() == text, done.stderr
+        if flags is schema:
+            assert done.stdout.replace(" ", "").startswith('{"stars":'), done.stderr
+        else:
+            assert done.stdout.strip() == text, done.stderr
