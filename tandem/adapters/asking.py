@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from tandem.client.answers import FINISH_REASONS, Trimmer, describe, fingerprint, new_seed, require_answer
 from tandem.client.request import build_spec
 from tandem.client.tandem import Tandem
-from tandem.conversation import Message, join_turns
+from tandem.conversation import Message, join_turns, take_system_prompt
 from tandem.errors import ConfigError, QueryError
 from tandem.events import Answer, Event, TokenEvent
 
@@ -74,27 +74,18 @@ def check_message(role: str | None, kind: str, parts: Iterable[str | None]) -> s
     return role
 
 
-def read_turns(tandem: Tandem, turns: Sequence[tuple[str, str]]) -> tuple[str, list[Message]]:
-    """The question and its history. turns: role ("system", "user" or "assistant") and text. Raises QueryError."""
-    for role, text in turns:
-        if role == "system":
-            _check_system_prompt(tandem, text)
-    turns = [(role, text) for role, text in turns if role != "system"]
+def read_turns(tandem: Tandem, turns: Sequence[tuple[str, str]]) -> tuple[str, list[Message], str | None]:
+    """The question, its history, and a system prompt of its own. Raises QueryError.
+
+    turns: role ("system", "user" or "assistant") and text.
+    """
+    configured = tandem.config.party(next(iter(tandem.sites))).system_prompt
+    system_prompt, turns = take_system_prompt(turns, configured)
     if not turns or turns[-1][0] != "user":
         last = f"it is of {turns[-1][0]}" if turns else "there is none"
         raise QueryError(f"The last message must be of the user, but {last}; add the question.")
     *history, question = join_turns(turns)
-    return question.content, history
-
-
-def _check_system_prompt(tandem: Tandem, text: str) -> None:
-    """The system message is a setting of the party, part of its stored caches; a message can only repeat it."""
-    configured = tandem.config.party(next(iter(tandem.sites))).system_prompt
-    if text.strip() not in ("", configured.strip()):
-        raise QueryError(
-            f"A system message must be the configured one, but it is {text!r:.60}; leave it out, or set "
-            "device.system_prompt and cloud.system_prompt."
-        )
+    return question.content, history, system_prompt
 
 
 class Asking:
@@ -102,11 +93,13 @@ class Asking:
 
     def __init__(self, tandem: Tandem, turns: Sequence[tuple[str, str]], options: Mapping[str, Any]) -> None:
         """turns: role and text, the question last. options: of a query. Raises QueryError."""
-        self.question, history = read_turns(tandem, turns)
+        self.question, history, system_prompt = read_turns(tandem, turns)
         self.options: Any = {"seed": new_seed(), **options}
+        if system_prompt is not None:
+            self.options["system_prompt"] = system_prompt
         if history:
             self.options["history"] = history
-        self.texts = [turn.content for turn in history] + [self.question]
+        self.texts = [system_prompt or "", *(turn.content for turn in history), self.question]
         self._fingerprint = fingerprint(tandem.described)
         self._events: list[Event] = []
         self._trimmer = Trimmer()

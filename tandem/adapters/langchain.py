@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator, Iterator, Sequence
-from typing import Any
+from typing import Any, cast
 
 from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
-from langchain_core.language_models import BaseChatModel
+from langchain_core.language_models import BaseChatModel, LanguageModelInput
 from langchain_core.messages import (
     AIMessage,
     AIMessageChunk,
@@ -20,7 +20,11 @@ from langchain_core.messages import (
     UsageMetadata,
 )
 from langchain_core.messages.content import Citation, create_citation
+from langchain_core.output_parsers import JsonOutputParser, PydanticOutputParser
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
+from langchain_core.runnables import Runnable
+from langchain_core.utils.function_calling import convert_to_json_schema
+from pydantic import BaseModel
 
 from tandem.adapters.asking import MODEL, Answering, Asking, check_message
 from tandem.client.answers import describe_citations, fingerprint
@@ -48,6 +52,21 @@ class ChatTandem(Answering, BaseChatModel):
     def get_num_tokens(self, text: str) -> int:
         """The number of tokens as the models count them."""
         return self.tandem.count_tokens(text)
+
+    def with_structured_output(
+        self, schema: dict[str, Any] | type, *, include_raw: bool = False, **kwargs: Any
+    ) -> Runnable[LanguageModelInput, dict[str, Any] | BaseModel]:
+        """This model, whose answers follow a schema and are read as that: an object of a pydantic class, else a dict.
+
+        Needs the extra [grammar]. kwargs: LangChain's own, such as method, of which there is one here.
+        """
+        if include_raw:
+            raise NotImplementedError("include_raw is not supported; bind a grammar and parse the text.")
+        parser: Any = JsonOutputParser()
+        if isinstance(schema, type) and issubclass(schema, BaseModel):
+            parser = PydanticOutputParser(pydantic_object=schema)
+        answering = self.bind(grammar={"json_schema": convert_to_json_schema(schema)})
+        return cast("Runnable[LanguageModelInput, dict[str, Any] | BaseModel]", answering | parser)
 
     def _generate(
         self,

@@ -56,7 +56,8 @@ class TandemLLM(Answering, LLM):
     def metadata(self) -> LLMMetadata:
         """The smallest context of all parties, in which their documents must fit too.
 
-        "No chat model": so LlamaIndex writes its own prompts as one text, without system messages, which are settings.
+        "No chat model": so LlamaIndex writes its own prompts as one text, without system messages,
+        with which stored caches of documents would not serve.
         """
         described = self.tandem.described.values()
         merged = self.merged({})

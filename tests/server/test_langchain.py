@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from langchain_core.caches import InMemoryCache
@@ -11,6 +11,7 @@ from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
+from pydantic import BaseModel, Field
 
 from tandem import Answer, Tandem
 from tandem.adapters.langchain import ChatTandem
@@ -124,6 +125,32 @@ def test_a_chain_and_a_conversation(chat: ChatTandem, answer: Answer, tandem: Ta
     assert chat.invoke([system, *turns]).content == wanted.text
 
 
+def test_a_system_message_is_of_its_question_alone(
+    chat: ChatTandem, tandem: Tandem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+    query = tandem.query
+    monkeypatch.setattr(
+        tandem, "query", lambda *args, **options: asked.append(options) or query(*args, **options)
+    )
+    for content in ("Be a pirate.", tandem.config.device.system_prompt):
+        chat.invoke([SystemMessage(content), HumanMessage(QUESTION)])
+    assert [options.get("system_prompt") for options in asked] == ["Be a pirate.", None]
+
+
+def test_answers_follow_a_schema(chat: ChatTandem) -> None:
+    class Rated(BaseModel):
+        name: Literal["chess", "go"]
+        stars: int = Field(ge=1, le=5)
+
+    assert chat.with_structured_output(Rated).invoke(QUESTION).stars in range(1, 6)
+    rated: Any = chat.with_structured_output(Rated.model_json_schema()).invoke(QUESTION)
+    assert rated["name"] in ("chess", "go")
+    with pytest.raises(NotImplementedError, match="include_raw"):
+        chat.with_structured_output(Rated, include_raw=True)
+    assert chat.invoke(QUESTION, top_p=0.5, presence_penalty=0.5, temperature=1.0).content
+
+
 def test_a_cache_tells_options_apart(tandem: Tandem) -> None:
     cache = InMemoryCache()
     options = {"only": "device", "max_new_tokens": 8}
@@ -156,11 +183,6 @@ def test_neighbours_of_one_role_are_one_turn(chat: ChatTandem) -> None:
         (
             [HumanMessage("Hello."), AIMessage("Hello.")],
             "The last message must be of the user, but it is of assistant; add the question.",
-        ),
-        (
-            [SystemMessage("Be a pirate."), HumanMessage("Hello.")],
-            "A system message must be the configured one, but it is 'Be a pirate.'; leave it out, or set "
-            "device.system_prompt and cloud.system_prompt.",
         ),
         (
             [HumanMessage("Hello."), ToolMessage("4", tool_call_id="a")],
