@@ -15,17 +15,17 @@ from typing import NamedTuple
 ROOT = Path(__file__).parents[1]
 PACKAGE, LAB = ROOT / "tandem", ROOT / "tandem_lab"
 BUDGETS = {
-    "": 1220,
+    "": 1250,
     "actors": 2620,
-    "adapters": 500,
+    "adapters": 505,
     "aggregation": 1370,
     "cli": 4450,
-    "client": 1560,
+    "client": 1680,
     "cluster": 1990,
     "codecs": 1000,
     "config": 1530,
     "corpora": 110,
-    "engine": 6470,
+    "engine": 6710,
     "joining": 700,
     "messages": 980,
     "modes": 1520,
@@ -34,7 +34,7 @@ BUDGETS = {
     "protocol": 5390,
     "retrieval": 6070,
     "scheduler": 470,
-    "server": 2290,
+    "server": 2785,
     "sites": 1420,
     "system": 480,
     "transport": 1280,
@@ -168,7 +168,7 @@ FEATURES = {
     "log probabilities": ("logprob",),
 }
 """Names by which a file of the product takes part in a feature."""
-MAX_FEATURE_FILES = {"several decoders": 3, "log probabilities": 7}
+MAX_FEATURE_FILES = {"several decoders": 3, "log probabilities": 8}
 
 
 class Import(NamedTuple):

@@ -91,8 +91,12 @@ def require_answer(events: Sequence[Event], seed: int) -> Answer:
     return collect(events, seed)
 
 
-def describe(answer: Answer) -> dict[str, Any]:
-    """Seed, sources, what they said, notes, acceptance, degradation and statistics, as JSON holds them."""
+def describe(answer: Answer, num_hidden: int = 0) -> dict[str, Any]:
+    """Seed, sources, what they said, notes, acceptance, degradation and statistics, as JSON holds them.
+
+    num_hidden: characters at the beginning of the text that are not shown; citations count from there.
+    """
+    citations = describe_citations(answer.citations, answer.sources)
     return {
         "seed": answer.seed,
         "session": answer.session,
@@ -102,7 +106,11 @@ def describe(answer: Answer) -> dict[str, Any]:
         ],
         "notes": list(answer.notes),
         "acceptance": _acceptance(answer),
-        "citations": describe_citations(answer.citations, answer.sources),
+        "citations": [
+            cited | {end: cited[end] - num_hidden for end in ("start", "end")}
+            for cited in citations
+            if cited["start"] >= num_hidden
+        ],
         "shares": {party: round(share, 4) for party, share in answer.shares.items()},
         "degraded": answer.degraded_reason,
         "statistics": to_plain(answer.statistics),

@@ -257,7 +257,7 @@ class Completion:
             answer = self._collect(number, [event async for event in query])
             thought, text = Thoughts(self._thinking).push(answer.text, is_last=True)
             message = self._shape.message(text, thought)
-            described.append(describe(answer))
+            described.append(self._describe(answer))
             choices.append(
                 self._choice(number, message, FINISH_REASONS[answer.reason], self._logprobs(answer.tokens))
             )
@@ -297,7 +297,7 @@ class Completion:
         if thought or shown:
             yield self._chunk(number, self._shape.delta(shown, thought))
         yield self._chunk(
-            number, self._shape.delta(""), FINISH_REASONS[answer.reason], tandem=describe(answer)
+            number, self._shape.delta(""), FINISH_REASONS[answer.reason], tandem=self._describe(answer)
         )
 
     def _collect(self, number: int, events: list[Event]) -> Answer:
@@ -305,6 +305,11 @@ class Completion:
         answer = require_answer(events, seed_of(self._request, number))
         self._num_tokens += answer.statistics.num_tokens
         return answer
+
+    def _describe(self, answer: Answer) -> dict[str, Any]:
+        """What is known of an answer, whose thought is no part of the text."""
+        _, shown = Thoughts(self._thinking).push(answer.text, is_last=True)
+        return describe(answer, len(answer.text) - len(shown))
 
     def _logprobs(self, tokens: Iterable[TokenEvent], num_chars: int = 0) -> dict[str, Any] | None:
         """The log probabilities of these tokens, if they are wanted. num_chars: length of the answer before them."""
