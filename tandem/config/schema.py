@@ -16,7 +16,7 @@ from pydantic import Field, TypeAdapter, ValidationError, model_validator
 from pydantic.dataclasses import dataclass
 from pydantic_core import ArgsKwargs
 
-from tandem.config.checks import STRICT, Extension, Settings
+from tandem.config.checks import STRICT, Extension, Settings, Texts
 from tandem.config.extensions import CodecConfig, SchedulerConfig, is_extension
 from tandem.config.files import parse_overrides, read_toml, replace_settings, unknown, write_toml
 from tandem.config.parties import LANGCHAIN as LANGCHAIN
@@ -62,6 +62,10 @@ class HttpConfig(Settings):
     )
     drain_timeout_s: float = Field(
         default=30.0, gt=0, description="longest wait for open answers when the server is stopped, in seconds"
+    )
+    allowed_hosts: Texts = Field(
+        default=(),
+        description="further names by which a server without an API key may be asked, or a list of them",
     )
 
 

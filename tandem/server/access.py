@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hmac
 import os
+import re
 import secrets
 import time
+from collections.abc import Sequence
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
@@ -26,7 +27,10 @@ KEY_VARIABLE = "TANDEM_API_KEY"
 MIN_KEY_CHARS = 16
 GUARDED_PREFIXES = ("/v1/", "/metrics")
 """What needs the key: everything but the page, which holds nothing private, and the health check."""
-LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
+HOST = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(:[0-9]*)?", re.IGNORECASE)
+"""What the header Host may be: a name or an address, and a port."""
+OWN_SITES = ("same-origin", "none")
+"""What browsers write into Sec-Fetch-Site where the page itself asks, or the user, such as with a typed address."""
 
 
 def load_key(file: Path | None) -> str:
@@ -65,40 +69,41 @@ def check_listener(host: str, key: str) -> None:
 class Guard:
     """Checks the headers of each request."""
 
-    def __init__(self, key: str, host: str) -> None:
-        """key: empty where none is needed. host: where the server listens."""
+    def __init__(self, key: str, host: str, allowed_hosts: Sequence[str] = ()) -> None:
+        """key: empty where none is needed. host: where the server listens. allowed_hosts: further names of it."""
         self._key = key.encode()
-        self._names = LOCAL_NAMES | {host}
+        self._names = {name.lower() for name in (host, *allowed_hosts)}
 
     def check(self, path: str, headers: Headers) -> None:
         """Raises ApiError: 401 for a wrong key, 403 for a request that a foreign web page has made.
 
-        Where no key is needed, a web page must not reach the server by a name of its own that leads to this machine
-        (DNS rebinding), so the name must be a local one.
+        Browsers name the page in Origin, whatever the type of a body, unless all that the page does is to load
+        something (an image, a script, a link); then Sec-Fetch-Site tells. A page can also lead a name of its own to
+        this machine and be of the server's origin (DNS rebinding), so without a key the name must be a local one.
         """
-        host = headers.get("host", "")
-        origin = headers.get("origin")
-        if origin is not None and urlsplit(origin).netloc != host:
-            raise ApiError(
-                403,
-                f"Web pages of {origin:.100} may not use this server; open its own page.",
-                code="foreign_origin",
-            )
+        host, origin = ",".join(headers.getlist("host")), ",".join(headers.getlist("origin"))
+        is_guarded = path.startswith(GUARDED_PREFIXES)
         if not self._key:
             self._check_name(host)
-        elif path.startswith(GUARDED_PREFIXES):
-            self._check_key(headers.get("authorization", ""))
+        if "origin" in headers and origin.lower() not in (
+            f"http://{host}".lower(),
+            f"https://{host}".lower(),
+        ):
+            raise foreign_page(f"of {origin:.100}")
+        if self._key:
+            if is_guarded:
+                self._check_key(headers.get("authorization", ""))
+        elif is_guarded and headers.get("sec-fetch-site", "none") not in OWN_SITES:
+            raise foreign_page("of other sites")
 
     def _check_name(self, host: str) -> None:
-        try:
-            name = urlsplit(f"//{host}").hostname or ""
-        except ValueError:
-            name = ""
-        if name not in self._names:
+        parsed = HOST.fullmatch(host)
+        name = parsed[1].lower() if parsed else ""
+        if not (is_loopback(name) or name.strip("[]") in self._names):
             raise ApiError(
                 403,
-                f"This server is for its own machine, but was asked for as {host!r:.100}; use 127.0.0.1, or start it "
-                "with an API key.",
+                f"This server is for its own machine, but was asked for as {host!r:.100}; use 127.0.0.1, add the name "
+                "to the setting http.allowed_hosts, or start it with an API key.",
                 code="foreign_host",
             )
 
@@ -112,6 +117,13 @@ class Guard:
                 code="invalid_api_key",
                 headers={"WWW-Authenticate": "Bearer"},
             )
+
+
+def foreign_page(whose: str) -> ApiError:
+    """The refusal of what a web page asks that is not the server's own."""
+    return ApiError(
+        403, f"Web pages {whose} may not use this server; open its own page.", code="foreign_origin"
+    )
 
 
 CLIENT_LEFT = 499
@@ -131,8 +143,9 @@ class Frame:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request; errors become responses, unless the response has begun."""
-        if scope["type"] != "http":
+        if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
+        if scope["type"] != "http":  # there are no web sockets here, and none is let through unchecked
             return
         start_s, request_id = time.perf_counter(), secrets.token_hex(8)
         status = 0

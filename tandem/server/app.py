@@ -139,7 +139,7 @@ def create_app(
     app.add_exception_handler(HTTPException, on_http_error)
     app.add_exception_handler(Exception, on_failure)
     app.mount("/", PageFiles(), name="page")
-    return Frame(app, Guard(key, host), service.metrics)
+    return Frame(app, Guard(key, host, service.limits.allowed_hosts), service.metrics)
 
 
 POLICY = "; ".join(
