@@ -19,7 +19,7 @@ BUDGETS = {
     "actors": 2620,
     "adapters": 505,
     "aggregation": 1370,
-    "cli": 4450,
+    "cli": 4480,
     "client": 1680,
     "cluster": 1990,
     "codecs": 1000,

@@ -95,6 +95,7 @@ def build_command() -> Any:
     from tandem.cli.doctor import doctor
     from tandem.cli.index import index
     from tandem.cli.init import init
+    from tandem.cli.mcp import mcp
     from tandem.cli.profile import profile
     from tandem.cli.resume import resume
     from tandem.cli.search import search
@@ -103,7 +104,7 @@ def build_command() -> Any:
     from tandem.cli.usage import LazyCommand, new_app, root
 
     app = new_app(root)
-    own = (ask, resume, chat, audit, init, index, search, profile, serve, up, down, device, status)
+    own = (ask, resume, chat, audit, init, index, search, profile, serve, mcp, up, down, device, status)
     for command in (*own, doctor, config):
         app.command()(command)
     group: Any = typer.main.get_command(app)

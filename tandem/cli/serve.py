@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -63,7 +64,7 @@ def serve(
 
     The other options are what a request gets that does not say otherwise. See docs/how-to/serve.md.
     """
-    _require_extra()
+    require_modules("tandem serve", "server", NEEDED)
     from tandem.server import access
 
     log = StageLog(is_quiet=log_json)
@@ -76,7 +77,7 @@ def serve(
     from tandem.server import app, document_store, logs, runner
 
     with contextlib.closing(runner.bind(host, port)) as listener:
-        url = _url(listener)
+        url = url_of(listener)
         log("documents: opening the device's own")
         config, documents = document_store.open_store(config)
         with place.open(config, log) as tandem, contextlib.suppress(KeyboardInterrupt):
@@ -89,16 +90,16 @@ def serve(
     return 0
 
 
-def _require_extra() -> None:
-    """Raises TandemError where the extra [server] is not installed."""
-    missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
+def require_modules(command: str, extra: str, names: Sequence[str]) -> None:
+    """Raises TandemError where one of these modules, which an extra brings, is not installed."""
+    missing = [name for name in names if importlib.util.find_spec(name) is None]
     if missing:
         raise TandemError(
-            f"`tandem serve` needs {', '.join(missing)}, which this installation lacks; run "
-            f"`{install_line('server')}`."
+            f"`{command}` needs {', '.join(missing)}, which this installation lacks; run `{install_line(extra)}`."
         )
 
 
-def _url(listener: socket.socket) -> str:
+def url_of(listener: socket.socket) -> str:
+    """The address that clients use."""
     host, port = listener.getsockname()[:2]
     return f"http://{f'[{host}]' if ':' in host else host}:{port}"

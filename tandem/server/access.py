@@ -25,7 +25,7 @@ from tandem.system.files import read_private
 
 KEY_VARIABLE = "TANDEM_API_KEY"
 MIN_KEY_CHARS = 16
-GUARDED_PREFIXES = ("/v1/", "/metrics")
+GUARDED_PREFIXES = ("/v1/", "/metrics", "/mcp")
 """What needs the key: everything but the page, which holds nothing private, and the health check."""
 HOST = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(:[0-9]*)?", re.IGNORECASE)
 """What the header Host may be: a name or an address, and a port."""

@@ -30,6 +30,7 @@ COMMANDS = (
     "search",
     "profile",
     "serve",
+    "mcp",
     "up",
     "down",
     "device",
