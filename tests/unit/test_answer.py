@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import inf, nan
 from operator import methodcaller
 
 import pytest
 
-from tandem.client.answers import to_plain
+from tandem.citations import Citation
+from tandem.client.answers import describe, to_plain
 from tandem.events import (
     Answer,
     DoneEvent,
@@ -50,6 +52,22 @@ def test_an_answer_prints_as_its_text_and_is_short_in_a_traceback(capsys: pytest
     assert "\n" not in long
     assert len(long) < 130
     assert long.endswith("...', 101 tokens, 0 sources, degraded from token 2)")
+
+
+def test_citations_count_characters_of_what_is_shown() -> None:
+    said = [("Hm</think>", (0.1, 0.1)), (" puzzle", (0.9, 0.0)), (" games", (0.0, 0.9)), (".", (0.0, 0.0))]
+    tokens = [
+        replace(token(step, text), citation=Citation(documents=shares, others=1 - sum(shares)))
+        for step, (text, shares) in enumerate(said)
+    ]
+    own = [Source(party=Party.DEVICE, id=name, title=name, score=1.0) for name in ("a", "b")]
+    done = DoneEvent(reason="eos", statistics=SessionStatistics())
+    whole = collect([sources(Party.DEVICE, *own), *tokens, done], seed=7)
+    cited = [(cited["start"], cited["end"], cited["id"]) for cited in describe(whole)["citations"]]
+    assert cited == [(11, 17, "a"), (18, 23, "b")]
+    for num_hidden, left in ((11, [(0, 6, "a"), (7, 12, "b")]), (17, [(1, 6, "b")]), (30, [])):
+        shown = describe(whole, num_hidden)["citations"]
+        assert [(cited["start"], cited["end"], cited["id"]) for cited in shown] == left
 
 
 LOST = PeerEvent(step=2, is_alone=True)
