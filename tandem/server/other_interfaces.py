@@ -146,8 +146,8 @@ class ResponseForm(Translated):
     """One response of /v1/responses, with one item that has one part."""
 
     def __init__(self, body: Mapping[str, Any]) -> None:
-        """body: of the request, of which the response repeats options."""
-        names = ("instructions", "max_output_tokens", "metadata", "temperature", "text", "top_p")
+        """body: of the request, of which the response repeats the numbers."""
+        names = ("max_output_tokens", "temperature", "top_p")
         self._repeated = {name: body.get(name) for name in names}
         self._num_events = 0
         self._item = {"id": f"msg_{secrets.token_hex(12)}", "type": "message", "role": "assistant"}

@@ -94,6 +94,14 @@ def test_what_a_response_cannot_be_is_named(http: httpx.Client, options: dict[st
     assert response.json()["error"]["param"] == param
 
 
+def test_half_a_character_in_what_is_ignored_harms_nothing(http: httpx.Client) -> None:
+    """It came as 500: the response repeated it."""
+    parts = [{"type": "input_text", "text": "Be brief.", "x": "\ud800"}]
+    body = {"model": "tandem", "input": QUESTION, "instructions": parts, "metadata": {"a": "\ud800"}}
+    response = http.post("/v1/responses", content=json.dumps({**body, "max_output_tokens": 1}))
+    assert (response.status_code, response.json()["max_output_tokens"]) == (200, 1)
+
+
 def test_a_message_is_the_answer_of_the_python_api(http: httpx.Client, text: str) -> None:
     answered = http.post(MESSAGES, json={**ASKED, "metadata": {"user_id": "u"}, "stop_sequences": ["zzz"]})
     message = answered.json()
