@@ -202,7 +202,11 @@ class DecoderActor(SiteActor):
                 self.wake.clear()
                 await self.wake.wait()
                 continue
-            for job, result in zip(jobs, await self.compute(jobs), strict=True):
+            try:
+                results = await self.compute(jobs)
+            except Exception as error:  # none is expected; the next queries must not wait for ever
+                results = [error] * len(jobs)
+            for job, result in zip(jobs, results, strict=True):
                 self._send(job, result)
 
     def _send(self, job: Job, result: list[Send] | Exception) -> None:

@@ -628,7 +628,7 @@ class DraftingSession(DecodingSession):
 
     def is_current(self, job: Forward) -> bool:
         """Whether the result of `job` is still wanted; the model asks between layers."""
-        if self._has_ended or len(self.prefix) < job.step or self.prefix.digests[job.step] != job.digest:
+        if self._has_ended or not self.prefix.begins_with(job.digest, job.step):
             return False
         return job.is_catching_up or len(self.prefix) == job.step
 
@@ -780,11 +780,7 @@ class FollowingSession(DecodingSession):
     def is_current(self, job: Forward) -> bool:
         """Whether a result of `job` is still wanted; the model asks between layers."""
         first = min(job.wanted, job.step)
-        return (
-            not self._has_ended
-            and first <= len(self.prefix)
-            and self.prefix.digests[first] == job.lineage[first]
-        )
+        return not self._has_ended and self.prefix.begins_with(job.lineage[first], first)
 
     def _send(self, digests: Sequence[bytes]) -> list[Send]:
         """Stored votes on successive prefixes."""

@@ -65,6 +65,10 @@ class Prefix:
         del self.tokens[length:]
         del self.digests[length + 1 :]
 
+    def begins_with(self, digest: bytes, length: int) -> bool:
+        """Whether the digest names its first `length` tokens. Another thread may ask, while the tokens change."""
+        return self.digests[length : length + 1] == [digest]
+
     def common_length(self, tokens: Sequence[int]) -> int:
         """How many leading tokens agree with `tokens`."""
         return common_length(self.tokens, tokens)

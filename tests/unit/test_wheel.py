@@ -128,7 +128,16 @@ def environment(tmp_path: Path) -> Path:
 
 
 def install(environment: Path, *arguments: str) -> None:
-    run("-m", "pip", "--python", str(environment / "python"), "install", "--quiet", *arguments)
+    run(
+        "-m",
+        "pip",
+        "--python",
+        str(environment / "python"),
+        "install",
+        "--quiet",
+        "--ignore-installed",
+        *arguments,
+    )
 
 
 def call(environment: Path, folder: Path, *command: str) -> str:

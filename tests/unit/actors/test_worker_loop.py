@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from tandem.actors.decoder import DecoderActor
-from tandem.messages import Begin, End, Local
+from tandem.messages import Begin, DecoderFailed, End, Local
 from tandem.protocol.decoding import DraftingSession, Forward, Job, Result
 from tandem.protocol.outbox import Send
 from tandem.topology import Party
@@ -144,6 +144,29 @@ async def _interleaving(make: type[_Decoder], seed: int) -> None:
 async def test_no_wake_up_is_lost_in_any_interleaving(make: type[_Decoder], num_seeds: int) -> None:
     for seed in range(num_seeds):
         await _interleaving(make, seed)
+
+
+async def test_a_batch_that_fails_as_nobody_expects_fails_its_queries_alone() -> None:
+    """The worker goes on: the next query is answered."""
+    actor = _Stepped(random.Random(1))
+    compute, has_failed = actor.compute, False
+
+    async def fail_once(jobs: Sequence[Job]) -> list[list[Send] | Exception]:
+        nonlocal has_failed
+        if not has_failed:
+            has_failed = True
+            raise IndexError("as of another thread")
+        return await compute(jobs)
+
+    actor.compute = fail_once  # type: ignore[method-assign]
+    actor.spawn(actor.work(), "work")
+    try:
+        actor.dispatch(actor.handle(begin(1), "q"))
+        await actor.until(lambda: any(isinstance(each, DecoderFailed) for each in actor.outbox.messages))
+        actor.dispatch(actor.handle(begin(2), "q"))
+        await actor.until(lambda: has_drafted(actor, 2, 0))
+    finally:
+        await actor.close()
 
 
 @pytest.mark.parametrize("where", ["before the clear", "cleared after the model"])

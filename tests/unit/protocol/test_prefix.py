@@ -42,3 +42,17 @@ def test_sessions_do_not_share_digests() -> None:
     assert Prefix(1).digest != Prefix(2).digest
     assert Prefix(1, [5]).digest != Prefix(2, [5]).digest
     assert len(Prefix(1).digest) == 8
+
+
+@UNHURRIED
+@given(tokens, st.data())
+def test_whether_it_begins_with_a_digest(base: list[int], data: st.DataObject) -> None:
+    """Also while another thread is in the middle of a change: its lists then have different lengths."""
+    prefix, digests = Prefix(7, base), Prefix(7, base).digests
+    length = data.draw(st.integers(0, len(base)))
+    assert prefix.begins_with(digests[length], length)
+    assert not prefix.begins_with(bytes(8), length)
+    for half_done in (prefix.tokens.clear, prefix.digests.clear):
+        half_done()
+        assert isinstance(prefix.begins_with(digests[length], length), bool)
+    assert not prefix.begins_with(digests[length], length)
