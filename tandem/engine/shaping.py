@@ -117,16 +117,22 @@ def compile_grammar(grammar: str) -> str:
     """llguidance's form of a query's grammar. Raises QueryError."""
     from llguidance import LLMatcher
 
-    (kind, value), *_ = json.loads(grammar).items()
     make: Mapping[str, Any] = {
         "json_schema": lambda schema: LLMatcher.grammar_from_json_schema(schema, overrides=_JSON),
         "regex": LLMatcher.grammar_from_regex,
         "lark": LLMatcher.grammar_from_lark,
     }
     try:
+        ((kind, value),) = json.loads(grammar).items()
         compiled: str = make[kind](value)
         return compiled
-    except (ValueError, TypeError) as error:
+    except (
+        ValueError,
+        TypeError,
+        KeyError,
+        AttributeError,
+        RecursionError,
+    ) as error:  # a peer may send anything
         raise _no_grammar(first_line(error)) from None
 
 

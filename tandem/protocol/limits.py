@@ -14,7 +14,8 @@ MAX_WINDOW = 1024
 MAX_DOCUMENTS = 64
 """Documents that a cloud retrieves for one query."""
 MAX_QUESTION_BYTES = 65_536
-"""Of a question, the turns before it and its stop texts; and of the filter for the cloud's documents."""
+"""Of a question, the turns before it, its system prompt and stop texts; of the filter for the cloud's documents; and of
+a grammar."""
 MAX_STOPS = 64
 MAX_BITS = 1 << 40
 MAX_NAME = 256
@@ -27,14 +28,16 @@ def check_spec(spec: SessionSpec, max_answer_tokens: int) -> None:
     What a single field may be at all, its own bounds say (`tandem.modes.query`). max_answer_tokens: of one answer.
     """
     sampling, decoding = spec.sampling, spec.decoding
-    texts = [spec.query, spec.condensed, *(message.content for message in spec.history), *sampling.stop]
-    num_bytes = "the length of question, history and stop texts in bytes"
+    written = [spec.query, spec.condensed, spec.system_prompt or ""]
+    texts = [*written, *(message.content for message in spec.history), *sampling.stop]
+    num_bytes = "the length of question, history, system prompt and stop texts in bytes"
     filter_bytes = "the length of the cloud's filter in bytes"
     asked: tuple[tuple[str | None, str, int, int], ...] = (
         ("max_new_tokens", "max_new_tokens", sampling.max_new_tokens, max_answer_tokens),
         ("num_documents", "num_documents of the cloud", spec.num_documents(Party.CLOUD), MAX_DOCUMENTS),
         ("question", num_bytes, _num_bytes(texts), MAX_QUESTION_BYTES),
         ("cloud_filter", filter_bytes, _num_bytes([spec.cloud_filter]), MAX_QUESTION_BYTES),
+        ("grammar", "the length of the grammar in bytes", _num_bytes([spec.grammar]), MAX_QUESTION_BYTES),
         ("device_filter", "the length of the device's filter, which it keeps,", len(spec.device_filter), 0),
         ("stop", "the number of stop texts", len(sampling.stop), MAX_STOPS),
         ("top_k", "top_k", sampling.top_k, MAX_VOCAB),

@@ -122,8 +122,8 @@ def test_each_party_is_told_its_own_paths_alone(config: Config) -> None:
             "The weights of all workers are 0 (alice, bob), so nobody has a vote; set one above 0.",
         ),
         (
-            [*FEDERATED, "workers.bob.wait=1"],
-            "'workers.bob.wait' is not a setting; the nearest is 'workers.bob.weight'.",
+            [*FEDERATED, "workers.bob.weigth=1"],
+            "'workers.bob.weigth' is not a setting; the nearest is 'workers.bob.weight'.",
         ),
         (
             [*FEDERATED, "decoding.draft_rule=rejection"],

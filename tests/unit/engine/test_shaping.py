@@ -163,6 +163,10 @@ def test_where_nothing_allowed_has_a_probability_all_of_it_has_the_same() -> Non
         ({"lark": "start: nothing"}, "nothing"),
         ({"json_schema": {"type": "object", "properties": {"a": {"not": {}}}}}, "not"),
         ({"json_schema": {"type": "thing"}}, "thing"),
+        ({}, "unpack"),
+        ({"gbnf": "root"}, "gbnf"),
+        ([1], "items"),
+        ({"regex": 1}, ""),
     ],
 )
 def test_a_grammar_that_cannot_be_followed_is_one_sentence(grammar: Any, reason: str) -> None:

@@ -47,11 +47,13 @@ BEYOND: dict[str, list[Any]] = {
     "weights": [[0.5, 0.5], [-0.1], [NAN], [0.0] * 99], "race_depth": [-1, 1025, HUGE], "num_logprobs": [-1, 21, True],
     "committed": [[-1], [MAX_VOCAB], [0] * 5000, [0.5]], "condensed": [1, "x" * 70_000],
     "layouts": [{"device": "tables"}, {"x" * 1000: "rows"}, {str(n): "rows" for n in range(99)}],
-    "has_several_models": [2, "no"], "day": ["x" * 300, 20261125],
+    "has_several_models": [2, "no"], "day": ["x" * 300, 20261125], "system_prompt": [1, "x" * 70_000],
+    "logit_bias": [[[1, 101.0]], [[-1, 0.0]], [[1, NAN]], [[1, 1.0]] * 2000, {"1": 1.0}], "grammar": [1, "x" * 70_000],
 }  # fmt: skip
 """Below, above and of the wrong kind, for each field of a query."""
 BEYOND_SAMPLING: dict[str, list[Any]] = {
     "temperature": [-0.1, NAN, float("inf"), "1"], "top_k": [-1, HUGE, 1.5], "min_p": [-0.1, 1.1, NAN],
+    "top_p": [0.0, 1.1, NAN], "presence_penalty": [2.1, -2.1, NAN], "frequency_penalty": [2.1, -2.1, "1"],
     "max_new_tokens": [0, -1, HUGE, 1.5], "stop": [[""], ["x"] * 100, ["x" * 70_000], 1],
 }  # fmt: skip
 BEYOND_DECODING: dict[str, list[Any]] = {
@@ -119,9 +121,11 @@ ALLOWED: dict[str, list[Any]] = {
     "race_depth": [0, 1024], "num_logprobs": [0, 20], "committed": [[], [0] * 10], "cloud_filter": ["", "not JSON"],
     "layouts": [{"cloud": "both"}, {"moon": "rows"}], "weights_fingerprints": [{}, {"cloud": "x" * 256}],
     "day": ["", "never"], "query": ["", "\0"], "condensed": ["x" * 60_000],
+    "system_prompt": [None, "", "x" * 60_000], "logit_bias": [[], [[0, -100.0]]], "grammar": ["", "not JSON"],
 }  # fmt: skip
 ALLOWED_SAMPLING: dict[str, list[Any]] = {
     "temperature": [0, 1e-320, 1e308], "top_k": [MAX_VOCAB], "min_p": [1.0], "max_new_tokens": [1],
+    "top_p": [1e-9, 1.0], "presence_penalty": [-2.0, 2.0], "frequency_penalty": [0.5],
     "stop": [["x"] * 64],
 }  # fmt: skip
 
