@@ -318,7 +318,7 @@ class DraftQueueActor(SiteActor):
                 self._plane().renew(name)
 
     def _stop_rule(self, spec: SessionSpec) -> StopRule:
-        return StopRule.of(spec.eos_token_ids, spec.sampling, self._detokenizer)
+        return StopRule.of(spec.eos_token_ids, spec.sampling, self._detokenizer, spec.grammar)
 
     def peer_counters(self) -> LinkCounters:
         """The counters of the links so far, of all peers together."""

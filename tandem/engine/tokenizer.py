@@ -275,14 +275,20 @@ class StopRule:
 
     @classmethod
     def of(
-        cls, eos_token_ids: tuple[int, ...], sampling: SamplingParams, detokenizer: Detokenizer | None
+        cls,
+        eos_token_ids: tuple[int, ...],
+        sampling: SamplingParams,
+        detokenizer: Detokenizer | None,
+        grammar: str = "",
     ) -> StopRule:
-        """The rule of a query. At temperature 0 nothing leads out of a loop, so it ends the answer."""
+        """The rule of a query. At temperature 0 nothing but a grammar or penalties leads out of a loop, so without them
+        it ends the answer."""
+        leads_out = grammar or sampling.presence_penalty or sampling.frequency_penalty
         return cls(
             eos_token_ids,
             sampling.stop,
             sampling.max_new_tokens,
-            ends_loops=sampling.temperature == 0,
+            ends_loops=sampling.temperature == 0 and not leads_out,
             detokenizer=detokenizer,
         )
 

@@ -194,7 +194,7 @@ class LocalPair:
     ) -> tuple[str, Outcome]:
         """The answer's text and what the run showed. make_run: another driver, for the laboratory's policies."""
         spec = with_engines(replace(spec, session=secrets.randbits(32)), self.engines)
-        rule = StopRule.of(spec.eos_token_ids, spec.sampling, self._detokenizer)
+        rule = StopRule.of(spec.eos_token_ids, spec.sampling, self._detokenizer, spec.grammar)
         is_private = self.privacy > 0 and spec.num_documents(Party.DEVICE) > 0
         self.divergences = []
         readers = {
@@ -255,7 +255,7 @@ def answer_uncompressed(
     """
     spec = with_engines(replace(spec, session=1), engines)
     detokenizer = Detokenizer(engines[Party.DEVICE].tokenizer_json)
-    rule = StopRule.of(spec.eos_token_ids, spec.sampling, detokenizer)
+    rule = StopRule.of(spec.eos_token_ids, spec.sampling, detokenizer, spec.grammar)
     models = {
         party: LocalParty(
             engines[party],

@@ -77,5 +77,5 @@ class LocalWorkers:
         """The stop rule of every party."""
         sampling = spec.sampling
         detokenizer = Detokenizer(self.engine(spec.home).tokenizer_json)
-        rule = StopRule.of(spec.eos_token_ids, sampling, detokenizer)
+        rule = StopRule.of(spec.eos_token_ids, sampling, detokenizer, spec.grammar)
         return lambda tokens: rule.find_reason(tokens) is not None

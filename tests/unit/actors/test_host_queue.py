@@ -136,7 +136,7 @@ async def test_so_many_queries_per_device() -> None:
         ({"documents": {"device": 9, "cloud": 6}}, "at most 5 for num_documents of the cloud (got 6)"),
         (
             {"query": "é" * 51},
-            "at most 100 for the length of question, history and stop texts in bytes (got 102)",
+            "at most 100 for the length of question, history, system prompt and stop texts in bytes (got 102)",
         ),
         ({"sampling": SamplingParams(max_new_tokens=9, stop=("x" * 99, "y" * 9))}, "stop texts in bytes"),
         ({"cloud_filter": '{"a": "' + "x" * 99 + '"}'}, "at most 100 for the length of the cloud's filter"),

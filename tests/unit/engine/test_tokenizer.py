@@ -332,6 +332,9 @@ def test_only_the_most_probable_tokens_are_cut() -> None:
         StopRule.of((), SamplingParams(max_new_tokens=99, temperature=0.1), None).find_reason(tokens) is None
     )
     assert StopRule.of((5,), SamplingParams(), None).find_reason(tokens) == "eos"
+    for sampling, grammar in (({}, "{}"), ({"presence_penalty": 1.0}, ""), ({"frequency_penalty": -0.1}, "")):
+        rule = StopRule.of((), SamplingParams(max_new_tokens=99, **sampling), None, grammar)  # type: ignore[arg-type]
+        assert rule.find_reason(tokens) is None, "something leads out of it"
 
 
 # ---- What a token spells by itself, in the vocabularies of two families ------------------------------
