@@ -22,14 +22,9 @@ from tandem.codecs.token import log_probabilities, write_token
 from tandem.config.sampling import SamplingParams
 from tandem.engine.port import Logits
 from tandem.engine.privacy import Privacy
-from tandem.engine.shaping import Shaper
+from tandem.engine.shaping import Shaper, divisor
 from tandem.errors import GenerationError, ProtocolError
 from tandem.topology import Party
-
-EXTREME = 1e37
-"""Temperatures beyond it, or below its inverse, count as these: float32 would round them to infinity and 0, and no
-distribution would be another."""
-
 
 # ---- The distribution of one party -------------------------------------------------------------------------
 
@@ -40,7 +35,7 @@ def row_probabilities(logits: Logits, temperature: float = 1.0) -> NDArray[np.fl
     A row's bits do not depend on other rows.
     """
     is_scaled = temperature not in (0.0, 1.0)
-    scale = min(max(temperature, 1 / EXTREME), EXTREME) if is_scaled else 1.0
+    scale = divisor(temperature)
     # Subtracting first keeps a tiny temperature from overflowing to inf - inf.
     if isinstance(logits, np.ndarray):
         rows = np.ascontiguousarray(logits, np.float32)

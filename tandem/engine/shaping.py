@@ -29,6 +29,16 @@ _JSON: Any = {"whitespace_pattern": r" ?|\n {0,12}"}
 white space without an end."""
 
 
+EXTREME = 1e37
+"""Temperatures beyond it, or below its inverse, count as these: float32 would round them to infinity and 0, and no
+distribution would be another."""
+
+
+def divisor(temperature: float) -> float:
+    """What logits are divided by; 1 at temperature 0, where only the most probable token matters."""
+    return min(max(temperature, 1 / EXTREME), EXTREME) if temperature else 1.0
+
+
 class Shaper:
     """What one query asks of the tokens of one party. Not safe for threads."""
 
@@ -36,7 +46,7 @@ class Shaper:
         self, sampling: SamplingParams, biases: Mapping[int, float], grammar: Grammar | None = None
     ) -> None:
         """biases: what is added to the logits of tokens."""
-        self._temperature = sampling.temperature or 1.0  # at 0 the rows are mixed as at 1
+        self._temperature = divisor(sampling.temperature)
         self._presence, self._frequency = sampling.presence_penalty, sampling.frequency_penalty
         self._biases = biases
         self._grammar = grammar

@@ -96,8 +96,9 @@ def test_mutants_are_found(mutant: Any) -> None:
 
 def test_a_tiny_temperature_and_a_great_bias_leave_a_distribution() -> None:
     dense = np.array([0.0, 1e-300, 1.0])
-    shaped = Shaper(SamplingParams(temperature=1e-3), {1: 100.0, 0: 100.0}).shape(dense, ())
-    assert shaped.tolist() == [0.0, 1.0, 0.0]
+    for temperature in (1e-3, 1e-37, 1e-320):
+        shaped = Shaper(SamplingParams(temperature=temperature), {1: 100.0, 0: 100.0}).shape(dense, ())
+        assert shaped.tolist() == [0.0, 1.0, 0.0]
 
 
 # ---- grammars ------------------------------------------------------------------------------------------------
