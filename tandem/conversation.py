@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, TypedDict
+from typing import Any, Literal, NamedTuple, Required, TypedDict, get_args
 
 from tandem.errors import QueryError
+from tandem.tools import ToolCall, read_calls
 
-Role = Literal["user", "assistant"]
-ROLES: tuple[Role, Role] = ("user", "assistant")
+Role = Literal["user", "assistant", "tool"]
 SYSTEM_PROMPT = "Answer the question briefly. Where a document is given, rely on what it says."
 """The default system message of a chat model."""
 THOUGHT, THOUGHT_END = "<think>", "</think>"
@@ -25,19 +25,44 @@ CONDENSE = (
 )
 
 
-class MessageDict(TypedDict):
+class MessageDict(TypedDict, total=False):
     """A message as chat libraries write it."""
 
-    role: Role
-    content: str
+    role: Required[Role]
+    content: Required[str | None]
+    tool_calls: Sequence[Mapping[str, Any]]
+    tool_call_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One turn: what the user asked, or what was answered."""
+    """One turn: what the user asked, what was answered, or what a tool gave."""
 
     role: Role
     content: str
+    tool_calls: tuple[ToolCall, ...] = ()  # of an answer, that the model wants
+    tool_call_id: str = ""  # of the call whose result this is
+
+    @property
+    def kind(self) -> Kind:
+        """The role; an answer that calls tools is a call."""
+        return "call" if self.tool_calls else self.role
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """All that it holds."""
+        calls = (text for call in self.tool_calls for text in (call.name, call.arguments, call.id))
+        return (self.content, self.tool_call_id, *calls)
+
+
+Kind = Role | Literal["call"]
+FOLLOWS: Mapping[Kind, tuple[Kind, ...]] = {
+    "user": ("assistant", "call"),
+    "assistant": ("user",),
+    "call": ("tool",),
+    "tool": ("tool", "call", "assistant"),
+}
+"""What may follow a message in a history."""
 
 
 class Frame(NamedTuple):
@@ -45,6 +70,7 @@ class Frame(NamedTuple):
 
     day: str = ""  # as 2026-11-25, for a template that writes it; empty: always the same
     system_prompt: str | None = None  # instead of the party's own; empty: none
+    tools: str = ""  # that the model may call: JSON, of `tandem.tools.read_tools`; empty: none
 
 
 NO_FRAME = Frame()
@@ -53,78 +79,130 @@ NO_FRAME = Frame()
 def read_history(messages: Sequence[Message | MessageDict] | None) -> tuple[Message, ...]:
     """Questions and answers in turn, oldest first, the last one an answer; none for None. Raises QueryError.
 
-    messages: {"role": "user" or "assistant", "content": text}, or `Message`.
+    Calls of tools stand with their results between a question and its answer. Those that the question which is asked
+    now has led to come last.
+
+    messages: {"role": "user" or "assistant", "content": text}, or `Message`; calls and results in OpenAI's form.
     """
     if isinstance(messages, (str, Mapping)) or not isinstance(messages or (), Sequence):
         raise QueryError(
             f"history is a list of messages, but it is {messages!r:.100}; give a list.", option="history"
         )
     turns = tuple(_read_message(number, message) for number, message in enumerate(messages or ()))
-    for number, turn in enumerate(turns):
-        if turn.role != ROLES[number % 2]:
-            raise QueryError(
-                f"history alternates between user and assistant and begins with user, but message {number} is of "
-                f"{turn.role}; correct the order.",
-                option="history",
-            )
-    if len(turns) % 2:
+    earlier, since = split_history(turns)
+    if _check_order(0, earlier, "assistant") != "assistant":
         raise QueryError(
-            f"history ends with an answer, but its last message is of user ({turns[-1].content!r:.60}); "
+            f"history ends with an answer, but its last message is of user ({earlier[-1].content!r:.60}); "
             "ask that as the question.",
+            option="history",
+        )
+    if _check_order(len(earlier), since, "user") == "call":
+        raise QueryError(
+            "history ends with a call of a tool that has no result; add a message of role tool with what it gave.",
             option="history",
         )
     return turns
 
 
-def join_turns(messages: Iterable[tuple[str, str]]) -> list[Message]:
-    """Messages as chat clients send them, as turns of user and assistant: neighbours of one role are one turn, and a
-    greeting answers nothing. messages: role, one of ROLES, and text.
-    """
-    turns = [Message("user", "")]
-    for role, text in messages:
-        if role == turns[-1].role:
-            turns[-1] = Message(role, "\n\n".join(part for part in (turns[-1].content, text) if part))
+def split_history(history: Sequence[Message]) -> tuple[Sequence[Message], Sequence[Message]]:
+    """The turns before the question that is asked now; and the calls of tools that it led to, with their results."""
+    size = len(history)
+    while size and history[size - 1].kind in ("call", "tool"):
+        size -= 1
+    return history[:size], history[size:]
+
+
+def _check_order(first: int, turns: Sequence[Message], last: Kind) -> Kind:
+    """The last one's kind. first: the number of the first one. last: what comes before it. Raises QueryError."""
+    for number, turn in enumerate(turns, start=first):
+        if turn.kind not in FOLLOWS[last]:
+            what = f"a call or result of a tool out of place ({turn.kind} after {last})"
+            plain = f"of {turn.role}"
+            raise QueryError(
+                f"history alternates between user and assistant and begins with user, but message {number} is "
+                f"{plain if {turn.kind, last} <= {'user', 'assistant'} else what}; correct the order.",
+                option="history",
+            )
+        last = turn.kind
+    return last
+
+
+class Conversation:
+    """Messages as chat clients send them, in any order that templates take."""
+
+    def __init__(self) -> None:
+        self._system: list[str] = []
+        self._turns = [Message("user", "")]
+
+    def add(self, role: str, text: str, tool_calls: Sequence[ToolCall] = (), tool_call_id: str = "") -> None:
+        """Add a message. Raises QueryError for the result of a tool that was not called.
+
+        Neighbours of one role are one turn, and a greeting answers nothing. role: of `Role`, or system.
+        """
+        last = self._turns[-1]
+        if role == "system":
+            self._system.append(text)
+        elif role == "tool":
+            if last.kind not in ("call", "tool"):
+                raise QueryError(
+                    f"The result of a tool must follow the call, but one follows a message of {last.role}; add the "
+                    "answer that called it, with its tool_calls."
+                )
+            self._turns.append(Message("tool", text, tool_call_id=tool_call_id))
+        elif role == last.role:
+            joined = "\n\n".join(part for part in (last.content, text) if part)
+            self._turns[-1] = Message(last.role, joined, (*last.tool_calls, *tool_calls))
         else:
-            turns.append(Message(ROLES[len(turns) % 2], text))
-    return turns
+            if role == "user" and last.kind != "assistant":
+                self._turns.append(Message("assistant", ""))  # whatever was called, nothing was answered
+            self._turns.append(Message("user" if role == "user" else "assistant", text, tuple(tool_calls)))
 
+    def own_prompt(self, configured: str) -> str | None:
+        """The system messages, joined in order; None where there is none, or they repeat `configured`."""
+        system = "\n\n".join(text for text in self._system if text.strip())
+        return system if system.strip() not in ("", configured.strip()) else None
 
-def take_system_prompt(
-    messages: Sequence[tuple[str, str]], configured: str
-) -> tuple[str | None, list[tuple[str, str]]]:
-    """The system messages, joined in order, and all others; None where there is none, or it repeats `configured`.
-
-    messages: role and text.
-    """
-    system = "\n\n".join(text for role, text in messages if role == "system" and text.strip())
-    others = [message for message in messages if message[0] != "system"]
-    return (system if system.strip() not in ("", configured.strip()) else None), others
+    def split(self) -> tuple[str, list[Message]]:
+        """The question and its history, as of a query. Raises QueryError where it ends with an answer."""
+        if self._turns[-1].role == "assistant":
+            has_calls = bool(self._turns[-1].tool_calls)
+            remedy = "the result of each call" if has_calls else "the question"
+            raise QueryError(
+                f"The last message must be of user or of a tool, but it is of assistant; add {remedy}."
+            )
+        place = max(number for number, turn in enumerate(self._turns) if turn.role == "user")
+        return self._turns[place].content, [*self._turns[:place], *self._turns[place + 1 :]]
 
 
 def _read_message(number: int, message: Any) -> Message:
     if isinstance(message, Message):
-        message = {"role": message.role, "content": message.content}
-    is_message = isinstance(message, Mapping) and set(message) == {"role", "content"}
-    if not is_message or not isinstance(message["content"], str):
+        return message
+    is_message = isinstance(message, Mapping) and {"role", "content"} <= set(message)
+    content = message["content"] if is_message else None
+    is_call = is_message and message["role"] == "assistant" and bool(message.get("tool_calls"))
+    if not isinstance(content, str) and not (is_call and content is None):
         raise QueryError(
             f'A message of history is {{"role": "user" or "assistant", "content": text}}, but message {number} is '
             f"{message!r:.100}; correct it.",
             option="history",
         )
-    if message["role"] not in ROLES:
-        remedy = "set system_prompt" if message["role"] == "system" else "use one of the two"
+    role = message["role"]
+    if role not in get_args(Role):
+        remedy = "set system_prompt" if role == "system" else "use one of them"
         raise QueryError(
-            f"A message of history has the role user or assistant, but message {number} has "
-            f"{message['role']!r:.40}; {remedy}.",
+            f"A message of history has the role user, assistant or tool, but message {number} has {role!r:.40}; "
+            f"{remedy}.",
             option="history",
         )
-    return Message(message["role"], message["content"])
+    calls = read_calls(message["tool_calls"], "history") if is_call else ()
+    return Message(role, content or "", calls, str(message.get("tool_call_id") or ""))
 
 
 def ask_to_condense(history: Sequence[Message], question: str) -> str:
     """The prompt by which a model rewrites a question to stand for itself: the last turns in order, as
     far back as CONDENSED_CHARS, then the question."""
-    turns = [*_last(history, CONDENSED_CHARS), Message("user", question)]
+    said = [turn for turn in history if turn.kind in ("user", "assistant")]
+    turns = [*_last(said, CONDENSED_CHARS), Message("user", question)]
     return "\n".join((CONDENSE, "", *(f"{turn.role.capitalize()}: {turn.content}" for turn in turns)))
 
 

@@ -96,7 +96,7 @@ class Tally:
                 self._add("list requests", 1, len(body.digest))
 
     def _add_opening(self, spec: SessionSpec, num_bytes: int) -> None:
-        turns = [spec.query, spec.condensed, *(message.content for message in spec.history)]
+        turns = [spec.query, spec.condensed, *(text for message in spec.history for text in message.texts)]
         question = sum(len(text.encode()) for text in turns)
         filters = len(spec.device_filter.encode()) + len(spec.cloud_filter.encode())
         by_lottery = spec.rules.draft_rule == LOTTERY

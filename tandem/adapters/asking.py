@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from tandem.client.answers import FINISH_REASONS, Trimmer, describe, fingerprint, new_seed, require_answer
+from tandem.client.answers import (
+    AnswerReader,
+    Piece,
+    describe,
+    fingerprint,
+    finish_reason,
+    new_seed,
+    require_answer,
+)
 from tandem.client.request import build_spec
 from tandem.client.tandem import Tandem
-from tandem.conversation import Message, join_turns, take_system_prompt
+from tandem.conversation import Conversation, Message
 from tandem.errors import ConfigError, QueryError
 from tandem.events import Answer, Event, TokenEvent
+from tandem.tools import CallFormat, ToolCall, grammar_of_calls, names_of, read_tools
 
 MODEL = "tandem"
 """What all parties together are called."""
@@ -74,40 +84,78 @@ def check_message(role: str | None, kind: str, parts: Iterable[str | None]) -> s
     return role
 
 
-def read_turns(tandem: Tandem, turns: Sequence[tuple[str, str]]) -> tuple[str, list[Message], str | None]:
-    """The question, its history, and a system prompt of its own. Raises QueryError.
+def must_call(tandem: Tandem, tools: Sequence[Mapping[str, Any]], only: str | None) -> dict[str, str]:
+    """The grammar of an answer that calls one of these tools. only: its name. Raises QueryError."""
+    if (form := call_format(tandem)) is None:
+        raise QueryError(
+            "The chat template of this model takes no tools; leave them out, or use another model."
+        )
+    if only is not None and only not in names_of(read_tools(tools)):
+        raise QueryError(
+            f"tool_choice is {only!r:.60}, but there is no tool of that name; name one of the tools."
+        )
+    return grammar_of_calls(form, read_tools(tools), only=only)
 
-    turns: role ("system", "user" or "assistant") and text.
-    """
+
+def call_format(tandem: Tandem) -> CallFormat | None:
+    """How the model at home writes calls of tools; None: it takes none."""
+    calls = tandem.described[next(iter(tandem.sites))].get("calls")
+    return calls and CallFormat(**calls)
+
+
+class Turn(NamedTuple):
+    """A message of a framework."""
+
+    role: str  # system, user, assistant or tool
+    text: str
+    tool_calls: Sequence[ToolCall] = ()
+    tool_call_id: str = ""
+
+
+def read_turns(tandem: Tandem, turns: Sequence[Turn]) -> tuple[str, list[Message], str | None]:
+    """The question, its history, and a system prompt of its own. Raises QueryError."""
+    conversation = Conversation()
+    for turn in turns:
+        conversation.add(*turn)
+    if not any(turn.role != "system" for turn in turns):
+        raise QueryError("The last message must be of the user, but there is none; add the question.")
+    question, history = conversation.split()
     configured = tandem.config.party(next(iter(tandem.sites))).system_prompt
-    system_prompt, turns = take_system_prompt(turns, configured)
-    if not turns or turns[-1][0] != "user":
-        last = f"it is of {turns[-1][0]}" if turns else "there is none"
-        raise QueryError(f"The last message must be of the user, but {last}; add the question.")
-    *history, question = join_turns(turns)
-    return question.content, history, system_prompt
+    return question, history, conversation.own_prompt(configured)
 
 
 class Asking:
     """One question to a Tandem, and its answer piece by piece."""
 
-    def __init__(self, tandem: Tandem, turns: Sequence[tuple[str, str]], options: Mapping[str, Any]) -> None:
-        """turns: role and text, the question last. options: of a query. Raises QueryError."""
+    def __init__(self, tandem: Tandem, turns: Sequence[Turn], options: Mapping[str, Any]) -> None:
+        """turns: the question last, or results of tools. options: of a query. Raises QueryError."""
         self.question, history, system_prompt = read_turns(tandem, turns)
         self.options: Any = {"seed": new_seed(), **options}
         if system_prompt is not None:
             self.options["system_prompt"] = system_prompt
         if history:
             self.options["history"] = history
-        self.texts = [system_prompt or "", *(turn.content for turn in history), self.question]
+        tools = options.get("tools")
+        names = names_of(read_tools(tools)) if tools else ()
+        said = (text for turn in history for text in turn.texts)
+        self.texts = [system_prompt or "", *said, self.question, json.dumps(tools) if tools else ""]
+        self._form, self._names = call_format(tandem), names
         self._fingerprint = fingerprint(tandem.described)
         self._events: list[Event] = []
-        self._trimmer = Trimmer()
+        self._reader = AnswerReader("", self._form, names)
 
     def push(self, event: Event) -> str:
-        """The text that an event adds to the answer; all pieces together are `answer().text`."""
+        """The text that an event adds to the answer; all pieces together, with `rest()`, are that of `read()`."""
         self._events.append(event)
-        return self._trimmer.push(event.text) if isinstance(event, TokenEvent) else ""
+        return self._reader.push(event.text).text if isinstance(event, TokenEvent) else ""
+
+    def rest(self) -> str:
+        """Text that looked like a call until the last event."""
+        return self._reader.push("", is_last=True).text
+
+    def read(self, answer: Answer) -> Piece:
+        """The text of an answer, and the tools that it calls."""
+        return AnswerReader("", self._form, self._names).push(answer.text, is_last=True)
 
     def answer(self) -> Answer:
         """After the last event. Raises QueryError where the query failed."""
@@ -118,7 +166,7 @@ class Asking:
         return {
             "model_name": MODEL,
             "model_provider": MODEL,
-            "finish_reason": FINISH_REASONS.get(answer.reason, answer.reason),
+            "finish_reason": finish_reason(answer, bool(self.read(answer).calls)),
             "system_fingerprint": self._fingerprint,
-            "tandem": describe(answer),
+            "tandem": describe(answer, self.read(answer)),
         }

@@ -6,7 +6,8 @@ Embeddings and retrievers are in `tandem.retrieval.langchain`.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Iterator, Sequence
+import json
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import Any, cast
 
 from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
@@ -17,20 +18,29 @@ from langchain_core.messages import (
     BaseMessage,
     HumanMessage,
     SystemMessage,
+    ToolCall,
+    ToolMessage,
     UsageMetadata,
 )
 from langchain_core.messages.content import Citation, create_citation
 from langchain_core.output_parsers import JsonOutputParser, PydanticOutputParser
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
 from langchain_core.runnables import Runnable
-from langchain_core.utils.function_calling import convert_to_json_schema
+from langchain_core.tools import BaseTool
+from langchain_core.utils.function_calling import convert_to_json_schema, convert_to_openai_tool
 from pydantic import BaseModel
 
-from tandem.adapters.asking import MODEL, Answering, Asking, check_message
-from tandem.client.answers import describe_citations, fingerprint
+from tandem import tools
+from tandem.adapters.asking import MODEL, Answering, Asking, Turn, check_message, must_call
+from tandem.client.answers import describe, fingerprint
 from tandem.events import Answer
 
-ROLES: dict[type[BaseMessage], str] = {SystemMessage: "system", HumanMessage: "user", AIMessage: "assistant"}
+ROLES: dict[type[BaseMessage], str] = {
+    SystemMessage: "system",
+    HumanMessage: "user",
+    AIMessage: "assistant",
+    ToolMessage: "tool",
+}
 
 
 class ChatTandem(Answering, BaseChatModel):
@@ -67,6 +77,22 @@ class ChatTandem(Answering, BaseChatModel):
             parser = PydanticOutputParser(pydantic_object=schema)
         answering = self.bind(grammar={"json_schema": convert_to_json_schema(schema)})
         return cast("Runnable[LanguageModelInput, dict[str, Any] | BaseModel]", answering | parser)
+
+    def bind_tools(
+        self, tools: Sequence[dict[str, Any] | type | Callable[..., Any] | BaseTool], **kwargs: Any
+    ) -> Runnable[LanguageModelInput, AIMessage]:
+        """This model with tools, for chat templates that take any; which to call, if any, the model decides.
+
+        tool_choice: "auto", "none", or with the extra [grammar] "any" or the name of a tool, which must be called then.
+        """
+        choice = kwargs.pop("tool_choice", None) or "auto"
+        if choice == "none":
+            return self.bind(**kwargs)
+        given = [convert_to_openai_tool(tool) for tool in tools]
+        if choice != "auto":
+            only = None if choice in ("any", "required", True) else str(choice)
+            kwargs["grammar"] = must_call(self.tandem, given, only)
+        return self.bind(tools=given, **kwargs)
 
     def _generate(
         self,
@@ -128,27 +154,36 @@ class ChatTandem(Answering, BaseChatModel):
         return Asking(self.tandem, [_read_message(message) for message in messages], options)
 
 
-def _read_message(message: BaseMessage) -> tuple[str, str]:
-    """Role and text. Raises QueryError for what is no message of text."""
+def _read_message(message: BaseMessage) -> Turn:
+    """Raises QueryError for what is no message of text."""
     role = next((role for kind, role in ROLES.items() if isinstance(message, kind)), None)
     blocks = [message.content] if isinstance(message.content, str) else message.content
     kinds = ("text" if isinstance(block, str) else block.get("type") for block in blocks)
-    return check_message(role, message.type, kinds), str(message.text)
+    calls = [
+        tools.ToolCall(call["name"], json.dumps(call["args"], ensure_ascii=False), call["id"] or "")
+        for call in (message.tool_calls if isinstance(message, AIMessage) else ())
+    ]
+    result_of = message.tool_call_id if isinstance(message, ToolMessage) else ""
+    return Turn(check_message(role, message.type, kinds), str(message.text), calls, result_of)
 
 
 def _result(asking: Asking, answer: Answer, num_prompt_tokens: int) -> ChatResult:
-    message = AIMessage(answer.text, **_known(asking, answer, num_prompt_tokens))
+    message = AIMessage(asking.read(answer).text, **_known(asking, answer, num_prompt_tokens))
     return ChatResult(generations=[ChatGeneration(message=message)])
 
 
 def _last_chunk(asking: Asking, num_prompt_tokens: int) -> ChatGenerationChunk:
-    """Without text. Raises QueryError where the query failed."""
+    """What is known of the answer. Raises QueryError where the query failed."""
     known = _known(asking, asking.answer(), num_prompt_tokens)
-    return ChatGenerationChunk(message=AIMessageChunk(content="", chunk_position="last", **known))
+    return ChatGenerationChunk(message=AIMessageChunk(content=asking.rest(), chunk_position="last", **known))
 
 
 def _known(asking: Asking, answer: Answer, num_prompt_tokens: int) -> dict[str, Any]:
     """The fields of a message besides its text."""
+    calls = [
+        ToolCall(name=call.name, args=json.loads(call.arguments), id=call.id)
+        for call in asking.read(answer).calls
+    ]
     num_tokens = answer.statistics.num_tokens
     usage = UsageMetadata(
         input_tokens=num_prompt_tokens,
@@ -156,15 +191,16 @@ def _known(asking: Asking, answer: Answer, num_prompt_tokens: int) -> dict[str, 
         total_tokens=num_prompt_tokens + num_tokens,
     )
     return {
+        "tool_calls": calls,
         "usage_metadata": usage,
         "response_metadata": asking.metadata(answer),
-        "additional_kwargs": {"annotations": _annotations(answer)} if answer.citations else {},
+        "additional_kwargs": {"annotations": _annotations(asking, answer)} if answer.citations else {},
     }
 
 
-def _annotations(answer: Answer) -> list[Citation]:
+def _annotations(asking: Asking, answer: Answer) -> list[Citation]:
     """What the home's documents said of the text, as LangChain has citations; the passage is the cited text."""
-    cited = describe_citations(answer.citations, answer.sources)
+    cited = describe(answer, asking.read(answer))["citations"]
     return [
         create_citation(
             id=f"tandem-{answer.session}-{number}",

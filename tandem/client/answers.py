@@ -6,18 +6,18 @@ import hashlib
 import json
 import math
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import is_dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from tandem import __version__
 from tandem.citations import Span
 from tandem.conversation import THOUGHT, THOUGHT_END
 from tandem.errors import QueryError
 from tandem.events import Answer, DoneEvent, Event, Source, collect
+from tandem.tools import CallFormat, CallReader, ToolCall, overlap
 
 FINISH_REASONS = {"eos": "stop", "stop": "stop", "loop": "length", "length": "length"}
-"""OpenAI's name for why an answer ended."""
 SOURCE_FIELDS = ("party", "id", "title", "score", "page")
 """Of a source; its text is among the typed events."""
 SEED_BITS = 53
@@ -49,19 +49,33 @@ class Trimmer:
         return shown
 
 
-class Thoughts:
-    """Separates what a model thinks from what it answers, piece by piece, each without the space around it."""
+class Piece(NamedTuple):
+    """What a piece of an answer's text adds to each of its parts."""
 
-    def __init__(self, thinking: str) -> None:
-        """thinking: of the template (`Template.thinking`): "" leaves every text as it is."""
+    thought: str
+    text: str
+    calls: Sequence[ToolCall]
+
+
+class AnswerReader:
+    """Separates what a model thinks, what it answers and which tools it calls, piece by piece.
+
+    Thoughts and answer are without the space around them.
+    """
+
+    def __init__(self, thinking: str, form: CallFormat | None = None, tools: Collection[str] = ()) -> None:
+        """thinking: of the template (`Template.thinking`); "" leaves every text as it is. form and tools: as of
+        `CallReader`.
+        """
         self._awaited = {"marked": THOUGHT, "begun": THOUGHT_END}.get(
             thinking, ""
         )  # the marker that comes next
         self._held = ""  # may be the beginning of it
+        self._calls = CallReader(form, tools)
         self._thought, self._answer = Trimmer(), Trimmer()
 
-    def push(self, text: str, *, is_last: bool = False) -> tuple[str, str]:
-        """Take a piece of text; returns what may be shown now of the thought and of the answer."""
+    def push(self, text: str, *, is_last: bool = False) -> Piece:
+        """Take a piece of text; returns what may be shown now."""
         self._held += text
         thought = answer = ""
         if self._awaited == THOUGHT and (begun := self._held.lstrip()).startswith(THOUGHT):
@@ -70,18 +84,20 @@ class Thoughts:
             self._awaited = ""
         if self._awaited == THOUGHT_END:
             thought, end, rest = self._held.partition(THOUGHT_END)
-            num_held = 0 if end or is_last else _overlap(thought, THOUGHT_END)
+            num_held = 0 if end or is_last else overlap(thought, THOUGHT_END)
             self._awaited = "" if end else THOUGHT_END
             self._held = rest if end else thought[len(thought) - num_held :]
             thought = thought[: len(thought) - num_held]
         if not self._awaited:
             answer, self._held = self._held, ""
-        return self._thought.push(thought), self._answer.push(answer)
+        answer, calls = self._calls.push(answer, is_last=is_last)
+        return Piece(self._thought.push(thought), self._answer.push(answer), calls)
 
 
-def _overlap(text: str, marker: str) -> int:
-    """Characters at the end of a text with which the marker begins."""
-    return next((size for size in range(len(marker) - 1, 0, -1) if text.endswith(marker[:size])), 0)
+def finish_reason(answer: Answer, has_calls: bool) -> str:
+    """OpenAI's name for why an answer ended."""
+    reason = FINISH_REASONS.get(answer.reason, answer.reason)
+    return "tool_calls" if has_calls and reason == "stop" else reason
 
 
 def require_answer(events: Sequence[Event], seed: int) -> Answer:
@@ -91,11 +107,12 @@ def require_answer(events: Sequence[Event], seed: int) -> Answer:
     return collect(events, seed)
 
 
-def describe(answer: Answer, num_hidden: int = 0) -> dict[str, Any]:
+def describe(answer: Answer, shown: Piece | None = None) -> dict[str, Any]:
     """Seed, sources, what they said, notes, acceptance, degradation and statistics, as JSON holds them.
 
-    num_hidden: characters at the beginning of the text that are not shown; citations count from there.
+    shown: the parts of the whole text; citations are those of what is no thought and no call. None: of all of it.
     """
+    first, last = (0, len(answer.text)) if shown is None else _find_shown(answer.text, shown)
     citations = describe_citations(answer.citations, answer.sources)
     return {
         "seed": answer.seed,
@@ -107,14 +124,22 @@ def describe(answer: Answer, num_hidden: int = 0) -> dict[str, Any]:
         "notes": list(answer.notes),
         "acceptance": _acceptance(answer),
         "citations": [
-            cited | {end: cited[end] - num_hidden for end in ("start", "end")}
+            cited | {end: cited[end] - first for end in ("start", "end")}
             for cited in citations
-            if cited["start"] >= num_hidden
+            if first <= cited["start"] and cited["end"] <= last
         ],
         "shares": {party: round(share, 4) for party, share in answer.shares.items()},
         "degraded": answer.degraded_reason,
         "statistics": to_plain(answer.statistics),
     }
+
+
+def _find_shown(text: str, shown: Piece) -> tuple[int, int]:
+    """Where the shown part of a text begins and ends; at the end of it where calls stand in its midst."""
+    if not shown.calls:
+        return len(text) - len(shown.text), len(text)
+    first = text.find(shown.text, text.find(THOUGHT_END) + 1 if shown.thought else 0)
+    return (first, first + len(shown.text)) if first >= 0 else (len(text), len(text))
 
 
 def describe_citations(spans: Sequence[Span], sources: Sequence[Source]) -> list[dict[str, Any]]:

@@ -14,7 +14,7 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from tandem.config.sampling import SamplingParams
-from tandem.conversation import ask_to_condense
+from tandem.conversation import ask_to_condense, split_history
 from tandem.errors import CallError, Code, QueryError, TandemError
 from tandem.events import DoneEvent, Event, SourcesEvent, TokenEvent
 from tandem.modes.spec import SessionSpec
@@ -31,7 +31,8 @@ MAX_CHARS = 300
 def is_wanted(spec: SessionSpec) -> bool:
     """Whether documents are to be found by a question that is still to be written."""
     has_documents = any(spec.num_documents(party) for party in spec.parties)
-    return spec.chat_query == "condensed" and bool(spec.history) and has_documents and not spec.condensed
+    has_turns = bool(split_history(spec.history)[0])
+    return spec.chat_query == "condensed" and has_turns and has_documents and not spec.condensed
 
 
 def make_request(spec: SessionSpec) -> SessionSpec:

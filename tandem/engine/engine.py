@@ -9,7 +9,7 @@ import logging
 import math
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from importlib import import_module
 from importlib.metadata import entry_points
@@ -271,6 +271,7 @@ class Engine:
             "template_fingerprint": self.template.fingerprint,
             "writes_day": self.template.writes_day,
             "thinking": self.template.thinking if self._detokenizer.shows(THOUGHT_END) else "",
+            "calls": self._describe_calls(),  # of tools: `tandem.tools.CallFormat`; None: it takes none
             "vocabulary_fingerprint": self.vocabulary_fingerprint,
             "vocabulary_prefixes": list(self.vocabulary_prefixes),
             "weights_fingerprint": self.weights_fingerprint,
@@ -281,6 +282,13 @@ class Engine:
             "eos_token_ids": list(self.eos_token_ids),
             "batching": self.fallback,  # why sessions are not batched; "" if they are
         }
+
+    def _describe_calls(self) -> dict[str, Any] | None:
+        """How the model writes calls of tools, if answers show it, with the tokens of the vocabulary in it."""
+        form = self.template.calls
+        if form is None or not all(self._detokenizer.shows(text.strip()) for text in (form.begin, form.end)):
+            return None
+        return asdict(replace(form, tokens=self._detokenizer.added_tokens_in(form.begin + form.end)))
 
     def close(self, session: str) -> None:
         """Free the session's cache, or keep it for a later turn; does nothing if there is none."""

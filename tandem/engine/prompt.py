@@ -15,7 +15,7 @@ from itertools import product, takewhile
 
 from tokenizers import Tokenizer
 
-from tandem.conversation import Frame, Message
+from tandem.conversation import Frame, Message, split_history
 from tandem.engine.template import DOCUMENT, Place, Template, TemplateTokenizer, turn_mark
 from tandem.errors import Code, GenerationError
 
@@ -33,11 +33,15 @@ class Prompt:
     documents: tuple[int, ...]  # [rows]: which document a row holds; empty for a bare row
     truncated: tuple[int, ...]  # documents whose end was cut off
     dropped: tuple[int, ...]  # documents that found no room, and have no row
-    num_question: int = 0  # of the query's tokens, those of the last question and what follows it
+    num_question: int = (
+        0  # of the query's tokens, those of the last question and what follows it, calls of tools too
+    )
 
 
 SAMPLE_CHARS = 16
 """Of a long text for each token of the context: what is tokenised to see whether the rest matters."""
+BORDER_CHARS = 400
+"""Before the border of a row's parts: what is tokenised to see how the tokenizer cuts there."""
 MAX_FRAMES = 16
 """Of queries, whose prompts' fixed parts are kept."""
 MIN_ANSWER = 64
@@ -57,8 +61,7 @@ class PromptBuilder:
         self._context_length = context_length
         begin = takewhile(lambda token: token in bos, tokenizer.encode("x").ids)
         self._bos = () if template.is_complete else tuple(begin)
-        written = template.document + template.bare + template.question(2)
-        self._encoder = TemplateTokenizer(tokenizer, written)
+        self._encoder = TemplateTokenizer(tokenizer, template.written)
         self._framed: dict[Frame, PromptBuilder] = {}
         self._set_template(template)
 
@@ -163,7 +166,7 @@ class PromptBuilder:
         mark = turn_mark(0)
         return any(
             len(self._encoder.encode(mark, {mark: text[:num_chars]})) > 2 * self._context_length
-            for text in (query, *(message.content for message in history))
+            for text in (query, *(text for message in history for text in message.texts))
             if len(text) > num_chars
         )
 
@@ -174,26 +177,20 @@ class PromptBuilder:
 
         follows_document: as in a row with a document; a bare row's begins elsewhere.
         """
-        text, fill = self._template.question(len(history)), self._fill(question, history)
+        before, since = split_history(history)
+        text, fill = self._template.question([*before, Message("user", question), *since])
         if follows_document:
             return tuple(self._encoder.encode(self._lead + text, fill, self._place))
         return tuple(self._encoder.encode(text, fill, self._bare_place))
 
-    def _fill(self, question: str, history: Sequence[Message]) -> dict[str, str]:
-        """Fill each mark."""
-        turns = [
-            self._template.answer(message.content) if message.role == "assistant" else message.content
-            for message in history
-        ]
-        fill = {turn_mark(number): content for number, content in enumerate([*turns, question])}
-        return {**fill, **self._template.texts}
-
     def _count_before_question(self, history: Sequence[Message]) -> int:
         """About how many tokens of a query belong to earlier turns."""
-        if not history:
+        earlier, _ = split_history(history)
+        if not earlier:
             return 0
-        before, _, _ = self._template.question(len(history)).partition(turn_mark(len(history)))
-        return len(self._encoder.encode(before, self._fill("", history), self._bare_place))
+        text, fill = self._template.question([*earlier, Message("user", "")])
+        before, _, _ = text.partition(turn_mark(len(earlier)))
+        return len(self._encoder.encode(before, fill, self._bare_place))
 
     def document_tokens(self, document: str) -> tuple[int, ...]:
         """The tokens with which a row of the whole `document` begins.
@@ -210,10 +207,14 @@ class PromptBuilder:
 
     def _count_agreements(self, before: str, lead: str, place: Place, ends: tuple[str, ...] = _ENDS) -> int:
         """Count the pairs of a document and a question whose parts have the tokens of the whole text."""
-        question = lead + self._template.question(0)
+        question, texts = self._template.question([Message("user", "")])
+        question = lead + question
+        before = before[
+            max(0, (before.rfind(DOCUMENT) if DOCUMENT in before else len(before)) - BORDER_CHARS) :
+        ]
         count = 0
         for end, beginning in product(ends, _BEGINNINGS):
-            fill = {DOCUMENT: end, turn_mark(0): beginning, **self._template.texts}
+            fill = {**texts, DOCUMENT: end, turn_mark(0): beginning}
             parts = self._encoder.encode(before, fill) + self._encoder.encode(question, fill, place)
             count += parts == self._encoder.encode_whole(before + question, fill)
         return count

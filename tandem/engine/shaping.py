@@ -19,16 +19,12 @@ from numpy.typing import NDArray
 from tandem.config.sampling import SamplingParams
 from tandem.engine.kv import common_length
 from tandem.errors import GenerationError, QueryError, explain_missing, first_line
+from tandem.tools import JSON_SPACE
 
 if TYPE_CHECKING:
     from llguidance import LLTokenizer
 
 Floats = NDArray[np.float64]
-_JSON: Any = {"whitespace_pattern": r" ?|\n {0,12}"}
-"""Where JSON allows any white space: none, a space, or a new line and its indentation. A small model would go on with
-white space without an end."""
-
-
 EXTREME = 1e37
 """Temperatures beyond it, or below its inverse, count as these: float32 would round them to infinity and 0, and no
 distribution would be another."""
@@ -128,7 +124,7 @@ def compile_grammar(grammar: str) -> str:
     from llguidance import LLMatcher
 
     make: Mapping[str, Any] = {
-        "json_schema": lambda schema: LLMatcher.grammar_from_json_schema(schema, overrides=_JSON),
+        "json_schema": lambda schema: LLMatcher.grammar_from_json_schema(schema, overrides=JSON_SPACE),
         "regex": LLMatcher.grammar_from_regex,
         "lark": LLMatcher.grammar_from_lark,
     }

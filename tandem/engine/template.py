@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
@@ -18,9 +18,10 @@ from typing import Any, Literal, NamedTuple
 
 from tokenizers import AddedToken, Encoding, Tokenizer
 
-from tandem.conversation import Frame
+from tandem.conversation import Frame, Message
 from tandem.errors import GenerationError, nearest
 from tandem.system.paths import suggest_path
+from tandem.tools import CallFormat
 
 TEMPLATE_FILE = "template.json"
 
@@ -29,6 +30,9 @@ DOCUMENT = "\ufdd0"
 
 SYSTEM = "\ufdd3"
 """The mark of a system prompt that holds something which the tokenizer has as a token of its own."""
+
+SAMPLE = (Message("user", ""), Message("assistant", ""), Message("user", ""))
+"""A conversation, for what a template writes around each turn."""
 
 
 def turn_mark(number: int) -> str:
@@ -62,22 +66,34 @@ class Template(ABC):
         """16 hexadecimal digits of all that it writes, whatever the day."""
 
     @property
+    def calls(self) -> CallFormat | None:
+        """How it writes calls of tools; None: it takes no tools."""
+        return None
+
+    @property
     def writes_day(self) -> bool:
         """Whether it writes the day of the query."""
         return False
 
     @abstractmethod
     def within(self, frame: Frame) -> Template:
-        """This template with what a query says to it; itself where that changes nothing."""
+        """This template with what a query says to it; itself where that changes nothing.
 
-    def answer(self, text: str) -> str:
-        """An earlier answer as the template writes it: it may leave out what the model thought."""
-        return text
+        GenerationError for tools where it takes none.
+        """
 
     @abstractmethod
-    def question(self, num_turns: int) -> str:
-        """The text that follows in every row. num_turns: earlier messages, whose marks it holds before the
-        question's."""
+    def question(self, turns: Sequence[Message]) -> tuple[str, dict[str, str]]:
+        """The text that follows the document in every row, and what goes to each mark in it, `texts` included.
+
+        turns: the whole conversation. The mark of a turn is in the text where its content is user's or answer's.
+        GenerationError where the template has no form for them.
+        """
+
+    @property
+    def written(self) -> str:
+        """All that it may write."""
+        return self.document + self.bare + self.question(SAMPLE)[0]
 
     @abstractmethod
     def describe(self) -> str:
@@ -138,22 +154,30 @@ class PlainTemplate(Template):
 
     def within(self, frame: Frame) -> PlainTemplate:
         """With a query's system prompt before its first question; a party's own is for chat templates."""
+        if frame.tools:
+            raise GenerationError(NO_TOOLS)
         system_prompt = (frame.system_prompt or "").strip()
         return self if system_prompt == self.system_prompt else replace(self, system_prompt=system_prompt)
 
-    def question(self, num_turns: int) -> str:
+    def question(self, turns: Sequence[Message]) -> tuple[str, dict[str, str]]:
         """Earlier questions in the same form, each with its answer after it."""
+        if any(turn.kind not in ("user", "assistant") for turn in turns):
+            raise GenerationError(NO_TOOLS)
         parts = [f"{SYSTEM}\n\n"] if self.system_prompt else []
-        for number in range(0, num_turns + 1, 2):
+        for number in range(0, len(turns), 2):
             parts.append(self.query_text.replace("{query}", turn_mark(number)))
-            if number < num_turns:
+            if number + 1 < len(turns):
                 gap = "" if parts[-1][-1].isspace() else " "
                 parts.append(f"{gap}{turn_mark(number + 1)}\n\n")
-        return "".join(parts)
+        contents = {turn_mark(number): turn.content for number, turn in enumerate(turns)}
+        return "".join(parts), {**contents, **self.texts}
 
     def describe(self) -> str:
         """The origin of the template."""
         return f"plain text of {Path(self.source).name}" if self.source else "plain text"
+
+
+NO_TOOLS = "The template of this model takes no tools and none of their results; leave them out."
 
 
 def fingerprint_texts(*texts: str) -> str:
@@ -233,13 +257,13 @@ class TemplateTokenizer:
         added = {
             token.content: (index, token) for index, token in tokenizer.get_added_tokens_decoder().items()
         }
-        written = set(_any_of(name for name in added if not name.isspace()).findall(template))
+        written = set(any_of(name for name in added if not name.isspace()).findall(template))
         self._markers = {
             name: (index, token)
             for name, (index, token) in added.items()
             if token.special or (name in written and not name.isspace())
         }
-        self._pattern = _any_of(self._markers)
+        self._pattern = any_of(self._markers)
         self._at_start = _hide(tokenizer, self._markers)
         self._after_special = _change_prefix(self._at_start, is_within_text=False)
         self._within_text = _change_prefix(self._at_start, is_within_text=True)
@@ -297,13 +321,13 @@ class TemplateTokenizer:
         return [*pieces, (rest, tokenizer)] if rest else pieces
 
 
-def _any_of(names: Iterable[str]) -> re.Pattern[str]:
+def any_of(names: Iterable[str]) -> re.Pattern[str]:
     """Matches the longest of some texts; nothing if there are none."""
     return re.compile("|".join(map(re.escape, sorted(names, key=len, reverse=True))) or r"(?!)")
 
 
 def _fill(text: str, fill: Mapping[str, str]) -> str:
-    return _any_of(fill).sub(lambda match: fill[match.group()], text)
+    return any_of(fill).sub(lambda match: fill[match.group()], text)
 
 
 def _hide(tokenizer: Tokenizer, markers: Mapping[str, tuple[int, AddedToken]]) -> Tokenizer:

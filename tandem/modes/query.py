@@ -32,7 +32,7 @@ scores, seconds."""
 MAX_ENDS, MAX_TURNS, MAX_COMMITTED = 256, 4096, 1 << 18
 """Tokens that end an answer, earlier messages and earlier tokens of one query."""
 MAX_BIASES, MAX_BIAS, MAX_GRAMMAR = 1024, 100.0, 1 << 18
-"""Tokens with a bias and its size, as OpenAI has it; characters of a grammar."""
+"""Tokens with a bias and its size, as OpenAI has it; characters of a grammar, and of tools."""
 
 
 def wire(name: str, **bounds: Any) -> Any:
@@ -98,7 +98,7 @@ class Query:
     cloud_filter: Annotated[str, wire("t")] = ""
     history: Annotated[
         tuple[Message, ...], wire("u", max_length=MAX_TURNS)
-    ] = ()  # earlier questions and answers
+    ] = ()  # earlier questions and answers; then calls of tools since the question, and their results
     chat_query: Annotated[ChatQuery, wire("v")] = (
         "last"  # what finds documents: the "last" question, "all", or `condensed`
     )
@@ -142,15 +142,20 @@ class Query:
     grammar: Annotated[str, wire("kk", max_length=MAX_GRAMMAR)] = (
         ""  # that the answer follows: JSON, {one of GRAMMARS: itself}; empty: none
     )
+    tools: Annotated[str, wire("ll", max_length=MAX_GRAMMAR)] = (
+        ""  # that the model may call: as `Frame.tools`
+    )
 
     def bare(self, **changes: Any) -> Self:
-        """The query, with these fields changed, without documents, history, anything besides the answer, and tokens."""
+        """The query, with these fields changed, without documents, history, tools, anything besides the answer, and
+        tokens."""
         return replace(
             self,
             documents={},
             device_filter="",
             cloud_filter="",
             history=(),
+            tools="",
             show_drafts=False,
             num_logprobs=None,
             committed=(),
@@ -160,7 +165,7 @@ class Query:
     @property
     def frame(self) -> Frame:
         """What it says to templates."""
-        return Frame(self.day, self.system_prompt)
+        return Frame(self.day, self.system_prompt, self.tools)
 
     @property
     def search_text(self) -> str:
@@ -171,8 +176,9 @@ class Query:
 
     @property
     def num_bytes(self) -> int:
-        """The bytes of the question and its history in UTF-8, without what a template adds."""
-        texts = (self.query, self.system_prompt or "", *(message.content for message in self.history))
+        """The bytes of the question, its history and tools in UTF-8, without what a template adds."""
+        turns = (text for message in self.history for text in message.texts)
+        texts = (self.query, self.system_prompt or "", self.tools, *turns)
         return sum(len(text.encode("utf-8", "surrogatepass")) for text in texts)
 
     def check_weights(self, party: str, fingerprint: str) -> None:

@@ -92,7 +92,7 @@ class Guard:
             raise foreign_page(f"of {origin:.100}")
         if self._key:
             if is_guarded:
-                self._check_key(headers.get("authorization", ""))
+                self._check_key(headers.get("authorization") or f"Bearer {headers.get('x-api-key', '')}")
         elif is_guarded and headers.get("sec-fetch-site", "none") not in OWN_SITES:
             raise foreign_page("of other sites")
 

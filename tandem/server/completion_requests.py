@@ -8,13 +8,16 @@ A field is read, refused with the reason where it would change the answer, or el
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from tandem.client.request import MAX_TOP_LOGPROBS, QueryOptions
-from tandem.conversation import ROLES, Message, join_turns, take_system_prompt
-from tandem.server.http import ApiError, bad_request, must_be, unsupported
+from tandem.conversation import Conversation, Message
+from tandem.errors import QueryError
+from tandem.server.http import ApiError, bad_request, must_be, refusal, unsupported
+from tandem.tools import CallFormat, grammar_of_calls, names_of, read_calls, read_tools
 
 MODEL = "tandem"
 """The model of all parties together; `only` lets one of them answer."""
@@ -30,10 +33,10 @@ LOGPROBS = ("logprobs", "top_logprobs")
 """In a chat the first is true or false, of a text completion it is the number."""
 MAX_ANSWERS, MAX_STOPS = 8, 64
 """Answers of one request, each of which is a query, and texts that end them."""
-NO_FIELDS = {"sampling", "history", "max_new_tokens", "num_logprobs", "resumable"}
+NO_FIELDS = {"sampling", "history", "max_new_tokens", "num_logprobs", "resumable", "tools"}
 QUERY_OPTIONS = frozenset(QueryOptions.__annotations__) - NO_FIELDS
 """Options that are passed on as they are: OpenAI's `seed`, `stop`, `temperature`, and Tandem's own."""
-ROLE_OF: Mapping[Any, str] = {**{role: role for role in ROLES}, "system": "system", "developer": "system"}
+ROLES = {"developer": "system", **{role: role for role in ("system", "user", "assistant", "tool")}}
 TEXT_PARTS = ("text", "input_text", "output_text")
 """Types of the parts of a message that are texts."""
 THOUGHT_PARTS = ("thinking", "redacted_thinking")
@@ -43,11 +46,13 @@ FORMATS = ("response_format", "text.format", "output_config.format")
 GRAMMARS = {"guided_json": "json_schema", "guided_regex": "regex", "json_schema": "json_schema"}
 """Fields of vLLM and llama.cpp -> the kind of grammar that they hold."""
 NO_TOOLS = (
-    "no chat template is given tools or their results here; leave them out, or set tool_choice to 'none' and put "
-    "what the model should know into the messages"
+    "The chat template of this model takes no tools; leave them out, set tool_choice to 'none', or use a model whose "
+    "template does, such as Qwen's."
 )
+TOOL_FIELDS = ("tools", "tool_choice", "parallel_tool_calls")
 NOTHING_KEPT = "nothing is kept between requests; send all messages"
 REFUSED: Mapping[str, tuple[str, tuple[Any, ...]]] = {
+    "functions": ("it is the old form; send tools", ([],)),
     "suffix": ("an answer follows the prompt", ("",)),
     "echo": ("the answer holds no prompt", (False,)),
     "modalities": ("answers are text; ask for ['text']", (["text"],)),
@@ -61,6 +66,16 @@ REFUSED: Mapping[str, tuple[str, tuple[Any, ...]]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HomeModel:
+    """The model at home, as requests and their answers depend on it."""
+
+    system_prompt: str  # that is configured
+    thinking: str = ""  # of the template: `Template.thinking`
+    calls: CallFormat | None = None  # how it writes calls of tools; None: it takes no tools
+    has_grammars: bool = False  # at every party
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CompletionRequest:
     """What a client wants."""
 
@@ -69,6 +84,7 @@ class CompletionRequest:
     options: dict[str, Any]  # of a query
     names: Mapping[str, str]  # of these options, as the request calls them
     texts: tuple[str, ...]  # what the client has written, for its usage
+    tools: tuple[str, ...] = ()  # the names of those that the answer may call
     num_answers: int = 1
     is_stream: bool = False
     has_usage: bool = False  # a stream ends with its usage
@@ -76,26 +92,27 @@ class CompletionRequest:
 
 
 def read_chat(
-    body: Mapping[str, Any], system_prompt: str, *, asked_by: str = "messages", instructions: str = ""
+    body: Mapping[str, Any], model: HomeModel, *, asked_by: str = "messages", instructions: str = ""
 ) -> CompletionRequest:
     """A request for a chat completion. Raises ApiError.
 
-    system_prompt: the one that is configured. asked_by: the field that holds the messages. instructions: what the
-    request says before all system messages.
+    asked_by: the field that holds the messages. instructions: what the request says before all system messages.
     """
     messages = body.get(asked_by)
     if not isinstance(messages, list) or not messages:
         remedy = "add the question as one of role user"
         raise must_be(asked_by, "a list of at least one message", messages, remedy)
     ignored: dict[str, None] = {}
-    read = [_read_message(asked_by, number, message, ignored) for number, message in enumerate(messages)]
-    own_prompt, turns = take_system_prompt([("system", instructions), *read], system_prompt)
-    *history, last = join_turns(turns)
-    if last.role != "user":
-        raise bad_request(
-            "The last message must be of user, but it is of assistant; add the question.", asked_by
-        )
-    return _read_rest(body, asked_by, last.content, tuple(history), own_prompt, ignored)
+    conversation = Conversation()
+    conversation.add("system", instructions)
+    for number, message in enumerate(messages):
+        _add_message(conversation, f"{asked_by}[{number}]", message, ignored)
+    try:
+        question, history = conversation.split()
+    except QueryError as error:
+        raise bad_request(str(error), asked_by) from None
+    own_prompt = conversation.own_prompt(model.system_prompt)
+    return _read_rest(body, asked_by, question, tuple(history), own_prompt, model, ignored)
 
 
 def read_prompt(body: Mapping[str, Any]) -> CompletionRequest:
@@ -107,7 +124,7 @@ def read_prompt(body: Mapping[str, Any]) -> CompletionRequest:
         raise must_be(
             "prompt", "one text", prompt, "send one request per prompt, and text instead of token ids"
         )
-    return _read_rest(body, "prompt", prompt, (), None, {})
+    return _read_rest(body, "prompt", prompt, (), None, None, {})
 
 
 def read_model(body: Mapping[str, Any], *models: str) -> str:
@@ -131,13 +148,14 @@ def _read_rest(
     question: str,
     history: tuple[Message, ...],
     own_prompt: str | None,
+    home: HomeModel | None,
     ignored: dict[str, None],
 ) -> CompletionRequest:
-    """Everything but the question. asked_by: the field that holds it. own_prompt: a system prompt of this request."""
+    """Everything but the question. asked_by: the field that holds it. own_prompt: a system prompt of this request.
+    home: None: it calls no tools."""
     model = read_model(body, MODEL)
     names = {"history": asked_by, "question": asked_by, "num_logprobs": "logprobs"}
     rest = {name: value for name, value in body.items() if value is not None}
-    _check_tools(rest)
     options: dict[str, Any] = {name: rest[name] for name in rest if name in QUERY_OPTIONS}
     if history:
         options["history"] = history
@@ -146,13 +164,15 @@ def _read_rest(
     for name, option in ALIASES.items():
         if name in rest:
             _set_once(options, names, option, name, rest[name])
-    for name, grammar in _grammars(rest).items():
+    tools = _read_tools(rest, home, options, ignored) if home else ()
+    for name, grammar in _grammars(rest, home if tools else None).items():
         _set_once(options, names, "grammar", name, grammar)
     if "logit_bias" in rest:
         options["logit_bias"] = _read_biases(rest["logit_bias"])
     if (num_logprobs := _read_logprobs(body, is_chat=asked_by != "prompt")) is not None:
         options["num_logprobs"] = num_logprobs
-    if isinstance(stop := options.get("stop"), list) and len(stop) > MAX_STOPS:
+    stop = options.get("stop")
+    if isinstance(stop, list) and len(stop) > MAX_STOPS:
         raise must_be(names.get("stop", "stop"), f"at most {MAX_STOPS} texts", stop)
     is_stream = _read_flag(body, "stream")
     if options.get("show_drafts") and not is_stream:
@@ -161,16 +181,22 @@ def _read_rest(
         )
     has_usage = _read_stream_options(rest.get("stream_options"), ignored, is_stream=is_stream)
     for name, value in rest.items():
-        if name in REFUSED:
+        if name in REFUSED and (name, rest.get("function_call")) != ("functions", "none"):
             _refuse(name, value)
-        elif name not in READ and name not in QUERY_OPTIONS and name != asked_by:
+        elif name not in {*READ, *QUERY_OPTIONS, *(TOOL_FIELDS if tools else ()), asked_by}:
             ignored[name] = None
     return CompletionRequest(
         model=model,
         question=question,
         options=options,
         names=names,
-        texts=(*([own_prompt] if own_prompt else ()), *(turn.content for turn in history), question),
+        texts=(
+            *([own_prompt] if own_prompt else ()),
+            *(text for turn in history for text in turn.texts),
+            question,
+            *([json.dumps(options["tools"])] if tools else ()),
+        ),
+        tools=tools,
         num_answers=_read_number_of_answers(rest),
         is_stream=is_stream,
         has_usage=has_usage,
@@ -191,27 +217,35 @@ def _set_once(options: dict[str, Any], names: dict[str, str], option: str, name:
 # ---- messages ------------------------------------------------------------------------------------------------
 
 
-def _read_message(asked_by: str, number: int, message: Any, ignored: dict[str, None]) -> tuple[str, str]:
-    """Role and text. ignored: receives fields that change nothing. Raises ApiError for what is no message of text."""
-    param = f"{asked_by}[{number}]"
+def _add_message(conversation: Conversation, param: str, message: Any, ignored: dict[str, None]) -> None:
+    """Add one. param: its name. ignored: receives fields that change nothing. Raises ApiError for what is no message of
+    text."""
     if not isinstance(message, dict):
         raise must_be(param, "an object with role and content", message)
-    role = message.get("role")
-    for name, value in message.items():
-        if name in ("tool_calls", "function_call") and value:
-            raise unsupported(f"{param}.{name}", f"{param}.{name} is not supported: {NO_TOOLS}.")
-        if name == "audio" and value:
-            raise unsupported(f"{param}.audio", f"{param}.audio is not supported; send text only.")
-        if name not in ("role", "content", "audio") and value:
-            ignored[f"{asked_by}.{name}"] = None
-    if role in ("tool", "function"):
-        raise unsupported(f"{param}.role", f"{param} is the result of a tool, but {NO_TOOLS}.")
-    if not isinstance(role, str) or role not in ROLE_OF:
-        raise must_be(f"{param}.role", "user, assistant, system or developer", role)
-    content = message.get("content")
-    if content is None and role == "assistant":
-        return role, ""
-    return ROLE_OF[role], read_content(f"{param}.content", content)
+    given = message.get("role")
+    role = ROLES.get(given) if isinstance(given, str) else None
+    known = {
+        "role",
+        "content",
+        *({"tool": ["tool_call_id"], "assistant": ["tool_calls"]}.get(role or "", [])),
+    }
+    for name in ("audio", "function_call"):
+        if message.get(name):
+            raise unsupported(
+                f"{param}.{name}", f"{param}.{name} is not supported; send text and tool_calls only."
+            )
+    ignored |= {
+        f"{param.partition('[')[0]}.{name}": None for name in message if message[name] and name not in known
+    }
+    if role is None:
+        raise must_be(f"{param}.role", "user, assistant, tool, system or developer", given)
+    content, calls = message.get("content"), message.get("tool_calls") if role == "assistant" else None
+    text = "" if content is None and role == "assistant" else read_content(f"{param}.content", content)
+    try:
+        tool_calls = read_calls(calls, f"{param}.tool_calls") if calls else ()
+        conversation.add(role, text, tool_calls, str(message.get("tool_call_id") or ""))
+    except QueryError as error:
+        raise bad_request(str(error), error.option or param) from None
 
 
 def read_content(param: str, content: Any) -> str:
@@ -234,19 +268,67 @@ def read_content(param: str, content: Any) -> str:
 # ---- options -------------------------------------------------------------------------------------------------
 
 
-def _check_tools(rest: Mapping[str, Any]) -> None:
-    """Tools that the model must not call change nothing. Raises ApiError for others."""
-    for name, chosen in (("tools", "tool_choice"), ("functions", "function_call")):
-        if rest.get(name) and rest.get(chosen) != "none":
-            raise unsupported(name, f"The option {name} is not supported: {NO_TOOLS}.")
+def _read_tools(
+    rest: Mapping[str, Any], home: HomeModel, options: dict[str, Any], ignored: dict[str, None]
+) -> tuple[str, ...]:
+    """The names of the tools that the answer may call; options: receives them. Raises ApiError.
+
+    Tools that the model must not call change nothing.
+    """
+    choice, is_single = (
+        rest.get("tool_choice", "auto"),
+        not _read_flag(rest, "parallel_tool_calls", default=True),
+    )
+    if not rest.get("tools") or choice == "none":
+        return ()
+    if home.calls is None:
+        raise unsupported("tools", NO_TOOLS)
+    try:
+        names = names_of(read_tools(rest["tools"]))
+    except QueryError as error:
+        raise refusal(error) from None
+    if choice not in ("auto", "required") and _named(choice) not in names:
+        raise must_be("tool_choice", f"auto, required, none or a function of {', '.join(names)}", choice)
+    if is_single and (end := home.calls.end.strip()):  # a stop text ends the answer with the first call
+        stop = options.get("stop") or []
+        options["stop"] = [*([stop] if isinstance(stop, str) else stop), end]
+    options["tools"] = rest["tools"]
+    if _is_strict(rest) and not home.has_grammars:
+        ignored["tools.strict"] = None
+    return names
 
 
-def _grammars(rest: Mapping[str, Any]) -> dict[str, Any]:
-    """Grammars of the answer, by the field that asks for one. Raises ApiError."""
+def _named(choice: Any) -> str | None:
+    """The one tool that a request wants to be called."""
+    function = (
+        choice.get("function") if isinstance(choice, dict) and choice.get("type") == "function" else None
+    )
+    return function.get("name") if isinstance(function, dict) else None
+
+
+def _is_strict(rest: Mapping[str, Any]) -> bool:
+    return any(tool["function"].get("strict") is True for tool in rest["tools"])
+
+
+def _grammars(rest: Mapping[str, Any], home: HomeModel | None) -> dict[str, Any]:
+    """Grammars of the answer, by the field that asks for one. home: whose model may call tools. Raises ApiError."""
     grammars = {name: {kind: rest[name]} for name, kind in GRAMMARS.items() if name in rest}
     for name in FORMATS:
         if name in rest and (schema := _read_format(name, rest[name])) is not None:
             grammars[name] = {"json_schema": schema}
+    if home is None or home.calls is None:
+        return grammars
+    only = _named(rest.get("tool_choice"))
+    is_required = only is not None or rest.get("tool_choice") == "required"
+    of_text = next((grammars.pop(name) for name in FORMATS if name in grammars), None)
+    if is_required or of_text or (home.has_grammars and _is_strict(rest)):
+        field = "tool_choice" if is_required else "tools"
+        tools = read_tools(rest["tools"])
+        schema = None if of_text is None else of_text["json_schema"]
+        is_single = rest.get("parallel_tool_calls") is False
+        grammars[field] = grammar_of_calls(
+            home.calls, tools, only=only, is_required=is_required, is_single=is_single, schema=schema
+        )
     return grammars
 
 
@@ -305,11 +387,11 @@ def _read_logprobs(body: Mapping[str, Any], *, is_chat: bool) -> int | None:
     return number
 
 
-def _read_flag(body: Mapping[str, Any], name: str) -> bool:
+def _read_flag(body: Mapping[str, Any], name: str, *, default: bool = False) -> bool:
     value = body.get(name)
     if not isinstance(value, bool | None):
         raise must_be(name, "true or false", value)
-    return bool(value)
+    return default if value is None else value
 
 
 def _read_stream_options(options: Any, ignored: dict[str, None], *, is_stream: bool) -> bool:

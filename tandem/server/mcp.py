@@ -8,7 +8,8 @@ import inspect
 import logging
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from typing import Annotated, Any
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
 
 from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
@@ -41,10 +42,16 @@ INSTRUCTIONS = (
 READING = ToolAnnotations(read_only_hint=True, destructive_hint=False, open_world_hint=False)
 
 
+@dataclass(frozen=True)
+class Turn:
+    """A message of the conversation."""
+
+    role: Literal["user", "assistant"]
+    content: str
+
+
 Question = Annotated[str, Field(description="what to ask, in the user's language")]
-Turns = Annotated[
-    list[Message] | None, Field(description="earlier messages of the conversation, oldest first")
-]
+Turns = Annotated[list[Turn] | None, Field(description="earlier messages of the conversation, oldest first")]
 Count = Annotated[int, Field(ge=1, le=MAX_PASSAGES, description="passages to find, at most")]
 Filter = Annotated[
     dict[str, Any] | None,
@@ -68,7 +75,7 @@ class Tools:
         """
         seed = new_seed()
         events = (await asyncio.shield(self._tandem)).astream(
-            question, seed=seed, history=conversation or None
+            question, seed=seed, history=[Message(turn.role, turn.content) for turn in conversation or ()]
         )
         answering = asyncio.ensure_future(follow(events, seed, context.report_progress))
         try:

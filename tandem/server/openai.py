@@ -22,10 +22,11 @@ from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
 from tandem.client.answers import (
-    FINISH_REASONS,
-    Thoughts,
+    AnswerReader,
+    Piece,
     count_usage,
     describe,
+    finish_reason,
     new_seed,
     require_answer,
     to_plain,
@@ -64,7 +65,7 @@ async def complete_chat(request: Request) -> Response:
     """Answer the last message of a conversation."""
     service = service_of(request)
     body = await read_object(request, service.limits.max_body_bytes)
-    return await complete(request, service, CHAT, read_chat(body, service.system_prompt))
+    return await complete(request, service, CHAT, read_chat(body, service.model))
 
 
 @router.post("/completions")
@@ -189,20 +190,20 @@ class Shape:
     chunk: str  # the object of a part of it
     is_chat: bool
 
-    def message(self, text: str, thought: str = "") -> dict[str, Any]:
-        """The text of a whole completion, as fields of its choice."""
+    def message(self, piece: Piece) -> dict[str, Any]:
+        """A whole completion, as fields of its choice."""
         if not self.is_chat:
-            return {"text": text}
-        reasoning = {"reasoning_content": thought} if thought else {}
-        return {"message": {"role": "assistant", "content": text, "refusal": None, **reasoning}}
+            return {"text": piece.text}
+        content = piece.text if piece.text or not piece.calls else None
+        return {"message": {"role": "assistant", "content": content, "refusal": None, **_besides(piece)}}
 
-    def delta(self, text: str, thought: str = "", *, is_first: bool = False) -> dict[str, Any]:
-        """The text of a part, which may be empty, as fields of its choice."""
+    def delta(self, piece: Piece, num_calls: int = 0, *, is_first: bool = False) -> dict[str, Any]:
+        """A part, which may be empty, as fields of its choice. num_calls: of tools before it."""
         if not self.is_chat:
-            return {"text": text}
-        role = {"role": "assistant"} if is_first else {}
-        reasoning = {"reasoning_content": thought} if thought else {}
-        return {"delta": role | reasoning | ({"content": text} if text or is_first else {})}
+            return {"text": piece.text}
+        delta = {"role": "assistant"} if is_first else {}
+        delta |= {"content": piece.text} if piece.text or is_first else {}
+        return {"delta": delta | _besides(piece, num_calls)}
 
     def logprobs(self, tokens: Iterable[TokenEvent], num_chars: int = 0) -> dict[str, Any]:
         """The log probabilities of the tokens of a completion, or of a part. num_chars: length of the answer before
@@ -212,6 +213,24 @@ class Shape:
 
 CHAT = Shape("chatcmpl-", "chat.completion", "chat.completion.chunk", is_chat=True)
 TEXT = Shape("cmpl-", "text_completion", "text_completion", is_chat=False)
+
+
+NOTHING = Piece("", "", ())
+
+
+def _besides(piece: Piece, num_calls: int | None = None) -> dict[str, Any]:
+    """The fields of a message or delta besides its content. num_calls: before a delta, which numbers its own."""
+    besides: dict[str, Any] = {"reasoning_content": piece.thought} if piece.thought else {}
+    calls = [
+        {
+            **({} if num_calls is None else {"index": num_calls + number}),
+            "id": call.id,
+            "type": "function",
+            "function": {"name": call.name, "arguments": call.arguments},
+        }
+        for number, call in enumerate(piece.calls)
+    ]
+    return besides | ({"tool_calls": calls} if calls else {})
 
 
 class Form:
@@ -239,7 +258,7 @@ class Completion:
         """num_prompt_tokens: of what the client wrote."""
         self._shape = shape
         self._request = request
-        self._thinking = service.thinking if shape.is_chat else ""
+        self._model = service.model
         self._num_prompt_tokens = num_prompt_tokens
         self._num_tokens = 0  # of all answers that are complete
         self._head = {
@@ -255,12 +274,10 @@ class Completion:
         choices, described = [], []
         for number, query in enumerate(queries):
             answer = self._collect(number, [event async for event in query])
-            thought, text = Thoughts(self._thinking).push(answer.text, is_last=True)
-            message = self._shape.message(text, thought)
-            described.append(self._describe(answer))
-            choices.append(
-                self._choice(number, message, FINISH_REASONS[answer.reason], self._logprobs(answer.tokens))
-            )
+            piece = self._reader().push(answer.text, is_last=True)
+            described.append(describe(answer, piece))
+            message, reason = self._shape.message(piece), finish_reason(answer, bool(piece.calls))
+            choices.append(self._choice(number, message, reason, self._logprobs(answer.tokens)))
         if len(choices) > 1:  # of one answer it is beside the choices
             choices = [choice | {"tandem": each} for choice, each in zip(choices, described, strict=True)]
         return {**self._head, "choices": choices, "usage": self._usage(), "tandem": described[0]}
@@ -278,27 +295,28 @@ class Completion:
 
     async def _parts(self, number: int, query: RunningQuery) -> AsyncIterator[dict[str, Any]]:
         """One answer in chunks. Raises TandemError."""
-        thoughts, events, text = Thoughts(self._thinking), list[Event](), ""
-        yield self._chunk(number, self._shape.delta("", is_first=True))
+        reader, events, text, num_calls = self._reader(), list[Event](), "", 0
+        yield self._chunk(number, self._shape.delta(NOTHING, is_first=True))
         async for event in query:
             if isinstance(event, ProvisionalEvent | RetractEvent):
                 name = "provisional" if isinstance(event, ProvisionalEvent) else "retract"
-                yield self._chunk(number, self._shape.delta(""), tandem={name: to_plain(event)})
+                yield self._chunk(number, self._shape.delta(NOTHING), tandem={name: to_plain(event)})
                 continue
             if isinstance(event, TokenEvent):
                 logprobs = self._logprobs([event], len(text.lstrip()))
                 text += event.text
-                thought, shown = thoughts.push(event.text)
-                if thought or shown or logprobs:
-                    yield self._chunk(number, self._shape.delta(shown, thought), logprobs=logprobs)
+                piece = reader.push(event.text)
+                if any(piece) or logprobs:
+                    yield self._chunk(number, self._shape.delta(piece, num_calls), logprobs=logprobs)
+                num_calls += len(piece.calls)
             events.append(event)
         answer = self._collect(number, events)
-        thought, shown = thoughts.push("", is_last=True)
-        if thought or shown:
-            yield self._chunk(number, self._shape.delta(shown, thought))
-        yield self._chunk(
-            number, self._shape.delta(""), FINISH_REASONS[answer.reason], tandem=self._describe(answer)
-        )
+        piece = reader.push("", is_last=True)
+        if any(piece):
+            yield self._chunk(number, self._shape.delta(piece, num_calls))
+        reason = finish_reason(answer, num_calls + len(piece.calls) > 0)
+        about = describe(answer, self._reader().push(answer.text, is_last=True))
+        yield self._chunk(number, self._shape.delta(NOTHING), reason, tandem=about)
 
     def _collect(self, number: int, events: list[Event]) -> Answer:
         """Raises QueryError where it is incomplete."""
@@ -306,10 +324,11 @@ class Completion:
         self._num_tokens += answer.statistics.num_tokens
         return answer
 
-    def _describe(self, answer: Answer) -> dict[str, Any]:
-        """What is known of an answer, whose thought is no part of the text."""
-        _, shown = Thoughts(self._thinking).push(answer.text, is_last=True)
-        return describe(answer, len(answer.text) - len(shown))
+    def _reader(self) -> AnswerReader:
+        """Of one answer; of a text completion all is text."""
+        if not self._shape.is_chat:
+            return AnswerReader("")
+        return AnswerReader(self._model.thinking, self._model.calls, self._request.tools)
 
     def _logprobs(self, tokens: Iterable[TokenEvent], num_chars: int = 0) -> dict[str, Any] | None:
         """The log probabilities of these tokens, if they are wanted. num_chars: length of the answer before them."""

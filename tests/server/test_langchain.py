@@ -182,11 +182,12 @@ def test_neighbours_of_one_role_are_one_turn(chat: ChatTandem) -> None:
         ([], "The last message must be of the user, but there is none; add the question."),
         (
             [HumanMessage("Hello."), AIMessage("Hello.")],
-            "The last message must be of the user, but it is of assistant; add the question.",
+            "The last message must be of user or of a tool, but it is of assistant; add the question.",
         ),
         (
             [HumanMessage("Hello."), ToolMessage("4", tool_call_id="a")],
-            "A message must be of the user, the assistant or the system, but one is of type 'tool'; leave it out.",
+            "The result of a tool must follow the call, but one follows a message of user; add the answer that called "
+            "it, with its tool_calls.",
         ),
         (
             [HumanMessage([{"type": "image_url", "image_url": {"url": "https://example.org/a.png"}}])],

@@ -193,7 +193,7 @@ RED = {"colour": "red"}
         ({"response_format": {"type": "json_schema", "json_schema": {"schema": 3}}}, *NO_FORMAT),
         ({"extra_body": {"guided_regex": "(?=a)"}}, "guided_regex", INVALID, ""),
         ({"extra_body": {"guided_json": "x"}}, "guided_json", INVALID, ""),
-        ({"tools": [{"type": "function"}]}, "tools", UNSUPPORTED, "no chat template is given tools"),
+        ({"tools": [{"type": "function"}]}, "tools", UNSUPPORTED, "takes no tools"),
         ({"temperature": -1}, "temperature", INVALID, "a number of at least 0, but it is -1"),
         ({"max_tokens": 0}, "max_tokens", INVALID, ""),
         (
@@ -211,7 +211,7 @@ RED = {"colour": "red"}
         ({"extra_body": {"timeout_s": 0}}, "timeout_s", INVALID, ""),
         ({"messages": []}, "messages", INVALID, ""),
         ({"messages": [say("user", "Hi"), say("assistant", "Hi")]}, "messages", INVALID, ""),
-        ({"messages": [say("user", "Hi"), say("tool", "4")]}, "messages[1].role", UNSUPPORTED, ""),
+        ({"messages": [say("user", "Hi"), say("tool", "4")]}, "messages[1]", INVALID, "must follow the call"),
         ({"messages": [say("user", "word " * 3000)]}, "messages", "context_length_exceeded", ""),
         ({"messages": [say("user", " ")]}, "messages", INVALID, ""),
     ],

@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from tandem.client.answers import Thoughts, Trimmer
+from tandem.client.answers import AnswerReader, Trimmer
 from tandem.errors import QueryError, TandemError
 from tandem.events import DoneEvent, Event, SessionStatistics, TokenEvent
 from tandem.server.http import ApiError, ClientLeftError, EventStream, while_connected
@@ -225,9 +225,9 @@ def test_trimmed_pieces_make_up_the_trimmed_text(pieces: list[str]) -> None:
 
 def separate(thinking: str, pieces: list[str]) -> tuple[str, str]:
     """What is thought and what is answered, after all pieces."""
-    thoughts = Thoughts(thinking)
-    shown = [*(thoughts.push(piece) for piece in pieces), thoughts.push("", is_last=True)]
-    return "".join(thought for thought, _ in shown), "".join(text for _, text in shown)
+    reader = AnswerReader(thinking)
+    shown = [*(reader.push(piece) for piece in pieces), reader.push("", is_last=True)]
+    return "".join(piece.thought for piece in shown), "".join(piece.text for piece in shown)
 
 
 @pytest.mark.parametrize(

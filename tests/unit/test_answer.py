@@ -10,7 +10,7 @@ from operator import methodcaller
 import pytest
 
 from tandem.citations import Citation
-from tandem.client.answers import describe, to_plain
+from tandem.client.answers import Piece, describe, to_plain
 from tandem.events import (
     Answer,
     DoneEvent,
@@ -22,6 +22,7 @@ from tandem.events import (
     TokenEvent,
     collect,
 )
+from tandem.tools import ToolCall
 from tandem.topology import Party
 from tests.token_events import committed
 
@@ -65,9 +66,17 @@ def test_citations_count_characters_of_what_is_shown() -> None:
     whole = collect([sources(Party.DEVICE, *own), *tokens, done], seed=7)
     cited = [(cited["start"], cited["end"], cited["id"]) for cited in describe(whole)["citations"]]
     assert cited == [(11, 17, "a"), (18, 23, "b")]
-    for num_hidden, left in ((11, [(0, 6, "a"), (7, 12, "b")]), (17, [(1, 6, "b")]), (30, [])):
-        shown = describe(whole, num_hidden)["citations"]
-        assert [(cited["start"], cited["end"], cited["id"]) for cited in shown] == left
+    call = ToolCall("f", "{}")
+    for shown, left in (
+        (Piece("Hm", "puzzle games.", ()), [(0, 6, "a"), (7, 12, "b")]),
+        (Piece("", "games.", ()), [(0, 5, "b")]),
+        (Piece("", "", ()), []),
+        (Piece("Hm", "puzzle", (call,)), [(0, 6, "a")]),
+        (Piece("", "", (call,)), []),
+        (Piece("Hm", "puzzle.", (call,)), []),  # a call stands in its midst
+    ):
+        citations = describe(whole, shown)["citations"]
+        assert [(cited["start"], cited["end"], cited["id"]) for cited in citations] == left
 
 
 LOST = PeerEvent(step=2, is_alone=True)

@@ -411,7 +411,7 @@ def test_history_travels_with_the_question() -> None:
         ),
         (
             [{"role": "system", "content": "Be brief."}],
-            "A message of history has the role user or assistant, but message 0 has 'system'; set system_prompt.",
+            "A message of history has the role user, assistant or tool, but message 0 has 'system'; set system_prompt.",
         ),
         (
             [TURNS[1]],

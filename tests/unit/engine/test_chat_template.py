@@ -26,6 +26,7 @@ from tests import chat_model
 SYSTEM = "Be brief."
 DOCUMENTS = ["Mira likes puzzle games.", "The best puzzle game is Vantelu Cor. 日本語"]
 QUESTION = "Which game should Mira try?"
+ASKED = (Message("user", QUESTION),)
 HISTORY = (Message("user", "Who is Mira?"), Message("assistant", "She likes puzzle games."))
 TURN = "{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n' }}"
 OPEN = "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
@@ -231,7 +232,7 @@ def test_prefix_spaces_stand_where_the_whole_text_has_them(kind: str, start: str
     rows = rows_of(wrapper, template)
     backend = sentence_piece(kind).backend_tokenizer
     for row, document in zip(rows, DOCUMENTS, strict=False):
-        text = template.document.replace(DOCUMENT, document) + template.question(0)
+        text = template.document.replace(DOCUMENT, document) + template.question(ASKED)[0]
         whole = text.replace("\ufdd10\ufdd2", QUESTION)
         assert row == tuple(backend.encode(whole, add_special_tokens=False).ids)
 
@@ -261,7 +262,7 @@ def test_the_border_is_where_the_tokenizer_cuts(folder: Path, wrapper: Any) -> N
     rows = [tokens + with_documents.query_tokens for tokens in with_documents.document_tokens]
     texts = [f"{document}\n\n" for document in DOCUMENTS] + [""]
     for row, first in zip([*rows, bare.document_tokens[0] + bare.query_tokens], texts, strict=True):
-        text = template.bare + first + template.question(0).replace("\ufdd10\ufdd2", QUESTION)
+        text = template.bare + first + template.question(ASKED)[0].replace("\ufdd10\ufdd2", QUESTION)
         assert row == tuple(Tokenizer.from_str(json.dumps(state)).encode(text).ids)
 
 
@@ -341,7 +342,7 @@ def test_auto_is_the_file_then_the_tokenizers_own_then_plain(folder: Path, tmp_p
 def test_files_of_ones_own(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "own.json").write_text(json.dumps({"query": "Q: {query}"}))
     (tmp_path / "own.jinja").write_text(WITHOUT_SYSTEM)
-    assert find(str(tmp_path / "own.json"), folder).question(0) == "Q: \ufdd10\ufdd2"
+    assert find(str(tmp_path / "own.json"), folder).question(ASKED)[0] == "Q: \ufdd10\ufdd2"
     assert (
         find(str(tmp_path / "own.jinja"), folder).describe() == "chat, the system prompt in the first message"
     )

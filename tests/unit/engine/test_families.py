@@ -41,7 +41,7 @@ from tandem.engine.drafter import Drafter
 from tandem.engine.engine import Engine
 from tandem.engine.model import info_of, load_tokenizer, load_wrapper
 from tandem.engine.prompt import PromptBuilder
-from tandem.engine.template import PlainTemplate
+from tandem.engine.template import PlainTemplate, turn_mark
 from tandem.engine.tokenizer import (
     Detokenizer,
     StopRule,
@@ -60,6 +60,7 @@ QWEN = LLAMA_3.replace(r"\p{N}{1,3}", r"\p{N}")
 SYSTEM = "Be brief."
 DOCUMENT = "Mira likes puzzle games."
 QUESTION = "Which game should Mira try?"
+ASKED = (Message("user", QUESTION),)
 HISTORY = (Message("user", "Who is Mira?"), Message("assistant", "She likes puzzle games."))
 IS_SYSTEM = "message['role'] == 'system'"
 REFUSES_SYSTEM = "{% if messages[0]['role'] == 'system' %}{{ raise_exception('No system role') }}{% endif %}"
@@ -493,7 +494,9 @@ def test_an_answer_that_the_template_refuses_stays(chat: Callable[[str], Made]) 
         "{% if 'x' in message['content'] %}{{ raise_exception('x') }}{% endif %}{{ '<|im_start|>'",
     )
     template = ChatTemplate(info_of(chat("qwen2").wrapper), SYSTEM, jinja)
-    assert [template.answer(text) for text in ("x", "yes")] == ["x", "yes"]
+    for text in ("x", "yes"):
+        _, fill = template.question([HISTORY[0], Message("assistant", text), HISTORY[0]])
+        assert fill[turn_mark(1)] == text
 
 
 def test_a_template_writes_the_day_of_the_query(chat: Callable[[str], Made]) -> None:
@@ -537,8 +540,10 @@ def test_a_switch_in_the_system_prompt_reaches_the_template(chat: Callable[[str]
         "<|im_start|>assistant\n' + ('' if '/think' in messages[0]['content'] else '-')",
     )
     wrapper = chat("qwen2").wrapper
-    assert ChatTemplate(info_of(wrapper), "Be brief. /think", jinja).question(0).endswith("assistant\n")
-    assert ChatTemplate(info_of(wrapper), "Be brief.", jinja).question(0).endswith("assistant\n-")
+    assert (
+        ChatTemplate(info_of(wrapper), "Be brief. /think", jinja).question(ASKED)[0].endswith("assistant\n")
+    )
+    assert ChatTemplate(info_of(wrapper), "Be brief.", jinja).question(ASKED)[0].endswith("assistant\n-")
 
 
 def test_ids_that_name_no_token_have_probability_0(chat: Callable[[str], Made], tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ WIRE = {
     "cloud_filter": "t", "history": "u", "chat_query": "v", "show_drafts": "w", "workers": "x", "weights": "y",
     "race_depth": "z", "num_logprobs": "aa", "committed": "bb", "condensed": "cc", "layouts": "dd",
     "has_several_models": "ee", "day": "ff", "peer_stall_s": "gg", "max_peer_share": "hh",
-    "system_prompt": "ii", "logit_bias": "jj", "grammar": "kk",
+    "system_prompt": "ii", "logit_bias": "jj", "grammar": "kk", "tools": "ll",
 }  # fmt: skip
 """A change here is a change of `PROTOCOL_VERSION`."""
 
