@@ -282,8 +282,11 @@ def _json(schema: Mapping[str, Any], space: Any = JSON_SPACE) -> str:
 
 
 def _schema(form: CallFormat, function: Mapping[str, Any]) -> dict[str, Any]:
-    """Of the object of a call. References lead to the definitions at its top."""
+    """Of the object of a call. References lead to the definitions at its top; a tool gets no arguments that it does not
+    name, unless it says so."""
     parameters = dict(function["parameters"])
+    if "properties" in parameters:
+        parameters.setdefault("additionalProperties", False)
     definitions = {name: parameters.pop(name) for name in ("$defs", "definitions") if name in parameters}
     return {
         "type": "object",

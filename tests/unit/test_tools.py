@@ -39,7 +39,6 @@ PARAMETERS = {
     "type": "object",
     "properties": {"a": {"type": "integer"}, "b": {"$ref": "#/$defs/unit"}},
     "required": ["a", "b"],
-    "additionalProperties": False,
     "$defs": {"unit": {"enum": ["cm", "km"]}},
 }
 ADD = {"type": "function", "function": {"name": "add", "description": "Adds.", "parameters": PARAMETERS}}
@@ -328,6 +327,7 @@ NO_TOOL = RIGHT.replace("add", "sub")
 TEXTS = {
     "right": RIGHT, "other": OTHER, "both": f"{RIGHT}\n{OTHER}", "wrong": WRONG, "no tool": NO_TOOL,
     "text": "It is 3 < 4.", "json": '{"b": 2}', "after text": f"Well. {RIGHT}", "before text": f"{RIGHT} Well.",
+    "more arguments": RIGHT.replace('"km"', '"km", "c": 1'),
     "unfinished": RIGHT.removesuffix("</tool_call>"), "empty": "", "wrong after text": f"Well. {WRONG}",
 }  # fmt: skip
 
