@@ -3,7 +3,8 @@
 Asks the questions about the household with schemas of several kinds (records, lists, nested objects, enumerations,
 patterns, numbers with bounds), in mode dual with default settings, half of them at temperature 0 and half at 1. Each
 answer is checked by another library (`jsonschema`). A part of them is compared with the draft-free loop, which applies
-the same masks. Another part is asked again without a grammar, for the time per token.
+the same masks. Another part is asked again without a grammar, for the time per token. With `--calls` each
+schema is that of a tool's argument, and the answer must call the tool, in the tests' chat template that takes tools.
 
 Prediction: all answers valid, whatever the model; 0 that differ from the loop. A mask takes 10 to 500 microseconds,
 under 3 % of a pass.
@@ -17,6 +18,7 @@ from __future__ import annotations
 import json
 import random
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -32,9 +34,11 @@ from benchmarks.answer_exactness import reference_of
 from tandem import Config, Tandem
 from tandem.corpora import SMOLLM2
 from tandem.engine.shaping import Shaper
+from tandem.tools import CallFormat, grammar_of_calls, read_tools, split_calls
 from tandem.topology import PARTIES
 from tandem_lab.quality.memoized import local_pair
 from tandem_lab.quality.questions import question_texts
+from tests.tool_templates import HERMES
 
 MAX_TOKENS = 200
 TEXT = {"type": "string", "maxLength": 30}
@@ -82,17 +86,45 @@ def timed_masks(times_us: list[float]) -> Iterator[None]:
         Shaper.shape = shape  # type: ignore[method-assign]
 
 
+def calling(tandem: Tandem, name: str, schema: dict[str, Any]) -> dict[str, Any]:
+    """Options of a query that must call a tool once; arguments are an object, so the schema is that of one of them."""
+    tools = [{"type": "function", "function": {"name": name, "parameters": record(value=schema)}}]
+    grammar = grammar_of_calls(call_format(tandem), read_tools(tools), is_single=True)
+    return {"tools": tools, "grammar": grammar}
+
+
+def call_format(tandem: Tandem) -> CallFormat:
+    """Of the device's template."""
+    return CallFormat(**tandem.described[PARTIES[0]]["calls"])
+
+
+def read_answer(tandem: Tandem, name: str, text: str, *, has_calls: bool) -> Any:
+    """The JSON of an answer, or that of its call. Raises ValueError where there is none."""
+    if not has_calls:
+        return json.loads(text)
+    rest, calls = split_calls(text, call_format(tandem), [name])
+    if rest or len(calls) != 1:
+        raise ValueError(f"{len(calls)} calls beside {rest!r}")
+    return json.loads(calls[0].arguments)["value"]
+
+
 def main() -> int:
     """Ask, check, compare and time; 1 if an answer is invalid or differs."""
     parser = new_parser(__doc__)
     parser.add_argument("--count", type=int, default=200, help="answers (default: 200)")
     parser.add_argument("--compared", type=int, default=24, help="of them, with the loop without drafts")
     parser.add_argument("--model", default=SMOLLM2)
+    parser.add_argument("--calls", action="store_true", help="answers are calls of a tool with the schema")
     parser.add_argument("--smoke", action="store_true", help="8 answers of the toys, all compared")
     options = parser.parse_args()
     if options.smoke:
         options.count, options.compared, options.model = 8, 8, "bundled"
     settings = [f'device.model="{options.model}"', f'cloud.model="{options.model}"']
+    if options.calls:
+        options.compared = 0
+        template = Path(tempfile.mkdtemp()) / "tools.jinja"
+        template.write_text(HERMES, "utf-8")
+        settings += [f'{party}.template="{template}"' for party in PARTIES]
     config = Config.load(None, [*settings, "link.on_peer_loss=wait"])
     questions, draw, wanted = question_texts(None, config), random.Random(3), reference_of(config)
     vocab_size = local_pair(config).engines[PARTIES[0]].vocab_size
@@ -109,10 +141,12 @@ def main() -> int:
                 "max_new_tokens": MAX_TOKENS,
                 "grammar": {"json_schema": schema},
             }
+            if options.calls:
+                asked |= calling(tandem, name, schema)
             answer = tandem.query(**asked, mode="dual")
             cut += answer.reason != "eos"
             try:
-                jsonschema.validate(json.loads(answer.text), schema)
+                jsonschema.validate(read_answer(tandem, name, answer.text, has_calls=options.calls), schema)
             except (ValueError, jsonschema.ValidationError) as error:
                 invalid.append(
                     {"schema": name, "text": answer.text, "reason": answer.reason, "error": str(error)[:80]}

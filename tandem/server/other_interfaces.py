@@ -59,7 +59,7 @@ def read_response(body: Mapping[str, Any], model: HomeModel) -> CompletionReques
     if isinstance(items, list):
         items = [_read_item(*item) for item in enumerate(items) if not _is_of_type(item[1], "reasoning")]
     instructions = read_content("instructions", chat.pop("instructions", None) or "")
-    _translate(chat, "text", "parameters")
+    _translate(chat, "text", ("function", "parameters"))
     return read_chat(chat | {"input": items}, model, asked_by="input", instructions=instructions)
 
 
@@ -88,7 +88,7 @@ def read_messages(body: Mapping[str, Any], model: HomeModel) -> CompletionReques
         chat["messages"] = [part for message in messages for part in _split_message(message)]
     if isinstance(choice := chat.get("tool_choice"), dict) and choice.get("disable_parallel_tool_use"):
         chat["parallel_tool_calls"] = False
-    _translate(chat, "output_config", "input_schema")
+    _translate(chat, "output_config", ("custom", "input_schema"))
     return read_chat(chat, model, instructions=system)
 
 
@@ -128,25 +128,25 @@ CHOICES = {"any": "required", "auto": "auto", "none": "none"}
 """Anthropic's types of a choice of tools -> OpenAI's."""
 
 
-def _translate(chat: dict[str, Any], config: str, schema: str) -> None:
+def _translate(chat: dict[str, Any], config: str, tool: tuple[str, str]) -> None:
     """There is one answer, and a stream of it ends with its usage.
 
-    config, schema: the fields that hold its format, and the parameters of a tool.
+    config: the field that holds its format. tool: the type of a tool, and its field that holds the parameters.
     """
     chat |= {"n": None, "stream_options": {"include_usage": True} if chat.get("stream") else None}
     settings = chat.pop(config, None)
     if isinstance(settings, dict):
         chat[f"{config}.format"] = settings.get("format")
     if isinstance(tools := chat.get("tools"), list):
-        chat["tools"] = [_translate_tool(tool, schema) for tool in tools]
+        chat["tools"] = [_translate_tool(each, *tool) for each in tools]
     if isinstance(choice := chat.get("tool_choice"), dict):
         named = {"type": "function", "function": {"name": choice.get("name")}}
         is_named = choice.get("type") in ("function", "tool")
         chat["tool_choice"] = named if is_named else CHOICES.get(str(choice.get("type")), choice)
 
 
-def _translate_tool(tool: Any, schema: str) -> Any:
-    if not isinstance(tool, dict) or tool.get("type", "custom") not in ("function", "custom"):
+def _translate_tool(tool: Any, kind: str, schema: str) -> Any:
+    if not isinstance(tool, dict) or tool.get("type", kind) != kind:
         return tool  # one of the interface's own, which is refused
     about = {
         "parameters" if name == schema else name: value for name, value in tool.items() if name != "type"
@@ -250,11 +250,9 @@ class ResponseForm(Translated):
     """One response of /v1/responses."""
 
     def __init__(self, body: Mapping[str, Any]) -> None:
-        """body: of the request, of which the response repeats some fields."""
+        """body: of the request, of which the response repeats the numbers."""
         names = ("max_output_tokens", "temperature", "top_p")
         self._repeated = {name: body.get(name) for name in names}
-        self._repeated |= {"tools": body.get("tools") or [], "tool_choice": body.get("tool_choice") or "auto"}
-        self._repeated["parallel_tool_calls"] = body.get("parallel_tool_calls") is not False
         self._num_events = 0
 
     def begin(self, response: Mapping[str, Any]) -> list[Event]:
@@ -309,6 +307,7 @@ class ResponseForm(Translated):
             **{"object": "response", "created_at": known["created"], "model": known["model"]},
             **{"status": status, "incomplete_details": {"reason": "max_output_tokens"} if is_cut else None},
             **{"output": [_item(part, status) for part in parts], "error": None},
+            **{"parallel_tool_calls": True, "tool_choice": "auto", "tools": []},
             **self._repeated,
             "usage": usage
             and {

@@ -282,6 +282,31 @@ def test_a_stream_of_a_message_with_calls(http: httpx.Client, two_calls: dict[st
     assert events[-2]["delta"]["stop_reason"] == "tool_use"
 
 
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("responses", {"input": QUESTION, "tools": [{"type": "custom", "name": "shell"}]}),
+        ("responses", {"input": QUESTION, "tools": [{"type": "function"}]}),
+        (
+            "messages",
+            {"messages": [ASKED], "max_tokens": 2, "tools": [{"type": "bash_20250124", "name": "bash"}]},
+        ),
+        ("messages", {"messages": [ASKED], "max_tokens": 2, "tools": ["bash"]}),
+        ("messages", {"messages": [ASKED], "max_tokens": 2, "tools": [{"name": "\ud800"}]}),
+        (
+            "responses",
+            {"input": QUESTION, "tools": [{"type": "function", "name": "a", "parameters": {"b": "\ud800"}}]},
+        ),
+    ],
+)
+def test_other_tools_are_refused(http: httpx.Client, path: str, body: dict[str, Any]) -> None:
+    answered = http.post(f"/v1/{path}", content=json.dumps({"model": "tandem", **body}))
+    assert answered.status_code == 400
+    unused = json.dumps({"model": "tandem", "max_output_tokens": 2, "tool_choice": "none", **body})
+    if path == "responses":
+        assert http.post(f"/v1/{path}", content=unused).status_code == 200
+
+
 # ---- Python ----------------------------------------------------------------------------------------------------
 
 
