@@ -133,7 +133,7 @@ class Events:
             from watchdog import events
             from watchdog.observers import Observer
         except ImportError:
-            return f"without the package watchdog; run `{install_line('watch')}`"
+            return f"the package watchdog is not installed; run `{install_line('watch')}`"
         for folder in folders:
             if (kind := file_system(folder)).partition(".")[0] in WITHOUT_EVENTS:
                 return f"{folder} is on a file system ({kind}) that others change without an event"

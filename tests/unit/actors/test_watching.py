@@ -20,6 +20,7 @@ from tandem.actors import watching
 from tandem.actors.watching import Events, claimed, patiently, watched_since
 from tandem.config.files import replace_settings
 from tandem.config.schema import Config
+from tandem.errors import install_line
 from tandem.retrieval.build import build_index
 from tandem.retrieval.embedding import Embedder
 from tandem.retrieval.index import Index
@@ -164,6 +165,15 @@ def test_a_full_table_of_the_system_is_noticed(
     )
     assert not events.cover([str(corpus)])
     events.close()
+
+
+def test_without_watchdog_the_sentence_says_how_to_install_it(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "watchdog", None)
+    events = Events(tmp_path, lambda: None)
+    assert events.cover([str(corpus)])
+    assert events.why_none == f"the package watchdog is not installed; run `{install_line('watch')}`"
 
 
 # ---- processes -----------------------------------------------------------------------------------------------
