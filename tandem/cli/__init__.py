@@ -23,7 +23,8 @@ TERMINATED = 128 + signal.SIGTERM
 ENDING = (signal.SIGTERM, signal.SIGHUP)
 """Signals that end a command; SIGHUP where its terminal is closed."""
 NO_LABORATORY = (
-    "The laboratory does not come with the package; clone Tandem's repository and `pip install -e .[lab]`."
+    "The laboratory does not come with the package; clone Tandem's repository, and run "
+    "`pip install -e '.[lab]'` there."
 )
 DISK_TROUBLES = {errno.EACCES, errno.EDQUOT, errno.ENOSPC, errno.EPERM, errno.EROFS}
 """Of the user's files, which a sentence explains better than a traceback."""

@@ -211,4 +211,7 @@ def test_without_the_laboratory_a_sentence_says_where_it_is(site: Path) -> None:
         check=False,
     )
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.startswith("tandem: The laboratory does not come with the package; ")
+    assert done.stderr == (
+        "tandem: The laboratory does not come with the package; clone Tandem's repository, and run `pip install -e "
+        "'.[lab]'` there.\n"
+    )
