@@ -29,6 +29,13 @@ EXTRAS = (
     if (ROOT / "pyproject.toml").exists()
     else []
 )
+BUILD_SOURCE = """
+import os, sys
+from setuptools import build_meta
+
+os.chdir(sys.argv[1])
+build_meta.build_sdist(sys.argv[2])
+"""
 
 
 def run(*command: str, **environment: str) -> str:
@@ -42,23 +49,17 @@ def run(*command: str, **environment: str) -> str:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built of a copy, since setuptools leaves folders beside what it builds, and takes what is in them."""
+    """Built as by `python -m build`, of a source distribution; of a copy, since setuptools leaves folders beside what
+    it builds, and takes what is in them."""
     clone, folder = tmp_path_factory.mktemp("clone"), tmp_path_factory.mktemp("wheel")
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, clone)
     for name in ("tandem", "examples", "benchmarks", "tests/server"):
         shutil.copytree(ROOT / name, clone / name, ignore=shutil.ignore_patterns("__pycache__"))
-    run(
-        "-m",
-        "pip",
-        "wheel",
-        "--quiet",
-        "--no-deps",
-        "--no-build-isolation",
-        "--wheel-dir",
-        str(folder),
-        str(clone),
-    )
+    run("-c", BUILD_SOURCE, str(clone), str(folder))
+    (source,) = folder.glob("*.tar.gz")
+    flags = ("--quiet", "--no-cache-dir", "--no-deps", "--no-build-isolation")
+    run("-m", "pip", "wheel", *flags, "--wheel-dir", str(folder), str(source))
     (built,) = folder.glob("*.whl")
     return built
 
