@@ -318,6 +318,7 @@ def test_a_tokenizer_that_is_read_in_two_ways_is_one_sentence(base: Path, load_t
 def test_rows_stay_below_the_length_at_which_frequencies_change(
     tmp_path: Path, scaling: str, expected: int
 ) -> None:
+    pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed (extra [llama])")
     file = write_gguf(tmp_path / "long.gguf", original_context=512, scaling=scaling)
     runner = LlamaRunner(file)
     assert runner.context_length == expected
