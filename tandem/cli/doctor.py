@@ -277,20 +277,22 @@ def language_model(party: Party, config: PartyConfig) -> Check:
     try:
         check_model(config)
         path = expand(corpora.model_path(config.model))
-        file = gguf.find_file(path)
+        if (file := gguf.find_file(path)) is not None:
+            return Check(name, "ok", f"{config.model}: {file.name}, {_gguf_sizes(file, config)}")
     except TandemError as error:
         return _refused(name, error)
-    if file is not None:
-        sizes = f"{file.stat().st_size / 1e9:.2f} GB on disk"
-        if engine_name(config) == "torch":
-            sizes += (
-                f", {gguf.check(file).memory_bytes(config.dtype) / 1e9:.2f} GB in memory as {config.dtype}"
-            )
-            sizes += "; converted at its first use" if gguf.describe_conversion(file, config.dtype) else ""
-        return Check(name, "ok", f"{config.model}: {file.name}, {sizes}")
     if Path(path).is_dir():
         return Check(name, "ok", config.model)
     return _from_hub(name, path, config.model, "config.json", f"{RUN_ONCE}, or give a local path")
+
+
+def _gguf_sizes(file: Path, config: PartyConfig) -> str:
+    """The sizes of a GGUF file. Raises GenerationError where what computes it is not installed."""
+    sizes = f"{file.stat().st_size / 1e9:.2f} GB on disk"
+    if engine_name(config) != "torch":
+        return sizes
+    sizes += f", {gguf.check(file).memory_bytes(config.dtype) / 1e9:.2f} GB in memory as {config.dtype}"
+    return sizes + ("; converted at its first use" if gguf.describe_conversion(file, config.dtype) else "")
 
 
 def _bundled_model(name: str, model: str, folder: Path) -> Check:

@@ -20,10 +20,13 @@ from tandem import corpora
 from tandem.cli import doctor
 from tandem.cli.doctor import Check
 from tandem.config.schema import Config, PartyConfig
+from tandem.engine import gguf
 from tandem.engine.tokenizer import find_difference
+from tandem.errors import install_line
 from tandem.retrieval import embedding
 from tandem.topology import PARTIES, Party
 from tests import chat_model
+from tests.tiny_gguf import write_gguf
 
 from .conftest import Run
 
@@ -114,6 +117,17 @@ def test_other_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert check(str(tmp_path / "none")) == "missing"
     assert check("org/cached") == "ok"
     assert check("org/other") == "weak"
+
+
+def test_a_gguf_file_without_what_computes_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One line of the list, not the end of it."""
+    pytest.importorskip("gguf", reason="the package gguf (extra torch) is not installed")
+    config = PartyConfig(model=str(write_gguf(tmp_path / "tiny.gguf")), engine="torch")
+    assert status(doctor.language_model(Party.DEVICE, config)) == "ok"
+    monkeypatch.setattr(gguf, "can_read", lambda: False)
+    check = doctor.language_model(Party.DEVICE, config)
+    assert status(check) == "missing"
+    assert check.found.endswith(f"of which some are not installed; run `{install_line('torch')}`.")
 
 
 def test_hub_names_are_looked_up_without_a_server() -> None:
