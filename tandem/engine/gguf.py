@@ -422,7 +422,7 @@ def _need_packages(file: Path) -> None:
     if not can_read():
         raise GenerationError(
             f"{str(file)!r} is a GGUF file, which PyTorch computes with the packages {', '.join(_NEEDED)}, of which "
-            f"some are not installed; run {install_line('torch')}."
+            f"some are not installed; run `{install_line('torch')}`."
         )
 
 

@@ -122,7 +122,7 @@ def add_adapters(model: Any, blocks: range) -> Any:
         from peft import LoraConfig, get_peft_model
     except ImportError:
         raise TandemError(
-            f"Adapters are trained with the package peft, which is not installed; run {install_line('train')}."
+            f"Adapters are trained with the package peft, which is not installed; run `{install_line('train')}`."
         ) from None
     config = LoraConfig(
         r=RANK, lora_alpha=2 * RANK, target_modules=MATRICES, layers_to_transform=list(blocks)

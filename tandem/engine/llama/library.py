@@ -32,8 +32,8 @@ def library() -> ModuleType:
         import llama_cpp  # type: ignore[import-not-found, unused-ignore]
     except Exception as error:  # not installed, or built for another processor or system
         raise GenerationError(
-            f"llama.cpp cannot be used here ({first_line(error):.200}); run {install_line('llama')}, or set engine to "
-            '"torch".'
+            f"llama.cpp cannot be used here ({first_line(error):.200}); run `{install_line('llama')}`, or set engine "
+            'to "torch".'
         ) from None
     _callbacks.append(llama_cpp.llama_log_callback(_note))
     llama_cpp.llama_log_set(_callbacks[0], ctypes.c_void_p(0))

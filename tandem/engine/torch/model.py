@@ -116,7 +116,7 @@ def _merge_adapter(base: Any, folder: str) -> Any:
         import peft
     except ImportError:
         raise GenerationError(
-            f"{folder!r} is an adapter, which is read with the package peft; run {install_line('train')}."
+            f"{folder!r} is an adapter, which is read with the package peft; run `{install_line('train')}`."
         ) from None
     try:
         config = peft.PeftConfig.from_pretrained(folder)

