@@ -286,6 +286,12 @@ def test_every_dependency_has_a_reason() -> None:
     assert names - {"tandem-rag"} <= reasons
 
 
+def test_installation_names_every_extra() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    rows = [row.split("|")[1] for row in page("how-to/install.md").splitlines() if row.startswith("| ")]
+    assert set(re.findall(r"`([\w-]+)`", " ".join(rows))) == set(project["optional-dependencies"])
+
+
 def test_the_workflow_runs_what_the_readme_says_and_units_on_every_supported_python() -> None:
     workflow = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text("utf-8"))["jobs"]
     assert "`make test`" in (ROOT / "README.md").read_text("utf-8")
