@@ -187,7 +187,10 @@ class CallReader:
         after = body[size:].lstrip() if self._end else body[size:]
         if not is_last and self._end.startswith(after) and after != self._end:
             return None, None
-        return self._as_call(body[:size]), after.removeprefix(self._end)
+        call = self._as_call(body[:size])
+        if call and self._begin.endswith("[") and after.startswith(","):  # calls are a list
+            return call, self._begin + after[1:]
+        return call, after.removeprefix(self._end)
 
     def _as_call(self, written: str) -> ToolCall | None:
         assert self._form is not None
@@ -200,7 +203,7 @@ class CallReader:
         arguments = as_arguments(value.get(self._form.arguments))
         if arguments is None:
             return None
-        return ToolCall(value[self._form.name], arguments, f"call_{secrets.token_hex(12)}")
+        return ToolCall(str(value[self._form.name]), arguments, f"call_{secrets.token_hex(12)}")
 
 
 _OF_OBJECT = re.compile(r'"(?:[^"\\]|\\.)*("?)|[{}\[\]]', re.DOTALL)

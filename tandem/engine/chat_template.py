@@ -157,9 +157,9 @@ class ChatTemplate(Template):
 
     def describe(self) -> str:
         """The template in a few words, with where the system prompt goes."""
-        if not self._said.system_prompt:
-            return "chat"
-        return "chat" if self._has_system_role else "chat, the system prompt in the first message"
+        kind = "chat, with tools" if self.calls else "chat"
+        is_first = not self._has_system_role and self._said.system_prompt
+        return f"{kind}, the system prompt in the first message" if is_first else kind
 
     def _find_parts(self) -> None:
         program, system_prompt = self._program, self._said.system_prompt

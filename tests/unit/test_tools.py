@@ -33,6 +33,7 @@ from tests import chat_model, tool_templates
 
 HERMES = CallFormat("<tool_call>\n", "\n</tool_call>", "name", "arguments")
 LLAMA = CallFormat("", "", "name", "parameters")
+LIST = CallFormat("[", "]", "name", "arguments")
 OPEN = CallFormat("[CALL] ", "", "name", "arguments")  # without a mark at its end
 NAMES = ("add", "search")
 PARAMETERS = {
@@ -83,6 +84,8 @@ CASES: list[tuple[CallFormat | None, str, str, list[tuple[str, str]]]] = [
     (LLAMA, '{"answer": 3} is all', '{"answer": 3} is all', []),
     (LLAMA, '{"name": "add", ', '{"name": "add",', []),
     (OPEN, f"Well. [CALL] {written('add', {'a': 1})} [CALL] {written('add', {'a': 2})}", "Well.",
+     [called("add", {"a": 1}), called("add", {"a": 2})]),
+    (LIST, f"See [1]. [{written('add', {'a': 1})}, {written('add', {'a': 2})} ]", "See [1].",
      [called("add", {"a": 1}), called("add", {"a": 2})]),
     (None, ONE, ONE, []),
 ]  # fmt: skip
@@ -173,7 +176,9 @@ def template_of(wrapper: Any, jinja: str) -> ChatTemplate:
     ],
 )
 def test_the_form_of_calls_is_seen_from_one(wrapper: Any, jinja: str, form: CallFormat | None) -> None:
-    assert template_of(wrapper, jinja).calls == form
+    template = template_of(wrapper, jinja)
+    assert template.calls == form
+    assert ("with tools" in template.describe()) == (form is not None)
 
 
 def test_a_template_of_its_own_for_tools(wrapper: Any) -> None:
