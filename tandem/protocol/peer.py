@@ -413,11 +413,13 @@ class Peer:
         self, margin_s: float, stall_s: float, now_s: float, *, has_others_behind: bool = False
     ) -> Problem | None:
         """Why it counts as lost, if so. margin_s: of silence beyond the limit. stall_s, has_others_behind: of
-        `Liveness.stall_limit_s`."""
+        `Liveness.stall_limit_s`. Over a slow link a wait may end before the limit of silence does: a peer that was not
+        heard in the later half of it is silent, too."""
         silence_s, waited_s = self.silence_s(now_s), self.liveness.waited_s(now_s)
-        if silence_s > self.loss_limit_s(margin_s):
+        is_stalled = waited_s > self.liveness.stall_limit_s(stall_s, has_others_behind=has_others_behind)
+        if silence_s > self.loss_limit_s(margin_s) or (is_stalled and silence_s > waited_s / 2):
             return Problem(_SILENT.format(at_start(self.name), silence_s), is_stall=False)
-        if waited_s > self.liveness.stall_limit_s(stall_s, has_others_behind=has_others_behind):
+        if is_stalled:
             return Problem(_STALLED.format(at_start(self.name), waited_s), is_stall=True)
         return None
 

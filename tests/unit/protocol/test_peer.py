@@ -448,6 +448,24 @@ def test_the_loss_limit(rtt_s: float, limit_s: float) -> None:
     assert link.loss_limit_s(1.0) == pytest.approx(limit_s)
 
 
+@pytest.mark.parametrize(("heard_s", "is_there"), [(0.1, False), (7.4, False), (7.6, True), (15.0, True)])
+def test_a_peer_that_owes_is_there_only_if_it_was_heard_of_late(heard_s: float, is_there: bool) -> None:
+    """A round trip of 8 s allows 33 s of silence, more than the 15 s of a stall."""
+    own, peer = Peer(1, 0.0, "cloud"), Peer(1, 0.0)
+    own.round_trips.rtt_s = 8.0
+    own.liveness.has_given = True
+    for tick in range(152):
+        if tick == round(10 * heard_s):
+            own.receive(frame(peer, heard_s), heard_s)
+        assert own.find_problem(1.0, 15.0, tick / 10) is None or tick > 150
+        own.liveness.tick("vote", tick / 10)
+    problem = own.find_problem(1.0, 15.0, 15.1)
+    assert problem is not None
+    silent = f"The cloud has been silent for {15.1 - heard_s:.1f} s; check the link."
+    stalled = "The cloud is there, but has sent nothing that the answer needs for 15.1 s; see its log."
+    assert problem == ((stalled, True) if is_there else (silent, False))
+
+
 def test_silence_ends_with_any_frame() -> None:
     own, peer = Peer(1, 0.0), Peer(1, 0.0)
     assert own.silence_s(3.0) == 3.0

@@ -201,6 +201,24 @@ def test_a_device_that_was_suspended_takes_its_own_stall_for_none_of_the_cloud(
         assert not peers_of(outcome)
 
 
+@pytest.mark.parametrize("placement", PLACEMENTS)
+def test_a_cut_of_a_slow_link_is_silence_and_no_stall(placement: str) -> None:
+    """Round trips of 2 s allow 11 s of silence. The wait for a vote ends first, and any frame brings the cloud back."""
+    num_back = 0
+    for seed in range(3):
+        case = case_of(
+            seed, placement=placement, on_peer_loss="continue", max_new_tokens=60, peer_loss_margin_s=3.0
+        )
+        run = case.over(delay_s=1.0).make(lambda party, rng: 0.3, first_end=ENDLESS)
+        run.at(12.0, partial(run.cut, Party.CLOUD, 10.0))
+        outcome = run.run(200.0)
+        assert outcome.done is not None
+        lost, *back = peers_of(outcome)
+        assert (lost.is_alone, lost.reason) == (True, None)
+        num_back += [event.is_alone for event in back] == [False]
+    assert num_back > 0
+
+
 # ---- modes whose drafter has no vote ---------------------------------------------------------------------------
 
 
