@@ -549,6 +549,42 @@ def test_speculative_mode_has_its_own_words(opened: Page, served: ServedPage) ->
     expect(opened.locator("#placement")).to_be_disabled()
 
 
+def test_a_phone_shows_columns_units_and_cut_passages_as_such(opened: Page) -> None:
+    opened.set_viewport_size({"width": 390, "height": 844})
+    ask(opened)
+    wait_for_end(opened)
+    opened.click(".evidence > summary")
+    opened.click(".as-table > summary")
+    edges = opened.locator(".sources.of-device .title").evaluate_all(
+        "titles => titles.map((title) => title.getBoundingClientRect().left)"
+    )
+    assert len(edges) > opened.locator(".sources.of-device .number").count() > 0
+    assert max(edges) - min(edges) < 1, "cited documents and others"
+    opened.locator(".token").first.focus()
+    for part in (".evidence", "#token-detail"):
+        shown = opened.locator(part).inner_text()
+        assert re.search(r"\d\xa0ms", shown)
+        assert not re.search(r"\d (ms|s|B|kB|MB|%|tokens/s)\b", shown), "a unit may stand on the next line"
+    if opened.locator("#history-panel").get_attribute("open") is None:
+        opened.click("#history-panel > summary")
+    assert opened.locator("#history").evaluate(
+        "list => list.getBoundingClientRect().left <= list.querySelector('.entry').getBoundingClientRect().left"
+    ), "the mark of the open conversation is cut off"
+    cut = opened.evaluate(
+        """async () => {
+            const { showDetail } = await import("./detail.js");
+            const token = { text: "x", step: 0, device_accepted: true, cloud_accepted: true, aggregator: "device",
+                committed_s: 0, rtt_s: null, device_arrived_s: null, device_decode_s: null };
+            const documents = [{ title: "x", page: null, share: 1, number: 1, text: "words ".repeat(60) }];
+            showDetail(token, document.body, "dual", { word: "x", documents, rest: [] });
+            const passage = document.querySelector("#token-detail .passage");
+            const { webkitLineClamp } = getComputedStyle(passage);
+            return [passage.scrollHeight > passage.clientHeight, webkitLineClamp];
+        }"""
+    )
+    assert cut == [True, "6"], "it ends in an ellipsis"
+
+
 @pytest.mark.parametrize(
     ("scheme", "width"), [("light", 1280), ("dark", 1280), ("light", 390), ("dark", 390)]
 )

@@ -1,6 +1,7 @@
 // Numbers for people. What was not measured arrives as null and is shown as a dash.
 
 const DASH = "–";
+const SPACE = "\u00a0"; // between a number and its unit, which stay on one line
 
 function isKnown(value) {
   return typeof value === "number" && Number.isFinite(value);
@@ -15,20 +16,20 @@ function brief(number) {
 export function duration(seconds) {
   if (!isKnown(seconds)) return DASH;
   const ms = seconds * 1000;
-  if (ms < 10) return `${ms.toFixed(1)} ms`;
-  return ms < 1000 ? `${Math.round(ms)} ms` : `${seconds.toFixed(2)} s`;
+  if (ms < 10) return `${ms.toFixed(1)}${SPACE}ms`;
+  return ms < 1000 ? `${Math.round(ms)}${SPACE}ms` : `${seconds.toFixed(2)}${SPACE}s`;
 }
 
 /** Bytes as "310 B", "4.1 kB" or "32 MB". */
 export function bytes(count) {
   if (!isKnown(count)) return DASH;
-  if (count < 1000) return `${Math.round(count)} B`;
-  return count < 1e6 ? `${brief(count / 1000)} kB` : `${brief(count / 1e6)} MB`;
+  if (count < 1000) return `${Math.round(count)}${SPACE}B`;
+  return count < 1e6 ? `${brief(count / 1000)}${SPACE}kB` : `${brief(count / 1e6)}${SPACE}MB`;
 }
 
 /** A share from 0 to 1 as "71 %". */
 export function percent(share) {
-  return isKnown(share) ? `${Math.round(100 * share)} %` : DASH;
+  return isKnown(share) ? `${Math.round(100 * share)}${SPACE}%` : DASH;
 }
 
 /** "1 token", "2 tokens". */
@@ -38,7 +39,7 @@ export function plural(count, noun) {
 
 /** Tokens per second as "24.3 tokens/s". */
 export function rate(perSecond) {
-  return `${perSecond.toFixed(1)} tokens/s`;
+  return `${perSecond.toFixed(1)}${SPACE}tokens/s`;
 }
 
 /** A sentence's beginning. */
