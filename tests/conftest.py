@@ -7,6 +7,7 @@ the rest.
 from __future__ import annotations
 
 import os
+import signal
 from collections import Counter
 from typing import Any
 
@@ -41,6 +42,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if (
+        signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    ):  # of a job in the background; children would inherit it
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if not hasattr(config, "workerinput"):  # one process reports
         config.pluginmanager.register(Durations(share_of, config.getoption("record_durations")))
 

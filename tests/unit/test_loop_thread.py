@@ -20,14 +20,6 @@ def loop() -> Iterator[LoopThread]:
     loop.close()
 
 
-@pytest.fixture
-def interruptible() -> Iterator[None]:
-    """A shell starts background jobs with SIGINT ignored, and Python keeps that."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
 class Waiting:
     """Work that waits for `release`, and takes a while to clean up when it is cancelled."""
 
@@ -60,7 +52,6 @@ def interrupt_when(event: threading.Event) -> None:
     threading.Thread(target=interrupt).start()
 
 
-@pytest.mark.usefixtures("interruptible")
 def test_ctrl_c_in_one_thread_leaves_the_others_alone(loop: LoopThread) -> None:
     interrupted, other = Waiting(), Waiting()
     with ThreadPoolExecutor(1) as pool:

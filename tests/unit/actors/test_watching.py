@@ -220,7 +220,7 @@ def test_the_command_follows_until_it_is_stopped(corpus: Path, embedded: Path, n
     assert second.stderr.strip().endswith("end that one, or leave it to it.")
     start_s = time.monotonic()
     process.send_signal(number)
-    shown = process.communicate()[1]
+    shown = process.communicate(timeout=60)[1]
     assert time.monotonic() - start_s < 2
     assert process.returncode == (0 if number == signal.SIGINT else 128 + number)
     assert "0 added, 0 replaced, 1 deleted of 2 chunks." in shown
