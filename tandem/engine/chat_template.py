@@ -23,6 +23,7 @@ from jinja2.utils import Namespace
 from tandem.conversation import SYSTEM_PROMPT, THOUGHT, THOUGHT_END, Frame, Message
 from tandem.engine.template import (
     DOCUMENT,
+    MARKS,
     NO_TOOLS,
     SAMPLE,
     SYSTEM,
@@ -39,6 +40,8 @@ from tandem.errors import GenerationError, first_line
 from tandem.tools import CallFormat, ToolCall, read_tools
 
 _GAP = "\n\n"  # between document and question, within one message
+_MAX_DEPTH = 100
+"""Lists and objects within each other in a tool or the arguments of a call."""
 _NO_DAY = "2024-07-26"  # where no day is named: what Llama 3 writes where it cannot know
 _OTHER_DAY = "2019-11-03"  # with another name of everything
 _PROBE = "tandem_probe"  # the name of a tool that no template writes by itself
@@ -84,6 +87,7 @@ class ChatTemplate(Template):
         self._said = _Said(day, system_prompt.strip(), tools)
         self._guarded = dict[str, str]()  # what tools hold that the tokenizer has as tokens of its own
         self._tools = self._program.guard(_read_json(tools), self._guarded) if tools else None
+        self._few_tools = _read_json(_PROBE_TOOLS) if tools else None  # for what does not depend on them
         self._has_system_role = True
         try:
             self._find_parts()
@@ -153,7 +157,12 @@ class ChatTemplate(Template):
         """The text that follows the document, and what goes to each mark. An answer's may leave out a thought."""
         if self.calls is None and any(turn.kind not in ("user", "assistant") for turn in turns):
             raise GenerationError(NO_TOOLS)
-        return self._split(turns, fill := dict(self.texts))[1], fill
+        try:
+            return self._split(turns, fill := dict(self.texts))[1], fill
+        except GenerationError:
+            if all(len(turn.tool_calls) < 2 for turn in turns):
+                raise
+        return self._split(turns, fill := dict(self.texts), is_single=True)[1], fill
 
     def describe(self) -> str:
         """The template in a few words, with where the system prompt goes."""
@@ -168,13 +177,13 @@ class ChatTemplate(Template):
         if self._system not in before:
             raise program.error("the system prompt does not come before the document")
         # The template sees the prompt itself, unless that holds what the tokenizer would take for one of its tokens.
-        if not any(token in system_prompt for token in program.info.added_tokens):
+        if not any(text in system_prompt for text in program.guarded):
             self._system = system_prompt
         before, question = self._split(SAMPLE[:1])
         alone = self._render(self._messages(SAMPLE[:1]))
         if not alone.endswith(question):
             raise program.error("a question without a document ends differently from one with a document")
-        self._conversation = self._render(self._messages(SAMPLE))
+        self._conversation = program.render(self._messages(SAMPLE), self._said.day, self._few_tools)
         self.after_answer = self._conversation.partition(turn_mark(1))[2].partition(turn_mark(2))[0]
         if self._split(SAMPLE)[0] != before:
             raise program.error("what comes before the document depends on the messages after it")
@@ -203,9 +212,15 @@ class ChatTemplate(Template):
             begin, written[start + size : end].rstrip(), names[_PROBE], names[str(_PROBE_ARGUMENTS)]
         )
 
-    def _split(self, turns: Sequence[Message], fill: dict[str, str] | None = None) -> tuple[str, str]:
-        """The document's part, with its mark and the gap after it, and what follows. fill: receives texts of marks."""
-        text = self._render(self._messages(turns, DOCUMENT + _GAP, fill))
+    def _split(
+        self, turns: Sequence[Message], fill: dict[str, str] | None = None, *, is_single: bool = False
+    ) -> tuple[str, str]:
+        """The document's part, with its mark and the gap after it, and what follows.
+
+        fill: receives texts of marks. is_single: the template writes one call per answer.
+        """
+        messages = self._messages(turns, DOCUMENT + _GAP, fill)
+        text = self._render(_separate_calls(messages) if is_single else messages)
         said = [number for number, turn in enumerate(turns) if turn.kind in ("user", "assistant")]
         marks = [DOCUMENT, *map(turn_mark, said)]
         places = [text.find(mark) for mark in marks]
@@ -218,11 +233,11 @@ class ChatTemplate(Template):
     ) -> list[dict[str, Any]]:
         """A conversation with marks for what was asked and answered. fill: receives what goes to each mark."""
         fill = {} if fill is None else fill
-        messages = []
+        messages, names = [], dict[str, str]()
         for number, turn in enumerate(turns):
             message: dict[str, Any] = {"role": turn.role, "content": turn_mark(number)}
             if turn.kind in ("call", "tool"):
-                said = {"content": turn.content, **_describe_calls(turn, turns[:number])}
+                said = {"content": turn.content, **_describe_calls(turn, names)}
                 message |= self._program.guard(said, fill)
             else:
                 is_answer = turn.role == "assistant"
@@ -244,7 +259,7 @@ class ChatTemplate(Template):
         messages = self._messages(SAMPLE)
         messages[-2]["content"] = text
         try:
-            written = self._render(messages)
+            written = self._program.render(messages, self._said.day, self._few_tools)
         except GenerationError:
             return text
         is_framed = written.startswith(before) and written.removeprefix(before).endswith(after)
@@ -269,6 +284,11 @@ class _Program:
         """given: a template instead of the tokenizer's own. source: the file or model that it comes from."""
         self.info, self.given, self.source = info, given, source
         self._tokens = any_of(token for token in info.added_tokens if not token.isspace())
+        self.guarded = (
+            *info.added_tokens,
+            *MARKS,
+        )  # what nobody's text is to bring into that of the template
+        self._guards = any_of(text for text in self.guarded if not text.isspace())
 
     def jinja_of(self, *, has_tools: bool = False) -> str:
         """The template's text: some models have one of their own for conversations with tools."""
@@ -301,27 +321,52 @@ class _Program:
         match = self._tokens.search(text)
         return match.group() if match else ""
 
-    def guard(self, value: Any, fill: dict[str, str]) -> Any:
-        """A JSON value with marks where its texts hold such tokens. fill: receives what goes to each mark."""
+    def guard(self, value: Any, fill: dict[str, str], depth: int = 0) -> Any:
+        """A JSON value with marks where its texts hold such tokens, or marks. Raises GenerationError for a deep one.
+
+        fill: receives what goes to each mark. depth: of what the value is in.
+        """
+        if depth > _MAX_DEPTH:
+            raise GenerationError(
+                f"A tool or a call of one is nested in more than {_MAX_DEPTH} lists and objects; make it flatter.",
+                option="tools",
+            )
         if isinstance(value, dict):
-            return {self.guard(key, fill): self.guard(item, fill) for key, item in value.items()}
+            return {self.guard(key, fill): self.guard(item, fill, depth + 1) for key, item in value.items()}
         if isinstance(value, list):
-            return [self.guard(item, fill) for item in value]
+            return [self.guard(item, fill, depth + 1) for item in value]
         if not isinstance(value, str):
             return value
 
         def mark(match: re.Match[str]) -> str:
-            mark = f"\ufdd5{self.info.added_tokens.index(match.group())}\ufdd6"
+            mark = f"\ufdd5{self.guarded.index(match.group())}\ufdd6"
             fill[mark] = match.group()
             return mark
 
-        return self._tokens.sub(mark, value)
+        return self._guards.sub(mark, value)
 
 
-def _describe_calls(turn: Message, before: Sequence[Message]) -> dict[str, Any]:
-    """The calls of a turn, or whose result it is, as templates have them. before: the turns before it."""
+def _separate_calls(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """One call per answer, each with its result; one without a result is left out."""
+    separate, waiting, content = [], list[Any](), ""
+    for message in messages:
+        if message["role"] == "tool" and waiting:
+            own = (call for call in waiting if call["id"] == message["tool_call_id"])
+            waiting.remove(call := next(own, waiting[0]))
+            separate += [{"role": "assistant", "content": content, "tool_calls": [call]}, message]
+            content = ""
+        elif "tool_calls" in message:
+            waiting, content = list(message["tool_calls"]), message["content"]
+        else:
+            separate.append(message)
+    return separate
+
+
+def _describe_calls(turn: Message, names: dict[str, str]) -> dict[str, Any]:
+    """The calls of a turn, or whose result it is, as templates have them. names: of tools by the calls before it;
+    receives those of the turn."""
+    names |= {call.id: call.name for call in turn.tool_calls}
     if turn.role == "tool":
-        names = {call.id: call.name for each in before for call in each.tool_calls}
         return {"tool_call_id": turn.tool_call_id, "name": names.get(turn.tool_call_id, "")}
     calls = [
         {

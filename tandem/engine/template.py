@@ -35,6 +35,10 @@ SAMPLE = (Message("user", ""), Message("assistant", ""), Message("user", ""))
 """A conversation, for what a template writes around each turn."""
 
 
+MARKS = tuple(map(chr, range(0xFDD0, 0xFDD7)))
+"""What marks are made of."""
+
+
 def turn_mark(number: int) -> str:
     """The mark of the content of a message: 0 is the first question, 1 its answer, and so on; the last is asked now."""
     return f"\ufdd1{number}\ufdd2"

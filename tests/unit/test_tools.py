@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from tandem.engine.chat_template import ChatTemplate
 from tandem.engine.engine import Engine
 from tandem.engine.model import info_of
 from tandem.engine.prompt import PromptBuilder
-from tandem.engine.template import PlainTemplate
+from tandem.engine.template import SAMPLE, PlainTemplate
 from tandem.errors import GenerationError, QueryError
 from tandem.tools import (
     CallFormat,
@@ -287,6 +288,67 @@ def test_hostile_tools_and_calls_are_refused(wrapper: Any, text: str) -> None:
     if text:
         with pytest.raises(GenerationError, match="is not JSON"):
             template.within(Frame(tools=text))
+@pytest.mark.parametrize("text", ["\ufdd0", "\ufdd10\ufdd2", "\ufdd3", "\ufdd50\ufdd6", "a\ufdd51"])
+def test_marks_in_texts_of_others_are_text(wrapper: Any, text: str) -> None:
+    """They would stand for a document, a question or a token, or keep the template from being split."""
+    tool = {"type": "function", "function": {"name": "add", "description": text}}
+    since = (
+        Message("assistant", text, (ToolCall("add", json.dumps({text: text}), text),)),
+        Message("tool", text),
+    )
+    builder = PromptBuilder(wrapper.backend_tokenizer, template_of(wrapper, tool_templates.HERMES), (), None)
+    prompt = builder.within(Frame(tools=read_tools([tool]), system_prompt=f"{text}!")).build(
+        "?", ["D"], 8, since
+    )
+    row = wrapper.backend_tokenizer.decode([*prompt.document_tokens[0], *prompt.query_tokens])
+    assert row.count(text) == 6
+
+
+@pytest.mark.parametrize("history", [True, False])
+def test_what_is_nested_deeply_is_refused(wrapper: Any, history: bool) -> None:
+    template, deep = template_of(wrapper, tool_templates.HERMES), '{"a": ' + "[" * 300 + "]" * 300 + "}"
+    call = Message("assistant", "", (ToolCall("f", deep),))
+    turns, tools = (
+        ((Message("user", ""), call, Message("tool", "")), "") if history else (SAMPLE, f"[{deep}]")
+    )
+    with pytest.raises(GenerationError, match="more than 100 lists and objects") as refused:
+        template.within(Frame(tools=tools)).question(turns)
+    assert refused.value.fault.is_refusal
+
+
+def test_several_calls_for_a_template_that_writes_one(wrapper: Any) -> None:
+    """Each with its result, whatever the order of these."""
+    other = ToolCall("search", '{"q": "x"}', "call_2")
+    results = [Message("tool", "found", tool_call_id="call_2"), Message("tool", "sum", tool_call_id="call_1")]
+    template = template_of(wrapper, tool_templates.LLAMA).within(Frame(tools=read_tools([ADD, SEARCH])))
+    turns = (Message("user", ""), Message("assistant", "", (CALL, other)), *results)
+    end = (Message("assistant", "Done."), Message("user", ""))
+    apart = (
+        turns[0],
+        Message("assistant", "", (other,)),
+        results[0],
+        Message("assistant", "", (CALL,)),
+        results[1],
+    )
+    texts = [re.sub("\ufdd1.\ufdd2", "", template.question((*some, *end))[0]) for some in (turns, apart)]
+    assert texts[0] == texts[1]
+    assert texts[0].count('"sum"') == texts[0].count('"found"') == 1
+
+
+def test_a_result_names_the_tool_of_the_last_call_of_its_id(wrapper: Any) -> None:
+    """Some clients count calls from 0 in every turn."""
+    end = " }}\n</tool_response>"
+    named = tool_templates.HERMES.replace(f"message.content{end}", f"message.content + message.name{end}")
+    turns = [Message("user", "")]
+    for name in NAMES:
+        turns += [
+            Message("assistant", "", (ToolCall(name, "{}", "0"),)),
+            Message("tool", "", tool_call_id="0"),
+        ]
+    text, _ = template_of(wrapper, named).question(turns)
+    assert text.index("<tool_response>\nadd") < text.index("<tool_response>\nsearch")
+
+
 
 
 @pytest.mark.parametrize("tools", ["3", "true"])
