@@ -251,7 +251,7 @@ def grammar_of_calls(
 
     tools: of `read_tools`. only: the name of the one tool that may be called. is_required: whether the answer is calls
     and nothing else; otherwise it may be any text, with calls after it, or JSON of the schema, if there is one, instead
-    of calls. is_single: one call at most.
+    of calls. is_single: one call at most. is_strict: what llguidance does not know of a tool's schema is an error.
     """
     functions = [tool["function"] for tool in json.loads(tools)]
     functions = [each for each in functions if only in (None, each["name"])]
@@ -259,11 +259,16 @@ def grammar_of_calls(
     rest = f"({names}) {_literal(form.end, form.tokens)}"
     more = "" if is_single or not form.begin else ' ("\\n" call)*'
     rules = [f"call: {_literal(form.begin, form.tokens)} {rest}"]
-    rules += [
-        f"tool_{number}: {_json(_schema(form, each), ON_ONE_LINE)}" for number, each in enumerate(functions)
-    ]
+    space = ON_ONE_LINE | {"lenient": not is_strict}
+    for number, each in enumerate(functions):
+        name = json.dumps(each["name"], ensure_ascii=False)
+        parts = ["{", json.dumps(form.name), ":", name, ",", json.dumps(form.arguments), ":"]
+        head = " ?".join(map(_regex, parts))
+        rules.append(rf"tool_{number}: /{head} ?/ arguments_{number} / ?\}}/")
+        rules.append(f"arguments_{number}: {_json(_schema(each['parameters']), space)}")
     start, begin = f"call{more}", form.begin.strip()
     if not is_required and schema is not None:
+    is_strict: bool = False,
         start = f"json | {start}"
         rules.append(f"json: {_json(schema)}")
     elif not is_required and not begin:
@@ -275,8 +280,7 @@ def grammar_of_calls(
     elif not is_required:
         start = f"TEXT | opened {rest}{more}"
         rules.append(f"opened[suffix={_literal(form.begin, {})}]: /(.|\\n)*/")
-        mark = re.escape(begin).replace("/", r"\/")
-        rules.append(f"TEXT: /(.|\\n)*/ & ~/(.|\\n)*{mark}(.|\\n)*/")
+        rules.append(f"TEXT: /(.|\\n)*/ & ~/(.|\\n)*{_regex(begin)}(.|\\n)*/")
     return {"lark": "\n".join([f"start: {start}", *rules])}
 
 
@@ -284,20 +288,16 @@ def _json(schema: Mapping[str, Any], space: Any = JSON_SPACE) -> str:
     return f"%json {json.dumps({'x-guidance': space, **schema})}"
 
 
-def _schema(form: CallFormat, function: Mapping[str, Any]) -> dict[str, Any]:
-    """Of the object of a call. References lead to the definitions at its top; a tool gets no arguments that it does not
-    name, unless it says so."""
-    parameters = dict(function["parameters"])
-    if "properties" in parameters:
-        parameters.setdefault("additionalProperties", False)
-    definitions = {name: parameters.pop(name) for name in ("$defs", "definitions") if name in parameters}
-    return {
-        "type": "object",
-        "properties": {form.name: {"const": function["name"]}, form.arguments: parameters},
-        "required": [form.name, form.arguments],
-        "additionalProperties": False,
-        **definitions,
-    }
+def _schema(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Of the arguments of a call: an object, without any that the tool does not name, unless it says so."""
+    has_more = {"$ref", "allOf", "anyOf", "oneOf"} & set(parameters)
+    closed = {"additionalProperties": False} if "properties" in parameters and not has_more else {}
+    return {**closed, **parameters, "type": "object"}
+
+
+def _regex(text: str) -> str:
+    """That matches a text, within slashes."""
+    return re.escape(text).replace("/", r"\/")
 
 
 def _literal(text: str, tokens: Mapping[str, int]) -> str:

@@ -327,7 +327,13 @@ def _grammars(rest: Mapping[str, Any], home: HomeModel | None) -> dict[str, Any]
         schema = None if of_text is None else of_text["json_schema"]
         is_single = rest.get("parallel_tool_calls") is False
         grammars[field] = grammar_of_calls(
-            home.calls, tools, only=only, is_required=is_required, is_single=is_single, schema=schema
+            home.calls,
+            tools,
+            only=only,
+            is_required=is_required,
+            is_single=rest.get("parallel_tool_calls") is False,
+            is_strict=_is_strict(rest),
+            schema=schema,
         )
     return grammars
 

@@ -265,8 +265,8 @@ def test_tools_go_to_the_query() -> None:
 
 def test_a_tool_that_must_be_called_is_a_grammar() -> None:
     for choice, rules in (
-        ("required", ("tool_0", "tool_1")),
-        ({"type": "function", "function": {"name": "multiply"}}, ("tool_0",)),
+        ("required", ("tool_0", "arguments_0", "tool_1", "arguments_1")),
+        ({"type": "function", "function": {"name": "multiply"}}, ("tool_0", "arguments_0")),
     ):
         lark = ask_with_tools(tool_choice=choice).options["grammar"]["lark"]
         assert [line.partition(":")[0] for line in lark.splitlines()] == ["start", "call", *rules]

@@ -437,3 +437,41 @@ def test_a_grammar_where_the_object_is_all(engine: Engine) -> None:
     texts = (right, wrong, "It is {3}.", "", f"{right} {right}")
     assert [accepts(engine, must, text) for text in texts] == [True, False, False, False, False]
     assert [accepts(engine, may, text) for text in texts] == [True, False, True, True, False]
+
+
+NAME = 'a/"b"'
+
+
+def typed(**properties: Any) -> dict[str, Any]:
+    return {"type": "object", "properties": properties}
+
+
+@pytest.mark.parametrize(
+    ("parameters", "right", "wrong"),
+    [
+        (typed(a={"enum": ["x"]}, b={"$ref": "#/properties/a"}), {"a": "x", "b": "x"}, {"a": "x", "b": "y"}),
+        (typed(a={"$ref": "#"}, b={"const": 1}), {"a": {"b": 1}}, {"a": {"name": "f", "arguments": {}}}),
+        ({"$id": "http://a/b", "$defs": {"c": {"const": 1}}, **typed(a={"$ref": "#/$defs/c"})}, {"a": 1}, {"a": 2}),
+        ({**typed(a={"const": 1}), "anyOf": [{"required": ["b"]}]}, {"a": 1, "b": 2}, {"a": 1}),
+        ({"properties": {"a": {}}}, {"a": 1}, 3),
+        ({"type": "object"}, {"a": 1}, 3),
+        (typed(), {}, {"a": 1}),
+        (typed(a={"type": "array", "uniqueItems": True}), {"a": [1]}, {"a": 1}),
+    ],
+)  # fmt: skip
+def test_a_grammar_follows_schemas_of_all_kinds(
+    engine: Engine, parameters: dict[str, Any], right: Any, wrong: Any
+) -> None:
+    """References within the arguments are to them; what llguidance does not know is left out."""
+    tool = {"type": "function", "function": {"name": NAME, "parameters": parameters}}
+    grammar = grammar_of_calls(CallFormat(**engine.describe()["calls"]), read_tools([tool]))
+    texts = [f"<tool_call>\n{written(NAME, arguments)}\n</tool_call>" for arguments in (right, wrong)]
+    assert [accepts(engine, grammar, text) for text in texts] == [True, False]
+
+
+def test_a_strict_tool_with_an_unknown_keyword_is_refused() -> None:
+    from tandem.engine.shaping import check_grammar
+
+    tool = {"type": "function", "function": {"name": "f", "parameters": typed(a={"uniqueItems": True})}}
+    with pytest.raises(QueryError, match="uniqueItems"):
+        check_grammar(json.dumps(grammar_of_calls(HERMES, read_tools([tool]), is_strict=True)))
