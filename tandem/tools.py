@@ -111,12 +111,15 @@ def _read_call(call: Any) -> ToolCall | None:
 
 
 def as_arguments(arguments: Any) -> str | None:
-    """A JSON object as text; none are an empty one. None: this is something else."""
+    """A JSON object as text; none are an empty one. None: this is something else, such as NaN or half a surrogate pair
+    in one."""
     try:
         value = json.loads(arguments or "{}") if isinstance(arguments, str) else arguments or {}
-        return json.dumps(value, ensure_ascii=False) if isinstance(value, dict) else None
+        written = json.dumps(value, ensure_ascii=False, allow_nan=False)
+        written.encode()
     except (ValueError, TypeError, RecursionError):
         return None
+    return written if isinstance(value, dict) else None
 
 
 # ---- Calls in an answer ------------------------------------------------------------------------------------
@@ -132,12 +135,15 @@ class CallReader:
     What only looks like a call, or calls a tool that there is none of, stays text.
     """
 
-    def __init__(self, form: CallFormat | None, names: Collection[str]) -> None:
-        """form: of the model that writes; None: it calls nothing. names: of the tools."""
+    def __init__(self, form: CallFormat | None, names: Collection[str], *, is_single: bool = False) -> None:
+        """form: of the model that writes; None: it calls nothing. names: of the tools. is_single: the answer ends with
+        the first call."""
         self._form = form if names else None
         self._begin, self._end = (form.begin.strip(), form.end.strip()) if form else ("", "")
         self._names = names
+        self._is_single, self._is_over = is_single, False
         self._held = ""  # may be the beginning of a call
+        self._object = ObjectEnd()  # of what follows the mark
         self._is_start = True  # nothing but calls came so far
 
     def push(self, text: str, *, is_last: bool = False) -> tuple[str, list[ToolCall]]:
@@ -146,7 +152,7 @@ class CallReader:
             return text, []
         self._held += text
         shown, calls = "", list[ToolCall]()
-        while self._held:
+        while self._held and not self._is_over:
             before, rest = self._find_begin(is_last)
             shown += before
             if rest is None:
@@ -158,7 +164,8 @@ class CallReader:
                 shown, self._is_start = shown + self._held[: len(self._held) - len(after)], False
             else:
                 calls.append(call)
-            self._held = after
+                self._is_over = self._is_single
+            self._held, self._object = after, ObjectEnd()
         return shown, calls
 
     def _find_begin(self, is_last: bool) -> tuple[str, str | None]:
@@ -180,10 +187,11 @@ class CallReader:
     def _read(self, rest: str, is_last: bool) -> tuple[ToolCall | None, str | None]:
         """The call that `rest` begins with, None if it is none, and what follows; None twice while that is open."""
         body = rest.lstrip()
-        size = find_object_end(body)
+        if not body.startswith("{"):
+            return None, rest if body else "" if is_last else None
+        size = self._object.find(body)
         if size is None:
-            is_none = bool(body) and body[0] != "{"
-            return None, rest if is_none else "" if is_last else None
+            return None, "" if is_last else None
         after = body[size:].lstrip() if self._end else body[size:]
         if not is_last and self._end.startswith(after) and after != self._end:
             return None, None
@@ -206,22 +214,33 @@ class CallReader:
         return ToolCall(str(value[self._form.name]), arguments, f"call_{secrets.token_hex(12)}")
 
 
-_OF_OBJECT = re.compile(r'"(?:[^"\\]|\\.)*("?)|[{}\[\]]', re.DOTALL)
-"""What decides where a JSON object ends: its texts and brackets."""
+_OF_OBJECT, _OF_TEXT = re.compile(r'["{}\[\]]'), re.compile(r'\\.|"', re.DOTALL)
+"""What decides where a JSON object ends: the brackets, and the ends of the texts in it."""
 
 
-def find_object_end(text: str) -> int | None:
-    """The length of the JSON object that a text begins with; None: it does not, or the object is not complete."""
-    depth = 0
-    for match in _OF_OBJECT.finditer(text) if text.startswith("{") else ():
-        if match.group()[0] == '"':
-            if not match.group(1):
-                return None
-        else:
-            depth += 1 if match.group() in "{[" else -1
-            if not depth:
-                return match.end()
-    return None
+class ObjectEnd:
+    """Finds where a JSON object ends that comes piece by piece, and reads each piece once."""
+
+    def __init__(self) -> None:
+        self._place = self._depth = 0
+        self._is_text = False
+
+    def find(self, text: str) -> int | None:
+        """The length of the object that a text begins with; None: it is not complete. text: that of the last call, and
+        more."""
+        if self._place and not self._depth:
+            return self._place
+        while match := (_OF_TEXT if self._is_text else _OF_OBJECT).search(text, self._place):
+            self._place = match.end()
+            if self._is_text or match.group() == '"':
+                self._is_text ^= match.group() == '"'
+                continue
+            self._depth += 1 if match.group() in "{[" else -1
+            if not self._depth:
+                return self._place
+        is_escape = self._is_text and text.endswith("\\", self._place)  # of what comes next
+        self._place = len(text) - is_escape
+        return None
 
 
 def overlap(text: str, marker: str) -> int:
@@ -245,6 +264,7 @@ def grammar_of_calls(
     only: str | None = None,
     is_required: bool = True,
     is_single: bool = False,
+    is_strict: bool = False,
     schema: Mapping[str, Any] | None = None,
 ) -> dict[str, str]:
     """The grammar of an answer whose calls follow the tools' schemas, in Lark's form as llguidance has it.
@@ -268,7 +288,6 @@ def grammar_of_calls(
         rules.append(f"arguments_{number}: {_json(_schema(each['parameters']), space)}")
     start, begin = f"call{more}", form.begin.strip()
     if not is_required and schema is not None:
-    is_strict: bool = False,
         start = f"json | {start}"
         rules.append(f"json: {_json(schema)}")
     elif not is_required and not begin:

@@ -63,15 +63,20 @@ class AnswerReader:
     Thoughts and answer are without the space around them.
     """
 
-    def __init__(self, thinking: str, form: CallFormat | None = None, tools: Collection[str] = ()) -> None:
-        """thinking: of the template (`Template.thinking`); "" leaves every text as it is. form and tools: as of
-        `CallReader`.
-        """
+    def __init__(
+        self,
+        thinking: str,
+        form: CallFormat | None = None,
+        tools: Collection[str] = (),
+        *,
+        is_single: bool = False,
+    ) -> None:
+        """thinking: of the template (`Template.thinking`); "" leaves every text as it is. Others: of `CallReader`."""
         self._awaited = {"marked": THOUGHT, "begun": THOUGHT_END}.get(
             thinking, ""
         )  # the marker that comes next
         self._held = ""  # may be the beginning of it
-        self._calls = CallReader(form, tools)
+        self._calls = CallReader(form, tools, is_single=is_single)
         self._thought, self._answer = Trimmer(), Trimmer()
 
     def push(self, text: str, *, is_last: bool = False) -> Piece:

@@ -85,6 +85,8 @@ class CompletionRequest:
     names: Mapping[str, str]  # of these options, as the request calls them
     texts: tuple[str, ...]  # what the client has written, for its usage
     tools: tuple[str, ...] = ()  # the names of those that the answer may call
+    is_single: bool = False  # the answer ends with the first call
+    may_think: bool = True  # else a grammar leaves no room for a thought
     num_answers: int = 1
     is_stream: bool = False
     has_usage: bool = False  # a stream ends with its usage
@@ -165,7 +167,8 @@ def _read_rest(
         if name in rest:
             _set_once(options, names, option, name, rest[name])
     tools = _read_tools(rest, home, options, ignored) if home else ()
-    for name, grammar in _grammars(rest, home if tools else None).items():
+    grammars = _grammars(rest, home if tools else None)
+    for name, grammar in grammars.items():
         _set_once(options, names, "grammar", name, grammar)
     if "logit_bias" in rest:
         options["logit_bias"] = _read_biases(rest["logit_bias"])
@@ -197,6 +200,8 @@ def _read_rest(
             *([json.dumps(options["tools"])] if tools else ()),
         ),
         tools=tools,
+        is_single=rest.get("parallel_tool_calls") is False,
+        may_think=set(grammars) <= {"tools"},
         num_answers=_read_number_of_answers(rest),
         is_stream=is_stream,
         has_usage=has_usage,
@@ -288,10 +293,11 @@ def _read_tools(
     except QueryError as error:
         raise refusal(error) from None
     if choice not in ("auto", "required") and _named(choice) not in names:
-        raise must_be("tool_choice", f"auto, required, none or a function of {', '.join(names)}", choice)
-    if is_single and (end := home.calls.end.strip()):  # a stop text ends the answer with the first call
+        raise must_be("tool_choice", f"auto, required, none or a function of {', '.join(names):.200}", choice)
+    if is_single and any(map(str.isalnum, home.calls.end)):  # else it may be a part of the call
         stop = options.get("stop") or []
-        options["stop"] = [*([stop] if isinstance(stop, str) else stop), end]
+        stops = [stop] if isinstance(stop, str) else stop
+        options["stop"] = [*stops, home.calls.end.strip()] if isinstance(stops, list) else stop
     options["tools"] = rest["tools"]
     if _is_strict(rest) and not home.has_grammars:
         ignored["tools.strict"] = None
@@ -320,12 +326,11 @@ def _grammars(rest: Mapping[str, Any], home: HomeModel | None) -> dict[str, Any]
         return grammars
     only = _named(rest.get("tool_choice"))
     is_required = only is not None or rest.get("tool_choice") == "required"
-    of_text = next((grammars.pop(name) for name in FORMATS if name in grammars), None)
+    of_text = next((name for name in FORMATS if name in grammars), None)
     if is_required or of_text or (home.has_grammars and _is_strict(rest)):
-        field = "tool_choice" if is_required else "tools"
         tools = read_tools(rest["tools"])
-        schema = None if of_text is None else of_text["json_schema"]
-        is_single = rest.get("parallel_tool_calls") is False
+        schema = grammars.pop(of_text)["json_schema"] if of_text else None
+        field = "tool_choice" if is_required else of_text or "tools"
         grammars[field] = grammar_of_calls(
             home.calls,
             tools,

@@ -328,7 +328,9 @@ class Completion:
         """Of one answer; of a text completion all is text."""
         if not self._shape.is_chat:
             return AnswerReader("")
-        return AnswerReader(self._model.thinking, self._model.calls, self._request.tools)
+        wanted, model = self._request, self._model
+        thinking = model.thinking if wanted.may_think else ""
+        return AnswerReader(thinking, model.calls, wanted.tools, is_single=wanted.is_single)
 
     def _logprobs(self, tokens: Iterable[TokenEvent], num_chars: int = 0) -> dict[str, Any] | None:
         """The log probabilities of these tokens, if they are wanted. num_chars: length of the answer before them."""

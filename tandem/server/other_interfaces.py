@@ -146,7 +146,7 @@ def _translate(chat: dict[str, Any], config: str, tool: tuple[str, str]) -> None
 
 
 def _translate_tool(tool: Any, kind: str, schema: str) -> Any:
-    if not isinstance(tool, dict) or tool.get("type", kind) != kind:
+    if not isinstance(tool, dict) or (tool.get("type") or kind) != kind:
         return tool  # one of the interface's own, which is refused
     about = {
         "parameters" if name == schema else name: value for name, value in tool.items() if name != "type"
@@ -253,6 +253,7 @@ class ResponseForm(Translated):
         """body: of the request, of which the response repeats the numbers."""
         names = ("max_output_tokens", "temperature", "top_p")
         self._repeated = {name: body.get(name) for name in names}
+        self._repeated["parallel_tool_calls"] = body.get("parallel_tool_calls") is not False
         self._num_events = 0
 
     def begin(self, response: Mapping[str, Any]) -> list[Event]:
@@ -307,7 +308,7 @@ class ResponseForm(Translated):
             **{"object": "response", "created_at": known["created"], "model": known["model"]},
             **{"status": status, "incomplete_details": {"reason": "max_output_tokens"} if is_cut else None},
             **{"output": [_item(part, status) for part in parts], "error": None},
-            **{"parallel_tool_calls": True, "tool_choice": "auto", "tools": []},
+            **{"tool_choice": "auto", "tools": []},
             **self._repeated,
             "usage": usage
             and {

@@ -135,6 +135,31 @@ def test_a_tool_that_must_be_called_is_called(client: Any) -> None:
         assert set(json.loads(call.function.arguments)) == {"a", "b"}
 
 
+def test_what_follows_a_grammar_is_no_thought(
+    client: Any, tandem: Tandem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a template that opens a thought: it would never end."""
+    monkeypatch.setitem(tandem.described["device"], "thinking", "begun")
+    assert ask(client, tool_choice="required", parallel_tool_calls=False).choices[0].message.tool_calls
+    form = {"type": "json_schema", "json_schema": {"name": "a", "schema": {"const": 7}}}
+    assert ask(client, tools=None, response_format=form).choices[0].message.content == "7"
+
+
+@pytest.mark.parametrize("value", ["NaN", '"\\ud800"'])
+def test_what_no_response_can_hold_is_no_call(
+    http: httpx.Client, form: CallFormat, two_calls: dict[str, str], value: str
+) -> None:
+    lark = two_calls["lark"].replace('\\"Vey\\"', value.replace("\\", r"\\").replace('"', r"\""))
+    for path, body in (
+        ("messages", MESSAGE),
+        ("chat/completions", {"messages": [ASKED], "tools": TOOLS, **OPTIONS}),
+    ):
+        answered = http.post(f"/v1/{path}", json={"model": "tandem", **body, "grammar": {"lark": lark}})
+        assert answered.status_code == 200
+        assert "tool_calls" not in answered.text
+        assert "tool_use" not in answered.text
+
+
 def test_a_call_that_is_cut_is_none(client: Any) -> None:
     choice = ask(client, tool_choice="required", max_tokens=6).choices[0]
     assert (choice.finish_reason, choice.message.tool_calls) == ("length", None)
@@ -238,9 +263,10 @@ def test_a_stream_of_a_response_with_calls(client: Any, two_calls: dict[str, str
         extra_body=OPTIONS,
     )
     assert [item.type for item in named.output] == ["function_call"]
+    assert (named.parallel_tool_calls, final.parallel_tool_calls) == (False, True)
 
 
-MESSAGE_TOOLS = [{"name": "distance", "description": "In km.", "input_schema": PARAMETERS}]
+MESSAGE_TOOLS = [{"type": None, "name": "distance", "description": "In km.", "input_schema": PARAMETERS}]
 MESSAGE = {"model": "tandem", "max_tokens": 256, "messages": [ASKED], "tools": MESSAGE_TOOLS, **OPTIONS}
 
 

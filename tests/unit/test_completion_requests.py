@@ -280,6 +280,14 @@ def test_a_tool_that_must_be_called_is_a_grammar() -> None:
 def test_one_call_at_most_ends_the_answer() -> None:
     wanted = ask_with_tools(parallel_tool_calls=False, stop="x")
     assert wanted.options["stop"] == ["x", "</tool_call>"]
+    assert wanted.is_single
+    for wrong in (3, True, {"a": 1}):
+        assert ask_with_tools(parallel_tool_calls=False, stop=wrong).options["stop"] == wrong, (
+            "which a query refuses"
+        )
+    listed = HomeModel(system_prompt=CONFIGURED, calls=CallFormat("[", "]", "name", "arguments"))
+    body = {"model": "tandem", "messages": [ASK], "tools": [SUM], "parallel_tool_calls": False}
+    assert "stop" not in read_chat(body, listed).options, "arguments may be lists"
 
 
 def test_a_format_is_of_answers_that_call_nothing() -> None:
@@ -287,12 +295,14 @@ def test_a_format_is_of_answers_that_call_nothing() -> None:
     assert start_of(ask_with_tools(response_format=form)) == 'start: json | call ("\\n" call)*'
     must = ask_with_tools(response_format=form, tool_choice="required")
     assert "json:" not in must.options["grammar"]["lark"]
+    assert not any(wanted.may_think for wanted in (must, ask_with_tools(response_format=form)))
     with pytest.raises(ApiError, match="give one of them"):
         ask_with_tools(guided_regex="a", tool_choice="required")
 
 
 def test_strict_tools_are_followed_where_grammars_can_be() -> None:
     assert start_of(ask_with_tools(tools=[STRICT])).startswith("start: TEXT | opened (tool_0)")
+    assert ask_with_tools(tools=[STRICT]).may_think
     wanted = ask_with_tools(has_grammars=False, tools=[STRICT])
     assert ("grammar" in wanted.options, wanted.ignored) == (False, ("tools.strict",))
 

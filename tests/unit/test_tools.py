@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import re
+import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -75,6 +76,12 @@ CASES: list[tuple[CallFormat | None, str, str, list[tuple[str, str]]]] = [
      '<tool_call>{"name": ["add"], "arguments": {}}</tool_call>', []),
     (HERMES, '<tool_call>{"name": "add", "arguments": [1]}</tool_call>',
      '<tool_call>{"name": "add", "arguments": [1]}</tool_call>', []),
+    (HERMES, '<tool_call>{"name": "add", "arguments": {"a": NaN}}</tool_call>',
+     '<tool_call>{"name": "add", "arguments": {"a": NaN}}</tool_call>', []),
+    (HERMES, '<tool_call>{"name": "add", "arguments": {"a": "\\ud800"}}</tool_call>',
+     '<tool_call>{"name": "add", "arguments": {"a": "\\ud800"}}</tool_call>', []),  # which no response could hold
+    (HERMES, '<tool_call>{"name": "add", "arguments": {"a": "\\\\", "b": "\\"}"}}</tool_call>', "",
+     [called("add", {"a": "\\", "b": '"}'})]),
     (HERMES, "1 < 2 <tool", "1 < 2 <tool", []),
     (HERMES, '<tool_call>\n{"name": "ad', '<tool_call>\n{"name": "ad', []),  # the length ended it
     (HERMES, "", "", []),
@@ -114,6 +121,28 @@ def test_text_before_a_call_is_shown_at_once() -> None:
     reader = CallReader(HERMES, NAMES)
     assert reader.push("It is 3 < 4 <tool") == ("It is 3 < 4 ", [])
     assert reader.push("box and") == ("<toolbox and", [])
+
+
+def test_a_long_call_is_read_once() -> None:
+    """A file of 60 kB as it comes: reading the call from its beginning with each piece took minutes."""
+    answer = f"<tool_call>{written('add', {'a': 'x' * 30_000, 'b': ['x'] * 6_000})}</tool_call>"
+    reader, begun_s = CallReader(HERMES, NAMES), time.process_time()
+    calls = [call for place in range(0, len(answer), 2) for call in reader.push(answer[place : place + 2])[1]]
+    assert len(calls) == 1
+    assert time.process_time() - begun_s < 20
+
+
+@pytest.mark.parametrize(("form", "key"), [(HERMES, "arguments"), (LLAMA, "parameters"), (LIST, "arguments")])
+def test_a_single_call_ends_the_answer(form: CallFormat, key: str) -> None:
+    one, two = written("add", {"a": [1]}, key), written("search", {}, key)
+    between = ", " if form is LIST else f"{form.end}; {form.begin}"
+    reader = CallReader(form, NAMES, is_single=True)
+    answer = f"{form.begin}{one}{between}{two}{form.end} Done."
+    pushed = [reader.push(char) for char in answer] + [reader.push("", is_last=True)]
+    assert [(call.name, call.arguments) for _, calls in pushed for call in calls] == [
+        called("add", {"a": [1]})
+    ]
+    assert not "".join(text for text, _ in pushed)
 
 
 def test_without_tools_nothing_is_a_call() -> None:
@@ -258,36 +287,6 @@ def test_markers_in_texts_of_others_are_text(wrapper: Any) -> None:
 MARKERS = ("<|im_start|>", "<|im_end|>", "<tool_call>", "</tool_call>")
 
 
-def test_caches_of_documents_serve_queries_with_the_same_tools(wrapper: Any) -> None:
-    builder = PromptBuilder(wrapper.backend_tokenizer, template_of(wrapper, tool_templates.HERMES), (), None)
-    plain, first, second = (
-        builder.within(Frame(tools=tools)).build(QUESTION, ["Text."], 8, history).document_tokens
-        for tools, history in (("", ()), (read_tools([ADD]), ()), (read_tools([ADD]), HISTORY))
-    )
-    assert first == second != plain
-
-
-@pytest.mark.parametrize("jinja", ["plain", chat_model.CHATML, tool_templates.MISTRAL])
-def test_a_template_without_tools_refuses_them(wrapper: Any, jinja: str) -> None:
-    """A cloud may be asked by any device."""
-    template = PlainTemplate() if jinja == "plain" else template_of(wrapper, jinja)
-    builder = PromptBuilder(wrapper.backend_tokenizer, template, (), None)
-    with pytest.raises(GenerationError, match="takes no tools"):
-        builder.within(Frame(tools=read_tools([ADD])))
-    with pytest.raises(GenerationError, match="takes no tools"):
-        builder.build(QUESTION, [], 8, SINCE)
-
-
-@pytest.mark.parametrize("text", ["not JSON", "[" * 100_000, ""])
-def test_hostile_tools_and_calls_are_refused(wrapper: Any, text: str) -> None:
-    template = template_of(wrapper, tool_templates.HERMES)
-    call = Message("assistant", "", (ToolCall("f", text),))
-    with pytest.raises(GenerationError, match="is not JSON") as refused:
-        template.question((Message("user", ""), call, Message("tool", "")))
-    assert len(str(refused.value)) < 400
-    if text:
-        with pytest.raises(GenerationError, match="is not JSON"):
-            template.within(Frame(tools=text))
 @pytest.mark.parametrize("text", ["\ufdd0", "\ufdd10\ufdd2", "\ufdd3", "\ufdd50\ufdd6", "a\ufdd51"])
 def test_marks_in_texts_of_others_are_text(wrapper: Any, text: str) -> None:
     """They would stand for a document, a question or a token, or keep the template from being split."""
@@ -349,6 +348,36 @@ def test_a_result_names_the_tool_of_the_last_call_of_its_id(wrapper: Any) -> Non
     assert text.index("<tool_response>\nadd") < text.index("<tool_response>\nsearch")
 
 
+def test_caches_of_documents_serve_queries_with_the_same_tools(wrapper: Any) -> None:
+    builder = PromptBuilder(wrapper.backend_tokenizer, template_of(wrapper, tool_templates.HERMES), (), None)
+    plain, first, second = (
+        builder.within(Frame(tools=tools)).build(QUESTION, ["Text."], 8, history).document_tokens
+        for tools, history in (("", ()), (read_tools([ADD]), ()), (read_tools([ADD]), HISTORY))
+    )
+    assert first == second != plain
+
+
+@pytest.mark.parametrize("jinja", ["plain", chat_model.CHATML, tool_templates.MISTRAL])
+def test_a_template_without_tools_refuses_them(wrapper: Any, jinja: str) -> None:
+    """A cloud may be asked by any device."""
+    template = PlainTemplate() if jinja == "plain" else template_of(wrapper, jinja)
+    builder = PromptBuilder(wrapper.backend_tokenizer, template, (), None)
+    with pytest.raises(GenerationError, match="takes no tools"):
+        builder.within(Frame(tools=read_tools([ADD])))
+    with pytest.raises(GenerationError, match="takes no tools"):
+        builder.build(QUESTION, [], 8, SINCE)
+
+
+@pytest.mark.parametrize("text", ["not JSON", "[" * 100_000, ""])
+def test_hostile_tools_and_calls_are_refused(wrapper: Any, text: str) -> None:
+    template = template_of(wrapper, tool_templates.HERMES)
+    call = Message("assistant", "", (ToolCall("f", text),))
+    with pytest.raises(GenerationError, match="is not JSON") as refused:
+        template.question((Message("user", ""), call, Message("tool", "")))
+    assert len(str(refused.value)) < 400
+    if text:
+        with pytest.raises(GenerationError, match="is not JSON"):
+            template.within(Frame(tools=text))
 
 
 @pytest.mark.parametrize("tools", ["3", "true"])
