@@ -22,6 +22,7 @@ from jinja2.utils import Namespace
 
 from tandem.conversation import SYSTEM_PROMPT, THOUGHT, THOUGHT_END, Frame, Message
 from tandem.engine.template import (
+    ANY_MARK,
     DOCUMENT,
     MARKS,
     NO_TOOLS,
@@ -223,10 +224,11 @@ class ChatTemplate(Template):
         text = self._render(_separate_calls(messages) if is_single else messages)
         said = [number for number, turn in enumerate(turns) if turn.kind in ("user", "assistant")]
         marks = [DOCUMENT, *map(turn_mark, said)]
-        places = [text.find(mark) for mark in marks]
-        if any(text.count(mark) != 1 for mark in marks) or places != sorted(places):
+        known = set(marks)
+        if [mark for mark in ANY_MARK.findall(text) if mark in known] != marks:
             raise self._program.error("it does not write every message once and in order")
-        return text[: places[1]], text[places[1] :]
+        place = text.find(marks[1])
+        return text[:place], text[place:]
 
     def _messages(
         self, turns: Sequence[Message], document: str = "", fill: dict[str, str] | None = None

@@ -37,6 +37,7 @@ SAMPLE = (Message("user", ""), Message("assistant", ""), Message("user", ""))
 
 MARKS = tuple(map(chr, range(0xFDD0, 0xFDD7)))
 """What marks are made of."""
+ANY_MARK = re.compile("[\ufdd0\ufdd3]|\ufdd1[0-9]+\ufdd2|\ufdd5[0-9]+\ufdd6")
 
 
 def turn_mark(number: int) -> str:
@@ -331,7 +332,7 @@ def any_of(names: Iterable[str]) -> re.Pattern[str]:
 
 
 def _fill(text: str, fill: Mapping[str, str]) -> str:
-    return any_of(fill).sub(lambda match: fill[match.group()], text)
+    return ANY_MARK.sub(lambda match: fill.get(match.group(), match.group()), text)
 
 
 def _hide(tokenizer: Tokenizer, markers: Mapping[str, tuple[int, AddedToken]]) -> Tokenizer:

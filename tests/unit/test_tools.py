@@ -334,6 +334,16 @@ def test_several_calls_for_a_template_that_writes_one(wrapper: Any) -> None:
     assert texts[0].count('"sum"') == texts[0].count('"found"') == 1
 
 
+def test_a_conversation_of_many_turns_is_read_once(wrapper: Any) -> None:
+    """4,000 turns fit a query; to look for each in the text of all took 10 s, of a cloud's time too."""
+    builder = PromptBuilder(wrapper.backend_tokenizer, template_of(wrapper, tool_templates.HERMES), (), None)
+    history = [Message("assistant" if number % 2 else "user", str(number)) for number in range(4000)]
+    begun_s = time.process_time()
+    tokens = builder.question_tokens("?", history)
+    assert time.process_time() - begun_s < 4
+    assert "1999" in wrapper.backend_tokenizer.decode(tokens)
+
+
 def test_a_result_names_the_tool_of_the_last_call_of_its_id(wrapper: Any) -> None:
     """Some clients count calls from 0 in every turn."""
     end = " }}\n</tool_response>"
