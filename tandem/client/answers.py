@@ -143,6 +143,8 @@ def _find_shown(text: str, shown: Piece) -> tuple[int, int]:
     """Where the shown part of a text begins and ends; at the end of it where calls stand in its midst."""
     if not shown.calls:
         return len(text) - len(shown.text), len(text)
+    if text.rstrip().endswith(shown.text):  # it follows the calls, whose arguments may hold the same
+        return text.rindex(shown.text), len(text)
     first = text.find(shown.text, text.find(THOUGHT_END) + 1 if shown.thought else 0)
     return (first, first + len(shown.text)) if first >= 0 else (len(text), len(text))
 

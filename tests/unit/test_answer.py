@@ -55,15 +55,27 @@ def test_an_answer_prints_as_its_text_and_is_short_in_a_traceback(capsys: pytest
     assert long.endswith("...', 101 tokens, 0 sources, degraded from token 2)")
 
 
-def test_citations_count_characters_of_what_is_shown() -> None:
-    said = [("Hm</think>", (0.1, 0.1)), (" puzzle", (0.9, 0.0)), (" games", (0.0, 0.9)), (".", (0.0, 0.0))]
+def cite(*said: tuple[str, tuple[float, float]]) -> Answer:
+    """An answer of tokens, each with the shares of two documents, a and b."""
     tokens = [
         replace(token(step, text), citation=Citation(documents=shares, others=1 - sum(shares)))
         for step, (text, shares) in enumerate(said)
     ]
     own = [Source(party=Party.DEVICE, id=name, title=name, score=1.0) for name in ("a", "b")]
     done = DoneEvent(reason="eos", statistics=SessionStatistics())
-    whole = collect([sources(Party.DEVICE, *own), *tokens, done], seed=7)
+    return collect([sources(Party.DEVICE, *own), *tokens, done], seed=7)
+
+
+def test_citations_after_a_call_are_not_of_its_arguments() -> None:
+    whole = cite(('{"a": "games."}', (0.9, 0.0)), (" games.", (0.0, 0.9)))
+    (cited,) = describe(whole, Piece("", "games.", (ToolCall("f", "{}"),)))["citations"]
+    assert (cited["start"], cited["id"]) == (0, "b")
+
+
+def test_citations_count_characters_of_what_is_shown() -> None:
+    whole = cite(
+        ("Hm</think>", (0.1, 0.1)), (" puzzle", (0.9, 0.0)), (" games", (0.0, 0.9)), (".", (0.0, 0.0))
+    )
     cited = [(cited["start"], cited["end"], cited["id"]) for cited in describe(whole)["citations"]]
     assert cited == [(11, 17, "a"), (18, 23, "b")]
     call = ToolCall("f", "{}")
