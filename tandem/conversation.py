@@ -97,10 +97,7 @@ def read_history(messages: Sequence[Message | MessageDict] | None) -> tuple[Mess
             option="history",
         )
     if _check_order(len(earlier), since, "user") == "call":
-        raise QueryError(
-            "history ends with a call of a tool that has no result; add a message of role tool with what it gave.",
-            option="history",
-        )
+        raise _no_result("nothing")
     return turns
 
 
@@ -115,16 +112,23 @@ def split_history(history: Sequence[Message]) -> tuple[Sequence[Message], Sequen
 def _check_order(first: int, turns: Sequence[Message], last: Kind) -> Kind:
     """The last one's kind. first: the number of the first one. last: what comes before it. Raises QueryError."""
     for number, turn in enumerate(turns, start=first):
+        if last == "call" and turn.kind != "tool":
+            raise _no_result(f"message {number} ({turn.role})")
         if turn.kind not in FOLLOWS[last]:
-            what = f"a call or result of a tool out of place ({turn.kind} after {last})"
-            plain = f"of {turn.role}"
             raise QueryError(
-                f"history alternates between user and assistant and begins with user, but message {number} is "
-                f"{plain if {turn.kind, last} <= {'user', 'assistant'} else what}; correct the order.",
+                f"history alternates between user and assistant and begins with user, but message {number} is of "
+                f"{turn.role}; correct the order.",
                 option="history",
             )
         last = turn.kind
     return last
+
+
+def _no_result(what: str) -> QueryError:
+    return QueryError(
+        f"In history the result of a tool follows its call, but {what} does; add one of role tool with what it gave.",
+        option="history",
+    )
 
 
 class Conversation:

@@ -84,8 +84,11 @@ def check_message(role: str | None, kind: str, parts: Iterable[str | None]) -> s
     return role
 
 
-def must_call(tandem: Tandem, tools: Sequence[Mapping[str, Any]], only: str | None) -> dict[str, str]:
-    """The grammar of an answer that calls one of these tools. only: its name. Raises QueryError."""
+def grammar_of_tools(
+    tandem: Tandem, tools: Sequence[Mapping[str, Any]], only: str | None, **options: Any
+) -> dict[str, str]:
+    """The grammar of an answer that calls these tools. only: the name of one. options: of `grammar_of_calls`. Raises
+    QueryError."""
     if (form := call_format(tandem)) is None:
         raise QueryError(
             "The chat template of this model takes no tools; leave them out, or use another model."
@@ -94,7 +97,7 @@ def must_call(tandem: Tandem, tools: Sequence[Mapping[str, Any]], only: str | No
         raise QueryError(
             f"tool_choice is {only!r:.60}, but there is no tool of that name; name one of the tools."
         )
-    return grammar_of_calls(form, read_tools(tools), only=only)
+    return grammar_of_calls(form, read_tools(tools), only=only, **options)
 
 
 def call_format(tandem: Tandem) -> CallFormat | None:
@@ -143,6 +146,7 @@ class Asking:
         self._fingerprint = fingerprint(tandem.described)
         self._events: list[Event] = []
         self._reader = AnswerReader("", self._form, names)
+        self._piece: Piece | None = None  # the whole answer
 
     def push(self, event: Event) -> str:
         """The text that an event adds to the answer; all pieces together, with `rest()`, are that of `read()`."""
@@ -155,7 +159,8 @@ class Asking:
 
     def read(self, answer: Answer) -> Piece:
         """The text of an answer, and the tools that it calls."""
-        return AnswerReader("", self._form, self._names).push(answer.text, is_last=True)
+        self._piece = self._piece or AnswerReader("", self._form, self._names).push(answer.text, is_last=True)
+        return self._piece
 
     def answer(self) -> Answer:
         """After the last event. Raises QueryError where the query failed."""

@@ -31,7 +31,7 @@ from langchain_core.utils.function_calling import convert_to_json_schema, conver
 from pydantic import BaseModel
 
 from tandem import tools
-from tandem.adapters.asking import MODEL, Answering, Asking, Turn, check_message, must_call
+from tandem.adapters.asking import MODEL, Answering, Asking, Turn, check_message, grammar_of_tools
 from tandem.client.answers import describe, fingerprint
 from tandem.events import Answer
 
@@ -83,15 +83,23 @@ class ChatTandem(Answering, BaseChatModel):
     ) -> Runnable[LanguageModelInput, AIMessage]:
         """This model with tools, for chat templates that take any; which to call, if any, the model decides.
 
-        tool_choice: "auto", "none", or with the extra [grammar] "any" or the name of a tool, which must be called then.
+        With the extra [grammar] tool_choice may be "any" or the name of a tool, which must be called then, and with
+        strict=True or parallel_tool_calls=False calls follow the tools' schemas, or there is one at most.
         """
-        choice = kwargs.pop("tool_choice", None) or "auto"
+        choice, strict, parallel = (
+            kwargs.pop(name, None) for name in ("tool_choice", "strict", "parallel_tool_calls")
+        )
         if choice == "none":
             return self.bind(**kwargs)
         given = [convert_to_openai_tool(tool) for tool in tools]
-        if choice != "auto":
-            only = None if choice in ("any", "required", True) else str(choice)
-            kwargs["grammar"] = must_call(self.tandem, given, only)
+        is_required, is_single = choice not in (None, False, "auto"), parallel is False
+        if isinstance(choice, dict):
+            choice = choice.get("function", {}).get("name")
+        if is_required or is_single or strict:
+            only = None if not is_required or choice in ("any", "required", True) else str(choice)
+            kwargs["grammar"] = grammar_of_tools(
+                self.tandem, given, only, is_required=is_required, is_single=is_single, is_strict=bool(strict)
+            )
         return self.bind(tools=given, **kwargs)
 
     def _generate(

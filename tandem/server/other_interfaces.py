@@ -106,7 +106,7 @@ def _split_message(message: Any) -> Iterator[Any]:
     for block in content:
         if _is_of_type(block, "tool_result"):
             result = {"content": block.get("content") or "", "tool_call_id": block.get("tool_use_id")}
-            yield {"role": "tool", **result}
+            yield {"role": "tool", **result, "is_error": block.get("is_error")}  # which templates do not have
     rest = [
         block
         for block in content

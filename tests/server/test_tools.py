@@ -362,6 +362,10 @@ def test_langchain_binds_tools(tandem: Tandem, two_calls: dict[str, str]) -> Non
     assert [call["args"] for call in merged.tool_calls] == [ARGUMENTS] * 2
     forced = chat.bind_tools([distance], tool_choice="distance").invoke(QUESTION)
     assert {call["name"] for call in forced.tool_calls} == {"distance"}
+    named = {"type": "function", "function": {"name": "distance"}}
+    for options in ({"tool_choice": named}, {"tool_choice": "any", "strict": True}):
+        forced = chat.bind_tools([distance], parallel_tool_calls=False, **options).invoke(QUESTION)
+        assert [call["name"] for call in forced.tool_calls] == ["distance"]
     assert not chat.bind_tools([distance], tool_choice="none", max_new_tokens=2).invoke(QUESTION).tool_calls
     with pytest.raises(QueryError, match="there is no tool of that name"):
         chat.bind_tools([distance], tool_choice="time")

@@ -386,6 +386,11 @@ def test_a_malformed_spec_is_one_sentence(text: str) -> None:
 
 # ---- history -------------------------------------------------------------------------------------------------
 
+CALLED = {
+    "role": "assistant",
+    "content": None,
+    "tool_calls": [{"function": {"name": "f", "arguments": "{}"}}],
+}
 TURNS = [{"role": "user", "content": "Who?"}, {"role": "assistant", "content": "Mira."}]
 
 
@@ -421,6 +426,21 @@ def test_history_travels_with_the_question() -> None:
         (
             TURNS[:1],
             "history ends with an answer, but its last message is of user ('Who?'); ask that as the question.",
+        ),
+        (
+            [TURNS[0], CALLED, TURNS[1]],
+            "In history the result of a tool follows its call, but message 2 (assistant) does; add one of role tool "
+            "with what it gave.",
+        ),
+        (
+            [CALLED],
+            "In history the result of a tool follows its call, but nothing does; add one of role tool with what it "
+            "gave.",
+        ),
+        (
+            [{**CALLED, "tool_calls": [{"function": {"name": "f", "arguments": "["}}]}],
+            'Calls of tools are a list of {"id": text, "function": {"name": text, "arguments": a JSON object}}, but '
+            "this is [{'function': {'name': 'f', 'arguments': '['}}]; correct it.",
         ),
     ],
 )
