@@ -34,7 +34,7 @@ from benchmarks.answer_exactness import reference_of
 from tandem import Config, Tandem
 from tandem.corpora import SMOLLM2
 from tandem.engine.shaping import Shaper
-from tandem.tools import CallFormat, grammar_of_calls, read_tools, split_calls
+from tandem.tools import CallFormat, format_of, grammar_of_calls, read_tools, split_calls
 from tandem.topology import PARTIES
 from tandem_lab.quality.memoized import local_pair
 from tandem_lab.quality.questions import question_texts
@@ -95,7 +95,9 @@ def calling(tandem: Tandem, name: str, schema: dict[str, Any]) -> dict[str, Any]
 
 def call_format(tandem: Tandem) -> CallFormat:
     """Of the device's template."""
-    return CallFormat(**tandem.described[PARTIES[0]]["calls"])
+    form = format_of(tandem.described[PARTIES[0]])
+    assert form is not None  # it takes tools
+    return form
 
 
 def read_answer(tandem: Tandem, name: str, text: str, *, has_calls: bool) -> Any:

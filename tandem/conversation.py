@@ -49,10 +49,16 @@ class Message:
         return "call" if self.tool_calls else self.role
 
     @property
-    def texts(self) -> tuple[str, ...]:
-        """All that it holds."""
-        calls = (text for call in self.tool_calls for text in (call.name, call.arguments, call.id))
-        return (self.content, self.tool_call_id, *calls)
+    def is_of_tool(self) -> bool:
+        """Whether it is a call of tools, or the result of one."""
+        return self.kind in ("call", "tool")
+
+
+def texts_of(messages: Sequence[Message]) -> list[str]:
+    """All that these messages hold."""
+    calls = [call for message in messages for call in message.tool_calls]
+    said = [text for message in messages for text in (message.content, message.tool_call_id)]
+    return said + [text for call in calls for text in (call.name, call.arguments, call.id)]
 
 
 Kind = Role | Literal["call"]
@@ -104,7 +110,7 @@ def read_history(messages: Sequence[Message | MessageDict] | None) -> tuple[Mess
 def split_history(history: Sequence[Message]) -> tuple[Sequence[Message], Sequence[Message]]:
     """The turns before the question that is asked now; and the calls of tools that it led to, with their results."""
     size = len(history)
-    while size and history[size - 1].kind in ("call", "tool"):
+    while size and history[size - 1].is_of_tool:
         size -= 1
     return history[:size], history[size:]
 
@@ -147,7 +153,7 @@ class Conversation:
         if role == "system":
             self._system.append(text)
         elif role == "tool":
-            if last.kind not in ("call", "tool"):
+            if not last.is_of_tool:
                 raise QueryError(
                     f"The result of a tool must follow the call, but one follows a message of {last.role}; add the "
                     "answer that called it, with its tool_calls."
@@ -168,14 +174,13 @@ class Conversation:
 
     def split(self) -> tuple[str, list[Message]]:
         """The question and its history, as of a query. Raises QueryError where it ends with an answer."""
-        if self._turns[-1].role == "assistant":
-            has_calls = bool(self._turns[-1].tool_calls)
-            remedy = "the result of each call" if has_calls else "the question"
+        if (last := self._turns[-1]).role == "assistant":
+            remedy = "the result of each call" if last.tool_calls else "the question"
             raise QueryError(
                 f"The last message must be of user or of a tool, but it is of assistant; add {remedy}."
             )
-        place = max(number for number, turn in enumerate(self._turns) if turn.role == "user")
-        return self._turns[place].content, [*self._turns[:place], *self._turns[place + 1 :]]
+        (*earlier, question), since = split_history(self._turns)
+        return question.content, [*earlier, *since]
 
 
 def _read_message(number: int, message: Any) -> Message:
@@ -205,8 +210,8 @@ def _read_message(number: int, message: Any) -> Message:
 def ask_to_condense(history: Sequence[Message], question: str) -> str:
     """The prompt by which a model rewrites a question to stand for itself: the last turns in order, as
     far back as CONDENSED_CHARS, then the question."""
-    said = [turn for turn in history if turn.kind in ("user", "assistant")]
-    turns = [*_last(said, CONDENSED_CHARS), Message("user", question)]
+    said = _last([turn for turn in history if not turn.is_of_tool], CONDENSED_CHARS)
+    turns = [*said, Message("user", question)]
     return "\n".join((CONDENSE, "", *(f"{turn.role.capitalize()}: {turn.content}" for turn in turns)))
 
 

@@ -11,15 +11,11 @@ from typing import Any
 
 from tandem.errors import QueryError
 
-MAX_TOOLS = 128
-"""Of one query, as OpenAI has it."""
-MAX_NAME = 128
-"""Characters of a tool's name."""
+MAX_TOOLS, MAX_NAME = 128, 128
+"""Tools of one query, as OpenAI has it, and characters of a name."""
 JSON_SPACE: Any = {"whitespace_pattern": r" ?|\n {0,12}"}
 """Where a grammar's JSON allows any white space: none, a space, or a new line and its indentation, for llguidance. A
 small model would go on with white space without an end."""
-ON_ONE_LINE: Any = {"whitespace_pattern": " ?"}
-"""The same within a call, as templates write it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +36,12 @@ class CallFormat:
     name: str  # the key of the name
     arguments: str  # the key of the arguments
     tokens: Mapping[str, int] = field(default_factory=dict)  # of the vocabulary, which begin and end hold
+
+
+def format_of(described: Mapping[str, Any]) -> CallFormat | None:
+    """How a party's model writes calls, by what it reported; None: its template takes no tools."""
+    calls = described.get("calls")
+    return calls and CallFormat(**calls)
 
 
 def read_tools(tools: Any) -> str:
@@ -111,8 +113,7 @@ def _read_call(call: Any) -> ToolCall | None:
 
 
 def as_arguments(arguments: Any) -> str | None:
-    """A JSON object as text; none are an empty one. None: this is something else, such as NaN or half a surrogate pair
-    in one."""
+    """A JSON object as text; none are an empty one. None: this is something else, or has NaN or half a character."""
     try:
         value = json.loads(arguments or "{}") if isinstance(arguments, str) else arguments or {}
         written = json.dumps(value, ensure_ascii=False, allow_nan=False)
@@ -136,8 +137,7 @@ class CallReader:
     """
 
     def __init__(self, form: CallFormat | None, names: Collection[str], *, is_single: bool = False) -> None:
-        """form: of the model that writes; None: it calls nothing. names: of the tools. is_single: the answer ends with
-        the first call."""
+        """form: of the model; None: it calls nothing. names: of the tools. is_single: one call ends the answer."""
         self._form = form if names else None
         self._begin, self._end = (form.begin.strip(), form.end.strip()) if form else ("", "")
         self._names = names
@@ -226,8 +226,7 @@ class ObjectEnd:
         self._is_text = False
 
     def find(self, text: str) -> int | None:
-        """The length of the object that a text begins with; None: it is not complete. text: that of the last call, and
-        more."""
+        """The length of the object that a text begins with; None: it is not complete. text: that before, and more."""
         if self._place and not self._depth:
             return self._place
         while match := (_OF_TEXT if self._is_text else _OF_OBJECT).search(text, self._place):
@@ -273,18 +272,16 @@ def grammar_of_calls(
     and nothing else; otherwise it may be any text, with calls after it, or JSON of the schema, if there is one, instead
     of calls. is_single: one call at most. is_strict: what llguidance does not know of a tool's schema is an error.
     """
-    functions = [tool["function"] for tool in json.loads(tools)]
-    functions = [each for each in functions if only in (None, each["name"])]
+    functions = [tool["function"] for tool in json.loads(tools) if only in (None, tool["function"]["name"])]
     names = " | ".join(f"tool_{number}" for number in range(len(functions)))
     rest = f"({names}) {_literal(form.end, form.tokens)}"
     more = "" if is_single or not form.begin else ' ("\\n" call)*'
     rules = [f"call: {_literal(form.begin, form.tokens)} {rest}"]
-    space = ON_ONE_LINE | {"lenient": not is_strict}
+    space = {"whitespace_pattern": " ?", "lenient": not is_strict}  # on one line, as templates write it
     for number, each in enumerate(functions):
         name = json.dumps(each["name"], ensure_ascii=False)
         parts = ["{", json.dumps(form.name), ":", name, ",", json.dumps(form.arguments), ":"]
-        head = " ?".join(map(_regex, parts))
-        rules.append(rf"tool_{number}: /{head} ?/ arguments_{number} / ?\}}/")
+        rules.append(rf"tool_{number}: /{' ?'.join(map(_regex, parts))} ?/ arguments_{number} / ?\}}/")
         rules.append(f"arguments_{number}: {_json(_schema(each['parameters']), space)}")
     start, begin = f"call{more}", form.begin.strip()
     if not is_required and schema is not None:
@@ -321,7 +318,6 @@ def _regex(text: str) -> str:
 
 def _literal(text: str, tokens: Mapping[str, int]) -> str:
     """A text with these tokens."""
-    pattern = "|".join(map(re.escape, tokens)) or r"(?!)"
-    parts = re.split(f"({pattern})", text)
+    parts = re.split(f"({'|'.join(map(re.escape, tokens)) or '(?!)'})", text)
     texts = {part: json.dumps(part, ensure_ascii=False) for part in parts}
     return " ".join(f"<[{tokens[part]}]>" if part in tokens else texts[part] for part in parts if part)

@@ -96,8 +96,7 @@ class Tally:
                 self._add("list requests", 1, len(body.digest))
 
     def _add_opening(self, spec: SessionSpec, num_bytes: int) -> None:
-        turns = [spec.query, spec.condensed, *(text for message in spec.history for text in message.texts)]
-        question = sum(len(text.encode()) for text in turns)
+        question = sum(len(text.encode()) for text in spec.said)
         filters = len(spec.device_filter.encode()) + len(spec.cloud_filter.encode())
         by_lottery = spec.rules.draft_rule == LOTTERY
         self._payloads = "drafts" if by_lottery else "race lists" if spec.race_depth else "distributions"

@@ -19,10 +19,10 @@ from tandem.client.answers import (
 )
 from tandem.client.request import build_spec
 from tandem.client.tandem import Tandem
-from tandem.conversation import Conversation, Message
+from tandem.conversation import Conversation, Message, texts_of
 from tandem.errors import ConfigError, QueryError
 from tandem.events import Answer, Event, TokenEvent
-from tandem.tools import CallFormat, ToolCall, grammar_of_calls, names_of, read_tools
+from tandem.tools import CallFormat, ToolCall, format_of, grammar_of_calls, names_of, read_tools
 
 MODEL = "tandem"
 """What all parties together are called."""
@@ -102,8 +102,7 @@ def grammar_of_tools(
 
 def call_format(tandem: Tandem) -> CallFormat | None:
     """How the model at home writes calls of tools; None: it takes none."""
-    calls = tandem.described[next(iter(tandem.sites))].get("calls")
-    return calls and CallFormat(**calls)
+    return format_of(tandem.described[next(iter(tandem.sites))])
 
 
 class Turn(NamedTuple):
@@ -140,8 +139,8 @@ class Asking:
             self.options["history"] = history
         tools = options.get("tools")
         names = names_of(read_tools(tools)) if tools else ()
-        said = (text for turn in history for text in turn.texts)
-        self.texts = [system_prompt or "", *said, self.question, json.dumps(tools) if tools else ""]
+        written = json.dumps(tools) if tools else ""
+        self.texts = [system_prompt or "", *texts_of(history), self.question, written]
         self._form, self._names = call_format(tandem), names
         self._fingerprint = fingerprint(tandem.described)
         self._events: list[Event] = []

@@ -32,7 +32,7 @@ from pydantic import BaseModel
 
 from tandem import tools
 from tandem.adapters.asking import MODEL, Answering, Asking, Turn, check_message, grammar_of_tools
-from tandem.client.answers import describe, fingerprint
+from tandem.client.answers import fingerprint
 from tandem.events import Answer
 
 ROLES: dict[type[BaseMessage], str] = {
@@ -192,7 +192,8 @@ def _known(asking: Asking, answer: Answer, num_prompt_tokens: int) -> dict[str, 
         ToolCall(name=call.name, args=json.loads(call.arguments), id=call.id)
         for call in asking.read(answer).calls
     ]
-    num_tokens = answer.statistics.num_tokens
+    about, num_tokens = asking.metadata(answer), answer.statistics.num_tokens
+    cited = about["tandem"]["citations"]
     usage = UsageMetadata(
         input_tokens=num_prompt_tokens,
         output_tokens=num_tokens,
@@ -201,14 +202,13 @@ def _known(asking: Asking, answer: Answer, num_prompt_tokens: int) -> dict[str, 
     return {
         "tool_calls": calls,
         "usage_metadata": usage,
-        "response_metadata": asking.metadata(answer),
-        "additional_kwargs": {"annotations": _annotations(asking, answer)} if answer.citations else {},
+        "response_metadata": about,
+        "additional_kwargs": {"annotations": _annotations(answer, cited)} if answer.citations else {},
     }
 
 
-def _annotations(asking: Asking, answer: Answer) -> list[Citation]:
-    """What the home's documents said of the text, as LangChain has citations; the passage is the cited text."""
-    cited = describe(answer, asking.read(answer))["citations"]
+def _annotations(answer: Answer, cited: Sequence[dict[str, Any]]) -> list[Citation]:
+    """What the home's documents said of the text (`describe`), as LangChain has it; the passage is the cited text."""
     return [
         create_citation(
             id=f"tandem-{answer.session}-{number}",

@@ -18,6 +18,7 @@ from tandem.events import Answer, DoneEvent, Event, Source, collect
 from tandem.tools import CallFormat, CallReader, ToolCall, overlap
 
 FINISH_REASONS = {"eos": "stop", "stop": "stop", "loop": "length", "length": "length"}
+"""OpenAI's name for why an answer ended, if it calls no tool."""
 SOURCE_FIELDS = ("party", "id", "title", "score", "page")
 """Of a source; its text is among the typed events."""
 SEED_BITS = 53
@@ -58,10 +59,7 @@ class Piece(NamedTuple):
 
 
 class AnswerReader:
-    """Separates what a model thinks, what it answers and which tools it calls, piece by piece.
-
-    Thoughts and answer are without the space around them.
-    """
+    """Separates what a model thinks, answers and calls, piece by piece, without the space around thought and answer."""
 
     def __init__(
         self,
@@ -72,12 +70,11 @@ class AnswerReader:
         is_single: bool = False,
     ) -> None:
         """thinking: of the template (`Template.thinking`); "" leaves every text as it is. Others: of `CallReader`."""
-        self._awaited = {"marked": THOUGHT, "begun": THOUGHT_END}.get(
-            thinking, ""
-        )  # the marker that comes next
+        self._awaited = {"marked": THOUGHT, "begun": THOUGHT_END}.get(thinking, "")  # the next marker
         self._held = ""  # may be the beginning of it
         self._calls = CallReader(form, tools, is_single=is_single)
         self._thought, self._answer = Trimmer(), Trimmer()
+        self.whole = Piece("", "", ())  # all that was shown
 
     def push(self, text: str, *, is_last: bool = False) -> Piece:
         """Take a piece of text; returns what may be shown now."""
@@ -96,7 +93,9 @@ class AnswerReader:
         if not self._awaited:
             answer, self._held = self._held, ""
         answer, calls = self._calls.push(answer, is_last=is_last)
-        return Piece(self._thought.push(thought), self._answer.push(answer), calls)
+        piece, whole = Piece(self._thought.push(thought), self._answer.push(answer), calls), self.whole
+        self.whole = Piece(whole.thought + piece.thought, whole.text + piece.text, (*whole.calls, *calls))
+        return piece
 
 
 def finish_reason(answer: Answer, has_calls: bool) -> str:

@@ -461,7 +461,7 @@ def _write_tools(tools: Any) -> str:
 def _check_tools(spec: SessionSpec, described: Mapping[Any, Mapping[str, Any]]) -> None:
     """Tools, calls and results need chat templates that write them, and all of them alike."""
     option = "tools" if spec.tools else "history"
-    if not spec.tools and all(turn.kind in ("user", "assistant") for turn in spec.history):
+    if not spec.tools and not any(turn.is_of_tool for turn in spec.history):
         return
     forms = {party: described.get(party, {}).get("calls") for party in spec.parties}
     for party, form in forms.items():

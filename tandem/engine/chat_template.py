@@ -156,7 +156,7 @@ class ChatTemplate(Template):
 
     def question(self, turns: Sequence[Message]) -> tuple[str, dict[str, str]]:
         """The text that follows the document, and what goes to each mark. An answer's may leave out a thought."""
-        if self.calls is None and any(turn.kind not in ("user", "assistant") for turn in turns):
+        if self.calls is None and any(turn.is_of_tool for turn in turns):
             raise GenerationError(NO_TOOLS)
         try:
             return self._split(turns, fill := dict(self.texts))[1], fill
@@ -222,7 +222,7 @@ class ChatTemplate(Template):
         """
         messages = self._messages(turns, DOCUMENT + _GAP, fill)
         text = self._render(_separate_calls(messages) if is_single else messages)
-        said = [number for number, turn in enumerate(turns) if turn.kind in ("user", "assistant")]
+        said = [number for number, turn in enumerate(turns) if not turn.is_of_tool]
         marks = [DOCUMENT, *map(turn_mark, said)]
         known = set(marks)
         if [mark for mark in ANY_MARK.findall(text) if mark in known] != marks:
@@ -238,7 +238,7 @@ class ChatTemplate(Template):
         messages, names = [], dict[str, str]()
         for number, turn in enumerate(turns):
             message: dict[str, Any] = {"role": turn.role, "content": turn_mark(number)}
-            if turn.kind in ("call", "tool"):
+            if turn.is_of_tool:
                 said = {"content": turn.content, **_describe_calls(turn, names)}
                 message |= self._program.guard(said, fill)
             else:

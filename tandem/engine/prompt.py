@@ -15,7 +15,7 @@ from itertools import product, takewhile
 
 from tokenizers import Tokenizer
 
-from tandem.conversation import Frame, Message, split_history
+from tandem.conversation import Frame, Message, split_history, texts_of
 from tandem.engine.template import DOCUMENT, Place, Template, TemplateTokenizer, turn_mark
 from tandem.errors import Code, GenerationError
 
@@ -166,7 +166,7 @@ class PromptBuilder:
         mark = turn_mark(0)
         return any(
             len(self._encoder.encode(mark, {mark: text[:num_chars]})) > 2 * self._context_length
-            for text in (query, *(text for message in history for text in message.texts))
+            for text in (query, *texts_of(history))
             if len(text) > num_chars
         )
 
@@ -209,9 +209,8 @@ class PromptBuilder:
         """Count the pairs of a document and a question whose parts have the tokens of the whole text."""
         question, texts = self._template.question([Message("user", "")])
         question = lead + question
-        before = before[
-            max(0, (before.rfind(DOCUMENT) if DOCUMENT in before else len(before)) - BORDER_CHARS) :
-        ]
+        far, mark, near = before.partition(DOCUMENT)
+        before = far[-BORDER_CHARS:] + mark + near
         count = 0
         for end, beginning in product(ends, _BEGINNINGS):
             fill = {**texts, DOCUMENT: end, turn_mark(0): beginning}

@@ -166,7 +166,7 @@ class PlainTemplate(Template):
 
     def question(self, turns: Sequence[Message]) -> tuple[str, dict[str, str]]:
         """Earlier questions in the same form, each with its answer after it."""
-        if any(turn.kind not in ("user", "assistant") for turn in turns):
+        if any(turn.is_of_tool for turn in turns):
             raise GenerationError(NO_TOOLS)
         parts = [f"{SYSTEM}\n\n"] if self.system_prompt else []
         for number in range(0, len(turns), 2):

@@ -15,7 +15,7 @@ from tandem.codecs.race_lists import MAX_LISTED
 from tandem.config.parties import RowLayout
 from tandem.config.sampling import SamplingParams
 from tandem.config.schema import DecodingConfig
-from tandem.conversation import Frame, Message, join_questions
+from tandem.conversation import Frame, Message, join_questions, texts_of
 from tandem.errors import Code, GenerationError
 from tandem.topology import MAX_PARTIES, Party, at_start
 
@@ -175,10 +175,14 @@ class Query:
         return self.condensed or self.query
 
     @property
+    def said(self) -> list[str]:
+        """The question, as it was asked and as the home's model wrote it, and all that its history holds."""
+        return [self.query, self.condensed, *texts_of(self.history)]
+
+    @property
     def num_bytes(self) -> int:
         """The bytes of the question, its history and tools in UTF-8, without what a template adds."""
-        turns = (text for message in self.history for text in message.texts)
-        texts = (self.query, self.system_prompt or "", self.tools, *turns)
+        texts = (self.query, self.system_prompt or "", self.tools, *texts_of(self.history))
         return sum(len(text.encode("utf-8", "surrogatepass")) for text in texts)
 
     def check_weights(self, party: str, fingerprint: str) -> None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tandem.client.request import MAX_TOP_LOGPROBS, QueryOptions
-from tandem.conversation import Conversation, Message
+from tandem.conversation import Conversation, Message, texts_of
 from tandem.errors import QueryError
 from tandem.server.http import ApiError, bad_request, must_be, refusal, unsupported
 from tandem.tools import CallFormat, grammar_of_calls, names_of, read_calls, read_tools
@@ -49,6 +49,7 @@ NO_TOOLS = (
     "The chat template of this model takes no tools; leave them out, set tool_choice to 'none', or use a model whose "
     "template does, such as Qwen's."
 )
+TOOL_FIELD_OF = {"tool": "tool_call_id", "assistant": "tool_calls"}
 TOOL_FIELDS = ("tools", "tool_choice", "parallel_tool_calls")
 NOTHING_KEPT = "nothing is kept between requests; send all messages"
 REFUSED: Mapping[str, tuple[str, tuple[Any, ...]]] = {
@@ -73,6 +74,17 @@ class HomeModel:
     thinking: str = ""  # of the template: `Template.thinking`
     calls: CallFormat | None = None  # how it writes calls of tools; None: it takes no tools
     has_grammars: bool = False  # at every party
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tools:
+    """The tools that an answer may call, and how."""
+
+    written: str = ""  # of `read_tools`; empty: none
+    only: str | None = None  # the one that must be called
+    is_required: bool = False  # the answer calls one
+    is_single: bool = False  # it ends with the first call
+    is_strict: bool = False  # calls follow the schemas
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,9 +135,8 @@ def read_prompt(body: Mapping[str, Any]) -> CompletionRequest:
     if isinstance(prompt, list) and len(prompt) == 1:
         prompt = prompt[0]
     if not isinstance(prompt, str):
-        raise must_be(
-            "prompt", "one text", prompt, "send one request per prompt, and text instead of token ids"
-        )
+        remedy = "send one request per prompt, and text instead of token ids"
+        raise must_be("prompt", "one text", prompt, remedy)
     return _read_rest(body, "prompt", prompt, (), None, None, {})
 
 
@@ -166,8 +177,14 @@ def _read_rest(
     for name, option in ALIASES.items():
         if name in rest:
             _set_once(options, names, option, name, rest[name])
-    tools = _read_tools(rest, home, options, ignored) if home else ()
-    grammars = _grammars(rest, home if tools else None)
+    tools = _read_tools(rest, home) if home else Tools()
+    if home and home.calls and tools.written:
+        options["tools"] = rest["tools"]
+        if tools.is_single and (stop := _stop_after_call(home.calls, options.get("stop"))) is not None:
+            options["stop"] = stop
+        if tools.is_strict and not home.has_grammars:
+            ignored["tools.strict"] = None
+    grammars = _grammars(rest, home, tools)
     for name, grammar in grammars.items():
         _set_once(options, names, "grammar", name, grammar)
     if "logit_bias" in rest:
@@ -183,10 +200,11 @@ def _read_rest(
             "show_drafts shows drafts as they come, which needs a stream; set stream to true.", "stream"
         )
     has_usage = _read_stream_options(rest.get("stream_options"), ignored, is_stream=is_stream)
+    known = {*READ, *QUERY_OPTIONS, *(TOOL_FIELDS if tools.written else ()), asked_by}
     for name, value in rest.items():
         if name in REFUSED and (name, rest.get("function_call")) != ("functions", "none"):
             _refuse(name, value)
-        elif name not in {*READ, *QUERY_OPTIONS, *(TOOL_FIELDS if tools else ()), asked_by}:
+        elif name not in known:
             ignored[name] = None
     return CompletionRequest(
         model=model,
@@ -195,12 +213,12 @@ def _read_rest(
         names=names,
         texts=(
             *([own_prompt] if own_prompt else ()),
-            *(text for turn in history for text in turn.texts),
+            *texts_of(history),
             question,
-            *([json.dumps(options["tools"])] if tools else ()),
+            *([json.dumps(rest["tools"])] if tools.written else ()),
         ),
-        tools=tools,
-        is_single=rest.get("parallel_tool_calls") is False,
+        tools=names_of(tools.written),
+        is_single=tools.is_single,
         may_think=set(grammars) <= {"tools"},
         num_answers=_read_number_of_answers(rest),
         is_stream=is_stream,
@@ -229,19 +247,13 @@ def _add_message(conversation: Conversation, param: str, message: Any, ignored: 
         raise must_be(param, "an object with role and content", message)
     given = message.get("role")
     role = ROLES.get(given) if isinstance(given, str) else None
-    known = {
-        "role",
-        "content",
-        *({"tool": ["tool_call_id"], "assistant": ["tool_calls"]}.get(role or "", [])),
-    }
+    known = ("role", "content", TOOL_FIELD_OF.get(role or ""))
     for name in ("audio", "function_call"):
         if message.get(name):
-            raise unsupported(
-                f"{param}.{name}", f"{param}.{name} is not supported; send text and tool_calls only."
-            )
-    ignored |= {
-        f"{param.partition('[')[0]}.{name}": None for name in message if message[name] and name not in known
-    }
+            field = f"{param}.{name}"
+            raise unsupported(field, f"{field} is not supported; send text and tool_calls only.")
+    field = param.partition("[")[0]
+    ignored |= {f"{field}.{name}": None for name in message if message[name] and name not in known}
     if role is None:
         raise must_be(f"{param}.role", "user, assistant, tool, system or developer", given)
     content, calls = message.get("content"), message.get("tool_calls") if role == "assistant" else None
@@ -273,71 +285,63 @@ def read_content(param: str, content: Any) -> str:
 # ---- options -------------------------------------------------------------------------------------------------
 
 
-def _read_tools(
-    rest: Mapping[str, Any], home: HomeModel, options: dict[str, Any], ignored: dict[str, None]
-) -> tuple[str, ...]:
-    """The names of the tools that the answer may call; options: receives them. Raises ApiError.
-
-    Tools that the model must not call change nothing.
-    """
-    choice, is_single = (
-        rest.get("tool_choice", "auto"),
-        not _read_flag(rest, "parallel_tool_calls", default=True),
-    )
+def _read_tools(rest: Mapping[str, Any], home: HomeModel) -> Tools:
+    """Tools that the model must not call are none. Raises ApiError."""
+    choice = rest.get("tool_choice", "auto")
+    is_single = not _read_flag(rest, "parallel_tool_calls", default=True)
     if not rest.get("tools") or choice == "none":
-        return ()
+        return Tools()
     if home.calls is None:
         raise unsupported("tools", NO_TOOLS)
     try:
-        names = names_of(read_tools(rest["tools"]))
+        written = read_tools(rest["tools"])
     except QueryError as error:
         raise refusal(error) from None
-    if choice not in ("auto", "required") and _named(choice) not in names:
+    only, names = _named(choice), names_of(written)
+    if choice not in ("auto", "required") and only not in names:
         raise must_be("tool_choice", f"auto, required, none or a function of {', '.join(names):.200}", choice)
-    if is_single and any(map(str.isalnum, home.calls.end)):  # else it may be a part of the call
-        stop = options.get("stop") or []
-        stops = [stop] if isinstance(stop, str) else stop
-        options["stop"] = [*stops, home.calls.end.strip()] if isinstance(stops, list) else stop
-    options["tools"] = rest["tools"]
-    if _is_strict(rest) and not home.has_grammars:
-        ignored["tools.strict"] = None
-    return names
+    return Tools(
+        written=written,
+        only=only,
+        is_required=only is not None or choice == "required",
+        is_single=is_single,
+        is_strict=any(tool["function"].get("strict") is True for tool in rest["tools"]),
+    )
 
 
 def _named(choice: Any) -> str | None:
     """The one tool that a request wants to be called."""
-    function = (
-        choice.get("function") if isinstance(choice, dict) and choice.get("type") == "function" else None
-    )
+    is_named = isinstance(choice, dict) and choice.get("type") == "function"
+    function = choice.get("function") if is_named else None
     return function.get("name") if isinstance(function, dict) else None
 
 
-def _is_strict(rest: Mapping[str, Any]) -> bool:
-    return any(tool["function"].get("strict") is True for tool in rest["tools"])
+def _stop_after_call(form: CallFormat, stop: Any) -> Any:
+    """Stop texts that end an answer with its first call as well, unless the end of one may be a part of it."""
+    stops = [stop] if isinstance(stop, str) else stop or []
+    is_mark = any(map(str.isalnum, form.end))
+    return [*stops, form.end.strip()] if is_mark and isinstance(stops, list) else stop
 
 
-def _grammars(rest: Mapping[str, Any], home: HomeModel | None) -> dict[str, Any]:
-    """Grammars of the answer, by the field that asks for one. home: whose model may call tools. Raises ApiError."""
+def _grammars(rest: Mapping[str, Any], home: HomeModel | None, tools: Tools) -> dict[str, Any]:
+    """Grammars of the answer, by the field that asks for one. Raises ApiError."""
     grammars = {name: {kind: rest[name]} for name, kind in GRAMMARS.items() if name in rest}
     for name in FORMATS:
         if name in rest and (schema := _read_format(name, rest[name])) is not None:
             grammars[name] = {"json_schema": schema}
-    if home is None or home.calls is None:
+    if home is None or home.calls is None or not tools.written:
         return grammars
-    only = _named(rest.get("tool_choice"))
-    is_required = only is not None or rest.get("tool_choice") == "required"
     of_text = next((name for name in FORMATS if name in grammars), None)
-    if is_required or of_text or (home.has_grammars and _is_strict(rest)):
-        tools = read_tools(rest["tools"])
+    if tools.is_required or of_text or (home.has_grammars and tools.is_strict):
         schema = grammars.pop(of_text)["json_schema"] if of_text else None
-        field = "tool_choice" if is_required else of_text or "tools"
+        field = "tool_choice" if tools.is_required else of_text or "tools"
         grammars[field] = grammar_of_calls(
             home.calls,
-            tools,
-            only=only,
-            is_required=is_required,
-            is_single=rest.get("parallel_tool_calls") is False,
-            is_strict=_is_strict(rest),
+            tools.written,
+            only=tools.only,
+            is_required=tools.is_required,
+            is_single=tools.is_single,
+            is_strict=tools.is_strict,
             schema=schema,
         )
     return grammars

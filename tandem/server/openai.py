@@ -295,7 +295,7 @@ class Completion:
 
     async def _parts(self, number: int, query: RunningQuery) -> AsyncIterator[dict[str, Any]]:
         """One answer in chunks. Raises TandemError."""
-        reader, events, text, num_calls = self._reader(), list[Event](), "", 0
+        reader, events, text = self._reader(), list[Event](), ""
         yield self._chunk(number, self._shape.delta(NOTHING, is_first=True))
         async for event in query:
             if isinstance(event, ProvisionalEvent | RetractEvent):
@@ -305,17 +305,15 @@ class Completion:
             if isinstance(event, TokenEvent):
                 logprobs = self._logprobs([event], len(text.lstrip()))
                 text += event.text
-                piece = reader.push(event.text)
+                num_calls, piece = len(reader.whole.calls), reader.push(event.text)
                 if any(piece) or logprobs:
                     yield self._chunk(number, self._shape.delta(piece, num_calls), logprobs=logprobs)
-                num_calls += len(piece.calls)
             events.append(event)
         answer = self._collect(number, events)
-        piece = reader.push("", is_last=True)
+        num_calls, piece = len(reader.whole.calls), reader.push("", is_last=True)
         if any(piece):
             yield self._chunk(number, self._shape.delta(piece, num_calls))
-        reason = finish_reason(answer, num_calls + len(piece.calls) > 0)
-        about = describe(answer, self._reader().push(answer.text, is_last=True))
+        reason, about = finish_reason(answer, bool(reader.whole.calls)), describe(answer, reader.whole)
         yield self._chunk(number, self._shape.delta(NOTHING), reason, tandem=about)
 
     def _collect(self, number: int, events: list[Event]) -> Answer:

@@ -23,7 +23,7 @@ from tandem.server.http import NO_NAMES, ApiError, busy, refusal
 from tandem.server.logs import log_failure
 from tandem.server.metrics import Metrics, QueryObserver
 from tandem.server.tracing import QuerySpan
-from tandem.tools import CallFormat
+from tandem.tools import format_of
 
 if TYPE_CHECKING:
     from tandem.client.tandem import Tandem
@@ -159,11 +159,10 @@ class Service:
     def model(self) -> HomeModel:
         """What requests must know of the model at home."""
         described = self.tandem.described[self.home]
-        calls = described.get("calls")
         return HomeModel(
             system_prompt=self.tandem.config.party(self.home).system_prompt,
             thinking=str(described.get("thinking", "")),
-            calls=calls and CallFormat(**calls),
+            calls=format_of(described),
             has_grammars=all(about.get("has_grammars") for about in self.tandem.described.values()),
         )
 
