@@ -25,7 +25,7 @@ BUDGETS = {
     "codecs": 1000,
     "config": 1560,
     "corpora": 110,
-    "engine": 6990,
+    "engine": 7200,
     "joining": 700,
     "messages": 980,
     "modes": 1580,
