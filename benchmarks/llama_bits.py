@@ -1,10 +1,10 @@
 """Does llama.cpp give a row of a GGUF file the same bits whatever else is computed with it?
 
 Each file on the command line is tried with 1 and 2 threads, in random batches (`benchmarks/_random_batches.py`) of 1 to
-16 rows. The control computes the same batches of a file whose passes have to be padded, without padding, and must
-differ; a file that needs none has no control. Without files: a small one with random weights of each of five kinds.
+16 rows. The control feeds single rows in pieces of any shape, and differs in most quantisations. Without files: a small
+one with random weights of each of five kinds.
 
-Prediction: 0 rows differ; the controls differ.
+Prediction: 0 rows differ; of F16 some of the control do.
 
 Expected run time: 1,000 batches of SmolLM2-135M in Q4_0 take 30 minutes on two idle cores; `--smoke` 10 s.
 """
@@ -32,19 +32,14 @@ def try_file(file: Path, num_threads: int, num_batches: int, seed: int) -> dict[
     """Rows compared and rows that differ, and those of the control, which has a tenth of the batches."""
     runner = LlamaRunner(file, num_threads=num_threads)
     runner.caches.store = MemoryStore(1 << 28)
-    batch = runner.row_model
     found: dict[str, Any] = {
         "file": file.name,
         "quantisation": runner.model.quantisation,
         "threads": num_threads,
-        "multiple": batch.multiple,
-        "fault": runner.fault,
     }
     found["rows"], found["different"] = count_differences(runner, num_batches, seed, MAX_ROWS)
-    if batch.multiple > 1:
-        batch.multiple = 1
-        control = count_differences(runner, max(3, num_batches // 10), seed, MAX_ROWS)
-        found["control"] = list(control)
+    runner.row_model.block, runner.caches.store = None, None
+    found["control"] = list(count_differences(runner, max(3, num_batches // 10), seed, max_rows=1))
     return found
 
 
@@ -58,23 +53,21 @@ def main() -> None:
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2], help="numbers that are tried")
     arguments = parser.parse_args()
     each = 3 if arguments.smoke else -(-arguments.batches // len(arguments.threads))
-    print("prediction: 0 rows differ; where passes have to be padded, some do without padding")
+    print("prediction: 0 rows differ; of F16 some of the control do")
     with tempfile.TemporaryDirectory() as folder:
         files = arguments.files or [write_gguf(Path(folder) / f"{kind}.gguf", kind=kind) for kind in KINDS]
-        print(f"{'file':36} threads  padded to  differ of rows  control")
+        print(f"{'file':36} threads  differ of rows  control")
         results = []
         for file in files:
             for num_threads in arguments.threads:
                 results.append(found := try_file(file, num_threads, each, arguments.seed + num_threads))
-                control = " of ".join(map(str, found["control"][::-1])) if "control" in found else "-"
+                control = " of ".join(map(str, found["control"][::-1]))
                 print(
-                    f"{found['file']:36} {num_threads:7} {found['multiple']:10} {found['different']:6} of "
-                    f"{found['rows']:<5}  {control:10} {found['fault'] or ''}",
+                    f"{found['file']:36} {num_threads:7} {found['different']:6} of {found['rows']:<5}  {control}",
                     flush=True,
                 )
     finish({"batches": each * len(results), "results": results})
-    noticed = arguments.smoke or all(found["control"][1] for found in results if "control" in found)
-    sys.exit(any(found["different"] for found in results) or not noticed)
+    sys.exit(any(found["different"] for found in results))
 
 
 if __name__ == "__main__":

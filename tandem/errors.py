@@ -185,7 +185,7 @@ EXTRA_OF = {
     "accelerate": "torch",
     "sentence_transformers": "embedders",
     "ray": "ray",
-    "llama_cpp": "llama",
+    "xllamacpp": "llama",
     "markitdown": "office",
     "openpyxl": "office",
     "olefile": "office",

@@ -341,7 +341,6 @@ USES = {
     "office": Use(use_office, packages=(MINILM_PACKAGE,)),
     "embedders": Use(use_embedders, packages=(MINILM_PACKAGE,)),
     "grammar": Use(use_grammar, extras=("torch",), packages=(MINILM_PACKAGE,)),
-    "smollm2": Use(use_llama, packages=(MINILM_PACKAGE,)),
     "lab": Use(use_lab),
     "watch": Use(use_watch, packages=(MINILM_PACKAGE,)),
     "server": Use(use_server, extras=("torch",), packages=(MINILM_PACKAGE,)),

@@ -65,7 +65,14 @@ def engine_name(party: PartyConfig) -> str:
 
 def engine_key(party: PartyConfig) -> tuple[object, ...]:
     """Equal for parties whose engines compute the same, on one machine."""
-    place = (party.engine, party.torch_device, party.dtype, party.gpu_layers, party.cache_type)
+    place = (
+        party.engine,
+        party.torch_device,
+        party.dtype,
+        party.gpu_layers,
+        party.cache_type,
+        party.engine_library,
+    )
     return (party.model, party.template, party.system_prompt, *place)
 
 
@@ -105,6 +112,7 @@ def load_engine(party: PartyConfig, *, num_threads: int | None = None) -> Engine
             dtype=party.dtype,
             num_threads=num_threads or party.num_threads,
             gpu_layers=party.gpu_layers,
+            library=party.engine_library,
             cache_type=party.cache_type,
             shares_weights=True,
         )

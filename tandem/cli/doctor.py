@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 GIB = 1 << 30
 MIN_PYTHON = (3, 11)
-OPTIONAL = ("torch", "llama-cpp-python", "ray")
+OPTIONAL = ("torch", "xllamacpp", "ray")
 """Packages of extras that compute models or start processes."""
 RUNNING_EXTRAS = ("embedders", "llama", "offline", "ray", "server", "torch")
 MIN_MEMORY_BYTES = 3 * GIB  # two models, the embedder and Ray's own processes

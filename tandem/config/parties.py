@@ -104,6 +104,11 @@ class PartyConfig(Settings):
         description='what computes the language model: "llama" (llama.cpp, GGUF files), "torch", the name of a '
         'package\'s engine, or "auto": llama for a GGUF file where it is installed, else torch',
     )
+    engine_library: str = Field(
+        default="",
+        description="llama: a build of llama.cpp to use, as a shared library (libllama.so), such as one for a GPU; "
+        "empty: that of the package xllamacpp",
+    )
     gpu_layers: int = Field(
         default=0, ge=-1, description="llama: layers of the language model that a GPU computes; -1: all"
     )

@@ -76,7 +76,7 @@ def default_index(model: str) -> str:
 def can_load_smollm2() -> bool:
     """Whether the package that holds it and those that compute it are installed. None of them is imported."""
     has = importlib.util.find_spec
-    return bool(has(_SMOLLM2_MODULE) and (has("llama_cpp") or all(map(has, ("torch", "gguf", "accelerate")))))
+    return bool(has(_SMOLLM2_MODULE) and (has("xllamacpp") or all(map(has, ("torch", "gguf", "accelerate")))))
 
 
 def describe_model(model: str) -> str:
@@ -98,7 +98,7 @@ def example_questions(corpus: str) -> list[str]:
 
 
 def _find_smollm2() -> Path:
-    """The GGUF file in its package, which is not imported: it would import llama.cpp."""
+    """The GGUF file in its package, which is not imported."""
     spec = importlib.util.find_spec(_SMOLLM2_MODULE)
     folders = [Path(folder) for folder in (spec and spec.submodule_search_locations) or ()]
     files = [file for folder in folders for file in sorted(folder.glob("*.gguf"))]

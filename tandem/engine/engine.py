@@ -210,9 +210,9 @@ class Engine:
     def forward(self, batch: Sequence[Feed], *, is_stale: IsStale | None = None) -> list[Logits]:
         """Logits [rows, num_logits, vocab_size] float32 of each feed, in passes that all of them share; read only.
 
-        A row's logits are a function of its own tokens alone, bit for bit, whatever else is in the batch, however
-        tokens are grouped and whatever was computed and rolled back before. is_stale: asked during passes; once it
-        says True, Preempted is raised, and what whole passes had computed stays in the caches. GenerationError if
+        A row's logits are a function of that row and the answer alone, bit for bit, whatever else is in the batch,
+        however feeds are grouped and whatever was computed and rolled back before. is_stale: asked during passes; once
+        it says True, Preempted is raised, and what whole passes had computed stays in the caches. GenerationError if
         a session is not open or has two feeds, a token is outside of the vocabulary, or there are not that many
         prefixes.
         """

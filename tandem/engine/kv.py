@@ -153,6 +153,7 @@ class KeptPrefix:
     cache: Any
     row: int
     num_tokens: int
+    num_document: int  # tokens of the kept row's document
 
 
 class TurnCaches:
@@ -165,15 +166,16 @@ class TurnCaches:
         self.max_bytes = 0  # to be set; 0 keeps nothing
         self.num_bytes = 0
         self.num_reused = 0  # tokens behind the documents, of all rows, that were not computed again
-        self._kept: dict[Rows, Any] = {}  # least recently used first
+        self._kept: dict[Rows, tuple[Any, Sequence[int]]] = {}  # least recently used first
 
-    def keep(self, rows: Rows, cache: Any) -> None:
-        """A query has ended. cache: its rows, of which these tokens are computed; it is not changed afterwards."""
+    def keep(self, rows: Rows, cache: Any, num_document: Sequence[int]) -> None:
+        """A query has ended. cache: its rows, of which these tokens are computed; it is not changed afterwards.
+        num_document: [rows]: tokens of each one's document."""
         if cache.num_bytes > self.max_bytes:
             return
         for other in [other for other in self._kept if _is_continued(other, rows)]:
             self._drop(other)
-        self._kept[rows] = cache
+        self._kept[rows] = cache, num_document
         self.num_bytes += cache.num_bytes
         while self.num_bytes > self.max_bytes:
             self._drop(next(iter(self._kept)))
@@ -185,16 +187,15 @@ class TurnCaches:
         """
         tokens, least = tuple(tokens), num_document
         best: tuple[Rows, KeptPrefix] | None = None
-        for rows, cache in self._kept.items():
+        for rows, (cache, documents) in self._kept.items():
             for number, row in enumerate(rows):
                 if row[:least] == tokens[:least] and (length := common_length(row, tokens)) >= max(1, least):
-                    best = rows, KeptPrefix(cache, number, length)
+                    best = rows, KeptPrefix(cache, number, length, documents[number])
                     least = length + 1
         if best is None:
             return None
         rows, prefix = best
         self._kept[rows] = self._kept.pop(rows)  # now the last to be evicted
-        self.num_reused += prefix.num_tokens - num_document
         return prefix
 
     def statistics(self) -> dict[str, float]:
@@ -202,7 +203,7 @@ class TurnCaches:
         return {"turn_tokens": self.num_reused, "turn_bytes": self.num_bytes}
 
     def _drop(self, rows: Rows) -> None:
-        self.num_bytes -= self._kept.pop(rows).num_bytes
+        self.num_bytes -= self._kept.pop(rows)[0].num_bytes
 
 
 def _is_continued(rows: Rows, later: Rows) -> bool:

@@ -24,7 +24,7 @@ ADAPTER = "adapter_config.json"
 """The file of an adapter: a folder that peft wrote next to the base model that it names."""
 AUTO = "auto"
 """Of an engine: the one that suits the model."""
-LLAMA_PACKAGE = "llama_cpp"
+LLAMA_PACKAGE = "xllamacpp"
 _POINTER = b"version https://git-lfs"
 _POINTER_BYTES = 1024
 """A Git LFS pointer is smaller."""

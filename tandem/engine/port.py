@@ -64,6 +64,8 @@ class LoadOptions:
     """Layers that llama.cpp lets a GPU compute; -1: all."""
     cache_type: str = "f16"
     """What llama.cpp keeps keys and values in."""
+    library: str = ""
+    """A build of llama.cpp, as a shared library, to use instead of the package's."""
     is_batched: bool = True
     """False computes one token of one session at a time, as models do that fail the self-check."""
     shares_weights: bool = False
@@ -74,8 +76,8 @@ class LoadOptions:
 class Runner(Protocol):
     """A language model that computes rows. Calls come from several threads, one after the other.
 
-    The promise: a row's logits are a function of its own tokens alone, bit for bit, whatever else is computed with
-    them, however tokens are grouped, and whatever was computed and forgotten before.
+    The promise: a row's logits are a function of that row and the answer so far alone, bit for bit, whatever else is
+    computed with them, however feeds are grouped, and whatever was computed and forgotten before.
     """
 
     vocab_size: int

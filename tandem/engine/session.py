@@ -1,8 +1,8 @@
 """Sessions on a model that computes pieces of rows: what of each is cached, and moving them along a prefix of tokens.
 
-One row per document: the document, the question, the answer so far. A row's keys and values are a function of its own
-tokens alone, so documents come from the store or are computed, tokens are fed one by one or in blocks, alone or with
-other sessions, and again after a rollback, with the same bits. That a model computes so is its `RowModel`'s promise.
+One row per document: the document, the question, the answer so far. Documents come from the store or are computed, rows
+are computed alone or with others, and again after a rollback, always with the same bits. A `RowModel` promises this
+either for any pieces, or for pieces of a fixed shape (`RowModel.block`), which then depend on the row alone.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from tokenizers import Tokenizer
 
 from tandem.aggregation.document_weights import log_evidence, question_likelihood
-from tandem.engine.kv import Cache, DocumentCaches, Rows, TurnCaches, common_length
+from tandem.engine.kv import Cache, DocumentCaches, KeptPrefix, Rows, TurnCaches, common_length
 from tandem.engine.port import Feed, IsStale, Logits, Row
 
 # ---- What a model computes -----------------------------------------------------------------------------------
@@ -29,6 +29,9 @@ class RowCache(Protocol):
 
     def copy(self, row: int, source: Any, source_row: int, num_tokens: int) -> None:
         """Let a row begin with the first tokens of a row that `keep` gave."""
+
+    def rewind(self, row: int, num_tokens: int) -> int:
+        """How many of the first `num_tokens` tokens of a row are still cached once the others are forgotten."""
 
     def save(self, row: int, num_tokens: int) -> Cache:
         """The first tokens of a row, for the store."""
@@ -67,12 +70,15 @@ class Piece:
 
 
 class RowModel(Protocol):
-    """A model that computes pieces of many caches in one pass. A row's logits do not depend on company."""
+    """A model that computes pieces of many caches. A row's logits do not depend on what else is computed."""
 
     max_tokens: int
-    """Of one pass."""
+    """Of all pieces that it gets together."""
     max_new: int
-    """Of each row in one pass."""
+    """Of each row in one piece."""
+    block: int | None
+    """None: a row has the same bits whatever its pieces are. Else they have a fixed shape: one row each, a document and
+    what follows it in blocks of so many tokens, and from the prompt's last token on one token each."""
     saves_whole_rows: bool
     """Whether a document can be saved only as long as nothing follows it."""
     keeps_turns: bool
@@ -185,11 +191,17 @@ class Session:
     def end(self, turns: TurnCaches) -> None:
         """Keep its rows for a later turn, if there is room, and free what they took."""
         computed: Rows = tuple(
-            tuple(self._tokens_of(row, 0, length)) for row, length in enumerate(self._lengths or ())
+            tuple(self._tokens_of(row, 0, self._num_kept(row, length)))
+            for row, length in enumerate(self._lengths or ())
         )
         if computed and turns.max_bytes and self._model.keeps_turns:
-            turns.keep(computed, self._cache.keep())
+            turns.keep(computed, self._cache.keep(), [len(row.document) for row in self._rows])
         self._cache.release()
+
+    def _num_kept(self, row: int, length: int) -> int:
+        """Columns of a row, of which `length` are cached, that a later turn may begin with. Where pieces have a fixed
+        shape, not the answer, which as part of a prompt is computed in blocks."""
+        return length if self._model.block is None else min(length, len(self._prompts[row]) - 1)
 
     def want(self, tokens: Sequence[int], num_logits: int) -> None:
         """Passes now compute the logits after the prompt and `tokens`, and after `num_logits` - 1 shorter prefixes."""
@@ -204,6 +216,9 @@ class Session:
     def next_pieces(self, max_tokens: int) -> Iterator[Piece]:
         """The pieces to compute next for the wanted logits, at most so many tokens; none once they are there."""
         lengths = self._look_up()
+        if self._model.block is not None:
+            yield from self._fixed_pieces(lengths, max_tokens)
+            return
         pending = [
             (len(prompt) + len(self._tokens) - length, self._until_border(row, length))
             for row, (prompt, length) in enumerate(zip(self._prompts, lengths, strict=True))
@@ -215,6 +230,15 @@ class Session:
                 count = min(num_pending, limit, max_tokens // len(some))
                 yield self._piece(some, count, num_pending)
                 max_tokens -= count * len(some)
+
+    def _fixed_pieces(self, lengths: Sequence[int], max_tokens: int) -> Iterator[Piece]:
+        """Of each row the next one, up to its next border."""
+        for row, (prompt, length) in enumerate(zip(self._prompts, lengths, strict=True)):
+            num_pending = len(prompt) + len(self._tokens) - length
+            count = self._next_border(row, length) - length
+            if num_pending and count <= max_tokens:
+                yield self._piece([row], count, num_pending)
+                max_tokens -= count
 
     def finish(self, piece: Piece, logits: Logits) -> None:
         """A pass computed `piece`. logits: [rows, num_logits of the piece, vocab of the model]."""
@@ -244,6 +268,24 @@ class Session:
             return min(self._model.max_new, len(self._rows[row].document) - length)
         return self._model.max_new
 
+    def _next_border(self, row: int, length: int) -> int:
+        """Where the piece of fixed shape ends that begins at this column, which is a border."""
+        block = self._model.block
+        assert block is not None
+        document, last = len(self._rows[row].document), len(self._prompts[row]) - 1
+        if length >= last:
+            return length + 1
+        return min(length + block, document if length < document else last)
+
+    def _border(self, row: int, length: int) -> int:
+        """The last column up to this one at which a piece may begin."""
+        block = self._model.block
+        document, last = len(self._rows[row].document), len(self._prompts[row]) - 1
+        if block is None or length >= last:
+            return length
+        start = document if length >= document else 0
+        return start + (length - start) // block * block
+
     def _piece(self, rows: Sequence[int], count: int, num_pending: int) -> Piece:
         assert self._lengths is not None
         starts = [self._lengths[row] for row in rows]
@@ -266,9 +308,11 @@ class Session:
 
     def _shorten(self, num_logits: int) -> None:
         """Keep what the present tokens need, without the columns whose logits are wanted."""
-        if self._lengths is not None:
-            ends = (len(prompt) + len(self._tokens) - num_logits for prompt in self._prompts)
-            self._lengths = [min(length, end) for length, end in zip(self._lengths, ends, strict=True)]
+        for row, length in enumerate(self._lengths or ()):
+            end = self._border(row, len(self._prompts[row]) + len(self._tokens) - num_logits)
+            if length > end:
+                assert self._lengths is not None
+                self._lengths[row] = self._cache.rewind(row, end)
 
     def _look_up(self) -> list[int]:
         if self._lengths is None:
@@ -279,10 +323,13 @@ class Session:
     def _load(self, row: int, tokens: tuple[int, ...]) -> int:
         """Columns of a row that an earlier turn or the store knew. tokens: of its document."""
         kept = None if self._turns is None else self._turns.find(self._prompts[row], len(tokens))
-        if kept is not None:
-            self._cache.copy(row, kept.cache, kept.row, kept.num_tokens)
-            self._caches.num_hits += bool(tokens)
-            return kept.num_tokens
+        if self._turns is not None and kept is not None:
+            num_tokens = self._usable(row, kept)
+            if num_tokens >= max(1, len(tokens)):
+                self._cache.copy(row, kept.cache, kept.row, num_tokens)
+                self._caches.num_hits += bool(tokens)
+                self._turns.num_reused += num_tokens - len(tokens)
+                return num_tokens
         if not tokens:
             return 0
         cache = self._caches.find(tokens)
@@ -291,6 +338,16 @@ class Session:
             return 0
         self._cache.load(row, cache)
         return len(tokens)
+
+    def _usable(self, row: int, kept: KeptPrefix) -> int:
+        """Columns of a kept row that this one would compute in the same pieces."""
+        document, block = len(self._rows[row].document), self._model.block
+        if block is None:
+            return kept.num_tokens
+        if kept.num_document != document:
+            return min(kept.num_tokens, kept.num_document, document) // block * block
+        start = document if kept.num_tokens >= document else 0
+        return start + (kept.num_tokens - start) // block * block
 
     def _save(self, row: int) -> None:
         self._unsaved.remove(row)
@@ -301,18 +358,20 @@ class Session:
 
 
 def compute(model: RowModel, sessions: Sequence[Session], is_stale: IsStale | None = None) -> None:
-    """Compute the wanted logits of all sessions, in passes that they share; Preempted if is_stale() turns True."""
+    """Compute the wanted logits of all sessions, in passes that they share if they may; Preempted if is_stale() turns
+    True."""
     while pieces := list(_next_pieces(model, sessions)):
-        computed = model([piece for _, piece in pieces], is_stale)
-        for (session, piece), logits in zip(pieces, computed, strict=True):
-            session.finish(piece, logits)
+        for some in [pieces] if model.block is None else ([each] for each in pieces):
+            computed = model([piece for _, piece in some], is_stale)
+            for (session, piece), logits in zip(some, computed, strict=True):
+                session.finish(piece, logits)
 
 
 def compute_row(model: RowModel, tokens: Sequence[int]) -> Cache:
     """The cache of one document's tokens."""
     cache = model.make_cache(1, len(tokens))
     try:
-        for start in range(0, len(tokens), step := min(model.max_tokens, model.max_new)):
+        for start in range(0, len(tokens), step := model.block or min(model.max_tokens, model.max_new)):
             model([Piece(cache, 0, [start], [tokens[start : start + step]], 0)])
         return cache.save(0, len(tokens))
     finally:

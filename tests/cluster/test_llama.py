@@ -8,8 +8,6 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed (extra [llama])")
-
 from tandem.client.tandem import Tandem
 from tandem.config.schema import Config
 from tandem.errors import QueryError

@@ -83,7 +83,6 @@ def test_retrieval() -> None:
 
 @SMOKE
 def test_llama_bits() -> None:
-    pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed (extra [llama])")
     command = [sys.executable, "benchmarks/llama_bits.py", "--smoke", "--threads", "1"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     results = json.loads(done.stdout.splitlines()[-1])["results"]

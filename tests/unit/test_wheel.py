@@ -192,7 +192,7 @@ def test_of_each_extra_it_is_known_what_it_is_for() -> None:
 CONSTRAINTS = ("-c", str(ROOT / "constraints.txt")) if sys.version_info[:2] == (3, 11) else ()
 
 
-@pytest.mark.weekly("downloads gigabytes and compiles llama.cpp")
+@pytest.mark.weekly("downloads gigabytes")
 @pytest.mark.parametrize("extra", EXTRAS)
 def test_each_extra_installs_into_an_empty_environment(
     wheel: Path, environment: Path, tmp_path: Path, extra: str

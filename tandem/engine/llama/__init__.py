@@ -1,1 +1,1 @@
-"""The engine that computes GGUF files with llama.cpp (package llama-cpp-python)."""
+"""The engine that computes GGUF files with llama.cpp (package xllamacpp)."""

@@ -1,45 +1,90 @@
-"""llama.cpp as a library: loading a file, what it says of itself, and what went wrong in one sentence."""
+"""llama.cpp as a library: finding it, loading a file, what it says of itself, and what went wrong in one sentence."""
 
 from __future__ import annotations
 
 import ctypes
 import logging
+import platform
+import threading
 from collections import deque
 from functools import cache
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 from weakref import WeakValueDictionary, finalize
 
+import psutil
 from tokenizers import Tokenizer
 
+from tandem.engine.llama import abi
 from tandem.errors import GenerationError, first_line, install_line
 
-MAX_PADDING = 16
-"""Tokens by which a pass may be longer than what is asked for."""
+PACKAGE = "xllamacpp"
+"""Whose shared object is llama.cpp, with nothing of it hidden. It is never imported."""
 SAMPLE = "The 12 goats' names:\n\n  Übermut, naïve (3.14 + 2); don't 你好 👍\tabc\n"
 _log = logging.getLogger("tandem")
 _ERROR_LEVEL = 4  # of ggml's log
+_NEEDED_FLAGS = {"avx2", "bmi2", "f16c", "fma"}  # of the processor, for the package's build on x86-64
 _messages: deque[str] = deque(maxlen=8)  # the last errors that the library logged
-_callbacks: list[object] = []  # one that is collected crashes the process
+_log_callbacks: list[object] = []  # one that is collected crashes the process
 
 
 @cache
-def library() -> ModuleType:
-    """The module `llama_cpp`, initialised, whose log is silent. Raises GenerationError."""
+def library(named: str) -> Any:
+    """llama.cpp's functions, initialised, with a silent log. named: a shared library; empty: the package's.
+
+    Raises GenerationError, one sentence with the remedy.
+    """
+    file = Path(named).expanduser() if named else _find_in_package()
+    other = (
+        f"install llama.cpp {abi.VERSION}, or leave engine_library empty and run `{install_line('llama')}`"
+        if named
+        else f'run `{install_line("llama")}`, name another build with engine_library, or set engine to "torch"'
+    )
     try:
-        import llama_cpp  # type: ignore[import-not-found, unused-ignore]
-    except Exception as error:  # not installed, or built for another processor or system
+        lib = ctypes.CDLL(str(file))
+        abi.declare(lib)
+        difference = abi.check_layout(lib)
+    except (OSError, AttributeError) as error:  # not there, for another system, or without a function
         raise GenerationError(
-            f"llama.cpp cannot be used here ({first_line(error):.200}); run `{install_line('llama')}`, or set engine "
-            'to "torch".'
+            f"llama.cpp cannot be loaded from {str(file)!r} ({first_line(error):.200}); {other}."
         ) from None
-    _callbacks.append(llama_cpp.llama_log_callback(_note))
-    llama_cpp.llama_log_set(_callbacks[0], ctypes.c_void_p(0))
-    llama_cpp.llama_backend_init()
-    module: ModuleType = llama_cpp
-    return module
+    if difference:
+        raise GenerationError(
+            f"{str(file)!r} is not the llama.cpp {abi.VERSION} that Tandem knows ({difference}); {other}."
+        )
+    _log_callbacks.append(abi.LogCallback(_note))
+    lib.llama_log_set(_log_callbacks[-1], None)
+    lib.llama_backend_init()
+    return lib
+
+
+def _find_in_package() -> Path:
+    """The shared object of the package. Raises GenerationError where this machine cannot use it."""
+    spec = find_spec(PACKAGE)
+    folders = spec.submodule_search_locations if spec else None
+    found = next((file for folder in folders or () for file in Path(folder).glob(f"{PACKAGE}*.so")), None)
+    if found is None:
+        raise GenerationError(
+            f"llama.cpp is not installed (the package {PACKAGE}); run `{install_line('llama')}`, name a build of your "
+            'own with engine_library, or set engine to "torch".'
+        )
+    if platform.machine() in ("x86_64", "AMD64") and (lacking := _NEEDED_FLAGS - _processor_flags()):
+        raise GenerationError(
+            f"This processor lacks {', '.join(sorted(lacking))}, which the llama.cpp of the package {PACKAGE} needs; "
+            'name another build with engine_library, or set engine to "torch".'
+        )
+    return found
+
+
+def _processor_flags() -> set[str]:
+    """What Linux says this processor can do; everything that is needed where nobody says."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines()
+    except OSError:
+        return _NEEDED_FLAGS
+    return set(next((line for line in lines if line.startswith("flags")), "").split())
 
 
 def _note(level: int, text: bytes, _data: object) -> None:
@@ -61,17 +106,21 @@ def forget_failures() -> None:
 class Model:
     """The weights of a file, which all contexts of this process share that use it."""
 
-    def __init__(self, file: Path, gpu_layers: int, adapter: Path | None) -> None:
-        """gpu_layers: that a GPU computes; -1: all. adapter: a LoRA in a GGUF file. Raises GenerationError."""
-        self.lib = lib = library()
+    def __init__(self, file: Path, gpu_layers: int, adapter: Path | None, named: str = "") -> None:
+        """gpu_layers: that a GPU computes; -1: all. adapter: a LoRA in a GGUF file. named: a library, as `library` has
+        it. Raises GenerationError.
+        """
+        self.lib = lib = library(named)
+        self.build = _describe_build(lib, named)
         forget_failures()
         params = lib.llama_model_default_params()
         params.n_gpu_layers = gpu_layers
         if gpu_layers and not lib.llama_supports_gpu_offload():
             raise GenerationError(
-                f"gpu_layers is {gpu_layers}, but llama.cpp was built here without a GPU; set it to 0, or install "
-                "llama-cpp-python for your GPU."
+                f"gpu_layers is {gpu_layers}, but this llama.cpp was built without a GPU; set it to 0, or name a build "
+                "for your GPU with engine_library."
             )
+        _check_memory(file)
         self.pointer = lib.llama_model_load_from_file(str(file).encode(), params)
         if not self.pointer:
             raise GenerationError(
@@ -98,14 +147,14 @@ class Model:
 
     def _find_context_length(self) -> int:
         """Tokens of a row. Models with LongRoPE have other frequencies in a longer slot, so they are used up to their
-        original length only, less what a pass may be padded with.
+        original length only.
         """
         length: int = self.lib.llama_model_n_ctx_train(self.pointer)
         scaling = f"{self._read('general.architecture')}.rope.scaling"
         original = self._read(f"{scaling}.original_context_length")
         if not original or self._read(f"{scaling}.type") == "yarn":
             return length
-        return min(length, int(original) - MAX_PADDING)
+        return min(length, int(original))
 
     def _read(self, key: str) -> str:
         """A value of the file; "" if it has none."""
@@ -124,7 +173,7 @@ class Model:
         """Compare the tokenizer that was read from the file with llama.cpp's own, on a text. GenerationError if an id
         means another token; a warning if texts are only split otherwise."""
         text = SAMPLE.encode()
-        found = (self.lib.llama_token * len(text))()
+        found = (ctypes.c_int32 * len(text))()
         count = self.lib.llama_tokenize(self._vocab, text, len(text), found, len(found), False, False)
         theirs, ours = list(found[:count]), tokenizer.encode(SAMPLE, add_special_tokens=False).ids
         if theirs == ours:
@@ -148,23 +197,39 @@ class Model:
 
 
 _loaded: WeakValueDictionary[object, Model] = WeakValueDictionary()
+_loading = threading.Lock()  # two parties may load one file at the same time
 
 
-def load_model(file: Path, gpu_layers: int, adapter: Path | None) -> Model:
+def load_model(file: Path, gpu_layers: int = 0, adapter: Path | None = None, named: str = "") -> Model:
     """The model of a file; the one that is loaded in this process already where it is the same."""
     status = file.stat()
-    key = (str(file.resolve()), status.st_size, status.st_mtime_ns, gpu_layers, adapter)
-    model = _loaded.get(key)
-    if model is None:
-        model = _loaded[key] = Model(file, gpu_layers, adapter)
+    key = (str(file.resolve()), status.st_size, status.st_mtime_ns, gpu_layers, adapter, named)
+    with _loading:
+        model = _loaded.get(key)
+        if model is None:
+            model = _loaded[key] = Model(file, gpu_layers, adapter, named)
     return model
+
+
+def _check_memory(file: Path) -> None:
+    """GenerationError if a file is larger than this machine's memory, where each token would read all of it."""
+    size, memory = file.stat().st_size, psutil.virtual_memory().total
+    if size > memory:
+        raise GenerationError(
+            f"{str(file)!r} has {size / 1e9:.1f} GB, but this machine has {memory / 1e9:.1f} GB of memory; use a "
+            "smaller model, or one with fewer bits per weight."
+        )
 
 
 def describe_version() -> str:
     """The engine and its version, as people read it."""
-    return f"llama.cpp {version('llama-cpp-python')}"
+    return f"llama.cpp {abi.VERSION}"
 
 
-def describe_build() -> str:
+def _describe_build(lib: Any, named: str) -> str:
     """Version and processor features: part of what the bits of a result depend on."""
-    return f"{describe_version()} {library().llama_print_system_info().decode()}"
+    built = lib.llama_print_system_info().decode()
+    if not named:
+        return f"{describe_version()} {PACKAGE} {version(PACKAGE)} {built}"
+    status = Path(named).expanduser().stat()
+    return f"{describe_version()} {named} {status.st_size} {status.st_mtime_ns} {built}"

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-from contextlib import suppress
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
@@ -14,19 +12,19 @@ from tokenizers import Tokenizer
 
 from tandem.engine import gguf
 from tandem.engine.kv import CacheForm
-from tandem.engine.llama.library import describe_build, describe_version, load_model
-from tandem.engine.llama.rows import ARITHMETIC, CACHE_TYPES, LlamaModel, Settings, StateForm, find_fault
+from tandem.engine.llama.library import describe_version, load_model
+from tandem.engine.llama.rows import ARITHMETIC, CACHE_TYPES, LlamaModel, Settings, StateForm
 from tandem.engine.places import adapter_file, base_of
 from tandem.engine.port import LoadOptions
 from tandem.engine.session import SessionRunner
 from tandem.errors import GenerationError
-from tandem.system.paths import cache_folder, write_whole
 
 
 class LlamaRunner(SessionRunner):
     """A `Runner` of a GGUF file."""
 
     form: CacheForm = StateForm()
+    fault = None
 
     def __init__(
         self,
@@ -36,36 +34,19 @@ class LlamaRunner(SessionRunner):
         gpu_layers: int = 0,
         cache_type: str = "f16",
         adapter: Path | None = None,
-        is_batched: bool = True,
+        library: str = "",
     ) -> None:
         """num_threads: default: those that this process may use. gpu_layers: layers that a GPU computes; -1: all.
-        cache_type: of keys and values. adapter: a LoRA in a GGUF file. is_batched: False computes one token of one row
-        at a time. Raises GenerationError.
+        cache_type: of keys and values. adapter: a LoRA in a GGUF file. library: a build of llama.cpp to use instead of
+        the package's. Raises GenerationError.
         """
         super().__init__()
         self.file, self.adapter = file, adapter
-        self.model = load_model(file, gpu_layers, adapter)
+        self.model = load_model(file, gpu_layers, adapter, library)
         self.vocab_size = self.model.vocab_size
         self._settings = Settings(num_threads or len(os.sched_getaffinity(0)), cache_type)
         self._gpu_layers = gpu_layers
-        self.row_model = batch = LlamaModel(self.model, self._settings)
-        batch.is_single = not is_batched
-        self.fault = self._try_batching(batch) if is_batched else "batching is off"
-
-    def _try_batching(self, batch: LlamaModel) -> str | None:
-        """What `find_fault` says, or said of the same computation on this machine before."""
-        known = cache_folder() / "llama" / f"{self.computing_fingerprint}.json"
-        try:
-            found = json.loads(known.read_text("utf-8"))
-            batch.multiple, batch.is_single = found["multiple"], found["is_single"]
-            fault: str | None = found["fault"]
-        except (OSError, ValueError, LookupError, TypeError):
-            fault = find_fault(batch)
-            about = {"multiple": batch.multiple, "is_single": batch.is_single, "fault": fault}
-            with suppress(OSError):  # then it is tried again the next time
-                known.parent.mkdir(parents=True, exist_ok=True)
-                write_whole(known, json.dumps(about).encode())
-        return fault
+        self.row_model = LlamaModel(self.model, self._settings)
 
     @property
     def configurations(self) -> tuple[Any, Any]:
@@ -85,10 +66,9 @@ class LlamaRunner(SessionRunner):
 
     @property
     def computing_fingerprint(self) -> str:
-        """As of every runner: weights, library, kind of processor, threads, kind of cache. What passes are padded to
-        follows from these."""
+        """As of every runner: weights, library, kind of processor, threads, kind of cache, shape of passes."""
         how = f"{self._settings} {self._gpu_layers} {ARITHMETIC}"
-        return sha256(f"{self.weights_fingerprint} {describe_build()} {how}".encode()).hexdigest()[:32]
+        return sha256(f"{self.weights_fingerprint} {self.model.build} {how}".encode()).hexdigest()[:32]
 
     def check_tokenizer(self, tokenizer: Tokenizer, name: str) -> None:
         """As of every runner."""
@@ -122,5 +102,5 @@ def load(path: str, options: LoadOptions) -> LlamaRunner:
         gpu_layers=options.gpu_layers,
         cache_type=options.cache_type,
         adapter=adapter_file(path),
-        is_batched=options.is_batched,
+        library=options.library,
     )

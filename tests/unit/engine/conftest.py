@@ -142,8 +142,6 @@ def load_tiny(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Engine]
         name, kind = how.split()
         pytest.importorskip("accelerate", reason="the package accelerate (extra torch) is not installed")
         pytest.importorskip("gguf", reason="the package gguf (extra torch) is not installed")
-        if name == "llama":
-            pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed (extra [llama])")
         file = folder / f"{kind}-{seed}.gguf"
         if not file.exists():
             write_gguf(file, kind=kind, seed=seed)

@@ -1,6 +1,6 @@
 """What every engine promises (`tandem.engine.port`), on PyTorch and on llama.cpp, of the same random weights.
 
-What is expected are the bits of a bare row, alone in a session of its own, in one pass or token by token.
+What is expected are the bits of the same row, alone in a session of its own, in one pass or token by token.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from tandem.errors import GenerationError
 
 Load = Callable[..., Engine]
 KINDS = ["torch Q8_0", "llama Q8_0", "llama Q4_0", "llama F16"]
-"""Engine and quantisation. Passes of F16 have to be padded."""
+"""Engine and quantisation."""
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -71,7 +71,7 @@ def rows_of(*lengths: int, question: int = 5) -> list[Row]:
 
 def alone(runner: Runner, row: Row, answer: Sequence[int] = (), num_logits: int = 1, block: int = 1) -> Bits:
     """[num_logits, vocab]."""
-    return compute_alone(runner, row.tokens, tuple(answer), num_logits, block)
+    return compute_alone(runner, row, tuple(answer), num_logits, block)
 
 
 def open_rows(runner: Runner, session: str, rows: Sequence[Row], room: int = 64, **how: Any) -> None:
@@ -354,8 +354,16 @@ def test_only_documents_worth_keeping_go_to_the_store(engine: Engine) -> None:
     assert engine.caches.num_hits == hits + 1, "what is there is used all the same"
 
 
-FIRST = [Row(tokens_of(30, 2), tokens_of(6, 3)), Row(tokens_of(90, 4), tokens_of(6, 3))]
+QUESTION = tokens_of(100, 3)
+FIRST = [Row(tokens_of(30, 2), QUESTION), Row(tokens_of(90, 4), QUESTION)]
 SAID = tokens_of(8, 5)
+
+
+def num_reused(runner: Any, num_tokens: int) -> int:
+    """Of so many tokens behind a document that two turns share: where pieces have a fixed shape, whole blocks of the
+    first one's prompt."""
+    block = runner.row_model.block
+    return num_tokens if block is None else min(num_tokens, len(QUESTION) - 1) // block * block
 
 
 def second_turn(said: Sequence[int] = SAID) -> list[Row]:
@@ -376,7 +384,7 @@ def test_a_later_turn_has_the_bits_of_one_that_computes_all(runner: Runner, orde
     open_rows(runner, "second", rows, is_later_turn=True)
     assert_as_alone(runner, rows, ask(runner, "second", answer, 3), answer, 3)
     runner.close("second")
-    assert runner.turns.num_reused == len(rows) * (6 + len(SAID))
+    assert runner.turns.num_reused == len(rows) * num_reused(runner, len(QUESTION) + len(SAID))
 
 
 def test_a_later_turn_uses_what_stands_of_one_that_was_rolled_back(runner: Runner) -> None:
@@ -391,7 +399,7 @@ def test_a_later_turn_uses_what_stands_of_one_that_was_rolled_back(runner: Runne
     open_rows(runner, "second", rows, is_later_turn=True)
     assert_as_alone(runner, rows, ask(runner, "second"))
     runner.close("second")
-    assert runner.turns.num_reused == len(rows) * (6 + 5)
+    assert runner.turns.num_reused == len(rows) * num_reused(runner, len(QUESTION) + 5)
 
 
 @pytest.mark.parametrize("is_later_turn", [False, True])
@@ -430,13 +438,16 @@ def told_by(logits: Bits, following: Sequence[int]) -> float:
     return question_likelihood(sum(log_evidence(np.exp(told).tolist())), len(following))
 
 
-def test_likelihoods_are_what_the_logits_say(runner: Runner) -> None:
+def test_likelihoods_are_what_the_logits_say(runner: Any) -> None:
     found = likelihoods(runner)
     for row, likelihood in zip(ASKED, found, strict=True):
         prompt, following = row.tokens[:-NUM_SCORED], row.tokens[-NUM_SCORED:]
         first = Row((), (*prompt, following[0])) if prompt else Row((), following[:1])
         logits = alone(runner, first, following[1:-1], NUM_SCORED - 1)
-        assert likelihood == pytest.approx(told_by(logits, following[1:]), abs=1e-3)
+        is_rounded = (
+            runner.row_model.block is not None
+        )  # the question is computed in blocks, and these logits are not
+        assert likelihood == pytest.approx(told_by(logits, following[1:]), abs=0.5 if is_rounded else 1e-3)
     assert len(set(found)) == len(ASKED)
 
 

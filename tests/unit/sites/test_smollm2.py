@@ -23,7 +23,7 @@ NOTE = "The key of the shed hangs behind the kitchen door."
 @pytest.mark.parametrize(
     ("engine", "package", "loading", "loaded"),
     [
-        ("llama", "llama_cpp", "98 MB, with llama.cpp", "97 MB of Q4_1"),
+        ("llama", "xllamacpp", "98 MB, with llama.cpp", "97 MB of Q4_1"),
         ("torch", "accelerate", "538 MB of float32", "538 MB of float32"),
     ],
 )
