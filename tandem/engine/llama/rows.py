@@ -77,6 +77,17 @@ class Context:
                 "max_sessions or the number of documents."
             )
         finalize(self, lib.llama_free, self.pointer)
+        wanted = (num_slots, BLOCK, settings.num_threads)
+        understood = (
+            lib.llama_n_seq_max(self.pointer),
+            lib.llama_n_batch(self.pointer),
+            lib.llama_n_threads(self.pointer),
+        )
+        if understood != wanted or lib.llama_n_ctx(self.pointer) < params.n_ctx:
+            raise GenerationError(
+                f"This llama.cpp understood {understood} for {wanted}; leave engine_library empty, or name a build of "
+                "the version that Tandem knows."
+            )
         lib.llama_set_abort_callback(self.pointer, stop.callback, stop.address)
         if model.adapter:
             adapters, scales = (ctypes.c_void_p * 1)(model.adapter), (ctypes.c_float * 1)(1.0)
