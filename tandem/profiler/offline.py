@@ -273,8 +273,11 @@ def profile_key(party: PartyConfig) -> ProfileKey:
 def model_fingerprint(model: str) -> str:
     """Hash of config.json and of the names and sizes of the weight files: what speed depends on, without reading them.
 
-    Moving or copying the directory does not change it. A hub model that is not downloaded has only its name.
+    Moving or copying the directory does not change it. A GGUF file has its name and size, a hub model that is not
+    downloaded only its name.
     """
+    if (file := Path(model).expanduser()).is_file():
+        return _digest(f"file {file.name} {file.stat().st_size}")
     directory = _directory(model)
     if directory is None:
         return _digest(f"name {model}")

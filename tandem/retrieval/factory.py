@@ -6,12 +6,14 @@ The index of documents that come with Tandem is built at first use and kept in t
 from __future__ import annotations
 
 import secrets
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tandem.config.schema import LANGCHAIN, Config
 from tandem.corpora import CORPORA
-from tandem.system.paths import cache_folder
+from tandem.errors import RetrievalError
+from tandem.system.paths import cache_folder, write_whole
 
 if TYPE_CHECKING:
     from tandem.retrieval.embedding import TextEmbedder
@@ -67,13 +69,29 @@ def open_retriever(
 def build_given_index(party: str, embedder: TextEmbedder, corpus: str = "bundled") -> Path:
     """Folder of the index of a party's documents in a corpus of `CORPORA`, built there unless it is up to date.
 
-    It is kept in the user's cache folder, so only texts that it does not know are embedded.
+    It is kept in the user's cache folder, so only texts that it does not know are embedded. Nothing is read where the
+    files have the sizes and times that they had when it was last built.
     """
+    from tandem.retrieval.index import Index
+
+    source, folder = CORPORA[corpus] / party, cache_folder() / f"{corpus}-{party}-{embedder.fingerprint[:16]}"
+    seen, state = folder.with_name(f"{folder.name}.seen"), _state_of(source)
+    with suppress(OSError, RetrievalError):
+        if seen.read_text("utf-8") == state:
+            Index.open(folder, embedder.fingerprint)
+            return folder
     from tandem.retrieval.build import build_index
 
-    folder = cache_folder() / f"{corpus}-{party}-{embedder.fingerprint[:16]}"
-    build_index(CORPORA[corpus] / party, folder, embedder, replace=True)  # several installations may share it
+    build_index(source, folder, embedder, replace=True)  # several installations may share it
+    with suppress(OSError):  # then the files are read the next time, too
+        write_whole(seen, state.encode())
     return folder
+
+
+def _state_of(folder: Path) -> str:
+    """Differs where a file of a folder, or of the code that reads and cuts it, is another one."""
+    files = [*sorted(folder.rglob("*")), *sorted(Path(__file__).parent.glob("*.py"))]
+    return "\n".join(f"{file} {file.stat().st_size} {file.stat().st_mtime_ns}" for file in files)
 
 
 def corpus_of(party: str, config: Config) -> str:
