@@ -2,7 +2,8 @@
 
 Modes dual, speculative and federated, with two parties or two and four owners, each in one process and as Ray actors,
 the first two also as a device that has joined a served cloud by a link, and dual once more in the simulator over a
-virtual link of 100 ms. The parties may have different engines (`--engines llama torch`). Question, seed, temperature,
+virtual link of 100 ms. The parties may have different engines (`--engines llama torch`) and different models of one
+vocabulary (`--models small.gguf large.gguf`). Question, seed, temperature,
 draft rule, placement, pacing, length policy and longest proposal are drawn at random. What an answer must be is
 computed from the same models and documents by `tandem.modes.reference`, which knows nothing of drafts, proposals or a
 link.
@@ -137,12 +138,13 @@ def compare(
 
 
 def cases(
-    model: str, engines: Sequence[str], deployments: Sequence[str], owners: Sequence[int]
+    models: Sequence[str], engines: Sequence[str], deployments: Sequence[str], owners: Sequence[int]
 ) -> Iterator[tuple[str, Config, list[str]]]:
-    """Name, settings and deployments of every case. engines: of the parties, or of owners in turn."""
+    """Name, settings and deployments of every case. models, engines: of the parties, or of owners in turn."""
 
     def computed(name: str, place: int) -> list[str]:
-        return [f'{name}.model="{model}"', f'{name}.engine="{engines[place % len(engines)]}"']
+        model, engine = models[place % len(models)], engines[place % len(engines)]
+        return [f'{name}.model="{model}"', f'{name}.engine="{engine}"']
 
     base = [*computed(PARTIES[0], 0), *computed(PARTIES[1], 1), *PATIENT]
     for mode in ("dual", "speculative"):
@@ -165,7 +167,12 @@ def cases(
 def main() -> int:
     """Ask every case its share of the answers; 1 if a token of any was wrong."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--model", default="smollm2", help="of every party (default: smollm2)")
+    parser.add_argument(
+        "--models",
+        nargs="+",
+        default=["smollm2"],
+        help="of the device and the cloud, or of owners in turn (default: smollm2)",
+    )
     parser.add_argument(
         "--engines", nargs=2, default=["auto", "auto"], help="of the device and the cloud; of owners in turn"
     )
@@ -177,7 +184,7 @@ def main() -> int:
     parser.add_argument("--smoke", action="store_true", help="one answer of each case, without Ray")
     options = parser.parse_args()
     deployments = [name for name in options.deployments if not (options.smoke and name == "ray")]
-    planned = list(cases(options.model, options.engines, deployments, options.owners))
+    planned = list(cases(options.models, options.engines, deployments, options.owners))
     share = 1 if options.smoke else -(-options.count // sum(len(where) for _, _, where in planned))
     print("prediction: 0 wrong answers", flush=True)
     rows = []
@@ -189,7 +196,7 @@ def main() -> int:
                 f"{len(row['wrong'])} wrong answers; another seed changes {row['undecided']}; {row['s']} s",
                 flush=True,
             )
-    finish({"model": options.model, "engines": options.engines, "rows": rows})
+    finish({"models": options.models, "engines": options.engines, "rows": rows})
     return int(any(row["wrong"] for row in rows))
 
 
