@@ -114,7 +114,7 @@ class Batch(ctypes.Structure):
 LogCallback = ctypes.CFUNCTYPE(None, _int, _text, _pointer)
 """level, text, nothing."""
 
-_FUNCTIONS: dict[str, tuple[Any, ...]] = {  # name -> result, arguments
+FUNCTIONS: dict[str, tuple[Any, ...]] = {  # name -> result, arguments
     "llama_adapter_lora_init": (_pointer, _pointer, _text),
     "llama_backend_init": (None,),
     "llama_batch_free": (None, Batch),
@@ -157,7 +157,7 @@ _FUNCTIONS: dict[str, tuple[Any, ...]] = {  # name -> result, arguments
     "llama_vocab_n_tokens": (_int, _pointer),
 }
 
-_MODEL_DEFAULTS: dict[str, Any] = {
+MODEL_DEFAULTS: dict[str, Any] = {
     "n_gpu_layers": -1,
     "split_mode": 1,
     "load_mode": -1,
@@ -166,7 +166,7 @@ _MODEL_DEFAULTS: dict[str, Any] = {
     "use_extra_bufts": True,
     "load_mtp": False,
 }
-_CONTEXT_DEFAULTS: dict[str, Any] = {
+CONTEXT_DEFAULTS: dict[str, Any] = {
     "n_ctx": 512,
     "n_batch": 2048,
     "n_ubatch": 512,
@@ -197,7 +197,7 @@ _CONTEXT_DEFAULTS: dict[str, Any] = {
 
 def declare(library: ctypes.CDLL) -> None:
     """Give its functions their types. AttributeError if one is missing."""
-    for name, (result, *arguments) in _FUNCTIONS.items():
+    for name, (result, *arguments) in FUNCTIONS.items():
         function = getattr(library, name)
         function.restype, function.argtypes = result, arguments
 
@@ -208,8 +208,8 @@ def check_layout(library: Any) -> str | None:
     if version != VERSION:
         return f"its version is {version:.40}"
     for params, defaults in (
-        (library.llama_model_default_params(), _MODEL_DEFAULTS),
-        (library.llama_context_default_params(), _CONTEXT_DEFAULTS),
+        (library.llama_model_default_params(), MODEL_DEFAULTS),
+        (library.llama_context_default_params(), CONTEXT_DEFAULTS),
     ):
         if name := _differing(params, defaults):
             return f"its default of {name} reads as {getattr(params, name)}"

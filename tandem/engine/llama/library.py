@@ -70,7 +70,7 @@ def _find_in_package() -> Path:
             f"llama.cpp is not installed (the package {PACKAGE}); run `{install_line('llama')}`, name a build of your "
             'own with engine_library, or set engine to "torch".'
         )
-    if platform.machine() in ("x86_64", "AMD64") and (lacking := _NEEDED_FLAGS - _processor_flags()):
+    if platform.machine() in ("x86_64", "AMD64") and (lacking := _NEEDED_FLAGS - processor_flags()):
         raise GenerationError(
             f"This processor lacks {', '.join(sorted(lacking))}, which the llama.cpp of the package {PACKAGE} needs; "
             'name another build with engine_library, or set engine to "torch".'
@@ -78,8 +78,8 @@ def _find_in_package() -> Path:
     return found
 
 
-def _processor_flags() -> set[str]:
-    """What Linux says this processor can do; everything that is needed where nobody says."""
+def processor_flags() -> set[str]:
+    """What Linux says this processor can do; everything that is needed where it does not say."""
     try:
         lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines()
     except OSError:

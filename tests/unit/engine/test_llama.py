@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
+import platform
 import random
 import sys
 import threading
@@ -19,7 +21,7 @@ from benchmarks._random_batches import bits_of, compute, count_differences, draw
 from tandem.engine import places
 from tandem.engine.engine import Engine
 from tandem.engine.kv import MemoryStore
-from tandem.engine.llama import library, rows
+from tandem.engine.llama import abi, library, rows
 from tandem.engine.llama.runner import LlamaRunner
 from tandem.engine.port import Feed, Preempted, Row
 from tandem.errors import GenerationError
@@ -289,3 +291,81 @@ def test_without_the_package_the_sentence_says_what_to_install(tmp_path: Path) -
     assert places.name_engine("auto", str(file)) == "torch"
     assert sentence(file).startswith("llama.cpp is not installed (the package xllamacpp); run ")
     assert sentence(file).endswith('or set engine to "torch".')
+
+
+# ---- the library ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def forgotten(base: Path) -> Iterator[None]:
+    """The library is looked for again, now and afterwards."""
+    library.library.cache_clear()
+    yield
+    library.library.cache_clear()
+
+
+@pytest.mark.usefixtures("forgotten")
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [(None, "cannot open shared object file"), (b"no library", "file too short"), (b"\x7fELF" * 99, "")],
+)
+def test_a_library_that_cannot_be_loaded_is_one_sentence(
+    base: Path, tmp_path: Path, content: bytes | None, reason: str
+) -> None:
+    named = tmp_path / "libllama.so"
+    if content is not None:
+        named.write_bytes(content)
+    told = sentence(base, library=str(named))
+    assert told.startswith(f"llama.cpp cannot be loaded from {str(named)!r} (")
+    assert reason in told
+    assert f"install llama.cpp {abi.VERSION}, or leave engine_library empty and run `" in told
+
+
+@pytest.mark.usefixtures("forgotten")
+def test_another_library_lacks_a_function(base: Path) -> None:
+    """Such as the C library, which is one that can be loaded."""
+    libc = next(
+        Path(line.split()[-1])
+        for line in Path("/proc/self/maps").read_text().splitlines()
+        if "libc.so" in line
+    )
+    assert "undefined symbol: llama_" in sentence(base, library=str(libc))
+
+
+@pytest.mark.usefixtures("forgotten")
+@pytest.mark.parametrize("name", ["n_rs_seq", "flash_attn_type", "use_extra_bufts", "load_mode"])
+def test_a_layout_that_differs_is_noticed(base: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """A field that another version has before these moves all that follow."""
+    kind = abi.ContextParams if name in abi.CONTEXT_DEFAULTS else abi.ModelParams
+    fields = [*kind._fields_]
+    place = [field for field, *_ in fields].index(name)
+
+    class Moved(ctypes.Structure):
+        _fields_ = (*fields[:place], ("new", ctypes.c_int32), *fields[place:])
+
+    made = "llama_context_default_params" if kind is abi.ContextParams else "llama_model_default_params"
+    monkeypatch.setitem(abi.FUNCTIONS, made, (Moved,))
+    assert f"is not the llama.cpp {abi.VERSION} that Tandem knows (its default of " in sentence(base)
+
+
+@pytest.mark.usefixtures("forgotten")
+def test_another_version_is_noticed(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(abi, "VERSION", "9.9.9")
+    assert "is not the llama.cpp 9.9.9 that Tandem knows (its version is 0." in sentence(base)
+
+
+@pytest.mark.usefixtures("forgotten")
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="other processors have no AVX2")
+def test_an_old_processor_is_one_sentence(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(library, "processor_flags", lambda: {"sse4_2", "avx", "fma", "bmi2", "f16c"})
+    assert sentence(base).startswith(
+        "This processor lacks avx2, which the llama.cpp of the package xllamacpp needs; "
+    )
+
+
+def test_a_file_larger_than_the_memory_is_one_sentence(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Memory:
+        total = 1000
+
+    monkeypatch.setattr("psutil.virtual_memory", Memory)
+    assert "this machine has 0.0 GB of memory; use a smaller model" in sentence(base)
