@@ -23,7 +23,7 @@ BUDGETS = {
     "client": 1740,
     "cluster": 1990,
     "codecs": 1000,
-    "config": 1560,
+    "config": 1575,
     "corpora": 110,
     "engine": 7200,
     "joining": 700,
@@ -34,10 +34,10 @@ BUDGETS = {
     "protocol": 5390,
     "retrieval": 6070,
     "scheduler": 470,
-    "server": 3265,
-    "sites": 1420,
-    "system": 480,
-    "transport": 1280,
+    "server": 3530,
+    "sites": 1430,
+    "system": 530,
+    "transport": 1290,
 }
 """Lines that a folder of the product may have, "" for the modules beside them. Raised only by a commit of its own that
 says why."""
