@@ -53,6 +53,7 @@ class HttpConfig(Settings):
     """Limits of the HTTP server for its clients (`tandem serve`)."""
 
     send_timeout_s: ClassVar[float] = 60.0  # longest wait for a client that does not read
+    min_body_bytes_per_s: ClassVar[int] = 1000  # that a body comes at, once the time for a request has passed
     max_body_bytes: ClassVar[int] = 4_000_000  # of a request that is no document
     max_document_bytes: ClassVar[int] = 32_000_000  # of a file that is added to the device's documents
     max_queries: int = Field(
@@ -62,6 +63,22 @@ class HttpConfig(Settings):
     )
     drain_timeout_s: float = Field(
         default=30.0, gt=0, description="longest wait for open answers when the server is stopped, in seconds"
+    )
+    max_connections: int = Field(
+        default=512,
+        ge=1,
+        description="connections at once, at most; fewer where the process may not open so many files",
+    )
+    max_connections_per_address: int = Field(
+        default=128,
+        ge=1,
+        description="connections at once from one address, at most; behind a reverse proxy all have its address",
+    )
+    request_timeout_s: float = Field(
+        default=20.0,
+        gt=0,
+        description="longest wait for the head of a request, and for a body that brings less than 1,000 bytes per "
+        "second, in seconds",
     )
     allowed_hosts: Texts = Field(
         default=(),

@@ -138,8 +138,8 @@ class Frame:
 
     def __init__(self, app: ASGIApp, guard: Guard, metrics: Metrics) -> None:
         self._app = app
+        self.metrics = metrics
         self._guard = guard
-        self._metrics = metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request; errors become responses, unless the response has begun."""
@@ -174,8 +174,8 @@ class Frame:
     def _note(self, scope: Scope, request_id: str, status: int, duration_s: float) -> None:
         """Log and count a request that has ended."""
         path, method = route_of(scope), scope["method"] if scope["method"] in METHODS else "other"
-        self._metrics.requests.labels(method, path, status).inc()
-        self._metrics.request_duration.labels(path).observe(duration_s)
+        self.metrics.requests.labels(method, path, status).inc()
+        self.metrics.request_duration.labels(path).observe(duration_s)
         log_event(
             "request", id=request_id, method=method, path=path, status=status, duration_s=round(duration_s, 4)
         )

@@ -15,7 +15,6 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.staticfiles import StaticFiles
-from starlette.types import ASGIApp
 
 from tandem import __version__, events
 from tandem.client.answers import new_seed, to_plain
@@ -120,7 +119,7 @@ def create_app(
     host: str = "127.0.0.1",
     limits: HttpConfig | None = None,
     documents: DocumentStore | None = None,
-) -> ASGIApp:
+) -> Frame:
     """An ASGI application that answers through `tandem`, which stays the caller's to close.
 
     key: an API key that requests must carry; empty: none, and only names of this machine are served. host: the address

@@ -16,7 +16,6 @@ from mcp.server.mcpserver.exceptions import ToolError
 from mcp.server.transport_security import TransportSecuritySettings
 from mcp.types import CallToolResult, TextContent, ToolAnnotations
 from pydantic import Field, ValidationError
-from starlette.types import ASGIApp
 
 from tandem import __version__
 from tandem.actors.loading import load_embedder_and_scorer
@@ -150,7 +149,7 @@ def make_server(tandem: asyncio.Future[Tandem]) -> Server:
     return server
 
 
-def make_app(server: Server, key: str, host: str, allowed_hosts: Sequence[str]) -> ASGIApp:
+def make_app(server: Server, key: str, host: str, allowed_hosts: Sequence[str]) -> Frame:
     """Its streamable HTTP, for the same requests as `tandem serve`; `server.session_manager` has to run around it."""
     unchecked = TransportSecuritySettings(enable_dns_rebinding_protection=False)  # the guard knows more
     app = server.streamable_http_app(streamable_http_path=PATH, transport_security=unchecked)

@@ -47,6 +47,12 @@ class Metrics:
         self.request_duration = time_of(
             "http_request_duration", "From a request to the end of its response", "path"
         )
+        self.connections_open = show("http_connections_open", "Connections of HTTP clients")
+        self.connections_dropped = count(
+            "http_connections_dropped",
+            "Connections that were slow, malformed or too many, by reason",
+            "reason",
+        )
         self.queries_open = show("queries_open", "Queries of HTTP clients that are open or wait")
         self.queries_refused = count("queries_refused", "Queries refused because too many were open")
         self.queries = count("queries", "Ended queries, by reason", "reason")

@@ -7,12 +7,17 @@ import socket
 from collections.abc import Callable
 
 import uvicorn
-from starlette.types import ASGIApp
 
 from tandem.config.schema import HttpConfig
 from tandem.errors import ConfigError
+from tandem.server.access import Frame
+from tandem.server.connections import Connection, Connections
 
 BACKLOG = 2048
+"""Connections that the system keeps until they are accepted."""
+TURNS = 16
+"""Of the event loop, at least, in which all places are taken. What has no place is closed three turns after it was
+accepted, so that few more files are open meanwhile."""
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -43,12 +48,16 @@ class Server(uvicorn.Server):
     them at once.
     """
 
-    def __init__(self, app: ASGIApp, limits: HttpConfig, on_ready: Callable[[], None]) -> None:
+    def __init__(self, app: Frame, limits: HttpConfig, on_ready: Callable[[], None]) -> None:
         """on_ready: called when the server listens."""
+        self._connections = Connections(limits, app.metrics)
         settings = uvicorn.Config(
             app,
-            backlog=BACKLOG,
+            http=Connection,
+            backlog=max(1, self._connections.most // TURNS),
+            timeout_keep_alive=math.ceil(limits.request_timeout_s),
             log_config=None,
+            log_level="error",  # warnings are about what a client sent, one for each time
             access_log=False,
             server_header=False,
             ws="none",
@@ -56,9 +65,22 @@ class Server(uvicorn.Server):
             timeout_graceful_shutdown=math.ceil(limits.drain_timeout_s),
         )
         super().__init__(settings)
+        self.server_state = self._connections
         self._on_ready = on_ready
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen."""
         await super().startup(sockets)
+        for listener in sockets or []:
+            listener.listen(BACKLOG)  # asyncio takes one number for this and for what it accepts at once
         self._on_ready()
+
+    async def on_tick(self, counter: int) -> bool:
+        """Called ten times per second."""
+        self._connections.look()
+        return await super().on_tick(counter)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Also end what is accepted, but has not been made known yet."""
+        self._connections.close()
+        await super().shutdown(sockets)

@@ -53,8 +53,9 @@ def wait_until(condition: Callable[[], bool], limit_s: float = 180.0) -> None:
 def serving(tandem: Tandem, **options: Any) -> Iterator[Served]:
     """A server on a free port. options: of `create_app`."""
     ready = threading.Event()
+    limits = options.get("limits") or HttpConfig(drain_timeout_s=5.0)
     with closing(bind("127.0.0.1", 0)) as listener:
-        server = Server(create_app(tandem, **options), HttpConfig(drain_timeout_s=5.0), ready.set)
+        server = Server(create_app(tandem, **options), limits, ready.set)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, name="http", daemon=True)
         port = listener.getsockname()[1]
         thread.start()

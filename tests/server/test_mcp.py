@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -36,6 +37,11 @@ from tests.token_events import committed
 ROOT = Path(__file__).parents[2]
 
 
+MCP_HEAD = (
+    "POST /mcp HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: 99\r\n\r\n"
+)
+
+
 def text_of(result: CallToolResult) -> str:
     assert [part.type for part in result.content] == ["text"]
     return str(getattr(result.content[0], "text"))  # noqa: B009
@@ -48,13 +54,13 @@ def ready(tandem: Any) -> asyncio.Future[Any]:
 
 
 @contextlib.contextmanager
-def served_mcp(tandem: Tandem, key: str = "") -> Iterator[str]:
+def served_mcp(tandem: Tandem, key: str = "", limits: HttpConfig | None = None) -> Iterator[str]:
     """The address of a server that runs in a thread."""
     is_ready, servers = threading.Event(), []
 
     async def serve(listener: Any) -> None:
         server = make_server(ready(tandem))
-        servers.append(Server(make_app(server, key, "127.0.0.1", ()), HttpConfig(), is_ready.set))
+        servers.append(Server(make_app(server, key, "127.0.0.1", ()), limits or HttpConfig(), is_ready.set))
         async with server.session_manager.run():
             await servers[0].serve(sockets=[listener])
 
@@ -227,6 +233,19 @@ def test_calls_wait_for_models_and_say_why_there_are_none(tandem: Tandem) -> Non
                 assert text_of(await client.call_tool(tool, arguments)) == "No cloud answers; start one."
 
     asyncio.run(use())
+
+
+@pytest.mark.parametrize("sent", ["POST /mcp HTTP/1.1\r\nHos", MCP_HEAD, f"{MCP_HEAD}{{"])
+def test_requests_that_are_never_finished_are_ended(
+    tandem: Tandem, caplog: pytest.LogCaptureFixture, sent: str
+) -> None:
+    with served_mcp(tandem, limits=HttpConfig(request_timeout_s=0.4)) as url:
+        with socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2])), 60) as connection:
+            connection.sendall(sent.encode())
+            assert connection.recv(1 << 16).startswith(b"HTTP/1.1 408 ")
+            assert connection.recv(1) == b""
+        assert httpx.post(f"{url}{MCP}", json={}).status_code != 408
+    assert "Traceback" not in caplog.text
 
 
 @pytest.mark.parametrize("over_http", [False, True])

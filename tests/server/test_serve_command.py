@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -26,12 +28,14 @@ MARKER = "xylophone-marker"
 class Process:
     """`tandem serve --log-json` with the bundled models, and its log."""
 
-    def __init__(self, log: Path, key_file: Path) -> None:
+    def __init__(self, log: Path, key_file: Path, max_files: int = 1024) -> None:
+        """max_files: that the process may have open."""
         self.log = log
         arguments = ["--runtime", "inline", "--listen", "127.0.0.1:0", "--log-json"]
         arguments += ["--set", "http.drain_timeout_s=120"]
+        limited = ["sh", "-c", f'ulimit -n {max_files} && exec "$@"', "sh"]
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "tandem", "serve", *arguments, "--api-key-file", str(key_file)],
+            [*limited, sys.executable, "-m", "tandem", "serve", *arguments, "--api-key-file", str(key_file)],
             stderr=log.open("wb"),
             env=os.environ | {"PYTHONPATH": str(ROOT), "XDG_DATA_HOME": str(log.parent / "data")},
         )
@@ -48,15 +52,23 @@ class Process:
         return urls()[0]
 
 
-@pytest.fixture
-def process(tmp_path: Path) -> Iterator[Process]:
-    key_file = tmp_path / "key"
+@contextlib.contextmanager
+def running(folder: Path, max_files: int = 1024) -> Iterator[Process]:
+    key_file = folder / "key"
     key_file.write_text(KEY, "utf-8")
     key_file.chmod(0o600)
-    started = Process(tmp_path / "log", key_file)
-    yield started
-    started.process.kill()
-    started.process.wait()
+    started = Process(folder / "log", key_file, max_files)
+    try:
+        yield started
+    finally:
+        started.process.kill()
+        started.process.wait()
+
+
+@pytest.fixture
+def process(tmp_path: Path) -> Iterator[Process]:
+    with running(tmp_path) as started:
+        yield started
 
 
 def test_from_start_to_sigterm(process: Process) -> None:
@@ -89,6 +101,27 @@ def test_from_start_to_sigterm(process: Process) -> None:
     assert [line["status"] for line in requests] == [200, 200, 404, 400, 400, 404, 200]
     assert requests[0]["path"] == "/v1/chat/completions"
     assert [line["name"] for line in process.lines() if line["event"] == "ignored field"] == ["user"]
+
+
+def test_connections_leave_files_for_everything_else(tmp_path: Path) -> None:
+    """More connections than the process may have files, of clients that ask nothing: it answers and reads documents."""
+    with running(tmp_path, max_files=256) as process, contextlib.ExitStack() as stack:
+        url = process.url()
+        for number in range(600):
+            source = (f"127.0.1.{number % 6}", 0)
+            address = ("127.0.0.1", int(url.rpartition(":")[2]))
+            stack.enter_context(socket.create_connection(address, 60, source)).sendall(b"GET / HTTP/1.1\r\n")
+        headers = {"Authorization": f"Bearer {KEY}"}
+        with httpx.Client(base_url=url, headers=headers, timeout=180) as client:
+            chat = {"model": "tandem", "messages": [{"role": "user", "content": QUESTION}], "max_tokens": 2}
+            assert client.post("/v1/chat/completions", json=chat).status_code == 200
+            added = client.post("/v1/tandem/documents?name=note.md", content="The goat is called Berta.")
+            assert "event: indexed" in added.text
+        assert len(os.listdir(f"/proc/{process.process.pid}/fd")) < 200
+        [limited] = [line for line in process.lines() if line["event"] == "few open files"]
+        assert (limited["connections"], limited["wanted"]) == (128, 512)
+        assert len([line for line in process.lines() if line["event"] == "connection dropped"]) < 20
+    assert "Too many open files" not in process.log.read_text("utf-8")
 
 
 def accepts(url: str) -> bool:
