@@ -100,7 +100,7 @@ LAYERS = {
     },
     "papers": {"aggregation", "codecs", "corpora", "engine", "errors", "scheduler", "system"},
     "retrieval": {"config", "corpora", "errors", "system", "topology"},
-    "transport": {"errors", "messages", "protocol", "topology"},
+    "transport": {"errors", "messages", "protocol", "system", "topology"},
     "actors": {
         "aggregation",
         "codecs",

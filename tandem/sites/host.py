@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from tandem.actors.host_queue import HostQueue
-from tandem.config.schema import Config
+from tandem.config.schema import Config, DevicesConfig
 from tandem.errors import CallError, ClusterError, ProtocolError, TandemError
 from tandem.joining.about import describe_publicly
 from tandem.joining.devices import Device, DeviceList
@@ -31,6 +31,7 @@ from tandem.joining.join_link import JoinLink
 from tandem.sites.local import LocalDeployment, LocalSite
 from tandem.sites.port import ActorClasses, Progress
 from tandem.sites.startup import check_files
+from tandem.system.connections import max_connections
 from tandem.system.loop_thread import LoopThread
 from tandem.topology import Party
 from tandem.transport.handshake import Refusal
@@ -69,7 +70,7 @@ class Admission:
     def __init__(self, config: Config, identity: Identity, devices: DeviceList, address: Address) -> None:
         self.about: dict[str, Any] | None = None  # what devices receive; None: models are still being loaded
         self.address = address
-        self._limits = config.devices
+        self._limits = _fitting(config.devices)
         self._identity = identity
         self._devices = devices
         self._tls = identity.server_context()
@@ -178,6 +179,19 @@ class Admission:
         """Connections that are made from now on see the certificate as it is on disk, renewed if it is time."""
         renewed = load_identity(self._identity.key_file.parent)
         self._tls.load_cert_chain(renewed.certificate_file, renewed.key_file)
+
+
+def _fitting(limits: DevicesConfig) -> DevicesConfig:
+    """With no more devices than this process may have connections."""
+    if (most := max_connections()) >= limits.max_devices:
+        return limits
+    _log.warning(
+        "At most %d devices are connected at once, not %d (devices.max_devices), since this process may not open more "
+        "files; raise its limit (`ulimit -n`).",
+        most,
+        limits.max_devices,
+    )
+    return replace(limits, max_devices=most)
 
 
 @dataclass

@@ -21,6 +21,7 @@ from typing import Any, cast
 
 from tandem.errors import ProtocolError, TandemError
 from tandem.messages.wire import MAX_FRAME_BYTES
+from tandem.system.connections import client_of, find_surplus
 from tandem.transport.handshake import Handshake, NewHandshake, Refusal, Refused
 from tandem.transport.port import (
     Endpoint,
@@ -49,6 +50,7 @@ class Connection(asyncio.Protocol):
         self.name: str | None = None  # of the other end, once proven
         self.proven: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.transport: asyncio.Transport | None = None
+        self.client = ""  # where it comes from; empty within the node
         self._plane = plane
         self._handshake = handshake
         self._limit_s = limit_s
@@ -64,6 +66,7 @@ class Connection(asyncio.Protocol):
         if handle is not None and handle.family in (socket.AF_INET, socket.AF_INET6):
             _set_options(handle, dials=self.dials)
         self._deadline = asyncio.get_running_loop().call_later(self._limit_s, self.abort)
+        self.client = _client_at(transport.get_extra_info("peername"))
         self._plane.opened(self)
         try:
             self._write(self._handshake.begin(_certificate_of(transport)))
@@ -146,6 +149,11 @@ class Connection(asyncio.Protocol):
             self.proven.set_result(name)
 
 
+def _client_at(address: object) -> str:
+    """Who counts as one client, by the address of a socket's other end."""
+    return client_of(str(address[0])) if isinstance(address, tuple) else ""
+
+
 def _certificate_of(transport: asyncio.Transport) -> bytes | None:
     """The certificate that the other end showed in TLS, as DER."""
     tls = transport.get_extra_info("ssl_object")
@@ -170,7 +178,7 @@ ACCEPT_RETRY_S = 0.1
 """Pause where the system has no file descriptor left."""
 BACKLOG = 128
 MAX_UNPROVEN = 64
-"""Accepted connections in their handshake; the oldest makes room for the next."""
+"""Accepted connections in their handshake; where there are more, the oldest of the client with most of them goes."""
 
 
 class Listener:
@@ -193,7 +201,7 @@ class Listener:
         self._new_protocol = new_protocol
         self._unix_path, self._host, self._context = unix_path, host, context
         self._unix_server: asyncio.Server | None = None
-        self._shaking: dict[asyncio.Task[None], None] = {}  # oldest first
+        self._shaking: dict[asyncio.Task[None], str] = {}  # and the client of each, oldest first
         self._listeners: list[socket.socket] = []
         self._accepting: list[asyncio.Task[None]] = []
 
@@ -240,22 +248,26 @@ class Listener:
                 os.unlink(self._unix_path)
 
     async def _accept(self, listener: socket.socket) -> None:
-        loop = asyncio.get_running_loop()
+        loop, num_failed = asyncio.get_running_loop(), 0
         while True:
             try:
-                connection, _ = await loop.sock_accept(listener)
+                connection, address = await loop.sock_accept(listener)
             except OSError as error:
-                _log.warning("No connection can be accepted now (%s).", error.strerror)
+                num_failed += 1
+                if num_failed.bit_count() == 1:
+                    _log.warning(
+                        "No connection can be accepted now (%s), %d times so far.", error.strerror, num_failed
+                    )
                 await asyncio.sleep(ACCEPT_RETRY_S)
                 continue
             task = loop.create_task(self._shake(connection))
-            self._shaking[task] = None
+            self._shaking[task] = _client_at(address)
             task.add_done_callback(partial(self._finish, connection))
-            # Where many come at once nothing waits here, so that without the end of the oldest none would end.
+            # Where many come at once nothing waits here, so that without the end of the surplus none would end.
             while len(self._shaking) > MAX_UNPROVEN:
-                oldest = next(iter(self._shaking))
-                oldest.cancel()
-                await asyncio.wait([oldest])
+                surplus = find_surplus(self._shaking)
+                surplus.cancel()
+                await asyncio.wait([surplus])
 
     async def _shake(self, connection: socket.socket) -> None:
         """TLS, and then it is up to the protocol."""
@@ -640,8 +652,10 @@ class SocketPlane:
     def opened(self, connection: Connection) -> None:
         """There is a connection; the other end is still unknown."""
         self._all[connection] = None
-        unproven = [other for other in self._all if other.name is None and not other.dials]
-        for surplus in unproven[:-MAX_UNPROVEN]:  # those of before may not have ended yet
+        unproven = {other: other.client for other in self._all if other.name is None and not other.dials}
+        if len(unproven) > MAX_UNPROVEN:
+            surplus = find_surplus(unproven)
+            del self._all[surplus]
             surplus.abort()
 
     def proven(self, connection: Connection, name: str) -> None:
