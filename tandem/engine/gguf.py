@@ -14,16 +14,19 @@ import json
 import logging
 import math
 import os
+import re
 import shutil
 import struct
-from collections.abc import Iterator
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from hashlib import file_digest, sha256
 from importlib.metadata import version
+from itertools import chain
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 from tokenizers import Regex, Tokenizer, pre_tokenizers
 
@@ -40,13 +43,23 @@ _CONVERTED_WITH = ("transformers", "gguf")
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 """GGUF's number of a type -> its letter in the module struct."""
 _STRING, _ARRAY = 8, 9
+_LENGTH = struct.Struct("<Q")
+"""Before each text."""
+_VALUE_BYTES, _TENSOR_BYTES = 8 + 4 + 1, 8 + 4 + 4 + 8
+"""Of a key with its value, and of what is said of a tensor, at least."""
+MAX_HEADER_BYTES = 1 << 26
+"""262,144 tokens with half a million merges take a quarter of it."""
+MAX_TEXTS, MAX_ENTRIES = 1 << 20, 1 << 16
+"""Of an array; of keys, and of tensors."""
+_FIRST_BYTES = 1 << 20
+"""Read at first; then twice as many, and so on."""
 _BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 _BLOCKS = {
     int(kind): (length, int(num_bytes))
     for length, kinds in (
         (1, "0:4 1:2 24:1 25:2 26:4 27:8 28:8 30:2"),
         (32, "2:18 3:20 6:22 7:24 8:34 9:40 20:18 39:17"),
-        (64, "40:36"),
+        (64, "40:36 42:18"),
         (128, "41:18"),
         (
             256,
@@ -56,6 +69,37 @@ _BLOCKS = {
     for kind, num_bytes in (entry.split(":") for entry in kinds.split())
 }
 """GGUF's number of a tensor's type -> numbers in a block of it, and bytes of that (`ggml-common.h`)."""
+
+
+def _is_array(kinds: Iterable[int]) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, Array) and value.kind in kinds
+
+
+_WANTED: tuple[tuple[re.Pattern[str], Callable[[Any], bool], str], ...] = tuple(
+    (re.compile(pattern), is_right, what)
+    for pattern, is_right, what in (
+        (
+            r"general\.architecture|tokenizer\.ggml\.(model|pre)|tokenizer\.chat_template(\..*)?",
+            lambda value: isinstance(value, str),
+            "a text",
+        ),
+        (
+            r"split\.count|tokenizer\.ggml\..*_token_id|[^.]*\.(context_length|block_count)",
+            lambda value: type(value) is int,
+            "an integer",
+        ),
+        (r"tokenizer\.ggml\.add_.*", lambda value: type(value) is bool, "a flag"),
+        (r"tokenizer\.ggml\.(tokens|merges)", _is_array([_STRING]), "a list of texts"),
+        (r"tokenizer\.ggml\.(scores|token_type)", _is_array(_SCALARS), "a list of numbers"),
+        (r"[^.]*\.(context_length|block_count)", lambda value: value > 0, "at least 1"),
+        (
+            r"general\.alignment",
+            lambda value: type(value) is int and value > 0 and not value & (value - 1),
+            "a power of two",
+        ),
+    )
+)
+"""Which keys want what, and how it is called."""
 
 _GPT2 = "gpt-2"
 _CONTRACTION = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
@@ -172,33 +216,78 @@ def can_read() -> bool:
 # ---- what it holds -------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+class Array(NamedTuple):
+    """Where a header has the items of an array."""
+
+    kind: int  # of its items, as GGUF numbers types
+    start: int
+    ends: Sequence[int]  # of texts: where each ends; of numbers: where all end
+
+    def __len__(self) -> int:
+        if self.kind == _STRING:
+            return len(self.ends)
+        return (self.ends[0] - self.start) // struct.calcsize(f"<{_SCALARS[self.kind]}")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Header:
     """The header of a GGUF file."""
 
-    architecture: str
-    split: str | None
-    """How a byte-level tokenizer splits texts, by name; "" where the file does not say; None: it has another one."""
-    context_length: int | None
+    values: Mapping[str, Any]
+    """What it says, by keys: numbers, flags, texts, and arrays, of which `texts` and `numbers` give the items."""
     num_parameters: int
     num_bytes: int
     """Of the whole file, at least."""
+    raw: bytes = field(repr=False)
+
+    @property
+    def architecture(self) -> str:
+        """The family of the model, as llama.cpp names it."""
+        return str(self.values["general.architecture"])
+
+    @property
+    def split(self) -> str | None:
+        """How a byte-level tokenizer splits texts; "" where the file does not say; None: it has another one."""
+        is_byte_level = self.values.get("tokenizer.ggml.model") == "gpt2"
+        return str(self.values.get("tokenizer.ggml.pre") or "") if is_byte_level else None
+
+    @property
+    def context_length(self) -> int | None:
+        """Positions that a row may have, where the file says so."""
+        return self.values.get(f"{self.architecture}.context_length")
 
     def memory_bytes(self, dtype: str) -> int:
         """The memory of its weights in a precision, such as "float32"."""
         return self.num_parameters * _BYTES.get(dtype, 4)
 
+    def texts(self, key: str) -> list[bytes]:
+        """The items of an array of texts, in UTF-8; none where the key is missing."""
+        if (found := self.values.get(key)) is None:
+            return []
+        starts = (end + _LENGTH.size for end in chain((found.start,), found.ends))
+        return [self.raw[start:end] for start, end in zip(starts, found.ends, strict=False)]
+
+    def numbers(self, key: str) -> list[Any]:
+        """The items of an array of numbers; none where the key is missing."""
+        if (found := self.values.get(key)) is None:
+            return []
+        return list(struct.unpack_from(f"<{len(found)}{_SCALARS[found.kind]}", self.raw, found.start))
+
 
 def check(file: Path) -> Header:
-    """Read the header and compare it with the file's size. Raises GenerationError, one sentence with the remedy."""
+    """Read the header, once per process, and compare it with the file's size.
+
+    Raises GenerationError, one sentence with the remedy, for what llama.cpp would refuse, and for what would end its
+    process, as far as a header alone shows it.
+    """
     try:
         status = file.stat()
-        header = _header_of(str(file.resolve()), status.st_size, status.st_mtime_ns)
+        header = _header_of(str(file.resolve()), status.st_size, status.st_mtime_ns, status.st_ino)
     except OSError as error:
         raise GenerationError(
             f"The GGUF file {str(file)!r} cannot be read ({error.strerror}); check its path and permissions."
         ) from None
-    except (struct.error, ValueError, OverflowError, MemoryError) as error:
+    except (struct.error, ValueError, OverflowError) as error:
         reason = str(error) if type(error) is ValueError else "its header is incomplete"
         raise GenerationError(f"{str(file)!r} is no whole GGUF file: {reason}; download it again.") from None
     if status.st_size < header.num_bytes:
@@ -209,102 +298,176 @@ def check(file: Path) -> Header:
     return header
 
 
-@lru_cache(maxsize=8)
-def _header_of(path: str, size: int, modified_ns: int) -> Header:
-    """That of a file as it is now; a vocabulary of 50,000 tokens takes a tenth of a second to read."""
+@lru_cache(maxsize=4)
+def _header_of(path: str, size: int, modified_ns: int, inode: int) -> Header:
+    """That of a file as it is now; 150,000 tokens and as many merges take a tenth of a second."""
     with open(path, "rb") as stream:
-        return _read_header(stream)
+        return _read_header(_Reader(stream, size))
 
 
-def _read_header(stream: BinaryIO) -> Header:
+class _Reader:
+    """Reads a header piece by piece, and nothing is allocated for what a file only claims to hold.
+
+    The file is not mapped: one that is cut meanwhile, or a disk that fails, would end the process.
+    """
+
+    def __init__(self, stream: BinaryIO, size: int) -> None:
+        """size: bytes of the file."""
+        self._stream, self._size = stream, size
+        self.raw = b""
+        self.place = 0
+
+    def need(self, end: int) -> int:
+        """Have the bytes before this place; how many there are now. Raises struct.error where the file ends before, and
+        ValueError where no header is so long."""
+        if end <= len(self.raw):
+            return len(self.raw)
+        if end > self._size:
+            raise struct.error
+        if end > MAX_HEADER_BYTES:
+            raise ValueError(f"its header has more than {MAX_HEADER_BYTES:,} bytes")
+        wanted = min(self._size, max(end, 2 * len(self.raw), _FIRST_BYTES))
+        self.raw += self._stream.read(wanted - len(self.raw))
+        if len(self.raw) < end:
+            raise struct.error
+        return len(self.raw)
+
+    def skip(self, count: int) -> int:
+        """Go on behind so many bytes; where they begin."""
+        start, end = self.place, self.place + count
+        self.need(end)
+        self.place = end
+        return start
+
+    def unpack(self, letters: str) -> tuple[Any, ...]:
+        """Numbers, by their letters in the module struct."""
+        form = struct.Struct(f"<{letters}")
+        start = self.skip(form.size)
+        return form.unpack_from(self.raw, start)
+
+    def text(self) -> str:
+        """A text; bytes that are no UTF-8 are replaced."""
+        (length,) = self.unpack("Q")
+        start = self.skip(length)
+        return self.raw[start : self.place].decode("utf-8", "replace")
+
+    def value(self) -> Any:
+        """A type and a value of it."""
+        (kind,) = self.unpack("I")
+        if kind in _SCALARS:
+            return self.unpack(_SCALARS[kind])[0]
+        if kind == _STRING:
+            return self.text()
+        if kind != _ARRAY:
+            raise ValueError(f"its header has a value of the unknown type {kind}")
+        inner, count = self.unpack("IQ")
+        if inner in _SCALARS:
+            start = self.skip(count * struct.calcsize(f"<{_SCALARS[inner]}"))
+            return Array(inner, start, (self.place,))
+        if inner != _STRING:
+            raise ValueError(f"its header has an array of the unknown type {inner}")
+        return self._texts(count)
+
+    def _texts(self, count: int) -> Array:
+        if count > MAX_TEXTS:
+            raise ValueError(f"it has an array of {count:,} texts, and {MAX_TEXTS:,} can be read")
+        start = place = self.place
+        have = self.need(start + count * _LENGTH.size)
+        ends, raw, unpack = array("I"), self.raw, _LENGTH.unpack_from
+        for _ in range(count):
+            if place + _LENGTH.size > have:
+                have, raw = self.need(place + _LENGTH.size), self.raw
+            place += _LENGTH.size + unpack(raw, place)[0]
+            ends.append(place)
+        self.skip(place - start)
+        return Array(_STRING, start, ends)
+
+
+def _read_header(reader: _Reader) -> Header:
     """ValueError or struct.error where it is damaged."""
-    beginning = stream.read(4)
+    (beginning,) = reader.unpack("4s")
     if beginning != _MAGIC:
         raise ValueError(f"it begins with {beginning!r}")
-    number, *_ = _unpack(stream, "I")
+    (number,) = reader.unpack("I")
     if number not in (2, 3):
         raise ValueError(f"its version is {number}, and 2 and 3 can be read")
-    num_tensors, num_values = _unpack(stream, "QQ")
-    values = dict(_read_value(stream) for _ in range(num_values))
+    num_tensors, num_values = reader.unpack("QQ")
+    if max(num_tensors, num_values) > MAX_ENTRIES:
+        raise ValueError(
+            f"it has {num_values:,} keys and {num_tensors:,} tensors, and {MAX_ENTRIES:,} can be read"
+        )
+    reader.need(reader.place + num_tensors * _TENSOR_BYTES + num_values * _VALUE_BYTES)
+    values = dict[str, Any]()
+    for _ in range(num_values):
+        key = reader.text()
+        if key in values:
+            raise ValueError(f"it says {key!r:.60} twice")
+        values[key] = reader.value()
+    _check_values(values)
     if (parts := values.get("split.count") or 1) > 1:
         raise ValueError(f"it is one of {parts} parts, which llama-gguf-split --merge joins")
     if not num_tensors or "general.architecture" not in values:
         raise ValueError("it holds no model")
-    tensors = [_read_tensor(stream) for _ in range(num_tensors)]
-    alignment = values.get("general.alignment") or 32
-    data = math.ceil(stream.tell() / alignment) * alignment
-    return Header(
-        architecture=str(values["general.architecture"]),
-        split=str(values.get("tokenizer.ggml.pre") or "")
-        if values.get("tokenizer.ggml.model") == "gpt2"
-        else None,
-        context_length=values.get(f"{values['general.architecture']}.context_length"),
-        num_parameters=sum(count for count, _ in tensors),
-        num_bytes=data + max(end for _, end in tensors),
-    )
+    alignment = values.get("general.alignment", 32)
+    num_parameters, num_bytes = _read_tensors(reader, num_tensors, alignment)
+    data = -(-reader.place // alignment) * alignment
+    header = Header(values, num_parameters, data + num_bytes, reader.raw[: reader.place])
+    _check_tokens(header)
+    return header
 
 
-def _unpack(stream: BinaryIO, letters: str) -> tuple[Any, ...]:
-    form = struct.Struct(f"<{letters}")
-    return form.unpack(stream.read(form.size))
+def _check_values(values: Mapping[str, Any]) -> None:
+    """ValueError where a value that matters is of another type than its key wants, or is none that can be."""
+    for key, value in values.items():
+        for pattern, kind, what in _WANTED:
+            if pattern.fullmatch(key) and not kind(value):
+                shown = f"an array of {len(value):,}" if isinstance(value, Array) else f"{value!r:.60}"
+                raise ValueError(f"its {key!r:.60} is {shown}, and not {what}")
 
 
-def _read_string(stream: BinaryIO) -> str:
-    (length,) = _unpack(stream, "Q")
-    return _read_exactly(stream, length).decode("utf-8", "replace")
+def _read_tensors(reader: _Reader, count: int, alignment: int) -> tuple[int, int]:
+    """Number of all weights, and the bytes of their data."""
+    names, num_weights, place, end = set[str](), 0, 0, 0
+    for _ in range(count):
+        name = reader.text()
+        if name in names:
+            raise ValueError(f"it has the tensor {name!r:.60} twice")
+        names.add(name)
+        (num_dimensions,) = reader.unpack("I")
+        if num_dimensions > 4:
+            raise ValueError(f"its tensor {name!r:.60} has {num_dimensions} dimensions")
+        shape = reader.unpack("Q" * num_dimensions)
+        kind, offset = reader.unpack("IQ")
+        if kind not in _BLOCKS:
+            raise ValueError(f"its tensor {name!r:.60} has the unknown type {kind}")
+        length, num_bytes = _BLOCKS[kind]
+        if shape and shape[0] % length:
+            raise ValueError(
+                f"its tensor {name!r:.60} has rows of {shape[0]:,}, which is no multiple of {length}"
+            )
+        if offset != place:
+            raise ValueError(
+                f"its tensor {name!r:.60} begins at {offset:,} of the data, and not at {place:,}"
+            )
+        num_weights += math.prod(shape)
+        end = place + math.prod(shape) // length * num_bytes
+        place = -(-end // alignment) * alignment
+    return num_weights, end
 
 
-def _read_exactly(stream: BinaryIO, length: int) -> bytes:
-    content = stream.read(length)
-    if len(content) < length:
-        raise struct.error
-    return content
-
-
-def read_values(file: Path, prefix: str) -> dict[str, Any]:
-    """What the header of a file says, which `check` found whole; arrays as lists where their key begins with `prefix`,
-    else None."""
-    with file.open("rb") as stream:
-        stream.seek(16)
-        (num_values,) = _unpack(stream, "Q")
-        return dict(_read_value(stream, prefix) for _ in range(num_values))
-
-
-def _read_value(stream: BinaryIO, prefix: str | None = None) -> tuple[str, Any]:
-    """Key and value; None for an array whose key does not begin with `prefix`."""
-    key = _read_string(stream)
-    (kind,) = _unpack(stream, "I")
-    return key, _read_content(stream, kind, is_kept=prefix is not None and key.startswith(prefix))
-
-
-def _read_content(stream: BinaryIO, kind: int, *, is_kept: bool) -> Any:
-    """is_kept: of an array the items; else None, and those of one size are skipped at once."""
-    if kind in _SCALARS:
-        return _unpack(stream, _SCALARS[kind])[0]
-    if kind == _STRING:
-        return _read_string(stream)
-    if kind != _ARRAY:
-        raise ValueError(f"its header has a value of the unknown type {kind}")
-    inner, count = _unpack(stream, "IQ")
-    if inner in _SCALARS:
-        content = _read_exactly(stream, count * struct.calcsize(f"<{_SCALARS[inner]}"))
-        return list(struct.unpack(f"<{count}{_SCALARS[inner]}", content)) if is_kept else None
-    items = [_read_content(stream, inner, is_kept=is_kept) for _ in range(count)]
-    return items if is_kept else None
-
-
-def _read_tensor(stream: BinaryIO) -> tuple[int, int]:
-    """Number of weights of a tensor, and where its bytes end within the data."""
-    name = _read_string(stream)
-    (num_dimensions,) = _unpack(stream, "I")
-    if num_dimensions > 8:
-        raise ValueError(f"its tensor {name!r:.60} has {num_dimensions} dimensions")
-    count = math.prod(_unpack(stream, "Q" * num_dimensions))
-    kind, offset = _unpack(stream, "IQ")
-    if kind not in _BLOCKS:
-        raise ValueError(f"its tensor {name!r:.60} has the unknown type {kind}")
-    block, block_bytes = _BLOCKS[kind]
-    return count, offset + count // block * block_bytes
+def _check_tokens(header: Header) -> None:
+    """ValueError for tokens that llama.cpp ends its process for, or that lack what belongs to each."""
+    tokens = header.texts("tokenizer.ggml.tokens")
+    for name in ("scores", "token_type"):
+        found = header.values.get(f"tokenizer.ggml.{name}")
+        if found is not None and len(found) < len(tokens):
+            raise ValueError(f"it has {len(tokens):,} tokens, and {name} of {len(found):,}")
+    if len(set(tokens)) < len(tokens):
+        first = dict[bytes, int]()
+        for index, token in enumerate(tokens):
+            if token and first.setdefault(token, index) != index:
+                shown = token.decode("utf-8", "replace")
+                raise ValueError(f"its tokens {first[token]} and {index} are the same ({shown!r:.60})")
 
 
 # ---- converted once ------------------------------------------------------------------------------------------

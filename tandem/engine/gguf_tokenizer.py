@@ -7,6 +7,7 @@ that the file was made of: two parties may have one model in either form.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,14 @@ from tokenizers import AddedToken, Tokenizer, decoders, normalizers, pre_tokeniz
 from tokenizers.models import BPE
 
 from tandem.engine import gguf
+from tandem.engine.template import any_of
 from tandem.engine.tokenizer import TokenizerInfo, byte_level_alphabet
 from tandem.errors import GenerationError, first_line
 
 _PREFIX = "tokenizer.ggml."
 _NAMED = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_token": "padding"}
 """Special tokens, as templates know them -> as files name their ids."""
-_CONTROL, _USER_DEFINED = 3, 4
+_CONTROL, _USER_DEFINED = _WHOLE = 3, 4
 """Kinds of tokens that texts are searched for as a whole."""
 _WHOLE_WORDS = frozenset(
     (
@@ -39,23 +41,22 @@ _WHOLE_WORDS = frozenset(
 """Ways to split texts with which a word that is a token needs no merges, and a text begins with a special token."""
 _GEMMA = ("gemma", "gemma2", "gemma3", "gemma3n")
 _SPACE = "\u2581"
+_LONGEST_TOKEN = 4096
+"""In characters: what its merges cost grows with the square, and real ones have some hundred at most."""
 
 
 def load(file: Path) -> tuple[Tokenizer, TokenizerInfo]:
     """The tokenizer of a file, and what the file says of it. Raises GenerationError."""
     header = gguf.check(file)
     try:
-        values = _read(file)
+        values = _read(header)
         kind = str(values.get("model", "none"))
         if kind not in ("gpt2", "llama", "gemma4"):
             raise GenerationError(
                 f"The tokenizer of {str(file)!r} is of the kind {kind!r:.60}, which Tandem does not know; use another "
                 "file, or the model's folder."
             )
-        named = {
-            name: values[f"{key}_token_id"] for name, key in _NAMED.items() if f"{key}_token_id" in values
-        }
-        tokens = values["tokens"]
+        tokens, named = values["tokens"], _find_named(values)
         if kind == "gpt2":
             tokenizer = _byte_level(values)
             gguf.split_texts(file, tokenizer)
@@ -72,6 +73,8 @@ def load(file: Path) -> tuple[Tokenizer, TokenizerInfo]:
     except GenerationError:
         raise
     except Exception as error:  # the package tokenizers raises bare Exception
+        if isinstance(error, KeyError):
+            error = ValueError(f"it says nothing of {error}")
         raise GenerationError(
             f"The tokenizer of {str(file)!r} cannot be read: {first_line(error):.200}; use another "
             "file, or the model's folder."
@@ -85,25 +88,42 @@ def load(file: Path) -> tuple[Tokenizer, TokenizerInfo]:
     )
 
 
-def _read(file: Path) -> dict[str, Any]:
-    """What the header says of the tokenizer, arrays as lists."""
-    return {
-        key.removeprefix(_PREFIX).removeprefix("tokenizer."): value
-        for key, value in gguf.read_values(file, _PREFIX).items()
+def _read(header: gguf.Header) -> dict[str, Any]:
+    """What the header says of the tokenizer, arrays as lists. Raises ValueError."""
+    values = {
+        key.removeprefix(_PREFIX).removeprefix("tokenizer."): value for key, value in header.values.items()
     }
+    for name in ("tokens", "merges"):
+        if name in values:
+            values[name] = [text.decode("utf-8", "replace") for text in header.texts(_PREFIX + name)]
+    for name in ("scores", "token_type"):
+        if name in values:
+            values[name] = header.numbers(_PREFIX + name)
+    if (longest := max(map(len, values["tokens"]), default=0)) > _LONGEST_TOKEN:
+        raise ValueError(f"it has a token of {longest:,} characters")
+    return values
+
+
+def _find_named(values: Mapping[str, Any]) -> dict[str, int]:
+    """Special tokens, as templates know them -> ids. Raises ValueError."""
+    named = {name: values[f"{key}_token_id"] for name, key in _NAMED.items() if f"{key}_token_id" in values}
+    for name, index in named.items():
+        if not 0 <= index < len(values["tokens"]):
+            raise ValueError(f"its {name} is {index}, and it has {len(values['tokens']):,} tokens")
+    return named
 
 
 def _byte_level(values: Mapping[str, Any]) -> Tokenizer:
     """As GPT-2 has it. Tokens that texts are searched for are spelled as they are, all others in GPT-2's alphabet."""
-    letters = {byte: letter for letter, byte in byte_level_alphabet().items()}
-    alphabet = set(letters.values())
-    kinds = values.get("token_type") or [1] * len(values["tokens"])
-    vocabulary = {
-        token
-        if kind in (_CONTROL, _USER_DEFINED) or alphabet.issuperset(token)
-        else "".join(letters[byte] for byte in token.encode()): index
-        for index, (token, kind) in enumerate(zip(values["tokens"], kinds, strict=True))
-    }
+    alphabet, tokens = byte_level_alphabet(), values["tokens"]
+    vocabulary = {token: index for index, token in enumerate(tokens)}
+    if foreign := set("".join(tokens)) - alphabet.keys():
+        letters = {byte: letter for letter, byte in alphabet.items()}
+        kinds = values.get("token_type") or [1] * len(tokens)
+        search = any_of(foreign).search
+        for token in [token for token in vocabulary if search(token)]:
+            if kinds[vocabulary[token]] not in _WHOLE:
+                vocabulary["".join(letters[byte] for byte in token.encode())] = vocabulary.pop(token)
     tokenizer = Tokenizer(
         BPE(
             vocabulary,
@@ -120,7 +140,7 @@ def _byte_level(values: Mapping[str, Any]) -> Tokenizer:
 
 def _sentence_pieces(values: Mapping[str, Any]) -> Tokenizer:
     """As Llama 2, Mistral and Phi-3 have it: a space comes before a text, unless the file says otherwise."""
-    scores = dict(zip(values["tokens"], values["scores"], strict=True))
+    scores = dict(zip(values["tokens"], values["scores"], strict=False))
     tokenizer = _pieces(values["tokens"], _find_merges(scores), None)
     spaces = normalizers.Replace(" ", _SPACE)
     tokenizer.normalizer = spaces
@@ -155,35 +175,26 @@ def _pieces(tokens: Sequence[str], merges: list[tuple[str, str]], unknown: str |
 
 
 def _listed_merges(values: Mapping[str, Any]) -> list[tuple[str, str]]:
-    pairs = (merge.partition(" ") for merge in values["merges"])
-    return [(first, second) for first, _, second in pairs]
+    return [(first, second) for first, _, second in (merge.partition(" ") for merge in values["merges"])]
 
 
 def _find_merges(scores: Mapping[str, float]) -> list[tuple[str, str]]:
-    """Every way to make a token of two others, those of the highest score first. scores: of each, in their order."""
-    ids = {token: index for index, token in enumerate(scores)}
+    """Every way to make a token of two others, those of the highest score first, of equal ones those with the longest
+    first and then second part. scores: of each token, in their order."""
     merges = [
-        (score, first, second)
+        (score, end, len(token) - end, token)
         for token, score in scores.items()
-        for first, second in sorted(
-            (
-                (token[:end], token[end:])
-                for end in range(1, len(token))
-                if token[:end] in ids and token[end:] in ids
-            ),
-            key=lambda pair: (ids[pair[0]], ids[pair[1]]),
-        )
+        for end in range(1, len(token))
+        if token[:end] in scores and token[end:] in scores
     ]
-    merges.sort(key=lambda merge: (merge[0], len(merge[1]), len(merge[2])), reverse=True)
-    return [(first, second) for _, first, second in merges]
+    merges.sort(key=itemgetter(0, 1, 2), reverse=True)
+    return [(token[:end], token[end:]) for _, end, _, token in merges]
 
 
 def _add_tokens(tokenizer: Tokenizer, values: Mapping[str, Any], named: set[int]) -> None:
     """Have texts searched for the tokens of a file that are whole, the named ones among them as special ones."""
     kinds = values.get("token_type") or ()
-    is_special = {
-        index: kind == _CONTROL for index, kind in enumerate(kinds) if kind in (_CONTROL, _USER_DEFINED)
-    }
+    is_special = {index: kind == _CONTROL for index, kind in enumerate(kinds) if kind in _WHOLE}
     is_special |= dict.fromkeys(named, True)
     tokenizer.add_tokens(
         [

@@ -119,7 +119,7 @@ def test_a_text_begins_as_llama_cpp_has_it(tmp_path: Path) -> None:
             "llama",
             LLAMA,
             {"bos_token_id": 999},
-            "cannot be read: list index out of range; use another file, or",
+            "cannot be read: its bos_token is 999, and it has 269 tokens; use another file, or",
         ),
         (
             "gpt2",

@@ -1,0 +1,220 @@
+"""Damaged and hostile GGUF files: each is read, or is one sentence, and costs no memory for what it only claims."""
+
+from __future__ import annotations
+
+import random
+import resource
+import struct
+from pathlib import Path
+
+import pytest
+
+from tandem.engine import gguf, gguf_tokenizer
+from tandem.errors import GenerationError
+from tests.damaged_gguf import (
+    ARRAY,
+    BOOL,
+    F32,
+    STRING,
+    U32,
+    U64,
+    WHOLE,
+    array,
+    build,
+    damage,
+    find_fields,
+    tensor,
+    text,
+    u32,
+)
+
+MAX_GROWTH = 100 << 20
+ENORMOUS = 1 << 63
+
+
+def with_value(key: str, kind: int, value: bytes) -> bytes:
+    return build({**WHOLE, key: (kind, value)})
+
+
+def with_more(key: str, kind: int, value: bytes) -> bytes:
+    return build(more=[(key, kind, value)])
+
+
+def read(folder: Path, content: bytes) -> gguf.Header:
+    file = folder / "x.gguf"
+    file.write_bytes(content)
+    return gguf.check(file)
+
+
+def test_a_small_file_is_whole(tmp_path: Path) -> None:
+    header = read(tmp_path, build(more=[("x.y", ARRAY, array(F32, [struct.pack("<f", 0.5)] * 2))]))
+    assert (header.architecture, header.split, header.context_length) == ("llama", "", 64)
+    assert header.texts("tokenizer.ggml.tokens") == [b"a", b"b", b"ab", b"<e>"]
+    assert header.numbers("x.y") == [0.5, 0.5]
+    assert (header.num_parameters, header.texts("x"), header.numbers("x")) == (64, [], [])
+    assert gguf_tokenizer.load(tmp_path / "x.gguf")[0].encode("ab").tokens == ["ab"]
+
+
+TOKENS, SCORES = "tokenizer.ggml.tokens", "tokenizer.ggml.scores"
+SIZE = len(build())
+KEYS = "and 65,536 can be read"
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (build(num_values=ENORMOUS), f"it has {ENORMOUS:,} keys and 1 tensors, {KEYS}"),
+        (build(num_tensors=ENORMOUS), f"it has 8 keys and {ENORMOUS:,} tensors, {KEYS}"),
+        (build(num_values=60_000), "its header is incomplete"),
+        (build(num_tensors=60_000), "its header is incomplete"),
+        (with_more("x", STRING, struct.pack("<Q", ENORMOUS)), "its header is incomplete"),
+        (with_more("x", STRING, struct.pack("<Q", 2**64 - 1)), "its header is incomplete"),
+        (with_more("x", ARRAY, array(U32, [], ENORMOUS)), "its header is incomplete"),
+        (with_more("x", ARRAY, array(F32, [], 2**62)), "its header is incomplete"),
+        (with_more("x", ARRAY, array(STRING, [], 1_000_000)), "its header is incomplete"),
+        (
+            with_more("x", ARRAY, array(STRING, [], ENORMOUS)),
+            f"it has an array of {ENORMOUS:,} texts, and 1,048,576 can be read",
+        ),
+        (with_more("x", ARRAY, array(STRING, [struct.pack("<Q", 2**40)])), "its header is incomplete"),
+        (
+            with_more("x", ARRAY, array(ARRAY, [array(U32, [u32(1)])])),
+            "its header has an array of the unknown type 9",
+        ),
+        (with_more("x", ARRAY, array(99, [])), "its header has an array of the unknown type 99"),
+        (with_more("x", 99, b""), "its header has a value of the unknown type 99"),
+        (with_more("llama.block_count", U32, u32(1)), "it says 'llama.block_count' twice"),
+        (with_more("general.alignment", U32, u32(0)), "its 'general.alignment' is 0, and not a power of two"),
+        (
+            with_more("general.alignment", U32, u32(48)),
+            "its 'general.alignment' is 48, and not a power of two",
+        ),
+        (
+            with_more("general.alignment", STRING, text("32")),
+            "its 'general.alignment' is '32', and not a power of two",
+        ),
+        (with_more("general.alignment", U32, u32(1 << 31)), f"it has {SIZE + 32} of 2,147,483,904 bytes"),
+        (
+            with_value("general.architecture", U32, u32(7)),
+            "its 'general.architecture' is 7, and not a text",
+        ),
+        (with_value("llama.block_count", U32, u32(0)), "its 'llama.block_count' is 0, and not at least 1"),
+        (
+            with_value("llama.context_length", STRING, text("x" * 1000)),
+            "its 'llama.context_length' is '" + "x" * 59 + ", and not an integer",
+        ),
+        (with_value(TOKENS, STRING, text("a")), f"its {TOKENS!r} is 'a', and not a list of texts"),
+        (
+            with_value(TOKENS, ARRAY, array(U32, [u32(1)])),
+            f"its {TOKENS!r} is an array of 1, and not a list of texts",
+        ),
+        (
+            with_more(SCORES, ARRAY, array(STRING, [])),
+            f"its {SCORES!r} is an array of 0, and not a list of numbers",
+        ),
+        (with_more(SCORES, ARRAY, array(F32, [u32(0)])), "it has 4 tokens, and scores of 1"),
+        (
+            with_value("tokenizer.ggml.token_type", ARRAY, array(U32, [])),
+            "it has 4 tokens, and token_type of 0",
+        ),
+        (
+            with_value("tokenizer.ggml.eos_token_id", BOOL, b"\1"),
+            "its 'tokenizer.ggml.eos_token_id' is True, and not an integer",
+        ),
+        (
+            with_more("tokenizer.ggml.add_bos_token", U64, bytes(8)),
+            "its 'tokenizer.ggml.add_bos_token' is 0, and not a flag",
+        ),
+        (
+            with_more("tokenizer.chat_template", ARRAY, array(STRING, [])),
+            "its 'tokenizer.chat_template' is an array of 0, and not a text",
+        ),
+        (
+            with_value(TOKENS, ARRAY, array(STRING, [text("b"), text("a"), text("b")])),
+            "its tokens 0 and 2 are the same ('b')",
+        ),
+        (build(tensors=[]), "it holds no model"),
+        (build({}), "it holds no model"),
+        (build(tensors=[tensor(), tensor(offset=256)]), "it has the tensor 'w' twice"),
+        (build(tensors=[tensor(dimensions=9)]), "its tensor 'w' has 9 dimensions"),
+        (build(tensors=[tensor(kind=99)]), "its tensor 'w' has the unknown type 99"),
+        (build(tensors=[tensor(offset=32)]), "its tensor 'w' begins at 32 of the data, and not at 0"),
+        (
+            build(tensors=[tensor(), tensor("v", offset=128)]),
+            "its tensor 'v' begins at 128 of the data, and not at 256",
+        ),
+        (
+            build(tensors=[tensor(shape=(33,), kind=8)]),
+            "its tensor 'w' has rows of 33, which is no multiple of 32",
+        ),
+        (
+            build(tensors=[tensor(shape=(ENORMOUS, ENORMOUS))]),
+            f"it has {SIZE} of {SIZE - 256 + 4 * ENORMOUS**2:,} bytes",
+        ),
+        (build(num_data=255), f"it has {SIZE - 1} of {SIZE} bytes"),
+        (
+            build(more=[("split.count", 2, b"\2\0")]),
+            "it is one of 2 parts, which llama-gguf-split --merge joins",
+        ),
+    ],
+)
+def test_what_is_damaged_is_one_sentence(tmp_path: Path, content: bytes, reason: str) -> None:
+    with pytest.raises(GenerationError) as caught:
+        read(tmp_path, content)
+    assert (
+        str(caught.value)
+        == f"{str(tmp_path / 'x.gguf')!r} is no whole GGUF file: {reason}; download it again."
+    )
+
+
+def test_a_header_has_a_longest_length(tmp_path: Path) -> None:
+    """Of a file that is long enough for what it claims."""
+    file = tmp_path / "x.gguf"
+    file.write_bytes(with_more("x", STRING, struct.pack("<Q", 1 << 30)))
+    with file.open("r+b") as stream:
+        stream.truncate(1 << 31)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(GenerationError, match="its header has more than 67,108,864 bytes; download it again"):
+        gguf.check(file)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < MAX_GROWTH >> 10
+
+
+def test_it_is_read_once_until_it_changes(tmp_path: Path) -> None:
+    header = read(tmp_path, build())
+    assert gguf.check(tmp_path / "x.gguf") is header
+    changed = read(tmp_path, with_value("llama.context_length", U32, u32(65)))
+    assert changed.context_length == 65
+
+
+def test_damaged_headers_are_read_or_are_one_sentence(tmp_path: Path) -> None:
+    """Of a small file, where every fault hits something; the process lives, and its memory does not grow."""
+    content = build()
+    outcomes = try_damaged(content, tmp_path, 300, seed=1)
+    assert outcomes["refused"] > 150
+    assert outcomes["read"] > 10
+
+
+def try_damaged(content: bytes, folder: Path, count: int, seed: int) -> dict[str, int]:
+    """How many damaged copies of a file are read, tokenizer and all, and how many are refused in one sentence."""
+    fields, draw, outcomes = find_fields(content), random.Random(seed), {"read": 0, "refused": 0}
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    for number in range(count):
+        file = folder / f"{number}.gguf"
+        file.write_bytes(damage(content, fields, draw))
+        try:
+            gguf.check(file)
+            gguf_tokenizer.load(file)
+            outcomes["read"] += 1
+        except GenerationError as error:
+            check_sentence(str(error), file)
+            outcomes["refused"] += 1
+        file.unlink()
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < MAX_GROWTH >> 10
+    return outcomes
+
+
+def check_sentence(sentence: str, file: Path) -> None:
+    assert repr(str(file)) in sentence
+    assert sentence.endswith(".")
+    assert sentence.isprintable()
+    assert len(sentence) < 500
