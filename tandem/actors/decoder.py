@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from tandem.engine.port import Logits
     from tandem.engine.privacy import Privacy
     from tandem.engine.shaping import Shaper
+    from tandem.engine.tokenizer import Detokenizer
 
 T = TypeVar("T")
 BASELINE = "/bare"
@@ -131,8 +132,12 @@ class DecoderActor(SiteActor):
         return self.description
 
     async def tokenizer_json(self) -> str:
-        """The tokenizer for the draft queue, which turns tokens into text without torch."""
+        """The tokenizer for clients, which count tokens."""
         return self.engine.tokenizer_json
+
+    async def detokenizer(self) -> Detokenizer:
+        """What turns tokens into text, for the draft queue, which has no model."""
+        return self.engine.detokenizer
 
     async def answer_room(self, spec: str, context: int) -> int:
         """Tokens that the answer to a question may have in a context of so many tokens. spec: as JSON.
@@ -285,7 +290,11 @@ class DecoderActor(SiteActor):
         if drafter is None:
             spec = session.spec
             drafter = make_drafter(
-                self.codec, spec, self.party, self._privacy(spec), self.engine.tokenizer_json
+                self.codec,
+                spec,
+                self.party,
+                self._privacy(spec),
+                self.engine.tokenizer_json if spec.grammar else "",
             )
             self._drafters[spec.session] = drafter
         return drafter

@@ -120,9 +120,9 @@ class DraftQueueActor(SiteActor):
 
     # ---- control plane ---------------------------------------------------------------------------------------
 
-    async def set_tokenizer(self, tokenizer_json: str) -> None:
-        """Set the tokenizer for stop strings and streamed text."""
-        self._detokenizer = Detokenizer(tokenizer_json)
+    async def set_detokenizer(self, detokenizer: Detokenizer) -> None:
+        """What turns tokens into text, for stop strings and the streamed answer."""
+        self._detokenizer = detokenizer
 
     async def is_prepared(self) -> bool:
         """As the base class; the tokenizer is the last thing that a starting party gets."""

@@ -10,6 +10,7 @@ import math
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from hashlib import sha256
 from importlib import import_module
 from importlib.metadata import entry_points
@@ -91,18 +92,20 @@ class Engine:
         """Made by `Engine.load`. tokenizer: the fast tokenizer; wrapper: transformers' view of it."""
         self.name = name
         self.runner = runner
-        runner.vocab_size = tokenizers.vocab_size(tokenizer, runner.vocab_size, name)
-        self.vocabulary_prefixes = tokenizers.fingerprint_prefixes(tokenizer)
-        self.longest_token = max(len(token.encode()) for token in tokenizer.get_vocab())  # in bytes, at least
-        self._holes = tokenizers.find_holes(tokenizer)
-        self.tokenizer_json = tokenizer.to_str()
+        vocabulary = tokenizers.Vocabulary.of(tokenizer)
+        vocabulary.check(runner.vocab_size, name)
+        runner.vocab_size = vocabulary.size
+        self.vocabulary_prefixes = vocabulary.prefixes
+        self.longest_token = vocabulary.longest  # in bytes, at least
+        self._holes = vocabulary.find_holes()
+        self._tokenizer = tokenizers.copy_tokenizer(tokenizer)  # the prompts change theirs
+        self.detokenizer = tokenizers.Detokenizer(self._tokenizer)
         self.tokenizer_name = describe_tokenizer(tokenizer, wrapper)
         self.template = template
         begin = tuple(map(int, wrapper.all_special_ids))
         self._prompts = PromptBuilder(tokenizer, template, begin, runner.context_length)
         eos = tokenizers.find_eos_token_ids(*runner.configurations, wrapper, self.vocab_size)
         self.eos_token_ids = tuple(sorted({*eos, *self._prompts.end_token_ids}))
-        self._detokenizer = tokenizers.Detokenizer(self.tokenizer_json)
         self._lock = threading.Lock()
         if runner.fault is not None:
             _log.warning("%s", self.fallback)
@@ -129,6 +132,11 @@ class Engine:
         if isinstance(template, str):
             template = find_template(template, base_of(path), wrapper, system_prompt)
         return cls(model, runner, tokenizer, wrapper, template)
+
+    @cached_property
+    def tokenizer_json(self) -> str:
+        """The tokenizer for other processes; megabytes."""
+        return self._tokenizer.to_str()
 
     @property
     def vocab_size(self) -> int:
@@ -270,7 +278,7 @@ class Engine:
             "template": self.template.describe(),
             "template_fingerprint": self.template.fingerprint,
             "writes_day": self.template.writes_day,
-            "thinking": self.template.thinking if self._detokenizer.shows(THOUGHT_END) else "",
+            "thinking": self.template.thinking if self.detokenizer.shows(THOUGHT_END) else "",
             "calls": self._describe_calls(),  # of tools: `tandem.tools.CallFormat`; None: it takes none
             "vocabulary_fingerprint": self.vocabulary_fingerprint,
             "vocabulary_prefixes": list(self.vocabulary_prefixes),
@@ -286,9 +294,9 @@ class Engine:
     def _describe_calls(self) -> dict[str, Any] | None:
         """How the model writes calls of tools, if answers show it, with the tokens of the vocabulary in it."""
         form = self.template.calls
-        if form is None or not all(self._detokenizer.shows(text.strip()) for text in (form.begin, form.end)):
+        if form is None or not all(self.detokenizer.shows(text.strip()) for text in (form.begin, form.end)):
             return None
-        return asdict(replace(form, tokens=self._detokenizer.added_tokens_in(form.begin + form.end)))
+        return asdict(replace(form, tokens=self.detokenizer.added_tokens_in(form.begin + form.end)))
 
     def close(self, session: str) -> None:
         """Free the session's cache, or keep it for a later turn; does nothing if there is none."""
@@ -350,7 +358,7 @@ class Engine:
 
     def text(self, tokens: Sequence[int]) -> str:
         """The text of an answer's `tokens`, special tokens left out."""
-        return self._detokenizer.text(tokens)
+        return self.detokenizer.text(tokens)
 
     def check_tokens(self, tokens: Sequence[int]) -> None:
         """GenerationError if a token lies outside of the vocabulary."""

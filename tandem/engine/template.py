@@ -17,8 +17,10 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from tokenizers import AddedToken, Encoding, Tokenizer
+from tokenizers.models import BPE
 
 from tandem.conversation import Frame, Message
+from tandem.engine.tokenizer import copy_tokenizer, describe_steps
 from tandem.errors import GenerationError, nearest
 from tandem.system.paths import suggest_path
 from tandem.tools import CallFormat
@@ -262,7 +264,8 @@ class TemplateTokenizer:
         added = {
             token.content: (index, token) for index, token in tokenizer.get_added_tokens_decoder().items()
         }
-        written = set(any_of(name for name in added if not name.isspace()).findall(template))
+        inside = [name for name in added if name in template and not name.isspace()]  # of thousands
+        written = set(any_of(inside).findall(template))
         self._markers = {
             name: (index, token)
             for name, (index, token) in added.items()
@@ -341,26 +344,25 @@ def _hide(tokenizer: Tokenizer, markers: Mapping[str, tuple[int, AddedToken]]) -
     BPE makes tokens by its merges, which never lead to an added token. Other models know whole pieces, among them the
     markers, which therefore get names that no text holds.
     """
+    if isinstance(tokenizer.model, BPE):
+        if all(token.special for _, token in markers.values()):
+            return tokenizer
+        copy = copy_tokenizer(tokenizer, special=markers)
+        copy.encode_special_tokens = True
+        return copy
     state = json.loads(tokenizer.to_str())
-    is_bpe = state["model"]["type"] == "BPE"
-    if is_bpe and all(token.special for _, token in markers.values()):
-        return tokenizer
-    if is_bpe:
-        for token in state["added_tokens"]:
-            token["special"] |= token["content"] in markers
+    state["added_tokens"] = [token for token in state["added_tokens"] if token["content"] not in markers]
+    pieces = state["model"]["vocab"]
+    if isinstance(pieces, dict):
+        kept = {name: index for name, index in pieces.items() if name not in markers}
+        hidden = {f"\ufdd4{index}": index for name, index in pieces.items() if name in markers}
+        state["model"]["vocab"] = kept | hidden
     else:
-        state["added_tokens"] = [token for token in state["added_tokens"] if token["content"] not in markers]
-        pieces = state["model"]["vocab"]
-        if isinstance(pieces, dict):
-            kept = {name: index for name, index in pieces.items() if name not in markers}
-            hidden = {f"\ufdd4{index}": index for name, index in pieces.items() if name in markers}
-            state["model"]["vocab"] = kept | hidden
-        else:
-            unknown = state["model"].get("unk_id")
-            for index, (name, score) in enumerate(pieces):
-                if name in markers and index != unknown:
-                    pieces[index] = [f"\ufdd4{index}", score]
-    copy: Tokenizer = Tokenizer.from_str(json.dumps(state))
+        unknown = state["model"].get("unk_id")
+        for index, (name, score) in enumerate(pieces):
+            if name in markers and index != unknown:
+                pieces[index] = [f"\ufdd4{index}", score]
+    copy = Tokenizer.from_str(json.dumps(state))
     copy.encode_special_tokens = True
     return copy
 
@@ -370,12 +372,12 @@ def _change_prefix(tokenizer: Tokenizer, *, is_within_text: bool) -> Tokenizer:
 
     is_within_text: nor before the first word of each text between special tokens.
     """
-    state = json.loads(tokenizer.to_str())
-    parts = {name: state[name] for name in ("normalizer", "pre_tokenizer")}
+    steps = describe_steps(tokenizer)
+    parts = {name: steps[name] for name in ("normalizer", "pre_tokenizer")}
     changed = {name: _without_prefix(part, is_within_text) for name, part in parts.items()}
     if changed == parts:
         return tokenizer
-    copy: Tokenizer = Tokenizer.from_str(json.dumps({**state, **changed}))
+    copy = copy_tokenizer(tokenizer, steps=changed)
     copy.encode_special_tokens = True
     return copy
 

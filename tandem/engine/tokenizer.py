@@ -10,15 +10,18 @@ logits); those columns name no token, so they are cut off before the softmax, an
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from hashlib import sha256
+from operator import itemgetter
 from typing import Any, Literal, NamedTuple
 
 from tokenizers import Tokenizer
+from tokenizers.models import BPE
 
 from tandem.config.sampling import SamplingParams
 from tandem.errors import GenerationError
@@ -63,6 +66,44 @@ class TokenizerInfo:
         )
 
 
+# ---- Parts of a tokenizer, without its vocabulary ------------------------------------------------------
+
+
+STEPS = ("normalizer", "pre_tokenizer", "post_processor", "decoder")
+
+
+def describe_steps(tokenizer: Tokenizer) -> dict[str, Any]:
+    """What a tokenizer does besides its model, as its JSON has it."""
+    bare = _with_steps(Tokenizer(BPE()), tokenizer)
+    state: dict[str, Any] = json.loads(bare.to_str())
+    return {name: state[name] for name in STEPS}
+
+
+def copy_tokenizer(
+    tokenizer: Tokenizer, *, steps: Mapping[str, Any] | None = None, special: Collection[str] = ()
+) -> Tokenizer:
+    """One that shares the model, of which JSON would copy hundreds of thousands of tokens.
+
+    steps: those that differ, as `describe_steps` gives them. special: added tokens that are to be special ones.
+    """
+    source = tokenizer
+    if steps:
+        state = json.loads(Tokenizer(BPE()).to_str()) | describe_steps(tokenizer) | steps
+        source = Tokenizer.from_str(json.dumps(state))
+    copy = _with_steps(Tokenizer(tokenizer.model), source)
+    added = [token for _, token in sorted(tokenizer.get_added_tokens_decoder().items())]
+    for token in added:
+        token.special |= token.content in special
+    copy.add_tokens(added)  # ids follow from the model and the order
+    return copy
+
+
+def _with_steps(tokenizer: Tokenizer, source: Tokenizer) -> Tokenizer:
+    for name in STEPS:
+        setattr(tokenizer, name, getattr(source, name))
+    return tokenizer
+
+
 # ---- What one token spells alone -----------------------------------------------------------------------
 
 
@@ -86,7 +127,7 @@ class Speller:
         added = tokenizer.get_added_tokens_decoder()
         self._added = {index: token.content for index, token in added.items()}
         self._special = frozenset(index for index, token in added.items() if token.special)
-        is_byte_level = '"ByteLevel"' in json.dumps(json.loads(tokenizer.to_str())["decoder"])
+        is_byte_level = '"ByteLevel"' in json.dumps(describe_steps(tokenizer)["decoder"])
         self._bytes = byte_level_alphabet() if is_byte_level else None
 
     def spell(self, token: int) -> Spelling:
@@ -121,25 +162,48 @@ LOOP_REPEATS, LOOP_TOKENS = 4, 24
 
 MAX_MORE_TOKENS = 63
 """By how many added tokens at their ends two vocabularies may differ."""
+_END, _SPECIAL, _GAP = "\udcff", "\udcfe", "\udcfd"  # the bytes FF, FE and FD, as Python escapes them
 _INCOMPLETE = "\ufffd"  # what decoders print for bytes that are not (yet) UTF-8
 _ENCODING_OPTIONS = ("add_prefix_space", "trim_offsets", "use_regex", "split")
 
 
-def vocab_size(tokenizer: Tokenizer, num_logits: int, model: str) -> int:
-    """Number of ids that a distribution covers; GenerationError if the model, of `num_logits` outputs, lacks some."""
-    size = max(tokenizer.get_vocab(with_added_tokens=True).values()) + 1
-    if size > num_logits:
-        raise GenerationError(
-            f"The tokenizer of {model!r} does not fit its model: its ids reach {size - 1} and the model has "
-            f"{num_logits} outputs; use the tokenizer that was saved with the model."
-        )
-    return size
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """The tokens of a tokenizer, added ones included, by ascending id."""
 
+    ids: Sequence[int]
+    tokens: Sequence[str]
+    prefixes: tuple[str, ...]
+    """As `fingerprint_prefixes` gives them."""
 
-def find_holes(tokenizer: Tokenizer) -> list[int]:
-    """The ids below the size of the vocabulary that name no token, ascending."""
-    ids = set(tokenizer.get_vocab(with_added_tokens=True).values())
-    return [index for index in range(max(ids)) if index not in ids]
+    @classmethod
+    def of(cls, tokenizer: Tokenizer) -> Vocabulary:
+        """Those of a tokenizer."""
+        items = sorted(tokenizer.get_vocab(with_added_tokens=True).items(), key=itemgetter(1))
+        ids, tokens = [index for _, index in items], [token for token, _ in items]
+        return cls(ids, tokens, _fingerprint_prefixes(tokenizer, ids, tokens))
+
+    @property
+    def size(self) -> int:
+        """The highest id plus one."""
+        return self.ids[-1] + 1
+
+    def check(self, num_logits: int, model: str) -> None:
+        """GenerationError if the model, of `num_logits` outputs, lacks some ids."""
+        if self.size > num_logits:
+            raise GenerationError(
+                f"The tokenizer of {model!r} does not fit its model: its ids reach {self.size - 1} and the model has "
+                f"{num_logits} outputs; use the tokenizer that was saved with the model."
+            )
+
+    def find_holes(self) -> list[int]:
+        """The ids below its size that name no token, ascending."""
+        return sorted(set(range(self.size)) - set(self.ids)) if len(self.ids) < self.size else []
+
+    @property
+    def longest(self) -> int:
+        """Bytes of the longest token, as it is written in the vocabulary."""
+        return max(map(len, map(str.encode, self.tokens)))
 
 
 def fingerprint_vocabulary(tokenizer: Tokenizer) -> str:
@@ -158,25 +222,37 @@ def fingerprint_prefixes(tokenizer: Tokenizer) -> tuple[str, ...]:
     They go back over added tokens, of which models of one family have more or fewer, at most `MAX_MORE_TOKENS`. Where
     two vocabularies have a beginning in common, their models can work together: they use the ids of that alone.
     """
-    tokens = {index: token for token, index in tokenizer.get_vocab(with_added_tokens=True).items()}
-    added = tokenizer.get_added_tokens_decoder()
-    size = max(tokens) + 1
+    return Vocabulary.of(tokenizer).prefixes
+
+
+def _fingerprint_prefixes(tokenizer: Tokenizer, ids: Sequence[int], tokens: Sequence[str]) -> tuple[str, ...]:
+    """Digests of the tokens in UTF-8, each with a byte at its end that UTF-8 does not have. Two others mark a special
+    token, and the id of one that does not follow the token before it."""
+    added, special = tokenizer.get_added_tokens_decoder(), _special_ids(tokenizer)
+    marked, expected = list(tokens), 0
+    for place, index in enumerate(ids):
+        if index != expected:
+            marked[place] = f"{index}{_GAP}{marked[place]}"
+        if index in special:
+            marked[place] += _SPECIAL
+        expected = index + 1
+    size, last = ids[-1] + 1, set(ids[-MAX_MORE_TOKENS:])
     least = size
-    while least > max(1, size - MAX_MORE_TOKENS) and (least - 1 not in tokens or least - 1 in added):
+    while least > max(1, size - MAX_MORE_TOKENS) and (least - 1 not in last or least - 1 in added):
         least -= 1
-    special = _special_ids(tokenizer)
-    digest = hashlib.sha256(
-        _dump([_drop_encoding_options(json.loads(tokenizer.to_str())["decoder"])])
-        + b"".join(
-            _dump([index, tokens[index], index in special]) for index in sorted(tokens) if index < least
-        )
-    )
+    place = bisect_left(ids, least)
+    rest = dict(zip(ids[place:], marked[place:], strict=True))
+    digest = sha256(_dump([_drop_encoding_options(describe_steps(tokenizer)["decoder"])]))
+    digest.update(_end_each(marked[:place]))
     prints = [digest.hexdigest()[:32]]
     for index in range(least, size):
-        if index in tokens:
-            digest.update(_dump([index, tokens[index], index in special]))
+        digest.update(_end_each([rest[index]] if index in rest else []))
         prints.append(digest.hexdigest()[:32])
     return tuple(reversed(prints))
+
+
+def _end_each(tokens: Sequence[str]) -> bytes:
+    return "".join([f"{token}{_END}" for token in tokens]).encode(errors="surrogateescape")
 
 
 def common_size(*described: Mapping[str, Any]) -> int | None:
@@ -213,16 +289,19 @@ def find_eos_token_ids(
 
 
 class Detokenizer:
-    """The decoding half of a tokenizer, from its serialised form (`Engine.tokenizer_json`)."""
+    """The decoding half of a tokenizer. It can be pickled."""
 
-    def __init__(self, tokenizer_json: str) -> None:
-        try:
-            self._tokenizer = Tokenizer.from_str(tokenizer_json)
-        except Exception as error:  # the tokenizers package raises bare Exception
-            raise GenerationError(
-                f"The serialised tokenizer is not the JSON of a fast tokenizer ({error}); "
-                "use Engine.tokenizer_json."
-            ) from None
+    def __init__(self, tokenizer: Tokenizer | str) -> None:
+        """tokenizer: nobody else changes it; or its JSON."""
+        if isinstance(tokenizer, str):
+            try:
+                tokenizer = Tokenizer.from_str(tokenizer)
+            except Exception as error:  # the tokenizers package raises bare Exception
+                raise GenerationError(
+                    f"The serialised tokenizer is not the JSON of a fast tokenizer ({error}); "
+                    "use Engine.tokenizer_json."
+                ) from None
+        self._tokenizer = tokenizer
         self._special = _special_ids(self._tokenizer)
 
     @cached_property
@@ -456,8 +535,8 @@ def find_difference(first: Tokenizer, second: Tokenizer, names: tuple[str, str])
 
 
 def _describe(tokenizer: Tokenizer) -> dict[str, Any]:
-    prefixes = fingerprint_prefixes(tokenizer)
-    return {"vocab_size": max(_by_id(tokenizer)) + 1, "vocabulary_prefixes": prefixes}
+    vocabulary = Vocabulary.of(tokenizer)
+    return {"vocab_size": vocabulary.size, "vocabulary_prefixes": vocabulary.prefixes}
 
 
 def find_extra(first: Tokenizer, second: Tokenizer, names: tuple[str, str]) -> str | None:
@@ -507,6 +586,6 @@ def _special(tokenizer: Tokenizer) -> dict[int, str]:
 
 def _decoder(tokenizer: Tokenizer) -> str:
     """Names of its steps."""
-    decoder = json.loads(tokenizer.to_str())["decoder"] or {"type": "none"}
+    decoder = describe_steps(tokenizer)["decoder"] or {"type": "none"}
     steps = decoder.get("decoders", [decoder])
     return ", ".join(str(step["type"]) for step in steps)

@@ -177,7 +177,7 @@ def _prepare(actors: Actors) -> dict[str, asyncio.Future[dict[str, Any]]]:
 async def _give_tokenizer(actors: Actors) -> None:
     """The draft queue turns tokens into text as its decoders do."""
     decoder = next(actor for role, actor in actors.items() if kind_of(role) == "decoder")
-    await actors["draft_queue"].call("set_tokenizer", await decoder.call("tokenizer_json"))
+    await actors["draft_queue"].call("set_detokenizer", await decoder.call("detokenizer"))
 
 
 # ---- What parties, and the decoders of one, must have in common ---------------------------------------------

@@ -135,7 +135,7 @@ async def open_queue(num_open: int, num_asked: int) -> Queue:
     """A queue that was asked so many queries, 1, 2, ..."""
     queue = Queue(Party.DEVICE, f"cluster.max_sessions={num_open}")
     PLANES.append(queue)
-    await queue.set_tokenizer(TOKENIZER)
+    await queue.set_detokenizer(Detokenizer(TOKENIZER))
     await ask_alone(queue, range(1, num_asked + 1))
     return queue
 

@@ -18,6 +18,7 @@ from tandem.codecs import codec_of
 from tandem.codecs.token import write_token
 from tandem.config.schema import Config
 from tandem.corpora import WEIGHTS
+from tandem.engine.tokenizer import Detokenizer
 from tandem.errors import TandemError
 from tandem.events import DoneEvent, EstimateEvent, Event, TokenEvent
 from tandem.messages import Local, Vote, decode, encode
@@ -104,7 +105,7 @@ def make_proposal(prefix: Prefix, token: int, payload: bytes | None = None) -> L
 
 async def answer(site: Site, *, only: Party | None = Party.DEVICE) -> list[Event]:
     """Events of a query whose drafts are tokens 3, 4, 5 ... of a sharp distribution."""
-    await site.queue.set_tokenizer((WEIGHTS / "tokenizer.json").read_text("utf-8"))
+    await site.queue.set_detokenizer(Detokenizer((WEIGHTS / "tokenizer.json").read_text("utf-8")))
     spec = replace(
         spec_of(Config()), session=SESSION, query="q", only=only, vocab_size=VOCAB, eos_token_ids=(2,)
     )
@@ -165,7 +166,7 @@ def test_a_ballot_that_cannot_be_decided_ends_its_query_alone() -> None:
 
     async def run() -> list[Event]:
         site = Site(together=True)
-        await site.queue.set_tokenizer((WEIGHTS / "tokenizer.json").read_text("utf-8"))
+        await site.queue.set_detokenizer(Detokenizer((WEIGHTS / "tokenizer.json").read_text("utf-8")))
         spec = replace(spec_of(Config()), query="q", only=Party.DEVICE, vocab_size=VOCAB)
         for session in (SESSION, 8):
             await site.queue.open(replace(spec, session=session).to_json())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import random
 import subprocess
 import sys
@@ -20,11 +21,12 @@ from tandem.engine.tokenizer import (
     StopRule,
     TextStream,
     TokenizerInfo,
+    Vocabulary,
+    copy_tokenizer,
     find_eos_token_ids,
     fingerprint_prefixes,
     fingerprint_vocabulary,
     is_loop,
-    vocab_size,
 )
 from tandem.errors import ClusterError, GenerationError
 from tandem.sites.startup import HANDSHAKE_FIELDS, compare
@@ -236,6 +238,50 @@ def test_a_party_cannot_say_that_the_same_vocabulary_is_smaller(tokenizers: dict
             compare({Party.DEVICE: honest, Party.CLOUD: {**honest, "vocab_size": size}})
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_beginnings_are_the_same_in_vocabularies_with_more_or_fewer_tokens(
+    tokenizers: dict[str, Tokenizer], kind: str
+) -> None:
+    """Whatever follows them, special or not."""
+    few = Vocabulary.of(tokenizers[kind])
+    for special in (False, True):
+        more = Tokenizer.from_str(tokenizers[kind].to_str())
+        more.add_tokens([AddedToken(f"<{number}>", special=special) for number in range(5)])
+        longer = Vocabulary.of(more)
+        assert longer.size == few.size + 5
+        assert longer.prefixes[5:][: len(few.prefixes)] == few.prefixes[: len(longer.prefixes) - 5]
+        assert len({*longer.prefixes, *few.prefixes}) == len({*longer.prefixes})
+
+
+def test_ids_that_name_no_token_are_holes_and_count(tokenizers: dict[str, Tokenizer]) -> None:
+    state = json.loads(tokenizers["byte_level"].to_str())
+    state["model"]["vocab"] = {
+        token: index + (index > 290) for token, index in state["model"]["vocab"].items()
+    }
+    moved = Tokenizer.from_str(json.dumps(state))
+    vocabulary = Vocabulary.of(moved)
+    assert (vocabulary.size, vocabulary.find_holes()) == (301, [291])
+    assert fingerprint_vocabulary(moved) != fingerprint_vocabulary(tokenizers["byte_level"])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_copy_is_the_tokenizer_but_for_what_is_changed(tokenizers: dict[str, Tokenizer], kind: str) -> None:
+    whole = Tokenizer.from_str(tokenizers[kind].to_str())
+    whole.add_tokens([AddedToken("<plain>", special=False), AddedToken("Mira", normalized=False)])
+    assert copy_tokenizer(whole).to_str() == whole.to_str()
+    changed = copy_tokenizer(whole, steps={"pre_tokenizer": None}, special={"<plain>"})
+    expected = json.loads(whole.to_str()) | {"pre_tokenizer": None}
+    expected["added_tokens"][-2]["special"] = True
+    assert json.loads(changed.to_str()) == expected
+    assert whole.to_str() == copy_tokenizer(whole).to_str()
+
+
+def test_a_detokenizer_can_be_sent(tokenizers: dict[str, Tokenizer]) -> None:
+    one = Detokenizer(tokenizers["byte_level"])
+    ids = tokenizers["byte_level"].encode("Mira likes").ids
+    assert pickle.loads(pickle.dumps(one)).text(ids) == one.text(ids) == "Mira likes"
+
+
 def test_options_of_encoding_do_not_count(tokenizers: dict[str, Tokenizer]) -> None:
     """Tokenizers of one family differ in them, and they change no text."""
     one = tokenizers["byte_level"]
@@ -249,11 +295,13 @@ def test_options_of_encoding_do_not_count(tokenizers: dict[str, Tokenizer]) -> N
 
 
 def test_size_is_the_tokenizers_and_must_fit_the_model(tokenizers: dict[str, Tokenizer]) -> None:
-    assert vocab_size(tokenizers["byte_level"], 320, "m") == 300
+    vocabulary = Vocabulary.of(tokenizers["byte_level"])
+    vocabulary.check(320, "m")
+    assert (vocabulary.size, vocabulary.find_holes()) == (300, [])
     with pytest.raises(
         GenerationError, match=r"of 'm' does not .* ids reach 299 and the model has 299 outputs; use"
     ):
-        vocab_size(tokenizers["byte_level"], 299, "m")
+        vocabulary.check(299, "m")
 
 
 @pytest.mark.parametrize(

@@ -263,7 +263,7 @@ def test_the_layout_is_pinned() -> None:
     body = struct.pack("<BB8sBBBB3sBfB", 1, 7, b"\1" * 8, 1, 7, 1, 3, b"ABC", 1, -1.5, 9)
     sent = draft(step=7, log_weights=(-1.5,), decode_us=9, payloads=(b"ABC",))
     assert encode(sent) == body
-    header = struct.pack("<BBIBBBBBB8sBBB", 10, 15, 5, 1, 6, 2, 1, 2, 3, b"\2" * 8, 10, 11, 12)
+    header = struct.pack("<BBIBBBBBB8sBBB", 10, 16, 5, 1, 6, 2, 1, 2, 3, b"\2" * 8, 10, 11, 12)
     frame = LinkFrame(
         session=5, view=1, number=6, received=(1, 2), committed=3, committed_digest=b"\2" * 8,
         stamp=10, echo=11, held_us=12, body=sent,
@@ -325,6 +325,7 @@ def test_a_probability_fits_in_a_byte(share: float, number: int) -> None:
         ("11", b"\x0a\x0b"),
         ("13", b"\x0a\x0d"),
         ("14", b"\x0a\x0e"),
+        ("15", b"\x0a\x0f"),
     ],
 )
 def test_a_frame_of_another_protocol_version_is_refused(version: str, start: bytes) -> None:
@@ -332,7 +333,7 @@ def test_a_frame_of_another_protocol_version_is_refused(version: str, start: byt
     with pytest.raises(ProtocolError) as refused:
         decode_link(frame)
     assert str(refused.value) == (
-        f"A frame of protocol version {version} was received, but this party speaks version 15; "
+        f"A frame of protocol version {version} was received, but this party speaks version 16; "
         "install the same version of tandem-rag at both parties."
     )
 
