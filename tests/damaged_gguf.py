@@ -73,11 +73,13 @@ def build(
 
 
 class Field(NamedTuple):
-    """A number in a header that says how the rest is read, or a text."""
+    """A number in a header, or a text."""
 
     start: int
     size: int  # bytes
     is_text: bool
+    is_item: bool = False  # of an array of texts, of which there are as many as tokens
+    is_value: bool = False  # of a key: a number or a text
 
 
 def find_fields(content: bytes) -> list[Field]:
@@ -89,9 +91,9 @@ def _walk(content: bytes) -> Iterator[Field]:
     def number(start: int, letter: str) -> int:
         return int(struct.unpack_from(f"<{letter}", content, start)[0])
 
-    def a_text(start: int) -> Iterator[Field]:
-        yield Field(start, 8, False)
-        yield Field(start + 8, number(start, "Q"), True)
+    def a_text(start: int, is_item: bool = False, is_value: bool = False) -> Iterator[Field]:
+        yield Field(start, 8, False, is_item)
+        yield Field(start + 8, number(start, "Q"), True, is_item, is_value)
 
     def end_of(fields: Sequence[Field]) -> int:
         return fields[-1].start + fields[-1].size
@@ -104,16 +106,17 @@ def _walk(content: bytes) -> Iterator[Field]:
         place = end_of(key)
         yield Field(place, 4, False)
         kind, place, count = number(place, "I"), place + 4, 1
-        if kind == ARRAY:
+        is_array = kind == ARRAY
+        if is_array:
             yield from (Field(place, 4, False), Field(place + 4, 8, False))
             kind, count, place = number(place, "I"), number(place + 4, "Q"), place + 12
         if kind == STRING:
             for _ in range(count):
-                yield from (item := list(a_text(place)))
+                yield from (item := list(a_text(place, is_array, not is_array)))
                 place = end_of(item)
         else:
             if count == 1:
-                yield Field(place, _SIZES[kind], False)
+                yield Field(place, _SIZES[kind], False, False, True)
             place += count * _SIZES[kind]
     for _ in range(number(8, "Q")):
         yield from (name := list(a_text(place)))
@@ -135,14 +138,27 @@ def damage(content: bytes, fields: Sequence[Field], draw: random.Random) -> byte
     return bytes(damaged)
 
 
+def _draw_field(fields: Sequence[Field], draw: random.Random, is_text: bool | None = None) -> Field:
+    """Items of arrays are no more likely than all else together."""
+    is_item = draw.random() < 0.5
+    some = [
+        field
+        for field in fields
+        if field.size and field.is_item == is_item and is_text in (None, field.is_text)
+    ]
+    return draw.choice(some)
+
+
 def _flip(content: bytearray, fields: Sequence[Field], draw: random.Random) -> None:
-    place = draw.randrange(min(fields[-1].start, len(content)))
-    content[place] ^= 1 << draw.randrange(8)
+    field = _draw_field(fields, draw)
+    place = field.start + draw.randrange(field.size)
+    if place < len(content):  # it may be cut already
+        content[place] ^= 1 << draw.randrange(8)
 
 
 def _misstate(content: bytearray, fields: Sequence[Field], draw: random.Random) -> None:
     """A count, a length, a type, a size or an offset is another number."""
-    field = draw.choice([field for field in fields if not field.is_text])
+    field = _draw_field(fields, draw, is_text=False)
     old = int.from_bytes(content[field.start : field.start + field.size], "little")
     new = draw.choice(
         (
@@ -169,14 +185,13 @@ def _misstate(content: bytearray, fields: Sequence[Field], draw: random.Random) 
 
 def _repeat(content: bytearray, fields: Sequence[Field], draw: random.Random) -> None:
     """A text is another one's: keys, tokens, or tensors that are there twice."""
-    texts = [field for field in fields if field.is_text and field.size]
-    field = draw.choice(texts)
-    other = draw.choice([each for each in texts if each.size == field.size])
+    field = _draw_field(fields, draw, is_text=True)
+    other = draw.choice([each for each in fields if each.is_text and each.size == field.size])
     content[field.start : field.start + field.size] = content[other.start : other.start + other.size]
 
 
 def _scribble(content: bytearray, fields: Sequence[Field], draw: random.Random) -> None:
-    place = draw.randrange(min(fields[-1].start, len(content)))
+    place = _draw_field(fields, draw).start
     content[place : place + draw.randrange(1, 9)] = draw.randbytes(draw.randrange(1, 9))
 
 
@@ -187,11 +202,61 @@ def _cut(content: bytearray, fields: Sequence[Field], draw: random.Random) -> No
 
 def _move(content: bytearray, fields: Sequence[Field], draw: random.Random) -> None:
     """Some bytes are missing, or there are more."""
-    place = draw.randrange(min(fields[-1].start, len(content)))
+    place = _draw_field(fields, draw).start
     if draw.random() < 0.5:
         del content[place : place + draw.randrange(1, 33)]
     else:
         content[place:place] = draw.randbytes(draw.randrange(1, 33))
+
+
+_NUMBERS = (0, 1, 2, 3, 7, 63, 64, 65, 255, 1000, 65_535, 1 << 20, (1 << 31) - 1, 1 << 31, (1 << 32) - 1)
+_KINDS = ("llama", "gpt2", "bert", "t5", "rwkv", "plamo2", "gemma4", "none", "no_vocab", "hybriddna", "x")
+
+
+def _revalue(content: bytearray, fields: Sequence[Field], draw: random.Random) -> None:
+    """What a key says is another number, or other letters."""
+    field = draw.choice([field for field in fields if field.is_value and field.size])
+    new = draw.randbytes(field.size)
+    if not field.is_text:
+        new = (draw.choice(_NUMBERS) % (1 << 8 * field.size)).to_bytes(field.size, "little")
+    content[field.start : field.start + field.size] = new
+
+
+def _add_key(content: bytearray, fields: Sequence[Field], draw: random.Random) -> None:
+    """One more key, of those that llama.cpp looks for."""
+    key = draw.choice(_MORE_KEYS)
+    kind, value = U32, u32(draw.choice(_NUMBERS))
+    if key.endswith((".pre", ".type")):
+        kind, value = STRING, text(draw.choice((*_KINDS, "llama-bpe", "tekken", "yarn", "longrope")))
+    elif "add_" in key or "remove_" in key:
+        kind, value = BOOL, draw.choice((b"\0", b"\1"))
+    content[:] = add_key(bytes(content), key, kind, value)
+
+
+def add_key(content: bytes, key: str, kind: int, value: bytes) -> bytes:
+    """A file with one more key, and weights that begin elsewhere."""
+    count = (int.from_bytes(content[16:24], "little") + 1) % (1 << 64)
+    return content[:16] + struct.pack("<Q", count) + text(key) + u32(kind) + value + content[24:] + bytes(32)
+
+
+_MORE_KEYS = (
+    *(f"llama.{name}" for name in ("expert_count", "expert_used_count", "expert_group_count", "vocab_size")),
+    *(f"llama.{name}" for name in ("leading_dense_block_count", "nextn_predict_layers", "pooling_type")),
+    *(f"llama.attention.{name}" for name in ("key_length", "value_length", "sliding_window", "causal")),
+    *(
+        f"llama.rope.{name}"
+        for name in ("freq_base", "scaling.type", "scaling.factor", "dimension_count_swa")
+    ),
+    *(f"tokenizer.ggml.{name}" for name in ("pre", "add_space_prefix", "add_eos_token", "add_sep_token")),
+    *(
+        f"tokenizer.ggml.{name}"
+        for name in ("remove_extra_whitespaces", "unknown_token_id", "token_type_count")
+    ),
+    *(
+        f"tokenizer.ggml.{name}_token_id"
+        for name in ("eot", "eom", "seperator", "fim_pre", "mask", "padding")
+    ),
+)
 
 
 _FAULTS: tuple[Callable[[bytearray, Sequence[Field], random.Random], None], ...] = (
@@ -203,4 +268,9 @@ _FAULTS: tuple[Callable[[bytearray, Sequence[Field], random.Random], None], ...]
     _scribble,
     _cut,
     _move,
+    _revalue,
+    _revalue,
+    _revalue,
+    _add_key,
+    _add_key,
 )

@@ -17,6 +17,7 @@ import os
 import re
 import shutil
 import struct
+import time
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -31,7 +32,7 @@ from typing import Any, BinaryIO, NamedTuple
 from tokenizers import Regex, Tokenizer, pre_tokenizers
 
 from tandem.errors import GenerationError, install_line
-from tandem.system.paths import cache_folder
+from tandem.system.paths import cache_folder, write_whole
 
 _log = logging.getLogger("tandem")
 SUFFIX = ".gguf"
@@ -53,6 +54,8 @@ MAX_TEXTS, MAX_ENTRIES = 1 << 20, 1 << 16
 """Of an array; of keys, and of tensors."""
 _FIRST_BYTES = 1 << 20
 """Read at first; then twice as many, and so on."""
+SETTLED_NS = 2_000_000_000
+"""How long a file must not have changed for its digest to be kept."""
 _BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 _BLOCKS = {
     int(kind): (length, int(num_bytes))
@@ -487,7 +490,7 @@ def convert(file: Path, dtype: str) -> Path:
         return folder
     try:
         above.mkdir(parents=True, exist_ok=True)
-        with _alone(above / f"{digest}-{dtype}.lock"):
+        with alone(above / f"{digest}-{dtype}.lock"):
             if not folder.is_dir():
                 _check_room(above, header.memory_bytes(dtype))
                 for stale in above.glob(f"{digest}-{dtype}-*"):  # of other versions, or unfinished
@@ -595,7 +598,7 @@ def _check_room(folder: Path, num_bytes: int) -> None:
 
 
 @contextmanager
-def _alone(lock: Path) -> Iterator[None]:
+def alone(lock: Path) -> Iterator[None]:
     """Waits until no other process or thread holds this lock."""
     with lock.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -603,16 +606,41 @@ def _alone(lock: Path) -> Iterator[None]:
 
 
 def fingerprint(file: Path) -> str:
-    """16 hexadecimal digits of its content."""
-    status = file.stat()
-    return _digest_of(str(file.resolve()), status.st_size, status.st_mtime_ns)
+    """16 hexadecimal digits of a file's content, from its SHA-256, which takes a second per gigabyte.
+
+    So a digest is kept in the user's cache, with the file's device, inode, size and both times, and holds until one of
+    these differs. Whatever writes to a file sets the time of its last change (ctime) to that of the system's clock, and
+    no program can set another; a file that had changed shortly before it was read, within which time clocks of file
+    systems may stand still, is read again the next time. What could go unnoticed is a clock that was set back to the
+    very nanosecond, and a disk that was written to below its file system. Digests say what is the same, not whom to
+    trust: who can do that can change what is in memory.
+    """
+    return _digest_of(str(file.resolve()), *_identify(file.stat()))[:16]
+
+
+def _identify(status: os.stat_result) -> tuple[int, ...]:
+    return (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 
 
 @lru_cache(maxsize=8)
-def _digest_of(path: str, size: int, modified_ns: int) -> str:
-    """16 hexadecimal digits of a file's SHA-256, which is computed at about 2 GB/s."""
+def _digest_of(path: str, *identity: int) -> str:
+    """The SHA-256 of a file, from the cache if it is there."""
+    record = (
+        cache_folder() / "digests" / f"{sha256(path.encode(errors='surrogateescape')).hexdigest()[:32]}.json"
+    )
+    with suppress(OSError, ValueError, LookupError, TypeError):
+        known = json.loads(record.read_text("utf-8"))
+        if known["identity"] == list(identity) and re.fullmatch("[0-9a-f]{64}", known["sha256"]):
+            return str(known["sha256"])
+    begun_ns = time.time_ns()
     with open(path, "rb") as file:
-        return file_digest(file, "sha256").hexdigest()[:16]
+        digest = file_digest(file, "sha256").hexdigest()
+        is_same = _identify(os.fstat(file.fileno())) == identity
+    if is_same and max(identity[-2:]) < begun_ns - SETTLED_NS:
+        with suppress(OSError):  # then it is computed again the next time
+            record.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(record, json.dumps({"path": path, "identity": identity, "sha256": digest}).encode())
+    return digest
 
 
 def _versions() -> str:

@@ -111,7 +111,7 @@ class Model:
         it. Raises GenerationError.
         """
         self.lib = lib = library(named)
-        self.build = _describe_build(lib, named)
+        self.build = describe_build(named)
         forget_failures()
         params = lib.llama_model_default_params()
         params.n_gpu_layers = gpu_layers
@@ -226,9 +226,9 @@ def describe_version() -> str:
     return f"llama.cpp {abi.VERSION}"
 
 
-def _describe_build(lib: Any, named: str) -> str:
-    """Version and processor features: part of what the bits of a result depend on."""
-    built = lib.llama_print_system_info().decode()
+def describe_build(named: str) -> str:
+    """Version and processor features of a library: part of what the bits of a result depend on."""
+    built = library(named).llama_print_system_info().decode()
     if not named:
         return f"{describe_version()} {PACKAGE} {version(PACKAGE)} {built}"
     status = Path(named).expanduser().stat()

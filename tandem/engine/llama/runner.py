@@ -13,6 +13,7 @@ from tokenizers import Tokenizer
 from tandem.engine import gguf
 from tandem.engine.kv import CacheForm
 from tandem.engine.llama.library import describe_version, load_model
+from tandem.engine.llama.probe import probe
 from tandem.engine.llama.rows import ARITHMETIC, CACHE_TYPES, LlamaModel, Settings, StateForm
 from tandem.engine.places import adapter_file, base_of
 from tandem.engine.port import LoadOptions
@@ -96,6 +97,7 @@ def load(path: str, options: LoadOptions) -> LlamaRunner:
             f"Unknown kind of cache {options.cache_type!r}; set cache_type to one of {', '.join(CACHE_TYPES)}."
         )
     gguf.check(file)
+    probe(file, adapter_file(path), options.library)
     return LlamaRunner(
         file,
         num_threads=options.num_threads,

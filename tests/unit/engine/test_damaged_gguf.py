@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 import random
 import resource
 import struct
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -184,6 +188,56 @@ def test_it_is_read_once_until_it_changes(tmp_path: Path) -> None:
     assert gguf.check(tmp_path / "x.gguf") is header
     changed = read(tmp_path, with_value("llama.context_length", U32, u32(65)))
     assert changed.context_length == 65
+
+
+# ---- what a file is known by -------------------------------------------------------------------------------------
+
+
+DIGEST = """
+import sys
+from pathlib import Path
+from tandem.engine import gguf
+real, reads = gguf.file_digest, []
+gguf.file_digest = lambda *given: reads.append(given) or real(*given)
+gguf.SETTLED_NS = int(sys.argv[2])
+print(gguf.fingerprint(Path(sys.argv[1])), len(reads))
+"""
+
+
+def fingerprint(file: Path, settled_s: float = -3600) -> tuple[str, int]:
+    """In a new process, and how often it read the file. settled_s: how long it must not have changed."""
+    arguments = [sys.executable, "-c", DIGEST, str(file), str(int(settled_s * 1e9))]
+    done = subprocess.run(arguments, capture_output=True, text=True, check=True)
+    digest, num_reads = done.stdout.split()
+    return digest, int(num_reads)
+
+
+def test_a_file_is_read_for_its_fingerprint_until_nothing_changes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    file = tmp_path / "x.gguf"
+    file.write_bytes(b"one")
+    digest = hashlib.sha256(b"one").hexdigest()[:16]
+    assert [fingerprint(file, settled_s=3600) for _ in range(2)] == [(digest, 1)] * 2, "it changed just now"
+    assert [fingerprint(file) for _ in range(3)] == [(digest, 1), (digest, 0), (digest, 0)]
+    before = file.stat()
+    file.write_bytes(b"two")
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+    changed = hashlib.sha256(b"two").hexdigest()[:16]
+    assert [fingerprint(file) for _ in range(2)] == [(changed, 1), (changed, 0)], "of the same size and time"
+    (record,) = (tmp_path / "cache" / "tandem" / "digests").iterdir()
+    for damaged in (
+        b"",
+        b"[]",
+        b'{"identity": 1}',
+        record.read_bytes().replace(changed.encode(), b"no digest"),
+    ):
+        record.write_bytes(damaged)
+        assert fingerprint(file) == (changed, 1)
+
+
+# ---- at random ---------------------------------------------------------------------------------------------------
 
 
 def test_damaged_headers_are_read_or_are_one_sentence(tmp_path: Path) -> None:

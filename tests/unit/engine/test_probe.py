@@ -1,0 +1,177 @@
+"""Files that end llama.cpp: a child is what they end, and the process that serves says so in one sentence."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tandem.engine import gguf
+from tandem.engine.engine import Engine
+from tandem.engine.llama import probe
+from tandem.errors import GenerationError
+from tests.damaged_gguf import STRING, U32, add_key, build, text, u32
+from tests.tiny_gguf import write_gguf
+
+pytest.importorskip("gguf", reason="the package gguf (extra torch) is not installed")
+
+ROOT = Path(__file__).parents[3]
+Try = Callable[..., int]
+
+
+@pytest.fixture(autouse=True)
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file that nobody has seen; it need not be one of a model."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "x.gguf").write_bytes(build())
+    return tmp_path / "x.gguf"
+
+
+@pytest.fixture
+def try_with(tmp_path: Path) -> Try:
+    """try_with(code, file): the file is tried by a child that runs this code; how many children there were so far."""
+
+    def try_with(code: str, *files: Path) -> int:
+        tried = tmp_path / "tried"
+        counting = f"import os, signal, time\nopen({str(tried)!r}, 'a').write('x')\n"
+        probe.probe(*files, command=(sys.executable, "-c", counting + code))
+        return len(tried.read_text())
+
+    return try_with
+
+
+GOOD = "print('begun'); print('loaded')"
+
+
+def test_a_file_is_tried_once_wherever_it_is_until_it_changes(
+    file: Path, tmp_path: Path, try_with: Try
+) -> None:
+    assert [try_with(GOOD, file) for _ in range(3)] == [1, 1, 1]
+    elsewhere = Path(shutil.copy(file, tmp_path / "another.gguf"))
+    assert try_with(GOOD, elsewhere) == 1
+    assert [try_with(GOOD, file, elsewhere) for _ in range(2)] == [2, 2], "an adapter comes with it"
+    file.write_bytes(build(num_data=300))
+    assert try_with(GOOD, file) == 3
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        (
+            "os.kill(os.getpid(), signal.SIGSEGV)",
+            "ends llama.cpp (SIGSEGV); download it again, or use another file.",
+        ),
+        (
+            "os.kill(os.getpid(), signal.SIGKILL)",
+            "ends llama.cpp (SIGKILL); download it again, or use another file.",
+        ),
+        (
+            "os.write(2, b'/a b/c.cpp:12: GGML_ASSERT(x == y) failed\\nmore\\n'); os.abort()",
+            "ends llama.cpp (SIGABRT: GGML_ASSERT(x == y) failed); download it again, or use another file.",
+        ),
+        (
+            "os.write(2, b'terminate called after ...\\n  what():  bad\\x1b[31m map\\n'); os.abort()",
+            "ends llama.cpp (SIGABRT: what():  bad[31m map); download it again, or use another file.",
+        ),
+        ("os._exit(7)", "ends llama.cpp (code 7); download it again, or use another file."),
+        ("print('It is\\x07\\n wrong.')", "It is wrong."),
+        ("time.sleep(60)", "has not loaded within 0 s; use another file, or a faster disk."),
+    ],
+)
+def test_what_ends_the_child_is_one_sentence_each_time(
+    file: Path, try_with: Try, monkeypatch: pytest.MonkeyPatch, code: str, reason: str
+) -> None:
+    if "sleep" in code:
+        monkeypatch.setattr(probe, "MAX_S", 0.4)
+    for _ in range(2):
+        with pytest.raises(GenerationError) as raised:
+            try_with("print('begun', flush=True)\n" + code, file)
+        assert (
+            str(raised.value).replace(f"{str(file)!r} ", "").replace("llama.cpp has not", "has not") == reason
+        )
+    assert try_with(GOOD, file) == 3
+
+
+def test_a_child_that_does_not_come_to_the_file_says_nothing_of_it(
+    file: Path, try_with: Try, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert try_with("raise ImportError('no tandem')", file) == 1
+    assert caplog.messages == [f"{file} was not tried apart before it is loaded: ImportError: no tandem"]
+
+
+def test_where_nothing_can_be_kept_every_start_tries(
+    file: Path, try_with: Try, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "cache" / "tandem" / "llama").mkdir(parents=True)
+    (tmp_path / "cache" / "tandem" / "llama" / "loaded").write_bytes(b"no folder")
+    assert [try_with(GOOD, file) for _ in range(2)] == [1, 2]
+
+
+def load(file: Path) -> Engine:
+    return Engine.load(str(file), engine="llama", template="plain", num_threads=1)
+
+
+@pytest.mark.parametrize(
+    ("key", "kind", "value", "reason"),
+    [
+        (
+            "llama.expert_count",
+            U32,
+            u32(1 << 20),
+            "GGML_ASSERT(hparams.n_expert <= LLAMA_MAX_EXPERTS) failed",
+        ),
+        (
+            "llama.rope.scaling.type",
+            STRING,
+            text("sideways"),
+            "GGML_ASSERT(hparams.rope_scaling_type_train != LLAMA_ROPE_SCALING_TYPE_UNSPECIFIED) failed",
+        ),
+    ],
+)
+def test_a_file_that_fails_an_assertion_of_llama_cpp_is_one_sentence(
+    tmp_path: Path, key: str, kind: int, value: bytes, reason: str
+) -> None:
+    file = tmp_path / "bad.gguf"
+    file.write_bytes(add_key(write_gguf(tmp_path / "good.gguf").read_bytes(), key, kind, value))
+    gguf.check(file)  # its header is whole
+    with pytest.raises(GenerationError) as raised:
+        load(file)
+    assert str(raised.value) == (
+        f"{str(file)!r} ends llama.cpp (SIGABRT: {reason}); download it again, or use another file."
+    )
+
+
+def test_what_is_whole_is_loaded_and_one_with_equal_tokens_is_not(tmp_path: Path) -> None:
+    """One flipped bit: the letter b is a second a, an assertion of llama.cpp."""
+    file = write_gguf(tmp_path / "good.gguf")
+    assert load(file).vocab_size == 261
+    content = file.read_bytes()
+    at = content.index(text("b"))
+    file.write_bytes(content[: at + 8] + b"a" + content[at + 9 :])
+    with pytest.raises(
+        GenerationError, match=r"no whole GGUF file: its tokens \d+ and \d+ are the same \('a'\); down"
+    ):
+        load(file)
+
+
+@pytest.mark.nightly("takes minutes; headers are damaged at every change, and two files that end a child")
+def test_no_damaged_file_ends_the_process_that_loads_it(tmp_path: Path) -> None:
+    arguments = [sys.executable, "-m", "tests.load_damaged", str(tmp_path), "2000", "5"]
+    done = subprocess.run(arguments, capture_output=True, text=True, check=False, cwd=ROOT)
+    *said, last = [json.loads(line) for line in done.stdout.splitlines()]
+    assert done.returncode == 0, (said[-1], done.stderr[-1000:])
+    assert last["grown_kb"] < 100 << 10
+    for outcome in said:
+        sentence = outcome["sentence"]
+        assert sentence == "" or ("FILE" in sentence and sentence.endswith(".") and sentence.isprintable()), (
+            outcome
+        )
+    loaded = [outcome["sentence"] for outcome in said if outcome["stage"] == "load"]
+    assert sum("ends llama.cpp (SIGABRT: GGML_ASSERT(" in sentence for sentence in loaded) > 10
+    assert sum("llama.cpp cannot load" in sentence for sentence in loaded) > 10
+    assert loaded.count("") > 100
