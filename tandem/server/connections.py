@@ -2,7 +2,7 @@
 client may owe something.
 
 It owes the head of a request, its body, and the reading of what it was sent. An answer, which the server owes, may
-last. Where there are too many connections, one without a request makes room for the next.
+last. Where there are too many connections, one whose request has not come makes room for the next.
 """
 
 from __future__ import annotations
@@ -95,6 +95,11 @@ class Connection(H11Protocol):
         return self.cycle is not None and not self.cycle.response_complete
 
     @property
+    def is_busy(self) -> bool:
+        """Whether a whole request has come, or its answer has begun, and the answer has not ended."""
+        return self.has_request and not (self.cycle.more_body and self.is_unanswered)
+
+    @property
     def is_unanswered(self) -> bool:
         """Whether no answer has begun to the request, or what there is of it."""
         return self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE)
@@ -170,8 +175,8 @@ class Connections(ServerState):
         return sum(map(len, self._by_address.values()))
 
     def enter(self, connection: Connection) -> None:
-        """A new connection. Where there are too many the oldest one without a request makes room: of its address, or
-        of the address with most of these. It is refused where all others have requests."""
+        """A new connection. Where there are too many, one whose request has not come makes room: of its address, or of
+        the address with most of these. It is refused where all others are busy."""
         if self._is_closed:
             connection.transport.abort()
             return
@@ -181,7 +186,7 @@ class Connections(ServerState):
         if len(own) > self._limits.max_connections_per_address:
             self._make_room(own, connection, "full_address")
         elif self.num_open > self.most:
-            self._make_room(max(self._by_address.values(), key=_num_idle), connection, "full")
+            self._make_room(max(self._by_address.values(), key=_num_waiting), connection, "full")
 
     def leave(self, connection: Connection) -> None:
         """A connection has ended, or has to."""
@@ -208,7 +213,9 @@ class Connections(ServerState):
             log_event("connection dropped", reason=reason, number=self._num_dropped[reason], address=address)
 
     def _make_room(self, crowd: dict[Connection, None], newest: Connection, reason: str) -> None:
-        surplus = next(each for each in crowd if not each.has_request)
+        """The oldest without a request goes, else the oldest whose body has not come, else the newest."""
+        waiting = (each for each in crowd if not each.is_busy)
+        surplus = min(waiting, key=lambda each: (each is newest, each.has_request))
         self.note(reason, surplus.address)
         self.leave(surplus)
         if surplus is not newest:
@@ -223,5 +230,5 @@ class Connections(ServerState):
         surplus.refuse(ApiError(503, message, code="too_many_connections", headers=headers))
 
 
-def _num_idle(crowd: dict[Connection, None]) -> int:
-    return sum(not each.has_request for each in crowd)
+def _num_waiting(crowd: dict[Connection, None]) -> int:
+    return sum(not each.is_busy for each in crowd)

@@ -219,18 +219,26 @@ def test_garbage_is_counted_and_not_logged(
 def test_one_address_leaves_places_for_others(
     dial: Dial, small: Served, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """And for itself: the oldest connection without a request makes room for the next."""
-    begun = (b"", b"GET / HTTP/1.1\r\nHos", HEALTH)
+    """And for itself: the oldest connection whose request has not come makes room for the next."""
+    begun = (b"", b"GET / HTTP/1.1\r\nHos", HEALTH, CHAT + b"Content-Length: 9\r\n\r\n")
     before = dropped(small, "full_address")
     with caplog.at_level(logging.INFO, "tandem.server"):
         for number in range(300):
-            dial(small, begun[number % 3])
+            dial(small, begun[number % 4])
             if number % 50 == 0:
                 assert ask(small, OTHER).status_code == 200
         assert ask(small).status_code == 200
         assert count(small, "tandem_http_connections_open") <= 9
     assert dropped(small, "full_address") > before + 200
     assert caplog.text.count("connection dropped") < 20
+
+
+def test_bodies_that_do_not_come_leave_places(dial: Dial, small: Served) -> None:
+    before = dropped(small, "full_address")
+    for _ in range(30):
+        dial(small, CHAT + b"Content-Length: 9\r\n\r\n{")
+    assert ask(small).status_code == 200
+    assert dropped(small, "full_address") > before + 20
 
 
 def test_many_addresses_leave_places_for_others(dial: Dial, small: Served) -> None:
