@@ -20,12 +20,12 @@ BUDGETS = {
     "adapters": 610,
     "aggregation": 1390,
     "cli": 4530,
-    "client": 1740,
+    "client": 1750,
     "cluster": 1990,
     "codecs": 1000,
     "config": 1575,
     "corpora": 110,
-    "engine": 7200,
+    "engine": 7220,
     "joining": 700,
     "messages": 980,
     "modes": 1580,
@@ -36,7 +36,7 @@ BUDGETS = {
     "scheduler": 470,
     "server": 3530,
     "sites": 1430,
-    "system": 530,
+    "system": 540,
     "transport": 1290,
 }
 """Lines that a folder of the product may have, "" for the modules beside them. Raised only by a commit of its own that
