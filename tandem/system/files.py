@@ -25,7 +25,7 @@ def make_folder(folder: Path) -> None:
 
 
 def write_private(path: Path, content: bytes) -> None:
-    """Write a file whole or not at all, also on a full disk. Raises ConfigError."""
+    """Write a file whole or not at all, also on a full disk; it is on the disk then. Raises ConfigError."""
     draft = path.with_name(f"{path.name}.{os.getpid()}.new")
     try:
         try:
@@ -36,6 +36,7 @@ def write_private(path: Path, content: bytes) -> None:
                 file.flush()
                 os.fsync(descriptor)
             draft.replace(path)
+            _flush(path.parent)
         finally:
             with contextlib.suppress(FileNotFoundError):
                 draft.unlink()
@@ -44,6 +45,16 @@ def write_private(path: Path, content: bytes) -> None:
             f"{path} cannot be written ({error.strerror}); what was there before is kept. Check the disk and the "
             "folder's permissions."
         ) from None
+
+
+def _flush(folder: Path) -> None:
+    """Have a new name in it outlive a power failure, where the file system can promise that."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):
+            os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def read_private(path: Path) -> bytes | None:
