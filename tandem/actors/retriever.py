@@ -90,6 +90,19 @@ class RetrieverActor(SiteActor):
             raise TandemError(f"{self.name} has no embedder, since {in_words(self.party)} has no documents.")
         return await self.in_thread(lambda: [embedder.embed([text])[0].tolist() for text in texts])
 
+    async def find_refusal(self, query: str, num_documents: int, filter: str) -> list[str]:
+        """Why a search would fail, before a peer hears of the query: the sentence, its code and the option at fault;
+        empty: it would not, or the party answers all the same. Called by this side's client only."""
+        if self.config.party(self.party).privacy:
+            return []
+        request = RetrieveRequest(session=0, query=query, num_documents=num_documents, filter=filter)
+        try:
+            await self.in_thread(lambda: self.search(request))
+        except Exception as error:
+            refusal = self._refuse(request, error)
+            return [refusal.reason, refusal.fault.code, refusal.fault.option or ""]
+        return []
+
     # ---- data plane ------------------------------------------------------------------------------------------
 
     def handle(self, message: Any, source: str) -> list[Send]:

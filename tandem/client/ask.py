@@ -105,6 +105,7 @@ class Asker:
             spec = replace(spec, condensed=await self._condense(spec, limit_s / 2))
         try:
             spec = await self.fit(spec)
+            await self._check_filter(spec)
             # Not awaited: the events will tell how it went.
             opening = asyncio.ensure_future(self._sites[spec.home].open(spec.as_for(spec.home).to_json()))
             opening.add_done_callback(lambda done: done.cancelled() or done.exception())
@@ -160,6 +161,15 @@ class Asker:
         with contextlib.suppress(CallError):
             room = min(room, await self._sites[spec.home].answer_room(spec.to_json(), shortest))
         return replace(spec, sampling=replace(spec.sampling, max_new_tokens=room))
+
+    async def _check_filter(self, spec: SessionSpec) -> None:
+        """Raise QueryError where the home's documents have no such metadata: no peer is to know that."""
+        number, wanted = spec.num_documents(spec.home), spec.filter(spec.home)
+        if number and wanted:
+            refusal = await self._sites[spec.home].find_refusal(spec.search_text, number, wanted)
+            if refusal:
+                sentence, code, option = refusal
+                raise QueryError(sentence, code=Code(code), option=option or None)
 
     async def _give_up(self, spec: SessionSpec) -> None:
         """Cancel a query, without waiting long for a party that is lost."""

@@ -61,6 +61,10 @@ class SitePort(ABC):
         """Unit vectors of texts."""
         return list(await self.call("retriever", "embed", texts))
 
+    async def find_refusal(self, query: str, num_documents: int, filter: str) -> list[str]:
+        """Why a search of this party's documents would fail; see `RetrieverActor.find_refusal`."""
+        return list(await self.call("retriever", "find_refusal", query, num_documents, filter))
+
     async def tokenizer_json(self) -> str:
         """The tokenizer of this party's model."""
         return str(await self.call("decoder", "tokenizer_json"))
@@ -78,6 +82,7 @@ CALLS = frozenset(
         ("draft_queue", "cancel"),
         ("retriever", "passages"),
         ("retriever", "embed"),
+        ("retriever", "find_refusal"),
         ("decoder", "tokenizer_json"),
         ("decoder", "answer_room"),
     }

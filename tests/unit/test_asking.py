@@ -1,4 +1,4 @@
-"""How long an answer may be: counted at home, by the shortest context."""
+"""What is settled at home before a query is opened: how long an answer may be, and whether a filter can be kept to."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tandem.client.ask import Asker
+from tandem.errors import Code, QueryError
 from tandem.modes.spec import SessionSpec
 from tandem.sites.port import SitePort
 from tandem_lab.simulation.specs import make_spec
@@ -50,6 +51,42 @@ def test_the_home_counts_by_the_shortest_context_and_nobody_else_is_asked(
     assert fitted.sampling.max_new_tokens == longest
     assert [context for _, context in sites["device"].asked] == asked
     assert sites["cloud"].asked == []
+
+
+class Refusing(SitePort):
+    """Has no document with the metadata of any filter."""
+
+    def __init__(self) -> None:
+        self.called: list[str] = []
+
+    async def call(self, role: str, method: str, *arguments: Any) -> Any:
+        self.called.append(method)
+        return ["no such key", "invalid", "device_filter"] if method == "find_refusal" else []
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_refused"),
+    [
+        ({}, True),
+        ({"device_filter": ""}, False),
+        ({"device_documents": 0}, False),  # nothing is searched
+    ],
+)
+def test_a_filter_is_tried_at_home_before_the_query_is_opened(
+    changes: dict[str, Any], is_refused: bool
+) -> None:
+    site = Refusing()
+    spec = make_spec(**{"device_filter": '{"colour": "red"}', "device_documents": 2, **changes})
+
+    async def ask() -> None:
+        async for _ in Asker({"device": site}, str).ask(spec, 0.01, at_once=True):
+            pass
+
+    with pytest.raises(QueryError) as raised:
+        asyncio.run(ask())
+    assert ("open" not in site.called) == is_refused
+    fault = (Code.INVALID, "device_filter") if is_refused else (Code.TIMEOUT, None)
+    assert (raised.value.code, raised.value.option) == fault
 
 
 def test_texts_are_counted_while_the_loop_serves_others(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from tandem.actors import retriever as module
 from tandem.actors.retriever import RetrieverActor
+from tandem.config.parties import PartyConfig
 from tandem.errors import Code, Fault, FilterError, TandemError
 from tandem.messages import (
     RetrieveFailed,
@@ -142,6 +143,29 @@ def test_a_filter_that_cannot_be_kept_to_is_the_asker_s_fault() -> None:
     assert refused == RetrieveFailed(session=1, reason="no such key", fault=fault)
     assert fault.is_refusal
     assert not TandemError("the disk is gone").fault.is_refusal
+
+
+@pytest.mark.parametrize(
+    ("query", "filter", "refusal"),
+    [
+        ("q", '{"source": "a.md"}', []),
+        ("q", '{"colour": "red"}', ["no such key", "invalid", "device_filter"]),
+        ("refused", '{"source": "a.md"}', ["one sentence with half a pair: \\ud800", "failed", ""]),
+        (
+            "bug",
+            '{"source": "a.md"}',
+            ["The retriever of the device failed on this query with ValueError; see its log.", "failed", ""],
+        ),
+    ],
+)
+@pytest.mark.parametrize("privacy", [0.0, 1.0])
+def test_a_client_learns_beforehand_what_would_fail(
+    query: str, filter: str, refusal: list[str], privacy: float
+) -> None:
+    """Unless the party answers all the same."""
+    actor = Actor(Documents())
+    actor.config = replace(actor.config, device=PartyConfig(privacy=privacy))
+    assert asyncio.run(actor.find_refusal(query, 3, filter)) == ([] if privacy else refusal)
 
 
 def test_an_answer_that_cannot_be_encoded_fails_its_query_alone(caplog: pytest.LogCaptureFixture) -> None:
