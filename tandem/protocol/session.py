@@ -83,6 +83,7 @@ class Ending:
     reason: StopReason | None = None  # only a Resync can take it back
     finished_s: float = nan
     cancel: Cancel | None = None  # what the peers hear of a query that was cancelled or failed
+    fault: Fault | None = None  # what the client hears of one that failed
     is_over: bool = False  # for good: nothing is owed to anybody
 
     def last_word(self, peer: Peer, party: str) -> LinkBody:
@@ -295,7 +296,8 @@ class Session:
         """This party cannot go on: tell the user and the peers."""
         if self.is_over or self.end.reason is not None:
             return []
-        public = Cancel(reason=public_reason(reason, fault, self.routes), fault=fault)
+        self.end.fault, told = fault, FAILED if self.routes.is_home else fault  # it may say what is not there
+        public = Cancel(reason=public_reason(reason, fault, self.routes), fault=told)
         return self._give_up(public, now_s, reason)
 
     # ---- own actors --------------------------------------------------------------------------------------------
@@ -716,8 +718,7 @@ class Session:
 
     def _finish(self, reason: StopReason, now_s: float, error: str | None = None) -> list[Send]:
         self.end.reason, self.end.finished_s = reason, now_s
-        fault = self.end.cancel.fault if self.end.cancel is not None and error is not None else None
-        done = DoneEvent(reason=reason, statistics=self.statistics, error=error, fault=fault)
+        done = DoneEvent(reason=reason, statistics=self.statistics, error=error, fault=self.end.fault)
         return [*self.report.void(len(self.prefix)), *self.report.emit(done)]
 
     def _free(self) -> list[Send]:
