@@ -398,10 +398,11 @@ class RetrieveResult(Message):
     """The retrieved documents; they stay at this site. Retriever -> own decoder."""
 
     session: UInt32
-    ids: Texts  # opaque ids
-    texts: Texts  # page contents
-    scores: Float64s  # cosine similarity to the query
-    retrieve_us: Varint
+    ids: Texts = ()  # opaque ids
+    texts: Texts = ()  # page contents
+    scores: Float64s = ()  # cosine similarity to the query
+    retrieve_us: Varint = 0
+    notes: Texts = ()  # sentences for the user of this party: why there are none
 
 
 @registry.message(38)

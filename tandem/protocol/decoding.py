@@ -357,8 +357,7 @@ class DecodingSession(ABC):
         spec = self.spec
         num_documents = spec.num_documents(self.party)
         if num_documents == 0:
-            nothing = RetrieveResult(session=spec.session, ids=(), texts=(), scores=(), retrieve_us=0)
-            return self.receive(nothing)
+            return self.receive(RetrieveResult(session=spec.session))
         request = RetrieveRequest(
             session=spec.session,
             query=spec.search_text,
@@ -385,6 +384,9 @@ class DecodingSession(ABC):
                 if self.is_private:
                     self._rows = with_reference(self._rows)
                 return []
+            case RetrieveFailed() if self.is_private:  # what peers see must not depend on what is there
+                note = f"{at_start(self.party)} answers without documents: {message.reason}"
+                return self.receive(RetrieveResult(session=self.spec.session, notes=(note,)))
             case RetrieveFailed():
                 failed = DecoderFailed(session=self.spec.session, reason=message.reason, fault=message.fault)
                 return [Send("draft_queue", failed)]
@@ -418,15 +420,16 @@ class DecodingSession(ABC):
         self._evidence[self.prefix.digests[0]] = self.weights.start
         scores = dict(zip(self._retrieved.ids, self._retrieved.scores, strict=True))
         sources = self._document_ids
-        notes = (*self._notes_on_filter(self._retrieved), *notes)
+        notes = (*self._retrieved.notes, *self._notes_on_filter(self._retrieved), *notes)
+        times = (self._retrieved.retrieve_us, prefill_us)
         if self.is_private and self.party != self.spec.home:
-            sources, notes = (), ()  # they would say which documents fit the question
+            sources, notes, times = (), (), (0, 0)  # they would say which documents fit the question
         self._ready = DecoderReady(
             session=self.spec.session,
             sources=sources,
             scores=tuple(scores[name] for name in sources),
-            retrieve_us=self._retrieved.retrieve_us,
-            prefill_us=prefill_us,
+            retrieve_us=times[0],
+            prefill_us=times[1],
             notes=notes,
             said=() if self.weights.moves or len(self._rows) != 1 else self._by_document((1.0,)),
         )
@@ -470,7 +473,7 @@ class DecodingSession(ABC):
 
     def _notes_on_filter(self, retrieved: RetrieveResult) -> tuple[str, ...]:
         is_searched = self.spec.num_documents(self.party) > 0 and bool(self.spec.filter(self.party))
-        if retrieved.ids or not is_searched:
+        if retrieved.ids or retrieved.notes or not is_searched:
             return ()
         return (f"{at_start(self.party)} has no document that its filter lets through; it answers without.",)
 

@@ -398,6 +398,22 @@ def test_others_do_not_hear_which_private_documents_fit(home: str) -> None:
         assert isinstance(ready, DecoderReady)
         is_home = home == "ada"
         assert (len(ready.sources), bool(ready.notes)) == ((count, True) if is_home else (0, False))
+        assert (ready.prefill_us > 0) == is_home
+
+
+@pytest.mark.parametrize("filter", ["", '{"colour": "red"}'])
+def test_a_search_of_private_documents_that_fails_finds_none(filter: str) -> None:
+    """Whoever is asked elsewhere sees the answer of a party without documents; its own user hears why."""
+    made, none = (
+        DraftingSession(make_spec(device_documents=3, device_filter=filter), Party.DEVICE, is_private=True)
+        for _ in range(2)
+    )
+    assert made.receive(RetrieveFailed(session=1, reason="'colour' is none of source.")) == []
+    none.receive(first(0))
+    assert made.next_job() == none.next_job()
+    (ready,) = [send.message for send in made.finish_prefill(1, ())]
+    assert isinstance(ready, DecoderReady)
+    assert ready.notes == ("The device answers without documents: 'colour' is none of source.",)
 
 
 def test_a_model_that_gives_no_row_without_document_is_refused() -> None:
