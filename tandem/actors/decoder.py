@@ -306,7 +306,7 @@ class DecoderActor(SiteActor):
             return None
         from tandem.engine.privacy import make_privacy
 
-        return make_privacy(party, spec.sampling.temperature, spec.to_json(), self._on_kv)
+        return make_privacy(party, spec.sampling.temperature, self._on_kv)
 
     def _load(self) -> Engine:
         from tandem.actors.loading import open_engine
@@ -441,6 +441,13 @@ def make_drafter(
             f"{at_start(party)} bounds what its documents say, but with draft_rule {spec.decoding.draft_rule!r} and "
             f"race_depth {spec.race_depth} a codec cuts its distributions off, after which no bound holds; choose "
             'draft_rule "coupled" with race lists, or set privacy to 0.'
+        )
+    shows_more = rules.num_named(party) is not None or (role.votes and not rules.votes_are_tokens)
+    if privacy is not None and privacy.has_budget and shows_more:
+        raise ConfigError(
+            f"{at_start(party)} has a privacy budget, which holds where nothing but drawn tokens crosses, but with "
+            f'draft_rule "{rules.draft_rule}", or asked for log probabilities, it shows how probable they are; choose '
+            'draft_rule "lottery" and ask for none, or set privacy_budget to 0.'
         )
     if role.votes and not spec.rules.votes_are_tokens:
         return Drafter(

@@ -123,10 +123,10 @@ def lines(tally: Tally, num_tokens: int) -> list[str]:
 
 
 def spent_on(party: PartyConfig) -> dict[str, float | None]:
-    """The bound of a party, and what all answers so far have spent on its documents, in nats. Raises ConfigError."""
+    """The bound of a party, and what all answers of this user so far have spent, in nats. Raises ConfigError."""
     from tandem.engine.privacy import Ledger, ledger_path
 
-    spent = Ledger(ledger_path(), party.index).spent()
+    spent = Ledger(ledger_path()).spent()
     budget = party.privacy_budget
     return {
         "bound": party.privacy,
@@ -147,13 +147,11 @@ def privacy_lines(config: Config) -> list[str]:
     if config.sampling.temperature == 0:
         promise = "At temperature 0 no token is drawn: nothing is counted, and the bound is the only promise."
     elif rules.roles.role(Party.DEVICE).votes and not rules.votes_are_tokens:
-        promise = (
-            "The count holds for readers of the answers who do not know the seeds, so not for the cloud."
-        )
+        promise = "Votes show how probable tokens are: the count promises nothing, and no budget can be set."
     else:
         promise = "The count holds for whoever sees all that left the device, the cloud included."
     return [
         f"Privacy: no log probability differs by more than {known['bound']:g} nats from that without documents.",
-        f"Spent so far: {known['spent']:.4g} nats by {known['num_draws']:,} tokens over {config.device.index}; {left}.",
+        f"Spent so far: {known['spent']:.4g} nats by {known['num_draws']:,} tokens over all documents; {left}.",
         promise,
     ]

@@ -87,8 +87,8 @@ class PartyConfig(Settings):
     privacy_budget: float = Field(
         default=0.0,
         ge=0,
-        description="device, workers: nats that all answers together may say of the documents, beyond which tokens are "
-        "drawn without them; 0: no limit",
+        description="device, workers: nats that all answers together may say of any documents of this user, beyond "
+        "which tokens are drawn without them; 0: no limit",
     )
     torch_device: str = Field(
         default="cpu",

@@ -92,12 +92,15 @@ def weigh_rows(log_weights: Sequence[float] | NDArray[np.float64]) -> NDArray[np
     return np.asarray(raw / raw.sum()) if len(raw) else raw
 
 
+_NONE = np.empty(0)
+
+
 class DraftResult(NamedTuple):
     """One draft and the distribution that it was drawn from."""
 
     token: int
     payload: bytes  # q, encoded: what is sent, and what `token` was drawn from
-    dense: NDArray[np.float64]  # q before the codec, [vocab]
+    dense: NDArray[np.float64]  # q before the codec, [vocab]; none of a draw that is repeated
 
 
 class DraftPlace(NamedTuple):
@@ -117,6 +120,7 @@ class Drafter:
 
     num_malformed = 0
     """Proposals whose distribution a `TokenVoter` could not decode, or that excludes its token; they count as none."""
+    _has_private_noise = False
 
     def __init__(
         self,
@@ -141,6 +145,7 @@ class Drafter:
         )
         self.dense: NDArray[np.float64] | None = None  # of the last step, q before the codec, [vocab]
         self._rule = draft_rule(rule, sampling.temperature)
+        self._drawn: dict[bytes, DraftResult] = {}  # with private noise, by the digest of the prefix
 
     def draft(
         self,
@@ -157,10 +162,16 @@ class Drafter:
         """A draft for one step.
 
         logits: [rows, vocab]; log_weights: [rows], of the rows' documents (Eq. 1). prefix: tokens of the answer before
-        it. The rest: as in `DraftPlace`.
+        it. The rest: as in `DraftPlace`. What was drawn with private noise is repeated, whatever the row is by now.
         """
+        if lineage[-1] in self._drawn:
+            self.rows = None  # they are of another step
+            return self._drawn[lineage[-1]]
         dense = self.distribution(logits, log_weights, prefix)
-        return self._draft(dense, DraftPlace(seed, step, party, lineage, proposed))
+        result = self._draft(dense, DraftPlace(seed, step, party, lineage, proposed))
+        if self._has_private_noise:
+            self._drawn[lineage[-1]] = result._replace(dense=_NONE)
+        return result
 
     def _draft(self, dense: NDArray[np.float64], place: DraftPlace) -> DraftResult:
         """The draft from the party's distribution, [vocab]: the payload is that distribution."""
@@ -236,6 +247,7 @@ class TokenDrafter(Drafter):
         self._proposals = proposal_rule(rule, sampling.temperature)
         self._sends_drafts = sends_drafts
         self._num_named = num_named
+        self._has_private_noise = privacy is not None
 
     def _draft(self, dense: NDArray[np.float64], place: DraftPlace) -> DraftResult:
         if not self._sends_drafts:
@@ -249,7 +261,7 @@ class TokenDrafter(Drafter):
 
     def _seed(self, place: DraftPlace) -> int:
         """Of the noise: the query's, which all parties know, or one that this party alone knows."""
-        return place.seed if self._privacy is None else self._privacy.seed(place.lineage[-1])
+        return place.seed if self._privacy is None else self._privacy.seed()
 
     def _name(self, token: int, dense: NDArray[np.float64]) -> DraftResult:
         """A token as its payload, with log probabilities where they are asked for."""

@@ -206,7 +206,7 @@ class LocalPair:
                     spec.sampling,
                     spec.rules.drawing_rule,
                     spec.vocab_size,
-                    Privacy(self.privacy, self._spend, b"") if is_private and party == Party.DEVICE else None,
+                    Privacy(self.privacy, self._spend) if is_private and party == Party.DEVICE else None,
                     find_shaper(spec, self.engines[party].tokenizer_json),
                 ),
                 f"{spec.session}/{party}",

@@ -7,7 +7,11 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import random
 import stat
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from itertools import product
 from pathlib import Path
@@ -170,7 +174,7 @@ def law_of(distribution: Callable[[tuple[int, ...]], Floats]) -> Law:
 
 def largest_ratio(share: float, **options: float) -> float:
     """max |log P(answer) - log N(answer)| of answers that mix the device's votes with a cloud's."""
-    protected = drafter_of(Privacy(BOUND, lambda nats: True, b""), **options)
+    protected = drafter_of(Privacy(BOUND, lambda nats: True), **options)
 
     def mixed(device: Callable[[tuple[int, ...]], Floats]) -> Law:
         return law_of(lambda tokens: share * device(tokens) + (1 - share) * cloud_after(tokens))
@@ -199,7 +203,7 @@ def test_the_law_of_answers_finds_a_clip_that_leaves_the_bound(
 
 def test_a_bound_below_which_nothing_lies_leaves_the_documents_mixture() -> None:
     """And that is of the rows with documents alone."""
-    drafter = drafter_of(Privacy(50.0, lambda nats: True, b""))
+    drafter = drafter_of(Privacy(50.0, lambda nats: True))
     for seed in range(9):
         logits = logits_after((seed,))
         expected = mix_rows(logits[:2], WEIGHTS[:2], 0.8)
@@ -207,7 +211,7 @@ def test_a_bound_below_which_nothing_lies_leaves_the_documents_mixture() -> None
 
 
 def test_without_documents_it_is_the_bare_row() -> None:
-    drafter = drafter_of(Privacy(BOUND, lambda nats: nats < 1e-12, b""))
+    drafter = drafter_of(Privacy(BOUND, lambda nats: nats < 1e-12))
     np.testing.assert_allclose(
         drafter.distribution(logits_after((1,))[-1:], WEIGHTS[-1:]), bare_after((1,)), rtol=1e-12
     )
@@ -222,8 +226,8 @@ def laws_within(budget: float, folder: Path, ledger: type[Ledger]) -> tuple[Law,
     """With and without documents, where an accountant follows every path of its own through the answer."""
 
     def device(tokens: tuple[int, ...]) -> Floats:
-        own = ledger(folder / f"{len(tokens)}{tokens}.json", "notes", budget)
-        privacy = Privacy(2.0, own.spend, b"")
+        own = ledger(folder / f"{len(tokens)}{tokens}.json", budget)
+        privacy = Privacy(2.0, own.spend)
         (folder / f"{len(tokens)}{tokens}.json").unlink(missing_ok=True)
         drafter = drafter_of(privacy)
         return [drafter.distribution(logits_after(tokens[:n]), WEIGHTS) for n in range(len(tokens) + 1)][-1]
@@ -252,14 +256,14 @@ class Late(Ledger):
     """A mutant: it stops when the budget is exceeded, and not before."""
 
     def spend(self, nats: float) -> bool:
-        return self.spent().nats <= self._budget and Ledger(self._path, self._collection).spend(nats)
+        return self.spent().nats <= self._budget and Ledger(self._path).spend(nats)
 
 
 class Deaf(Ledger):
     """A mutant: it adds up and never stops."""
 
     def spend(self, nats: float) -> bool:
-        return Ledger(self._path, self._collection).spend(nats)
+        return Ledger(self._path).spend(nats)
 
 
 @pytest.mark.parametrize("mutant", [Late, Deaf])
@@ -284,22 +288,107 @@ def test_an_accountant_that_counts_too_little_is_found(
         check_theorem(*laws_within(BUDGET, tmp_path, Ledger), BUDGET)
 
 
-def test_the_ledger_adds_up_by_collection_over_processes(tmp_path: Path) -> None:
+def test_there_is_one_sum_whatever_indexes_are_called(tmp_path: Path) -> None:
     path = tmp_path / "new" / "privacy.json"
-    first, second, other = (Ledger(path, name) for name in ("notes", "notes", "letters"))
+    first, second, other = (Ledger(path, name=name) for name in ("notes", "notes-moved", "letters"))
     assert first.spent() == Spent(0.0, 0)
     assert all(ledger.spend(0.25) for ledger in (first, second, other, first))
-    assert (second.spent(), other.spent()) == (Spent(0.75, 3), Spent(0.25, 1))
+    assert first.spent() == second.spent() == other.spent() == Ledger(path).spent() == Spent(1.0, 4)
+    assert json.loads(path.read_text()) == {"spent": {"notes": [1.0, 4]}}  # where it began
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert first.key() == other.key() == Ledger(path, "notes").key()
-    assert len(first.key()) == 32
     path.unlink()  # the user starts again
     assert first.spent() == Spent(0.0, 0)
 
 
+def test_counts_of_earlier_versions_are_added_up(tmp_path: Path) -> None:
+    """They kept one for each path of an index, beside the secret of their noise."""
+    path = tmp_path / "privacy.json"
+    path.touch(0o600)
+    path.write_text(json.dumps({"key": "00" * 32, "spent": {"/notes": [1.5, 3], "/moved": [0.75, 2]}}))
+    ledger = Ledger(path, 3.0, name="/again")
+    assert ledger.spent() == Spent(2.25, 5)
+    assert [ledger.spend(nats) for nats in (0.5, 0.5)] == [True, False]
+    assert json.loads(path.read_text()) == {"spent": {"/notes": [2.0, 4], "/moved": [0.75, 2]}}
+
+
+SPENDER = """
+import sys
+from pathlib import Path
+from tandem.engine.privacy import Ledger
+ledger = Ledger(Path(sys.argv[1]), 3.0)
+print(sum(ledger.spend(0.0625) for _ in range(40)))
+"""
+
+
+def test_processes_that_spend_at_once_never_exceed_the_budget(tmp_path: Path) -> None:
+    path = tmp_path / "privacy.json"
+    command = [sys.executable, "-c", SPENDER, str(path)]
+    spenders = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(3)]
+    granted = [int(spender.communicate()[0]) for spender in spenders]
+    assert sum(granted) == 48
+    assert Ledger(path).spent() == Spent(3.0, 48)
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from tandem.engine import privacy
+from tandem.engine.privacy import Ledger
+ledger = Ledger(Path(sys.argv[1]))
+assert ledger.spend(0.5)
+print("drawn", flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_process_that_is_killed_once_it_may_draw_has_spent(tmp_path: Path) -> None:
+    path = tmp_path / "privacy.json"
+    killed = subprocess.run([sys.executable, "-c", KILLED, str(path)], capture_output=True, text=True)
+    assert (killed.returncode, killed.stdout) == (-9, "drawn\n")
+    assert Ledger(path).spent() == Spent(0.5, 1)
+
+
+def test_what_is_spent_is_on_the_disk_before_a_token_is_drawn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """File and folder are flushed, in this order, so that no power failure gives it back."""
+    flushed: list[str] = []
+
+    def flush(descriptor: int) -> None:
+        flushed.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+
+    monkeypatch.setattr(os, "fsync", flush)
+    assert Ledger(tmp_path / "privacy.json").spend(0.5)
+    assert [Path(name).parent if "privacy" in name else Path(name) for name in flushed] == [tmp_path] * 2
+    assert "privacy" in flushed[0]
+
+
+@pytest.mark.parametrize("nats", [math.inf, math.nan])
+@pytest.mark.parametrize("budget", [0.0, 1.0])
+def test_what_cannot_be_counted_is_not_drawn(tmp_path: Path, nats: float, budget: float) -> None:
+    ledger = Ledger(tmp_path / "privacy.json", budget)
+    assert not ledger.spend(nats)
+    assert ledger.spent() == Spent()
+
+
+def test_a_ledger_that_cannot_be_written_draws_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "privacy.json"
+    assert Ledger(path).spend(0.5)
+
+    def refuse(*arguments: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    with pytest.raises(ConfigError, match=r"privacy\.json cannot be written \(No space left on device\)"):
+        Ledger(path).spend(0.5)
+    assert Ledger(path).spent() == Spent(0.5, 1)
+
+
 def test_a_budget_that_falls_short_is_said_once_and_cheaper_tokens_still_count(tmp_path: Path) -> None:
     told: list[str] = []
-    ledger = Ledger(tmp_path / "privacy.json", "notes", 1.0, told.append)
+    ledger = Ledger(tmp_path / "privacy.json", 1.0, told.append)
     assert [ledger.spend(nats) for nats in (0.75, 0.5, 0.25, 0.125, 0.0)] == [True, False, True, False, True]
     assert told == [
         "The privacy budget of 1 nats has 0.25 left, too little for a token: what does not fit is drawn without the "
@@ -309,7 +398,18 @@ def test_a_budget_that_falls_short_is_said_once_and_cheaper_tokens_still_count(t
 
 
 @pytest.mark.parametrize(
-    "content", ["", "{}", '{"key": "", "spent": {"notes": [-1, 2]}}', '{"key": 1, "spent": {}}']
+    "content",
+    [
+        "",
+        "{}",
+        "[]",
+        '{"spent": 3}',
+        '{"spent": {"notes": 3}}',
+        '{"spent": {"notes": [-1, 2]}}',
+        '{"spent": {"notes": [NaN, 2]}}',
+        '{"spent": {"notes": [Infinity, 2]}}',
+        '{"spent": {"notes": [1.5, 2]}',
+    ],
 )
 def test_a_malformed_ledger_is_an_error_and_no_new_beginning(tmp_path: Path, content: str) -> None:
     path = tmp_path / "privacy.json"
@@ -318,7 +418,7 @@ def test_a_malformed_ledger_is_an_error_and_no_new_beginning(tmp_path: Path, con
     with pytest.raises(
         ConfigError, match=r"is malformed \(.*\); restore it, or delete it to start the count again"
     ):
-        Ledger(path, "notes").spend(0.1)
+        Ledger(path).spend(0.1)
     assert path.read_text() == content
 
 
@@ -345,14 +445,23 @@ def tokens_of(
 
 
 def private(number: int, bound: float = BOUND) -> Privacy:
-    return Privacy(bound, lambda nats: True, number.to_bytes(32))
+    """With noise that follows from a number."""
+    rng = random.Random(number)
+    return Privacy(bound, lambda nats: True, lambda: rng.getrandbits(64))
 
 
-def check_noise(kind: type[TokenDrafter], keys: int = 4000) -> None:
-    """Chi-square of drafts over the keys of sessions; a true drafter fails with probability below 1e-9."""
+def with_known_noise(number: int) -> Privacy:
+    """A mutant: the noise is the query's."""
+    return Privacy(BOUND, lambda nats: True, lambda: SEED)
+
+
+def check_noise(
+    kind: type[TokenDrafter], make: Callable[[int], Privacy] = private, number: int = 4000
+) -> None:
+    """Chi-square of drafts over sessions; a true drafter fails with probability below 1e-9."""
     q = drafter_of(private(0)).distribution(logits_after(FLAT), WEIGHTS)
-    counts = np.bincount(tokens_of(kind, (private(number) for number in range(keys))), minlength=VOCAB)
-    expected = keys * q
+    counts = np.bincount(tokens_of(kind, map(make, range(number))), minlength=VOCAB)
+    expected = number * q
     statistic = float(((counts - expected) ** 2 / expected).sum())
     freedom = VOCAB - 1
     assert statistic < freedom + 2 * math.sqrt(21 * freedom) + 42  # Laurent and Massart 2000, x = 21
@@ -364,34 +473,62 @@ def test_who_knows_the_seed_sees_no_more_than_a_draw(kind: type[TokenDrafter]) -
 
 
 @KINDS
-def test_noise_that_follows_the_seed_is_found(
-    kind: type[TokenDrafter], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Privacy, "seed", lambda privacy, digest: SEED)
+def test_noise_that_follows_the_seed_is_found(kind: type[TokenDrafter]) -> None:
     with pytest.raises(AssertionError):
-        check_noise(kind)
+        check_noise(kind, with_known_noise)
+
+
+def test_no_noise_comes_twice() -> None:
+    """Not in a session, nor in another one of the same query."""
+    privacies = [Privacy(BOUND, lambda nats: True) for _ in range(9)]
+    assert len({privacy.seed() for privacy in privacies for _ in range(999)}) == 9 * 999
 
 
 @KINDS
-def test_noise_is_the_same_for_a_prefix_and_independent_for_another(kind: type[TokenDrafter]) -> None:
-    """A redrawn token says nothing new; two prefixes agree as often as independent draws do (5.9 sigma)."""
-    number = 2000
-    first, again, other = (
-        np.array(tokens_of(kind, (private(key) for key in range(number)), digest))
-        for digest in (b"one", b"one", b"two")
+@pytest.mark.parametrize("change", ["the budget ends", "the documents change"])
+def test_a_draw_is_repeated_whatever_it_would_be_drawn_from_now(
+    kind: type[TokenDrafter], change: str
+) -> None:
+    """One draw for a prefix, which is counted once; others are drawn from what there is by then."""
+    spent: list[float] = []
+    left = iter([True] * 300 + [False] * 300)
+
+    def spend(nats: float) -> bool:
+        spent.append(nats)
+        return next(left)
+
+    drafter = kind(
+        TopP(0.9),
+        SamplingParams(temperature=0.8),
+        "coupled",
+        VOCAB,
+        sends_drafts=False,
+        privacy=Privacy(BOUND, spend),
     )
-    assert (first == again).all()
-    q = drafter_of(private(0)).distribution(logits_after(FLAT), WEIGHTS)
-    agree = float((q * q).sum())
-    assert abs((first == other).mean() - agree) < 5.9 * math.sqrt(agree * (1 - agree) / number)
+
+    def draw(logits: NDArray[np.float32], number: int) -> int:
+        lineage = (b"root", number.to_bytes(8))
+        draft = drafter.draft(
+            logits, WEIGHTS, seed=SEED, step=2, party=Party.DEVICE, lineage=lineage, proposed=None
+        )
+        return draft.token
+
+    before, after = logits_after(FLAT), logits_after(FLAT) if "budget" in change else logits_after((5,))
+    first = [draw(before, number) for number in range(300)]
+    assert [draw(after, number) for number in range(300)] == first
+    assert len(spent) == 300
+    bare = drafter_of(None).distribution(after[-1:], (0.0,))
+    counts = np.bincount([draw(after, number) for number in range(300, 600)], minlength=VOCAB)
+    assert len(spent) == 600
+    assert float(((counts - 300 * bare) ** 2 / (300 * bare)).sum()) < 2 + 2 * math.sqrt(42) + 42
 
 
-def check_lottery(number: int = 4000) -> None:
+def check_lottery(make: Callable[[int], Privacy] = private, number: int = 4000) -> None:
     """Chi-square of the lottery's tokens, over seeds, against the mixture; a true one fails with probability 1e-9."""
     sampling, logits, shares = SamplingParams(temperature=0.8), logits_after(FLAT), (0.4, 0.6)
     drafters = [
         TokenDrafter(TopP(0.9), sampling, "coupled", VOCAB, sends_drafts=False, privacy=privacy)
-        for privacy in (private(1), None)
+        for privacy in (make(1), None)
     ]
     counts = np.zeros(VOCAB)
     for seed in range(number):
@@ -411,10 +548,9 @@ def test_the_lottery_stays_exact_with_private_noise() -> None:
     check_lottery()
 
 
-def test_private_noise_that_follows_nothing_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Privacy, "seed", lambda privacy, digest: SEED)
+def test_private_noise_that_follows_nothing_is_found() -> None:
     with pytest.raises(AssertionError):
-        check_lottery()
+        check_lottery(with_known_noise)
 
 
 # ---- settings --------------------------------------------------------------------------------------------------------
@@ -455,24 +591,17 @@ def test_a_worker_has_a_bound_of_its_own_and_the_server_none() -> None:
 def test_no_budget_is_promised_at_temperature_0() -> None:
     party = PartyConfig(privacy=1.0, privacy_budget=3.0)
     with pytest.raises(ConfigError, match=r"budget \(3 nats\) needs a temperature above 0"):
-        make_privacy(party, 0.0, "{}", print)
+        make_privacy(party, 0.0, print)
 
 
 def test_at_temperature_0_nothing_is_counted() -> None:
     drafter = Drafter(
-        RaceLists(), SamplingParams(temperature=0.0), "coupled", VOCAB, Privacy(BOUND, pytest.fail, b"")
+        RaceLists(), SamplingParams(temperature=0.0), "coupled", VOCAB, Privacy(BOUND, pytest.fail)
     )
     bare = bare_after((1,))
     drafter.draft(logits_after((1,)), WEIGHTS, seed=1, step=0, party=Party.DEVICE)
     assert drafter.dense is not None
     assert bare.size == drafter.dense.size
-
-
-def test_sessions_have_noise_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "ledger_path", lambda: tmp_path / "privacy.json")
-    one, again, other = (make_privacy(PartyConfig(privacy=1.0), 1.0, spec, print) for spec in ("a", "a", "b"))
-    assert one.seed(b"x") == again.seed(b"x") != other.seed(b"x")
-    assert json.loads((tmp_path / "privacy.json").read_text())["spent"] == {}
 
 
 @pytest.mark.parametrize(
@@ -492,3 +621,32 @@ def test_distributions_that_a_codec_cuts_are_refused(changes: dict[str, object])
         make_drafter(TopP(0.9), make_spec(temperature=1.0, race_depth=8, mode=mode), Party.DEVICE, private(1))
     lottery = make_spec(temperature=1.0, race_depth=8, draft_rule="lottery")
     assert type(make_drafter(TopP(0.9), lottery, Party.DEVICE, private(1))) is TokenDrafter
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({}, 'draft_rule "coupled", or asked for log probabilities'),
+        ({"placement": "mirror"}, 'draft_rule "coupled", or asked for log probabilities'),
+        ({"num_logprobs": 3}, 'draft_rule "coupled", or asked for log probabilities'),
+        ({"num_logprobs": 0, "only": "device"}, 'draft_rule "coupled", or asked for log probabilities'),
+        ({"mode": "speculative", "num_logprobs": 0}, 'draft_rule "coupled", or asked for log probabilities'),
+        ({"mode": "speculative"}, None),
+        ({"draft_rule": "lottery"}, None),
+        ({"draft_rule": "lottery", "placement": "mirror"}, None),
+        ({"only": "device"}, None),
+    ],
+)
+def test_a_budget_is_refused_where_more_than_draws_is_shown(
+    changes: dict[str, object], problem: str | None
+) -> None:
+    spec = make_spec(**{"temperature": 1.0, "race_depth": 8, **changes})
+    budgeted = Privacy(1.0, lambda nats: True, has_budget=True)
+    make_drafter(TopP(0.9), spec, Party.DEVICE, private(1))
+    if problem is None:
+        make_drafter(TopP(0.9), spec, Party.DEVICE, budgeted)
+        return
+    with pytest.raises(
+        ConfigError, match=f"holds where nothing but drawn tokens crosses, but with {problem}"
+    ):
+        make_drafter(TopP(0.9), spec, Party.DEVICE, budgeted)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,22 +16,31 @@ from tandem import Config, QueryError, Tandem
 from tandem.actors.tally import KINDS, Tally, listening_queue
 from tandem.cli import main
 from tandem.client import request
-from tandem.engine.privacy import Ledger, ledger_path
+from tandem.engine import privacy
+from tandem.engine.privacy import Ledger, Privacy, ledger_path
+from tandem.errors import Code
 from tandem.joining.handshakes import hello_of, new_instance
-from tandem.messages import LinkFrame, Logprobs, Open, Tail, Verdict, Vote, encode
+from tandem.messages import Cancel, LinkFrame, Logprobs, Open, Tail, Verdict, Vote, encode
 from tandem.sites.host import Address, served
 from tandem.transport.port import join_frames
 
 QUESTION = "Which game should Mira try?"
 WAIT = ["link.on_peer_loss=wait"]
 COUPLED = "decoding.draft_rule=coupled"
-EVERYBODY = "whoever sees all that left the device, the cloud included"
+LOTTERY = "decoding.draft_rule=lottery"
 NO_DOCUMENT = {"device_filter": {"source": "none"}}
+NO_SUCH_KEY = {"device_filter": {"colour": "red"}}
 
 
-def asked(settings: list[str], **options: Any) -> tuple[Tally, dict[str, int], list[LinkFrame]]:
-    """What was counted, what the link counted, and the frames."""
-    tally, frames = Tally(), list[LinkFrame]()
+def asked(
+    settings: list[str],
+    *,
+    frames: list[LinkFrame] | None = None,
+    notes: list[str] | None = None,
+    **options: Any,
+) -> tuple[Tally, dict[str, int], list[LinkFrame]]:
+    """What was counted, what the link counted, and the frames. frames, notes: receive those of the answer."""
+    tally, frames = Tally(), [] if frames is None else frames
 
     def listen(frame: LinkFrame, encoded: bytes) -> None:
         tally.add(frame, encoded)
@@ -38,7 +48,8 @@ def asked(settings: list[str], **options: Any) -> tuple[Tally, dict[str, int], l
 
     classes: Any = {"draft_queue": listening_queue("device", listen)}
     with Tandem.launch(Config.load(None, settings), runtime="inline", actor_classes=classes) as tandem:
-        tandem.query(QUESTION, seed=7, **options)
+        answer = tandem.query(QUESTION, seed=7, **options)
+        (notes if notes is not None else []).extend(answer.notes)
         (queue,) = [each for each in tandem.status()["actors"] if each["name"] == "device/draft_queue"]
     counters: dict[str, int] = queue["links"]["cloud/draft_queue"]
     return tally, counters, frames
@@ -144,20 +155,9 @@ def test_private_weights_are_those_without_documents(
     assert all(with_documents[digest] == without[digest] for digest in common) == (privacy > 0)
 
 
-@pytest.mark.parametrize(
-    ("rule", "observer"),
-    [
-        (
-            ["--set", COUPLED, "--placement", "device"],
-            "readers of the answers who do not know the seeds, so not for the cloud",
-        ),
-        (["--set", COUPLED, "--mode", "speculative"], EVERYBODY),
-        (["--set", "decoding.draft_rule=lottery"], EVERYBODY),
-    ],
-)
+@pytest.mark.parametrize("rule", [["--set", COUPLED, "--mode", "speculative"], ["--set", LOTTERY]])
 def test_the_budget_is_shown(
     rule: list[str],
-    observer: str,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
@@ -169,27 +169,99 @@ def test_the_budget_is_shown(
     assert bound == "Privacy: no log probability differs by more than 2 nats from that without documents."
     number = r"[\d.e+-]+"
     assert re.fullmatch(
-        rf"Spent so far: {number} nats by \d+ tokens over bundled; {number} of 90 nats left\.", spent
+        rf"Spent so far: {number} nats by \d+ tokens over all documents; {number} of 90 nats left\.", spent
     )
-    assert promise == f"The count holds for {observer}."
+    assert promise == "The count holds for whoever sees all that left the device, the cloud included."
     assert main([*bounded, "--temperature", "0", "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)["privacy"]
     assert (shown["bound"], shown["budget"], shown["left"]) == (2, None, None)
     assert f"Spent so far: {shown['spent']:.4g} nats by {shown['num_draws']:,} tokens" in spent  # none at 0
     assert 0 < shown["spent"] <= shown["num_draws"] * math.log(2 * math.cosh(2) - 1)
+    assert main([*bounded, "--set", COUPLED, "--temperature", "1"]) == 0
+    promise = capsys.readouterr().out.splitlines()[-1]
+    assert (
+        promise == "Votes show how probable tokens are: the count promises nothing, and no budget can be set."
+    )
 
 
 def test_a_budget_that_is_used_up_leaves_what_is_without_documents(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    """With a budget of nearly nothing every token is the bare row's; the noise is given, so that answers compare."""
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
-    settings = ["device.privacy=50", "sampling.temperature=1.0", COUPLED]
-    for budget in ("1e-9", "0"):
+    monkeypatch.setattr(privacy, "Privacy", partial(Privacy, noise=lambda: 5))
+    settings = ["device.privacy=50", "sampling.temperature=1.0", "sampling.max_new_tokens=24"]
+    for budget in ("1e-9", "900"):
         config = Config.load(None, [*settings, f"device.privacy_budget={budget}"])
         with Tandem.launch(config, runtime="inline") as tandem:
-            texts = [tandem.query(QUESTION, seed=7, **options).text for options in ({}, NO_DOCUMENT)]
-        assert (texts[0] == texts[1]) == (budget != "0")
-        assert (Ledger(ledger_path(), "bundled").spent().nats <= 1e-9) == (budget != "0")
+            texts = [
+                tandem.query(QUESTION, seed=7, only="device", **options).text for options in ({}, NO_DOCUMENT)
+            ]
+        assert (texts[0] == texts[1]) == (budget != "900")
+        assert (Ledger(ledger_path()).spent().nats <= 1e-9) == (budget != "900")
+
+
+def test_what_is_counted_stays_where_the_index_goes(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Renamed and linked: the user's count goes on."""
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "hut.txt").write_text("The alarm code of the hut is 4417.")
+    first, renamed, linked = (tmp_path / name for name in ("first", "renamed", "linked"))
+    assert main(["index", "device", str(tmp_path / "notes"), "--out", str(first)]) == 0
+
+    def ask(folder: Path) -> float:
+        options = ["--temperature", "1", "--max-new-tokens", "3", "--set", f"device.index={folder}"]
+        bounds = ["--set", "device.privacy=0.5", "--set", "device.privacy_budget=20"]
+        capsys.readouterr()
+        assert main(["audit", "What is the alarm code?", "--json", *options, *bounds]) == 0
+        return float(json.loads(capsys.readouterr().out)["privacy"]["spent"])
+
+    spent = ask(first)
+    first.rename(renamed)
+    linked.symlink_to(renamed)
+    assert 0 < spent < ask(linked)
+    assert list(json.loads(ledger_path().read_text())["spent"]) == [str(first)]
+
+
+# ---- what is not there -----------------------------------------------------------------------------------------------
+
+
+def test_a_filter_that_names_what_is_not_there_is_refused_before_anybody_hears_of_it() -> None:
+    """No frame: the cloud is not to learn that there is no such document."""
+    with pytest.raises(QueryError, match="'colour' is none of") as raised:
+        asked(WAIT, frames=(frames := list[LinkFrame]()), **NO_SUCH_KEY)
+    assert (raised.value.option, raised.value.code) == ("device_filter", Code.INVALID)
+    assert frames == []
+
+
+def test_with_a_bound_the_cloud_sees_no_difference_where_nothing_is_found(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Documents are there, the filter lets none through, or names what none has: the same query and, with one noise and
+    next to no say of the documents, the same drafts; only the person at home is told."""
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    settings = [*WAIT, "device.privacy=1e-6", "sampling.temperature=1.0", "sampling.max_new_tokens=8"]
+    monkeypatch.setattr(privacy, "Privacy", partial(Privacy, noise=lambda: 5))
+    monkeypatch.setattr(request, "secrets", SimpleNamespace(randbits=lambda bits: 1))
+    seen, told, openings = [], [], set[str]()
+    for options in ({}, NO_DOCUMENT, NO_SUCH_KEY):
+        notes = list[str]()
+        _, _, frames = asked(settings, notes=notes, **options)
+        opening = next(frame.body.spec for frame in frames if isinstance(frame.body, Open))
+        votes = {frame.body.digest: frame.body.tokens for frame in frames if isinstance(frame.body, Vote)}
+        assert not [frame for frame in frames if isinstance(frame.body, Cancel)]
+        seen.append(votes)
+        openings.add(opening)
+        told.append([note for note in notes if "documents" in note or "document that" in note])
+    common = seen[0].keys() & seen[1].keys() & seen[2].keys()  # what is drafted in vain depends on times
+    assert len(openings) == 1
+    assert len(common) > 4
+    assert all(seen[0][digest] == seen[1][digest] == seen[2][digest] for digest in common)
+    assert told[0] == []
+    assert "no document that its filter lets through" in told[1][0]
+    assert "The device answers without documents: A filter must name metadata" in told[2][0]
 
 
 @pytest.mark.nightly("two whole sites; that only the cloud's draw counts is tested for every rule")
@@ -200,8 +272,8 @@ def test_private_noise_leaves_speculative_answers_as_they_are(
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     settings = [*WAIT, "decoding.mode=speculative", "decoding.pacing=pipelined", "sampling.temperature=1.0"]
     texts = []
-    for privacy in (0.0, 50.0):
-        config = Config.load(None, [*settings, f"device.privacy={privacy}"])
+    for bound in (0.0, 50.0):
+        config = Config.load(None, [*settings, f"device.privacy={bound}"])
         with Tandem.launch(config, runtime="inline") as tandem:
             texts.append([tandem.query(QUESTION, seed=seed).text for seed in range(6)])
     assert texts[0] == texts[1]
