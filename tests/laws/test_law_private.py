@@ -1,0 +1,335 @@
+"""What a party with private documents sends tells of them no more than is promised (docs/explanation/privacy.md).
+
+Exact: the log ratio of the probabilities of everything that is sent, over pairs of documents, through coordinator,
+decoder, drafter and accountant, while the peer takes back, forges and asks again, and processes restart. Mutants, among
+them the rules of earlier versions, are found by the same checks.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import logging
+import math
+import random
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tandem.aggregation.document_weights import DocumentWeights, log_weight
+from tandem.config.parties import PartyConfig
+from tandem.engine import drafter as drafting
+from tandem.engine import privacy
+from tandem.messages import (
+    DecoderFailed,
+    DecoderReady,
+    LinkBody,
+    Open,
+    Resync,
+    RetrieveFailed,
+    Verdict,
+    Vote,
+    decode_link,
+)
+from tandem.protocol import decoding
+from tandem.protocol.outbox import Send
+from tandem.protocol.prefix import Prefix
+from tandem.topology import SERVER
+from tandem_lab.simulation.specs import make_spec
+from tandem_lab.simulation.world import VOCAB
+from tests.laws.private_runs import (
+    ABSENT,
+    PAIRS,
+    PLACES,
+    Differs,
+    Peer,
+    Reader,
+    Victim,
+    compare,
+    law_of,
+    make_life,
+    number,
+)
+
+ROUNDING = 1e-6
+"""Of float32, per draw."""
+NUM_PAIRS, NUM_LAWS = 80, 6
+NUM_NIGHTLY_PAIRS, NUM_NIGHTLY_LAWS = 10_000, 300
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Any:
+    """The party says which frames it refuses."""
+    logging.disable(logging.WARNING)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+# ---- (3) and (4): what one path can show ---------------------------------------------------------------------------
+
+
+def check_pairs(seeds: Sequence[int], folder: Path) -> tuple[dict[tuple[str, str], float], Counter[str]]:
+    """The largest log ratio as a share of its bound, by place and pair, and what happened. Raises AssertionError beyond
+    a bound."""
+    largest, happened = dict[tuple[str, str], float](), Counter[str]()
+    for seed in seeds:
+        life = make_life(seed)
+        compared = compare(life, folder)
+        bound = compared.num_draws * life.log_bound
+        assert compared.log_ratio <= bound + compared.num_draws * ROUNDING, (seed, compared, bound)
+        happened += compared.happened
+        kind = life.place, life.pair
+        share = compared.log_ratio / bound if bound else 0.0
+        largest[kind] = max(largest.get(kind, 0.0), share)
+    return largest, happened
+
+
+def test_nothing_that_is_sent_is_more_probable_than_the_bound_allows(tmp_path: Path) -> None:
+    largest, happened = check_pairs(range(NUM_PAIRS), tmp_path)
+    assert {place for place, _ in largest} == set(PLACES)
+    assert {pair for _, pair in largest} == set(PAIRS)
+    assert max(largest.values()) > 0.4  # the lives are such that the bound matters
+    kinds = ("restart", "decoder restarts", "parallel", "resume", "resync", "budget ends")
+    assert all(happened[kind] > 0 for kind in kinds)
+
+
+@pytest.mark.nightly("10,000 pairs; 80 of them at every change")
+def test_nothing_is_over_many_pairs(tmp_path: Path) -> None:
+    largest, happened = check_pairs(range(NUM_NIGHTLY_PAIRS), tmp_path)
+    print(f"{NUM_NIGHTLY_PAIRS} pairs, largest log ratio {max(largest.values()):.4f} of the bound")
+    print(largest, happened)
+
+
+# ---- (2) and (4): the laws of all that may be sent -----------------------------------------------------------------
+
+Law = Mapping[tuple[bytes, ...], float]
+
+
+def check_events(first: Law, second: Law, power: int, nats: float) -> None:
+    """first(A)^power <= e^nats second(A) for every event A: of those of one size, the worst holds what is more probable
+    under the first by the largest factor."""
+    ordered = sorted(first, key=lambda sent: second.get(sent, 0.0) / first[sent])
+    mass = np.cumsum([first[sent] for sent in ordered])
+    other = np.cumsum([second.get(sent, 0.0) for sent in ordered])
+    assert (mass**power <= math.exp(nats) * other * (1 + ROUNDING)).all()
+
+
+def check_laws(seeds: Sequence[int], folder: Path) -> float:
+    """The largest divergence as a share of its budget. Raises AssertionError beyond it."""
+    largest = 0.0
+    for seed in seeds:
+        life = make_life(seed, is_small=True)
+        laws = [law_of(life, side, folder) for side in range(2)]
+        assert [sum(law.values()) for law in laws] == pytest.approx([1.0, 1.0])
+        for first, second in (laws, laws[::-1]):
+            if not first.keys() <= second.keys():
+                raise Differs(f"life {seed} sends what it never sends with other documents")
+            if life.budget and life.pair in ABSENT:
+                nats = math.log(sum(mass**2 / second[sent] for sent, mass in first.items()))
+                assert nats <= life.budget + ROUNDING, (seed, nats, life.budget)
+                check_events(first, second, 2, life.budget)
+                largest = max(largest, nats / life.budget)
+            elif life.budget:
+                check_events(first, second, 4, 3 * life.budget)
+    return largest
+
+
+def test_all_that_is_sent_stays_within_the_budget(tmp_path: Path) -> None:
+    assert check_laws(range(NUM_LAWS), tmp_path) > 0.2
+
+
+@pytest.mark.nightly("300 lives in full; 6 of them at every change")
+def test_all_stays_within_for_many_lives(tmp_path: Path) -> None:
+    print(f"largest divergence: {check_laws(range(NUM_NIGHTLY_LAWS), tmp_path):.4f} of the budget")
+
+
+# ---- a server that takes back --------------------------------------------------------------------------------------
+
+
+def votes_on_the_start(seed: int, path: Path) -> list[bytes]:
+    """A worker votes on a prefix, is given so many tokens that it forgets that, is told to go back, and votes again: by
+    then its budget has ended."""
+    workers, path = ("worker-1", "worker-2"), path / "privacy.json"
+    spec = make_spec(
+        mode="federated", draft_rule="lottery", workers=workers, documents=dict.fromkeys(workers, 2),
+        temperature=1.0, max_new_tokens=90, race_depth=8, vocab_size=VOCAB, session=seed, seed=7,
+    )  # fmt: skip
+    sent: list[bytes] = []
+    victim = Victim(
+        workers[0],
+        PartyConfig(privacy=2.0, privacy_budget=50.0),
+        Reader(seed, lambda: ("a", "b"), 3.0),
+        sent,
+    )
+    server = Peer(random.Random(seed), spec, SERVER, workers[0])
+    start = Prefix(seed)
+
+    def tell(body: LinkBody, view: int = 0) -> None:
+        session = victim.queue.sessions.get(seed)
+        frame = server.frame(body, view, start if session is None else session.prefix)
+        victim.deliver(victim.queue.receive(frame, 0.0, SERVER))
+
+    tell(Open(spec=spec.to_json()))
+    tell(Vote(step=0, digest=start.digest))
+    path.write_text(json.dumps({"spent": {"": [50.0, 1]}}))
+    for step in range(0, 80, 16):
+        tell(Verdict(step=step, tokens=(1,) * 16, accepted=(0,), acceptance=(), next_decider=0))
+    tell(Resync(decider=0, tokens=()), view=1)
+    tell(Vote(step=0, digest=start.digest), view=1)
+    bodies = [decode_link(frame).body for frame in sent]
+    return [body.payloads[0] for body in bodies if isinstance(body, Vote) and body.step == 0]
+
+
+def test_a_prefix_that_comes_again_gets_the_same_token(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(privacy, "ledger_path", lambda: tmp_path / "privacy.json")
+    for seed in range(1, 30):
+        (tmp_path / "privacy.json").unlink(missing_ok=True)
+        first, *others = votes_on_the_start(seed, tmp_path)
+        assert others
+        assert set(others) == {first}
+
+
+# ---- mutants -------------------------------------------------------------------------------------------------------
+
+
+def with_noise(patch: pytest.MonkeyPatch, noise: Callable[[Any, np.ndarray], int]) -> None:
+    """Noise that follows the place of a draft and its distribution; nothing is kept."""
+
+    class Mutant:
+        def draft(self, *arguments: Any, **options: Any) -> drafting.DraftResult:
+            self._drawn = dict[bytes, drafting.DraftResult]()
+            return super().draft(*arguments, **options)  # type: ignore[misc]
+
+        def _seed(self, place: drafting.DraftPlace) -> int:
+            return noise(place, self.dense)  # type: ignore[attr-defined]
+
+    for name in ("TokenDrafter", "TokenVoter"):
+        patch.setattr(drafting, name, type(name, (Mutant, getattr(drafting, name)), {}))
+
+
+def as_it_was(patch: pytest.MonkeyPatch) -> None:
+    """One noise for a prefix, whatever is drawn from there."""
+    with_noise(patch, lambda place, dense: number("secret", place.seed, place.lineage[-1]))
+
+
+@pytest.mark.parametrize("mutant", ["as it was", "fresh"])
+def test_a_token_that_is_drawn_again_is_found(
+    mutant: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two draws from other distributions some differ, with one noise and with two; only the second is allowed."""
+    numbers = itertools.count()
+    if mutant == "as it was":
+        as_it_was(monkeypatch)
+    else:
+        with_noise(monkeypatch, lambda place, dense: next(numbers))
+    with pytest.raises(AssertionError):
+        test_a_prefix_that_comes_again_gets_the_same_token(tmp_path, monkeypatch)
+
+
+def by_law(patch: pytest.MonkeyPatch) -> None:
+    """One noise for a prefix and a distribution: the same draw comes again, another one is independent."""
+    with_noise(patch, lambda place, dense: number("secret", place.lineage[-1], dense.tobytes()))
+
+
+def by_seed(patch: pytest.MonkeyPatch) -> None:
+    """The query's noise."""
+    with_noise(patch, lambda place, dense: place.seed)
+
+
+def unclipped(patch: pytest.MonkeyPatch) -> None:
+    """No bound."""
+    patch.setattr(privacy, "clip", lambda mixed, bare, bound: (mixed + 1e-9 * bare) / (1 + 1e-9))
+
+
+def all_weights(patch: pytest.MonkeyPatch) -> None:
+    """The weight that is sent is that of all rows."""
+    patch.setattr(DocumentWeights, "told", lambda weights, log_weights: log_weight(log_weights))
+
+
+def refused_aloud(patch: pytest.MonkeyPatch) -> None:
+    """A search that fails ends the query, for the peer, too."""
+    received = decoding.DecodingSession.receive
+
+    def receive(session: decoding.DecodingSession, message: Any) -> list[Send]:
+        if isinstance(message, RetrieveFailed):
+            return [
+                Send("draft_queue", DecoderFailed(session=message.session, reason="", fault=message.fault))
+            ]
+        return received(session, message)
+
+    patch.setattr(decoding.DecodingSession, "receive", receive)
+
+
+def with_times(patch: pytest.MonkeyPatch) -> None:
+    """What a worker says of its documents has the time that it took to find them."""
+    finished = decoding.DecodingSession.finish_prefill
+
+    def finish(session: decoding.DecodingSession, prefill_us: int, *arguments: Any) -> list[Send]:
+        sends = finished(session, prefill_us, *arguments)
+        return [
+            replace(send, message=replace(send.message, prefill_us=prefill_us))
+            if isinstance(send.message, DecoderReady)
+            else send
+            for send in sends
+        ]
+
+    patch.setattr(decoding.DecodingSession, "finish_prefill", finish)
+
+
+def test_fresh_noise_would_do_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the proof says: nothing is kept, as after a restart. The mutants below fail for the noise they have."""
+    numbers = itertools.count()
+    with_noise(monkeypatch, lambda place, dense: next(numbers))
+    check_pairs(range(NUM_PAIRS), tmp_path)
+
+
+PAIR_MUTANTS = [as_it_was, by_law, by_seed, unclipped, all_weights, refused_aloud, with_times]
+
+
+@pytest.mark.parametrize("mutant", PAIR_MUTANTS)
+def test_what_says_too_much_is_found(
+    mutant: Callable[[pytest.MonkeyPatch], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mutant(monkeypatch)
+    with pytest.raises(AssertionError):
+        check_pairs(range(NUM_PAIRS), tmp_path)
+
+
+class ByPlace(privacy.Ledger):
+    """A mutant: what was said is counted by where the documents lie."""
+
+    def __init__(self, path: Path, budget: float = 0.0, warn: Any = print, name: str = "") -> None:
+        super().__init__(path.with_name(f"{name.strip('/')}-{path.name}") if name else path, budget, warn)
+
+
+class Forgetful(privacy.Ledger):
+    """A mutant: each process begins a count of its own."""
+
+    def __init__(self, path: Path, budget: float = 0.0, warn: Any = print, name: str = "") -> None:
+        path.unlink(missing_ok=True)
+        super().__init__(path, budget, warn, name)
+
+
+class Late(privacy.Ledger):
+    """A mutant: it stops when the budget is exceeded, and not before."""
+
+    def spend(self, nats: float) -> bool:
+        """As a ledger's."""
+        return self.spent().nats <= self._budget and privacy.Ledger(self._path).spend(nats)
+
+
+@pytest.mark.parametrize("mutant", [ByPlace, Forgetful, Late])
+def test_an_accountant_that_counts_too_little_is_found(
+    mutant: type[privacy.Ledger], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = privacy.Ledger
+    monkeypatch.setattr(privacy, "Ledger", lambda path, *rest: mutant(path, *rest) if rest else made(path))
+    with pytest.raises(AssertionError):
+        check_laws(range(NUM_LAWS), tmp_path)
