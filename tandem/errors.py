@@ -213,7 +213,8 @@ def explain_missing(what: str, kind: type[TandemError] = TandemError, otherwise:
 
 def first_line(error: BaseException) -> str:
     """What another library raised, as part of a sentence; its kind where it says nothing."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".:")
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return "".join(filter(str.isprintable, lines[0])).rstrip(".:")
 
 
 def install_line(extra: str) -> str:

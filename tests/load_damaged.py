@@ -21,7 +21,7 @@ from tests.tiny_gguf import write_gguf
 def main(folder: Path, count: int, seed: int) -> None:
     """Needs llama.cpp."""
     content = write_gguf(folder / "whole.gguf").read_bytes()
-    use(folder / "whole.gguf")
+    ask(load(folder / "whole.gguf"))
     fields, draw = find_fields(content), random.Random(seed)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     for number in range(count):
@@ -31,7 +31,9 @@ def main(folder: Path, count: int, seed: int) -> None:
         try:
             gguf.check(file)
             said["stage"] = "load"
-            use(file)
+            engine = load(file)
+            said["stage"] = "ask"
+            ask(engine)
         except GenerationError as error:
             said["sentence"] = str(error).replace(repr(str(file)), "FILE")
         print(json.dumps(said), flush=True)
@@ -39,9 +41,13 @@ def main(folder: Path, count: int, seed: int) -> None:
     print(json.dumps({"grown_kb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before}))
 
 
-def use(file: Path) -> None:
+def load(file: Path) -> Engine:
     """As a party does. Raises GenerationError."""
-    engine = Engine.load(str(file), engine="llama", template="plain", num_threads=1)
+    return Engine.load(str(file), engine="llama", template="plain", num_threads=1)
+
+
+def ask(engine: Engine) -> None:
+    """One pass. Raises GenerationError where the context is too short."""
     engine.open("s", "ab 12", [], 4)
     engine.next_logits("s", ())
     engine.close("s")

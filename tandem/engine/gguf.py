@@ -17,7 +17,6 @@ import os
 import re
 import shutil
 import struct
-import time
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -94,7 +93,7 @@ _WANTED: tuple[tuple[re.Pattern[str], Callable[[Any], bool], str], ...] = tuple(
         (r"tokenizer\.ggml\.add_.*", lambda value: type(value) is bool, "a flag"),
         (r"tokenizer\.ggml\.(tokens|merges)", _is_array([_STRING]), "a list of texts"),
         (r"tokenizer\.ggml\.(scores|token_type)", _is_array(_SCALARS), "a list of numbers"),
-        (r"[^.]*\.(context_length|block_count)", lambda value: value > 0, "at least 1"),
+        (r"[^.]*\.(context_length|block_count)", lambda value: 0 < value < 1 << 31, "1 to 2,147,483,647"),
         (
             r"general\.alignment",
             lambda value: type(value) is int and value > 0 and not value & (value - 1),
@@ -610,10 +609,11 @@ def fingerprint(file: Path) -> str:
 
     So a digest is kept in the user's cache, with the file's device, inode, size and both times, and holds until one of
     these differs. Whatever writes to a file sets the time of its last change (ctime) to that of the system's clock, and
-    no program can set another; a file that had changed shortly before it was read, within which time clocks of file
-    systems may stand still, is read again the next time. What could go unnoticed is a clock that was set back to the
-    very nanosecond, and a disk that was written to below its file system. Digests say what is the same, not whom to
-    trust: who can do that can change what is in memory.
+    no program can set another one. A file that had changed shortly before it was read, within which time the clock of
+    its file system may have stood still, is read again the next time. What goes unnoticed: a clock that is set back to
+    the very nanosecond, a disk that is written to below its file system, and for some seconds a program that has the
+    file mapped and writes to it. Digests say what is the same, and not whom to trust: who can do that could change what
+    is in memory as well.
     """
     return _digest_of(str(file.resolve()), *_identify(file.stat()))[:16]
 
@@ -625,20 +625,21 @@ def _identify(status: os.stat_result) -> tuple[int, ...]:
 @lru_cache(maxsize=8)
 def _digest_of(path: str, *identity: int) -> str:
     """The SHA-256 of a file, from the cache if it is there."""
-    record = (
-        cache_folder() / "digests" / f"{sha256(path.encode(errors='surrogateescape')).hexdigest()[:32]}.json"
-    )
+    record = cache_folder() / "digests" / f"{sha256(os.fsencode(path)).hexdigest()[:32]}.json"
     with suppress(OSError, ValueError, LookupError, TypeError):
         known = json.loads(record.read_text("utf-8"))
         if known["identity"] == list(identity) and re.fullmatch("[0-9a-f]{64}", known["sha256"]):
             return str(known["sha256"])
-    begun_ns = time.time_ns()
+    begun_ns = 0
+    with suppress(OSError):
+        record.parent.mkdir(parents=True, exist_ok=True)
+        record.write_bytes(b"")  # tells the time, by the clock of a file system
+        begun_ns = record.stat().st_mtime_ns
     with open(path, "rb") as file:
         digest = file_digest(file, "sha256").hexdigest()
         is_same = _identify(os.fstat(file.fileno())) == identity
-    if is_same and max(identity[-2:]) < begun_ns - SETTLED_NS:
+    if is_same and identity[-1] < begun_ns - SETTLED_NS:
         with suppress(OSError):  # then it is computed again the next time
-            record.parent.mkdir(parents=True, exist_ok=True)
             write_whole(record, json.dumps({"path": path, "identity": identity, "sha256": digest}).encode())
     return digest
 

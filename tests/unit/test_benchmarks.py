@@ -90,6 +90,16 @@ def test_llama_bits() -> None:
 
 
 @SMOKE
+def test_model_start() -> None:
+    pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed (extra [llama])")
+    command = [sys.executable, "benchmarks/model_start.py", "--smoke"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("prediction")
+    (found,) = json.loads(done.stdout.splitlines()[-1])["medians"].values()
+    assert found["child new"] > 10 * found["child kept"]
+
+
+@SMOKE
 def test_truncated_votes(tmp_path: Path) -> None:
     """The bounds of SpecFed hold in every step, the printed one that is wrong does not, and no winner is wrong."""
     pytest.importorskip(

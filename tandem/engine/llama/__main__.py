@@ -57,7 +57,7 @@ def _limit_memory(num_bytes: int) -> None:
 
 
 def _say(line: str) -> None:
-    sys.stdout.write(f"{line}\n")
+    sys.stdout.buffer.write(f"{line}\n".encode(errors="replace"))
     sys.stdout.flush()
 
 

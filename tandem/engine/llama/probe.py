@@ -51,11 +51,11 @@ def probe(
     except OSError:  # then every start tries it
         _try(file, adapter, (*command, named))
         return
-    with gguf.alone(folder.with_name("loading.lock")):
+    with gguf.alone(folder / f"{key}.lock"):
         if not known.exists():
             _try(file, adapter, (*command, named))
             with suppress(OSError):
-                write_whole(known, str(file).encode())
+                write_whole(known, os.fsencode(file))
 
 
 def _try(file: Path, adapter: Path | None, command: Sequence[str]) -> None:
@@ -110,4 +110,4 @@ def _last_words(stderr: bytes) -> str:
 
 
 def _printable(text: str) -> str:
-    return "".join(letter for letter in text if letter.isprintable()).strip()
+    return "".join(filter(str.isprintable, text)).strip()

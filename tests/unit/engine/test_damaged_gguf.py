@@ -102,7 +102,14 @@ KEYS = "and 65,536 can be read"
             with_value("general.architecture", U32, u32(7)),
             "its 'general.architecture' is 7, and not a text",
         ),
-        (with_value("llama.block_count", U32, u32(0)), "its 'llama.block_count' is 0, and not at least 1"),
+        (
+            with_value("llama.block_count", U32, u32(0)),
+            "its 'llama.block_count' is 0, and not 1 to 2,147,483,647",
+        ),
+        (
+            with_value("llama.context_length", U32, u32(2**32 - 1)),
+            "its 'llama.context_length' is 4294967295, and not 1 to 2,147,483,647",
+        ),
         (
             with_value("llama.context_length", STRING, text("x" * 1000)),
             "its 'llama.context_length' is '" + "x" * 59 + ", and not an integer",
