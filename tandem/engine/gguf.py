@@ -26,7 +26,7 @@ from hashlib import file_digest, sha256
 from importlib.metadata import version
 from itertools import chain
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO
 
 from tokenizers import Regex, Tokenizer, pre_tokenizers
 
@@ -101,7 +101,7 @@ _WANTED: tuple[tuple[re.Pattern[str], Callable[[Any], bool], str], ...] = tuple(
         ),
     )
 )
-"""Which keys want what, and how it is called."""
+"""Which keys want what, and what it is called."""
 
 _GPT2 = "gpt-2"
 _CONTRACTION = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
@@ -218,7 +218,8 @@ def can_read() -> bool:
 # ---- what it holds -------------------------------------------------------------------------------------------
 
 
-class Array(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Array:
     """Where a header has the items of an array."""
 
     kind: int  # of its items, as GGUF numbers types

@@ -91,7 +91,6 @@ def test_llama_bits() -> None:
 
 @SMOKE
 def test_model_start() -> None:
-    pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed (extra [llama])")
     command = [sys.executable, "benchmarks/model_start.py", "--smoke"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.startswith("prediction")

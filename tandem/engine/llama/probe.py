@@ -52,13 +52,13 @@ def probe(
         _try(file, adapter, (*command, named))
         return
     with gguf.alone(folder / f"{key}.lock"):
-        if not known.exists():
-            _try(file, adapter, (*command, named))
+        if not known.exists() and _try(file, adapter, (*command, named)):
             with suppress(OSError):
                 write_whole(known, os.fsencode(file))
 
 
-def _try(file: Path, adapter: Path | None, command: Sequence[str]) -> None:
+def _try(file: Path, adapter: Path | None, command: Sequence[str]) -> bool:
+    """Whether a child came through; False where none came as far as the file. Raises GenerationError."""
     limit_s = MAX_S + file.stat().st_size / _BYTES_PER_S
     paths = [str(path) for path in (file, adapter) if path]
     environment = {
@@ -79,15 +79,15 @@ def _try(file: Path, adapter: Path | None, command: Sequence[str]) -> None:
         raise GenerationError(
             f"llama.cpp has not loaded {str(file)!r} within {limit_s:.0f} s; use another file, or a faster disk."
         ) from None
+    except OSError as error:  # no process can be started
+        done = subprocess.CompletedProcess(command, 1, b"", str(error).encode())
     begun, _, said = done.stdout.decode(errors="replace").partition("\n")
     if begun != BEGUN:  # that is not the file's fault
-        _log.warning(
-            "%s was not tried apart before it is loaded: %s",
-            file,
-            _last_words(done.stderr) or "no child started",
-        )
-    elif (words := _printable(said)) != LOADED:
+        _log.warning("%s was not tried apart before it is loaded: %s", file, _last_words(done.stderr))
+        return False
+    if (words := _printable(said)) != LOADED:
         raise GenerationError(words or _describe_end(file, done))
+    return True
 
 
 def _describe_end(file: Path, done: subprocess.CompletedProcess[bytes]) -> str:
@@ -106,7 +106,7 @@ def _last_words(stderr: bytes) -> str:
     line = (telling or lines or [""])[0 if telling else -1]
     place, found, assertion = line.partition("GGML_")
     shown = found + assertion if place.rstrip(": ").rpartition(":")[2].isdigit() else line
-    return _printable(shown)[:200].rstrip(". ")
+    return _printable(shown.removeprefix("what():"))[:200].rstrip(". ")
 
 
 def _printable(text: str) -> str:

@@ -76,7 +76,7 @@ def test_a_file_is_tried_once_wherever_it_is_until_it_changes(
         ),
         (
             "os.write(2, b'terminate called after ...\\n  what():  bad\\x1b[31m map\\n'); os.abort()",
-            "ends llama.cpp (SIGABRT: what():  bad[31m map); download it again, or use another file.",
+            "ends llama.cpp (SIGABRT: bad[31m map); download it again, or use another file.",
         ),
         ("os._exit(7)", "ends llama.cpp (code 7); download it again, or use another file."),
         ("print('It is\\x07\\n wrong.')", "It is wrong."),
@@ -102,6 +102,14 @@ def test_a_child_that_does_not_come_to_the_file_says_nothing_of_it(
 ) -> None:
     assert try_with("raise ImportError('no tandem')", file) == 1
     assert caplog.messages == [f"{file} was not tried apart before it is loaded: ImportError: no tandem"]
+    assert [try_with(GOOD, file) for _ in range(2)] == [2, 2], "and is tried the next time"
+
+
+def test_without_any_child_the_file_is_loaded_as_it_is(
+    file: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    probe.probe(file, command=(str(tmp_path / "python"),))
+    assert "No such file or directory" in caplog.text
 
 
 def test_where_nothing_can_be_kept_every_start_tries(
