@@ -6,7 +6,8 @@
 The model runs in a thread of its own. Whenever it is free, it takes the next job of every session that waits, and
 computes them in one batch; the session table decides what to compute. A batch of which no session wants its part any
 more is abandoned at the next layer boundary. If a batch fails, its jobs are tried one by one, so that a session's
-failure is its own.
+failure is its own. What a session's grammar allows is computed by another process meanwhile; a session whose grammar
+takes longer than the batch waits for it alone, and leaves the batch.
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from importlib.util import find_spec
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
 from tandem.actors.base import Runtime, SiteActor, remedy_for, report_failure, sendable
@@ -45,9 +47,9 @@ _log = logging.getLogger("tandem")
 if TYPE_CHECKING:
     from tandem.engine.drafter import Drafter
     from tandem.engine.engine import Engine, Feed, OpenResult
+    from tandem.engine.grammars import Grammar
     from tandem.engine.port import Logits
     from tandem.engine.privacy import Privacy
-    from tandem.engine.shaping import Shaper
     from tandem.engine.tokenizer import Detokenizer
 
 T = TypeVar("T")
@@ -55,6 +57,8 @@ BASELINE = "/bare"
 """After the name of a session: its question without any document."""
 MAX_ROWS = 128
 """Rows of one batch. More rows at once are no faster each, and the first would wait for the last."""
+GRAMMAR_WAIT_S = 0.01
+"""How long the results of a batch wait for what grammars allow, before the sessions concerned are left out."""
 
 
 class Opened(NamedTuple):
@@ -63,6 +67,50 @@ class Opened(NamedTuple):
     result: OpenResult
     prefill_us: int
     question: tuple[float, ...]  # log likelihood of the question in each row, as far as it is wanted
+
+
+class Grammars:
+    """The grammars of open queries, and the sessions that wait for theirs to answer. On the event loop."""
+
+    def __init__(self, on_answer: Callable[[], None], on_error: Callable[[int, TandemError], None]) -> None:
+        """on_answer: called when a session waits no more. on_error: when it cannot go on."""
+        self.open: dict[int, Grammar] = {}
+        self.waiting: set[int] = set()
+        self._on_answer, self._on_error = on_answer, on_error
+
+    def begin(self, session: int, grammar: Grammar) -> None:
+        """A query has this grammar, which is being built."""
+        self.open[session] = grammar
+        self.wait_for(session)
+
+    def wait_for(self, session: int) -> None:
+        """A session, if it has a grammar, waits until that has answered all that it was asked."""
+        if session in self.open and session not in self.waiting and not self._has_answered(session):
+            self.waiting.add(session)
+            asyncio.get_running_loop().add_reader(self.open[session].fileno(), self._on_news, session)
+
+    def end(self, session: int) -> None:
+        """A query is over, and with it all work on its grammar."""
+        self._stop_waiting(session)
+        if (grammar := self.open.pop(session, None)) is not None:
+            grammar.close()
+
+    def _on_news(self, session: int) -> None:
+        if self._has_answered(session):
+            self._stop_waiting(session)
+            self._on_answer()
+
+    def _has_answered(self, session: int) -> bool:
+        try:
+            return self.open[session].poll()
+        except TandemError as error:
+            self._on_error(session, error)
+            return True
+
+    def _stop_waiting(self, session: int) -> None:
+        if session in self.waiting:
+            self.waiting.discard(session)
+            asyncio.get_running_loop().remove_reader(self.open[session].fileno())
 
 
 class DecoderActor(SiteActor):
@@ -93,6 +141,11 @@ class DecoderActor(SiteActor):
         if self._loaded is None:
             raise TandemError(f"{self.name} has not loaded its model yet; await prepare() first.")
         return self._loaded
+
+    @cached_property
+    def grammars(self) -> Grammars:
+        """Of the queries that have one."""
+        return Grammars(self.wake.set, self.fail)
 
     @cached_property
     def codec(self) -> Codec:
@@ -155,6 +208,12 @@ class DecoderActor(SiteActor):
             self.handle(End(session=session), self.name)
         await super().forget_sessions()
 
+    async def close(self) -> None:
+        """As the base class, with all work on grammars."""
+        for session in list(self.grammars.open):
+            self.grammars.end(session)
+        await super().close()
+
     # ---- data plane ------------------------------------------------------------------------------------------
 
     def handle(self, message: Any, source: str) -> list[Send]:
@@ -163,8 +222,10 @@ class DecoderActor(SiteActor):
         if isinstance(message, Begin) and message.session in self.table.sessions:
             spec = self.table.sessions[message.session].spec
             spec.check_weights(self.party, self.description["weights_fingerprint"])
+            if spec.grammar and message.session not in self.grammars.open:
+                self.grammars.begin(message.session, open_grammar(spec, self.engine))
         elif isinstance(message, End):
-            self._ended.append(message.session)
+            self._end(message.session)
         self.wake.set()
         return sends
 
@@ -193,8 +254,12 @@ class DecoderActor(SiteActor):
                 f"{at_start(self.party)}'s decoder failed on this query with {kind}; see its log."
             )
         self.table.sessions.pop(session, None)
-        self._ended.append(session)
+        self._end(session)
         self.dispatch([Send("draft_queue", report_failure(session, error))])
+
+    def _end(self, session: int) -> None:
+        self.grammars.end(session)
+        self._ended.append(session)
 
     # ---- the model's thread ----------------------------------------------------------------------------------
 
@@ -202,7 +267,7 @@ class DecoderActor(SiteActor):
         """The decoder's whole life: compute what is planned next and send the results."""
         while True:
             self.free_ended()
-            jobs = self.table.next_jobs(MAX_ROWS)
+            jobs = self.table.next_jobs(MAX_ROWS, self.grammars.waiting)
             if not jobs:
                 self.wake.clear()
                 await self.wake.wait()
@@ -240,7 +305,7 @@ class DecoderActor(SiteActor):
             case None:
                 return []
             case Exception():
-                return result
+                return result if self.table.sessions.get(job.session) is session else []  # it ended meanwhile
             case Opened():
                 notes = self.notes(result.result, is_home=session.spec.home == self.party)
                 opened = (result.prefill_us, notes, result.result.documents, result.question)
@@ -260,15 +325,19 @@ class DecoderActor(SiteActor):
     async def draft(
         self, sessions: Sequence[DecodingSession], jobs: Sequence[Forward]
     ) -> list[list[Result] | Exception | None]:
-        """Compute the drafts or votes of each job; None where its prefix was rolled back and it was abandoned."""
-        drafts = await self.in_thread(lambda: compute_drafts(self.engine, self._drafter, jobs, sessions))
+        """Compute the drafts or votes of each job; None where its prefix was rolled back and it was abandoned, or where
+        its grammar has not answered and it will be planned again."""
+        drafts = await self.in_thread(
+            lambda: compute_drafts(self.engine, self._drafter, jobs, sessions, self.grammars.open)
+        )
         self.num_passes += 1
-        for draft in drafts:
+        for job, draft in zip(jobs, drafts, strict=True):
             if isinstance(draft, list):
                 self.num_forwards += 1
                 self.decode_s += draft[-1].decode_us / 1e6
             elif draft is None:
                 self.num_abandoned += 1
+                self.grammars.wait_for(job.session)
         return drafts
 
     def open_prompt(self, job: Prefill) -> OpenResult:
@@ -289,13 +358,8 @@ class DecoderActor(SiteActor):
         drafter = self._drafters.get(session.spec.session)
         if drafter is None:
             spec = session.spec
-            drafter = make_drafter(
-                self.codec,
-                spec,
-                self.party,
-                self._privacy(spec),
-                self.engine.tokenizer_json if spec.grammar else "",
-            )
+            grammar = self.grammars.open.get(spec.session)
+            drafter = make_drafter(self.codec, spec, self.party, self._privacy(spec), grammar)
             self._drafters[spec.session] = drafter
         return drafter
 
@@ -402,39 +466,57 @@ def compute_drafts(
     drafter_of: Callable[[DecodingSession], Drafter],
     jobs: Sequence[Forward],
     sessions: Sequence[DecodingSession],
+    grammars: Mapping[int, Grammar] = MappingProxyType({}),
 ) -> list[list[Result] | Exception | None]:
-    """The drafts of each job, by step; None where they are no longer wanted."""
+    """The drafts of each job, by step; None where they are no longer wanted, or where its grammar takes too long.
+
+    grammars: by session. What they allow is computed during the pass.
+    """
     from tandem.engine.engine import Feed
 
     started_s = time.perf_counter()
+    followed = {job.session: grammars[job.session] for job in jobs if job.session in grammars}
+    for job in jobs:
+        if job.session in followed:
+            followed[job.session].expect([job.tokens[:step] for step in range(job.wanted, job.step + 1)])
     feeds = [Feed(str(job.session), job.tokens, 1 + job.num_earlier) for job in jobs]
     pairs = list(zip(sessions, jobs, strict=True))
     wanted = [lambda session=session, job=job: session.is_current(job) for session, job in pairs]
+    computed = _forward(engine, feeds, wanted)
+    end_s = time.perf_counter() + GRAMMAR_WAIT_S
+
+    def draw(session: DecodingSession, job: Forward, logits: Logits) -> list[Result] | None:
+        grammar = followed.get(job.session)
+        if grammar is not None and not grammar.poll(max(0.0, end_s - time.perf_counter())):
+            return None
+        model = _Logits(session, job, drafter_of(session), logits)
+        return compute_steps(job, model, lambda: elapsed_us(started_s))
+
     results: list[list[Result] | Exception | None] = []
-    for (session, job), logits in zip(pairs, _forward(engine, feeds, wanted), strict=True):
+    for (session, job), logits in zip(pairs, computed, strict=True):
         if logits is None or isinstance(logits, Exception):
             results.append(logits)
         elif not session.is_current(job):
             results.append(None)
         else:
-            drafter = _attempt(lambda: drafter_of(session))  # noqa: B023
-            if isinstance(drafter, Exception):
-                results.append(drafter)
-                continue
-            model = _Logits(session, job, drafter, logits)
-            results.append(_attempt(lambda: compute_steps(job, model, lambda: elapsed_us(started_s))))  # noqa: B023
+            results.append(_attempt(lambda: draw(session, job, logits)))  # noqa: B023
     return results
 
 
 def make_drafter(
-    codec: Codec, spec: SessionSpec, party: str, privacy: Privacy | None = None, tokenizer_json: str = ""
+    codec: Codec,
+    spec: SessionSpec,
+    party: str,
+    privacy: Privacy | None = None,
+    grammar: Grammar | None = None,
 ) -> Drafter:
-    """The drafter of a party for one session. tokenizer_json: of its model, for a grammar. Raises ConfigError if there
-    is no such rule, or `privacy` cannot be kept, and QueryError where the grammar cannot be followed."""
+    """The drafter of a party for one session. grammar: of the query, followed with this party's tokenizer. Raises
+    ConfigError if there is no such rule, or `privacy` cannot be kept."""
     from tandem.engine.drafter import Drafter, TokenDrafter, TokenVoter
+    from tandem.engine.shaping import make_shaper
 
     role, rules = spec.roles.role(party), spec.rules
-    shaper = find_shaper(spec, tokenizer_json)
+    shaper = make_shaper(spec.sampling, dict(spec.logit_bias), grammar)
     are_whole = role.votes and not (rules.votes_are_tokens or rules.has_race_lists)
     if privacy is not None and (are_whole or rules.needs_drafts):
         raise ConfigError(
@@ -471,14 +553,12 @@ def make_drafter(
     )
 
 
-def find_shaper(spec: SessionSpec, tokenizer_json: str) -> Shaper | None:
-    """What a query asks of the tokens of a party with this tokenizer; None: nothing. Raises as `make_shaper`."""
-    from tandem.engine.shaping import make_shaper
+def open_grammar(spec: SessionSpec, engine: Engine) -> Grammar:
+    """A query's grammar, followed with the tokens of a party. Raises GenerationError where that cannot be done here."""
+    from tandem.engine.grammars import Grammar, find_server
 
-    ends = spec.eos_token_ids
-    return make_shaper(
-        spec.sampling, dict(spec.logit_bias), spec.grammar, tokenizer_json, spec.vocab_size, ends
-    )
+    server = find_server(engine.tokenizer_json, engine.vocab_size, engine.eos_token_ids)
+    return Grammar(server, spec.grammar, spec.vocab_size, spec.eos_token_ids)
 
 
 def elapsed_us(started_s: float) -> int:

@@ -7,7 +7,6 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from datetime import date
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Unpack
 
 from pydantic_core import PydanticSerializationError
@@ -480,7 +479,7 @@ def _check_tools(spec: SessionSpec, described: Mapping[Any, Mapping[str, Any]]) 
 
 
 def _check_grammar(spec: SessionSpec, described: Mapping[Any, Mapping[str, Any]]) -> None:
-    """A grammar is one that llguidance follows, which all parties must have."""
+    """All parties must have llguidance. Whether it can follow the grammar they find out, within limits."""
     for party in spec.parties if spec.grammar else ():
         if not described.get(party, {}).get("has_grammars"):
             raise QueryError(
@@ -488,10 +487,6 @@ def _check_grammar(spec: SessionSpec, described: Mapping[Any, Mapping[str, Any]]
                 f"have it; run `{install_line('grammar')}` there and start it again, or leave the grammar out.",
                 option="grammar",
             )
-    if spec.grammar and find_spec("llguidance"):  # else whoever computes the answer finds it out
-        from tandem.engine.shaping import check_grammar
-
-        check_grammar(spec.grammar)
 
 
 def _check_context(spec: SessionSpec, described: Mapping[Any, Mapping[str, Any]]) -> None:

@@ -7,7 +7,7 @@ What is computed depends on the party's role: own drafts, or votes on what anoth
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Container, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import accumulate, takewhile, zip_longest
 from typing import Any, NamedTuple, Protocol
@@ -901,15 +901,18 @@ class DecodingTable(SessionTable[DecodingSession]):
         """The next thing to compute."""
         return next(iter(self.next_jobs(1)), None)
 
-    def next_jobs(self, max_rows: int) -> list[Job]:
+    def next_jobs(self, max_rows: int, waiting: Container[int] = ()) -> list[Job]:
         """The next job of every session that has one of the first's kind, up to about `max_rows` rows in all.
 
-        Sessions take turns: those served go to the end, those left out keep their place.
+        Sessions take turns: those served go to the end, those left out keep their place. waiting: sessions of which no
+        Forward can be computed yet.
         """
         jobs: list[Job] = []
         num_rows = 0
         for session in self.sessions.values():
             job = session.next_job() if num_rows < max_rows else None
+            if isinstance(job, Forward) and job.session in waiting:
+                continue
             if job is not None and (not jobs or type(job) is type(jobs[0])):
                 jobs.append(job)
                 num_rows += job.num_rows

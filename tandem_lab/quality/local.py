@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tandem.actors.decoder import find_shaper, score_question
+from tandem.actors.decoder import open_grammar, score_question
 from tandem.aggregation.document_weights import Evidence, Weights, log_evidence
 from tandem.aggregation.race_lists import RaceList
 from tandem.aggregation.rules import LOTTERY
@@ -26,6 +26,7 @@ from tandem.codecs.race_lists import read_vote
 from tandem.engine.drafter import Drafter, row_probabilities
 from tandem.engine.engine import Engine
 from tandem.engine.privacy import Privacy
+from tandem.engine.shaping import Shaper, make_shaper
 from tandem.engine.tokenizer import Detokenizer, StopRule
 from tandem.messages import RetrieveRequest, RetrieveResult
 from tandem.modes import reference
@@ -207,7 +208,7 @@ class LocalPair:
                     spec.rules.drawing_rule,
                     spec.vocab_size,
                     Privacy(self.privacy, self._spend) if is_private and party == Party.DEVICE else None,
-                    find_shaper(spec, self.engines[party].tokenizer_json),
+                    find_shaper(spec, self.engines[party]),
                 ),
                 f"{spec.session}/{party}",
             )
@@ -246,6 +247,12 @@ def with_engines(spec: SessionSpec, engines: Mapping[Any, Engine]) -> SessionSpe
     return replace(spec, eos_token_ids=eos, has_several_models=have_several_models(described, spec))
 
 
+def find_shaper(spec: SessionSpec, engine: Engine) -> Shaper | None:
+    """What a query asks of the tokens of a party; None: nothing."""
+    grammar = open_grammar(spec, engine) if spec.grammar else None
+    return make_shaper(spec.sampling, dict(spec.logit_bias), grammar)
+
+
 def answer_uncompressed(
     spec: SessionSpec, engines: Mapping[Party, Engine], retrievers: Mapping[Party, Retriever | StoreRetriever]
 ) -> list[int]:
@@ -265,7 +272,7 @@ def answer_uncompressed(
                 spec.sampling,
                 spec.rules.drawing_rule,
                 spec.vocab_size,
-                shaper=find_shaper(spec, engines[party].tokenizer_json),
+                shaper=find_shaper(spec, engines[party]),
             ),
             f"uncompressed/{party}",
         )

@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
-from tandem.actors.decoder import find_shaper
 from tandem.aggregation.rules import LOTTERY
 from tandem.client.request import spec_of
 from tandem.codecs import codec_of
@@ -17,7 +16,7 @@ from tandem.config.schema import Config
 from tandem.engine.tokenizer import Detokenizer, StopRule
 from tandem.modes import reference
 from tandem.modes.spec import SessionSpec
-from tandem_lab.quality.local import LocalParty, LocalVoter, with_engines
+from tandem_lab.quality.local import LocalParty, LocalVoter, find_shaper, with_engines
 from tandem_lab.quality.memoized import Loaded
 from tandem_lab.simulation.specs import change_spec
 
@@ -53,7 +52,7 @@ class LocalWorkers:
             spec.sampling,
             spec.rules.drawing_rule,
             spec.vocab_size,
-            shaper=find_shaper(spec, engine.tokenizer_json),
+            shaper=find_shaper(spec, cast(Any, engine)),
         )
         retriever = self._loaded.retriever(party) if spec.num_documents(party) else None
         key = f"{party} {spec.query} {spec.sampling.max_new_tokens}"

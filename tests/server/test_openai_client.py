@@ -168,6 +168,7 @@ def test_models_and_embeddings(client: Any) -> None:
 UNSUPPORTED, INVALID = "unsupported_parameter", "invalid_value"
 NO_FORMAT = ("response_format", INVALID, "")
 NEVER = {"type": "object", "unevaluatedProperties": False, "if": {"required": ["a"]}}
+COSTLY = {"type": "integer", "multipleOf": 19_999_999}
 MOON = {"only": "device", "num_documents": {"moon": 1}}
 RED = {"colour": "red"}
 
@@ -193,6 +194,8 @@ RED = {"colour": "red"}
         ({"response_format": {"type": "json_schema", "json_schema": {"schema": 3}}}, *NO_FORMAT),
         ({"extra_body": {"guided_regex": "(?=a)"}}, "guided_regex", INVALID, ""),
         ({"extra_body": {"guided_json": "x"}}, "guided_json", INVALID, ""),
+        ({"response_format": {"type": "json_schema", "json_schema": {"schema": COSTLY}}}, *NO_FORMAT),
+        ({"extra_body": {"guided_json": COSTLY}}, "guided_json", INVALID, ""),
         ({"tools": [{"type": "function"}]}, "tools", UNSUPPORTED, "takes no tools"),
         ({"temperature": -1}, "temperature", INVALID, "a number of at least 0, but it is -1"),
         ({"max_tokens": 0}, "max_tokens", INVALID, ""),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import random
 from typing import Any
 
 import pytest
@@ -11,12 +13,15 @@ pytest.importorskip("llguidance", reason="answers that follow a grammar need llg
 
 from tandem import Config, Tandem
 from tandem.client.request import build_spec
-from tandem.errors import QueryError
+from tandem.engine import grammars
+from tandem.errors import Code, QueryError
 from tandem.topology import PARTIES
 from tandem_lab.quality.local import LocalPair, answer_uncompressed
 from tandem_lab.quality.memoized import local_pair
 from tandem_lab.simulation.specs import change_spec
 from tandem_lab.training.bundle import read_bundled_questions
+from tests.unit.engine.followers import followers
+from tests.unit.transport.conftest import until
 
 QUESTION = read_bundled_questions()[0].question
 CONFIG = Config.load(None, ["link.on_peer_loss=wait"])
@@ -63,6 +68,28 @@ def test_answers_are_those_of_the_loop_without_drafts(
     assert list(answer.token_ids) == answer_uncompressed(spec, pair.engines, pair.retrievers)
     plain = {name: value for name, value in asked.items() if name in ("temperature", "draft_rule")}
     assert answer.token_ids != rag.query(QUESTION, **common, **plain).token_ids
+
+
+def test_answers_stay_the_same_where_masks_come_late(
+    rag: Tandem, pair: LocalPair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pass whose mask is not there in time is computed again."""
+    poll, draw, late = grammars.Grammar.poll, random.Random(3), list[bool]()
+
+    def poll_late(self: grammars.Grammar, wait_s: float = 0.0) -> bool:
+        late.append(wait_s > 0 and draw.random() < 0.5)
+        return not late[-1] and poll(self, wait_s)
+
+    monkeypatch.setattr(grammars.Grammar, "poll", poll_late)
+    for mode in ("dual", "speculative"):
+        common: dict[str, Any] = {"mode": mode, "max_new_tokens": 14, "seed": 11, "temperature": 1.0}
+        asked: dict[str, Any] = {**common, "grammar": {"json_schema": SCHEMA}, "draft_rule": "coupled"}
+        answer = rag.query(QUESTION, **asked)
+        spec = change_spec(
+            build_spec(CONFIG, DESCRIBED, QUESTION, **asked), race_depth=CONFIG.codec.race_depth
+        )
+        assert list(answer.token_ids) == answer_uncompressed(spec, pair.engines, pair.retrievers)
+    assert sum(late) > 10
 
 
 @pytest.mark.parametrize(("mode", "only"), [("dual", None), ("speculative", None), (None, "device")])
@@ -113,3 +140,45 @@ def test_a_party_without_llguidance() -> None:
         QueryError, match="needs llguidance at every party, but the cloud does not have it; run"
     ):
         build_spec(CONFIG, described, QUESTION, grammar={"regex": "a"})
+
+
+HOSTILE = {"json_schema": {"type": "integer", "multipleOf": 19_999_999}}
+"""45 bytes that llguidance computes for minutes, and gigabytes, before the first token."""
+
+
+@pytest.mark.parametrize("options", [{}, {"mode": "speculative"}, {"only": "device"}, {"only": "cloud"}])
+def test_a_grammar_that_costs_too_much_ends_its_query_with_one_sentence(
+    rag: Tandem, options: dict[str, Any]
+) -> None:
+    with pytest.raises(
+        QueryError, match="The grammar of the answer takes more than 2 s of a processor"
+    ) as caught:
+        rag.query(QUESTION, grammar=HOSTILE, **options)
+    assert (caught.value.code, caught.value.option) == (Code.OVER_LIMIT, "grammar")
+
+
+def test_a_grammar_that_becomes_too_complex_ends_its_query_with_one_sentence(rag: Tandem) -> None:
+    """Such an answer used to end there as if it were complete."""
+    rules = "".join(f'r{n}: r{n + 1} | "{n}" r{n * 7 % 1100}\n' for n in range(1100))
+    lark = f'start: "yes" r0\n{rules}r1100: "e"'
+    with pytest.raises(
+        QueryError, match=r"is too complex for token \d+ \(Parser Error: .*\); simplify"
+    ) as caught:
+        rag.query(QUESTION, grammar={"lark": lark})
+    assert (caught.value.code, caught.value.option) == (Code.OVER_LIMIT, "grammar")
+
+
+async def test_answers_go_on_while_a_grammar_is_built_and_a_cancelled_query_ends_the_work(
+    rag: Tandem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(grammars, "LIMITS", grammars.Limits(build_s=600.0, memory_mb=4_000))
+        hostile = [asyncio.create_task(rag.aquery(QUESTION, grammar=HOSTILE)) for _ in range(2)]
+        await until(lambda: len(followers()) == 4, 20.0)  # of both parties
+    for asked in ({}, {"grammar": {"json_schema": SCHEMA}}, {"mode": "speculative"}):
+        assert (await rag.aquery(QUESTION, max_new_tokens=8, **asked)).token_ids  # type: ignore[arg-type]
+    assert not any(task.done() for task in hostile)
+    for task in hostile:
+        task.cancel()
+    await asyncio.gather(*hostile, return_exceptions=True)
+    await until(lambda: not followers(), 20.0)

@@ -1,0 +1,339 @@
+"""Grammars: what they allow, in any order of prefixes, and what they may cost."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import random
+import re
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+pytest.importorskip("llguidance", reason="answers that follow a grammar need llguidance (extra [grammar])")
+
+from tandem.config.sampling import SamplingParams
+from tandem.corpora import model_path
+from tandem.engine.grammars import LIMITS, ForkServer, Grammar, Limits, Masks, find_server, read_tokenizer
+from tandem.engine.shaping import Shaper
+from tandem.engine.tokenizer import Detokenizer
+from tandem.errors import Code, GenerationError, QueryError
+from tests.hostile_grammars import hostile_grammars
+from tests.unit.engine.followers import followers
+
+TOKENIZER = (Path(model_path("bundled")) / "tokenizer.json").read_text("utf-8")
+VOCAB, END = 1636, 1
+MODEL = TOKENIZER, VOCAB, (END,)
+SCHEMA = {
+    "type": "object",
+    "properties": {"game": {"type": "string", "maxLength": 12}, "years": {"type": "integer", "maximum": 99}},
+    "required": ["game", "years"],
+    "additionalProperties": False,
+}
+HOSTILE = {"json_schema": {"type": "integer", "multipleOf": 19_999_999}}
+"""45 bytes that llguidance computes for minutes, and gigabytes, before the first token."""
+ENDLESS = Limits(build_s=600.0, memory_mb=4_000)
+
+
+@pytest.fixture(scope="module")
+def server() -> ForkServer:
+    return find_server(*MODEL)
+
+
+Open = Callable[..., Grammar]
+
+
+@pytest.fixture
+def open_grammar(server: ForkServer) -> Iterator[Open]:
+    opened: list[Grammar] = []
+
+    def open_one(
+        limits: Limits | None = None, size: int = VOCAB, ends: tuple[int, ...] = (END,), **grammar: Any
+    ) -> Grammar:
+        opened.append(Grammar(server, json.dumps(grammar), size, ends, limits))
+        return opened[-1]
+
+    yield open_one
+    for grammar in opened:
+        grammar.close()
+
+
+def allowed_tokens(mask: bytes) -> list[int]:
+    bits: NDArray[np.uint8] = np.unpackbits(np.frombuffer(mask, np.uint8), bitorder="little")
+    return [int(token) for token in np.flatnonzero(bits)]
+
+
+def write(allowed: Callable[[Sequence[int]], bytes], draw: random.Random, most: int = 300) -> str:
+    """A text of allowed tokens at random; an end as soon as it may be."""
+    tokens: list[int] = []
+    while END not in (choices := allowed_tokens(allowed(tokens))):
+        assert len(tokens) < most
+        tokens.append(draw.choice(choices))
+    return Detokenizer(TOKENIZER).text(tokens)
+
+
+# ---- what may follow -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("grammar", "is_right"),
+    [
+        ({"regex": "(yes|no|maybe later)"}, lambda text: text in ("yes", "no", "maybe later")),
+        ({"regex": "[a-f]{3}-[0-9]{2}"}, lambda text: re.fullmatch("[a-f]{3}-[0-9]{2}", text)),
+        ({"json_schema": SCHEMA}, lambda text: json.loads(text)["years"] <= 99),
+        ({"lark": 'start: ("ab" | "c")~3'}, lambda text: re.fullmatch("(ab|c){3}", text)),
+    ],
+)
+def test_whatever_is_allowed_is_right(
+    open_grammar: Open, grammar: Any, is_right: Callable[[str], object]
+) -> None:
+    opened = open_grammar(**grammar)
+    for seed in range(20):
+        text = write(opened.allowed, random.Random(seed))
+        assert is_right(text), text
+
+
+READ = read_tokenizer(*MODEL)
+
+
+def make_masks(**grammar: Any) -> Masks:
+    return Masks(READ, json.dumps(grammar), VOCAB, (END,), LIMITS)
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.lists(st.integers(0, VOCAB - 1), max_size=2)), max_size=8))
+def test_what_is_allowed_is_a_function_of_the_prefix(jumps: list[tuple[int, list[int]]]) -> None:
+    """After drafts that were rolled back, and after tokens that break the rules, as with a new grammar."""
+    own = make_masks(json_schema=SCHEMA)
+    tokens = [93, 4]  # {"
+    while len(tokens) < 9:
+        tokens.append(allowed_tokens(own.allowed(tokens))[-1])
+    for length, wrong in jumps:
+        prefix = [*tokens[:length], *wrong]
+        assert own.allowed(prefix) == make_masks(json_schema=SCHEMA).allowed(prefix)
+
+
+def test_another_process_says_the_same_in_whatever_order_it_is_asked(open_grammar: Open) -> None:
+    opened, own, draw = open_grammar(json_schema=SCHEMA), make_masks(json_schema=SCHEMA), random.Random(3)
+    tokens: list[int] = []
+    for _ in range(200):
+        tokens.append(draw.choice(allowed_tokens(own.allowed(tokens))))
+        if draw.random() < 0.2:
+            del tokens[draw.randrange(len(tokens)) :]
+        opened.expect([tokens[:length] for length in range(max(0, len(tokens) - 3), len(tokens) + 1)])
+        assert opened.allowed(tokens) == own.allowed(tokens)
+
+
+def test_after_what_no_answer_may_be_only_an_end_is_left(open_grammar: Open) -> None:
+    assert allowed_tokens(open_grammar(regex="yes").allowed([80, 80])) == [END]
+
+
+def test_a_query_may_have_fewer_tokens_and_other_ends_than_the_model(open_grammar: Open) -> None:
+    """As between models of one family: what ends an answer is what its home says."""
+    whole, part = (
+        open_grammar(regex="(yes|no)*"),
+        open_grammar(regex="(yes|no)*", size=901, ends=(7, 900, 901)),
+    )
+    expected = {token for token in allowed_tokens(whole.allowed([])) if token < 901} - {END} | {7, 900}
+    assert set(allowed_tokens(part.allowed([]))) == expected
+    with pytest.raises(
+        QueryError, match=r"too complex for token 3 \(no token may follow, and none ends the answer\)"
+    ):
+        open_grammar(regex="yes", ends=()).allowed([80, 80])
+
+
+def test_where_nothing_allowed_has_a_probability_all_of_it_has_the_same(open_grammar: Open) -> None:
+    shaper = Shaper(SamplingParams(), {}, open_grammar(regex="(yes|no)"))
+    dense = np.zeros(VOCAB)
+    dense[7] = 1.0
+    shaped = shaper.shape(dense, ())
+    assert math.isclose(shaped.sum(), 1.0)
+    assert set(shaped[shaped > 0].tolist()) == {1 / np.count_nonzero(shaped)}
+
+
+@pytest.mark.parametrize(
+    ("grammar", "reason"),
+    [
+        ({"regex": "("}, "invalid regex"),
+        ({"lark": "start: nothing"}, "nothing"),
+        ({"json_schema": {"type": "object", "properties": {"a": {"not": {}}}}}, "not"),
+        ({"json_schema": {"type": "thing"}}, "thing"),
+        ({}, "unpack"),
+        ({"gbnf": "root"}, "gbnf"),
+        ([1], "items"),
+        ({"regex": 1}, ""),
+    ],
+)
+def test_a_grammar_that_cannot_be_followed_is_one_sentence(
+    server: ForkServer, grammar: Any, reason: str
+) -> None:
+    opened = Grammar(server, json.dumps(grammar), VOCAB, (END,))
+    with pytest.raises(
+        QueryError, match=r"^The grammar of the answer cannot be followed \(.*\); correct it"
+    ) as caught:
+        opened.allowed([])
+    opened.close()
+    assert reason in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert (caught.value.code, caught.value.option) == (Code.INVALID, "grammar")
+
+
+def test_a_tokenizer_that_llguidance_takes_otherwise_is_one_sentence() -> None:
+    other = json.loads(TOKENIZER)
+    other["decoder"] = {"type": "ByteFallback"}
+    grammar = Grammar(ForkServer(json.dumps(other), VOCAB, (END,)), '{"regex": "a"}', VOCAB, (END,))
+    with pytest.raises(
+        GenerationError, match=r"tokenizer cannot be used with a grammar \(.*\); ask without one"
+    ):
+        grammar.allowed([])
+    grammar.close()
+
+
+# ---- what it may cost ----------------------------------------------------------------------------------------
+
+
+def check_cost(opened: Grammar, code: Code, sentence: str) -> None:
+    with pytest.raises(QueryError, match=sentence) as caught:
+        opened.allowed([])
+    assert (caught.value.code, caught.value.option) == (code, "grammar")
+
+
+def test_what_takes_too_much_time_or_memory_to_build_ends_with_one_sentence(open_grammar: Open) -> None:
+    sentence = r"takes more than {} s of a processor or {} MB of memory before the first token; simplify it, or leave"
+    slow, large = Limits(build_s=0.1, memory_mb=4_000), Limits(build_s=600.0, memory_mb=16)
+    for limits, shown in ((slow, ("0.1", "4000")), (large, ("600", "16"))):
+        check_cost(open_grammar(limits, **HOSTILE), Code.OVER_LIMIT, sentence.format(*shown))
+
+
+def test_so_does_what_takes_too_much_at_a_token(open_grammar: Open) -> None:
+    long = {"json_schema": {"const": 'ab\\"é' * 8_000}}
+    sentence = r"takes more than 0\.005 s of a processor or 128 MB of memory for token 1; simplify it, or leave it out"
+    check_cost(open_grammar(Limits(mask_s=0.005), **long), Code.OVER_LIMIT, sentence)
+
+
+def test_so_does_what_llguidance_itself_gives_up(open_grammar: Open) -> None:
+    """Such an answer used to end here as if it were complete."""
+    rules = "".join(f'r{n}: r{n + 1} | "{n}" r{n * 7 % 1100}\n' for n in range(1100))
+    opened = open_grammar(lark=f'start: "yes" r0\n{rules}r1100: "e"')
+    sentence = r"too complex for token \d+ \(Parser Error: .*\); simplify it, or leave it out"
+    with pytest.raises(QueryError, match=sentence):
+        write(opened.allowed, random.Random(1))
+    check_cost(opened, Code.OVER_LIMIT, sentence)  # and stays so
+
+
+def wait_until(is_true: Callable[[], bool]) -> None:
+    end_s = time.monotonic() + 20.0
+    while not is_true():
+        assert time.monotonic() < end_s
+        time.sleep(0.01)
+
+
+def test_closing_a_grammar_ends_its_process_whatever_it_computes(
+    server: ForkServer, open_grammar: Open
+) -> None:
+    before = set(followers(server.pid))
+    opened = open_grammar(ENDLESS, **HOSTILE)
+    wait_until(lambda: len(set(followers(server.pid)) - before) == 1)
+    opened.close()
+    wait_until(lambda: not set(followers(server.pid)) - before)
+    with pytest.raises(QueryError, match="has ended"):
+        opened.poll()
+
+
+def test_a_grammar_that_is_forgotten_ends_its_process(server: ForkServer) -> None:
+    before = set(followers(server.pid))
+    opened = Grammar(server, json.dumps(HOSTILE), VOCAB, (END,), ENDLESS)
+    wait_until(lambda: len(set(followers(server.pid)) - before) == 1)
+    del opened
+    wait_until(lambda: not set(followers(server.pid)) - before)
+
+
+def test_grammars_do_not_wait_for_each_other(open_grammar: Open) -> None:
+    hostile = [open_grammar(ENDLESS, **HOSTILE) for _ in range(3)]
+    assert write(open_grammar(regex="(yes|no)").allowed, random.Random(1)) in ("yes", "no")
+    assert not any(opened.poll() for opened in hostile)
+
+
+def test_a_fork_server_that_was_killed_is_replaced() -> None:
+    """And its grammars end with a sentence."""
+    first = find_server(TOKENIZER, VOCAB, (2,))
+    lost = Grammar(first, '{"regex": "[ab]*"}', VOCAB, (2,))
+    assert lost.allowed([])
+    os.kill(first.pid, signal.SIGSTOP)  # it starts nothing any more
+    waiting = Grammar(first, '{"regex": "[ab]*"}', VOCAB, (2,))
+    assert not waiting.poll()
+    os.kill(first.pid, signal.SIGKILL)
+    with pytest.raises(GenerationError, match="which could not be started; ask again") as caught:
+        waiting.allowed([])
+    assert caught.value.code is Code.LOST
+    wait_until(lambda: not first.is_running())
+    second = find_server(TOKENIZER, VOCAB, (2,))
+    assert second.pid != first.pid
+    found = Grammar(second, '{"regex": "[ab]*"}', VOCAB, (2,))
+    assert found.allowed([]) == lost.allowed([])
+    for each in (lost, waiting, found):
+        each.close()
+
+
+def memory_mb(server: ForkServer) -> float:
+    """What is not shared of the processes that follow a grammar, in the largest."""
+    most = 0.0
+    for pid in followers(server.pid):
+        try:
+            shown = Path(f"/proc/{pid}/smaps_rollup").read_text("utf-8")
+        except OSError:  # it has ended
+            continue
+        most = max([most, *(int(number) / 1e3 for number in re.findall(r"Private_Dirty: +(\d+) kB", shown))])
+    return most
+
+
+def follow_at_random(server: ForkServer, opened: Grammar, draw: random.Random) -> str:
+    """What becomes of some tokens, some of which are taken back: a code, or nothing."""
+    tokens: list[int] = []
+    try:
+        for _ in range(60):
+            opened.expect([tokens])
+            while not opened.poll(0.2):
+                assert memory_mb(server) < 200
+            choices = [token for token in allowed_tokens(opened.allowed(tokens)) if token != END]
+            if not choices:
+                break
+            tokens.append(draw.choice(choices))
+            if draw.random() < 0.1:
+                del tokens[draw.randrange(len(tokens)) :]
+        assert memory_mb(server) < 200
+    except QueryError as error:
+        expected = r"The grammar of the answer (cannot be followed|takes more than|is too complex)"
+        return error.code if re.match(expected, str(error)) else str(error)
+    finally:
+        opened.close()
+    return ""
+
+
+@pytest.mark.parametrize(
+    ("count", "limits"),
+    [
+        pytest.param(21, Limits(build_s=0.3), id="one of each kind"),
+        pytest.param(200, LIMITS, id="all", marks=pytest.mark.nightly("a minute of what a sample is of")),
+    ],
+)
+def test_hostile_grammars_end_with_a_mask_or_a_sentence(
+    server: ForkServer, count: int, limits: Limits
+) -> None:
+    """Also after many tokens, with rollbacks. No process takes more than 200 MB."""
+    outcomes = Counter(
+        follow_at_random(
+            server, Grammar(server, json.dumps(grammar), VOCAB, (END,), limits), random.Random(number)
+        )
+        for number, (_, grammar) in enumerate(hostile_grammars(count))
+    )
+    assert outcomes.keys() == {"", Code.INVALID, Code.OVER_LIMIT}
