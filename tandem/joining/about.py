@@ -34,6 +34,7 @@ class About:
     eos_token_ids: Annotated[list[Annotated[int, Field(ge=0)]], Field(max_length=64)]
     context_length: Annotated[int, Field(ge=1)]
     num_documents: Annotated[int, Field(ge=0)]
+    has_grammars: bool = False
     decode_line: Annotated[list[Annotated[float, Field(allow_inf_nan=False)]], Field(max_length=8)]
     embedder_fingerprint: Word | None = None
     scorer_fingerprint: Word | None = None

@@ -21,7 +21,7 @@ from tandem.client.resume import Unfinished, origin_of
 from tandem.config.schema import DevicesConfig
 from tandem.corpora import WEIGHTS
 from tandem.engine.torch.model import load_model
-from tandem.errors import ClusterError, ConfigError, ProtocolError, QueryError
+from tandem.errors import ClusterError, Code, ConfigError, ProtocolError, QueryError
 from tandem.events import DoneEvent, PeerEvent, TokenEvent
 from tandem.joining.join_link import JoinLink
 from tandem.messages import LinkFrame, Open, decode_link
@@ -29,6 +29,8 @@ from tandem.modes.spec import SessionSpec
 from tandem.sites import home, host
 from tandem.sites.host import Address, ServedCloud, served
 from tandem_lab.training.bundle import read_bundled_questions
+from tests.unit.engine.followers import followers
+from tests.unit.transport.conftest import until
 
 QUESTIONS = [asked.question for asked in read_bundled_questions()][:3]
 WAIT = Config.load(None, ["link.on_peer_loss=wait"])
@@ -96,6 +98,34 @@ def test_two_devices_at_once_get_their_own_answers(rag: Tandem, cloud: ServedClo
     assert answers == expected * 2
     (queue,) = [actor for actor in cloud.status() if actor["name"] == "cloud/draft_queue"]
     assert queue["extra"]["num_foreign"] == 0
+
+
+async def test_a_device_whose_grammar_costs_too_much_holds_no_other_device_up(
+    cloud: ServedCloud, phone: Tandem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip(
+        "llguidance", reason="answers that follow a grammar need llguidance (extra [grammar])"
+    )
+    from tandem.engine import grammars
+
+    hostile: dict[str, Any] = {"json_schema": {"type": "integer", "multipleOf": 19_999_999}}
+    with await asyncio.to_thread(Tandem.join, str(cloud.link_for("tablet")), WAIT) as tablet:
+        with monkeypatch.context() as patch:
+            patch.setattr(grammars, "LIMITS", grammars.Limits(build_s=600.0, memory_mb=4_000))
+            asking = [asyncio.create_task(tablet.aquery(QUESTIONS[0], grammar=hostile)) for _ in range(4)]
+            await until(lambda: len(followers()) == 8, 20.0)  # of the device, and of the cloud
+        for asked in ({}, {"grammar": {"regex": "(yes|no)"}}):
+            assert (await phone.aquery(QUESTIONS[0], max_new_tokens=8, **asked)).token_ids  # type: ignore[arg-type]
+        assert not any(task.done() for task in asking)
+        for task in asking:
+            task.cancel()
+        await asyncio.gather(*asking, return_exceptions=True)
+        await until(lambda: not followers(), 20.0)
+        with pytest.raises(
+            QueryError, match="The grammar of the answer takes more than 2 s of a processor"
+        ) as refused:
+            await tablet.aquery(QUESTIONS[0], grammar=hostile)
+        assert (refused.value.code, refused.value.option) == (Code.OVER_LIMIT, "grammar")
 
 
 @pytest.mark.parametrize("max_queries", [1, 4])
