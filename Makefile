@@ -18,7 +18,7 @@ help:            ## these lines
 	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' Makefile
 
 demo: $(VENV)/.demo   ## ask SmolLM2 a question about the household documents, on two local Ray nodes
-	@$(BIN)/tandem ask "$(QUESTION)"
+	@$(BIN)/tandem ask --runtime ray "$(QUESTION)"
 
 install: $(VENV)/.demo   ## Tandem into .venv
 

@@ -116,8 +116,10 @@ def running(shape: str, models: tuple[str, ...]) -> Iterator[Tandem]:
         ):
             yield rag
         return
-    runs = "cluster.runtime=inline" if shape == "inline" else f"cluster.light_actors={shape}"
-    with Tandem.launch(Config.load(None, (*settings, runs))) as rag:
+    runs = ["cluster.runtime=inline"]
+    if shape != "inline":
+        runs = ["cluster.runtime=ray", f"cluster.light_actors={shape}"]
+    with Tandem.launch(Config.load(None, (*settings, *runs))) as rag:
         yield rag
 
 

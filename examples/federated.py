@@ -2,8 +2,8 @@
 
 Run it: python examples/federated.py [QUESTION]
 A server drafts with a small model and has no documents. Each person's model votes on every token from that person's
-notes, and only votes cross the links. It starts four local Ray nodes, downloads nothing, and takes about a minute on
-two CPU cores. Server and people run SmolLM2 where the extra [offline] is installed.
+notes, and only votes cross the links, here within one process. It downloads nothing, and takes about half a minute on
+two CPU cores. Server and people run SmolLM2 where it is installed.
 """
 
 import sys
@@ -56,7 +56,7 @@ def describe(answer: Answer) -> str:
 
 
 def main() -> None:
-    """Index, start the cluster, ask everybody, at the server and at ada, then one person alone."""
+    """Index, start all parties, ask everybody, at the server and at ada, then one person alone."""
     question = sys.argv[1] if len(sys.argv) > 1 else QUESTION
     with tempfile.TemporaryDirectory() as scratch:
         config = settings(write_notes(Path(tempfile.mkdtemp(dir=scratch))), Path(scratch))

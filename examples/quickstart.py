@@ -1,7 +1,7 @@
 """Ask the documents that come with Tandem a question, then stream the answer to another one.
 
 Run it: python examples/quickstart.py [QUESTION QUESTION]
-It starts a local cluster of two Ray nodes, downloads nothing, and takes about a minute on two CPU cores.
+Both parties run in this process. It downloads nothing, and takes some seconds on two CPU cores.
 """
 
 import sys
@@ -12,7 +12,7 @@ QUESTIONS = ["What is Ole's telephone number?", "When was the lighthouse on Vey 
 
 
 def main() -> None:
-    """Two questions, one cluster."""
+    """Two questions, models loaded once."""
     first, second = sys.argv[1:] or QUESTIONS
     with Tandem.launch() as tandem:
         answer = tandem.query(first, seed=7)

@@ -6,7 +6,6 @@ import os
 import shlex
 import sys
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -212,8 +211,6 @@ def _settings(folders: dict[Party, Path], pair: Pair | None) -> Config:
         values = {
             party: {"model": models[party], "dtype": pair.dtype, **own} for party, own in values.items()
         }
-    if find_spec("ray") is None:
-        values["cluster"] = {"runtime": "inline"}
     return replace_settings(Config(), values)
 
 

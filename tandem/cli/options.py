@@ -8,6 +8,7 @@ import inspect
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar, get_type_hints
 
@@ -212,27 +213,28 @@ class Place:
         str | None,
         Option(
             metavar="HOST:PORT",
-            help="ask this running cluster (default: the one that `tandem up` started here; without any, one is "
-            "started and stopped afterwards)",
+            help="ask this running cluster (default: the one that `tandem up` started here; without any, both parties "
+            "run in this process)",
         ),
     ] = None
     join: Join = None
-    fresh: Annotated[
-        bool, Option("--fresh", help="start a new cluster for this question, even where one runs")
-    ] = False
+    fresh: Annotated[bool, Option("--fresh", help="start parties of its own, even where a cluster runs")] = (
+        False
+    )
 
     def __post_init__(self) -> None:
         """Raises a usage error for what excludes each other."""
         if self.join and (self.address or self.fresh):
             raise BadParameter("--join runs the device here; leave out --address and --fresh.")
         if self.address and self.fresh:
-            raise BadParameter("--fresh starts a cluster for this question; leave out --address.")
+            raise BadParameter("--fresh starts parties of its own; leave out --address.")
 
     def open(self, config: Config, log: StageLog) -> Tandem:
-        """Open the site that is named, in the settings, or running here: a device, or a cluster; one of our own if
+        """Open the site that is named, in the settings, or running here: a device, or a cluster; parties of our own if
         there is none.
 
-        With --join, --fresh or the runtime "inline" it is always one of our own. Raises TandemError.
+        With --join, --fresh or the runtime "inline" they are always our own. Where Ray is not installed, "auto" looks
+        for no cluster. Raises TandemError.
         """
         is_inline = config.cluster.runtime == "inline"
         if is_inline and self.address:
@@ -252,9 +254,10 @@ class Place:
 
             if not config.is_federated and is_device_running():
                 return Tandem.connect(None, config, progress=log)
-            from tandem.cluster.registry import find_local
+            if config.cluster.runtime == "ray" or find_spec("ray") is not None:
+                from tandem.cluster.registry import find_local
 
-            address = find_local(config, log) or ""
+                address = find_local(config, log) or ""
         return (
             Tandem.connect(address, config, progress=log) if address else Tandem.launch(config, progress=log)
         )

@@ -81,7 +81,7 @@ def serve(
         log("documents: opening the device's own")
         config, documents = document_store.open_store(config)
         with place.open(config, log) as tandem, contextlib.suppress(KeyboardInterrupt):
-            is_home = bool(place.join or tandem.nodes) or config.cluster.runtime == "inline"
+            is_home = bool(place.join or tandem.nodes) or tandem.config.cluster.runtime == "inline"
             logs.set_up(as_json=log_json)
             own = documents if is_home else None
             application = app.create_app(tandem, key=key, host=host, documents=own)

@@ -57,7 +57,7 @@ class Tandem:
         cls,
         config: Config | None = None,
         *,
-        runtime: Literal["ray", "inline"] | None = None,
+        runtime: Literal["auto", "inline", "ray"] | None = None,
         hosts: Mapping[Any, Host] | None = None,
         actor_classes: ActorClasses | None = None,
         progress: Progress | None = None,
@@ -66,8 +66,9 @@ class Tandem:
 
         With settings of mode "federated" the parties are the server and the workers.
 
-        runtime: "ray" starts a local Ray node for each party, "inline" runs all of them in this process, without Ray;
-        None takes `cluster.runtime` of the settings.
+        runtime: "inline" runs all of them in this process, without Ray, "ray" starts a local Ray node for each party;
+        "auto" is the first, unless `hosts` are given or a party has several decoders. None takes `cluster.runtime` of
+        the settings.
         hosts: where the Ray nodes run, on this machine as it is if None; this process must reach what they listen on.
         actor_classes: an extension point: classes to use instead of those of `tandem.actors`, by kind of actor, such
         as {"retriever": MyRetriever}; each derives from the class it replaces, and Ray nodes must be able to import it.
@@ -76,6 +77,7 @@ class Tandem:
         config = checked_config(config)
         if runtime is not None:
             config = replace(config, cluster=change(config.cluster, {"runtime": runtime}, "cluster"))
+        config = config.with_runtime(on_ray=hosts is not None)
         if config.cluster.runtime == "inline":
             from tandem.sites import local
 

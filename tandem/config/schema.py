@@ -302,13 +302,14 @@ class LinkConfig(Settings):
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class ClusterConfig(Settings):
-    """The runtime of the actors: a Ray cluster, or the process that asks."""
+    """The runtime of the actors: the process that asks, or a Ray cluster."""
 
-    runtime: Literal["ray", "inline"] = Field(
-        default="ray",
-        description="what runs the actors: processes of a Ray cluster, or the process that asks (no Ray)",
+    runtime: Literal["auto", "inline", "ray"] = Field(
+        default="auto",
+        description="what runs the actors: the process that asks, or processes of a Ray cluster; auto: Ray where a "
+        "cluster runs here or a party has several decoders",
     )
-    address: str = Field(default="", description="address of a running cluster; empty: start one")
+    address: str = Field(default="", description="address of a running cluster; empty: one that runs here")
     namespace: ClassVar[str] = "tandem"  # of the actors, in Ray's terms
     start_timeout_s: float = Field(
         default=300.0, gt=0, description="longest wait for nodes, actors and models, in seconds"
@@ -375,8 +376,19 @@ class Config(Settings):
         if self.cluster.runtime == "inline":
             raise ConfigError(
                 f'{what} needs a Ray cluster, but cluster.runtime is "inline"; use `tandem ask --runtime inline`, '
-                '`tandem device --join LINK` or Tandem.launch, or set cluster.runtime to "ray".'
+                '`tandem device --join LINK` or Tandem.launch, or set cluster.runtime to "auto".'
             )
+
+    def with_runtime(self, *, on_ray: bool) -> Config:
+        """The same settings for parties that are started here, with a runtime in the place of "auto".
+
+        on_ray: something is asked for that only Ray has. Several decoders of a party are another such thing.
+        """
+        runtime = self.cluster.runtime
+        if runtime == "auto":
+            several = any(self.party(name).spare_roles for name in self.parties)
+            runtime = "ray" if on_ray or several else "inline"
+        return replace(self, cluster=replace(self.cluster, runtime=runtime, address=""))
 
     @property
     def is_federated(self) -> bool:

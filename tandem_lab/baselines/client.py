@@ -38,7 +38,9 @@ def launch(
 ) -> Tandem:
     """`Tandem.launch` with the laboratory's actors, under the conditions of `experiments`. Raises TandemError."""
     config.require_cluster("An experiment with the laboratory's actors")
-    tandem = Tandem.launch(config, hosts=hosts, actor_classes=BASELINE_ACTORS, progress=progress)
+    tandem = Tandem.launch(
+        config, runtime="ray", hosts=hosts, actor_classes=BASELINE_ACTORS, progress=progress
+    )
     try:
         Baselines(tandem).apply(experiments or Experiments())
     except BaseException:

@@ -78,7 +78,7 @@ def launch(
     settings = replace(config, link=link)
     with while_starting(lab):
         if experiments is None:
-            return Tandem.launch(settings, hosts=places, progress=progress)
+            return Tandem.launch(settings, runtime="ray", hosts=places, progress=progress)
         return baselines.launch(settings, experiments, hosts=places, progress=progress)
 
 

@@ -63,7 +63,9 @@ def launch(*overrides: str, experiments: Experiments | None = None) -> Tandem:
     """
     settings = ("link.on_peer_loss=wait", "cluster.start_timeout_s=240", *overrides)
     config = Config.load(None, settings)
-    return Tandem.launch(config) if experiments is None else launch_baselines(config, experiments)
+    return (
+        Tandem.launch(config, runtime="ray") if experiments is None else launch_baselines(config, experiments)
+    )
 
 
 def process_of(tandem: Tandem, name: str) -> psutil.Process:

@@ -30,7 +30,7 @@ def failing_launch(*overrides: str) -> str:
         started.extend(descendants({int(folder.name) for folder in set(own_children()) - before}))
 
     with pytest.raises(TandemError) as caught:
-        Tandem.launch(Config.load(None, (*overrides, SLOW_START)), progress=note)
+        Tandem.launch(Config.load(None, (*overrides, SLOW_START)), runtime="ray", progress=note)
     assert not alive(set(started)), "a failed launch leaves nothing"
     return str(caught.value)
 
@@ -83,7 +83,7 @@ def test_an_unreachable_cluster() -> None:
 @pytest.mark.parametrize("after", ["nodes", "models"], ids=["while it starts", "while it answers"])
 def test_ctrl_c_cleans_up(after: str) -> None:
     command = [sys.executable, "-m", "tandem", "ask", "Which game should Mira try?", "--temperature", "1.5"]
-    command += ["--max-new-tokens", "400"]
+    command += ["--max-new-tokens", "400", "--runtime", "ray"]
     process = subprocess.Popen(
         command,
         stdout=subprocess.PIPE,

@@ -125,7 +125,7 @@ def test_cancelling_from_another_thread_frees_the_session(rag: Tandem) -> None:
 
 def test_launch_refuses_a_process_that_is_connected(rag: Tandem) -> None:
     with pytest.raises(TandemError, match=r"ray\.shutdown"):
-        Tandem.launch()
+        Tandem.launch(runtime="ray")
 
 
 def test_a_second_party_in_the_same_role(rag: Tandem) -> None:

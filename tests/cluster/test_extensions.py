@@ -36,6 +36,7 @@ def test_code_beside_the_user_reaches_every_actor(tmp_path: Path) -> None:
         "codec.parameters={k = 8}",
         "decoding.placement=custom_policy:Alternate",
         "scheduler.parameters={period = 4}",
+        "cluster.runtime=ray",
     )
     assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout)

@@ -31,13 +31,15 @@ class Process:
     def __init__(self, log: Path, key_file: Path, max_files: int = 1024) -> None:
         """max_files: that the process may have open."""
         self.log = log
-        arguments = ["--runtime", "inline", "--listen", "127.0.0.1:0", "--log-json"]
+        arguments = ["--listen", "127.0.0.1:0", "--log-json"]
         arguments += ["--set", "http.drain_timeout_s=120"]
         limited = ["sh", "-c", f'ulimit -n {max_files} && exec "$@"', "sh"]
         self.process = subprocess.Popen(
             [*limited, sys.executable, "-m", "tandem", "serve", *arguments, "--api-key-file", str(key_file)],
             stderr=log.open("wb"),
-            env=os.environ | {"PYTHONPATH": str(ROOT), "XDG_DATA_HOME": str(log.parent / "data")},
+            env=os.environ
+            | {"PYTHONPATH": str(ROOT)}
+            | {f"XDG_{kind}_HOME": str(log.parent / kind.lower()) for kind in ("DATA", "STATE")},
         )
 
     def lines(self) -> list[dict[str, Any]]:
@@ -82,6 +84,7 @@ def test_from_start_to_sigterm(process: Process) -> None:
         for wrong in (chat | {"model": MARKER}, chat | {"stop": [MARKER, 3]}):
             assert client.post("/v1/chat/completions", json=wrong).status_code in (400, 404)
         assert client.post("/v1/completions", content=MARKER).status_code == 400
+        assert client.get("/v1/tandem/documents").json()["can_add"], "its device runs in this process"
         assert client.get(f"/{MARKER}").status_code == 404
         long = chat | {"stream": True, "max_tokens": 60, "temperature": 20.0, "seed": 0}
         with client.stream("POST", "/v1/chat/completions", json=long) as response:
@@ -98,7 +101,7 @@ def test_from_start_to_sigterm(process: Process) -> None:
     assert QUESTION not in text
     assert KEY not in text
     requests = [line for line in process.lines() if line["event"] == "request" and line["path"] != "/health"]
-    assert [line["status"] for line in requests] == [200, 200, 404, 400, 400, 404, 200]
+    assert [line["status"] for line in requests] == [200, 200, 404, 400, 400, 200, 404, 200]
     assert requests[0]["path"] == "/v1/chat/completions"
     assert [line["name"] for line in process.lines() if line["event"] == "ignored field"] == ["user"]
 

@@ -488,6 +488,24 @@ def test_decoders_with_a_share_of_a_gpu() -> None:
 
 
 @pytest.mark.parametrize(
+    ("overrides", "on_ray", "runtime"),
+    [
+        ([], False, "inline"),
+        ([], True, "ray"),
+        (["cloud.num_decoders=2"], False, "ray"),
+        (["cluster.address=10.0.0.1:6379"], False, "inline"),
+        (["cluster.runtime=ray"], False, "ray"),
+        (["cluster.runtime=inline"], True, "inline"),
+    ],
+)
+def test_parties_that_are_started_run_in_this_process_unless_only_ray_can(
+    overrides: list[str], on_ray: bool, runtime: str
+) -> None:
+    cluster = Config.load(None, overrides).with_runtime(on_ray=on_ray).cluster
+    assert (cluster.runtime, cluster.address) == (runtime, "")
+
+
+@pytest.mark.parametrize(
     ("models", "documents", "question"),
     [
         (("bundled", "bundled"), (4, 16), 0.0),

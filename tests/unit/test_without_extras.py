@@ -113,7 +113,8 @@ for line in sys.argv[1:]:
 def test_what_it_cannot_do_is_one_sentence_with_the_line_that_installs_it(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("A page.")
     needs = {
-        "ask Who?": ('The runtime "ray"', "ray", "ray", ', or use the runtime "inline"'),
+        "ask Who?": ("The model 'bundled'", "torch", "torch", ""),
+        "ask Who? --runtime ray": ('The runtime "ray"', "ray", "ray", ', or use the runtime "inline"'),
         "ask Who? --address 127.0.0.1:1": ("A running cluster", "ray", "ray", ""),
         "status": ("This command", "ray", "ray", ""),
         "profile": ("The model 'bundled'", "torch", "torch", ""),

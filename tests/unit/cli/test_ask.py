@@ -165,6 +165,7 @@ SETTING = ["--set", "cluster.address=10.0.0.3:6379"]
         (["--fresh", *SETTING], ""),
         (["--fresh"], ""),
         (["--runtime", "inline"], ""),
+        (["--runtime", "ray"], "10.0.0.2:6379"),
     ],
 )
 def test_which_cluster_counts(
@@ -173,7 +174,16 @@ def test_which_cluster_counts(
     shown = ask(*options)
     assert tandem.started[0][0] == address
     is_named = "cluster    10.0.0.2:6379 is running here (tandem up device)\n" in shown.err
-    assert is_named == (not options)
+    assert is_named == (address == "10.0.0.2:6379")
+
+
+def test_without_ray_no_cluster_is_looked_for(
+    ask: Ask, tandem: FakeTandem, registered: Entry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tandem.cli.options.find_spec", lambda name: None)
+    shown = ask()
+    assert tandem.started[0][0] == ""
+    assert "10.0.0.2" not in shown.err
 
 
 def test_settings_that_count_for_nothing_there_are_named(ask: Ask, registered: Entry) -> None:
@@ -269,7 +279,7 @@ def test_filters(ask: Ask, tandem: FakeTandem) -> None:
         (
             ["--fresh", "--address", "10.0.0.1:6379"],
             2,
-            "--fresh starts a cluster for this question; leave out --address; see `tandem ask --help`.",
+            "--fresh starts parties of its own; leave out --address; see `tandem ask --help`.",
         ),
         (
             ["--join", "tandem://x", "--fresh"],

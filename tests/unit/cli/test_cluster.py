@@ -266,6 +266,6 @@ def test_a_full_disk_does_not_lose_a_running_node(
 def test_what_needs_a_cluster_says_so(launcher: FakeLauncher, run: Run, arguments: list[str]) -> None:
     assert run(*arguments, code=1).err == (
         f'tandem: `tandem {arguments[0]}` needs a Ray cluster, but cluster.runtime is "inline"; use `tandem ask '
-        '--runtime inline`, `tandem device --join LINK` or Tandem.launch, or set cluster.runtime to "ray".\n'
+        '--runtime inline`, `tandem device --join LINK` or Tandem.launch, or set cluster.runtime to "auto".\n'
     )
     assert launcher.calls == []

@@ -59,16 +59,6 @@ def test_without_a_folder_for_the_cloud_it_has_no_documents(
     assert '\n# model = "auto"  # language model' in Path("tandem.toml").read_text()
 
 
-@pytest.mark.parametrize(("is_installed", "runtime"), [(True, "ray"), (False, "inline")])
-def test_without_ray_both_parties_run_in_one_process(
-    notes: Path, run: Run, monkeypatch: pytest.MonkeyPatch, is_installed: bool, runtime: str
-) -> None:
-    """So the commands that it names next work."""
-    monkeypatch.setattr("tandem.cli.init.find_spec", lambda name: object() if is_installed else None)
-    run("init", "--settings-only", str(notes), code=0)
-    assert Config.load("tandem.toml").cluster.runtime == runtime
-
-
 def test_a_hub_id_stays_one(notes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
     assert main(["init", "--settings-only", str(notes), "--model", "Qwen/Qwen2.5-0.5B-Instruct"]) == 0

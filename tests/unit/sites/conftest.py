@@ -21,7 +21,7 @@ from tests.unit.transport.conftest import pytest_pyfunc_call as pytest_pyfunc_ca
 @pytest.fixture(scope="package")
 def rag() -> Iterator[Tandem]:
     """Waits for its peer however slow the machine is, as equal answers need it."""
-    with Tandem.launch(Config.load(None, ["link.on_peer_loss=wait"]), runtime="inline") as tandem:
+    with Tandem.launch(Config.load(None, ["link.on_peer_loss=wait"])) as tandem:
         yield tandem
 
 

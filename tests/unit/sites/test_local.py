@@ -304,7 +304,7 @@ def test_a_model_that_changed_is_one_line(tmp_path: Path, monkeypatch: pytest.Mo
     [
         (
             lambda: Tandem.launch(runtime="local"),  # type: ignore[arg-type]
-            r'^The setting cluster\.runtime must be one of ray, inline, but it is \'local\'; the nearest is "ray"\.$',
+            r"^The setting cluster\.runtime must be one of auto, inline, ray, but it is \'local\'; the nearest is .*$",
         ),
         (
             lambda: Config.load(None, ["cluster.runtime=inlin"]),

@@ -113,7 +113,7 @@ def test_a_process_that_was_ended_is_resumed_by_a_command(
     rag: Tandem, state: Path, how: signal.Signals
 ) -> None:
     sampling = ("--seed", "11", "--temperature", "1", "--max-new-tokens", "24")
-    asking = command("ask", QUESTION, *sampling, "--runtime", "inline", "--set", "link.on_peer_loss=wait")
+    asking = command("ask", QUESTION, *sampling, "--set", "link.on_peer_loss=wait")
     assert asking.stdout is not None
     assert asking.stdout.read(1), asking.communicate()
     asking.send_signal(how)
