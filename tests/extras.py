@@ -125,9 +125,20 @@ def ask_smollm2(engine: str) -> None:
     assert "shed" in answer, answer
 
 
+def use_everyday() -> None:
+    """SmolLM2 answers in this process and on two nodes, without PyTorch; what the server needs is there."""
+    for runtime in ("inline", "ray"):
+        lighthouse = "How many steps does the lighthouse on Vey have?"
+        options = ("--runtime", runtime, "--quiet", "--model", "smollm2", "--set", "device.index=household")
+        assert "164" in run(COMMAND, "ask", *options, "--set", "cloud.index=household", lighthouse)
+    use_llama()
+    for name in ("fastapi", "uvicorn", "prometheus_client"):
+        importlib.import_module(name)
+
+
 def use_ray() -> None:
     """A cluster of two nodes, which ends with the question."""
-    assert ANSWER in run(COMMAND, "ask", "--fresh", "--quiet", QUESTION)
+    assert ANSWER in run(COMMAND, "ask", "--runtime", "ray", "--quiet", QUESTION)
 
 
 def use_offline() -> None:
@@ -333,6 +344,7 @@ def use_all() -> None:
 
 
 USES = {
+    "everyday": Use(use_everyday, packages=(MINILM_PACKAGE, SMOLLM2_PACKAGE)),
     "all": Use(use_all, packages=(SMOLLM2_PACKAGE,)),
     "torch": Use(use_torch, packages=(MINILM_PACKAGE, SMOLLM2_PACKAGE)),
     "llama": Use(use_llama, packages=(MINILM_PACKAGE, SMOLLM2_PACKAGE)),

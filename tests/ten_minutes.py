@@ -16,7 +16,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests import chat_model, company
+from tests import chat_model, company, tiny_gguf
 
 ROOT = Path(__file__).parents[1]
 PAGE = "docs/tutorial/ten-minutes.md"
@@ -38,10 +38,11 @@ def read_steps(page: str) -> list[str]:
 
 
 def prepare_home(home: Path) -> None:
-    """What the page says that a reader has: notes, pages for the cloud, and a chat model in a folder."""
+    """What the page says that a reader has: notes, pages for the cloud, and a chat model, whose words make no sense."""
     company.write_notes(home / "notes")
     company.write_pages(home / "pages")
-    chat_model.build(home / "models" / "chat")
+    (home / "models").mkdir()
+    tiny_gguf.write_gguf(home / "models" / "chat.gguf", context=8192, chat_template=chat_model.CHATML)
 
 
 def borrow_packages() -> str:

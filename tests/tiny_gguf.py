@@ -52,6 +52,8 @@ def write_gguf(
     added: Mapping[str, NDArray[np.float32]] | None = None,
     original_context: int = 0,
     scaling: str = "longrope",
+    context: int = CONTEXT,
+    chat_template: str = "",
 ) -> Path:
     """A Llama with grouped heads and a byte-level tokenizer. kind: of its matrices, as the package gguf names it.
     added: to some of the matrices, before they are quantised."""
@@ -62,7 +64,7 @@ def write_gguf(
         writer.add_rope_scaling_type(RopeScalingType(scaling))
         writer.add_rope_scaling_orig_ctx_len(original_context)
     writer.add_block_count(LAYERS)
-    writer.add_context_length(CONTEXT)
+    writer.add_context_length(context)
     writer.add_embedding_length(WIDTH)
     writer.add_feed_forward_length(INNER)
     writer.add_head_count(HEADS)
@@ -78,6 +80,8 @@ def write_gguf(
     writer.add_token_merges(MERGES)
     writer.add_eos_token_id(0)
     writer.add_bos_token_id(0)
+    if chat_template:
+        writer.add_chat_template(chat_template)
     random, quantisation = np.random.default_rng(seed), GGMLQuantizationType[kind]
     for name, shape in MATRICES.items():
         if name == "output" and architecture == GEMMA:

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 GIB = 1 << 30
 MIN_PYTHON = (3, 11)
-OPTIONAL = ("torch", "xllamacpp", "ray")
+OPTIONAL = ("xllamacpp", "ray", "torch")
 """Packages of extras that compute models or start processes."""
 RUNNING_EXTRAS = ("embedders", "llama", "offline", "ray", "server", "torch")
 MIN_MEMORY_BYTES = 3 * GIB  # two models, the embedder and Ray's own processes
@@ -158,7 +158,8 @@ def packages() -> Check:
         elif not need.specifier.contains(installed, prereleases=True):
             problems.append(f"{need.name} is {installed}, not {need.specifier}")
     if problems:
-        return Check("packages", "missing", "; ".join(problems), install_line("all"))
+        remedy = install_line("all" if find_spec("torch") else "everyday")
+        return Check("packages", "missing", "; ".join(problems), remedy)
     found = ", ".join(f"{name} {_version(name) or 'not installed'}" for name in OPTIONAL)
     return Check("packages", "ok", f"all {len(needed)}; {found}")
 

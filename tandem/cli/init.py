@@ -6,6 +6,7 @@ import os
 import shlex
 import sys
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,7 +15,7 @@ from typer import Argument, BadParameter, Option
 
 from tandem.cli.options import CONFIG_NAME
 from tandem.cli.output import emit
-from tandem.corpora import AUTO, NAMED_MODELS, SMOLLM2, can_load_smollm2
+from tandem.corpora import AUTO, LLAMA_PACKAGE, NAMED_MODELS, SMOLLM2, can_load_smollm2
 from tandem.errors import SMOLLM2_PACKAGE, ConfigError, did_you_mean, install_line, install_model_line
 from tandem.topology import Party
 
@@ -120,7 +121,8 @@ def propose(available_bytes: int) -> list[Pair]:
     hub = [
         pair
         for pair in HUB_PAIRS
-        if pair.num_bytes + RESERVED_BYTES <= available_bytes
+        if find_spec("torch") is not None
+        and pair.num_bytes + RESERVED_BYTES <= available_bytes
         and (not is_offline() or all(is_cached(name, "config.json") for name in (pair.device, pair.cloud)))
     ]
     return here + hub
@@ -136,6 +138,8 @@ def _choose_pair() -> Pair | None:
         for number, pair in enumerate(pairs, 1):
             download = "" if pair is SMOLLM2_PAIR else ", downloaded from the hub unless it is there"
             size = f"{pair.num_bytes / 1e9:.1f} GB as {pair.dtype}"
+            if pair is SMOLLM2_PAIR and find_spec(LLAMA_PACKAGE) is not None:
+                size = "0.1 GB, quantised"
             emit(f"  {number}  {pair.device} and {pair.cloud}: {size}{download}")
         number = int(typer.prompt("Which", default=1, type=int))
         return pairs[min(max(number, 1), len(pairs)) - 1]
@@ -178,13 +182,7 @@ def _later(pair: Pair | None) -> list[str]:
     """The commands that make use of file and indexes."""
     lines = ["tandem doctor", 'tandem search device "QUESTION"', 'tandem ask "QUESTION"']
     if pair is None:
-        from tandem.engine.gguf import can_read
-
-        needed = (
-            install_model_line(SMOLLM2_PACKAGE)
-            if can_read()
-            else f"{install_line('torch')} && {install_model_line(SMOLLM2_PACKAGE)}"
-        )
+        needed = f"{install_line('llama')} && {install_model_line(SMOLLM2_PACKAGE)}"
         note = f"or edit {CONFIG_NAME}: device.model and cloud.model (the bundled toy cannot read your documents)"
         return [f"{needed}  # a small chat model", note, *lines]
     return lines

@@ -43,7 +43,7 @@ class PartyConfig(Settings):
         default=AUTO,
         min_length=1,
         description='language model: "smollm2", "bundled" (a toy), "bundled-drafter", a hub id, a folder, a GGUF file, '
-        '"ollama:NAME", or "auto": smollm2 where it is installed, else bundled',
+        '"ollama:NAME", or "auto": smollm2, unless only the toy can be loaded',
     )
     template: Annotated[str, TEMPLATES] = Field(
         default="auto",

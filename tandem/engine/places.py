@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from tandem.corpora import NAMED_MODELS
+from tandem.corpora import LLAMA_PACKAGE, NAMED_MODELS
 from tandem.engine import gguf
 from tandem.errors import GenerationError, find_close
 from tandem.system.paths import suggest_path
@@ -24,7 +24,6 @@ ADAPTER = "adapter_config.json"
 """The file of an adapter: a folder that peft wrote next to the base model that it names."""
 AUTO = "auto"
 """Of an engine: the one that suits the model."""
-LLAMA_PACKAGE = "xllamacpp"
 _POINTER = b"version https://git-lfs"
 _POINTER_BYTES = 1024
 """A Git LFS pointer is smaller."""
@@ -125,12 +124,12 @@ def base_of(model: str) -> str:
 
 
 def name_engine(setting: str, model: str, device: str = "cpu") -> str:
-    """The engine that a setting stands for: "auto" is llama.cpp for a GGUF file where it is installed and the device is
-    the processor, else PyTorch."""
+    """The engine that a setting stands for: "auto" is llama.cpp for a GGUF file on the processor unless only PyTorch is
+    installed, else PyTorch."""
     if setting != AUTO:
         return setting
     is_file = device == "cpu" and gguf.find_file(base_of(model)) is not None
-    return "llama" if is_file and find_spec(LLAMA_PACKAGE) is not None else "torch"
+    return "llama" if is_file and (find_spec(LLAMA_PACKAGE) or not find_spec("torch")) else "torch"
 
 
 def adapter_file(model: str) -> Path | None:

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 import tandem
-from tandem.errors import MINILM_PACKAGE, install_model_line
+from tandem.errors import MINILM_PACKAGE, SMOLLM2_PACKAGE, install_model_line
 from tests.extras import USES
 
 ROOT = Path(tandem.__file__).parents[1]
@@ -100,6 +100,7 @@ def test_it_offers_the_command_and_the_extras(site: Path) -> None:
     for extra in (
         "all",
         "embedders",
+        "everyday",
         "langchain",
         "llama",
         "llamaindex",
@@ -139,7 +140,9 @@ def pip(environment: Path, *arguments: str) -> None:
     run("-m", "pip", "--python", str(environment / "python"), *arguments, PYTHONPATH="")
 
 
-def start(environment: Path, folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
+def start(
+    environment: Path, folder: Path, *command: str, model: str = "bundled"
+) -> subprocess.CompletedProcess[str]:
     """Run a program of the environment in a folder with nothing else; what Tandem keeps is kept there."""
     variables = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     variables |= {f"XDG_{kind}_HOME": str(folder / kind.lower()) for kind in ("CACHE", "DATA", "STATE")}
@@ -147,7 +150,7 @@ def start(environment: Path, folder: Path, *command: str) -> subprocess.Complete
     return subprocess.run(
         [str(environment / program), *arguments],
         cwd=folder,
-        env=variables | {"TANDEM_MODEL": "bundled"},
+        env=variables | {"TANDEM_MODEL": model},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -214,12 +217,28 @@ def arguments_of(line: str) -> list[str]:
 
 
 @pytest.mark.weekly("downloads a gigabyte")
-def test_without_extras_sentences_lead_to_an_answer(wheel: Path, environment: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("model", "named", "last", "packages"),
+    [
+        ("", SMOLLM2_PACKAGE, "llama", (SMOLLM2_PACKAGE, MINILM_PACKAGE)),
+        ("bundled", "[torch]", "torch", (MINILM_PACKAGE,)),
+    ],
+)
+def test_without_extras_sentences_lead_to_an_answer(
+    wheel: Path,
+    environment: Path,
+    tmp_path: Path,
+    model: str,
+    named: str,
+    last: str,
+    packages: tuple[str, ...],
+) -> None:
+    """Of the default model, and of the toy. named: by `tandem doctor`."""
     install(environment, *CONSTRAINTS, str(wheel))
 
     def missing(*command: str) -> list[str] | None:
         """What the last line that a command prints tells to install; None where it ended well."""
-        done = start(environment, tmp_path, *command)
+        done = start(environment, tmp_path, *command, model=model)
         if done.returncode == 0:
             return None
         sentence = done.stderr.splitlines()[-1]
@@ -227,18 +246,19 @@ def test_without_extras_sentences_lead_to_an_answer(wheel: Path, environment: Pa
         (line,) = re.findall("run `([^`]+)`", sentence)
         return arguments_of(line)
 
-    for extra, command in {"ray": ("ask", QUESTION), "server": ("serve",), "mcp": ("mcp",)}.items():
+    ray = ("ask", "--runtime", "ray", QUESTION)
+    for extra, command in {"ray": ray, "server": ("serve",), "mcp": ("mcp",)}.items():
         assert missing("tandem", *command) == [f"{wheel}[{extra}]"]
-    doctor = start(environment, tmp_path, "tandem", "doctor")
+    doctor = start(environment, tmp_path, "tandem", "doctor", model=model)
     assert doctor.returncode == 1
-    assert f"'{wheel}[torch]'" in doctor.stdout
+    assert named in doctor.stdout
     installed: list[list[str]] = []
     while (arguments := missing(*ASK, QUESTION)) is not None:
         assert arguments not in installed
         installed.append(arguments)
         install(environment, *CONSTRAINTS, *arguments)
-    assert installed == [arguments_of(install_model_line(MINILM_PACKAGE)), [f"{wheel}[torch]"]]
-    assert "Tandem can run here." in call(environment, tmp_path, "tandem", "doctor")
+    assert installed == [*(arguments_of(install_model_line(name)) for name in packages), [f"{wheel}[{last}]"]]
+    assert "Tandem can run here." in start(environment, tmp_path, "tandem", "doctor", model=model).stdout
 
 
 def test_without_the_laboratory_a_sentence_says_where_it_is(site: Path) -> None:

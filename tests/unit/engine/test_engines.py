@@ -19,15 +19,16 @@ Save = Callable[..., Path]
 
 
 @pytest.mark.parametrize(
-    ("setting", "name", "device", "is_installed", "expected"),
+    ("setting", "name", "device", "installed", "expected"),
     [
-        ("auto", "m.gguf", "cpu", True, "llama"),
-        ("auto", "m.gguf", "cpu", False, "torch"),
-        ("auto", "m.gguf", "cuda", True, "torch"),
-        ("auto", "folder", "cpu", True, "torch"),
-        ("torch", "m.gguf", "cpu", True, "torch"),
-        ("llama", "m.gguf", "cpu", False, "llama"),
-        ("mine", "m.gguf", "cpu", True, "mine"),
+        ("auto", "m.gguf", "cpu", {"torch", "xllamacpp"}, "llama"),
+        ("auto", "m.gguf", "cpu", {"torch"}, "torch"),
+        ("auto", "m.gguf", "cpu", set(), "llama"),
+        ("auto", "m.gguf", "cuda", {"torch", "xllamacpp"}, "torch"),
+        ("auto", "folder", "cpu", {"xllamacpp"}, "torch"),
+        ("torch", "m.gguf", "cpu", {"xllamacpp"}, "torch"),
+        ("llama", "m.gguf", "cpu", set(), "llama"),
+        ("mine", "m.gguf", "cpu", {"xllamacpp"}, "mine"),
     ],
 )
 def test_auto_takes_llama_cpp_for_files_that_it_computes_on_the_processor(
@@ -36,12 +37,12 @@ def test_auto_takes_llama_cpp_for_files_that_it_computes_on_the_processor(
     setting: str,
     name: str,
     device: str,
-    is_installed: bool,
+    installed: set[str],
     expected: str,
 ) -> None:
     (tmp_path / "m.gguf").write_bytes(b"GGUF")
     (tmp_path / "folder").mkdir()
-    monkeypatch.setattr(places, "find_spec", lambda package: object() if is_installed else None)
+    monkeypatch.setattr(places, "find_spec", lambda package: package if package in installed else None)
     assert places.name_engine(setting, str(tmp_path / name), device) == expected
 
 
