@@ -39,6 +39,8 @@ CORPORA = {"bundled": BUNDLED, "household": HOUSEHOLD}
 """What the settings call the documents that come with Tandem, and their folders."""
 QUESTIONS = "questions.jsonl"
 """Beside these documents: an object with the field question per line."""
+VECTORS = "vectors.npz"
+"""Beside these documents: their vectors by the embedder of the extra `offline`; `test_factory.py` writes them."""
 EXAMPLES = {"bundled": (0, 7, 9), "household": (0, 6, 8, 9)}
 """Lines of these that a user is offered, counted from 0: their kinds differ, and the model that the documents suit
 answers them."""

@@ -6,13 +6,18 @@ The index of documents that come with Tandem is built at first use and kept in t
 from __future__ import annotations
 
 import secrets
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+from numpy.typing import NDArray
+
 from tandem.config.schema import LANGCHAIN, Config
-from tandem.corpora import CORPORA
+from tandem.corpora import CORPORA, VECTORS
 from tandem.errors import RetrievalError
+from tandem.retrieval.store import text_key
 from tandem.system.paths import cache_folder, write_whole
 
 if TYPE_CHECKING:
@@ -69,8 +74,8 @@ def open_retriever(
 def build_given_index(party: str, embedder: TextEmbedder, corpus: str = "bundled") -> Path:
     """Folder of the index of a party's documents in a corpus of `CORPORA`, built there unless it is up to date.
 
-    It is kept in the user's cache folder, so only texts that it does not know are embedded. Nothing is read where the
-    files have the sizes and times that they had when it was last built.
+    It is kept in the user's cache folder, so only texts are embedded that neither it nor the corpus has vectors of.
+    Nothing is read where the files have the sizes and times that they had when it was last built.
     """
     from tandem.retrieval.index import Index
 
@@ -82,7 +87,8 @@ def build_given_index(party: str, embedder: TextEmbedder, corpus: str = "bundled
             return folder
     from tandem.retrieval.build import build_index
 
-    build_index(source, folder, embedder, replace=True)  # several installations may share it
+    known = Prepared(embedder, CORPORA[corpus] / VECTORS)
+    build_index(source, folder, known, replace=True)  # several installations may share it
     with suppress(OSError):  # then the files are read the next time, too
         write_whole(seen, state.encode())
     return folder
@@ -92,6 +98,29 @@ def _state_of(folder: Path) -> str:
     """Differs where a file of a folder, or of the code that reads and cuts it, is another one."""
     files = [*sorted(folder.rglob("*")), *sorted(Path(__file__).parent.glob("*.py"))]
     return "\n".join(f"{file} {file.stat().st_size} {file.stat().st_mtime_ns}" for file in files)
+
+
+class Prepared:
+    """An embedder, and the vectors that it has for the documents of a corpus, from a file there."""
+
+    def __init__(self, embedder: TextEmbedder, file: Path) -> None:
+        """file: an archive of numpy: the embedder's fingerprint, and for each text its key and vector."""
+        self.name, self.fingerprint = embedder.name, embedder.fingerprint
+        self.dimension, self.window = embedder.dimension, embedder.window
+        self._embedder = embedder
+        self._vectors: Mapping[bytes, NDArray[np.float32]] = {}
+        if file.is_file():
+            with np.load(file) as held:
+                if str(held["fingerprint"]) == self.fingerprint:
+                    self._vectors = dict(zip(map(bytes, held["keys"]), held["vectors"], strict=True))
+
+    def embed(self, texts: Sequence[str], *, is_query: bool = False) -> NDArray[np.float32]:
+        """As every embedder's."""
+        known = [None if is_query else self._vectors.get(text_key(text)) for text in texts]
+        others = [text for text, vector in zip(texts, known, strict=True) if vector is None]
+        computed = iter(self._embedder.embed(others, is_query=is_query))
+        vectors = [next(computed) if vector is None else vector for vector in known]
+        return np.stack(vectors) if vectors else np.zeros((0, self.dimension), np.float32)
 
 
 def corpus_of(party: str, config: Config) -> str:
