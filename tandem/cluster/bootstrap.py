@@ -212,7 +212,7 @@ def _start_nodes(
 ) -> None:
     """All nodes, and the creation of their actors, which starts while nodes are still joining."""
     config, limit_s = runtime.config, runtime.config.cluster.start_timeout_s
-    first, second, *others = config.parties
+    first, second, *_ = config.parties
 
     def start(party: str, join: str | None = None) -> NodeInfo:
         cluster.nodes.append(
@@ -221,8 +221,8 @@ def _start_nodes(
         return cluster.nodes[-1]
 
     head = start(first)
-    nodes.wait_for_port(head.address, limit_s, head)
     start(second, head.address)
+    nodes.wait_for_port(head.address, limit_s, head)
 
     def still_running() -> None:
         for node in cluster.nodes:
@@ -232,17 +232,13 @@ def _start_nodes(
                 )
 
     attach(head.address, config)
-    wait_for_roles((first,), limit_s, still_running)
-    # Ray keeps the others' actors waiting for their nodes, while the first one's start already.
-    for party in config.parties:
+    for number, party in enumerate(config.parties, 1):
+        if number > 2:  # one at a time: on one machine they would take each other's ports
+            start(party, head.address)
+        wait_for_roles(config.parties[:number], limit_s, still_running)
+        # Only now: Ray would start actors that wait for their node in any order, and loading takes longest.
         cluster.actors[party] = create_party(party, runtime, detached=False, actor_classes=actor_classes)
         cluster.sites[party] = RaySite(cluster.actors[party])
-    for number, party in enumerate(
-        others, 2
-    ):  # one at a time: on one machine they would take each other's ports
-        wait_for_roles(config.parties[:number], limit_s, still_running)
-        start(party, head.address)
-    wait_for_roles(config.parties, limit_s, still_running)
     progress(f"nodes: {len(config.parties)} up ({', '.join(config.parties)})")
 
 

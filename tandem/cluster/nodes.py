@@ -64,6 +64,16 @@ threading.Thread(target=watch, daemon=True).start()
 """
 """Likewise: a node ends, with all that it started, once the process that started it is gone, however that ended. The
 kernel's own signal for this would come as soon as the thread that started the node ends."""
+ONCE_HEAD_LISTENS = """
+import ray.scripts.scripts, socket, time
+while True:
+    try:
+        socket.create_connection({head!r}, 0.5).close()
+        break
+    except OSError:
+        time.sleep(0.05)
+"""
+"""Likewise: a node that ends with its owner may be started beside its head, and imports what it needs meanwhile."""
 
 
 def node_environment() -> dict[str, str]:
@@ -147,14 +157,15 @@ def start(
     """Start a node: the first of a cluster, or one that joins at `join`. Returns at once; `wait_for_port` says when a
     first one can be joined.
 
-    is_owned: it ends with this process; else only `NodeInfo.stop` ends it.
+    is_owned: it ends with this process, and waits for its head; else only `NodeInfo.stop` ends it.
     """
     directory, address = "", join or ""
     role = [f"--address={join}"]
     if not address:
         directory, port = tempfile.mkdtemp(prefix="tandem-ray-"), _free_port()
         address = f"{host.address or LOOPBACK}:{port}"
-        role = ["--head", f"--port={port}", "--include-dashboard=false", f"--temp-dir={directory}"]
+        role = ["--head", f"--port={port}", f"--temp-dir={directory}"]
+        role += ["--include-dashboard=false", "--no-monitor"]
     descriptor, log = tempfile.mkstemp(prefix=f"tandem-{party}-", suffix=".log", dir=directory or None)
     own = f"{OWN_RESOURCE}{secrets.token_hex(8)}"
     offered = (PARTY_RESOURCE.format(party=party), own)
@@ -162,6 +173,8 @@ def start(
     before = [ON_LOOPBACK] if where and is_loopback(where) else []
     if is_owned:
         before.append(WITH_OWNER.format(owner=os.getpid(), limit_s=STOP_LIMIT_S, directory=directory))
+        if join:
+            before.append(ONCE_HEAD_LISTENS.format(head=tuple(join.rsplit(":", 1))))
     command = [
         *host.prefix,
         *_ray_program(before),
@@ -174,6 +187,7 @@ def start(
         f"--object-store-memory={OBJECT_STORE_BYTES}",
         f"--resources={json.dumps(dict.fromkeys(offered, UNITS))}",
         "--disable-usage-stats",
+        "--include-log-monitor=false",  # nobody is sent logs
     ]
     with os.fdopen(descriptor, "wb") as output:
         process = subprocess.Popen(

@@ -180,7 +180,7 @@ def test_a_scan_of_both_hosts_finds_the_documented_ports(folder: Path) -> None:
     }
     assert all(counts.pop("agent") > 0 for counts in kinds.values())  # how many depends on Ray's extras
     assert kinds == {
-        "device": {"head": 1, "monitor": 1, "raylet": 2, "worker": 6, "client": 1},
+        "device": {"head": 1, "raylet": 2, "worker": 6, "client": 1},
         "cloud": {"data plane": 1, "raylet": 2, "worker": 6},
     }
 
@@ -194,8 +194,6 @@ def _kind(port: int, command: str) -> str:
         return {"gcs_server": "head", "raylet": "raylet"}[program]
     if program.endswith("Agent") or "agent.py" in command:
         return "agent"
-    if "monitor.py" in command and port == 44217:
-        return "monitor"
     if 10002 <= port <= 19999 and program.endswith("Actor"):
         return "worker"
     if 10002 <= port <= 19999 and SCRIPT in command:
