@@ -259,7 +259,7 @@ class ForkServer:
                     stderr=subprocess.DEVNULL,
                     env={**os.environ, "PYTHONPATH": folders, "TOKENIZERS_PARALLELISM": "false"},
                     pass_fds=(other.fileno(),),
-                    start_new_session=True,  # Ctrl-C is for the process that asks
+                    process_group=0,  # Ctrl-C is for the process that asks; in another session niceness would not count
                 )
         except OSError as error:
             raise GenerationError(
