@@ -10,9 +10,10 @@ import json
 import os
 import re
 import unicodedata
-from bisect import bisect
+from bisect import bisect, bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -36,6 +37,8 @@ full stops of its own."""
 
 MAX_TOKEN_CHARS = 20
 """Hardly any token of a text is longer."""
+MAX_HEADINGS = 4
+"""A chunk that consists of headings may be so many times as long as others."""
 _HEADING = re.compile(r"^(#{1,6}) .+$", re.MULTILINE)
 _FENCE = re.compile(r"^(?:```|~~~)", re.MULTILINE)
 _RULE = re.compile(r"\|(?:\s*:?-+:?\s*\|)+\s*")
@@ -119,6 +122,82 @@ class Window(NamedTuple):
     count_tokens: Callable[[str], int]
 
 
+@dataclass(frozen=True, slots=True)
+class Cutting:
+    """How texts are cut into chunks."""
+
+    chunk_chars: int  # of a chunk, at most
+    overlap: int  # characters that neighbours share, at most
+
+    @property
+    def max_above(self) -> int:
+        """Characters of what may stand above a chunk."""
+        return self.chunk_chars // 2
+
+    def __post_init__(self) -> None:
+        """RetrievalError for lengths that make no sense."""
+        if self.chunk_chars < 1:
+            raise RetrievalError(
+                f"A chunk needs at least 1 character, but chunk_chars is {self.chunk_chars}; raise it."
+            )
+        if not 0 <= self.overlap < self.chunk_chars:
+            raise RetrievalError(
+                f"The overlap must lie between 0 and chunk_chars - 1 = {self.chunk_chars - 1}, but it is "
+                f"{self.overlap}; change it."
+            )
+
+
+class Table(NamedTuple):
+    """A table in a text, from behind its first row to its end."""
+
+    start: int
+    end: int
+    first_row: str  # with the rule below it in Markdown
+
+
+class Outline(NamedTuple):
+    """The headings and tables of a text, by places in it."""
+
+    starts: Sequence[int] = ()  # of the headings
+    paths: Sequence[Sequence[str]] = (
+        (),
+    )  # the headings that hold: before the first of them, from each of them on
+    tables: Sequence[Table] = ()
+
+    def above(self, place: int, max_chars: int) -> list[str]:
+        """The lines under which a chunk stands that begins at this place: headings, and the first row of a table that
+        it begins within; where they are too long, the last of them.
+        """
+        number = bisect(self.starts, place)
+        is_heading = number > 0 and self.starts[number - 1] == place
+        lines = list(self.paths[number])[: -1 if is_heading else None]
+        row = bisect(self.tables, place, key=lambda table: table.start) - 1
+        if row >= 0 and self.tables[row].start < place < self.tables[row].end:
+            lines += self.tables[row].first_row.splitlines()
+        while lines and sum(map(len, lines)) + len(lines) > max_chars:
+            del lines[0]
+        return lines
+
+    def within(self, start: int, end: int) -> Outline:
+        """That of a part of the text."""
+        first, last = bisect_left(self.starts, start), bisect_left(self.starts, end)
+        begin = bisect(self.tables, start, key=lambda table: table.end)
+        tables = []
+        for table in self.tables[begin : bisect_left(self.tables, end, key=lambda table: table.start)]:
+            tables.append(Table(table.start - start, table.end - start, table.first_row))
+        return Outline(
+            [place - start for place in self.starts[first:last]], self.paths[first : last + 1], tables
+        )
+
+
+class Passage(NamedTuple):
+    """A document, or a part of one that becomes a chunk if it fits the embedder's window."""
+
+    text: str
+    metadata: dict[str, Any]  # of its document
+    outline: Outline = Outline()  # of its text, and what stands above it
+
+
 def split(
     documents: Iterable[Document],
     chunk_chars: int,
@@ -135,35 +214,41 @@ def split(
     gains `chunk` (its number within its source, from 0) and an id (see `chunk_id`; `key` as there). Raises
     RetrievalError for lengths that make no sense.
     """
-    if chunk_chars < 1:
-        raise RetrievalError(
-            f"A chunk needs at least 1 character, but chunk_chars is {chunk_chars}; raise it."
-        )
-    if not 0 <= overlap < chunk_chars:
-        raise RetrievalError(
-            f"The overlap must lie between 0 and chunk_chars - 1 = {chunk_chars - 1}, but it is {overlap}; "
-            "change it."
-        )
-    splitters = {
-        has_headings: _splitter(chunk_chars, overlap, has_headings) for has_headings in (False, True)
-    }
+    cutting = Cutting(chunk_chars, overlap)
+    return number_chunks(cut(documents, cutting), cutting, key, window)
+
+
+def cut(documents: Iterable[Document], cutting: Cutting) -> Iterator[Passage]:
+    """The passages of documents; the first half of `split`, which needs no embedder."""
+    splitters = {has_headings: _splitter(cutting, has_headings) for has_headings in (False, True)}
+    for document in documents:
+        text = document.page_content
+        kind = kind_of(str(document.metadata.get("source", "")))
+        has_headings = kind is not None and kind.has_headings
+        spans = _spans(splitters[has_headings], text)
+        if not has_headings:
+            yield from (Passage(text[start:end], document.metadata) for start, end in spans)
+            continue
+        outline = _outline(text, cutting.max_above)
+        for start, end in _join_headings(text, spans, cutting.chunk_chars):
+            yield Passage(text[start:end], document.metadata, outline.within(start, end))
+
+
+def number_chunks(
+    passages: Iterable[Passage], cutting: Cutting, key: bytes = b"", window: Window | None = None
+) -> list[Document]:
+    """The chunks of passages that `cut` gave; the second half of `split`."""
     chunks: list[Document] = []
     numbers: Counter[str] = Counter()
     occurrences: Counter[tuple[str, str]] = Counter()
-    for document in documents:
-        source = str(document.metadata.get("source", ""))
-        kind = kind_of(source)
-        has_headings = kind is not None and kind.has_headings
-        text = document.page_content
-        outline = _Outline(text if has_headings else "", chunk_chars // 2)
-        spans = _spans(splitters[has_headings], text)
-        for span in _join_headings(text, spans) if has_headings else spans:
-            for part in _cut(text, span, outline, window):
-                identity = chunk_id(part, source, occurrences[source, part], key)
-                metadata = {**document.metadata, "chunk": numbers[source]}
-                chunks.append(Document(page_content=part, metadata=metadata, id=identity))
-                numbers[source] += 1
-                occurrences[source, part] += 1
+    for passage in passages:
+        source = str(passage.metadata.get("source", ""))
+        for text in _fit(passage, cutting, window):
+            identity = chunk_id(text, source, occurrences[source, text], key)
+            metadata = {**passage.metadata, "chunk": numbers[source]}
+            chunks.append(Document(page_content=text, metadata=metadata, id=identity))
+            numbers[source] += 1
+            occurrences[source, text] += 1
     return chunks
 
 
@@ -174,84 +259,53 @@ def _spans(splitter: RecursiveCharacterTextSplitter, text: str) -> Iterator[tupl
         yield start, start + len(piece.page_content)
 
 
-def _join_headings(text: str, spans: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """The spans, those that consist of headings alone joined to the next one."""
+def _join_headings(
+    text: str, spans: Iterable[tuple[int, int]], chunk_chars: int
+) -> Iterator[tuple[int, int]]:
+    """The spans, those that consist of headings alone joined to the next one; of a text of headings as many as
+    make a chunk MAX_HEADINGS times as long as others."""
     first, end = None, 0
     for start, end in spans:
         first = start if first is None else first
-        if not all(line.startswith("#") for line in text[start:end].splitlines() if line.strip()):
+        is_full = end - first > MAX_HEADINGS * chunk_chars
+        if is_full or not all(line.startswith("#") for line in text[start:end].splitlines() if line.strip()):
             yield first, end
             first = None
     if first is not None:
         yield first, end
 
 
-class _Outline:
-    """The headings and tables of a text."""
-
-    def __init__(self, text: str, max_chars: int) -> None:
-        """max_chars: of what may stand before a chunk."""
-        fences = [match.start() for match in _FENCE.finditer(text)]
-        found = [
-            match
-            for match in _HEADING.finditer(text)
-            if bisect(fences, match.start()) % 2 == 0  # within a listing it is a comment
-        ]
-        self._starts = [match.start() for match in found]
-        self._paths: list[tuple[tuple[int, str], ...]] = [
-            ()
-        ]  # before the first heading, from each of them on
-        for match in found:
-            level = len(match[1])
-            self._paths.append((*(it for it in self._paths[-1] if it[0] < level), (level, match[0])))
-        self._tables = _tables(text)
-        self._max_chars = max_chars
-
-    def above(self, place: int) -> list[str]:
-        """The lines under which a chunk stands that begins at this place: headings, and the first row of a table that
-        it begins within; where they are too long, the last of them.
-        """
-        number = bisect(self._starts, place)
-        if number and self._starts[number - 1] == place:
-            lines = [line for _, line in self._paths[number][:-1]]
-        else:
-            lines = [line for _, line in self._paths[number]]
-        lines += _first_row(self._tables, place).splitlines()
-        while lines and sum(map(len, lines)) + len(lines) > self._max_chars:
-            del lines[0]
-        return lines
+def _outline(text: str, max_chars: int) -> Outline:
+    """The outline of a text. Of a line that is too long to stand above a chunk the beginning is kept."""
+    fences = [match.start() for match in _FENCE.finditer(text)]
+    starts: list[int] = []
+    paths: list[tuple[str, ...]] = [()]
+    levels: list[int] = []
+    for match in _HEADING.finditer(text):
+        if bisect(fences, match.start()) % 2 == 0:  # within a listing it is a comment
+            num_kept = bisect_left(levels, len(match[1]))
+            levels[num_kept:] = [len(match[1])]
+            starts.append(match.start())
+            paths.append((*paths[-1][:num_kept], match[0][: max_chars + 1]))
+    return Outline(starts, paths, _tables(text, max_chars))
 
 
-class _Table(NamedTuple):
-    """Where a table is in a text, and its first row, with the rule below it in Markdown."""
-
-    start: int
-    end: int
-    first_row: str
-
-
-def _tables(text: str) -> list[_Table]:
+def _tables(text: str, max_chars: int) -> list[Table]:
     """Every table of at least two rows, in their order."""
-    tables: list[_Table] = []
+    tables: list[Table] = []
     lines: list[str] = []
     end = 0
     for line in [*text.split("\n"), ""]:
         if lines and _width(line) != _width(lines[0]):
             if len(lines) > 1:
                 first_row = "\n".join(lines[: 2 if _RULE.fullmatch(lines[1]) else 1])
-                tables.append(_Table(end - sum(map(len, lines)) - len(lines), end, first_row))
+                start = end - sum(map(len, lines)) - len(lines) + len(first_row)
+                tables.append(Table(start, end, first_row[: max_chars + 1]))
             lines = []
         if _width(line):
             lines.append(line)
         end += len(line) + 1
     return tables
-
-
-def _first_row(tables: Sequence[_Table], place: int) -> str:
-    """The first row of the table that a place is within, behind that row; else ""."""
-    number = bisect(tables, place, key=lambda table: table.start) - 1
-    table = tables[number] if number >= 0 else _Table(0, 0, "")
-    return table.first_row if table.start + len(table.first_row) < place < table.end else ""
 
 
 def _line(text: str, start: int) -> str:
@@ -264,15 +318,16 @@ def _width(line: str) -> int:
     return line.count("|") if line.startswith("|") else int("\t" in line.strip())
 
 
-def _cut(text: str, span: tuple[int, int], outline: _Outline, window: Window | None) -> Iterator[str]:
-    """The chunk of a span, under what stands above it; in parts that fit the window if it does not."""
-    start, limit = span
-    chunk = "\n".join([*outline.above(start), text[start:limit]])
+def _fit(passage: Passage, cutting: Cutting, window: Window | None) -> Iterator[str]:
+    """The chunk of a passage, under what stands above it; in parts that fit the window if it does not."""
+    text, _, outline = passage
+    chunk = "\n".join([*outline.above(0, cutting.max_above), text])
     if window is None or window.count_tokens(chunk) <= window.max_tokens:
         yield chunk
         return
+    start, limit = 0, len(text)
     while start < limit:
-        lines = outline.above(start)
+        lines = outline.above(start, cutting.max_above)
         while lines and window.count_tokens("\n".join(lines)) > window.max_tokens // 2:
             del lines[0]
         head = "".join(f"{line}\n" for line in lines)
@@ -304,11 +359,10 @@ def _end(head: str, text: str, span: tuple[int, int], window: Window) -> int:
     return next(ends, high)
 
 
-def _splitter(chunk_chars: int, overlap: int, has_headings: bool) -> RecursiveCharacterTextSplitter:
+def _splitter(cutting: Cutting, has_headings: bool) -> RecursiveCharacterTextSplitter:
     from langchain_text_splitters import Language, RecursiveCharacterTextSplitter
 
+    sizes: dict[str, Any] = {"chunk_size": cutting.chunk_chars, "chunk_overlap": cutting.overlap}
     if has_headings:
-        return RecursiveCharacterTextSplitter.from_language(
-            Language.MARKDOWN, chunk_size=chunk_chars, chunk_overlap=overlap, add_start_index=True
-        )
-    return RecursiveCharacterTextSplitter(chunk_size=chunk_chars, chunk_overlap=overlap, add_start_index=True)
+        return RecursiveCharacterTextSplitter.from_language(Language.MARKDOWN, add_start_index=True, **sizes)
+    return RecursiveCharacterTextSplitter(add_start_index=True, **sizes)
