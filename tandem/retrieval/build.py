@@ -24,10 +24,18 @@ from numpy.typing import NDArray
 from tandem.config.schema import RetrievalConfig
 from tandem.errors import RetrievalError, nearest
 from tandem.retrieval import index as kinds
-from tandem.retrieval.documents import RESERVED, Document, readable_name, split
+from tandem.retrieval.documents import (
+    RESERVED,
+    Cutting,
+    Document,
+    Passage,
+    cut,
+    number_chunks,
+    readable_name,
+)
 from tandem.retrieval.embedding import TextEmbedder
 from tandem.retrieval.index import Index, VectorIndex
-from tandem.retrieval.loaders import Loaded, load_documents, load_path
+from tandem.retrieval.loaders import Loaded, load_documents, load_passages
 from tandem.retrieval.store import (
     PRIVATE_FILE,
     Checksum,
@@ -108,14 +116,15 @@ def build_index(
     with suppress(RetrievalError):  # none, or a damaged one, which is replaced
         known = read_manifest(directory)
         previous = Index.open(directory)
+    cutting = Cutting(chunk_chars, overlap)
     before = known.roots if known else []
     roots, is_known = _choose_roots(source, directory, before, replace)
-    loaded = _load(source) if source is not None and roots == [GIVEN] else _load_roots(roots)
+    is_given = source is not None and roots == [GIVEN]
+    loaded = _load(source, cutting) if source is not None and is_given else _load_roots(roots, cutting)
     key = bytes.fromhex(known.id_key) if known else id_key
     if previous is not None and not is_known:
-        uncut = split(loaded.documents, chunk_chars, overlap, key)
-        _check_nothing_is_lost(previous, roots[0], uncut)
-    chunks = split(loaded.documents, chunk_chars, overlap, key, embedder.window)
+        _check_nothing_is_lost(previous, roots[0], number_chunks(loaded.documents, cutting, key))
+    chunks = number_chunks(loaded.documents, cutting, key, embedder.window)
     problems = list(loaded.problems)
     if previous is not None and before == roots:
         kept = [chunk for chunk in previous.chunks() if _is_of(source_of(chunk), loaded.failed)]
@@ -149,11 +158,12 @@ def update_index(
     roots, name = list(previous.manifest.roots), ""
     if add and isinstance(add, Path | str) and GIVEN not in roots:
         roots, name = place_root(roots, root_of(add))
-    loaded = _load(add, name) if add else Loaded([], [], set())
+    cutting = Cutting(chunk_chars, overlap)
+    loaded = _load(add, cutting, name) if add else Loaded[Passage]([], [], set())
     roots, wanted = _without(roots, delete, sources)
     gone, problems = _match_sources(wanted, sources)
     inside, _ = _match_sources([name] if name else [], sources)
-    found = {source_of(document) for document in loaded.documents} - {""}
+    found = {source_of(passage) for passage in loaded.documents} - {""}
     failed = {source for source in sources if _is_of(source, loaded.failed)}
     replaced = gone | ((inside | found) - failed)
     problems = loaded.problems + describe_kept(sorted(failed - replaced)) + problems
@@ -162,11 +172,10 @@ def update_index(
         embedder,
         replaced,
         loaded.documents,
+        cutting,
         problems=problems,
         roots=roots,
         factory=factory,
-        chunk_chars=chunk_chars,
-        overlap=overlap,
         num_threads=num_threads,
         progress=progress,
     )
@@ -176,17 +185,16 @@ def replace_sources(
     previous: Index,
     embedder: TextEmbedder,
     replaced: Collection[str],
-    documents: Sequence[Document],
+    passages: Iterable[Passage],
+    cutting: Cutting,
     *,
     problems: list[str],
     roots: list[str],
     factory: str = kinds.AUTO,
-    chunk_chars: int = DEFAULTS.chunk_chars,
-    overlap: int = DEFAULTS.chunk_overlap,
     num_threads: int = 1,
     progress: Progress | None = None,
 ) -> BuildReport:
-    """Changes an open index, of this embedder: documents come in place of all that it holds of some sources.
+    """Changes an open index, of this embedder: passages come in place of all that it holds of some sources.
 
     Where its kind allows it, only rows that change are written: those of chunks that went are given to new ones, or to
     the last. Raises as `update_index`.
@@ -198,7 +206,7 @@ def replace_sources(
     )
     old = dict(zip(rows.tolist(), previous.documents(rows), strict=True))
     before = {str(chunk.id) for chunk in old.values()}
-    new = {str(chunk.id): chunk for chunk in split(documents, chunk_chars, overlap, key, embedder.window)}
+    new = {str(chunk.id): chunk for chunk in number_chunks(passages, cutting, key, embedder.window)}
     for name in (
         previous.known(new) - before
     ):  # of documents without source or id, which take the place of none
@@ -249,8 +257,8 @@ def replace_sources(
     )
 
 
-def source_of(chunk: Document) -> str:
-    """The source of a chunk; "" where it has none."""
+def source_of(chunk: Document | Passage) -> str:
+    """Its source; "" where it has none."""
     return str(chunk.metadata.get("source", ""))
 
 
@@ -405,20 +413,24 @@ def _choose_roots(
     return before, True
 
 
-def _load(source: Source, name: str = "") -> Loaded:
-    return load_path(source, name) if isinstance(source, Path | str) else load_documents(source)
+def _load(source: Source, cutting: Cutting, name: str = "") -> Loaded[Passage]:
+    if isinstance(source, Path | str):
+        return load_passages(source, cutting, name)
+    documents, problems, failed = load_documents(source)
+    return Loaded(list(cut(documents, cutting)), problems, failed)
 
 
-def _load_roots(roots: Sequence[str]) -> Loaded:
-    """All documents of some roots. RetrievalError if one is missing or holds nothing."""
-    everything = Loaded([], [], set())
+def _load_roots(roots: Sequence[str], cutting: Cutting) -> Loaded[Passage]:
+    """All passages of some roots. RetrievalError if one is missing or holds nothing."""
+    everything: Loaded[Passage] = Loaded([], [], set())
     for root, name in zip(roots, names_of(roots), strict=True):
         if not os.path.exists(root) and len(roots) > 1:
             raise RetrievalError(
                 f"The index was built from {' and '.join(roots)}, but {root} does not exist any more; bring it back, "
                 "remove its documents with --delete, or build it from another folder with --replace."
             )
-        loaded = load_path(root, name, may_fail=bool(everything.documents) or root != roots[-1])
+        may_fail = bool(everything.documents) or root != roots[-1]
+        loaded = load_passages(root, cutting, name, may_fail=may_fail)
         everything.documents.extend(loaded.documents)
         everything.problems.extend(loaded.problems)
         everything.failed.update(loaded.failed)

@@ -140,6 +140,11 @@ def as_table(rows: Iterable[Iterable[str]]) -> str:
     return "\n".join(line for line in lines if line.strip())
 
 
+def shorten(text: str, max_chars: int) -> str:
+    """A text, or its beginning."""
+    return text if len(text) <= max_chars else f"{text[: max_chars - 3]}..."
+
+
 def brief(error: BaseException) -> str:
     """First line of an error's text, without what it quotes of the file and without a final full stop."""
     lines = str(error).strip().splitlines()

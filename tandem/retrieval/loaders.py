@@ -5,14 +5,15 @@ whatever cannot be read into one sentence each while the rest continues. Hidden 
 folders that hold an index of Tandem's are passed over. Links that lead out of the folder are not followed: whoever gave
 the folder may not know what lies behind them.
 
-Parsers of foreign files recurse in C, or run and grow without bound. So no file is read here: a reader process may
-take so much processor time and memory for one; the kernel ends it in the middle of whatever it does, and the next file
-gets a new one. It is started for the first file of a folder, serves all others of it and ends with them, or with the
-process that started it.
+Parsers of foreign files recurse in C, or run and grow without bound. So no file is read here, nor is a text of unknown
+length cut here: a reader process may take so much processor time and memory for one; the kernel ends it in the middle
+of whatever it does, and the next file gets a new one. It is started for the first file of a folder, serves all others
+of it and ends with them, or with the process that started it.
 
-A request is a JSON line {"path", "source", "limit_s", "max_chars"}. The answer is a line for each document {"text",
-"metadata"}, then one with what else there is to say: {"problems"}, and perhaps "unreadable" (a sentence), "refused" (an
-errno) or "failed" (the name of an exception).
+A request is a JSON line {"name", "source", "cutting", "limit_s", "max_chars", "max_passages"} on a socket, which also
+carries the open file. The answer is a line for each passage {"text"}, with the "metadata" where a document begins and
+an "outline" where there is one, then one with what else there is to say: {"problems"}, and perhaps "unreadable" (a
+sentence), "refused" (an errno) or "failed" (the name of an exception).
 """
 
 from __future__ import annotations
@@ -22,23 +23,38 @@ import json
 import os
 import resource
 import signal
-import stat
+import socket
 import subprocess
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, Generic, NamedTuple, TypeVar
 
 from tandem.errors import RetrievalError
-from tandem.retrieval.documents import MAX_DEPTH, Document, is_too_deep, readable_name, writable
-from tandem.retrieval.formats import Unreadable
+from tandem.retrieval.documents import (
+    MAX_DEPTH,
+    RESERVED,
+    Cutting,
+    Document,
+    Outline,
+    Passage,
+    Table,
+    cut,
+    is_too_deep,
+    readable_name,
+    writable,
+)
+from tandem.retrieval.folders import Found, ReplacedError, Root
+from tandem.retrieval.formats import Unreadable, shorten
 from tandem.retrieval.readers import read_file
-from tandem.retrieval.store import has_index
+from tandem.retrieval.texts import MAX_NAME_CHARS
 from tandem.system.file_kinds import ending_of, endings, kind_of, why_skipped
+
+T = TypeVar("T")
 
 KINDS = endings()
 WAIT_FACTOR = 10
@@ -46,6 +62,13 @@ WAIT_FACTOR = 10
 MIN_CHARS = 100_000_000
 CHARS_PER_BYTE = 10
 """How much text a file may give: what is packed grows, but what grows without bound is no document."""
+MIN_PASSAGES = 200_000
+BYTES_PER_PASSAGE = 50
+"""How many passages a file may give, at least, and one more for so many bytes of its own: each costs a kilobyte and
+more, whatever it says."""
+MAX_METADATA_CHARS = 4_000
+"""Of a document; each of its chunks has them."""
+MAX_SENTENCE_CHARS = 500
 WATCH_S = 0.05
 """Time between two looks at the memory of a reader."""
 OUT_OF_MEMORY = 3
@@ -53,41 +76,64 @@ OUT_OF_MEMORY = 3
 
 _ATTEMPTS = 2
 """Readings of a file that changes meanwhile."""
-_HIDDEN = (".", "~$")
 _MAX_SHOWN = 3
 """Links that are named in one sentence."""
 _TIMED_OUT = (signal.SIGPROF, signal.SIGALRM)
 
 
-class Loaded(NamedTuple):
+class NothingReadError(RetrievalError):
+    """A corpus holds nothing that can be read."""
+
+    def __init__(self, message: str, problems: Sequence[str]) -> None:
+        super().__init__(message)
+        self.problems = problems  # one sentence for each thing left out
+
+
+class Loaded(NamedTuple, Generic[T]):
     """The outcome of reading a corpus."""
 
-    documents: list[Document]  # folder by folder, sorted by name, then by place in the file
+    documents: list[T]  # folder by folder, sorted by name, then by place in the file
     problems: list[str]  # one sentence for each thing left out
     failed: set[
         str
     ]  # sources of files that could not be read now, as said there: what was known of them still holds
 
 
-def load_path(path: Path | str, name: str = "", *, may_fail: bool = False) -> Loaded:
+def load_path(path: Path | str, name: str = "") -> Loaded[Document]:
     """All documents of a file or folder, and a sentence for each thing that had to be left out.
 
     Every document's metadata holds `source`: for a file its name, in a folder the path relative to that (posix form).
     name: what the file is called instead, or what stands before the path. Raises RetrievalError if the path does not
-    exist or nothing under it could be read, unless `may_fail` and it holds a file that ended its reader.
+    exist, and NothingReadError if nothing under it could be read.
     """
-    root = Path(path)
+    return _whole(_load(Path(path), name, None, may_fail=False))
+
+
+def load_passages(
+    path: Path | str, cutting: Cutting, name: str = "", *, may_fail: bool = False
+) -> Loaded[Passage]:
+    """As `load_path`, cut already. may_fail: there is no error if it holds a file that ended its reader."""
+    return _load(Path(path), name, cutting, may_fail=may_fail)
+
+
+def _load(root: Path, name: str, cutting: Cutting | None, *, may_fail: bool) -> Loaded[Passage]:
     if not root.exists():
         raise RetrievalError(
             f"A corpus must be a file or a folder, but {root} does not exist; check its path."
         )
-    loaded = read_path(root, name)
+    problems: list[str] = []
+    loaded = read_files(walk_path(root, name, problems), problems, cutting)
     if not loaded.documents and not (may_fail and loaded.failed):
-        raise RetrievalError(_nothing(root, loaded.problems))
+        raise NothingReadError(_nothing(root, problems), problems)
     return loaded
 
 
-def load_documents(given: Iterable[Document]) -> Loaded:
+def _whole(loaded: Loaded[Passage]) -> Loaded[Document]:
+    documents = [Document(page_content=text, metadata=metadata) for text, metadata, _ in loaded.documents]
+    return Loaded(documents, loaded.problems, loaded.failed)
+
+
+def load_documents(given: Iterable[Document]) -> Loaded[Document]:
     """Documents of another library (LangChain's class) as if they came from files, and what was left out.
 
     What metadata calls `source`, else a document's id, is its source. Half a surrogate pair becomes "?", and keys of
@@ -120,116 +166,85 @@ def load_documents(given: Iterable[Document]) -> Loaded:
     return Loaded(documents, problems, set())
 
 
-def read_path(root: Path, name: str = "") -> Loaded:
+def read_path(root: Path, name: str = "") -> Loaded[Document]:
     """As `load_path` of what exists, but without an error if nothing could be read."""
     problems: list[str] = []
-    return read_files(walk_path(root, name, problems), problems)
+    return _whole(read_files(walk_path(root, name, problems), problems))
 
 
-def walk_path(root: Path, name: str, problems: list[str]) -> Iterator[tuple[Path, str]]:
-    """Every file of a kind that can be read, with its source; name and what is left out as for `load_path`."""
+def walk_path(path: Path, name: str, problems: list[str]) -> Iterator[tuple[Found, str]]:
+    """Every file of a kind that can be read, with its source; name and what is left out as for `load_path`.
+
+    Raises OSError if the path is not there.
+    """
     skipped: Counter[str] = Counter()
-    is_file = root.is_file()
-    for path, relative in _files(root, problems):
-        kind = kind_of(path.name)
+    outside: list[str] = []
+
+    def denied(folder: str, why: str) -> None:
+        problems.append(f"{folder} was left out: {why}.")
+
+    for found in Root(path).files(denied, outside):
+        kind = kind_of(found.name)
         if kind is not None and kind.is_installed():
-            yield path, (name or relative) if is_file else f"{name}/{relative}".lstrip("/")
+            is_root = not found.listed
+            yield found, (name or found.name) if is_root else f"{name}/{found.name}".lstrip("/")
         else:
-            skipped[readable_name(ending_of(path.name))] += 1
+            skipped[readable_name(ending_of(found.name))] += 1
+    if outside:
+        problems.append(_not_followed(outside))
     problems += [why_skipped(suffix, count) for suffix, count in sorted(skipped.items())]
 
 
-def read_files(files: Iterable[tuple[Path, str]], problems: list[str]) -> Loaded:
-    """The documents of files, each with its source. problems: to which a sentence is added for each thing left out."""
-    loaded = Loaded([], problems, set())
+def read_files(
+    files: Iterable[tuple[Found, str]], problems: list[str], cutting: Cutting | None = None
+) -> Loaded[Passage]:
+    """The passages of files, each with its source. problems: to which a sentence is added for each thing left out.
+
+    cutting: None gives whole documents.
+    """
+    loaded: Loaded[Passage] = Loaded([], problems, set())
     try:
-        for path, source in files:
-            _read(path, source, loaded)
+        for found, source in files:
+            _read(found, source, cutting, loaded)
     finally:
         SHARED.close()  # a site that runs on needs no second process, with texts in its memory
     return loaded
 
 
-def _files(root: Path, problems: list[str]) -> Iterator[tuple[Path, str]]:
-    """Every visible file under `root` with its relative posix path, sorted by it within each folder."""
-    if root.is_file():
-        yield root, readable_name(root.name)
-        return
-
-    def denied(error: OSError) -> None:
-        where = _source(Path(str(error.filename)), root)
-        problems.append(
-            f"{where} was left out: the folder cannot be read ({error.strerror}); check its rights."
-        )
-
-    outside: list[str] = []
-    inside = os.path.realpath(root)
-    for folder, subfolders, names in os.walk(root, onerror=denied):
-        here = Path(folder)
-        subfolders[:] = sorted(s for s in subfolders if not s.startswith(".") and not has_index(here / s))
-        names = [name for name in names if not name.startswith(_HIDDEN)]
-        outside += [
-            _source(here / s, root) for s in [*subfolders, *sorted(names)] if _leads_out(here / s, inside)
-        ]
-        for name in sorted(names):
-            if not _leads_out(here / name, inside):
-                yield here / name, _source(here / name, root)
-    if outside:
-        problems.append(_not_followed(outside))
-
-
-def _leads_out(path: Path, root: str) -> bool:
-    """Whether a path is a link to something that is not in the folder `root`, which is free of links."""
-    return path.is_symlink() and os.path.commonpath([root, os.path.realpath(path)]) != root
-
-
-def _source(path: Path, root: Path) -> str:
-    """The name of a file or folder under `root` in metadata and sentences."""
-    return readable_name(path.relative_to(root).as_posix())
-
-
-def _read(path: Path, source: str, loaded: Loaded) -> None:
-    """Adds the documents of one file; what goes wrong becomes a sentence."""
+def _read(found: Found, source: str, cutting: Cutting | None, loaded: Loaded[Passage]) -> None:
+    """Adds the passages of one file; what goes wrong becomes a sentence."""
     try:
-        reason = _try_to_read(path, source, loaded)
+        reason = _try_to_read(found, source, cutting, loaded)
     except OSError as error:
         if not isinstance(error, FileNotFoundError):
             loaded.failed.add(source)
-        elif not path.is_symlink():  # it was deleted meanwhile
+        elif not found.is_link:  # it was deleted meanwhile
             return
         reason = f"it cannot be read ({error.strerror or error}); check its rights"
     except Unreadable as error:
         reason = str(error)
-        if isinstance(error, ReaderFailed):
+        if isinstance(error, ReaderFailed | ReplacedError):
             loaded.failed.add(source)
     if reason:
         loaded.problems.append(f"{source} was left out: {reason}.")
 
 
-def _try_to_read(path: Path, source: str, loaded: Loaded) -> str:
-    """Adds the documents of one file, or says why not. Raises Unreadable or OSError."""
+def _try_to_read(found: Found, source: str, cutting: Cutting | None, loaded: Loaded[Passage]) -> str:
+    """Adds the passages of one file, or says why not. Raises Unreadable or OSError."""
     for _ in range(_ATTEMPTS):
-        before = _state(path)
-        try:
-            documents, problems = SHARED.read(path, source)
-        except Unreadable:
-            if _state(path) == before:
-                raise
-            continue
-        if _state(path) == before:
-            loaded.documents.extend(documents)
-            loaded.problems.extend(problems)
-            return ""
+        with found.opened() as file:
+            try:
+                passages, problems = SHARED.read(file.descriptor, found.name, source, cutting)
+            except Unreadable:
+                if file.is_unchanged():
+                    raise
+                continue
+            if file.is_unchanged():
+                loaded.documents.extend(passages)
+                loaded.problems.extend(problems)
+                return ""
     loaded.failed.add(source)
     return "it changed while it was read; index it again when it is finished"
-
-
-def _state(path: Path) -> tuple[int, int, int]:
-    """A state that differs when a file was written to or replaced. Unreadable for what could block a reader."""
-    status = path.stat()
-    if not stat.S_ISREG(status.st_mode):
-        raise Unreadable("it is a pipe, socket or device, not a file; remove it")
-    return status.st_size, status.st_mtime_ns, status.st_ino
 
 
 def _not_followed(names: list[str]) -> str:
@@ -261,6 +276,7 @@ class Limits(NamedTuple):
         10  # more for each 10^6 bytes of the file, since a sound book of 2,000 pages takes minutes
     )
     memory_mb: int = 2_000  # resident; a page of html takes about 50 times its size
+    max_passages: int | None = None  # of one file; None: by its size
 
 
 LIMITS = Limits()
@@ -276,25 +292,32 @@ class ReaderProcess:
     def __init__(self, limits: Limits = LIMITS) -> None:
         self._limits = limits
         self._process: subprocess.Popen[bytes] | None = None
+        self._requests: socket.socket | None = None
         self._lock = threading.Lock()
 
-    def read(self, path: Path, source: str) -> tuple[list[Document], list[str]]:
-        """The documents of a file, and a sentence for each part that had to be left out.
+    def read(
+        self, file: int, name: str, source: str, cutting: Cutting | None = None
+    ) -> tuple[list[Passage], list[str]]:
+        """The passages of an open file, and a sentence for each part that had to be left out.
 
-        source: what the file is called. Raises Unreadable for a file of no use, ReaderFailed for one that ended its
-        reader, OSError, and RetrievalError if no reader can be started.
+        file: its descriptor. name: by whose ending its reader is chosen. source: what it is called. cutting: None gives
+        whole documents. Raises Unreadable for a file of no use, ReaderFailed for one that ended its reader, OSError,
+        and RetrievalError if no reader can be started.
         """
-        num_bytes = path.stat().st_size
+        num_bytes = os.fstat(file).st_size
         limit_s = self._limits.seconds + self._limits.seconds_per_mb * num_bytes / 1e6
+        max_passages = self._limits.max_passages or max(MIN_PASSAGES, num_bytes // BYTES_PER_PASSAGE)
         request = {
-            "path": str(path),
+            "name": name,
             "source": source,
+            "cutting": cutting and [cutting.chunk_chars, cutting.overlap],
             "limit_s": limit_s,
             "max_chars": max(MIN_CHARS, CHARS_PER_BYTE * num_bytes),
+            "max_passages": max_passages,
         }
         with self._lock:
             try:
-                documents, end = self._exchange(json.dumps(request).encode() + b"\n")
+                passages, end = self._exchange(json.dumps(request).encode() + b"\n", file)
             except BaseException:  # the rest of the answer must not be taken for the next one
                 self._end()
                 raise
@@ -307,7 +330,7 @@ class ReaderProcess:
                 raise OSError(number, os.strerror(number))
             case {"unreadable": str(reason)}:
                 raise Unreadable(reason)
-        return documents, end["problems"]
+        return passages, end["problems"]
 
     def pid(self) -> int | None:
         """The number of the process; None while none runs."""
@@ -319,26 +342,28 @@ class ReaderProcess:
         with self._lock:
             self._end()
 
-    def _exchange(self, request: bytes) -> tuple[list[Document], dict[str, Any]]:
-        """The documents of a file, and the last line of the answer, or {"exit": code} if the process ended."""
+    def _exchange(self, request: bytes, file: int) -> tuple[list[Passage], dict[str, Any]]:
+        """The passages of a file, and the last line of the answer, or {"exit": code} if the process ended."""
         if self.pid() is None:
             self._start()
-        process = self._process
+        process, requests = self._process, self._requests
         assert process is not None
-        assert process.stdin is not None
         assert process.stdout is not None
-        with suppress(BrokenPipeError):  # it has ended, which shows below
-            process.stdin.write(request)
-            process.stdin.flush()
-        documents: list[Document] = []
+        assert requests is not None
+        with suppress(BrokenPipeError, ConnectionResetError):  # it has ended, which shows below
+            num_sent = socket.send_fds(requests, [request], [file])
+            requests.sendall(request[num_sent:])
+        passages: list[Passage] = []
+        metadata: dict[str, Any] = {}
         for line in process.stdout:
             if not line.endswith(b"\n"):  # it ended within
                 break
             answer = json.loads(line)
             if "text" not in answer:
-                return documents, answer
-            documents.append(Document(page_content=answer["text"], metadata=answer["metadata"]))
-        return documents, {"exit": process.wait()}
+                return passages, answer
+            metadata = answer.get("metadata", metadata)
+            passages.append(Passage(answer["text"], metadata, _read_outline(answer.get("outline"))))
+        return passages, {"exit": process.wait()}
 
     def _start(self) -> None:
         """Starts a process, which finds Tandem where this one does. Raises RetrievalError."""
@@ -347,10 +372,11 @@ class ReaderProcess:
         folders = os.pathsep.join(folder or os.getcwd() for folder in sys.path)
         variables = {**os.environ, "PYTHONPATH": folders, "OPENBLAS_NUM_THREADS": "1"}
         why = ""
+        self._requests, theirs = socket.socketpair()
         try:
             self._process = process = subprocess.Popen(
                 [*command, str(self._limits.memory_mb)],
-                stdin=subprocess.PIPE,
+                stdin=theirs.fileno(),
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,  # a traceback quotes, and is of no use next to the sentence
                 env=variables,
@@ -361,6 +387,8 @@ class ReaderProcess:
                 why = f"exit code {process.wait()}"
         except OSError as error:
             why = error.strerror or str(error)
+        finally:
+            theirs.close()
         if why:
             raise RetrievalError(
                 f"Files are read in a process of its own, but {sys.executable} cannot be started for it ({why}); "
@@ -372,6 +400,15 @@ class ReaderProcess:
         if process is not None:
             process.kill()
             process.communicate()
+        if self._requests is not None:
+            self._requests.close()
+
+
+def _read_outline(fields: list[Any] | None) -> Outline:
+    if fields is None:
+        return Outline()
+    starts, paths, tables = fields
+    return Outline(starts, paths, [Table(*table) for table in tables])
 
 
 SHARED = ReaderProcess()
@@ -404,7 +441,7 @@ def serve() -> None:
     for number in _TIMED_OUT:
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _TIMED_OUT)
-    requests: SimpleQueue[bytes] = SimpleQueue()
+    requests: SimpleQueue[tuple[bytes, int]] = SimpleQueue()
     threading.Thread(target=_receive, args=(requests,), daemon=True).start()
 
     def answer(**fields: Any) -> None:
@@ -413,11 +450,12 @@ def serve() -> None:
     answer(ready=True)
     while True:
         answers.flush()
-        request = json.loads(requests.get())
+        line, file = requests.get()
+        request = json.loads(line)
         _set_time(request["limit_s"])
         is_busy.set()
         try:
-            _answer(request, answer)
+            _answer(request, file, answer)
         except MemoryError:
             os._exit(OUT_OF_MEMORY)
         is_busy.clear()
@@ -448,11 +486,18 @@ def _watch_memory(num_bytes: int, is_busy: threading.Event) -> None:
             pause.wait(WATCH_S)
 
 
-def _receive(requests: SimpleQueue[bytes]) -> None:
+def _receive(requests: SimpleQueue[tuple[bytes, int]]) -> None:
     """Ends the process at once when the one that asks is gone, whatever a reader does."""
-    for line in sys.stdin.buffer:
-        requests.put(line)
-    os._exit(0)
+    with socket.socket(fileno=0) as source:
+        line, files = b"", list[int]()
+        while True:
+            data, received, _, _ = socket.recv_fds(source, 1 << 16, 1)
+            if not data:
+                os._exit(0)
+            line, files = line + data, files + received
+            if line.endswith(b"\n"):
+                requests.put((line, files[0]))
+                line, files = b"", []
 
 
 def _set_time(limit_s: float) -> None:
@@ -461,18 +506,13 @@ def _set_time(limit_s: float) -> None:
     signal.setitimer(signal.ITIMER_REAL, WAIT_FACTOR * limit_s)
 
 
-def _answer(request: dict[str, Any], answer: Callable[..., None]) -> None:
+def _answer(request: dict[str, Any], descriptor: int, answer: Callable[..., None]) -> None:
     """Answers one request. Raises MemoryError alone."""
-    path, left = Path(request["path"]), request["max_chars"]
     problems: list[str] = []
     end: dict[str, Any] = {}
     try:
-        with path.open("rb") as file:
-            for document in read_file(file, path.name, request["source"], problems):
-                left -= len(document.page_content)
-                if left < 0:
-                    raise Unreadable(f"it unpacks to more than {request['max_chars']} characters; split it")
-                answer(text=document.page_content, metadata=document.metadata)
+        with os.fdopen(descriptor, "rb") as file:
+            _read_open(file, request, problems, answer)
     except MemoryError:
         raise
     except Unreadable as error:
@@ -481,4 +521,57 @@ def _answer(request: dict[str, Any], answer: Callable[..., None]) -> None:
         end = {"refused": error.errno or 0}
     except Exception as error:  # a fault of a parser
         end = {"failed": type(error).__name__}
-    answer(problems=problems, **end)
+    answer(problems=[shorten(problem, MAX_SENTENCE_CHARS) for problem in problems], **end)
+
+
+def _read_open(
+    file: BinaryIO, request: dict[str, Any], problems: list[str], answer: Callable[..., None]
+) -> None:
+    """Answers with the passages of an open file. Raises Unreadable, and whatever a parser does."""
+    source, max_chars, max_passages = (request[name] for name in ("source", "max_chars", "max_passages"))
+    cutting = Cutting(*request["cutting"]) if request["cutting"] else None
+    too_many = Unreadable(f"it holds more than {max_passages:,} passages of text; split it")
+    too_long = Unreadable(f"it unpacks to more than {max_chars} characters; split it")
+    if cutting and max_passages * cutting.chunk_chars < max_chars:  # as well known before it is cut
+        max_chars, too_long = max_passages * cutting.chunk_chars, too_many
+    num_chars = num_passages = 0
+    dropped: Counter[str] = Counter()
+    for document in read_file(file, request["name"], source, problems):
+        num_chars += len(document.page_content)
+        if num_chars > max_chars:
+            raise too_long
+        metadata = {"metadata": _shorten(document.metadata, dropped)}
+        for text, _, outline in cut([document], cutting) if cutting else [Passage(document.page_content, {})]:
+            num_passages += 1
+            if num_passages > max_passages:
+                raise too_many
+            answer(text=text, **metadata, **({"outline": outline} if outline != Outline() else {}))
+            metadata = {}
+    if dropped:
+        problems.append(_describe_dropped(source, dropped))
+
+
+def _shorten(metadata: dict[str, Any], dropped: Counter[str]) -> dict[str, Any]:
+    """Metadata, which every chunk of a document repeats, without the fields that are too long, which are counted."""
+    sizes = {
+        name: len(name) + len(json.dumps(value)) for name, value in metadata.items() if name not in RESERVED
+    }
+    excess = sum(sizes.values()) - MAX_METADATA_CHARS
+    long = set[str]()
+    for name in sorted(sizes, key=sizes.__getitem__, reverse=True):
+        if excess <= 0:
+            break
+        excess -= sizes[name]
+        long.add(name)
+    dropped.update(long)
+    return {name: value for name, value in metadata.items() if name not in long}
+
+
+def _describe_dropped(source: str, dropped: Counter[str]) -> str:
+    names = [name[:MAX_NAME_CHARS] for name in sorted(dropped)[:_MAX_SHOWN]] + ["..."] * (
+        len(dropped) > _MAX_SHOWN
+    )
+    return (
+        f"{source}: the metadata of a document have at most {MAX_METADATA_CHARS:,} characters, so the longest fields "
+        f"were left out ({', '.join(names)}); shorten what should be metadata."
+    )

@@ -31,6 +31,8 @@ MAX_NESTED = 4
 """Files within each other: an archive within an attachment within a mailbox is the third."""
 MAX_PARTS = 20_000
 """Files within one file."""
+MAX_SOURCE_CHARS = 2_000
+"""Of a file within one, with the names of all that it is in; every chunk has it."""
 MAX_PROBLEMS = 100
 """Sentences about the parts of one file."""
 
@@ -65,11 +67,14 @@ def read_file(file: BinaryIO, name: str, source: str, problems: list[str]) -> It
     contents = _Contents(file.seek(0, 2))
     file.seek(0)
     yield from contents.read(file, name, source)
-    problems += contents.problems[:MAX_PROBLEMS]
-    if (more := len(contents.problems) - MAX_PROBLEMS) > 0:
+    found = contents.problems
+    found += [
+        why_skipped(readable_name(ending), count, f" in {source}")
+        for ending, count in sorted(contents.skipped.items())
+    ]
+    problems += found[:MAX_PROBLEMS]
+    if (more := len(found) - MAX_PROBLEMS) > 0:
         problems.append(f"{source}: there are {more} more such problems.")
-    for ending, count in sorted(contents.skipped.items()):
-        problems.append(why_skipped(readable_name(ending), count, f" in {source}"))
 
 
 class _TooMuch(Unreadable):
@@ -106,6 +111,8 @@ class _Contents:
         if self._num_parts > MAX_PARTS:
             raise _TooMuch(f"it holds more than {MAX_PARTS:,} files; unpack it, and index what it holds")
         try:
+            if len(source) > MAX_SOURCE_CHARS:
+                raise Unreadable(f"its name has more than {MAX_SOURCE_CHARS:,} characters; rename it")
             if depth > MAX_NESTED:
                 raise Unreadable(f"it lies in more than {MAX_NESTED} files within each other; unpack them")
             yield from self.read(part.open(), part.name, source, depth)

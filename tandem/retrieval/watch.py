@@ -20,9 +20,18 @@ from pathlib import Path
 from typing import Any
 
 from tandem.errors import RetrievalError
-from tandem.retrieval.build import GIVEN, BuildReport, describe_kept, names_of, replace_sources, source_of
-from tandem.retrieval.documents import Document, readable_name
+from tandem.retrieval.build import (
+    DEFAULTS,
+    GIVEN,
+    BuildReport,
+    describe_kept,
+    names_of,
+    replace_sources,
+    source_of,
+)
+from tandem.retrieval.documents import Cutting, Passage, readable_name
 from tandem.retrieval.embedding import TextEmbedder
+from tandem.retrieval.folders import Found
 from tandem.retrieval.index import Index
 from tandem.retrieval.loaders import read_files, walk_path
 from tandem.retrieval.store import PRIVATE_FILE, IndexBusyError, Snapshot
@@ -130,11 +139,11 @@ class Follower:
         roots = self._read_index()
         names = names_of(roots)
         files: dict[str, Seen] = {}
-        stale: dict[str, list[int]] = {}
+        found: dict[str, Found] = {}
         absent: set[str] = set()
         problems: list[str] = []
         for root, name in zip(roots, names, strict=True):
-            below = self._walk(Path(root), name, stale, problems)
+            below = self._walk(Path(root), name, found, problems)
             if not below:
                 absent.add(root)
                 below = {path: seen for path, seen in self._files.items() if is_below(path, root)}
@@ -142,10 +151,11 @@ class Follower:
         self._say_absent(absent)
         if self._files:  # of what is left out on the way, the first look speaks
             problems.clear()
+        stale = {path: _state(file.status) for path, file in found.items() if file.status is not None}
         known = {path: files[path].source in self._held for path in stale}
         now = latest(stale, {path: stale[path][0] / (KNOWN_COST if known[path] else 1) for path in stale})
         self.is_behind, self.num_read = len(now) < len(stale), len(now)
-        loaded = read_files([(Path(path), files[path].source) for path in now], problems)
+        loaded = read_files([(found[path], files[path].source) for path in now], problems, self._cutting)
         changed = {files[path].source for path in now} - loaded.failed
         owners = _owners(self._held, {seen.source for seen in files.values()})
         gone = {s for s, owner in owners.items() if not owner and _root_of(s, roots, names) not in absent}
@@ -155,22 +165,20 @@ class Follower:
         self._note(files, {path: stale[path] for path in now}, loaded.failed, now_ns)
         return report
 
-    def _walk(
-        self, root: Path, name: str, stale: dict[str, list[int]], problems: list[str]
-    ) -> dict[str, Seen]:
-        """The files below a root, by path; with those that must be read their states go to `stale`."""
+    def _walk(self, root: Path, name: str, found: dict[str, Found], problems: list[str]) -> dict[str, Seen]:
+        """The files below a root, by path; those that must be read also go to `found`."""
         files: dict[str, Seen] = {}
         with suppress(OSError):
             device = root.stat().st_dev
-            for path, source in walk_path(root, name, problems):
-                with suppress(FileNotFoundError):
-                    status = path.stat()
-                    state = [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
-                    seen = self._files.get(str(path))
-                    if seen is None or not self._is_current(seen, source, state):
-                        seen = Seen(source, None, status.st_dev != device)
-                        stale[str(path)] = state
-                    files[str(path)] = seen
+            for file, source in walk_path(root, name, problems):
+                if file.status is None:
+                    continue
+                path = str(file.path)
+                seen = self._files.get(path)
+                if seen is None or not self._is_current(seen, source, _state(file.status)):
+                    seen = Seen(source, None, file.status.st_dev != device)
+                    found[path] = file
+                files[path] = seen
             if files:
                 for known, seen in self._files.items():
                     if (
@@ -186,15 +194,23 @@ class Follower:
         holds = all(self._held.get(name) == digest for name, digest in seen.holds.items())
         return seen.state == state and seen.source == source and holds
 
-    def _replace(self, replaced: set[str], documents: Sequence[Document]) -> BuildReport | None:
+    @property
+    def _cutting(self) -> Cutting:
+        chunk_chars = self._options.get("chunk_chars", DEFAULTS.chunk_chars)
+        return Cutting(chunk_chars, self._options.get("overlap", DEFAULTS.chunk_overlap))
+
+    def _replace(self, replaced: set[str], passages: Sequence[Passage]) -> BuildReport | None:
         """Brings sources up to date, and notes what the index holds from now on."""
         generation = self._generation
         with Index.open(self._directory, self._embedder.fingerprint) as previous:
             if previous.manifest.generation != generation:
                 raise _changed(self._directory)
-            roots = list(previous.manifest.roots)
+            others = {
+                name: value for name, value in self._options.items() if name not in ("chunk_chars", "overlap")
+            }
+            others["roots"] = list(previous.manifest.roots)
             report = replace_sources(
-                previous, self._embedder, replaced, documents, problems=[], roots=roots, **self._options
+                previous, self._embedder, replaced, passages, self._cutting, problems=[], **others
             )
         if report.is_unchanged:
             return None
@@ -202,7 +218,7 @@ class Follower:
             if snapshot.manifest.generation != generation + 1:  # what was written was replaced already
                 raise _changed(self._directory)
             kept = {source: digest for source, digest in self._held.items() if source not in replaced}
-            self._held = kept | snapshot.digests(replaced | {source_of(each) for each in documents})
+            self._held = kept | snapshot.digests(replaced | {source_of(each) for each in passages})
             self._generation += 1
         return report
 
@@ -276,6 +292,10 @@ class Follower:
         for root in sorted(self._absent - absent):
             _log.info("%s is back.", readable_name(root))
         self._absent = absent
+
+
+def _state(status: os.stat_result) -> list[int]:
+    return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
 
 
 def _changed(directory: Path) -> IndexBusyError:

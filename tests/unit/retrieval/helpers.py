@@ -9,12 +9,19 @@ from pathlib import Path
 from typing import Any
 
 from tandem.retrieval.build import write_index
-from tandem.retrieval.documents import Document
+from tandem.retrieval.documents import Document, Passage
 from tandem.retrieval.embedding import TextEmbedder
 from tandem.retrieval.index import Index
+from tandem.retrieval.loaders import ReaderProcess
 from tandem.retrieval.store import NAME
 
 CHUNK_CHARS, OVERLAP = 800, 100
+
+
+def read_with(reader: ReaderProcess, path: Path) -> tuple[list[Passage], list[str]]:
+    """What a reader process gives of a file, uncut."""
+    with path.open("rb") as file:
+        return reader.read(file.fileno(), path.name, path.name)
 
 
 def make_index(

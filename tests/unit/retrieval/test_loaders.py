@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -17,12 +18,13 @@ import pytest
 from tandem.errors import RetrievalError
 from tandem.retrieval import loaders
 from tandem.retrieval.build import build_index, update_index
-from tandem.retrieval.documents import Document
+from tandem.retrieval.documents import Document, Passage
 from tandem.retrieval.formats import Unreadable
 from tandem.retrieval.index import Index
 from tandem.retrieval.loaders import Limits, Loaded, ReaderFailed, ReaderProcess, load_documents, load_path
 from tandem.retrieval.readers import read_file
 from tandem.system.file_kinds import endings
+from tests.unit.retrieval.helpers import read_with
 
 
 def test_a_folder_is_read_in_a_fixed_order_with_relative_sources(corpus: Path) -> None:
@@ -61,10 +63,10 @@ def test_bad_files_among_good_ones_are_named_and_the_rest_goes_on(corpus: Path) 
 
 def test_a_file_that_cannot_be_read(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Denied(ReaderProcess):
-        def read(self, path: Path, source: str) -> tuple[list[Document], list[str]]:
-            if path.name == "chess.txt":
+        def read(self, file: int, name: str, *others: Any) -> tuple[list[Passage], list[str]]:
+            if name == "chess.txt":
                 raise PermissionError(13, "Permission denied")
-            return reader.read(path, source)
+            return reader.read(file, name, *others)
 
     reader = loaders.SHARED
     monkeypatch.setattr(loaders, "SHARED", Denied())
@@ -173,7 +175,7 @@ def test_links_that_lead_out_of_the_folder_are_not_followed(corpus: Path, tmp_pa
     assert sources == ["again.txt", "chess.txt", "puzzle.md", "soup.txt"]
     assert problems == [
         "loop.txt was left out: it cannot be read (Too many levels of symbolic links); check its rights.",
-        "4 links that lead out of the folder were not followed (folder, a.txt, b.txt, ...); "
+        "4 links that lead out of the folder were not followed (a.txt, b.txt, folder, ...); "
         "copy what should be indexed.",
     ]
 
@@ -282,14 +284,14 @@ def test_a_pdf_that_takes_too_long(tmp_path: Path, make_pdf, impatient: ReaderPr
     stream = b"BT /F1 12 Tf " + b"(x) Tj " * 1_000_000
     (tmp_path / "a.pdf").write_bytes(make_pdf("x").replace(b"BT /F1 12 Tf ", stream))
     with pytest.raises(ReaderFailed, match=TOO_SLOW):
-        impatient.read(tmp_path / "a.pdf", "a.pdf")
+        read_with(impatient, tmp_path / "a.pdf")
 
 
 def test_larger_files_get_more_time(tmp_path: Path, make_reader: MakeReader) -> None:
     path = tmp_path / "a.html"
     path.write_text(SLOW)
     with pytest.raises(ReaderFailed, match="longer than 3 s"):
-        make_reader(Limits(seconds=1, seconds_per_mb=2)).read(path, "a.html")
+        read_with(make_reader(Limits(seconds=1, seconds_per_mb=2)), path)
 
 
 def test_a_file_that_needs_too_much_memory(tmp_path: Path, make_reader: MakeReader) -> None:
@@ -299,9 +301,9 @@ def test_a_file_that_needs_too_much_memory(tmp_path: Path, make_reader: MakeRead
     with pytest.raises(
         ReaderFailed, match=r"^reading it needed more than 200 MB of memory; split it or save"
     ):
-        reader.read(path, "a.html")
+        read_with(reader, path)
     path.write_text("<b>x")
-    assert reader.read(path, "a.html")[0][0].page_content == "x"
+    assert read_with(reader, path)[0][0].text == "x"
 
 
 def test_a_file_that_unpacks_without_end(tmp_path: Path, make_pdf, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -321,7 +323,7 @@ def test_a_reader_that_dies_is_replaced(
     (tmp_path / "a.txt").write_text("Chess.")
     (tmp_path / "b.html").write_text(SLOW)
     (tmp_path / "c.txt").write_text("Soup.")
-    reader.read(tmp_path / "a.txt", "a.txt")
+    read_with(reader, tmp_path / "a.txt")
     first = reader.pid()
     assert first is not None
 
@@ -346,9 +348,9 @@ def test_one_process_reads_many_files_and_one_that_ended_between_them_costs_none
     assert reader.pid() is None
     paths = [path for path in sorted(corpus.rglob("*")) if path.suffix in (".md", ".txt")]
     assert paths
-    reader.read(paths[0], "a")
+    read_with(reader, paths[0])
     first = reader.pid()
-    reader.read(paths[-1], "b")
+    read_with(reader, paths[-1])
     assert reader.pid() == first
     assert first is not None
     os.kill(first, signal.SIGKILL)
@@ -371,18 +373,18 @@ def test_what_a_reader_gives_is_what_its_parser_gave(tmp_path: Path, make_pdf) -
         problems: list[str] = []
         with path.open("rb") as file:
             documents = list(read_file(file, path.name, path.name, problems))
-        assert loaders.SHARED.read(path, path.name) == (documents, problems)
+        passages = [Passage(each.page_content, each.metadata) for each in documents]
+        assert read_with(loaders.SHARED, path) == (passages, problems)
 
 
 def test_the_errors_of_a_reader(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError):
-        loaders.SHARED.read(tmp_path / "a.txt", "a.txt")
-    (tmp_path / "a.txt").mkdir()
-    with pytest.raises(IsADirectoryError):
-        loaders.SHARED.read(tmp_path / "a.txt", "a.txt")
     (tmp_path / "b.txt").write_bytes(b"a\0b")
     with pytest.raises(Unreadable, match="not text"):
-        loaders.SHARED.read(tmp_path / "b.txt", "b.txt")
+        read_with(loaders.SHARED, tmp_path / "b.txt")
+    folder = os.open(tmp_path, os.O_RDONLY)
+    with pytest.raises(IsADirectoryError):
+        loaders.SHARED.read(folder, "a.txt", "a.txt")
+    os.close(folder)
 
 
 def test_a_reader_that_cannot_be_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -390,7 +392,7 @@ def test_a_reader_that_cannot_be_started(tmp_path: Path, monkeypatch: pytest.Mon
     for program, why in (("/nowhere/python", "No such file or directory"), ("/bin/false", "exit code 1")):
         monkeypatch.setattr(sys, "executable", program)
         with pytest.raises(RetrievalError, match=rf"{program} cannot be started for it \({why}\)"):
-            ReaderProcess().read(tmp_path / "a.txt", "a.txt")
+            read_with(ReaderProcess(), tmp_path / "a.txt")
 
 
 @pytest.mark.parametrize("is_busy", [False, True])
@@ -400,10 +402,13 @@ def test_no_reader_outlives_a_process_that_is_killed(tmp_path: Path, is_busy: bo
     script = f"""
 import time
 from pathlib import Path
-from tandem.retrieval.loaders import SHARED
-SHARED.read(Path({str(tmp_path)!r}) / "a.txt", "a.txt")
+from tandem.retrieval.loaders import SHARED, load_path
+def read(name):
+    with open({str(tmp_path)!r} + "/" + name, "rb") as file:
+        SHARED.read(file.fileno(), name, name)
+read("a.txt")
 print(SHARED.pid(), flush=True)
-{"SHARED.read(Path(" + repr(str(tmp_path)) + ') / "b.html", "b.html")' if is_busy else "time.sleep(60)"}
+{'read("b.html")' if is_busy else "time.sleep(60)"}
 """
     command = [sys.executable, "-c", script]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
@@ -485,6 +490,6 @@ def test_no_sentence_quotes_a_file(tmp_path: Path, name: str, content: str) -> N
 
 def test_a_reader_holds_no_models_and_prints_nothing(corpus: Path, make_reader: MakeReader) -> None:
     reader = make_reader(loaders.LIMITS)
-    reader.read(next(path for path in corpus.rglob("*") if path.suffix in (".md", ".txt")), "a")
+    read_with(reader, next(path for path in corpus.rglob("*") if path.suffix in (".md", ".txt")))
     maps = Path(f"/proc/{reader.pid()}/maps").read_text()
     assert not [name for name in ("torch", "faiss", "tokenizers") if f"/{name}" in maps]

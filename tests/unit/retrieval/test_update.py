@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from tandem.errors import RetrievalError
 from tandem.retrieval import build as writer
 from tandem.retrieval import loaders, store
 from tandem.retrieval.build import BuildReport, build_index, update_index
-from tandem.retrieval.documents import Document, split
+from tandem.retrieval.documents import Document, Passage, split
 from tandem.retrieval.index import Index
 from tandem.retrieval.loaders import ReaderProcess
 from tandem.retrieval.retriever import Retriever
@@ -204,6 +205,7 @@ KILLED_AFTER_ITS_COMMIT = """
 import os, sys
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 from tandem.retrieval import build as writer
 from tandem.retrieval import store
 from tandem.retrieval.build import build_index
@@ -266,10 +268,11 @@ SCRIPT = """
 import resource, signal, sys
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 import numpy as np
 from tandem.errors import RetrievalError
 from tandem.retrieval.build import build_index
-from tandem.retrieval.documents import Document, split
+from tandem.retrieval.documents import Document, Passage, split
 
 class Ones:
     name, dimension, fingerprint, window = "ones", 64, "1" * 32, None
@@ -308,9 +311,9 @@ def write_while_read(path: Path, monkeypatch: pytest.MonkeyPatch, times: int) ->
     reader, left = loaders.SHARED, iter(range(times))
 
     class Overtaken(ReaderProcess):
-        def read(self, name: Path, source: str) -> tuple[list[Document], list[str]]:
-            answer = reader.read(name, source)
-            if name == path and next(left, None) is not None:
+        def read(self, file: int, name: str, *others: Any) -> tuple[list[Passage], list[str]]:
+            answer = reader.read(file, name, *others)
+            if name == path.name and next(left, None) is not None:
                 with path.open("a") as file:
                     file.write(" More.")
             return answer

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,6 +14,7 @@ from tandem.errors import RetrievalError
 from tandem.retrieval import loaders, watch
 from tandem.retrieval.build import build_index, update_index
 from tandem.retrieval.documents import Document
+from tandem.retrieval.folders import Found
 from tandem.retrieval.index import Index
 from tandem.retrieval.watch import (
     LONGEST_S,
@@ -64,10 +67,10 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     sources: list[str] = []
     original = watch.read_files
 
-    def noted(files, problems):
+    def noted(files, *others):
         files = list(files)
         sources.extend(source for _, source in files)
-        return original(files, problems)
+        return original(files, *others)
 
     monkeypatch.setattr(watch, "read_files", noted)
     return sources
@@ -214,7 +217,7 @@ def test_a_file_that_cannot_be_read_keeps_what_was_indexed_and_is_named_once(
     before = held(index)
     (corpus / "soup.txt").write_text("Leek soup.")
 
-    def refuse(path: Path, source: str) -> None:
+    def refuse(*_: object) -> None:
         raise PermissionError(13, "Permission denied")
 
     with monkeypatch.context() as patch, caplog.at_level(logging.WARNING, "tandem"):
@@ -256,18 +259,18 @@ def test_a_disk_within_a_folder(corpus: Path, index: Path, embedder, monkeypatch
     """Its files are on another device than the root; without it there is only the folder, on the root's."""
     (corpus / "disk").mkdir()
     (corpus / "disk" / "tea.txt").write_text("Tea.")
-    original = Path.stat
+    original = watch.walk_path
 
-    def on_a_disk(path: Path, **options: bool) -> os.stat_result:
-        status = original(path, **options)
-        values = list(status)
-        values[2] += path.parent.name == "disk"
-        return os.stat_result(
-            values, {name: getattr(status, name) for name in ("st_mtime_ns", "st_ctime_ns")}
-        )
+    def on_a_disk(*arguments: Any) -> Iterator[tuple[Found, str]]:
+        for file, source in original(*arguments):
+            assert file.status is not None
+            values = list(file.status)
+            values[2] += file.listed[0] == "disk"
+            times = {name: getattr(file.status, name) for name in ("st_mtime_ns", "st_ctime_ns")}
+            yield file._replace(status=os.stat_result(values, times)), source
 
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "stat", on_a_disk)
+        patch.setattr(watch, "walk_path", on_a_disk)
         following = Follower(index, embedder, {})
         following.look(NOW_NS)
     (corpus / "disk" / "tea.txt").unlink()
