@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGE, LAB = ROOT / "tandem", ROOT / "tandem_lab"
 BUDGETS = {
     "": 1651,
-    "actors": 2690,
+    "actors": 2715,
     "adapters": 610,
     "aggregation": 1390,
     "cli": 4530,
@@ -32,10 +32,10 @@ BUDGETS = {
     "papers": 1180,
     "profiler": 920,
     "protocol": 5390,
-    "retrieval": 6095,
+    "retrieval": 6515,
     "scheduler": 470,
     "server": 3530,
-    "sites": 1430,
+    "sites": 1435,
     "system": 540,
     "transport": 1290,
 }
