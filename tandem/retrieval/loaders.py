@@ -10,10 +10,10 @@ length cut here: a reader process may take so much processor time and memory for
 of whatever it does, and the next file gets a new one. It is started for the first file of a folder, serves all others
 of it and ends with them, or with the process that started it.
 
-A request is a JSON line {"name", "source", "cutting", "limit_s", "max_chars", "max_passages"} on a socket, which also
-carries the open file. The answer is a line for each passage {"text"}, with the "metadata" where a document begins and
-an "outline" where there is one, then one with what else there is to say: {"problems"}, and perhaps "unreadable" (a
-sentence), "refused" (an errno) or "failed" (the name of an exception).
+A request is {"name", "source", "cutting", "limit_s", "max_chars", "max_passages"} with the open file. The answer is a
+line for each passage {"text"}, with the "metadata" where a document begins and an "outline" where there is one, then
+one with what else there is to say: {"problems"}, and perhaps "unreadable" (a sentence), "refused" (an errno) or
+"failed" (the name of an exception).
 """
 
 from __future__ import annotations
@@ -23,15 +23,12 @@ import json
 import os
 import resource
 import signal
-import socket
-import subprocess
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from queue import SimpleQueue
 from typing import Any, BinaryIO, Generic, NamedTuple, TypeVar
 
 from tandem.errors import RetrievalError
@@ -50,9 +47,8 @@ from tandem.retrieval.documents import (
 )
 from tandem.retrieval.folders import Found, ReplacedError, Root
 from tandem.retrieval.formats import Unreadable, shorten
-from tandem.retrieval.readers import read_file
-from tandem.retrieval.texts import MAX_NAME_CHARS
 from tandem.system.file_kinds import ending_of, endings, kind_of, why_skipped
+from tandem.system.processes import Answers, Companion, NotStartedError, describe_exit, serve
 
 T = TypeVar("T")
 
@@ -76,8 +72,8 @@ OUT_OF_MEMORY = 3
 
 _ATTEMPTS = 2
 """Readings of a file that changes meanwhile."""
-_MAX_SHOWN = 3
-"""Links that are named in one sentence."""
+_MAX_SHOWN, _MAX_NAME_CHARS = 3, 40
+"""Links or fields that are named in one sentence, and characters of the name of a field."""
 _TIMED_OUT = (signal.SIGPROF, signal.SIGALRM)
 
 
@@ -291,9 +287,8 @@ class ReaderProcess:
 
     def __init__(self, limits: Limits = LIMITS) -> None:
         self._limits = limits
-        self._process: subprocess.Popen[bytes] | None = None
-        self._requests: socket.socket | None = None
-        self._lock = threading.Lock()
+        main, memory = f"{__name__}:serve_reader", str(limits.memory_mb)
+        self._process = Companion(main, memory, OPENBLAS_NUM_THREADS="1")
 
     def read(
         self, file: int, name: str, source: str, cutting: Cutting | None = None
@@ -315,12 +310,13 @@ class ReaderProcess:
             "max_chars": max(MIN_CHARS, CHARS_PER_BYTE * num_bytes),
             "max_passages": max_passages,
         }
-        with self._lock:
-            try:
-                passages, end = self._exchange(json.dumps(request).encode() + b"\n", file)
-            except BaseException:  # the rest of the answer must not be taken for the next one
-                self._end()
-                raise
+        passages: list[Passage] = []
+        metadata: dict[str, Any] = {}
+        end: dict[str, Any] = {}
+        for end in self._ask(request, file):
+            if "text" in end:
+                metadata = end.get("metadata", metadata)
+                passages.append(Passage(end["text"], metadata, _read_outline(end.get("outline"))))
         match end:
             case {"exit": int(code)}:
                 raise ReaderFailed(_explain_exit(code, limit_s, self._limits.memory_mb))
@@ -334,74 +330,17 @@ class ReaderProcess:
 
     def pid(self) -> int | None:
         """The number of the process; None while none runs."""
-        process = self._process
-        return process.pid if process is not None and process.poll() is None else None
+        return self._process.pid
 
     def close(self) -> None:
         """Ends the process; the next file starts another one."""
-        with self._lock:
-            self._end()
+        self._process.close()
 
-    def _exchange(self, request: bytes, file: int) -> tuple[list[Passage], dict[str, Any]]:
-        """The passages of a file, and the last line of the answer, or {"exit": code} if the process ended."""
-        if self.pid() is None:
-            self._start()
-        process, requests = self._process, self._requests
-        assert process is not None
-        assert process.stdout is not None
-        assert requests is not None
-        with suppress(BrokenPipeError, ConnectionResetError):  # it has ended, which shows below
-            num_sent = socket.send_fds(requests, [request], [file])
-            requests.sendall(request[num_sent:])
-        passages: list[Passage] = []
-        metadata: dict[str, Any] = {}
-        for line in process.stdout:
-            if not line.endswith(b"\n"):  # it ended within
-                break
-            answer = json.loads(line)
-            if "text" not in answer:
-                return passages, answer
-            metadata = answer.get("metadata", metadata)
-            passages.append(Passage(answer["text"], metadata, _read_outline(answer.get("outline"))))
-        return passages, {"exit": process.wait()}
-
-    def _start(self) -> None:
-        """Starts a process, which finds Tandem where this one does. Raises RetrievalError."""
-        self._end()
-        command = [sys.executable, "-P", "-c", f"from {__name__} import serve; serve()"]
-        folders = os.pathsep.join(folder or os.getcwd() for folder in sys.path)
-        variables = {**os.environ, "PYTHONPATH": folders, "OPENBLAS_NUM_THREADS": "1"}
-        why = ""
-        self._requests, theirs = socket.socketpair()
+    def _ask(self, request: dict[str, Any], file: int) -> Iterator[dict[str, Any]]:
         try:
-            self._process = process = subprocess.Popen(
-                [*command, str(self._limits.memory_mb)],
-                stdin=theirs.fileno(),
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,  # a traceback quotes, and is of no use next to the sentence
-                env=variables,
-                start_new_session=True,  # Ctrl-C is for the process that reads the answers
-            )
-            assert process.stdout is not None
-            if not process.stdout.readline():
-                why = f"exit code {process.wait()}"
-        except OSError as error:
-            why = error.strerror or str(error)
-        finally:
-            theirs.close()
-        if why:
-            raise RetrievalError(
-                f"Files are read in a process of its own, but {sys.executable} cannot be started for it ({why}); "
-                "free memory and processes, or repair the installation."
-            )
-
-    def _end(self) -> None:
-        process, self._process = self._process, None
-        if process is not None:
-            process.kill()
-            process.communicate()
-        if self._requests is not None:
-            self._requests.close()
+            yield from self._process.ask(request, file)
+        except NotStartedError as error:
+            raise RetrievalError(f"Files are read in a process of its own, but {error}.") from None
 
 
 def _read_outline(fields: list[Any] | None) -> Outline:
@@ -423,43 +362,33 @@ def _explain_exit(code: int, limit_s: float, memory_mb: int) -> str:
         return f"reading it took longer than {limit_s:.0f} s; split it or save it as text"
     if code == OUT_OF_MEMORY:
         return f"reading it needed more than {memory_mb} MB of memory; split it or save it as text"
-    how = f"exit code {code}"
-    with suppress(ValueError):
-        how = f"signal {-code} ({signal.Signals(-code).name})" if code < 0 else how
-    return f"it ended its reader with {how}; repair it or save it as text"
+    return f"it ended its reader with {describe_exit(code)}; repair it or save it as text"
 
 
 # ---- in the reader process -----------------------------------------------------------------------------------
 
 
-def serve() -> None:
-    """The reader process: answers requests on stdin until that ends. Its argument: megabytes of memory."""
-    answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what a parser prints is no answer
+def serve_reader() -> None:
+    """The reader process. Its argument: megabytes of memory."""
+    import tandem.retrieval.readers  # noqa: F401 - now, since it would count as the first file's time
+
     is_busy = threading.Event()
     _limit_memory(int(sys.argv[1]) * 1_000_000, is_busy)
     for number in _TIMED_OUT:
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _TIMED_OUT)
-    requests: SimpleQueue[tuple[bytes, int]] = SimpleQueue()
-    threading.Thread(target=_receive, args=(requests,), daemon=True).start()
 
-    def answer(**fields: Any) -> None:
-        answers.write(json.dumps(fields).encode() + b"\n")
-
-    answer(ready=True)
-    while True:
-        answers.flush()
-        line, file = requests.get()
-        request = json.loads(line)
+    def handle(request: dict[str, Any], files: list[int], answers: Answers) -> None:
         _set_time(request["limit_s"])
         is_busy.set()
         try:
-            _answer(request, file, answer)
+            _answer(request, files[0], answers)
         except MemoryError:
             os._exit(OUT_OF_MEMORY)
         is_busy.clear()
         _set_time(0)
+
+    serve(handle)
 
 
 def _limit_memory(num_bytes: int, is_busy: threading.Event) -> None:
@@ -486,33 +415,19 @@ def _watch_memory(num_bytes: int, is_busy: threading.Event) -> None:
             pause.wait(WATCH_S)
 
 
-def _receive(requests: SimpleQueue[tuple[bytes, int]]) -> None:
-    """Ends the process at once when the one that asks is gone, whatever a reader does."""
-    with socket.socket(fileno=0) as source:
-        line, files = b"", list[int]()
-        while True:
-            data, received, _, _ = socket.recv_fds(source, 1 << 16, 1)
-            if not data:
-                os._exit(0)
-            line, files = line + data, files + received
-            if line.endswith(b"\n"):
-                requests.put((line, files[0]))
-                line, files = b"", []
-
-
 def _set_time(limit_s: float) -> None:
     """The kernel ends the process after so much processor time; never for 0."""
     signal.setitimer(signal.ITIMER_PROF, limit_s)
     signal.setitimer(signal.ITIMER_REAL, WAIT_FACTOR * limit_s)
 
 
-def _answer(request: dict[str, Any], descriptor: int, answer: Callable[..., None]) -> None:
+def _answer(request: dict[str, Any], descriptor: int, answers: Answers) -> None:
     """Answers one request. Raises MemoryError alone."""
     problems: list[str] = []
     end: dict[str, Any] = {}
     try:
         with os.fdopen(descriptor, "rb") as file:
-            _read_open(file, request, problems, answer)
+            _read_open(file, request, problems, answers)
     except MemoryError:
         raise
     except Unreadable as error:
@@ -521,13 +436,14 @@ def _answer(request: dict[str, Any], descriptor: int, answer: Callable[..., None
         end = {"refused": error.errno or 0}
     except Exception as error:  # a fault of a parser
         end = {"failed": type(error).__name__}
-    answer(problems=[shorten(problem, MAX_SENTENCE_CHARS) for problem in problems], **end)
+    problems = [shorten(problem, MAX_SENTENCE_CHARS) for problem in problems]
+    answers.send(problems=problems, **end, end=True)
 
 
-def _read_open(
-    file: BinaryIO, request: dict[str, Any], problems: list[str], answer: Callable[..., None]
-) -> None:
+def _read_open(file: BinaryIO, request: dict[str, Any], problems: list[str], answers: Answers) -> None:
     """Answers with the passages of an open file. Raises Unreadable, and whatever a parser does."""
+    from tandem.retrieval.readers import read_file
+
     source, max_chars, max_passages = (request[name] for name in ("source", "max_chars", "max_passages"))
     cutting = Cutting(*request["cutting"]) if request["cutting"] else None
     too_many = Unreadable(f"it holds more than {max_passages:,} passages of text; split it")
@@ -545,7 +461,7 @@ def _read_open(
             num_passages += 1
             if num_passages > max_passages:
                 raise too_many
-            answer(text=text, **metadata, **({"outline": outline} if outline != Outline() else {}))
+            answers.put(text=text, **metadata, **({"outline": outline} if outline != Outline() else {}))
             metadata = {}
     if dropped:
         problems.append(_describe_dropped(source, dropped))
@@ -568,7 +484,7 @@ def _shorten(metadata: dict[str, Any], dropped: Counter[str]) -> dict[str, Any]:
 
 
 def _describe_dropped(source: str, dropped: Counter[str]) -> str:
-    names = [name[:MAX_NAME_CHARS] for name in sorted(dropped)[:_MAX_SHOWN]] + ["..."] * (
+    names = [shorten(name, _MAX_NAME_CHARS) for name in sorted(dropped)[:_MAX_SHOWN]] + ["..."] * (
         len(dropped) > _MAX_SHOWN
     )
     return (

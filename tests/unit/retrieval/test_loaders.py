@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ import pytest
 from tandem.errors import RetrievalError
 from tandem.retrieval import loaders
 from tandem.retrieval.build import build_index, update_index
-from tandem.retrieval.documents import Document, Passage
+from tandem.retrieval.documents import MAX_HEADINGS, Cutting, Document, Passage
 from tandem.retrieval.formats import Unreadable
 from tandem.retrieval.index import Index
 from tandem.retrieval.loaders import Limits, Loaded, ReaderFailed, ReaderProcess, load_documents, load_path
@@ -313,6 +314,56 @@ def test_a_file_that_unpacks_without_end(tmp_path: Path, make_pdf, monkeypatch: 
     (tmp_path / "z.txt").write_text("Chess.")
     (problem,) = load_path(tmp_path).problems
     assert problem == "a.pdf was left out: it unpacks to more than 10 characters; split it."
+
+
+TEXTS = {
+    "a.txt": "word " * 2_000,
+    "a.md": "# A heading\n" * 1_000,
+    "a.jsonl": '{"text": "a"}\n' * 30,
+    "a.csv": ",".join(["cell"] * 2_000),
+    "a.html": "<p>" + "x" * 10_000,
+}
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_a_file_of_more_passages_than_a_reader_gives(
+    tmp_path: Path, make_reader: MakeReader, name: str
+) -> None:
+    reader, cutting = make_reader(Limits(max_passages=9)), Cutting(400, 0)
+    (tmp_path / name).write_text(TEXTS[name])
+    with (tmp_path / name).open("rb") as file:
+        with pytest.raises(Unreadable, match=r"^it holds more than 9 passages of text; split it$"):
+            reader.read(file.fileno(), name, name, cutting)
+        file.seek(0)
+        passages, problems = make_reader(loaders.LIMITS).read(file.fileno(), name, name, cutting)
+    assert problems == []
+    assert len(passages) > 9 or name == "a.md"  # whose headings stand together
+    assert max(len(passage.text) for passage in passages) <= MAX_HEADINGS * 400 + 400
+
+
+def test_metadata_that_every_chunk_would_repeat(tmp_path: Path) -> None:
+    tags = ", ".join(f"tag{number}" for number in range(2_000))
+    (tmp_path / "a.md").write_text(f"---\nproject: Vantelu\ntags: [{tags}]\nlong: {'x' * 3_000}\n---\nChess.")
+    (document,), problems, _ = load_path(tmp_path)
+    assert document.metadata == {"source": "a.md", "project": "Vantelu", "long": "x" * 3_000}
+    assert problems == [
+        "a.md: the metadata of a document have at most 4,000 characters, so the longest fields were left out (tags); "
+        "shorten what should be metadata."
+    ]
+
+
+def test_sentences_about_a_file_are_few_and_short(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        archive.writestr("good.txt", "Chess.")
+        archive.writestr("x" * 5_000 + ".txt", "A name that every chunk would repeat.")
+        for number in range(500):
+            archive.writestr(f"{number}.kind{number}", "")
+            archive.writestr(f"{number}.txt", "")
+    documents, problems, _ = load_path(tmp_path)
+    assert [document.page_content for document in documents] == ["Chess."]
+    assert len(problems) == 101
+    assert problems[-1] == "a.zip: there are 901 more such problems."
+    assert max(map(len, problems)) <= 500
 
 
 @pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGKILL])
