@@ -412,6 +412,15 @@ class Snapshot:
             facts = self._database.execute("SELECT value, rows FROM facts WHERE key = 'source'").fetchall()
         return {json.loads(value): np.frombuffer(rows, _ROW).astype(np.int64) for value, rows in facts}
 
+    def sizes(self) -> dict[str, int]:
+        """Bytes of the texts that are held of each source."""
+        query = (
+            "SELECT json_extract(metadata, '$.source') AS source, sum(length(CAST(text AS BLOB))) FROM chunks "
+            "GROUP BY source"
+        )
+        with self._reading():
+            return {str(source or ""): size for source, size in self._database.execute(query)}
+
     def digests(self, sources: Collection[str] | None = None) -> dict[str, str]:
         """A digest of what is held of each source, or of some: equal for equal chunks and metadata, whatever their
         rows.

@@ -11,24 +11,19 @@ import shutil
 import tempfile
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterator
-from functools import cached_property
+from collections.abc import Iterator
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Any
 
-from tandem.actors.loading import build_options, drop_stale_caches
 from tandem.config.files import replace_settings
 from tandem.config.schema import Config
 from tandem.corpora import CORPORA
 from tandem.errors import RetrievalError
+from tandem.retrieval.loaders import NothingReadError
+from tandem.server.indexing import Indexed, Indexer, Progress
 from tandem.system.file_kinds import FILE_KINDS, endings, kind_of
 from tandem.system.paths import data_folder
 from tandem.topology import Party
-
-if TYPE_CHECKING:
-    from tandem.retrieval import BuildReport
-    from tandem.retrieval.embedding import TextEmbedder
 
 SERVED_INDEXES = {"bundled": "served-notes", "household": "served-household"}
 """Indexes, in the data folder, of a device whose documents come with Tandem: those, and what was added."""
@@ -38,9 +33,6 @@ MAX_NAME_BYTES = 255
 NEVER_IN_NAMES = frozenset({"Cc", "Cs"})
 """Unicode's categories of control characters and of halves of surrogate pairs."""
 ID_KEY_BYTES = 32
-
-Progress = Callable[[int, int], None]
-"""Called with the passages that were embedded, and how many there are to embed."""
 
 
 class DocumentStore:
@@ -53,7 +45,7 @@ class DocumentStore:
         """index: of the device, as `config` names it. Its files are kept next to it, in INDEX-documents/added."""
         self.index = index
         self.folder = index.with_name(f"{index.name}-documents") / "added"
-        self._config = config
+        self.indexer = Indexer(index, config)
         self.turn = (
             asyncio.Lock()
         )  # callers from a loop take turns there: files that take long hold one thread
@@ -61,18 +53,16 @@ class DocumentStore:
 
     def list_documents(self) -> list[dict[str, object]]:
         """Name, bytes of text and whether it can be deleted here, of every document. Raises RetrievalError."""
-        from tandem.retrieval.index import Index
+        from tandem.retrieval.store import Snapshot
 
         sizes: Counter[str] = Counter()
-        with Index(self.index) as index:  # without its vectors
+        with Snapshot(self.index) as index:
             prefix = self._place(index.manifest.roots)[1]
-            added = {prefix + name: name for name in self._added()}
-            for chunk in index.chunks():
-                source = str(chunk.metadata.get("source", ""))
-                name = source[: source.find("/", len(prefix))] if "/" in source[len(prefix) :] else source
-                sizes[name if name in added else source] += len(
-                    chunk.page_content.encode()
-                )  # what is in it counts
+            held = index.sizes()
+        added = {prefix + name: name for name in self._added()}
+        for source, size in held.items():
+            name = source[: source.find("/", len(prefix))] if "/" in source[len(prefix) :] else source
+            sizes[name if name in added else source] += size  # what is in it counts
         return [
             {"name": added.get(source, source), "num_bytes": size, "is_deletable": source in added}
             for source, size in sorted(sizes.items())
@@ -97,21 +87,23 @@ class DocumentStore:
         finally:
             Path(path).unlink(missing_ok=True)
 
-    def check_readable(self, name: str, content: Path) -> None:
-        """Raises RetrievalError, one sentence, for a file that gives no text or that ended its reader."""
-        from tandem.retrieval.loaders import read_path
-
-        loaded = read_path(content, name)
-        if not loaded.documents:
-            raise RetrievalError(loaded.problems[0])
-
-    def add(self, name: str, content: Path, progress: Progress) -> BuildReport:
-        """Index a file under that name, in place of one that has it. Raises RetrievalError; nothing changed then."""
+    def add(self, name: str, content: Path, progress: Progress) -> Indexed:
+        """Index a file under that name, in place of one that has it. Raises RetrievalError, NothingReadError for a file
+        that gives no text; nothing changed then."""
         target = self._path(name)
         with self._changing, self._keep_previous(target):
+            others = self._added().keys() - {normal(name)}
+            if others and not self._is_root():  # the index was built anew since they were added
+                with contextlib.suppress(RetrievalError):
+                    self.indexer.add(self.folder)
             content.replace(target)
-            is_root, _ = self._place(self._roots())
-            return self._update(add=target if is_root else self.folder, progress=progress)
+            try:
+                return self.indexer.add(target if self._is_root() else self.folder, progress)
+            except NothingReadError as error:
+                _, prefix = self._place(self._roots())
+                sentences = [problem.removeprefix(prefix) for problem in error.problems]
+                of_it = [sentence for sentence in sentences if sentence.startswith(normal(name))]
+                raise NothingReadError((of_it or sentences)[0], sentences) from None
 
     def is_elsewhere(self, name: str) -> bool:
         """Whether the index has a document of that name which was not added here. Raises RetrievalError."""
@@ -130,7 +122,7 @@ class DocumentStore:
         with self._changing, self._keep_previous(target):
             _, prefix = self._place(self._roots())
             is_last = not any(path != target for path in self.folder.glob("[!.]*"))
-            self._update(delete=[prefix.rstrip("/") if prefix and is_last else prefix + normal(name)])
+            self.indexer.delete(prefix.rstrip("/") if prefix and is_last else prefix + normal(name))
             target.unlink()
 
     def remove_remains(self) -> None:
@@ -140,26 +132,12 @@ class DocumentStore:
 
     def hold(self, notes: Path) -> None:
         """Make it the index of these notes and of what was added, unless it is. Raises RetrievalError."""
-        from tandem.retrieval.build import build_index
-        from tandem.retrieval.index import Index
-
         with contextlib.suppress(RetrievalError):
-            Index.open(self.index, self._embedder.fingerprint).close()
-            build_index(notes, self.index, self._embedder, **self._options)
+            self.indexer.refresh(notes)
             return
-        id_key = secrets.token_bytes(ID_KEY_BYTES)
-        build_index(notes, self.index, self._embedder, replace=True, id_key=id_key, **self._options)
+        self.indexer.build(notes, secrets.token_bytes(ID_KEY_BYTES))
         if any(path.suffix.lower() in KINDS for path in self.folder.glob("[!.]*")):
-            self._update(add=self.folder)
-
-    def _update(self, **changes: Any) -> BuildReport:
-        from tandem.actors.watching import patiently
-        from tandem.retrieval.build import update_index
-
-        options = {**self._options, **changes}
-        report = patiently(self.index, lambda: update_index(self.index, self._embedder, **options))
-        drop_stale_caches(self._config, Party.DEVICE, self.index)
-        return report
+            self.indexer.add(self.folder)
 
     @contextlib.contextmanager
     def _keep_previous(self, target: Path) -> Iterator[None]:
@@ -182,6 +160,10 @@ class DocumentStore:
 
         return read_manifest(self.index).roots
 
+    def _is_root(self) -> bool:
+        """Whether the index remembers the folder of what was added, or takes files one by one."""
+        return self._place(self._roots())[0]
+
     def _place(self, roots: list[str]) -> tuple[bool, str]:
         """Whether the index remembers the folder of what was added, and what stands before the names of its files."""
         from tandem.retrieval.build import GIVEN, place_root
@@ -190,17 +172,6 @@ class DocumentStore:
             return True, ""
         further, name = place_root(roots, str(self.folder))
         return further == roots, f"{name}/"
-
-    @property
-    def _options(self) -> dict[str, Any]:
-        """What all builds take."""
-        return build_options(self._config)
-
-    @cached_property
-    def _embedder(self) -> TextEmbedder:
-        from tandem.actors.loading import load_embedder
-
-        return load_embedder(self._config)
 
 
 def normal(name: str) -> str:

@@ -16,8 +16,9 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response, StreamingResponse
 
 from tandem.errors import TandemError
+from tandem.retrieval.loaders import NothingReadError
 from tandem.server.document_store import KINDS, DocumentStore, why_no_name
-from tandem.server.http import HEADERS, ApiError, bad_request, encode_event, read_parts
+from tandem.server.http import HEADERS, ApiError, bad_request, compact, encode_event, read_parts
 from tandem.server.logs import log_failure
 from tandem.server.queries import Service, service_of
 
@@ -31,21 +32,26 @@ _running: set[asyncio.Task[None]] = set()
 
 
 @router.get("")
-async def list_documents(request: Request) -> dict[str, Any]:
+async def list_documents(request: Request) -> Response:
     """The device's documents, if it is at home here, and what can be added."""
     service = service_of(request)
     store = service.documents
-    try:
-        documents = [] if store is None else await asyncio.to_thread(store.list_documents)
-    except TandemError as error:
-        raise ApiError(500, str(error), code="index_unreadable") from None
-    return {
+    about = {
         "can_add": store is not None,
         "note": ELSEWHERE if store is None else None,
         "kinds": KINDS,
         "max_bytes": service.limits.max_document_bytes,
-        "documents": documents,
     }
+    try:
+        listed = "" if store is None else await asyncio.to_thread(_list, store)
+    except TandemError as error:
+        raise ApiError(500, str(error), code="index_unreadable") from None
+    return Response(f'{compact(about)[:-1]},"documents":[{listed}]}}', media_type="application/json")
+
+
+def _list(store: DocumentStore) -> str:
+    """The documents as JSON, written one by one: of ten thousands in one go the loop would notice."""
+    return ",".join(map(compact, store.list_documents()))
 
 
 @router.post("")
@@ -71,12 +77,9 @@ async def add_document(request: Request, name: str = "") -> StreamingResponse:
     async with AsyncExitStack() as stack:
         content = stack.enter_context(store.receive(name))
         await _save(request, content, service.limits.max_document_bytes)
-        try:
-            async with store.turn:
-                await asyncio.to_thread(store.check_readable, name, content)
-        except TandemError as error:
-            raise bad_request(str(error), "name", "unreadable_document") from None
         indexing = Indexing(store, name, content, stack.pop_all())
+    if (problem := await indexing.problem()) is not None:
+        raise bad_request(problem, "name", "unreadable_document")
     return StreamingResponse(indexing.events(), media_type="text/event-stream", headers=HEADERS)
 
 
@@ -129,10 +132,15 @@ class Indexing:
         """stack: closed at the end."""
         self._loop = asyncio.get_running_loop()
         self._events: asyncio.Queue[bytes | None] = asyncio.Queue()
+        self._problem: asyncio.Future[str | None] = self._loop.create_future()
         self._note("progress", num_done=0, num_total=0)
         task = asyncio.create_task(self._run(store, name, content, stack), name="indexing")
         _running.add(task)
         task.add_done_callback(_running.discard)
+
+    async def problem(self) -> str | None:
+        """What is wrong with the file, once that is known: it was read when passages of it are embedded."""
+        return await asyncio.shield(self._problem)
 
     async def events(self) -> AsyncIterator[bytes]:
         """Server-sent events until it has ended."""
@@ -147,17 +155,25 @@ class Indexing:
                 self._note(
                     "indexed",
                     name=name,
-                    num_added=report.num_added + report.num_replaced,
+                    num_added=report.num_added,
                     num_embedded=report.num_embedded,
                     is_unchanged=report.is_unchanged,
                     problems=report.problems,
                 )
+            except NothingReadError as error:
+                self._problem.set_result(str(error))
             except Exception as error:
                 self._note("error", **_explain(error).as_dict())
             finally:
+                self._know_no_problem()
                 self._loop.call_soon(self._events.put_nowait, None)
 
+    def _know_no_problem(self) -> None:
+        if not self._problem.done():
+            self._problem.set_result(None)
+
     def _note_progress(self, num_done: int, num_total: int) -> None:
+        self._loop.call_soon_threadsafe(self._know_no_problem)
         self._note("progress", num_done=num_done, num_total=num_total)
 
     def _note(self, event: str, **fields: Any) -> None:

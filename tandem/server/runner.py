@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import socket
 from collections.abc import Callable
@@ -69,7 +70,13 @@ class Server(uvicorn.Server):
         self._on_ready = on_ready
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listen."""
+        """Listen.
+
+        What was loaded until now stays. Left to the search for cycles, it would hold up the loop for a quarter of a
+        second.
+        """
+        gc.collect()
+        gc.freeze()
         await super().startup(sockets)
         for listener in sockets or []:
             listener.listen(BACKLOG)  # asyncio takes one number for this and for what it accepts at once

