@@ -25,7 +25,7 @@ BUDGETS = {
     "codecs": 1000,
     "config": 1590,
     "corpora": 115,
-    "engine": 8125,
+    "engine": 8225,
     "joining": 710,
     "messages": 980,
     "modes": 1580,
