@@ -163,7 +163,7 @@ class Session:
         )
         self._unsaved: set[int] = set()  # rows whose document is not yet kept
         self._tokens: tuple[int, ...] = ()  # of the answer; those that are cached come first
-        self._logits: Logits = model.empty((0,))  # [rows, wanted, vocab], filled by passes
+        self._logits: Logits = model.empty((len(rows), 0, vocab_size))  # [rows, wanted, vocab], of passes
         self._scores = QuestionScores(self._prompts, num_scored, model.probabilities)
 
     @property
@@ -183,10 +183,10 @@ class Session:
 
     def crop(self, num_tokens: int) -> None:
         """Forget all but the first `num_tokens` of the answer."""
-        if num_tokens < len(self._tokens):
+        if (num_forgotten := len(self._tokens) - num_tokens) > 0:
             self._tokens = self._tokens[:num_tokens]
+            self._logits = self._logits[:, : max(0, self._logits.shape[1] - num_forgotten)]
             self._shorten(0)
-            self._logits = self._model.empty((0,))
 
     def end(self, turns: TurnCaches) -> None:
         """Keep its rows for a later turn, if there is room, and free what they took."""
@@ -206,12 +206,23 @@ class Session:
     def want(self, tokens: Sequence[int], num_logits: int) -> None:
         """Passes now compute the logits after the prompt and `tokens`, and after `num_logits` - 1 shorter prefixes."""
         tokens = tuple(tokens)
-        is_known = tokens == self._tokens and self._logits.ndim == 3 and self._logits.shape[1] == num_logits
         self.crop(common_length(self._tokens, tokens))
+        known = self._logits
+        if tokens == self._tokens and num_logits == known.shape[1]:
+            return
+        first = len(tokens) - num_logits + 1
+        before = first - (len(self._tokens) - known.shape[1] + 1)  # columns that are no longer wanted
+        num_known = max(0, self._num_computed - first + 1) if before >= 0 else 0
         self._tokens = tokens
-        if not is_known:
-            self._shorten(num_logits)
-            self._logits = self._model.empty((len(self._prompts), num_logits, self._vocab_size))
+        self._logits = self._model.empty((len(self._prompts), num_logits, self._vocab_size))
+        self._logits[:, :num_known] = known[:, before : before + num_known]
+        self._shorten(num_logits - num_known)
+
+    @property
+    def _num_computed(self) -> int:
+        """Tokens of the answer that all rows have."""
+        ends = zip(self._lengths or [0] * len(self._prompts), self._prompts, strict=True)
+        return min(length - len(prompt) for length, prompt in ends)
 
     def next_pieces(self, max_tokens: int) -> Iterator[Piece]:
         """The pieces to compute next for the wanted logits, at most so many tokens; none once they are there."""

@@ -144,6 +144,29 @@ def test_what_was_cropped_leaves_no_trace(runner: Runner) -> None:
     runner.close("s")
 
 
+def test_logits_that_are_known_are_not_computed_again(runner: Runner) -> None:
+    """Neither after a rollback to them, nor where the next ones are wanted together with them."""
+    rows, answer = rows_of(12, 0), tokens_of(9)
+    open_rows(runner, "s", rows)
+    ask(runner, "s", answer[:6])
+    ask(runner, "s", answer, 4)
+    calls = []
+
+    def ask_counting(tokens: Sequence[int], num_logits: int) -> None:
+        asked = StaleAt(1 << 30)
+        (logits,) = runner.forward([Feed("s", tokens, num_logits)], only_here(asked))
+        calls.append(asked.num_calls)
+        assert_as_alone(runner, rows, bits_of(logits), tokens, num_logits)
+
+    for kept, num_logits in ((8, 3), (7, 2), (7, 1)):
+        runner.crop("s", kept)
+        ask_counting(answer[:kept], num_logits)
+    for num_logits in (1, 2, 3):
+        ask_counting((*answer[:7], 200, 201, 202)[: 7 + num_logits], num_logits)
+    runner.close("s")
+    assert calls == [0, 0, 0, calls[3], calls[3], calls[3]]
+
+
 def test_rows_grow_beyond_what_was_expected(runner: Runner) -> None:
     """Twice beyond the first capacity of both engines, beside another session."""
     rows, answer = rows_of(3, 31), tokens_of(560)
