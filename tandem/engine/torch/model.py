@@ -107,7 +107,10 @@ def convert(model: str, dtype: str) -> str:
         except GenerationError:
             raise
         except Exception as error:  # as in load_model
-            raise loading_error("language model", base, error) from None
+            raise GenerationError(
+                f"The GGUF file of {base!r} cannot be loaded with PyTorch: {first_line(error)}; set engine to "
+                '"llama", or use another file.'
+            ) from None
 
 
 def _merge_adapter(base: Any, folder: str) -> Any:
@@ -183,8 +186,8 @@ def check_cache(model: Any) -> None:
     fixed = {type(layer).__name__ for layer in layers if not layer.is_croppable}
     if fixed:
         raise GenerationError(
-            f"The cache of {type(model).__name__} cannot be rolled back, since it has {sorted(fixed)}; "
-            "use a model with plain attention."
+            f"The cache of {type(model).__name__} cannot be rolled back, since it has {sorted(fixed)}; use it as a "
+            'GGUF file with engine "llama", or a model with plain attention.'
         )
     while layers and not hasattr(layers[-1], "lazy_initialization"):
         layers.pop()
