@@ -3,12 +3,14 @@
 A batch: one to eight sessions with documents of unequal length, some of them the same, that are fed an answer in random
 blocks, together and alone, with rollbacks and abandoned passes, in caches of random capacity. Rows drawn from it are
 computed again, each alone, in one go or token by token.
+
+A walk: one session goes forwards and backwards along a long answer, over several turns of one question.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 
 import numpy as np
@@ -18,6 +20,7 @@ from tandem.engine.port import Feed, Logits, Preempted, Row, Runner
 
 Bits = NDArray[np.uint32]
 MAX_SESSIONS, MAX_BLOCK, COMPARED = 8, 8, 3
+WALK_LENGTH, WALK_STEPS = 150, 40
 
 
 def bits_of(logits: Logits) -> Bits:
@@ -122,11 +125,47 @@ def play_batch(runner: Runner, draw: random.Random, max_rows: int) -> Iterator[t
         yield computed[session][row], alone
 
 
+def walk(runner: Runner, draw: random.Random) -> Iterator[tuple[Bits, Bits]]:
+    """Logits [wanted, vocab] of the first of two rows along an answer, and of that row alone, only ever forwards."""
+    question = draw_tokens(draw, runner, draw.randint(1, 150))
+    rows = [Row(draw_tokens(draw, runner, draw.randint(0, 200)), question) for _ in range(2)]
+    answer = draw_tokens(draw, runner, WALK_LENGTH)
+    alone = compute_alone(runner, rows[0], answer, WALK_LENGTH + 1, 1)
+    runner.open("walk", rows, draw.choice([0, 200]), num_scored=0, is_later_turn=False)
+    try:
+        at = 0
+        for _ in range(WALK_STEPS):
+            if draw.random() < 0.05:
+                runner.close("walk")
+                runner.open("walk", rows, 0, num_scored=0, is_later_turn=True)
+            if draw.random() < 0.3:
+                detour = (*answer[:at], *draw_tokens(draw, runner, draw.randint(1, MAX_BLOCK)))
+                with suppress(Preempted):
+                    runner.forward([Feed("walk", detour)], StaleAt(draw.randint(0, 9)))
+            at += draw.choice([1, 1, 2, 5, 20, -1, -1, -2, -5, -20, -100])
+            at = max(0, min(at, WALK_LENGTH))
+            if draw.random() < 0.5:
+                runner.crop("walk", at)
+            num_logits = draw.randint(1, min(MAX_BLOCK, at + 1))
+            (logits,) = runner.forward([Feed("walk", answer[:at], num_logits)], None)
+            yield bits_of(logits)[0], alone[at + 1 - num_logits : at + 1]
+    finally:
+        runner.close("walk")
+
+
 def count_differences(runner: Runner, num_batches: int, seed: int, max_rows: int = 64) -> tuple[int, int]:
     """Of so many random batches: rows compared, rows that differ in any bit."""
-    draw, compared, different = random.Random(seed), 0, 0
-    for _ in range(num_batches):
-        for found, alone in play_batch(runner, draw, max_rows):
-            compared += 1
-            different += not np.array_equal(found, alone)
-    return compared, different
+    draw = random.Random(seed)
+    return _count(pair for _ in range(num_batches) for pair in play_batch(runner, draw, max_rows))
+
+
+def count_differences_along(runner: Runner, num_walks: int, seed: int) -> tuple[int, int]:
+    """Of so many walks: places compared, places that differ in any bit."""
+    draw = random.Random(seed)
+    return _count(pair for _ in range(num_walks) for pair in walk(runner, draw))
+
+
+def _count(pairs: Iterable[tuple[Bits, Bits]]) -> tuple[int, int]:
+    """All, and those that are not equal."""
+    are_equal = [np.array_equal(found, alone) for found, alone in pairs]
+    return len(are_equal), are_equal.count(False)

@@ -1,8 +1,9 @@
 """Does llama.cpp give a row of a GGUF file the same bits whatever else is computed with it?
 
 Each file on the command line is tried with 1 and 2 threads, in random batches (`benchmarks/_random_batches.py`) of 1 to
-16 rows. The control feeds single rows in pieces of any shape, and differs in most quantisations. Without files: a small
-one with random weights of each of five kinds.
+16 rows, and in a twentieth as many walks of 40 places along an answer. The control feeds single rows in pieces of any
+shape, and differs in most quantisations. Without files: small ones with random weights, of five kinds and of each
+family with a recurrent state.
 
 Prediction: 0 rows differ; of F16 some of the control do.
 
@@ -19,10 +20,10 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from benchmarks._common import finish, new_parser
-from benchmarks._random_batches import count_differences
+from benchmarks._random_batches import count_differences, count_differences_along
 from tandem.engine.kv import MemoryStore
 from tandem.engine.llama.runner import LlamaRunner
-from tests.tiny_gguf import write_gguf
+from tests.tiny_gguf import RECURRENT, write_gguf
 
 NUM_BATCHES, MAX_ROWS = 1000, 16
 KINDS = ("Q4_0", "Q4_1", "Q8_0", "F16", "F32")
@@ -37,7 +38,13 @@ def try_file(file: Path, num_threads: int, num_batches: int, seed: int) -> dict[
         "quantisation": runner.model.quantisation,
         "threads": num_threads,
     }
-    found["rows"], found["different"] = count_differences(runner, num_batches, seed, MAX_ROWS)
+    runner.turns.max_bytes = 1 << 28
+    counts = (
+        count_differences(runner, num_batches, seed, MAX_ROWS),
+        count_differences_along(runner, max(1, num_batches // 20), seed),
+    )
+    found["rows"], found["different"] = map(sum, zip(*counts, strict=True))
+    runner.turns.max_bytes = 0
     runner.row_model.block, runner.caches.store = None, None
     found["control"] = list(count_differences(runner, max(3, num_batches // 10), seed, max_rows=1))
     return found
@@ -55,7 +62,10 @@ def main() -> None:
     each = 3 if arguments.smoke else -(-arguments.batches // len(arguments.threads))
     print("prediction: 0 rows differ; of F16 some of the control do")
     with tempfile.TemporaryDirectory() as folder:
-        files = arguments.files or [write_gguf(Path(folder) / f"{kind}.gguf", kind=kind) for kind in KINDS]
+        files = arguments.files or [
+            *(write_gguf(Path(folder) / f"{kind}.gguf", kind=kind) for kind in KINDS),
+            *(write_gguf(Path(folder) / f"{each}.gguf", kind="F16", architecture=each) for each in RECURRENT),
+        ]
         print(f"{'file':36} threads  differ of rows  control")
         results = []
         for file in files:

@@ -27,8 +27,8 @@ class RowCache(Protocol):
     def load(self, row: int, cache: Any) -> None:
         """Let a row begin with a document, as `save` gave it."""
 
-    def copy(self, row: int, source: Any, source_row: int, num_tokens: int) -> None:
-        """Let a row begin with the first tokens of a row that `keep` gave."""
+    def copy(self, row: int, source: Any, source_row: int, num_tokens: int) -> int:
+        """Let a row begin with the first tokens of a row that `keep` gave; how many it has now, at most so many."""
 
     def rewind(self, row: int, num_tokens: int) -> int:
         """How many of the first `num_tokens` tokens of a row are still cached once the others are forgotten."""
@@ -337,7 +337,8 @@ class Session:
         if self._turns is not None and kept is not None:
             num_tokens = self._usable(row, kept)
             if num_tokens >= max(1, len(tokens)):
-                self._cache.copy(row, kept.cache, kept.row, num_tokens)
+                num_tokens = self._cache.copy(row, kept.cache, kept.row, num_tokens)
+            if num_tokens >= max(1, len(tokens)):
                 self._caches.num_hits += bool(tokens)
                 self._turns.num_reused += num_tokens - len(tokens)
                 return num_tokens

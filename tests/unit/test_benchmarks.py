@@ -13,6 +13,8 @@ from random import Random
 import numpy as np
 import pytest
 
+from tests.tiny_gguf import RECURRENT
+
 pytest.importorskip("matplotlib", reason="plots need the extra [lab]")
 
 ROOT = Path(__file__).parent.parent.parent
@@ -86,7 +88,14 @@ def test_llama_bits() -> None:
     command = [sys.executable, "benchmarks/llama_bits.py", "--smoke", "--threads", "1"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     results = json.loads(done.stdout.splitlines()[-1])["results"]
-    assert [(found["rows"], found["different"]) for found in results] == [(9, 0)] * 5
+    assert [(found["rows"], found["different"]) for found in results] == [(49, 0)] * (5 + len(RECURRENT))
+
+
+@SMOKE
+def test_recurrent_states() -> None:
+    command = [sys.executable, "benchmarks/recurrent_states.py", "--smoke"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert len(json.loads(done.stdout.splitlines()[-1])["results"]) == len(RECURRENT)
 
 
 @SMOKE

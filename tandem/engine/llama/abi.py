@@ -133,6 +133,7 @@ FUNCTIONS: dict[str, tuple[Any, ...]] = {  # name -> result, arguments
     "llama_model_get_vocab": (_pointer, _pointer),
     "llama_model_has_decoder": (_bool, _pointer),
     "llama_model_has_encoder": (_bool, _pointer),
+    "llama_model_is_diffusion": (_bool, _pointer),
     "llama_model_is_hybrid": (_bool, _pointer),
     "llama_model_is_recurrent": (_bool, _pointer),
     "llama_model_load_from_file": (_pointer, _text, ModelParams),

@@ -128,22 +128,33 @@ class Model:
                 '"torch".'
             )
         finalize(self, lib.llama_model_free, self.pointer)
-        if lib.llama_model_has_encoder(self.pointer) or not lib.llama_model_has_decoder(self.pointer):
-            raise GenerationError(
-                f"{str(file)!r} holds no causal language model; use one that continues texts."
-            )
-        if lib.llama_model_is_recurrent(self.pointer) or lib.llama_model_is_hybrid(self.pointer):
-            raise GenerationError(
-                f"{str(file)!r} keeps a recurrent state, which cannot be rolled back; use a model with plain "
-                "attention."
-            )
+        self.has_window: bool = lib.llama_model_n_swa(self.pointer) > 0
+        self.is_recurrent: bool = lib.llama_model_is_recurrent(self.pointer) or lib.llama_model_is_hybrid(
+            self.pointer
+        )
+        if reason := self._why_not():
+            raise GenerationError(f"{str(file)!r} {reason}; use another model.")
         self.adapter = self._load_adapter(adapter) if adapter else None
         self._vocab = lib.llama_model_get_vocab(self.pointer)
         self.vocab_size: int = lib.llama_vocab_n_tokens(self._vocab)
         self.context_length = self._find_context_length()
-        self.has_window: bool = lib.llama_model_n_swa(self.pointer) > 0
         self.num_bytes: int = lib.llama_model_size(self.pointer)
         self.num_parameters: int = lib.llama_model_n_params(self.pointer)
+
+    def _why_not(self) -> str | None:
+        """Why its rows cannot be computed, as the end of a sentence; None: they can."""
+        lib, family = self.lib, self._read("general.architecture")
+        if lib.llama_model_has_encoder(self.pointer) or not lib.llama_model_has_decoder(self.pointer):
+            return "has an encoder, and is no causal language model"
+        if lib.llama_model_is_diffusion(self.pointer):
+            return "writes by diffusion, and not token by token"
+        if self._read(f"{family}.attention.causal") == "false":
+            return "reads texts in both directions, and does not continue them"
+        if self._read(f"{family}.attention.indexer.head_count"):
+            return f"has an index of tokens beside its cache (family {family}), which cannot be stored yet"
+        if self.is_recurrent and self.has_window:
+            return f"has both a recurrent state and a sliding window (family {family}), which cannot be stored yet"
+        return None
 
     def _find_context_length(self) -> int:
         """Tokens of a row. Models with LongRoPE have other frequencies in a longer slot, so they are used up to their

@@ -9,6 +9,9 @@ there in the order of their positions, whatever other rows did before.
 
 Several rows or several tokens of an answer in one pass would be other shapes. Nothing is lost: on a processor two rows
 in one pass take longer than two passes (docs/explanation/engines.md has figures).
+
+Keys and values are rolled back by forgetting some. A recurrent state only goes forward, so copies of it are kept from
+before some of the passes, and what was computed after the copy is computed again, in the same passes.
 """
 
 from __future__ import annotations
@@ -39,7 +42,9 @@ ARITHMETIC = f"rows-3 {BLOCK}"
 """Part of what identifies stored caches: another way of computing gives other last bits."""
 CACHE_TYPES = {"f16": 1, "q8_0": 8, "q4_0": 2}
 """Names of what keys and values are kept in -> ggml's numbers."""
-_WHOLE, _WINDOW_ONLY, _HEADER_BYTES, _COUNT_BYTES = 0, 1, 8, 4  # of the states that llama.cpp writes
+MAX_RECENT, RECENT_BYTES = 64, 1 << 26
+"""Of a row's recurrent states the last so many are kept, in so much memory; of earlier ones few (`LlamaRows.mark`)."""
+_WHOLE, _PARTIAL, _HEADER_BYTES, _COUNT_BYTES = 0, 1, 8, 4  # of the states that llama.cpp writes
 _POLL_S = 0.01  # between two questions whether a running pass is still wanted
 _ABORTED = 2
 
@@ -116,33 +121,53 @@ class Context:
         self._is_taken[slot] = False
 
     def crop(self, slot: int, num_tokens: int) -> None:
-        """Forget all but the first tokens."""
-        self._lib.llama_memory_seq_rm(self._memory, slot, num_tokens, -1)
+        """Forget all but the first tokens; a recurrent state has to be that of no later one."""
+        is_done = self._lib.llama_memory_seq_rm(self._memory, slot, num_tokens, -1)
+        assert is_done
 
     def read(self, slot: int) -> tuple[NDArray[np.uint8], ...]:
-        """What a slot holds, as bytes: a header, then the whole cache, or apart those of layers with a sliding window.
+        """What a slot holds, as bytes: a header, then the whole cache, or apart those of layers with a sliding window,
+        or the recurrent state.
 
-        llama.cpp writes the number of slots, then a 0 for each other one, before or after this one's content. Those are
-        left out, so that any slot of any context takes it.
+        Of keys and values llama.cpp writes the number of slots, then a 0 for each other one, before or after this one's
+        content. Those are left out, so that any slot of any context takes it.
         """
-        size = self._lib.llama_state_seq_get_size_ext(self.pointer, slot, _WHOLE)
-        state = np.empty(size, np.uint8)
-        self._lib.llama_state_seq_get_data_ext(self.pointer, _bytes_of(state), size, slot, _WHOLE)
-        header, body = np.split(state, [_HEADER_BYTES])
-        of_window = self._lib.llama_state_seq_get_size_ext(self.pointer, slot, _WINDOW_ONLY) - _HEADER_BYTES
-        sections = np.split(body, [body.size - of_window]) if of_window < body.size else [body]
+        header, body = np.split(self._get(slot, _WHOLE), [_HEADER_BYTES])
+        apart = self._lib.llama_state_seq_get_size_ext(self.pointer, slot, _PARTIAL) - _HEADER_BYTES
+        sections = np.split(body, [body.size - apart]) if apart < body.size else [body]
         behind = _COUNT_BYTES * (len(self._is_taken) - 1 - slot)
-        return header, *(part[_COUNT_BYTES * (1 + slot) : part.size - behind] for part in sections)
+        for number in range(len(sections) - self._model.is_recurrent):
+            part = sections[number]
+            sections[number] = part[_COUNT_BYTES * (1 + slot) : part.size - behind]
+        return header, *sections
 
     def write(self, slot: int, sections: Sequence[NDArray[np.uint8]]) -> None:
         """Let a slot hold what `read` gave."""
         self.crop(slot, 0)
         count = np.array([len(self._is_taken)], np.uint32).view(np.uint8)
         others = np.zeros(_COUNT_BYTES * (len(self._is_taken) - 1), np.uint8)
-        header, *rest = sections
-        state = np.concatenate([header, *(part for section in rest for part in (count, section, others))])
+        counted = len(sections) - self._model.is_recurrent
+        padded = (part for section in sections[1:counted] for part in (count, section, others))
+        self._set(slot, np.concatenate([sections[0], *padded, *sections[counted:]]), _WHOLE)
+
+    def read_recurrent(self, slot: int, into: NDArray[np.uint8] | None) -> NDArray[np.uint8]:
+        """The recurrent state after all tokens of a slot. into: a state that is no longer needed, to be overwritten."""
+        return self._get(slot, _PARTIAL, into)
+
+    def write_recurrent(self, slot: int, state: NDArray[np.uint8]) -> None:
+        """Replace the recurrent state of a slot, which may have been left half updated, by what `read_recurrent` gave;
+        keys and values are not changed."""
+        self._set(slot, state, _PARTIAL)
+
+    def _get(self, slot: int, which: int, into: NDArray[np.uint8] | None = None) -> NDArray[np.uint8]:
+        size = self._lib.llama_state_seq_get_size_ext(self.pointer, slot, which)
+        state = np.empty(size, np.uint8) if into is None or into.size != size else into
+        self._lib.llama_state_seq_get_data_ext(self.pointer, _bytes_of(state), size, slot, which)
+        return state
+
+    def _set(self, slot: int, state: NDArray[np.uint8], which: int) -> None:
         if not self._lib.llama_state_seq_set_data_ext(
-            self.pointer, _bytes_of(state), state.size, slot, _WHOLE
+            self.pointer, _bytes_of(state), state.size, slot, which
         ):
             raise GenerationError(
                 f'llama.cpp does not take a stored cache ({describe_failure()}); set kv_store to "off".'
@@ -203,6 +228,11 @@ class Kept:
         return sum(row.num_bytes for row in self.rows)
 
 
+def _power_of_8(number: int) -> int:
+    """The largest that divides a number."""
+    return 1 << ((number & -number).bit_length() - 1) // 3 * 3
+
+
 class LlamaRows:
     """A `RowCache`: a slot for each row."""
 
@@ -210,6 +240,10 @@ class LlamaRows:
         self._model, self._num_columns = model, num_columns
         self._places: list[tuple[Context, int] | None] = [None] * num_rows
         self.lengths = [0] * num_rows  # tokens in each slot
+        # [rows]: numbers of tokens, ascending -> the recurrent state after so many
+        self.marks: list[dict[int, NDArray[np.uint8]]] = [{} for _ in range(num_rows)]
+        # memory for such states: new memory costs as much as the copy
+        self._spare: list[NDArray[np.uint8]] = []
 
     def reserve(self, row: int, num_columns: int) -> tuple[Context, int]:
         """The place of a row, with room for so many of its tokens."""
@@ -226,23 +260,56 @@ class LlamaRows:
         return place
 
     def rewind(self, row: int, num_tokens: int) -> int:
-        """As of every row cache."""
+        """As of every row cache: back to where a pass began."""
+        return self.restore(row, num_tokens) if num_tokens < self.lengths[row] else num_tokens
+
+    def restore(self, row: int, num_tokens: int) -> int:
+        """As `rewind`, also where a pass was abandoned in the middle."""
         place = self._places[row]
-        if place is not None and num_tokens < self.lengths[row]:
-            place[0].crop(place[1], num_tokens)
-            self.lengths[row] = num_tokens
+        assert place is not None
+        context, slot = place
+        if self._model.is_recurrent:
+            marks = self.marks[row]
+            self._spare += [marks.pop(at) for at in list(marks) if at > num_tokens]
+            num_tokens = max(marks, default=0)
+            if num_tokens:
+                context.write_recurrent(slot, marks[num_tokens])
+        context.crop(slot, num_tokens)
+        self.lengths[row] = num_tokens
         return num_tokens
+
+    def mark(self, row: int) -> None:
+        """Before a pass: let `rewind` find the recurrent state as it is now.
+
+        The last few are kept, before them the last two at multiples of 8 tokens, of 64, and so on, and that after the
+        last whole block of the prompt, with which a later turn begins.
+        """
+        marks, now, place = self.marks[row], self.lengths[row], self._places[row]
+        if not self._model.is_recurrent or not now or now in marks:
+            return
+        assert place is not None
+        is_block = now - max(marks, default=now) == BLOCK
+        for number, at in enumerate(list(marks)):
+            num_recent = min(MAX_RECENT, RECENT_BYTES // marks[at].nbytes)
+            is_useful = number == 0 or now - at < max(num_recent, 2 * _power_of_8(at))
+            if is_block or not is_useful:
+                self._spare.append(marks.pop(at))
+        context, slot = place
+        marks[now] = context.read_recurrent(slot, self._spare.pop() if self._spare else None)
 
     def load(self, row: int, cache: State) -> None:
         """As of every row cache."""
         context, slot = self.reserve(row, cache.num_tokens)
         context.write(slot, cache.sections)
-        self.lengths[row] = cache.num_tokens
+        self.lengths[row], self.marks[row] = cache.num_tokens, {}
 
-    def copy(self, row: int, source: Kept, source_row: int, num_tokens: int) -> None:
+    def copy(self, row: int, source: Kept, source_row: int, num_tokens: int) -> int:
         """As of every row cache."""
-        self.load(row, source.rows[source_row])
-        self.rewind(row, num_tokens)
+        kept = source.rows[source_row]
+        if self._model.is_recurrent and num_tokens < kept.num_tokens:
+            return 0
+        self.load(row, kept)
+        return self.rewind(row, min(num_tokens, kept.num_tokens))
 
     def save(self, row: int, num_tokens: int) -> State:
         """As of every row cache; the row has no more tokens."""
@@ -251,7 +318,10 @@ class LlamaRows:
         return State(context.read(slot), num_tokens)
 
     def keep(self) -> Kept:
-        """As of every row cache."""
+        """As of every row cache: each row, or its first copy of a recurrent state."""
+        for row, marks in enumerate(self.marks):
+            if marks:
+                self.rewind(row, min(marks))
         return Kept([self.save(row, length) for row, length in enumerate(self.lengths)])
 
     def release(self) -> None:
@@ -326,6 +396,7 @@ class LlamaModel:
         self._model, self._settings = model, settings
         self._lib = model.lib
         self.vocab_size = model.vocab_size
+        self.is_recurrent = model.is_recurrent
         self.keeps_turns = not model.has_window
         # With a window, a written state lacks what a shorter row would see, so rows are not moved either.
         if model.has_window:
@@ -380,21 +451,23 @@ class LlamaModel:
     def _compute(self, piece: Piece, is_stale: IsStale | None) -> NDArray[np.float32]:
         """One pass. Raises Preempted or GenerationError; then the row is as it was."""
         cache: LlamaRows = piece.cache
-        (start,), (tokens,) = piece.starts, piece.tokens
-        cache.rewind(piece.first_row, start)
-        context, slot = cache.reserve(piece.first_row, start + len(tokens))
+        row, (start,), (tokens,) = piece.first_row, piece.starts, piece.tokens
+        cache.rewind(row, start)
+        assert cache.lengths[row] == start
+        context, slot = cache.reserve(row, start + len(tokens))
         if is_stale is not None and is_stale():
             raise Preempted
+        cache.mark(row)
         self._fill(slot, start, tokens, piece.num_logits)
         self._stop.watch(is_stale)
         try:
-            self._decode(context, is_stale)
+            self._decode(context, is_stale, lambda: cache.restore(row, start))
         except BaseException:
-            context.crop(slot, start)
+            cache.restore(row, start)
             raise
         finally:
             self._stop.watch(None)
-        cache.lengths[piece.first_row] = start + len(tokens)
+        cache.lengths[row] = start + len(tokens)
         logits = np.empty((1, piece.num_logits, self.vocab_size), np.float32)
         for number, at in enumerate(range(len(tokens) - piece.num_logits, len(tokens))):
             computed = self._lib.llama_get_logits_ith(context.pointer, at)
@@ -410,14 +483,13 @@ class LlamaModel:
             batch.n_seq_id[at], batch.seq_id[at][0] = 1, slot
             batch.logits[at] = at >= len(tokens) - num_logits
 
-    def _decode(self, context: Context, is_stale: IsStale | None) -> None:
-        """Compute the batch. Raises Preempted or GenerationError."""
-        slot, start = self._batch.seq_id[0][0], self._batch.pos[0]
+    def _decode(self, context: Context, is_stale: IsStale | None, restore: Callable[[], object]) -> None:
+        """Compute the batch. restore: undoes a part of it. Raises Preempted or GenerationError."""
         while (code := self._lib.llama_decode(context.pointer, self._batch)) == _ABORTED:
             forget_failures()  # it logs this as one
             if is_stale is not None and is_stale():
                 raise Preempted
-            context.crop(slot, start)  # the flag was meant for the pass before
+            restore()  # the flag was meant for the pass before
             self._stop.watch(is_stale)
         if code:
             raise GenerationError(

@@ -89,7 +89,7 @@ class RowCache:
             self.keys[layer][row, :, :, : cache.num_tokens] = keys.transpose(1, 2)
             self.values[layer][row, :, : cache.num_tokens] = values
 
-    def copy(self, row: int, source: RowCache, source_row: int, num_tokens: int) -> None:
+    def copy(self, row: int, source: RowCache, source_row: int, num_tokens: int) -> int:
         """As of every row cache."""
         self.reserve(num_tokens)
         for layer, keys in source.keys.items():
@@ -98,6 +98,7 @@ class RowCache:
                 self.add_layer(layer, keys.transpose(2, 3), values)
             self.keys[layer][row, :, :, :num_tokens] = keys[source_row, :, :, :num_tokens]
             self.values[layer][row, :, :num_tokens] = values[source_row, :, :num_tokens]
+        return num_tokens
 
     def rewind(self, row: int, num_tokens: int) -> int:
         """As of every row cache: what comes next overwrites the others."""

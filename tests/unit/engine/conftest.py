@@ -135,16 +135,17 @@ def copied(save_model: Callable[..., Path], tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def load_tiny(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Engine]:
-    """load_tiny("llama Q4_0", seed=0, **options) -> a new engine of a small GGUF file, quantised so."""
+    """load_tiny("llama Q4_0 lfm2", seed=0, **options) -> a new engine of a small GGUF file, quantised so, of that
+    architecture (default: llama)."""
     folder = tmp_path_factory.mktemp("gguf")
 
     def load(how: str, *, seed: int = 0, **options: Any) -> Engine:
-        name, kind = how.split()
+        name, kind, architecture = [*how.split(), "llama"][:3]
         pytest.importorskip("accelerate", reason="the package accelerate (extra torch) is not installed")
         pytest.importorskip("gguf", reason="the package gguf (extra torch) is not installed")
-        file = folder / f"{kind}-{seed}.gguf"
+        file = folder / f"{architecture}-{kind}-{seed}.gguf"
         if not file.exists():
-            write_gguf(file, kind=kind, seed=seed)
+            write_gguf(file, kind=kind, seed=seed, architecture=architecture)
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
             return Engine.load(str(file), engine=name, template="plain", **{"num_threads": 1} | options)

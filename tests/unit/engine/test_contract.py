@@ -34,10 +34,23 @@ from tandem.engine.engine import Engine
 from tandem.engine.kv import CacheStore, DiskStore, MemoryStore, TurnCaches
 from tandem.engine.port import Feed, Preempted, Row, Runner
 from tandem.errors import GenerationError
+from tests.tiny_gguf import RECURRENT
 
 Load = Callable[..., Engine]
-KINDS = ["torch Q8_0", "llama Q8_0", "llama Q4_0", "llama F16"]
-"""Engine and quantisation."""
+KINDS: list[Any] = [
+    "torch Q8_0",
+    "llama Q8_0",
+    "llama Q4_0",
+    "llama F16",
+    "llama F16 mamba2",
+    "llama F16 qwen35",
+    *(
+        pytest.param(f"llama F16 {each}", marks=pytest.mark.nightly("two families are tried at every change"))
+        for each in RECURRENT
+        if each not in ("mamba2", "qwen35")
+    ),
+]
+"""Engine, quantisation, and architecture if it is another than llama."""
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -524,7 +537,7 @@ def test_a_runner_says_what_it_is(engine: Engine, load_tiny: Load, request: pyte
     name, runner = how.split()[0], engine.runner
     about = json.loads(json.dumps(runner.describe()))
     assert about["engine"].startswith({"torch": "PyTorch ", "llama": "llama.cpp "}[name])
-    assert about["num_parameters"] == 107_456
+    assert about["num_parameters"] == 107_456 or how.split()[-1] in RECURRENT
     assert (runner.vocab_size, runner.context_length) == (261, 1024)
     same, other, threads = load_tiny(how), load_tiny(how, seed=1), load_tiny(how, num_threads=2)
     load_tiny(how)  # of PyTorch, threads are the process's
