@@ -1,8 +1,7 @@
 """A terminal recording for the README: `python -m tests.record_terminal --out docs/ask.svg`.
 
-Asks SmolLM2 a question, on two Ray nodes, under a pseudo-terminal, follows it on a virtual screen, and writes an SVG
-that plays it in a loop, or shows its end where motion is not wanted. What the terminal
-shows is recorded as it is; only pauses are cut.
+Asks SmolLM2 a question under a pseudo-terminal, follows it on a virtual screen, and writes an SVG that plays it in a
+loop, or shows its end where motion is not wanted. What the terminal shows is recorded as it is; only pauses are cut.
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""The examples that start a cluster, as a reader would run them, with questions and notes that the toy can read; each
-stops what it started."""
+"""The examples that start both parties, as a reader would run them, with questions and notes that the toy can read."""
 
 from __future__ import annotations
 
@@ -24,7 +23,7 @@ def run(name: str, *arguments: str) -> list[str]:
     return done.stdout.splitlines()
 
 
-@pytest.mark.nightly("starts a cluster of its own")
+@pytest.mark.nightly("loads models in a process of its own")
 def test_quickstart() -> None:
     lines = run("quickstart.py", "Which game should Mira try?", "Which walk is right for Drezi?")
     assert lines[0] == "Mira likes puzzle games, so try Pukan Vakun."
@@ -32,7 +31,7 @@ def test_quickstart() -> None:
     assert lines[-1].strip().startswith("Drezi likes island walks")
 
 
-@pytest.mark.nightly("starts a cluster of its own")
+@pytest.mark.nightly("loads models in a process of its own")
 def test_your_documents(tmp_path: Path) -> None:
     (tmp_path / "nido.md").write_text("What Nido wants most is a good puzzle game.", "utf-8")
     (tmp_path / "mura.txt").write_text("Of all walks, Mura prefers island walks.", "utf-8")
@@ -43,7 +42,7 @@ def test_your_documents(tmp_path: Path) -> None:
 def test_many_questions(
     rag: Tandem, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """It starts its cluster as the quickstart does; here it gets one that runs, and questions for the toy."""
+    """It launches as the quickstart does; here it gets a cluster that runs, and questions for the toy."""
     path = str(EXAMPLES / "many_questions.py")
     asked = ["Which game should Mira try?", "Which walk is right for Drezi?", "Which soup should Drezi cook?"]
     (tmp_path / "questions.txt").write_text("\n".join(asked))
