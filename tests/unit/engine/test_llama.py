@@ -337,7 +337,7 @@ def test_another_library_lacks_a_function(base: Path) -> None:
 def test_a_layout_that_differs_is_noticed(base: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """A field that another version has before these moves all that follow."""
     kind = abi.ContextParams if name in abi.CONTEXT_DEFAULTS else abi.ModelParams
-    fields = [*kind._fields_]
+    fields = [*vars(kind)["_fields_"]]
     place = [field for field, *_ in fields].index(name)
 
     class Moved(ctypes.Structure):
