@@ -776,9 +776,9 @@ class Session:
         return self.fail(_LOST.format(problem.sentence.removesuffix(".")), now_s, _lost(peer))
 
     def _on_cancel(self, peer: Peer, cancel: Cancel, now_s: float) -> list[Send]:
-        """A peer gave the session up. One that refuses it in mid answer ends nothing but its own part."""
-        is_refused = cancel.fault.is_refusal and len(self.prefix) == len(self.spec.committed)
-        goes_on = self.spec.on_peer_loss == "continue" and not is_refused
+        """A peer gave the session up. Refusing it in mid answer ends its own part alone, unless for the grammar."""
+        concerns_all = len(self.prefix) == len(self.spec.committed) or cancel.fault.option == "grammar"
+        goes_on = self.spec.on_peer_loss == "continue" and not (cancel.fault.is_refusal and concerns_all)
         is_nearer = peer.name == self.routes.toward_home
         if goes_on and not is_nearer and self.end.reason is None:
             return [] if peer.is_lost else self._lose(peer, cancel.reason)

@@ -223,7 +223,7 @@ class Player:
                 spec = replace(self.spec, session=values.get("of", values.get("session", 1)))
                 return messages.Open(spec=values.get("spec") or spec.to_json())
             case "cancel":
-                fault = Fault(code=Code(values.get("code", Code.FAILED)))
+                fault = Fault(code=Code(values.get("code", Code.FAILED)), option=values.get("option"))
                 return messages.Cancel(reason=words[0], fault=fault)
             case "done":
                 return messages.Done(is_reply="reply" in words)
