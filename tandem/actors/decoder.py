@@ -487,7 +487,7 @@ def compute_drafts(
 
     def draw(session: DecodingSession, job: Forward, logits: Logits) -> list[Result] | None:
         grammar = followed.get(job.session)
-        if grammar is not None and not grammar.poll(max(0.0, end_s - time.perf_counter())):
+        if grammar is not None and not grammar.poll(lambda: end_s - time.perf_counter()):
             return None
         model = _Logits(session, job, drafter_of(session), logits)
         return compute_steps(job, model, lambda: elapsed_us(started_s))

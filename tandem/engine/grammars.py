@@ -26,11 +26,10 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 import weakref
 from array import array
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
@@ -114,16 +113,16 @@ class Grammar:
                 if prefix not in self._masks and prefix not in self._asked:
                     self._ask(prefix)
 
-    def poll(self, wait_s: float = 0.0) -> bool:
-        """Whether the grammar is built and all that was expected is here, now or within so many seconds.
+    def poll(self, left_s: Callable[[], float] = lambda: 0.0) -> bool:
+        """Whether the grammar is built and all that was expected is here, now or before no time is left.
 
-        Raises QueryError where it cannot be followed or costs too much, GenerationError where that is not its fault.
+        left_s: the seconds that are left. Raises QueryError where it cannot be followed or costs too much,
+        GenerationError where that is not its fault.
         """
-        end_s = time.monotonic() + wait_s
         with self._lock:
             self._check()
             while self._stage != _BUILT or self._asked:
-                if not self._receive(max(0.0, end_s - time.monotonic())):
+                if not self._receive(max(0.0, left_s())):
                     return False
             return True
 

@@ -17,11 +17,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tandem.retrieval.documents import readable_name
-from tandem.retrieval.formats import Unreadable
+from tandem.retrieval.formats import Unreadable, shorten
 from tandem.retrieval.store import NAME
 
+MAX_SHOWN_CHARS = 300
+"""Of the path of a folder that cannot be read."""
 _LOCK = "~$"
 """Begins the names of files by which office programs know that a document is open."""
+MAX_FOLDERS, MAX_PATH_BYTES = 255, 4096
+"""Folders within each other, and the length of their path, as file systems have it for paths."""
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY  # a pipe holds up nobody
 _FOLLOWED_FOLDER = _READ | os.O_DIRECTORY
 _FOLDER = _FOLLOWED_FOLDER | os.O_NOFOLLOW
@@ -102,13 +106,15 @@ class Root:
             except OSError as error:
                 is_link = bool(place) and error.errno in _LINK_ERRORS
                 why = f"the folder cannot be read ({error.strerror}); check its rights"
-                denied(_name_of(place), str(ReplacedError()) if is_link else why)
+                denied(shorten(_name_of(place), MAX_SHOWN_CHARS), str(ReplacedError()) if is_link else why)
             else:
                 yield from files
                 left += reversed(folders)
 
     def open_folder(self, place: Sequence[str]) -> int:
         """A descriptor of a folder in it. Raises OSError, also where a part is a link, and ReplacedError."""
+        if len(place) > MAX_FOLDERS or len(os.fsencode("/".join(place))) > MAX_PATH_BYTES:
+            raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG))
         folder = os.open(self.path, _FOLLOWED_FOLDER)
         try:
             if _identity(os.fstat(folder)) != self._identity:

@@ -59,7 +59,7 @@ MIN_CHARS = 100_000_000
 CHARS_PER_BYTE = 10
 """How much text a file may give: what is packed grows, but what grows without bound is no document."""
 MIN_PASSAGES = 200_000
-BYTES_PER_PASSAGE = 50
+BYTES_PER_PASSAGE = 20
 """How many passages a file may give, at least, and one more for so many bytes of its own: each costs a kilobyte and
 more, whatever it says."""
 MAX_METADATA_CHARS = 4_000
@@ -113,12 +113,13 @@ def load_passages(
 
 
 def _load(root: Path, name: str, cutting: Cutting | None, *, may_fail: bool) -> Loaded[Passage]:
-    if not root.exists():
+    problems: list[str] = []
+    try:
+        loaded = read_files(walk_path(root, name, problems), problems, cutting)
+    except FileNotFoundError:
         raise RetrievalError(
             f"A corpus must be a file or a folder, but {root} does not exist; check its path."
-        )
-    problems: list[str] = []
-    loaded = read_files(walk_path(root, name, problems), problems, cutting)
+        ) from None
     if not loaded.documents and not (may_fail and loaded.failed):
         raise NothingReadError(_nothing(root, problems), problems)
     return loaded
@@ -484,9 +485,8 @@ def _shorten(metadata: dict[str, Any], dropped: Counter[str]) -> dict[str, Any]:
 
 
 def _describe_dropped(source: str, dropped: Counter[str]) -> str:
-    names = [shorten(name, _MAX_NAME_CHARS) for name in sorted(dropped)[:_MAX_SHOWN]] + ["..."] * (
-        len(dropped) > _MAX_SHOWN
-    )
+    names = [shorten(name, _MAX_NAME_CHARS) for name in sorted(dropped)[:_MAX_SHOWN]]
+    names += ["..."] if len(dropped) > _MAX_SHOWN else []
     return (
         f"{source}: the metadata of a document have at most {MAX_METADATA_CHARS:,} characters, so the longest fields "
         f"were left out ({', '.join(names)}); shorten what should be metadata."

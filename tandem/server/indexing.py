@@ -95,8 +95,7 @@ class Indexer:
                 raise RetrievalError(f"The server failed on this file with {kind}; see its log.")
             case {"exit": int(code)}:
                 raise RetrievalError(
-                    f"The process that indexes ended with {describe_exit(code)}, and nothing was changed; free memory, "
-                    "then try again."
+                    f"The process that indexes ended with {describe_exit(code)}; free memory, then try again."
                 )
         return Indexed(*answer["indexed"])
 

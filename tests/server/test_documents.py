@@ -6,7 +6,7 @@ import json
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from tandem.server.document_store import DocumentStore, open_store
 from tandem.server.indexing import PROCESS
 from tandem.system.file_kinds import endings
 from tests.server.running import LONG, QUESTION, Served, serving
+from tests.unit.retrieval.fuzzed_files import fuzzed, seeds
 
 PATH = "/v1/tandem/documents"
 NOTE = b"Zomi has a weakness for puzzle games."
@@ -235,38 +236,80 @@ def zipped(name: str, content: bytes) -> bytes:
 
 
 SENTENCE = f"Zomi has a weakness for puzzle games, and a note says so. {'He plays them at night. ' * 30}\n\n"
-EXPANDING = {
-    "text.zip": zipped("a.txt", SENTENCE.encode() * (90_000_000 // len(SENTENCE))),
-    "line.zip": zipped("a.txt", b"x" * 90_000_000),
-    "headings.zip": zipped("a.md", b"# a\n" * 20_000_000),
-    "lines.zip": zipped("a.jsonl", b'{"text": "a"}\n' * 5_000_000),
-    "nested.zip": zipped("a.zip", zipped("b.zip", zipped("c.csv", b"cell," * 15_000_000))),
+EXPANDING: dict[str, Callable[[], bytes]] = {
+    "text.zip": lambda: zipped("a.txt", SENTENCE.encode() * (90_000_000 // len(SENTENCE))),
+    "line.zip": lambda: zipped("a.txt", b"x" * 90_000_000),
+    "headings.zip": lambda: zipped("a.md", b"# a\n" * 20_000_000),
+    "lines.zip": lambda: zipped("a.jsonl", b'{"text": "a"}\n' * 5_000_000),
+    "nested.zip": lambda: zipped("a.zip", zipped("b.zip", zipped("c.csv", b"cell," * 15_000_000))),
 }
 """Small files with much text, within what an archive may unpack to."""
 
 
-def peak_bytes() -> int:
-    """The most memory that this process had since this was reset."""
-    status = Path("/proc/self/status").read_text()
-    return 1024 * int(status.partition("VmHWM:")[2].split()[0])
+class Peak:
+    """The most memory that this process has, which is the server's, since this was made."""
+
+    def __init__(self) -> None:
+        if not Path("/proc/self/clear_refs").exists():
+            pytest.skip("the system does not tell peaks of memory")
+        Path("/proc/self/clear_refs").write_text("5")
+        self._first_bytes = self._bytes()
+
+    def growth_bytes(self) -> int:
+        return self._bytes() - self._first_bytes
+
+    def _bytes(self) -> int:
+        return 1024 * int(Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0])
 
 
-@pytest.mark.skipif(
-    not Path("/proc/self/clear_refs").exists(), reason="the system does not tell peaks of memory"
-)
 @pytest.mark.parametrize("name", EXPANDING)
 def test_a_small_file_with_much_text_takes_no_memory_of_the_server(
     client: httpx.Client, store: DocumentStore, name: str
 ) -> None:
-    Path("/proc/self/clear_refs").write_text("5")
-    before = peak_bytes()
-    response = add(client, name, EXPANDING[name])
+    content = EXPANDING[name]()
+    peak = Peak()
+    response = add(client, name, content)
     assert (response.status_code, response.json()["error"]["message"]) == (
         400,
         f"{name} was left out: it holds more than 20,000 passages of text; split it.",
     )
-    assert peak_bytes() - before < 30_000_000
+    assert peak.growth_bytes() < 30_000_000
     assert names(client) == {"mira.txt": False}
+
+
+@pytest.fixture(scope="module")
+def sound() -> dict[str, bytes]:
+    """A file or two of every kind."""
+    return seeds()
+
+
+@pytest.mark.parametrize(
+    "numbers",
+    [range(25), pytest.param(range(25, 425), marks=pytest.mark.nightly("minutes for 400 files"))],
+    ids=["some", "more"],
+)
+def test_files_that_were_changed_at_random(
+    client: httpx.Client, store: DocumentStore, sound: dict[str, bytes], numbers: range
+) -> None:
+    """Each is indexed or refused with a sentence, costs the server little memory, and leaves nothing behind.
+
+    `benchmarks/fuzz_files.py` sends 10,000, and measures how long the event loop is held.
+    """
+    store.indexer.limits = Limits(seconds=1, seconds_per_mb=0)
+    files = [fuzzed(sound, number, seed=0) for number in numbers]
+    peak = Peak()
+    for name, content in files:
+        response = add(client, name, content)
+        if response.status_code == 200:
+            assert events_of(response)[-1][0] == "indexed", name
+            assert client.delete(f"{PATH}/{name}").status_code == 204
+        else:
+            error = response.json()["error"]
+            assert (response.status_code, error["code"]) == (400, "unreadable_document"), name
+            assert len(error["message"]) <= 500
+    assert peak.growth_bytes() < 100_000_000
+    assert names(client) == {"mira.txt": False}
+    assert list(store.folder.iterdir()) == []
 
 
 def test_a_process_that_dies_while_it_indexes_changes_nothing(
@@ -280,7 +323,7 @@ def test_a_process_that_dies_while_it_indexes_changes_nothing(
     killer.join()
     assert kind == "error"
     assert fields["error"]["message"] == (
-        "The process that indexes ended with signal 9 (SIGKILL), and nothing was changed; free memory, then try again."
+        "The process that indexes ended with signal 9 (SIGKILL); free memory, then try again."
     )
     assert texts(store) == before
     assert [path.name for path in store.folder.iterdir()] == ["zomi.html"]

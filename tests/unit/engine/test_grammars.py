@@ -302,7 +302,7 @@ def follow_at_random(server: ForkServer, opened: Grammar, draw: random.Random) -
     try:
         for _ in range(60):
             opened.expect([tokens])
-            while not opened.poll(0.2):
+            while not opened.poll(lambda: 0.2):
                 assert memory_mb(server) < 200
             choices = [token for token in allowed_tokens(opened.allowed(tokens)) if token != END]
             if not choices:

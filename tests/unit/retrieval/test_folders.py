@@ -193,3 +193,17 @@ def test_a_hard_link_is_a_file_like_any_other(root: Path, outside: Path) -> None
     """It cannot be told from the file that it was made from, and only who may write to that one can make it."""
     os.link(outside / "soup.txt", root / "same.txt")
     assert SECRET in [document.page_content for document in load_path(root).documents]
+
+
+def test_folders_that_lie_too_deep(tmp_path: Path) -> None:
+    folder = tmp_path.joinpath("root", *["d"] * 300)
+    folder.mkdir(parents=True)
+    (folder / "soup.txt").write_text("Soup.")
+    (tmp_path / "root/tea.txt").write_text("Green tea.")
+    documents, problems, _ = load_path(tmp_path / "root")
+    assert [document.page_content for document in documents] == ["Green tea."]
+    (problem,) = problems
+    assert problem.startswith("d/d/d")
+    assert problem.endswith(
+        "... was left out: the folder cannot be read (File name too long); check its rights."
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -76,9 +77,9 @@ def test_answers_stay_the_same_where_masks_come_late(
     """A pass whose mask is not there in time is computed again."""
     poll, draw, late = grammars.Grammar.poll, random.Random(3), list[bool]()
 
-    def poll_late(self: grammars.Grammar, wait_s: float = 0.0) -> bool:
-        late.append(wait_s > 0 and draw.random() < 0.5)
-        return not late[-1] and poll(self, wait_s)
+    def poll_late(self: grammars.Grammar, left_s: Callable[[], float] = lambda: 0.0) -> bool:
+        late.append(left_s() > 0 and draw.random() < 0.5)
+        return not late[-1] and poll(self, left_s)
 
     monkeypatch.setattr(grammars.Grammar, "poll", poll_late)
     for mode in ("dual", "speculative"):
