@@ -25,7 +25,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache
 from benchmarks._common import finish, new_parser
 from benchmarks._random_batches import count_differences
 from tandem.engine.kv import MemoryStore
-from tandem.engine.torch.runner import TorchRunner
+from tandem.plugins.torch.runner import TorchRunner
 
 NUM_BATCHES = 1000
 VOCAB, CONTEXT = 1000, 512

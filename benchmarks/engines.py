@@ -32,7 +32,7 @@ from tandem import Config, Tandem
 from tandem.actors.loading import load_engine
 from tandem.corpora import example_questions, model_path
 from tandem.engine.gguf import find_file
-from tandem.engine.llama.library import library, load_model
+from tandem.plugins.llama.library import library, load_model
 
 TARGET = 0.9
 NUM_TOKENS = 48
@@ -103,7 +103,7 @@ class Transformers:
         import torch
         from transformers import AutoModelForCausalLM
 
-        from tandem.engine.torch.model import convert
+        from tandem.plugins.torch.model import convert
 
         torch.set_num_threads(1)
         auto: Any = AutoModelForCausalLM

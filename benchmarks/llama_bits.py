@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from benchmarks._common import finish, new_parser
 from benchmarks._random_batches import count_differences, count_differences_along
 from tandem.engine.kv import MemoryStore
-from tandem.engine.llama.runner import LlamaRunner
+from tandem.plugins.llama.runner import LlamaRunner
 from tests.tiny_gguf import RECURRENT, write_gguf
 
 NUM_BATCHES, MAX_ROWS = 1000, 16

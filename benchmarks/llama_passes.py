@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from benchmarks._common import finish, new_parser
 from tandem.corpora import model_path
-from tandem.engine.llama.library import load_model
+from tandem.plugins.llama.library import load_model
 
 CONTEXT, LARGEST, MAX_ROWS = 256, 512, 16
 SHAPES = (

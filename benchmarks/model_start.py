@@ -44,8 +44,8 @@ def measure(file: Path) -> dict[str, float]:
     from tandem.engine import gguf, gguf_tokenizer
     from tandem.engine.chat_template import find_template
     from tandem.engine.engine import Engine
-    from tandem.engine.llama.library import describe_build
-    from tandem.engine.llama.probe import probe
+    from tandem.plugins.llama.library import describe_build
+    from tandem.plugins.llama.probe import probe
 
     describe_build()
     gc.disable()  # as a party does meanwhile

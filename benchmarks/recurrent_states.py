@@ -20,8 +20,8 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from benchmarks._common import finish, new_parser
-from tandem.engine.llama.runner import LlamaRunner
 from tandem.engine.session import Piece
+from tandem.plugins.llama.runner import LlamaRunner
 from tests.tiny_gguf import RECURRENT, write_gguf
 
 CONTEXT, TOKENS = 256, 40

@@ -35,11 +35,11 @@ import torch
 from benchmarks._common import axes, finish, new_parser, save, summary
 from tandem.engine.engine import make_rows
 from tandem.engine.kv import DiskStore, DocumentCaches
+from tandem.engine.model import decoder_layers
 from tandem.engine.prompt import Prompt
 from tandem.engine.session import Session, compute
-from tandem.engine.torch.batch import BatchModel, PreemptibleModel
-from tandem.engine.torch.kv import TorchForm
-from tandem.engine.torch.model import decoder_layers
+from tandem.plugins.torch.batch import BatchModel, PreemptibleModel
+from tandem.plugins.torch.kv import TorchForm
 
 VOCAB, CONTEXT, QUERY_TOKENS, BUDGET = 4096, 1024, 16, 1 << 34
 SHAPE = {"hidden_size": 512, "intermediate_size": 1408, "num_attention_heads": 8, "num_key_value_heads": 2}

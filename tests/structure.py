@@ -14,6 +14,8 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).parents[1]
 PACKAGE, LAB = ROOT / "tandem", ROOT / "tandem_lab"
+PLUGINS = "plugins"
+"""The package whose folders hang on the core."""
 BUDGETS = {
     "": 1651,
     "actors": 2715,
@@ -25,14 +27,18 @@ BUDGETS = {
     "codecs": 1000,
     "config": 1590,
     "corpora": 115,
-    "engine": 8225,
+    "engine": 5725,
     "joining": 710,
     "messages": 980,
     "modes": 1580,
     "papers": 1180,
+    "plugins": 105,
+    "plugins.llama": 1255,
+    "plugins.office": 725,
+    "plugins.torch": 1230,
     "profiler": 920,
     "protocol": 5390,
-    "retrieval": 6515,
+    "retrieval": 5805,
     "scheduler": 470,
     "server": 3700,
     "sites": 1435,
@@ -53,8 +59,9 @@ FORBIDDEN = {
 }
 """What a package of the pure core never imports, not even inside a function."""
 LAYERS = {
+    "plugins": {"errors"},
     "topology": {"errors"},
-    "system": {"corpora", "errors", "topology"},
+    "system": {"corpora", "errors", "plugins", "topology"},
     "corpora": {"errors"},
     "conversation": {"errors", "tools"},
     "config": {"conversation", "corpora", "errors", "system", "topology"},
@@ -94,12 +101,13 @@ LAYERS = {
         "conversation",
         "corpora",
         "errors",
+        "plugins",
         "system",
         "tools",
         "topology",
     },
     "papers": {"aggregation", "codecs", "corpora", "engine", "errors", "scheduler", "system"},
-    "retrieval": {"config", "corpora", "errors", "system", "topology"},
+    "retrieval": {"config", "corpora", "errors", "plugins", "system", "topology"},
     "transport": {"errors", "messages", "protocol", "system", "topology"},
     "actors": {
         "aggregation",
@@ -221,12 +229,29 @@ def _imports_of(name: str, path: Path) -> Iterator[Import]:
 
 
 def package_of(module: str) -> str:
-    """The part of tandem that a module belongs to: a package or a single module; "" for tandem itself. The
-    laboratory is one part."""
+    """The part of tandem that a module belongs to: a package, a single module, or a plugin (`PLUGINS.name`); "" for
+    tandem itself. The laboratory is one part."""
     parts = module.split(".")
     if parts[0] == LAB.name:
         return LAB.name
+    if parts[1:2] == [PLUGINS] and len(parts) > 2:
+        return ".".join(parts[1:3])
     return parts[1] if len(parts) > 1 else ""
+
+
+def is_plugin(package: str) -> bool:
+    """Whether a part of tandem is one plugin; the registry of all is the core's."""
+    return package.startswith(f"{PLUGINS}.")
+
+
+def plugin_breaks() -> list[str]:
+    """Imports of a plugin by the core or by another plugin, for annotations too, as sentences."""
+    return sorted(
+        f"{each.source} imports {each.target}"
+        for each in imports()
+        if is_plugin(package_of(each.target))
+        and package_of(each.source) not in (package_of(each.target), LAB.name)
+    )
 
 
 def circles(edges: Mapping[str, set[str]]) -> list[list[str]]:
@@ -401,8 +426,7 @@ def folder_lines() -> dict[str, int]:
     """Lines of each folder of the product, "" for the modules beside them."""
     lines: dict[str, int] = {}
     for path in product_files():
-        parts = path.relative_to(PACKAGE).parts
-        folder = parts[0] if len(parts) > 1 else ""
+        folder = package_of(module_name(path)) if path.parent != PACKAGE else ""
         lines[folder] = lines.get(folder, 0) + num_lines(path)
     return lines
 

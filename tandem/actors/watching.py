@@ -29,9 +29,9 @@ from tandem.config.schema import Config
 from tandem.errors import RetrievalError, install_line
 from tandem.retrieval.build import BuildReport
 from tandem.retrieval.embedding import TextEmbedder
-from tandem.retrieval.readers import READERS
 from tandem.retrieval.store import PRIVATE_FILE, IndexBusyError
 from tandem.retrieval.watch import RESCAN_S, Follower, Pace, is_below
+from tandem.system.file_kinds import kind_of
 
 T = TypeVar("T")
 
@@ -169,7 +169,7 @@ class Events:
         """Passes on what may concern a document."""
         paths = [os.fsdecode(path) for path in (event.src_path, event.dest_path) if path]
         for path in paths:
-            is_document = event.is_directory or os.path.splitext(path)[1].lower() in READERS
+            is_document = event.is_directory or kind_of(path) is not None
             if is_document and not path.startswith(self._own):
                 self._note()
 

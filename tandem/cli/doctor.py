@@ -460,11 +460,10 @@ def load_facts(party: PartyConfig) -> ModelFacts:
     """Read what a party's settings name. Raises GenerationError."""
     from tandem.corpora import model_path
     from tandem.engine.chat_template import find_template
-    from tandem.engine.model import load_config, load_tokenizer
+    from tandem.engine.model import context_length, load_config, load_tokenizer
     from tandem.engine.places import base_of
     from tandem.engine.prompt import PromptBuilder
     from tandem.engine.tokenizer import describe_tokenizer
-    from tandem.engine.torch.model import context_length
 
     path = expand(model_path(party.model))
     tokenizer, wrapper = load_tokenizer(path, is_local=True)

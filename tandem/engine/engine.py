@@ -12,13 +12,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from hashlib import sha256
-from importlib import import_module
-from importlib.metadata import entry_points
 from typing import Any
 
 import numpy as np
 from tokenizers import Tokenizer
 
+from tandem import plugins
 from tandem.conversation import NO_FRAME, SYSTEM_PROMPT, THOUGHT_END, Frame, Message
 from tandem.engine import model as models
 from tandem.engine import tokenizer as tokenizers
@@ -56,26 +55,14 @@ class OpenResult:
         return [f"{len(which)} {happened}" for which, happened in what if which]
 
 
-_OURS = {"torch": "tandem.engine.torch.runner", "llama": "tandem.engine.llama.runner"}
-_GROUP = "tandem.engines"
-"""Entry points of packages: the name of an engine -> a function load(path, LoadOptions) that gives a `Runner`."""
-
-
 def find_engine(setting: str, model: str, options: LoadOptions) -> Callable[[str, LoadOptions], Runner]:
-    """What loads models for an engine: "torch", "llama", the name of an entry point in the group tandem.engines, or
-    "auto". Raises GenerationError.
-    """
+    """What loads models for an engine: the plugin of that name, or "auto". Raises GenerationError."""
     name = name_engine(setting, model, options.device)
-    if name in _OURS:
-        load: Callable[[str, LoadOptions], Runner] = import_module(_OURS[name]).load
-        return load
-    others = {point.name: point for point in entry_points(group=_GROUP)}
-    if name not in others:
-        raise GenerationError(
-            f"There is no engine {name!r:.60}; set engine to one of {', '.join([AUTO, *_OURS, *others])}."
-        )
-    found: Callable[[str, LoadOptions], Runner] = others[name].load()
-    return found
+    if not plugins.has("engine", name):
+        known = ", ".join([AUTO, *plugins.names("engine")])
+        raise GenerationError(f"There is no engine {name!r:.60}; set engine to one of {known}.")
+    load: Callable[[str, LoadOptions], Runner] = plugins.find("engine", name)
+    return load
 
 
 class Engine:

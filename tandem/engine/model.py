@@ -9,15 +9,19 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tokenizers import Tokenizer
 
 from tandem.engine import gguf, gguf_tokenizer
 from tandem.engine.places import base_of, check_directory
+from tandem.engine.port import Runner
 from tandem.engine.tokenizer import TokenizerInfo
 from tandem.errors import GenerationError, explain_missing, first_line
 from tandem.system.progress_bars import hide_progress_bars
+
+if TYPE_CHECKING:
+    import torch
 
 
 def load_tokenizer(model: str, *, is_local: bool = False) -> tuple[Tokenizer, TokenizerInfo]:
@@ -110,3 +114,51 @@ def loading_error(what: str, model: str, error: Exception) -> GenerationError:
         f"The {what} of {model!r} cannot be loaded: {first_line(error)}; check the directory or hub id, and whether "
         "a hub model has been downloaded or can be."
     )
+
+
+# ---- facts of a model of transformers ------------------------------------------------------------------------
+
+
+def context_length(config: Any) -> int | None:
+    """Positions a row may have; None if the model's configuration, of transformers, names no limit.
+
+    Models with LongRoPE (Phi-3-128k, Phi-4-mini, MiniCPM) switch to other frequencies once any row of a batch goes
+    beyond `original_max_position_embeddings`: the other rows would change with it, and keys already cached would
+    not. So they are used up to that length only.
+    """
+    config = config.get_text_config(decoder=True)
+    limits = [getattr(config, "max_position_embeddings", None), *_longrope_limits(config)]
+    return min((int(limit) for limit in limits if limit), default=None)
+
+
+def _longrope_limits(config: Any) -> list[int | None]:
+    """The lengths at which LongRoPE would switch frequencies. Some models have one set of parameters per kind of
+    layer."""
+    parameters = getattr(config, "rope_parameters", None) or {}
+    sets = [parameters, *(value for value in parameters.values() if isinstance(value, dict))]
+    return [
+        rope.get("original_max_position_embeddings") for rope in sets if rope.get("rope_type") == "longrope"
+    ]
+
+
+def decoder_layers(model: Any) -> list[torch.nn.Module]:
+    """The model's decoder layers in order: the boundaries at which a forward pass may be abandoned."""
+    import torch
+
+    count = model.config.get_text_config(decoder=True).num_hidden_layers
+    for module in model.modules():
+        if isinstance(module, torch.nn.ModuleList) and len(module) == count:
+            return list(module)
+    raise GenerationError(
+        f"{type(model).__name__} has no list of {count} decoder layers; use another model family."
+    )
+
+
+def model_of(runner: Runner) -> Any:
+    """The model of transformers behind a runner; not to be changed. GenerationError if it is another engine's."""
+    model = getattr(runner, "model", None)
+    if not hasattr(model, "get_output_embeddings"):
+        raise GenerationError(
+            "This needs a model of Hugging Face on PyTorch; set device.model to its folder or name."
+        )
+    return model

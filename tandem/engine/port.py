@@ -14,6 +14,8 @@ from tokenizers import Tokenizer
 
 from tandem.engine.kv import Cache, CacheForm, DocumentCaches, TurnCaches
 
+DTYPES = ("bfloat16", "float16", "float32")
+"""What PyTorch may compute a model in."""
 Logits = Any
 """Float32 numbers in an array of numpy or a tensor of PyTorch, as the engine computes them."""
 IsStale = Callable[[], bool]

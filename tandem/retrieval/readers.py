@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import BinaryIO
 
-from tandem.retrieval.archives import read_zip
+from tandem import plugins
 from tandem.retrieval.documents import Document, readable_name
 from tandem.retrieval.formats import (
     MIN_UNPACKED,
@@ -20,12 +20,7 @@ from tandem.retrieval.formats import (
     Unreadable,
     too_large,
 )
-from tandem.retrieval.html import read_html
-from tandem.retrieval.mail import read_eml, read_mbox, read_msg
-from tandem.retrieval.office import read_docx, read_epub, read_odf, read_pptx, read_xlsx
-from tandem.retrieval.pdf import read_pdf
-from tandem.retrieval.texts import read_csv, read_jsonl, read_markdown, read_text
-from tandem.system.file_kinds import FILE_KINDS, ending_of, kind_of, why_skipped
+from tandem.system.file_kinds import ending_of, endings, kind_of, why_skipped
 
 MAX_NESTED = 4
 """Files within each other: an archive within an attachment within a mailbox is the third."""
@@ -35,27 +30,6 @@ MAX_SOURCE_CHARS = 2_000
 """Of a file within one, with the names of all that it is in; every chunk has it."""
 MAX_PROBLEMS = 100
 """Sentences about the parts of one file."""
-
-_BY_ENDING: dict[str, Reader] = {
-    ".txt": read_text,
-    ".md": read_markdown,
-    ".html": read_html,
-    ".pdf": read_pdf,
-    ".docx": read_docx,
-    ".pptx": read_pptx,
-    ".xlsx": read_xlsx,
-    ".odt": read_odf,
-    ".epub": read_epub,
-    ".csv": read_csv,
-    ".jsonl": read_jsonl,
-    ".eml": read_eml,
-    ".mbox": read_mbox,
-    ".msg": read_msg,
-    ".zip": read_zip,
-}
-
-READERS = {ending: _BY_ENDING[kind.endings[0]] for kind in FILE_KINDS for ending in kind.endings}
-"""Reader by file ending, lower case: one for each row of the table of kinds."""
 
 
 def read_file(file: BinaryIO, name: str, source: str, problems: list[str]) -> Iterator[Document]:
@@ -93,7 +67,11 @@ class _Contents:
 
     def read(self, file: BinaryIO, name: str, source: str, depth: int = 0) -> Iterator[Document]:
         """The documents of a file that is `depth` files deep. Raises Unreadable if it is of no use."""
-        for item in READERS[ending_of(name)](file, source, self.problems):
+        kind = kind_of(name)
+        if kind is None:
+            raise Unreadable(f"it is none of {endings()}; save what it says as text")
+        read: Reader = plugins.load(kind.reader)
+        for item in read(file, source, self.problems):
             if isinstance(item, Document):
                 yield item
             else:

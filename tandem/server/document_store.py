@@ -21,13 +21,13 @@ from tandem.corpora import CORPORA
 from tandem.errors import RetrievalError
 from tandem.retrieval.loaders import NothingReadError
 from tandem.server.indexing import Indexed, Indexer, Progress
-from tandem.system.file_kinds import FILE_KINDS, endings, kind_of
+from tandem.system.file_kinds import endings, file_kinds, kind_of
 from tandem.system.paths import data_folder
 from tandem.topology import Party
 
 SERVED_INDEXES = {"bundled": "served-notes", "household": "served-household"}
 """Indexes, in the data folder, of a device whose documents come with Tandem: those, and what was added."""
-KINDS = tuple(ending for kind in FILE_KINDS for ending in kind.endings)
+KINDS = tuple(ending for kind in file_kinds() for ending in kind.endings)
 MAX_NAME_BYTES = 255
 """As file systems have it."""
 NEVER_IN_NAMES = frozenset({"Cc", "Cs"})

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import cache
 from importlib.util import find_spec
 from pathlib import PurePosixPath
 from typing import NamedTuple
 
+from tandem import plugins
 from tandem.errors import EXTRA_OF, install_line
 
 
@@ -13,6 +15,7 @@ class FileKind(NamedTuple):
     """One row of the table."""
 
     endings: tuple[str, ...]  # lower case, with the dot
+    reader: str  # MODULE:FUNCTION of what reads it, a `tandem.retrieval.formats.Reader`
     documents: str  # what one document is
     text: str  # where its text comes from
     metadata: str = "-"  # what its metadata holds besides `source` and `chunk`
@@ -29,77 +32,47 @@ class FileKind(NamedTuple):
         return not self.needs or find_spec(self.needs) is not None
 
 
-FILE_KINDS = (
-    FileKind((".txt",), "the file", "the file", has_headings=False),
+CORE = (
+    FileKind((".txt",), "tandem.retrieval.texts:read_text", "the file", "the file", has_headings=False),
     FileKind(
         (".md",),
+        "tandem.retrieval.texts:read_markdown",
         "the file",
         "the file without its front matter",
         "fields of YAML front matter between two --- lines",
     ),
     FileKind(
         (".html", ".htm", ".xhtml"),
+        "tandem.retrieval.html:read_html",
         "the file",
         "what a browser shows, cells apart by tabs",
         "title, from <title>",
     ),
     FileKind(
         (".pdf",),
+        "tandem.retrieval.pdf:read_pdf",
         "a page that has text",
         "the page, and what is filled into its form",
         "page, counted from 1; title, as the file says",
         has_headings=False,
     ),
     FileKind(
-        (".docx",),
+        (".csv", ".tsv"),
+        "tandem.retrieval.texts:read_csv",
         "the file",
-        "headers, text, notes, comments, footers; cells apart by tabs",
-        needs="markitdown",
+        "a line per row, cells apart by tabs",
+        has_headings=True,
     ),
-    FileKind(
-        (".pptx",),
-        "a slide that has text",
-        "title, text, tables, charts and notes",
-        "page, the slide, counted from 1",
-        needs="markitdown",
-    ),
-    FileKind(
-        (".xlsx", ".xlsm"),
-        "a sheet that is shown",
-        "a line per row, values as they are shown, cells apart by tabs; comments",
-        "sheet, its name",
-        needs="openpyxl",
-    ),
-    FileKind(
-        (".odt", ".ods", ".odp"),
-        "the file, a sheet, or a slide",
-        "as of docx, xlsx and pptx",
-        "sheet; page",
-    ),
-    FileKind(
-        (".epub",),
-        "a chapter",
-        "as of html",
-        "title, authors, of the book; chapter, counted from 1",
-    ),
-    FileKind((".csv", ".tsv"), "the file", "a line per row, cells apart by tabs", has_headings=True),
     FileKind(
         (".jsonl",),
+        "tandem.retrieval.texts:read_jsonl",
         "a line",
         "its field text",
         "line, counted from 1; the fields of its object metadata; its other fields",
         has_headings=False,
     ),
-    FileKind(
-        (".eml",),
-        "the message; each attachment by its own kind",
-        "subject, from, to, date and the body, plain if there is a plain one",
-        "subject, from, to, cc, date, as they are written",
-    ),
-    FileKind((".mbox",), "a message, as of eml", "as of eml", "message, counted from 1; as of eml"),
-    FileKind((".msg",), "the message; attachments as of eml", "as of eml", "as of eml", needs="olefile"),
-    FileKind((".zip",), "as of each file in it", "as of each file in it", "as of each file in it"),
 )
+"""What is read without a plugin."""
 
 COMMON = (
     "Every chunk also has source, the file's path within the folder, and chunk, its number within its source. A field "
@@ -110,7 +83,22 @@ COMMON = (
 """What holds for all kinds."""
 
 HEADINGS = ("files", "extra", "one document is", "its text", "its metadata")
-_KINDS = {ending: kind for kind in FILE_KINDS for ending in kind.endings}
+
+
+@cache
+def file_kinds() -> tuple[FileKind, ...]:
+    """Every kind of files: the core's, then those of plugins."""
+    rows: list[FileKind] = [*CORE]
+    for name in plugins.names("reader"):
+        found = plugins.find("reader", name)
+        rows += [found] if isinstance(found, FileKind) else found
+    return tuple(rows)
+
+
+@cache
+def _by_ending() -> dict[str, FileKind]:
+    """Where two plugins read an ending, the first has it."""
+    return {ending: kind for kind in reversed(file_kinds()) for ending in kind.endings}
 
 
 def ending_of(name: str) -> str:
@@ -120,14 +108,14 @@ def ending_of(name: str) -> str:
 
 def kind_of(name: str) -> FileKind | None:
     """The kind of a file, by its name; None for one that is not read."""
-    return _KINDS.get(ending_of(name))
+    return _by_ending().get(ending_of(name))
 
 
 def why_skipped(ending: str, count: int, where: str = "") -> str:
     """One sentence about the files of an ending that were not read. where: what they are in, if not in a folder."""
     was = f"file{'s' if count > 1 else ''} {f'ending in {ending}' if ending else 'without an ending'}{where} "
     was += "was left out" if count == 1 else "were left out"
-    kind = _KINDS.get(ending)
+    kind = _by_ending().get(ending)
     if kind is not None:
         return f"{count} {was}: {kind.needs} is not installed; run `{install_line(kind.extra)}`."
     return f"{count} {was}: only {endings()} are read; save what they say as text, if it matters."
@@ -135,7 +123,7 @@ def why_skipped(ending: str, count: int, where: str = "") -> str:
 
 def endings() -> str:
     """The first ending of each kind without its dot: "txt, md, ... and jsonl"."""
-    *most, last = (kind.endings[0].removeprefix(".") for kind in FILE_KINDS)
+    *most, last = (kind.endings[0].removeprefix(".") for kind in file_kinds())
     return f"{', '.join(most)} and {last}"
 
 
@@ -145,14 +133,14 @@ def as_rows() -> list[tuple[str, ...]]:
         HEADINGS,
         *(
             (" ".join(kind.endings), kind.extra or "-", kind.documents, kind.text, kind.metadata)
-            for kind in FILE_KINDS
+            for kind in file_kinds()
         ),
     ]
 
 
 def as_text() -> str:
     """The table for a terminal: two lines per kind."""
-    rows = [(" ".join(kind.endings), kind) for kind in FILE_KINDS]
+    rows = [(" ".join(kind.endings), kind) for kind in file_kinds()]
     width = max(len(name) for name, _ in rows)
     return "\n".join(
         f"{name:<{width}}  one document: {kind.documents}; text: {kind.text}\n{'':<{width}}  metadata: {kind.metadata}"

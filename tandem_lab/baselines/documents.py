@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from tandem.aggregation.document_weights import log_weight
 from tandem.engine.kv import CacheStore, MemoryStore
-from tandem.engine.torch.kv import DocumentCache
+from tandem.plugins.torch.kv import DocumentCache
 from tandem.protocol.decoding import JOINT as JOINT
 from tandem.retrieval.documents import Document
 from tandem.retrieval.index import cosines

@@ -16,8 +16,8 @@ from safetensors.torch import load, save
 
 from tandem.engine.engine import Engine
 from tandem.engine.kv import CacheStore
-from tandem.engine.torch.kv import DocumentCache, build_cache, name_tensors
 from tandem.errors import GenerationError
+from tandem.plugins.torch.kv import DocumentCache, build_cache, name_tensors
 
 FORMAT = "tandem-lent-1"
 ABOUT = "about"

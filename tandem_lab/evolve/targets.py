@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 from torch.nn import functional as F
 
-from tandem.engine.torch.model import decoder_layers
+from tandem.engine.model import decoder_layers
 from tandem.errors import TandemError, install_line
 from tandem.papers.flexspec.training import (
     Example,

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from tandem.aggregation.document_weights import DocumentWeights, log_evidence, question_likelihood
 from tandem.config.schema import WeightsConfig
 from tandem.engine.engine import Engine
+from tandem.engine.model import model_of
 from tandem.engine.prompt import Prompt
-from tandem.engine.torch.runner import model_of
 from tandem.topology import PARTIES, Party
 from tandem_lab.quality.aggregation import (
     DynamicWeights,

@@ -57,6 +57,11 @@ def test_packages_import_what_their_layer_allows() -> None:
     assert structure.layer_breaks() == []
 
 
+def test_the_core_imports_no_plugin_and_a_plugin_no_other() -> None:
+    assert structure.plugin_breaks() == []
+    assert any(structure.is_plugin(structure.package_of(name)) for name in structure.modules())
+
+
 def test_features_stay_in_few_files() -> None:
     for feature, most in structure.MAX_FEATURE_FILES.items():
         files = structure.feature_files(feature)

@@ -59,9 +59,8 @@ def train_drafter(
     import torch
 
     from tandem.engine.engine import Engine
+    from tandem.engine.model import decoder_layers, model_of
     from tandem.engine.places import DrafterCard, expand
-    from tandem.engine.torch.model import decoder_layers
-    from tandem.engine.torch.runner import model_of
     from tandem.papers.flexspec import training
     from tandem.papers.flexspec.trunk import make_drafter, trunk_blocks
 
@@ -108,7 +107,7 @@ def train_drafter(
 def fingerprints(path: str) -> dict[str, str]:
     """The target's weights in each precision that a party may load it in."""
     from tandem.engine.engine import Engine
-    from tandem.engine.torch.model import DTYPES
+    from tandem.engine.port import DTYPES
 
     return {dtype: Engine.load(path, dtype=dtype).weights_fingerprint for dtype in DTYPES}
 

@@ -243,7 +243,7 @@ def test_the_engine_is_tried_where_its_model_is_small(
         r"PyTorch [\w.+]+, float32, \d+ ms per token; computes many queries in one pass \(self-check passed\)"
     )
     assert re.fullmatch(what, device.found)
-    monkeypatch.setattr("tandem.engine.torch.runner.find_fault", lambda *_: "its logits are off by 2")
+    monkeypatch.setattr("tandem.plugins.torch.runner.find_fault", lambda *_: "its logits are off by 2")
     slow = doctor.engine("device engine", config.device)
     assert status(slow) == "weak"
     assert " computes one token of one query at a time, because its logits are off by 2 (on " in slow.found

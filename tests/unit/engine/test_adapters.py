@@ -17,8 +17,8 @@ pytest.importorskip("peft", reason="peft is not installed (extra [train])")
 from tandem.engine.engine import Engine
 from tandem.engine.model import load_config
 from tandem.engine.places import base_of
-from tandem.engine.torch.model import load_model
 from tandem.errors import GenerationError
+from tandem.plugins.torch.model import load_model
 from tandem.system.paths import resolve_model
 
 Adapt = Callable[..., Path]

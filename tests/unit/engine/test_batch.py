@@ -11,8 +11,8 @@ import torch
 
 from benchmarks.batch_invariance import FAMILIES, growing_differs, random_model, try_family
 from tandem.engine.engine import Engine, Feed
-from tandem.engine.torch.batch import BatchModel
-from tandem.engine.torch.runner import TorchRunner
+from tandem.plugins.torch.batch import BatchModel
+from tandem.plugins.torch.runner import TorchRunner
 
 QUERY = "Which game should Mira try?"
 DOCUMENTS = ["Mira likes puzzle games.", "The best rated puzzle game is Vantelu Cor, and it has 40 levels."]
@@ -57,7 +57,7 @@ def test_mutant_padding_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
         @multiple.setter
         def multiple(self, value: int) -> None: ...
 
-    monkeypatch.setattr("tandem.engine.torch.runner.BatchModel", Unpadded)
+    monkeypatch.setattr("tandem.plugins.torch.runner.BatchModel", Unpadded)
     assert TorchRunner(random_model("llama", "float32")).fault == (
         "the last bits of a row depend on what else is in the batch"
     )
@@ -124,7 +124,7 @@ def test_the_fallback_answers_alike(llama: Engine, growing: Engine) -> None:
 def test_a_model_that_fails_the_check_falls_back(
     save_model: Save, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("tandem.engine.torch.runner.find_fault", lambda *arguments: "it was told to")
+    monkeypatch.setattr("tandem.plugins.torch.runner.find_fault", lambda *arguments: "it was told to")
     engine = Engine.load(str(save_model("llama")), num_threads=1)
     assert [record.message for record in caplog.records] == [engine.fallback]
     assert "because it was told to (on this machine" in engine.fallback
@@ -144,6 +144,6 @@ def test_a_library_that_splits_long_sums_elsewhere_is_noticed(
         return weights[..., :half] @ values[:, :, :half] + weights[..., half:] @ values[:, :, half:]
 
     assert not Engine.load(str(save_model("llama")), num_threads=1).fallback
-    monkeypatch.setattr("tandem.engine.torch.batch.weigh", split)
+    monkeypatch.setattr("tandem.plugins.torch.batch.weigh", split)
     fallback = Engine.load(str(save_model("llama")), num_threads=1).fallback
     assert "because the last bits of attention depend on the width of the cache" in fallback

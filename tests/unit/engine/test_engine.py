@@ -12,8 +12,8 @@ from tokenizers import Tokenizer
 
 from tandem.engine.engine import Engine
 from tandem.engine.session import Session
-from tandem.engine.torch import model as models
 from tandem.errors import GenerationError
+from tandem.plugins.torch import model as models
 
 # Fixed, since the fixtures of conftest.py are not importable.
 NAMES = ["qwen2", "qwen2-sliding", "llama", "llama-grouped", "opt", "phi", "gpt-neox"]

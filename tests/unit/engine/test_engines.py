@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tandem import plugins
 from tandem.engine import engine, gguf, places
 from tandem.engine.engine import Engine
 from tandem.engine.port import LoadOptions
@@ -55,16 +55,15 @@ def test_a_package_brings_an_engine_by_its_entry_point(
         loaded.append(options)
         return engine.find_engine("torch", path, options)(path, options)
 
-    point = EntryPoint("mine", "tests.unit.engine.test_engines:load", "tandem.engines")
-    monkeypatch.setattr(EntryPoint, "load", lambda self: load)
-    monkeypatch.setattr(engine, "entry_points", lambda group: [point] if group == "tandem.engines" else [])
+    monkeypatch.setattr(plugins, "has", lambda kind, name: True)
+    monkeypatch.setattr(plugins, "find", lambda kind, name: load)
     assert Engine.load(str(save_model("llama")), engine="mine", num_threads=1).vocab_size
     assert loaded == [LoadOptions(num_threads=1)]
 
 
 def test_an_unknown_engine_is_refused_with_those_that_there_are(save_model: Save) -> None:
     with pytest.raises(
-        GenerationError, match="There is no engine 'lama'; set engine to one of auto, torch, llama"
+        GenerationError, match="There is no engine 'lama'; set engine to one of auto, llama, torch"
     ):
         Engine.load(str(save_model("llama")), engine="lama")
 

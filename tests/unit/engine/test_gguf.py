@@ -12,8 +12,8 @@ import pytest
 from tandem.engine import gguf, places
 from tandem.engine.engine import Engine
 from tandem.engine.model import load_config, load_tokenizer
-from tandem.engine.torch import model
 from tandem.errors import GenerationError
+from tandem.plugins.torch import model
 from tests.tiny_gguf import write_gguf
 
 pytest.importorskip("gguf", reason="the package gguf (extra torch) is not installed")

@@ -16,9 +16,9 @@ from tokenizers import Tokenizer
 from tandem.engine.engine import Engine, Preempted, make_rows
 from tandem.engine.kv import MemoryStore
 from tandem.engine.prompt import Prompt
-from tandem.engine.torch import session as sessions
-from tandem.engine.torch.kv import DocumentCache
 from tandem.errors import GenerationError
+from tandem.plugins.torch import session as sessions
+from tandem.plugins.torch.kv import DocumentCache
 
 # Fixed, since the fixtures of conftest.py are not importable.
 NAMES = ["qwen2", "qwen2-sliding", "llama", "llama-grouped", "opt", "phi", "gpt-neox"]

@@ -19,7 +19,7 @@ from safetensors.torch import load_file, save_file
 from tandem.engine import kv as kv_disk
 from tandem.engine.engine import Engine, precompute
 from tandem.engine.kv import DiskStore, remove_store
-from tandem.engine.torch.kv import DocumentCache, TorchForm
+from tandem.plugins.torch.kv import DocumentCache, TorchForm
 from tandem.system import paths
 
 ROOT = Path(__file__).parents[3]
@@ -308,7 +308,7 @@ signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 import torch
 from pathlib import Path
 from tandem.engine.kv import DiskStore
-from tandem.engine.torch.kv import DocumentCache, TorchForm
+from tandem.plugins.torch.kv import DocumentCache, TorchForm
 from tandem.system import paths
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
 files = DiskStore(Path({str(store.folder)!r}), "m", 1 << 20, print, TorchForm())
@@ -351,7 +351,7 @@ sys.path.insert(0, {root!r})
 import torch
 from pathlib import Path
 from tandem.engine.kv import DiskStore
-from tandem.engine.torch.kv import DocumentCache, TorchForm
+from tandem.plugins.torch.kv import DocumentCache, TorchForm
 from tandem.system import paths
 
 torch.set_num_threads(1)
@@ -393,7 +393,7 @@ sys.path.insert(0, {root!r})
 from pathlib import Path
 from tandem.engine.engine import Engine
 from tandem.engine.kv import DiskStore
-from tandem.engine.torch.kv import TorchForm
+from tandem.plugins.torch.kv import TorchForm
 from tandem.engine.engine import precompute
 
 engine = Engine.load({model!r}, num_threads=1)

@@ -21,10 +21,10 @@ from benchmarks._random_batches import bits_of, compute, count_differences, draw
 from tandem.engine import places
 from tandem.engine.engine import Engine
 from tandem.engine.kv import MemoryStore
-from tandem.engine.llama import abi, library, rows
-from tandem.engine.llama.runner import LlamaRunner
 from tandem.engine.port import Feed, Preempted, Row
 from tandem.errors import GenerationError
+from tandem.plugins.llama import abi, library, rows
+from tandem.plugins.llama.runner import LlamaRunner
 from tests.tiny_gguf import CONTEXT, GEMMA, LAYERS, MATRICES, write_gguf, write_lora
 
 Load = Callable[..., Engine]

@@ -13,8 +13,8 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 
 from tandem.engine.engine import Engine
-from tandem.engine.torch import model as models
 from tandem.errors import GenerationError
+from tandem.plugins.torch import model as models
 
 Save = Callable[..., Path]
 

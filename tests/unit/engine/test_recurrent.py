@@ -16,10 +16,10 @@ import pytest
 from benchmarks._random_batches import Bits, bits_of, count_differences_along
 from tandem.engine.engine import Engine
 from tandem.engine.kv import MemoryStore, TurnCaches
-from tandem.engine.llama import rows
-from tandem.engine.llama.runner import LlamaRunner
 from tandem.engine.port import Feed, Row
 from tandem.errors import GenerationError
+from tandem.plugins.llama import rows
+from tandem.plugins.llama.runner import LlamaRunner
 from tests.tiny_gguf import RECURRENT, write_gguf
 
 Load = Callable[..., Engine]

@@ -176,7 +176,7 @@ def test_neither_torch_nor_transformers_is_imported() -> None:
     code = (
         "import sys; sys.modules.update(torch=None, transformers=None, ray=None);"
         "import tandem.engine.tokenizer, tandem.engine.prompt, tandem.engine.model,"
-        "tandem.engine.torch.model, tandem.actors.loading, tandem.engine.drafter, tandem.engine.engine,"
+        "tandem.plugins.torch.model, tandem.actors.loading, tandem.engine.drafter, tandem.engine.engine,"
         "tandem.aggregation.document_weights as w; print(w.log_weight([0.0]))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

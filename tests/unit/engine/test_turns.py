@@ -11,7 +11,7 @@ import torch
 from tandem.conversation import Message
 from tandem.engine.engine import Engine
 from tandem.engine.kv import TurnCaches
-from tandem.engine.torch.batch import RowCache
+from tandem.plugins.torch.batch import RowCache
 
 DOCUMENTS = ["Mira likes puzzle games.", "The best rated puzzle game is Vantelu Cor."]
 FIRST, SECOND = "Which game?", "And for Question Answer?"

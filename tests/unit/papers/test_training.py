@@ -12,7 +12,6 @@ import pytest
 import torch
 
 from tandem.aggregation.rules import coupled_acceptance
-from tandem.engine.torch.model import load_model
 from tandem.papers.flexspec.training import (
     Acceptance,
     Example,
@@ -30,6 +29,7 @@ from tandem.papers.flexspec.training import (
     whole,
 )
 from tandem.papers.flexspec.trunk import head_parameters, make_drafter
+from tandem.plugins.torch.model import load_model
 
 EXAMPLES = [Example(tuple(Random(n).choices(range(300), k=4 + n % 5)), 1 + n % 3) for n in range(12)]
 ROWS = [(example, example) for example in EXAMPLES]

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 import torch
 
-from tandem.engine.torch.model import decoder_layers, load_model
+from tandem.engine.model import decoder_layers
 from tandem.errors import GenerationError
 from tandem.papers.flexspec.trunk import head_parameters, make_drafter, trunk_blocks, trunk_parameters
+from tandem.plugins.torch.model import load_model
 
 IDS = torch.tensor([[5, 9, 14, 200, 3, 77]])
 FAMILIES = ("llama", "llama-grouped", "qwen2", "qwen2-sliding", "phi", "gpt-neox", "opt")

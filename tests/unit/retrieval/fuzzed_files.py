@@ -11,10 +11,10 @@ from collections.abc import Callable, Mapping
 from io import BytesIO
 from random import Random
 
-from tandem.system.file_kinds import FILE_KINDS, ending_of
+from tandem.system.file_kinds import ending_of, file_kinds
 from tests.unit.retrieval.office_files import zip_bytes
 
-ENDINGS = [ending for kind in FILE_KINDS for ending in kind.endings]
+ENDINGS = [ending for kind in file_kinds() for ending in kind.endings]
 EXTREMES = (
     b"\0",
     b"\xff",

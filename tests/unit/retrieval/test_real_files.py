@@ -11,7 +11,7 @@ import pytest
 from pypdf import PdfReader, PdfWriter
 
 from tandem.retrieval.loaders import Loaded, load_path
-from tandem.system.file_kinds import FILE_KINDS, kind_of
+from tandem.system.file_kinds import file_kinds, kind_of
 from tests.unit.retrieval import office_files as make
 from tests.unit.retrieval.conftest import pdf_bytes
 
@@ -419,7 +419,7 @@ FILES = [
 
 def test_forty_files_of_every_kind() -> None:
     assert len(FILES) >= 40
-    assert {kind_of(file.name) for file in FILES} == set(FILE_KINDS)
+    assert {kind_of(file.name) for file in FILES} == set(file_kinds())
 
 
 @pytest.fixture(scope="module")

@@ -20,12 +20,12 @@ from tandem.client.request import build_spec
 from tandem.client.resume import Unfinished, origin_of
 from tandem.config.schema import DevicesConfig
 from tandem.corpora import WEIGHTS
-from tandem.engine.torch.model import load_model
 from tandem.errors import ClusterError, Code, ConfigError, ProtocolError, QueryError
 from tandem.events import DoneEvent, PeerEvent, TokenEvent
 from tandem.joining.join_link import JoinLink
 from tandem.messages import LinkFrame, Open, decode_link
 from tandem.modes.spec import SessionSpec
+from tandem.plugins.torch.model import load_model
 from tandem.sites import home, host
 from tandem.sites.host import Address, ServedCloud, served
 from tandem_lab.training.bundle import read_bundled_questions

@@ -1,4 +1,4 @@
-"""Loads a GGUF file as a party does, and computes one token: the child of `tandem.engine.llama.probe`.
+"""Loads a GGUF file as a party does, and computes one token: the child of `tandem.plugins.llama.probe`.
 
 Arguments: the library of llama.cpp (empty: that of the package), the file, and that of an adapter, if there is one. It
 writes BEGUN once it has come as far as the file, then LOADED, or the sentence about what is wrong with it.
@@ -12,11 +12,11 @@ import sys
 from pathlib import Path
 
 from tandem.engine import gguf_tokenizer
-from tandem.engine.llama.library import library
-from tandem.engine.llama.probe import BEGUN, LOADED
-from tandem.engine.llama.runner import LlamaRunner
 from tandem.engine.port import Feed, Row
 from tandem.errors import GenerationError
+from tandem.plugins.llama.library import library
+from tandem.plugins.llama.probe import BEGUN, LOADED
+from tandem.plugins.llama.runner import LlamaRunner
 
 _MORE_BYTES = 4 << 30
 """What loading may allocate besides twice the file's size; a file that is mapped does not count."""

@@ -1,7 +1,7 @@
 """Loads a file that was not seen before in a process of its own first: what ends llama.cpp ends that one alone.
 
 llama.cpp checks much of a file by assertions, and one that fails ends its process: without this, the one that serves.
-What a header shows, `tandem.engine.gguf` refuses. For everything else a child (`python -m tandem.engine.llama`) loads
+What a header shows, `tandem.engine.gguf` refuses. For everything else a child (`python -m tandem.plugins.llama`) loads
 the file with its tokenizer and computes one token, with limits of memory and time. That a file came through is kept by
 its content, so a child is started once per file and build of llama.cpp. It computes on the processor alone: what the
 driver of a GPU makes of a file is not tried.
@@ -20,12 +20,12 @@ from hashlib import sha256
 from pathlib import Path
 
 from tandem.engine import gguf
-from tandem.engine.llama.library import describe_build
 from tandem.errors import GenerationError
+from tandem.plugins.llama.library import describe_build
 from tandem.system.paths import cache_folder, write_whole
 
 _log = logging.getLogger("tandem")
-_COMMAND = (sys.executable, "-P", "-m", "tandem.engine.llama")
+_COMMAND = (sys.executable, "-P", "-m", "tandem.plugins.llama")
 BEGUN, LOADED = "begun", "loaded"
 """Lines that a child writes: that it has come as far as the file, and through it."""
 MAX_S, _BYTES_PER_S = 60.0, 50e6

@@ -12,8 +12,8 @@ from transformers.cache_utils import DynamicLayer
 from tandem.engine.kv import DocumentCaches, TurnCaches, common_length
 from tandem.engine.port import IsStale, Row
 from tandem.engine.session import QuestionScores
-from tandem.engine.torch.batch import PreemptibleModel, probabilities
-from tandem.engine.torch.kv import DocumentCache
+from tandem.plugins.torch.batch import PreemptibleModel, probabilities
+from tandem.plugins.torch.kv import DocumentCache
 
 
 class GrowingSession:

@@ -27,10 +27,10 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import save
 
-from tandem.engine.llama.library import Model, describe_failure, forget_failures
 from tandem.engine.port import IsStale, Preempted
 from tandem.engine.session import Piece
 from tandem.errors import GenerationError
+from tandem.plugins.llama.library import Model, describe_failure, forget_failures
 
 BLOCK = 64
 """Tokens of a prompt that a pass computes: shorter ones take longer per token, longer ones hardly less."""

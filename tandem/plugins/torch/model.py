@@ -18,13 +18,12 @@ from weakref import WeakValueDictionary
 from tandem.engine import gguf
 from tandem.engine.model import loading_error
 from tandem.engine.places import ADAPTER, base_of, check_directory, is_adapter
+from tandem.engine.port import DTYPES
 from tandem.errors import GenerationError, first_line, install_line
 from tandem.system.progress_bars import hide_progress_bars
 
 if TYPE_CHECKING:
     import torch
-
-DTYPES = ("bfloat16", "float16", "float32")
 
 _ORIGIN = ("_name_or_path", "transformers_version")
 """Keys of a configuration that say where it came from."""
@@ -162,19 +161,6 @@ def _find_device(device: str) -> torch.device:
 # ---- what a model is like ------------------------------------------------------------------------------------
 
 
-def decoder_layers(model: Any) -> list[torch.nn.Module]:
-    """The model's decoder layers in order: the boundaries at which a forward pass may be abandoned."""
-    import torch
-
-    count = model.config.get_text_config(decoder=True).num_hidden_layers
-    for module in model.modules():
-        if isinstance(module, torch.nn.ModuleList) and len(module) == count:
-            return list(module)
-    raise GenerationError(
-        f"{type(model).__name__} has no list of {count} decoder layers; use another model family."
-    )
-
-
 def check_cache(model: Any) -> None:
     """GenerationError if the model keeps state that a rollback cannot crop (state space, say), or that is not kept.
 
@@ -206,28 +192,6 @@ def check_cache(model: Any) -> None:
 def num_logits(model: Any) -> int:
     """Width of the model's output, which may exceed its tokenizer's vocabulary."""
     return int(model.config.get_text_config(decoder=True).vocab_size)
-
-
-def context_length(config: Any) -> int | None:
-    """Positions a row may have; None if the model's configuration, of transformers, names no limit.
-
-    Models with LongRoPE (Phi-3-128k, Phi-4-mini, MiniCPM) switch to other frequencies once any row of a batch goes
-    beyond `original_max_position_embeddings`: the other rows would change with it, and keys already cached would
-    not. So they are used up to that length only.
-    """
-    config = config.get_text_config(decoder=True)
-    limits = [getattr(config, "max_position_embeddings", None), *_longrope_limits(config)]
-    return min((int(limit) for limit in limits if limit), default=None)
-
-
-def _longrope_limits(config: Any) -> list[int | None]:
-    """The lengths at which LongRoPE would switch frequencies. Some models have one set of parameters per kind of
-    layer."""
-    parameters = getattr(config, "rope_parameters", None) or {}
-    sets = [parameters, *(value for value in parameters.values() if isinstance(value, dict))]
-    return [
-        rope.get("original_max_position_embeddings") for rope in sets if rope.get("rope_type") == "longrope"
-    ]
 
 
 # ---- which model computed a cache, and how -------------------------------------------------------------------

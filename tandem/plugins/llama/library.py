@@ -17,8 +17,8 @@ from weakref import WeakValueDictionary, finalize
 import psutil
 from tokenizers import Tokenizer
 
-from tandem.engine.llama import abi
 from tandem.errors import GenerationError, first_line, install_line
+from tandem.plugins.llama import abi
 
 PACKAGE = "xllamacpp"
 """Whose shared object is llama.cpp, with nothing of it hidden. It is never imported."""

@@ -10,18 +10,18 @@ from typing import Any
 import torch
 
 from tandem.engine.kv import Cache, CacheForm
-from tandem.engine.port import Feed, IsStale, LoadOptions, Logits, Row, Runner
+from tandem.engine.model import context_length, decoder_layers
+from tandem.engine.port import Feed, IsStale, LoadOptions, Logits, Row
 from tandem.engine.session import SessionRunner
-from tandem.engine.torch import model as models
-from tandem.engine.torch.batch import (
+from tandem.plugins.torch import model as models
+from tandem.plugins.torch.batch import (
     ARITHMETIC,
     BatchModel,
     PreemptibleModel,
     find_fault,
 )
-from tandem.engine.torch.kv import TorchForm
-from tandem.engine.torch.session import GrowingSession, compute_document
-from tandem.errors import GenerationError
+from tandem.plugins.torch.kv import TorchForm
+from tandem.plugins.torch.session import GrowingSession, compute_document
 
 
 class TorchRunner(SessionRunner):
@@ -38,7 +38,7 @@ class TorchRunner(SessionRunner):
         self.model = model
         self.vocab_size = models.num_logits(model)
         self.weights: models.Weights | None = None  # that it may share with others
-        self._forward = PreemptibleModel(model, models.decoder_layers(model))
+        self._forward = PreemptibleModel(model, decoder_layers(model))
         self.fault: str | None = "batching is off"
         self.is_batched = is_batched and self._try_batching()
 
@@ -58,7 +58,7 @@ class TorchRunner(SessionRunner):
     @property
     def context_length(self) -> int | None:
         """As of every runner."""
-        return models.context_length(self.model.config)
+        return context_length(self.model.config)
 
     @cached_property
     def weights_fingerprint(self) -> str:
@@ -124,12 +124,3 @@ def load(path: str, options: LoadOptions) -> TorchRunner:
     runner = TorchRunner(weights.make_model(), is_batched=options.is_batched)
     runner.weights = weights  # as long as it is here, another finds it
     return runner
-
-
-def model_of(runner: Runner) -> Any:
-    """The model of transformers behind a runner; not to be changed. GenerationError if it is another engine's."""
-    if not isinstance(runner, TorchRunner):
-        raise GenerationError(
-            "This needs a model of Hugging Face on PyTorch; set device.model to its folder or name."
-        )
-    return runner.model

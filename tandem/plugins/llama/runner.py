@@ -12,13 +12,13 @@ from tokenizers import Tokenizer
 
 from tandem.engine import gguf
 from tandem.engine.kv import CacheForm
-from tandem.engine.llama.library import describe_version, load_model
-from tandem.engine.llama.probe import probe
-from tandem.engine.llama.rows import ARITHMETIC, CACHE_TYPES, LlamaModel, Settings, StateForm
 from tandem.engine.places import adapter_file, base_of
 from tandem.engine.port import LoadOptions
 from tandem.engine.session import SessionRunner
 from tandem.errors import GenerationError
+from tandem.plugins.llama.library import describe_version, load_model
+from tandem.plugins.llama.probe import probe
+from tandem.plugins.llama.rows import ARITHMETIC, CACHE_TYPES, LlamaModel, Settings, StateForm
 
 
 class LlamaRunner(SessionRunner):

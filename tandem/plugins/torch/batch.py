@@ -30,7 +30,7 @@ from transformers import AttentionInterface, DynamicCache
 
 from tandem.engine.port import IsStale, Preempted
 from tandem.engine.session import Piece
-from tandem.engine.torch.kv import DocumentCache
+from tandem.plugins.torch.kv import DocumentCache
 
 # ---- Keys and values of some rows, in tensors of a fixed capacity ------------------------------------------
 

@@ -1,0 +1,98 @@
+"""The one registry of what hangs on the core, by kind and name.
+
+The core imports no plugin, and a plugin no other one: whoever needs one asks here what a name stands for. Tandem's own
+are in a table; those of other packages are entry points of the group `tandem.plugins` whose name is KIND.NAME:
+
+    [project.entry-points."tandem.plugins"]
+    "codec.halves" = "my_package.codecs:Halves"
+
+Both are found, named in settings and checked in the same way. docs/how-to/extending.md says what each kind is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import cache
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, Literal
+
+from tandem.errors import ConfigError, did_you_mean, first_line
+
+Kind = Literal["engine", "reader", "store", "embedder", "codec", "policy", "command", "route", "runtime"]
+GROUP = "tandem.plugins"
+ADDRESS = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+"""MODULE:ATTRIBUTE."""
+OWN: Mapping[Kind, Mapping[str, str]] = {
+    "engine": {"llama": "tandem.plugins.llama.runner:load", "torch": "tandem.plugins.torch.runner:load"},
+    "reader": {"office": "tandem.plugins.office:KINDS"},
+    "store": {},
+    "embedder": {},
+    "codec": {},
+    "policy": {},
+    "command": {},
+    "route": {},
+    "runtime": {},
+}
+"""Kind -> name -> the address of Tandem's own."""
+
+
+def names(kind: Kind) -> list[str]:
+    """Every name of a kind: Tandem's own, then other packages'."""
+    return list(_addresses(kind))
+
+
+def has(kind: Kind, name: str) -> bool:
+    """Whether a name of a kind is known; nothing is imported."""
+    return name in OWN[kind] or name in _addresses(kind)
+
+
+def address_of(kind: Kind, name: str) -> str:
+    """MODULE:ATTRIBUTE of a name, or the name itself if it is an address. Raises ConfigError for an unknown name."""
+    if ADDRESS.fullmatch(name):
+        return name
+    if name in OWN[kind]:  # without a look at the installed packages
+        return OWN[kind][name]
+    known = _addresses(kind)
+    if name not in known:
+        raise ConfigError(f"There is no {kind} {name!r:.60}; {did_you_mean(name, known)}")
+    return known[name]
+
+
+def find(kind: Kind, name: str) -> Any:
+    """What a name or address of a kind stands for. Raises ConfigError for an unknown name, and where another package's
+    cannot be imported; an own one raises what importing it raises."""
+    address = address_of(kind, name)
+    if name in OWN[kind]:
+        return load(address)
+    try:
+        return load(address)
+    except Exception as error:  # a stranger's module may raise anything
+        raise ConfigError(
+            f"The {kind} {name!r:.60} ({address}) cannot be imported ({type(error).__name__}: {first_line(error)}); "
+            "repair or uninstall its package."
+        ) from error
+
+
+def load(address: str) -> Any:
+    """The attribute of a module that MODULE:ATTRIBUTE names."""
+    module, _, attribute = address.partition(":")
+    return getattr(import_module(module), attribute)
+
+
+def _addresses(kind: Kind) -> dict[str, str]:
+    """Tandem's own names come first and cannot be taken by another package."""
+    prefix = f"{kind}."
+    others = {
+        point.name.removeprefix(prefix): point.value
+        for point in _installed()
+        if point.name.startswith(prefix)
+    }
+    return {**OWN[kind], **{name: value for name, value in others.items() if name not in OWN[kind]}}
+
+
+@cache
+def _installed() -> tuple[EntryPoint, ...]:
+    """Looked for once: it reads the record of every installed package."""
+    return tuple(entry_points(group=GROUP))

@@ -1,0 +1,75 @@
+"""Files that hold more than plain text: office documents, mail and archives. Readers for `tandem index`."""
+
+from __future__ import annotations
+
+from tandem.system.file_kinds import FileKind
+
+KINDS = (
+    FileKind(
+        (".docx",),
+        "tandem.plugins.office.documents:read_docx",
+        "the file",
+        "headers, text, notes, comments, footers; cells apart by tabs",
+        needs="markitdown",
+    ),
+    FileKind(
+        (".pptx",),
+        "tandem.plugins.office.documents:read_pptx",
+        "a slide that has text",
+        "title, text, tables, charts and notes",
+        "page, the slide, counted from 1",
+        needs="markitdown",
+    ),
+    FileKind(
+        (".xlsx", ".xlsm"),
+        "tandem.plugins.office.documents:read_xlsx",
+        "a sheet that is shown",
+        "a line per row, values as they are shown, cells apart by tabs; comments",
+        "sheet, its name",
+        needs="openpyxl",
+    ),
+    FileKind(
+        (".odt", ".ods", ".odp"),
+        "tandem.plugins.office.documents:read_odf",
+        "the file, a sheet, or a slide",
+        "as of docx, xlsx and pptx",
+        "sheet; page",
+    ),
+    FileKind(
+        (".epub",),
+        "tandem.plugins.office.documents:read_epub",
+        "a chapter",
+        "as of html",
+        "title, authors, of the book; chapter, counted from 1",
+    ),
+    FileKind(
+        (".eml",),
+        "tandem.plugins.office.mail:read_eml",
+        "the message; each attachment by its own kind",
+        "subject, from, to, date and the body, plain if there is a plain one",
+        "subject, from, to, cc, date, as they are written",
+    ),
+    FileKind(
+        (".mbox",),
+        "tandem.plugins.office.mail:read_mbox",
+        "a message, as of eml",
+        "as of eml",
+        "message, counted from 1; as of eml",
+    ),
+    FileKind(
+        (".msg",),
+        "tandem.plugins.office.mail:read_msg",
+        "the message; attachments as of eml",
+        "as of eml",
+        "as of eml",
+        needs="olefile",
+    ),
+    FileKind(
+        (".zip",),
+        "tandem.plugins.office.archives:read_zip",
+        "as of each file in it",
+        "as of each file in it",
+        "as of each file in it",
+    ),
+)
+"""The readers of this plugin: rows for the table of file kinds."""

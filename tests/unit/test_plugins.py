@@ -1,0 +1,61 @@
+"""The registry of plugins: Tandem's own, those of other packages, and names that are neither."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from tandem import plugins
+from tandem.errors import ConfigError
+
+STRANGER = """
+from tandem import plugins
+from tandem.errors import ConfigError
+print(plugins.names("codec")[-1], plugins.find("codec", "halves")(3), plugins.has("codec", "thirds"))
+print(plugins.address_of("engine", "llama"))
+try:
+    plugins.find("store", "broken")
+except ConfigError as error:
+    print(error)
+"""
+
+
+def test_every_own_plugin_can_be_imported() -> None:
+    for kind, own in plugins.OWN.items():
+        for name in own:
+            assert plugins.find(kind, name) is not None
+
+
+def test_every_kind_has_a_row() -> None:
+    assert tuple(plugins.OWN) == get_args(plugins.Kind)
+
+
+def test_another_package_brings_plugins_by_its_entry_points(tmp_path: Path) -> None:
+    (tmp_path / "halving.py").write_text("def halve(number):\n    return number / 2\n")
+    record = tmp_path / "halving-1.0.dist-info"
+    record.mkdir()
+    (record / "METADATA").write_text("Metadata-Version: 2.1\nName: halving\nVersion: 1.0\n")
+    (record / "entry_points.txt").write_text(
+        "[tandem.plugins]\ncodec.halves = halving:halve\nengine.llama = halving:halve\n"
+        "store.broken = halving:missing\n"
+    )
+    command = f"import sys; sys.path.append({str(tmp_path)!r})\n{STRANGER}"
+    done = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, check=True)
+    found, own, broken = done.stdout.splitlines()
+    assert found == "halves 1.5 False"
+    assert own == plugins.OWN["engine"]["llama"], "a name of Tandem's own stays its own"
+    assert broken.startswith("The store 'broken' (halving:missing) cannot be imported (AttributeError: ")
+    assert broken.endswith("; repair or uninstall its package.")
+
+
+def test_an_address_is_its_own_name() -> None:
+    assert plugins.find("codec", "tests.unit.test_plugins:STRANGER") is STRANGER
+
+
+def test_an_unknown_name_is_answered_with_the_nearest() -> None:
+    with pytest.raises(ConfigError, match=r"There is no engine 'lama'; did you mean llama\?"):
+        plugins.find("engine", "lama")
