@@ -25,8 +25,8 @@ from statistics import mean
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from benchmarks._common import finish, new_parser, summary
-from tandem.papers.flexspec import printed_length
-from tandem.papers.qs import DoubleDqn, LastAccepted
+from tandem.plugins.papers.flexspec import printed_length
+from tandem.plugins.papers.qs import DoubleDqn, LastAccepted
 from tandem.scheduler.lengths import (
     MAX_LENGTH,
     BestLength,

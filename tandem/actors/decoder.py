@@ -159,7 +159,7 @@ class DecoderActor(SiteActor):
         from tandem.corpora import model_path
         from tandem.engine.kv import DiskStore
         from tandem.engine.places import describe_card
-        from tandem.profiler.offline import cached_line
+        from tandem.profiler.profiles import cached_line
         from tandem.system.paths import cache_folder
 
         codec, decoding = self.codec.fingerprint(), self.config.decoding

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from types import FrameType
 from typing import Any
 
+from tandem import plugins
 from tandem.cli.output import emit
 from tandem.errors import TandemError, explain_missing
 
@@ -97,7 +98,6 @@ def build_command() -> Any:
     from tandem.cli.index import index
     from tandem.cli.init import init
     from tandem.cli.mcp import mcp
-    from tandem.cli.profile import profile
     from tandem.cli.resume import resume
     from tandem.cli.search import search
     from tandem.cli.serve import serve
@@ -105,14 +105,21 @@ def build_command() -> Any:
     from tandem.cli.usage import LazyCommand, new_app, root
 
     app = new_app(root)
-    own = (ask, resume, chat, audit, init, index, search, profile, serve, mcp, up, down, device, status)
+    own = (ask, resume, chat, audit, init, index, search, serve, mcp, up, down, device, status)
     for command in (*own, doctor, config):
         app.command()(command)
+    others = {}
+    for name in plugins.names("command"):
+        if name not in plugins.OWN["command"]:
+            others[name] = LazyCommand(name, plugins.address_of("command", name), help="Of another package.")
+        elif isinstance(found := plugins.find("command", name), typer.Typer):
+            app.add_typer(found, name=name)
+        else:
+            app.command(name)(found)
     group: Any = typer.main.get_command(app)
+    for command in others.values():
+        group.add_command(command)
     group.add_command(LazyCommand("cloud", "tandem.cli.cloud:app", help="Serve devices that join by a link."))
-    group.add_command(
-        LazyCommand("draft", "tandem.cli.draft:app", help="Make a drafter for a model of your own.")
-    )
     group.add_command(
         LazyCommand(
             "lab",

@@ -1,4 +1,4 @@
-"""Codecs: how distributions are compressed before a token is drawn. The codecs of papers are in `tandem.papers`."""
+"""Codecs: how distributions are compressed before a token is drawn. Those of papers are plugins."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from typing import cast
 
 from tandem.codecs.base import MEMBERS, Codec, CodecSession, CodecStates, StatelessCodec
 from tandem.codecs.race_lists import RaceLists
-from tandem.codecs.top_k import TopK
 from tandem.codecs.top_p import TopP
 from tandem.config.extensions import CodecConfig, call, check_has
 
@@ -16,7 +15,6 @@ __all__ = [
     "CodecStates",
     "RaceLists",
     "StatelessCodec",
-    "TopK",
     "TopP",
     "codec_of",
 ]

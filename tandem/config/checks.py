@@ -24,6 +24,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ArgsKwargs, CoreSchema
 from pydantic_core.core_schema import no_info_after_validator_function
 
+from tandem import plugins
 from tandem.errors import ConfigError, nearest
 
 STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, ser_json_inf_nan="constants")
@@ -60,9 +61,32 @@ class WordOrPath(NamedTuple):
         return value
 
 
-Extension = Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")]
-"""Custom code: "MODULE:FUNCTION"; see `tandem.config.extensions`."""
+class PluginName(NamedTuple):
+    """An annotation of a text that is one of some words, the name of a plugin, or the address of code of one's own."""
+
+    kind: plugins.Kind
+    words: tuple[str, ...]
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return no_info_after_validator_function(self._check, handler(source))
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """The words, and `EXTENSION` for all others."""
+        return (*self.words, EXTENSION)
+
+    def _check(self, value: str) -> str:
+        if (
+            value not in self.words
+            and not plugins.ADDRESS.fullmatch(value)
+            and not plugins.has(self.kind, value)
+        ):
+            raise ValueError(value)
+        return value
+
+
 EXTENSION = "MODULE:FUNCTION"
+"""Code of one's own, see `tandem.config.extensions`."""
 
 S = TypeVar("S", bound="Settings")
 _SIGNS: tuple[tuple[type, str, str, str], ...] = (
@@ -119,9 +143,10 @@ class Setting(NamedTuple):
     @property
     def choices(self) -> tuple[str, ...]:
         """The only values, `EXTENSION` among them where custom code may be named; empty: any of its type."""
-        parts = self._parts
-        names = [name for part in parts if get_origin(part) is Literal for name in get_args(part)]
-        return (*names, EXTENSION) if names and len(parts) > 1 else tuple(names)
+        for entry in self.info.metadata:
+            if isinstance(entry, PluginName):
+                return entry.choices
+        return tuple(name for part in self._parts if get_origin(part) is Literal for name in get_args(part))
 
     @property
     def _parts(self) -> tuple[Any, ...]:

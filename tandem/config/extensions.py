@@ -1,4 +1,4 @@
-"""Custom code in a running site: the settings that name it as MODULE:FUNCTION, and how it is imported.
+"""Codecs and policies: the settings that name one, be it a plugin or code of one's own, and how it is imported.
 
 Only a party's own settings name code. What comes over the link or from a client never does.
 """
@@ -9,12 +9,13 @@ import inspect
 from collections.abc import Mapping
 from importlib import import_module
 from types import ModuleType
-from typing import Any, Literal, cast
+from typing import Annotated, Any, Literal, cast, get_args
 
 from pydantic import Field, model_validator
 from pydantic.dataclasses import dataclass
 
-from tandem.config.checks import STRICT, Extension, Settings
+from tandem import plugins
+from tandem.config.checks import STRICT, PluginName, Settings
 from tandem.errors import ConfigError, did_you_mean
 
 Parameters = dict[str, bool | int | float | str]
@@ -24,12 +25,14 @@ Parameters = dict[str, bool | int | float | str]
 DEPTH = 8
 MAX_DEPTH = 1024
 """Tokens of a query's first race list: by default, and at most."""
-CODECS: Mapping[str, str] = {
-    "auto": "tandem.codecs.top_p:TopP",
-    "top_p": "tandem.codecs.top_p:TopP",
-    "top_k": "tandem.codecs.top_k:TopK",
-}
-"""Codecs that need no address: where each is."""
+Placement = Literal["device", "cloud", "greedy", "mirror"]
+LengthPolicyName = Literal["fixed", "best"]
+PLACEMENTS: tuple[str, ...] = get_args(Placement)
+LENGTH_POLICIES: tuple[str, ...] = get_args(LengthPolicyName)
+"""Policies of the core, by name; every other one is an extension."""
+AUTO = "auto"
+WHOLE = "top_p"
+"""The codec of whole distributions that "auto" stands for."""
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -40,9 +43,10 @@ class CodecConfig(Settings):
     distributions go through top_p.
     """
 
-    name: Literal["auto", "top_p", "top_k"] | Extension = Field(
-        default="auto",
-        description="auto: race lists or, by lottery, ids where several vote, else top_p; MODULE:FUNCTION is your own",
+    name: Annotated[str, PluginName("codec", (AUTO,))] = Field(
+        default=AUTO,
+        description="auto: race lists or, by lottery, ids where several vote, else top_p; or the name of a plugin: "
+        "top_p, top_k, k_sqs, c_sqs, lattice, or of a package",
     )
     parameters: Parameters = Field(
         default_factory=dict,
@@ -53,7 +57,7 @@ class CodecConfig(Settings):
     @model_validator(mode="after")
     def _check_depth(self) -> CodecConfig:
         depth = self.parameters.get("depth", DEPTH)
-        if self.name == "auto" and (type(depth) is not int or not 1 <= depth <= MAX_DEPTH):
+        if self.name == AUTO and (type(depth) is not int or not 1 <= depth <= MAX_DEPTH):
             raise ConfigError(
                 f'The parameter depth of codec.name = "auto" must be a whole number of at least 1 and of at most '
                 f"{MAX_DEPTH}, but it is {depth!r}; the default is {DEPTH}."
@@ -63,17 +67,17 @@ class CodecConfig(Settings):
     @property
     def race_depth(self) -> int:
         """Tokens of a query's first race list, adapted from then on; 0: votes are whole distributions."""
-        return cast(int, self.parameters.get("depth", DEPTH)) if self.name == "auto" else 0
+        return cast(int, self.parameters.get("depth", DEPTH)) if self.name == AUTO else 0
 
     @property
     def whole_parameters(self) -> Parameters:
         """Parameters of the codec of whole distributions."""
-        return {key: value for key, value in self.parameters.items() if (self.name, key) != ("auto", "depth")}
+        return {key: value for key, value in self.parameters.items() if (self.name, key) != (AUTO, "depth")}
 
     @property
     def address(self) -> str:
-        """MODULE:FUNCTION of the codec of whole distributions."""
-        return CODECS.get(self.name, self.name)
+        """MODULE:FUNCTION of the codec of whole distributions. Raises ConfigError for an unknown name."""
+        return plugins.address_of("codec", WHOLE if self.name == AUTO else self.name)
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -89,9 +93,9 @@ class SchedulerConfig(Settings):
     )
 
 
-def is_extension(name: str) -> bool:
-    """Whether a setting names custom code."""
-    return ":" in name
+def is_extension(policy: str) -> bool:
+    """Whether a setting names a policy that is not the core's."""
+    return policy not in (*PLACEMENTS, *LENGTH_POLICIES)
 
 
 def call(

@@ -12,7 +12,7 @@ A preset stands for its rows of `PRESETS`. Whatever a file, an override or an op
 - qs: QS (arXiv 2507.00605). The device sends its whole distribution on a lattice of 1/240, drafts stand by rejection,
   one proposal at a time: a token more after a full acceptance, else as many as were accepted (their heuristic), at most
   12. NOT in the paper: no lattice of 1/720; their learned policy is `decoding.length_policy =
-  "tandem.papers.qs:DoubleDqn"`.
+  "double_dqn"`.
 - flexspec: FlexSpec. Ids travel, one proposal at a time, with the length of most tokens per second, up to 16.
   NOT in the paper: lengths are chosen by the right count of tokens, may be 0, and drafts are coupled.
 """
@@ -39,7 +39,7 @@ PRESETS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     },
     "sqs": {
         "codec": {
-            "name": "tandem.papers.sqs:KSqs",
+            "name": "k_sqs",
             "parameters": {"k": 16, "resolution": 100, "index": "paper"},
         },
         "decoding": {
@@ -52,14 +52,14 @@ PRESETS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     },
     "qs": {
         "codec": {
-            "name": "tandem.papers.qs:Lattice",
+            "name": "lattice",
             "parameters": {"resolution": 240, "index": "paper"},
         },
         "decoding": {
             "mode": "speculative",
             "draft_rule": "rejection",
             "max_proposal": 12,
-            "length_policy": "tandem.papers.qs:LastAccepted",
+            "length_policy": "last_accepted",
             "pacing": "stop_and_wait",
         },
     },

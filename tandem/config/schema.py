@@ -10,14 +10,22 @@ from collections.abc import Sequence
 from dataclasses import fields, replace
 from math import inf
 from pathlib import Path
-from typing import Any, ClassVar, Literal, TypedDict
+from typing import Annotated, Any, ClassVar, Literal, TypedDict
 
 from pydantic import Field, TypeAdapter, ValidationError, model_validator
 from pydantic.dataclasses import dataclass
 from pydantic_core import ArgsKwargs
 
-from tandem.config.checks import STRICT, Extension, Settings, Texts
-from tandem.config.extensions import CodecConfig, SchedulerConfig, is_extension
+from tandem.config.checks import STRICT, PluginName, Settings, Texts
+from tandem.config.extensions import (
+    LENGTH_POLICIES,
+    PLACEMENTS,
+    CodecConfig,
+    LengthPolicyName,
+    Placement,
+    SchedulerConfig,
+    is_extension,
+)
 from tandem.config.files import parse_overrides, read_toml, replace_settings, unknown, write_toml
 from tandem.config.parties import LANGCHAIN as LANGCHAIN
 from tandem.config.parties import PartyConfig as PartyConfig
@@ -91,8 +99,6 @@ MODES_OF_RULES = {"lottery": ("dual", "federated"), "algorithm1": ("dual",), "re
 """Where a draft rule is for some modes alone."""
 ModeName = Literal["dual", "speculative", "federated"]
 Pacing = Literal["stop_and_wait", "pipelined", "cloud_goes_on"]
-LengthPolicyName = Literal["fixed", "best"]
-Placement = Literal["device", "cloud", "greedy", "mirror"]
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -108,7 +114,7 @@ class DecodingConfig(Settings):
         description="how a token is drawn from several votes: as the draft of one party (lottery), from the mixture "
         "(coupled), by algorithm1 (dual) or rejection (speculative); auto: lottery above temperature 0, else coupled",
     )
-    placement: Placement | Extension = Field(
+    placement: Annotated[str, PluginName("policy", PLACEMENTS)] = Field(
         default="mirror",
         description="who aggregates: one party, both (mirror), whoever makes a token cheaper (greedy), or a policy",
     )
@@ -123,7 +129,7 @@ class DecodingConfig(Settings):
         le=16,
         description="speculative, federated: tokens of a proposal, at most; 0: each is asked for, or the cloud streams",
     )
-    length_policy: LengthPolicyName | Extension = Field(
+    length_policy: Annotated[str, PluginName("policy", LENGTH_POLICIES)] = Field(
         default="fixed",
         description="speculative, federated: proposals of max_proposal tokens (fixed), or as many as pay (best), or as "
         "a policy says",

@@ -29,9 +29,21 @@ OWN: Mapping[Kind, Mapping[str, str]] = {
     "reader": {"office": "tandem.plugins.office:KINDS"},
     "store": {},
     "embedder": {},
-    "codec": {},
-    "policy": {},
-    "command": {},
+    "codec": {
+        "top_p": "tandem.codecs.top_p:TopP",
+        "top_k": "tandem.plugins.papers.top_k:TopK",
+        "k_sqs": "tandem.plugins.papers.sqs:KSqs",
+        "c_sqs": "tandem.plugins.papers.sqs:CSqs",
+        "lattice": "tandem.plugins.papers.lattice:Lattice",
+    },
+    "policy": {
+        "last_accepted": "tandem.plugins.papers.qs:LastAccepted",
+        "double_dqn": "tandem.plugins.papers.qs:DoubleDqn",
+    },
+    "command": {
+        "profile": "tandem.plugins.papers.profile:profile",
+        "draft": "tandem.plugins.papers.draft:app",
+    },
     "route": {},
     "runtime": {},
 }

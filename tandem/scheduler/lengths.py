@@ -4,7 +4,7 @@ A round proposes K tokens and commits those that are accepted and one more, the 
 fixed_s + K * token_s (FlexSpec Eq. 7 to 10). NOT in the paper: the tokens that a round is worth. With acceptance rates
 a_1, a_2, ... by position they are 1 + a_1 + a_1 a_2 + ..., for one rate a (1 - a^(K + 1)) / (1 - a); the count
 of FlexSpec Algorithm 2, 1 + a K, makes either 1 or the longest length best in every situation
-(`tandem.papers.flexspec.printed_length`).
+(`tandem.plugins.papers.flexspec.printed_length`).
 Lengths may be 0: the decider then continues alone.
 
 NOT in the paper: a drafter that keeps drafting while its proposals are under way. A whole round follows only a

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar, cast
 
+from tandem import plugins
 from tandem.config.extensions import Parameters, call, check_has, is_extension
 from tandem.errors import ConfigError
 from tandem.scheduler.greedy import Situation, choose
@@ -37,8 +38,10 @@ class Loader(Generic[P]):
         if not is_extension(name):
             return
 
+        address = plugins.address_of("policy", name)
+
         def make(**given: Any) -> P:
-            policy = call(self._setting, name, parameters, self._table, where, **given)
+            policy = call(self._setting, address, parameters, self._table, where, **given)
             check_has(policy, self._members, self._setting, name, self._kind)
             return cast(P, policy)
 

@@ -8,7 +8,7 @@ from math import ceil, inf, isfinite
 from pathlib import Path
 from typing import Any
 
-from tandem.papers.qs import DoubleDqn, LastAccepted
+from tandem.plugins.papers.qs import DoubleDqn, LastAccepted
 from tandem.scheduler.lengths import MAX_LENGTH, BestLength, FixedLength, LengthPolicy
 from tandem_lab.bench.records import Cell, Setting, floors_text
 from tandem_lab.bench.suite import Row, Suite

@@ -310,11 +310,7 @@ def configure(config: Config) -> Config:
     loaded, document weights that stay as they begin, so that nothing but the mode takes time.
     """
     is_default = config.codec == CodecConfig()
-    codec = (
-        CodecConfig(name="tandem.papers.sqs:KSqs", parameters={"index": "paper"})
-        if is_default
-        else config.codec
-    )
+    codec = CodecConfig(name="k_sqs", parameters={"index": "paper"}) if is_default else config.codec
     return replace(
         config,
         codec=codec,

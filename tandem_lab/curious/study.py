@@ -86,9 +86,9 @@ def _bounded(case: Case, bound: float) -> Case:
 
 BOUNDS = (8.0, 2.0, 0.5)
 ADDRESSES = {
-    "lattice": "tandem.papers.qs:Lattice",
-    "k_sqs": "tandem.papers.sqs:KSqs",
-    "c_sqs": "tandem.papers.sqs:CSqs",
+    "lattice": "lattice",
+    "k_sqs": "k_sqs",
+    "c_sqs": "c_sqs",
 }
 """Of the codecs of papers."""
 CASES: tuple[Case, ...] = (

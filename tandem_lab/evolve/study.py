@@ -18,10 +18,10 @@ from tandem.corpora import WEIGHTS
 from tandem.engine.chat_template import find_template
 from tandem.engine.engine import Engine
 from tandem.engine.model import load_tokenizer
-from tandem.papers.flexspec import training
-from tandem.papers.flexspec.examples import AT_ONCE, answer_example, write_answers
-from tandem.papers.flexspec.training import Example, collate, logits_of
-from tandem.papers.flexspec.trunk import make_drafter
+from tandem.plugins.papers.flexspec import training
+from tandem.plugins.papers.flexspec.examples import AT_ONCE, answer_example, write_answers
+from tandem.plugins.papers.flexspec.training import Example, collate, logits_of
+from tandem.plugins.papers.flexspec.trunk import make_drafter
 from tandem.plugins.torch.model import load_model
 from tandem.plugins.torch.runner import TorchRunner
 from tandem_lab.evolve import updates

@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 from tandem.engine.model import decoder_layers
 from tandem.errors import TandemError, install_line
-from tandem.papers.flexspec.training import (
+from tandem.plugins.papers.flexspec.training import (
     Example,
     Schedule,
     Side,

@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 
-from tandem.papers.flexspec import training
-from tandem.papers.flexspec.training import Example, Schedule, collate
-from tandem.papers.flexspec.trunk import freeze_trunk, head_parameters, trunk_parameters
+from tandem.plugins.papers.flexspec import training
+from tandem.plugins.papers.flexspec.training import Example, Schedule, collate
+from tandem.plugins.papers.flexspec.trunk import freeze_trunk, head_parameters, trunk_parameters
 from tandem_lab.evolve.targets import ROWS, Target, learn_tokens
 
 BYTES = 2

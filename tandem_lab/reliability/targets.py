@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from tandem.codecs import RaceLists, StatelessCodec, TopK, TopP
+from tandem.codecs import RaceLists, StatelessCodec, TopP
 from tandem.codecs.race_lists import read_vote
 from tandem.codecs.token import read_token, write_token
 from tandem.config.schema import DevicesConfig
@@ -22,8 +22,9 @@ from tandem.joining.handshakes import CloudHandshake, DeviceHandshake
 from tandem.joining.join_link import JoinLink
 from tandem.messages import PROTOCOL_VERSION, Logprobs, Open, decode, decode_link
 from tandem.modes.spec import SessionSpec
-from tandem.papers.lattice import Lattice
-from tandem.papers.sqs import KSqs
+from tandem.plugins.papers.lattice import Lattice
+from tandem.plugins.papers.sqs import KSqs
+from tandem.plugins.papers.top_k import TopK
 from tandem.protocol.limits import check_spec
 from tandem.transport.port import FrameSplitter, join_frames
 

@@ -67,7 +67,7 @@ class WildLengths:
 
 
 WILD = f"{__name__}:WildLengths"
-QS = ("tandem.papers.qs:LastAccepted", "tandem.papers.qs:DoubleDqn")
+QS = ("last_accepted", "double_dqn")
 for _policy in (WILD, *QS):
     load_length_policy(_policy, {}, "The simulator")
 

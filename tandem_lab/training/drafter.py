@@ -24,8 +24,8 @@ from transformers import LlamaForCausalLM
 
 from tandem.corpora import DRAFTER, WEIGHTS
 from tandem.engine.places import DrafterCard
-from tandem.papers.flexspec import training as distillation
-from tandem.papers.flexspec.build import fingerprints
+from tandem.plugins.papers.flexspec import training as distillation
+from tandem.plugins.papers.flexspec.build import fingerprints
 from tandem_lab.training.batches import NOT_COUNTED, Batch, Row, collate, encode_row
 from tandem_lab.training.samples import Case, Lesson, Sample, draw_sample
 from tandem_lab.training.synthetic import Split

@@ -25,7 +25,7 @@ from tokenizers import Tokenizer
 from torch.nn import functional as F
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from tandem.papers.flexspec.training import Schedule, half_products, learning_rate, make_optimizer
+from tandem.plugins.papers.flexspec.training import Schedule, half_products, learning_rate, make_optimizer
 from tandem_lab.training.batches import NOT_COUNTED, Batch, Row, draw_batches, encode_row, even_targets
 from tandem_lab.training.samples import CORPUS, Case, Lesson, draw_sample
 from tandem_lab.training.tokenizer import BOS_ID, EOS_ID, MAX_LENGTH, PAD_ID, save_tokenizer, train_tokenizer

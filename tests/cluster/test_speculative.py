@@ -65,4 +65,4 @@ def test_beside_a_cloud_that_goes_on_the_best_length_changes_no_token(
     adapting = ask(rag, questions[0], seed=4, length_policy="best", max_proposal=16)
     assert adapting.token_ids == alone.token_ids
     with pytest.raises(ConfigError, match=r"^The device has not loaded the length policy 'tandem\.papers"):
-        ask(rag, questions[0], length_policy="tandem.papers.qs:LastAccepted")
+        ask(rag, questions[0], length_policy="last_accepted")

@@ -18,7 +18,7 @@ from tandem.aggregation.coupling import Purpose, exponentials, uniforms
 from tandem.aggregation.distributions import Distribution
 from tandem.aggregation.rules import acceptance, draw, residual
 from tandem.errors import ProtocolError
-from tandem.papers.lattice import Lattice
+from tandem.plugins.papers.lattice import Lattice
 from tests.distributions import from_dense
 from tests.laws.proposals import RejectionVerifier, Verified, Verifier
 

@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from tandem.aggregation.coupling import noise
 from tandem.aggregation.distributions import Distribution
 from tandem.aggregation.rules import coupled_acceptance
-from tandem.codecs import TopK
-from tandem.codecs.top_k import VALUE_SUM
+from tandem.plugins.papers.top_k import VALUE_SUM, TopK
 
 VOCAB = 14
 STEP = 1 / VALUE_SUM

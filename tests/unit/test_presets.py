@@ -132,7 +132,7 @@ def test_a_section_that_is_none_is_still_found_out(tmp_path: Path) -> None:
     ("name", "rule", "policy", "longest"),
     [
         ("sqs", "rejection", "fixed", 16),
-        ("qs", "rejection", "tandem.papers.qs:LastAccepted", 12),
+        ("qs", "rejection", "last_accepted", 12),
         ("flexspec", "coupled", "best", 16),
     ],
 )

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tandem.engine.places import DrafterCard
-from tandem.papers.flexspec import build
+from tandem.plugins.papers.flexspec import build
 
 from .conftest import Run
 

@@ -137,7 +137,7 @@ def test_a_plot_that_cannot_be_is_said_at_once(
 
 
 def test_a_plot_without_matplotlib(loads: list[str], monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
-    monkeypatch.setattr("tandem.cli.profile.find_spec", lambda name: None)
+    monkeypatch.setattr("tandem.plugins.papers.profile.find_spec", lambda name: None)
     assert run("profile", "device", *SHORT, "--plot", "profile.png", code=1).err == (
         f"tandem: A plot needs matplotlib, which is not installed; run `{install_line('lab')}`, or omit --plot.\n"
     )

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from tandem.codecs import Codec, TopK, TopP
+from tandem.codecs import Codec, TopP
 from tandem.errors import ProtocolError
-from tandem.papers.lattice import Lattice
-from tandem.papers.sqs import CSqs, KSqs
+from tandem.plugins.papers.lattice import Lattice
+from tandem.plugins.papers.sqs import CSqs, KSqs
+from tandem.plugins.papers.top_k import TopK
 
 VOCAB = 12
 CODECS: tuple[Codec, ...] = (

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tandem.codecs import CodecStates, TopK, TopP, codec_of
+from tandem.codecs import CodecStates, TopP, codec_of
 from tandem.config.extensions import CodecConfig
 from tandem.errors import ConfigError, ProtocolError
+from tandem.plugins.papers.top_k import TopK
 from tandem.protocol.prefix import Prefix
 from tests.unit.codecs.stateful import Threshold
 
@@ -76,7 +77,7 @@ REFUSED = [
     (
         "top_k",
         {"p": 0.9},
-        "tandem.codecs.top_k:TopK has no parameter 'p' ([codec.parameters]); choose one of k, rest.",
+        "tandem.plugins.papers.top_k:TopK has no parameter 'p' ([codec.parameters]); choose one of k, rest.",
     ),
     (
         "own_codec:nucleus",

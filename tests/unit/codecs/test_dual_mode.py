@@ -6,9 +6,10 @@ from functools import partial
 
 import pytest
 
-from tandem.codecs import Codec, RaceLists, TopK
-from tandem.papers.lattice import Lattice
-from tandem.papers.sqs import CSqs, KSqs
+from tandem.codecs import Codec, RaceLists
+from tandem.plugins.papers.lattice import Lattice
+from tandem.plugins.papers.sqs import CSqs, KSqs
+from tandem.plugins.papers.top_k import TopK
 from tandem_lab.simulation.link import Link
 from tandem_lab.simulation.recoded import simulate_codec
 

@@ -13,7 +13,7 @@ from tandem.config.schema import Config
 from tandem.engine.engine import Engine
 from tandem.engine.places import CARD, describe_card, find_mismatch, read_card
 from tandem.errors import GenerationError
-from tandem.papers.flexspec.build import Recipe, check_out, train_drafter
+from tandem.plugins.papers.flexspec.build import Recipe, check_out, train_drafter
 
 TEXTS = [
     "Mira likes puzzle games, so try Vantelu Cor. " * 6,

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from tandem.codecs import CodecStates
-from tandem.papers.sqs import CSqs, CSqsSession
+from tandem.plugins.papers.sqs import CSqs, CSqsSession
 from tandem.protocol.prefix import Prefix
 
 VOCAB, NUM_STEPS = 40, 2000

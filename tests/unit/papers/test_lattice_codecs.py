@@ -12,13 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tandem.aggregation.distributions import Distribution
-from tandem.codecs import Codec, TopK, codec_of, sets
+from tandem.codecs import Codec, codec_of, sets
 from tandem.codecs.base import MAX_KEPT, MAX_VOCAB
 from tandem.codecs.sets import quantise
 from tandem.config.extensions import CodecConfig, Parameters
 from tandem.errors import ConfigError, GenerationError, ProtocolError
-from tandem.papers.lattice import Lattice
-from tandem.papers.sqs import CSqs, KSqs
+from tandem.plugins.papers.lattice import Lattice
+from tandem.plugins.papers.sqs import CSqs, KSqs
+from tandem.plugins.papers.top_k import TopK
 from tests.unit.codecs.random_bytes import CODECS, VOCAB, count_decoded
 from tests.unit.codecs.test_sets import compositions
 
@@ -293,11 +294,10 @@ def test_bad_parameters(codec: Any, parameters: dict[str, object], sentence: str
 
 
 FINGERPRINTS = {
-    "tandem.papers.qs:Lattice": "lattice/1(resolution=100, index=non_zero)",
-    "tandem.papers.sqs:KSqs": "k_sqs/1(k=16, resolution=100, index=non_zero)",
+    "lattice": "lattice/1(resolution=100, index=non_zero)",
+    "k_sqs": "k_sqs/1(k=16, resolution=100, index=non_zero)",
     "top_k": "top_k/1(k=16, rest=renormalise)",
-    "tandem.papers.sqs:CSqs": "c_sqs/1(alpha=0.0005, eta=0.001, beta_1=0.01, beta_max=0.05, resolution=100, "
-    "index=non_zero)",
+    "c_sqs": "c_sqs/1(alpha=0.0005, eta=0.001, beta_1=0.01, beta_max=0.05, resolution=100, index=non_zero)",
 }
 
 
@@ -309,11 +309,9 @@ def test_settings_name_a_codec_with_the_defaults_of_its_class(name: str) -> None
 
 def test_settings_reach_the_codec() -> None:
     parameters: Parameters = {"k": 8, "resolution": 24, "index": "paper"}
-    assert codec_of(CodecConfig(name="tandem.papers.sqs:KSqs", parameters=parameters)) == KSqs(8, 24, "paper")
+    assert codec_of(CodecConfig(name="k_sqs", parameters=parameters)) == KSqs(8, 24, "paper")
     parameters = {"alpha": 0.02, "eta": 0.1, "beta_1": 0.03, "beta_max": 0.0}
-    assert codec_of(CodecConfig(name="tandem.papers.sqs:CSqs", parameters=parameters)) == CSqs(
-        0.02, 0.1, 0.03, 0.0
-    )
+    assert codec_of(CodecConfig(name="c_sqs", parameters=parameters)) == CSqs(0.02, 0.1, 0.03, 0.0)
 
 
 @pytest.mark.parametrize("codec", [Lattice(4096), KSqs(MAX_KEPT, 4096), TopK(MAX_KEPT), CSqs(index="paper")])

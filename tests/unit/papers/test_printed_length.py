@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import product
 
-from tandem.papers.flexspec import printed_length
+from tandem.plugins.papers.flexspec import printed_length
 from tandem.scheduler.lengths import MAX_LENGTH, RoundCosts, throughputs
 
 

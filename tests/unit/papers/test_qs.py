@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tandem.errors import ConfigError
-from tandem.papers.qs import (
+from tandem.plugins.papers.qs import (
     LAYERS,
     NUM_CONFIDENCES,
     SHAPES,
@@ -150,6 +150,6 @@ def test_the_heuristic_never_gets_stuck() -> None:
 
 @pytest.mark.parametrize("policy", [LastAccepted, DoubleDqn])
 def test_settings_load_them(policy: type) -> None:
-    address = f"tandem.papers.qs:{policy.__name__}"
+    address = f"tandem.plugins.papers.qs:{policy.__name__}"
     load_length_policy(address, {}, "This process")
     assert type(make_length_policy(address, 3)) is policy

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from tandem.aggregation.rules import coupled_acceptance
-from tandem.papers.flexspec.training import (
+from tandem.plugins.papers.flexspec.training import (
     Acceptance,
     Example,
     Loss,
@@ -28,7 +28,7 @@ from tandem.papers.flexspec.training import (
     pair_of,
     whole,
 )
-from tandem.papers.flexspec.trunk import head_parameters, make_drafter
+from tandem.plugins.papers.flexspec.trunk import head_parameters, make_drafter
 from tandem.plugins.torch.model import load_model
 
 EXAMPLES = [Example(tuple(Random(n).choices(range(300), k=4 + n % 5)), 1 + n % 3) for n in range(12)]

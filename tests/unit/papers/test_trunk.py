@@ -11,7 +11,7 @@ import torch
 
 from tandem.engine.model import decoder_layers
 from tandem.errors import GenerationError
-from tandem.papers.flexspec.trunk import head_parameters, make_drafter, trunk_blocks, trunk_parameters
+from tandem.plugins.papers.flexspec.trunk import head_parameters, make_drafter, trunk_blocks, trunk_parameters
 from tandem.plugins.torch.model import load_model
 
 IDS = torch.tensor([[5, 9, 14, 200, 3, 77]])

@@ -14,8 +14,8 @@ import pytest
 from tandem.config.schema import PartyConfig
 from tandem.corpora import WEIGHTS
 from tandem.errors import TandemError
-from tandem.profiler import offline as cache
-from tandem.profiler.offline import OfflineProfile
+from tandem.profiler import profiles as cache
+from tandem.profiler.profiles import OfflineProfile
 
 PARTY = PartyConfig().with_names()
 PROFILE = OfflineProfile(prompt_tokens=9, rows=4, runs=3, lengths=(10, 11, 12), seconds=(0.5, 0.625, 0.7))

@@ -14,14 +14,8 @@ from tandem.corpora import WEIGHTS
 from tandem.engine.drafter import Drafter
 from tandem.engine.engine import Engine
 from tandem.errors import TandemError
-from tandem.profiler.offline import (
-    QUERY,
-    OfflineProfile,
-    dummy_documents,
-    measure,
-    measure_drafting,
-    row_tokens,
-)
+from tandem.plugins.papers.measure import QUERY, dummy_documents, measure, measure_drafting, row_tokens
+from tandem.profiler.profiles import OfflineProfile
 from tandem.topology import Party
 
 SLOPE_S, INTERCEPT_S = 2e-5, 0.003

@@ -113,7 +113,7 @@ def test_an_asked_cloud_is_tried_again_though_every_answer_is_short() -> None:
     assert probes_in_short_answers(remembers=False) == 0
 
 
-QS = ("tandem.papers.qs:LastAccepted", "tandem.papers.qs:DoubleDqn")
+QS = ("last_accepted", "double_dqn")
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -26,12 +26,12 @@ from tandem_lab.training.bundle import read_bundled_questions
 QUESTIONS = [asked.question for asked in read_bundled_questions()][:2]
 NUM_TOKENS, ID_BYTES = 20, 2
 CODECS: dict[str, tuple[str, ...]] = {
-    "k_sqs": ("codec.name=tandem.papers.sqs:KSqs",),
+    "k_sqs": ("codec.name=k_sqs",),
     "c_sqs": (
-        "codec.name=tandem.papers.sqs:CSqs",
+        "codec.name=c_sqs",
         "codec.parameters={alpha = 0.2, eta = 0.5, beta_1 = 0.02, beta_max = 0.5}",
     ),
-    "lattice": ("codec.name=tandem.papers.qs:Lattice",),
+    "lattice": ("codec.name=lattice",),
     "top_k": ("codec.name=top_k", "codec.parameters={k = 16}"),
 }
 """With parameters under which the threshold of `c_sqs` moves within an answer."""

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from tandem.papers.flexspec.training import Example
-from tandem.papers.flexspec.trunk import head_parameters, make_drafter
+from tandem.plugins.papers.flexspec.training import Example
+from tandem.plugins.papers.flexspec.trunk import head_parameters, make_drafter
 from tandem_lab.evolve import updates
 from tandem_lab.evolve.study import Row, Size, Study, follow
 from tandem_lab.evolve.tables import judgements, plot_updates, text_of

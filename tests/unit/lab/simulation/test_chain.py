@@ -184,8 +184,8 @@ def quick(seed: int, policy: str, **changes: Any) -> Choosing:
     [
         ("best", "stop_and_wait"),
         ("best", "pipelined"),
-        ("tandem.papers.qs:LastAccepted", "stop_and_wait"),
-        ("tandem.papers.qs:DoubleDqn", "pipelined"),
+        ("last_accepted", "stop_and_wait"),
+        ("double_dqn", "pipelined"),
         (WILD, "stop_and_wait"),
         (WILD, "pipelined"),
         (WILD, "cloud_goes_on"),

@@ -26,8 +26,8 @@ from tandem.engine.drafter import mix_rows
 from tandem.engine.engine import Engine
 from tandem.engine.places import read_card
 from tandem.errors import ConfigError
-from tandem.papers.flexspec.build import fingerprints
-from tandem.papers.flexspec.training import distillation_loss, logits_of
+from tandem.plugins.papers.flexspec.build import fingerprints
+from tandem.plugins.papers.flexspec.training import distillation_loss, logits_of
 from tandem_lab.training import drafter as training
 from tandem_lab.training.batches import NOT_COUNTED
 from tandem_lab.training.drafter import LESSON, SHARED, draw_pairs, measure_agreement

@@ -17,8 +17,8 @@ from tandem.errors import GenerationError
 if TYPE_CHECKING:
     from tandem.engine.engine import Engine
     from tandem.engine.places import DrafterCard
-    from tandem.papers.flexspec.examples import Row
-    from tandem.papers.flexspec.training import Loss
+    from tandem.plugins.papers.flexspec.examples import Row
+    from tandem.plugins.papers.flexspec.training import Loss
 
 TEMPLATE = "template.json"
 LOG = "training.jsonl"
@@ -61,8 +61,8 @@ def train_drafter(
     from tandem.engine.engine import Engine
     from tandem.engine.model import decoder_layers, model_of
     from tandem.engine.places import DrafterCard, expand
-    from tandem.papers.flexspec import training
-    from tandem.papers.flexspec.trunk import make_drafter, trunk_blocks
+    from tandem.plugins.papers.flexspec import training
+    from tandem.plugins.papers.flexspec.trunk import make_drafter, trunk_blocks
 
     recipe = recipe or Recipe()
     path = expand(model_path(model))
@@ -156,7 +156,7 @@ def _make_rows(
     rng: Random,
     progress: Callable[[str], object],
 ) -> list[Row]:
-    from tandem.papers.flexspec import examples
+    from tandem.plugins.papers.flexspec import examples
 
     if questions:
         rows = examples.answer_rows(

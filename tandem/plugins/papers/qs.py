@@ -1,7 +1,7 @@
 """QS (arXiv 2507.00605): its lattice, its heuristic for the length of proposals, and its learned policy for it.
 
-As `codec.name = "tandem.papers.qs:Lattice"` and `decoding.length_policy = "tandem.papers.qs:LastAccepted"` or
-`:DoubleDqn`. Both policies propose at least one token, so they suit the pacings stop_and_wait and pipelined.
+As `codec.name = "lattice"`, and `decoding.length_policy = "last_accepted"` or `"double_dqn"`. Both policies propose at
+least one token, so they suit the pacings stop_and_wait and pipelined.
 
 The learned policy is a double deep Q-network, here its values in numpy. State (QS IV-B): the drafter's probabilities
 of the last 64 accepted tokens, their mean, the newest one, and the link.
@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tandem.errors import ConfigError
-from tandem.papers.lattice import Lattice as Lattice
+from tandem.plugins.papers.lattice import Lattice as Lattice
 from tandem.scheduler.lengths import MAX_LENGTH, RoundCosts
 
 WEIGHTS = Path(__file__).with_name("double_dqn.npy")

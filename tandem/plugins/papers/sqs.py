@@ -1,8 +1,7 @@
-"""The codecs of SQS (arXiv 2510.09942): K-SQS and C-SQS, as `codec.name = "tandem.papers.sqs:KSqs"` and `:CSqs`.
+"""The codecs of SQS (arXiv 2510.09942): K-SQS and C-SQS, as `codec.name = "k_sqs"` and `"c_sqs"`.
 
-Layout: one whole number (`tandem.codecs.sets`), lowest byte first. index `non_zero`: as in `tandem.papers.lattice`.
-index `paper`: counts, zeros included, and which K tokens; of C-SQS K too, and where that is the whole vocabulary, as
-there.
+Layout: one whole number (`tandem.codecs.sets`), lowest byte first. index `non_zero`: as in the lattice of QS. index
+`paper`: counts, zeros included, and which K tokens; of C-SQS K too, and where that is the whole vocabulary, as there.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from tandem.codecs.base import (
     check_word,
     malformed,
 )
-from tandem.papers.lattice import (
+from tandem.plugins.papers.lattice import (
     DEFAULT_RESOLUTION,
     INDEXES,
     NON_ZERO,

@@ -20,7 +20,7 @@ from tandem.topology import PARTIES, Party
 if TYPE_CHECKING:
     from tandem.config.schema import Config
     from tandem.profiler.estimates import DecodeLine
-    from tandem.profiler.offline import StoredProfile
+    from tandem.profiler.profiles import StoredProfile
 
 DEFAULT_RUNS = 3
 MAX_TEXTS = 500
@@ -101,14 +101,14 @@ def _find_cached(
     party: Party, config: Config, log: StageLog, runs: int | None, limit: int | None
 ) -> Result | None:
     """The cached profile, unless the command line asks for a longer one or for more runs."""
-    from tandem.profiler import offline
+    from tandem.profiler import profiles
     from tandem.system.paths import cache_folder
 
-    key, folder = offline.profile_key(config.party(party)), cache_folder()
-    stored = offline.load(key, folder, lambda sentence: log(f"cache: {sentence}"))
+    key, folder = profiles.profile_key(config.party(party)), cache_folder()
+    stored = profiles.load(key, folder, lambda sentence: log(f"cache: {sentence}"))
     if stored is None or stored.profile.lengths[-1] < (limit or 0) or stored.profile.runs < (runs or 0):
         return None
-    return Result(stored, offline.profile_path(key, folder), is_cached=True)
+    return Result(stored, profiles.profile_path(key, folder), is_cached=True)
 
 
 def _measure(party: Party, config: Config, log: StageLog, runs: int | None, limit: int | None) -> Result:
@@ -117,33 +117,34 @@ def _measure(party: Party, config: Config, log: StageLog, runs: int | None, limi
     from tandem.client.request import spec_of
     from tandem.codecs import codec_of
     from tandem.engine.drafter import Drafter
-    from tandem.profiler import offline
+    from tandem.plugins.papers import measure
+    from tandem.profiler import profiles
     from tandem.system.paths import cache_folder
 
     own, sampling = config.party(party), config.sampling
     log(f"{party}: loading {own.model} on {own.torch_device}, {own.dtype}")
     engine = load_engine(own)
-    chunk_tokens = offline.row_tokens(engine, _texts(party, config), own.num_documents)
+    chunk_tokens = measure.row_tokens(engine, _texts(party, config), own.num_documents)
     log(f"{party}: {plural(own.num_documents, 'dummy document')} of {chunk_tokens} tokens")
     rules = spec_of(config).rules
     drafter = Drafter(
         rules.codec_of_votes(codec_of(config.codec)), sampling, rules.drawing_rule, engine.vocab_size
     )
     with progress_bar(party, is_quiet=log.is_quiet) as advance:
-        measured = offline.measure(
+        measured = measure.measure(
             engine,
             num_documents=own.num_documents,
             chunk_tokens=chunk_tokens,
             max_new=sampling.max_new_tokens,
-            draft=offline.measure_drafting(drafter, party),
+            draft=measure.measure_drafting(drafter, party),
             clock=time.perf_counter,
             limit=limit,
             runs=runs or DEFAULT_RUNS,
             progress=advance,
         )
     # A hub model that was downloaded just now has another fingerprint than before.
-    stored = offline.stored(offline.profile_key(own), own.model, measured)
-    return Result(stored, offline.save(stored, cache_folder()), is_cached=False)
+    stored = profiles.stored(profiles.profile_key(own), own.model, measured)
+    return Result(stored, profiles.save(stored, cache_folder()), is_cached=False)
 
 
 def _texts(party: Party, config: Config) -> Sequence[str]:

@@ -14,7 +14,7 @@ from tandem.client.batch import read_texts
 from tandem.errors import TandemError
 
 if TYPE_CHECKING:
-    from tandem.papers.flexspec.training import Loss
+    from tandem.plugins.papers.flexspec.training import Loss
 
 
 Target = Annotated[
@@ -91,7 +91,7 @@ def train(
     log = StageLog()
     texts = _read_texts(text or [], log)
     asked = [] if questions is None else read_texts(questions)
-    from tandem.papers.flexspec.build import Recipe, train_drafter
+    from tandem.plugins.papers.flexspec.build import Recipe, train_drafter
 
     recipe = Recipe(
         trunk=trunk,

@@ -11,7 +11,7 @@ from tokenizers import Tokenizer
 
 from tandem.engine.port import Feed
 from tandem.errors import GenerationError
-from tandem.papers.flexspec.training import Example
+from tandem.plugins.papers.flexspec.training import Example
 
 if TYPE_CHECKING:
     from tandem.engine.engine import Engine
