@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from tandem.citations import Citation, Span
     from tandem.client.batch import BatchItem
     from tandem.client.request import QueryOptions
-    from tandem.client.resume import Unfinished
     from tandem.client.tandem import Tandem
     from tandem.config.sampling import SamplingParams
     from tandem.config.schema import Config
@@ -84,7 +83,6 @@ __all__ = [
     "Tandem",
     "TandemError",
     "TokenEvent",
-    "Unfinished",
     "WaitEvent",
 ]
 
@@ -99,7 +97,6 @@ _MODULES = {
     "QueryOptions": "tandem.client.request",
     "SamplingParams": "tandem.config.sampling",
     "Party": "tandem.topology",
-    "Unfinished": "tandem.client.resume",
 }
 """Where the names come from that are neither exceptions nor events."""
 

@@ -202,7 +202,6 @@ class SessionStatistics:
     num_escalated: int = 0  # those that needed a longer list of the peer
     num_list_requests: int = 0  # longer lists that were asked for: each costs a round trip
     num_refused_frames: int = 0  # whose sender may not send such a thing, by its role
-    num_resumed: int = 0  # tokens that an earlier run of the query had committed
     num_late_votes: int = 0  # steps decided without the cloud's vote, later than `decoding.patience_s`
     degraded_from: int | None = None  # first step decided without the peer, although it takes part
     rtt_s: float = nan  # last measured

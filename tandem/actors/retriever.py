@@ -207,7 +207,6 @@ class RetrieverActor(SiteActor):
             "scorer": EMBEDDER if scorer is None else scorer.name,
             "scorer_fingerprint": EMBEDDER if scorer is None else scorer.fingerprint,
             "num_documents": retriever.num_documents,
-            "index_fingerprint": retriever.fingerprint,
             "factory": retriever.kind,
             "corpus": corpus_of(self.party, self.config),
         }

@@ -98,14 +98,13 @@ def build_command() -> Any:
     from tandem.cli.index import index
     from tandem.cli.init import init
     from tandem.cli.mcp import mcp
-    from tandem.cli.resume import resume
     from tandem.cli.search import search
     from tandem.cli.serve import serve
     from tandem.cli.status import status
     from tandem.cli.usage import LazyCommand, new_app, root
 
     app = new_app(root)
-    own = (ask, resume, chat, audit, init, index, search, serve, mcp, up, down, device, status)
+    own = (ask, chat, audit, init, index, search, serve, mcp, up, down, device, status)
     for command in (*own, doctor, config):
         app.command()(command)
     others = {}

@@ -5,7 +5,6 @@ The answer goes to stdout; stages, notes and errors go to stderr.
 
 from __future__ import annotations
 
-import contextlib
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
@@ -149,30 +148,10 @@ def stream_answer(
     """
     seed = new_seed() if query.seed is None else query.seed
     transcript = Transcript(question, seed, query.only, config.decoding)
-    is_kept = config.cluster.keep_unfinished
-    options = {"show_drafts": provisional, "resumable": is_kept, **query.options()}
-    with place.open(config, log) as tandem, noting_kept(transcript, log if is_kept else None):
-        events = tandem.stream(question, seed=seed, **options)
+    with place.open(config, log) as tandem:
+        events = tandem.stream(question, seed=seed, show_drafts=provisional, **query.options())
         follow(events, transcript, log, provisional=provisional, is_silent=is_silent, cite=cite)
     return transcript
-
-
-@contextlib.contextmanager
-def noting_kept(transcript: Transcript, log: StageLog | None) -> Iterator[None]:
-    """Say what is left for `tandem resume` of an answer that was interrupted, or went on without a party; one that
-    failed says so itself. log: None where nothing is kept."""
-    num_kept, what = 0, ""
-    try:
-        yield
-        done = transcript.done
-        num_kept, what = (done and done.statistics.degraded_from) or 0, "asks all parties for what follows"
-    except (KeyboardInterrupt, SystemExit):
-        num_kept, what = len(transcript.tokens), "goes on from them"
-        raise
-    finally:
-        if log is not None and num_kept:
-            verb = "is" if num_kept == 1 else "are"
-            log(f"answer: its first {plural(num_kept, 'token')} {verb} kept; `tandem resume` {what}")
 
 
 def exit_code(transcript: Transcript) -> int:

@@ -1,1 +1,1 @@
-"""The Python interface: ask, stream, resume, many questions at once."""
+"""The Python interface: ask, stream, many questions at once."""

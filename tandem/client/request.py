@@ -108,10 +108,6 @@ class QueryOptions(SamplingOptions, DecodingOptions, total=False):
     """Earlier turns, as {"role": "user" or "assistant", "content": text}; last, calls of tools since, and results."""
     on_peer_loss: OnPeerLoss | None
     """What the device does without the cloud: "continue", "wait" or "fail"."""
-    resumable: bool
-    """Keep question and committed tokens in a private file here until the answer ends, for `Tandem.resume`."""
-    committed: Sequence[int] | None
-    """Token ids that an earlier run of this query, with this seed, has committed: the answer begins with them."""
     show_drafts: bool
     """Also yield a ProvisionalEvent for each draft as soon as it is there, and a RetractEvent if it is void."""
     system_prompt: str | None
@@ -124,10 +120,6 @@ class QueryOptions(SamplingOptions, DecodingOptions, total=False):
     """That the model may call, in OpenAI's form; for chat templates that take any. `tandem.tools` reads the calls."""
     num_logprobs: int | None
     """0 to 20: each TokenEvent has its log probability in the target, and those of so many likeliest tokens."""
-
-
-def _are_ids(value: Any) -> bool:
-    return isinstance(value, list | tuple) and all(type(token) is int and token >= 0 for token in value)
 
 
 def _is_day(value: Any) -> bool:
@@ -166,8 +158,6 @@ OPTION_CHECKS: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
     ("seed", "a whole number from 0 to 2^64 - 1", lambda value: type(value) is int and 0 <= value < 1 << 64),
     ("day", "a date such as 2026-11-25", _is_day),
     ("timeout_s", "a number of seconds above 0, at most 1e9", _is_duration),
-    ("resumable", "true or false", lambda value: isinstance(value, bool)),
-    ("committed", "a list of token ids", _are_ids),
     ("show_drafts", "true or false", lambda value: isinstance(value, bool)),
     ("system_prompt", "a text", lambda value: isinstance(value, str)),
     (
@@ -249,7 +239,6 @@ def build_spec(
         history=read_history(options.get("history")),
         show_drafts=bool(options.get("show_drafts")),
         num_logprobs=options.get("num_logprobs"),
-        committed=tuple(options.get("committed") or ()),
         system_prompt=options.get("system_prompt"),
         logit_bias=tuple((token, float(bias)) for token, bias in (options.get("logit_bias") or {}).items()),
         grammar=_write_grammar(options.get("grammar")),
@@ -279,7 +268,6 @@ def build_spec(
     )
     spec.rules.check_lottery()
     spec.rules.check_logprobs()
-    _check_committed(spec)
     return spec
 
 
@@ -520,19 +508,6 @@ def _check_size(spec: SessionSpec) -> None:
             "shorten the question or its history, or give fewer values.",
             code=Code.TOO_LONG,
             option="question",
-        )
-
-
-def _check_committed(spec: SessionSpec) -> None:
-    """What an answer begins with is the beginning of one, which has not ended. Raises ConfigError."""
-    most, ends = spec.sampling.max_new_tokens - 1, set(spec.eos_token_ids)
-    wrong = [token for token in spec.committed if token >= spec.vocab_size or token in ends]
-    if wrong or len(spec.committed) > most:
-        seen = f"token {wrong[0]}" if wrong else f"{len(spec.committed)} tokens"
-        raise ConfigError(
-            f"The option committed must be at most {most} tokens below {spec.vocab_size}, none of which ends an "
-            f"answer, but it has {seen}; give what a run of this query committed, without its last token.",
-            option="committed",
         )
 
 

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack
 from tandem.client.ask import Asker
 from tandem.client.batch import BatchItem, BatchProgress, answer_all, bounded, list_questions
 from tandem.client.request import QueryOptions, build_spec, notes_on
-from tandem.client.resume import Unfinished, keep, origin_of
 from tandem.config.checks import change
 from tandem.config.schema import Config, checked_config
 from tandem.errors import ClusterError, QueryError, explain_missing
@@ -211,33 +210,6 @@ class Tandem:
             async for event in events:
                 yield event
 
-    def resume(self, unfinished: Unfinished | None = None) -> Answer:
-        """Go on with an answer whose process died, from its committed tokens: it is the one that would have been.
-
-        unfinished: None: the newest one that `tandem ask`, or a query with `resumable=True`, left on this machine.
-        Join link, models, documents and settings must be those of before. Raises QueryError, such as where none is
-        kept.
-        """
-        self._check_open()
-        answer: Answer = self._run(self.aresume(unfinished))
-        return answer
-
-    def stream_resumed(self, unfinished: Unfinished) -> Iterator[Event]:
-        """Events of an answer that is resumed, beginning with those of the tokens that were committed before."""
-        return self._iterate(self.astream_resumed(unfinished))
-
-    async def aresume(self, unfinished: Unfinished | None = None) -> Answer:
-        """Async twin of `resume`."""
-        found = unfinished or Unfinished.find()
-        return collect([event async for event in self.astream_resumed(found)], found.spec.seed)
-
-    def astream_resumed(self, unfinished: Unfinished) -> AsyncGenerator[Event, None]:
-        """Async twin of `stream_resumed`."""
-        self._check_open()
-        unfinished.check_origin(self.described)
-        limit_s = self.config.cluster.query_timeout_s
-        return keep(self._asker.ask(unfinished.resume(), limit_s, at_once=False), unfinished)
-
     def abatch(
         self,
         questions: Iterable[str],
@@ -276,13 +248,9 @@ class Tandem:
     # ---- private ---------------------------------------------------------------------------------------------
 
     def _ask(self, spec: SessionSpec, options: QueryOptions, at_once: bool) -> AsyncGenerator[Event, None]:
-        """Events of a query, all at its end or as they happen; kept in a file if the options say so."""
+        """Events of a query, all at its end or as they happen."""
         limit_s = options.get("timeout_s") or self.config.cluster.query_timeout_s
-        origin = origin_of(spec, self.described)
-        unfinished = Unfinished.create(spec, origin) if options.get("resumable") else None
-        notes = notes_on(spec, options)
-        events = self._asker.ask(spec, limit_s, at_once=at_once and unfinished is None, notes=notes)
-        return events if unfinished is None else keep(events, unfinished)
+        return self._asker.ask(spec, limit_s, at_once=at_once, notes=notes_on(spec, options))
 
     def _check_open(self) -> None:
         """Raises QueryError after `close`; called before a coroutine is made, which would warn if nobody awaits it."""

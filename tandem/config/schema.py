@@ -320,10 +320,6 @@ class ClusterConfig(Settings):
     start_timeout_s: float = Field(
         default=300.0, gt=0, description="longest wait for nodes, actors and models, in seconds"
     )
-    keep_unfinished: bool = Field(
-        default=True,
-        description="`tandem ask` keeps question and answer in a private file until the answer ends: `tandem resume`",
-    )
     query_timeout_s: float = Field(default=120.0, gt=0, description="longest wait for an answer, in seconds")
     max_sessions: int = Field(
         default=32, ge=1, description="queries open at once at a party, at most; others wait in order"

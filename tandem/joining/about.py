@@ -38,7 +38,6 @@ class About:
     decode_line: Annotated[list[Annotated[float, Field(allow_inf_nan=False)]], Field(max_length=8)]
     embedder_fingerprint: Word | None = None
     scorer_fingerprint: Word | None = None
-    index_fingerprint: Word = ""
     factory: Word = ""  # of its index; only whether there is one matters
     corpus: Word | None = None  # documents that come with Tandem, by their name; "": its own
     max_queries: Annotated[int, Field(ge=1)] | None = None  # that a device may ask at once

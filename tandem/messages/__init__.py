@@ -37,7 +37,7 @@ from tandem.messages.wire import (
     write_varint,
 )
 
-PROTOCOL_VERSION = 16
+PROTOCOL_VERSION = 17
 """Raised with every body or field, of the query too, that comes, goes or changes. Numbers of bodies that are gone (7,
 13, 14) are not given again."""
 

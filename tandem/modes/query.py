@@ -29,7 +29,7 @@ MAX_TOP_LOGPROBS = 20
 MAX_DOCUMENTS, MAX_LINE, MAX_SCALE, MAX_WAIT_S = 1 << 16, 8, 1e6, 1e9
 """Bounds of fields below, far above what anybody needs: documents of a party, numbers of an offline profile, factors of
 scores, seconds."""
-MAX_ENDS, MAX_TURNS, MAX_COMMITTED = 256, 4096, 1 << 18
+MAX_ENDS, MAX_TURNS = 256, 4096
 """Tokens that end an answer, earlier messages and earlier tokens of one query."""
 MAX_BIASES, MAX_BIAS, MAX_GRAMMAR = 1024, 100.0, 1 << 18
 """Tokens with a bias and its size, as OpenAI has it; characters of a grammar, and of tools."""
@@ -117,9 +117,6 @@ class Query:
     num_logprobs: Annotated[Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None, wire("aa")] = (
         None  # likeliest tokens that come with each token and its log probability; None: neither
     )
-    committed: Annotated[
-        tuple[Token, ...], wire("bb", max_length=MAX_COMMITTED)
-    ] = ()  # tokens that an earlier run of this query committed
     condensed: Annotated[str, wire("cc")] = ""  # the question as the home's model wrote it; empty: it did not
     layouts: Annotated[dict[PartyName, RowLayout], wire("dd", max_length=MAX_PARTIES)] = field(
         default_factory=dict, hash=False
@@ -147,8 +144,7 @@ class Query:
     )
 
     def bare(self, **changes: Any) -> Self:
-        """The query, with these fields changed, without documents, history, tools, anything besides the answer, and
-        tokens."""
+        """The query, with these fields changed, without documents, history, tools, and anything besides the answer."""
         return replace(
             self,
             documents={},
@@ -158,7 +154,6 @@ class Query:
             tools="",
             show_drafts=False,
             num_logprobs=None,
-            committed=(),
             **changes,
         )
 

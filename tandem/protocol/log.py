@@ -23,11 +23,8 @@ class Log:
     none of them whose last token is committed.
     """
 
-    def __init__(
-        self, session: int, roles: Roles, decider: str, committed: Sequence[int] = (), opened_s: float = 0.0
-    ) -> None:
-        """committed: tokens that an earlier run of the query committed."""
-        self.prefix = Prefix(session, committed)
+    def __init__(self, session: int, roles: Roles, decider: str, opened_s: float = 0.0) -> None:
+        self.prefix = Prefix(session)
         self.epochs = dict.fromkeys(roles.drafters, 0)  # rollbacks of each drafter
         self.decider = decider  # of the next step
         self.verdicts: dict[int, Verdict] = {}  # of the peers, by their first step

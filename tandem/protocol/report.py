@@ -94,8 +94,7 @@ class Reporter:
         self._spec, self._party = spec, party
         self.lost_elsewhere: frozenset[str] = frozenset()  # parties without which the last verdict was made
         self._num_sources: Counter[str] = Counter()  # messages that named documents, by party
-        num_resumed = len(spec.committed)
-        self._counts = SessionStatistics(num_tokens=num_resumed, num_resumed=num_resumed)
+        self._counts = SessionStatistics()
         self._fresh = (nan, nan)  # round trip and bandwidth that were measured since the last commit
         self._last_rtt_s = nan
         self._unreported: list[Observation] = []
@@ -112,14 +111,6 @@ class Reporter:
         if not self.is_home:
             return []
         return [Send("client", ClientEvent(self._spec.session, event)) for event in events]
-
-    def repeat(self, tokens: Sequence[int], decider: str) -> list[Send]:
-        """Tokens that an earlier run of the query committed, of which nothing else is known. decider: of this run."""
-        sends = []
-        for step, token in enumerate(tokens):
-            sends += self.confirm(step, token)
-            sends += self.emit(_repeat(step, token, decider))
-        return sends
 
     # ---- documents ---------------------------------------------------------------------------------------------
 
@@ -350,20 +341,6 @@ def expected_acceptance(
     if result is not None:
         return result.acceptance
     return tuple(share / 127 for share in verdict.acceptance) or (nan,) * num_drafters
-
-
-def _repeat(step: int, token: int, decider: str) -> TokenEvent:
-    return TokenEvent(
-        step=step,
-        token=token,
-        text="",
-        device_accepted=False,
-        cloud_accepted=False,
-        aggregator=decider,
-        committed_s=0.0,
-        device_decode_s=nan,
-        cloud_decode_s=nan,
-    )
 
 
 def make_estimate_event(estimate: Estimate) -> EstimateEvent:

@@ -359,7 +359,7 @@ class Routes:
             )
 
     def _check_resync(self, source: str, resync: Resync) -> None:
-        most = max(self.spec.sampling.max_new_tokens, len(self.spec.committed))
+        most = self.spec.sampling.max_new_tokens
         if len(resync.tokens) > most:
             raise ProtocolError(
                 f"{source} sent {len(resync.tokens)} tokens to be adopted, but an answer has at most {most}; "

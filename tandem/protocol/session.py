@@ -132,7 +132,7 @@ class Session:
     ) -> None:
         """measures: probe round trip and bandwidth when the first frame of a peer arrives."""
         self.routes = Routes(spec, party)
-        self.log = Log(spec.session, spec.roles, spec.rules.first_decider, spec.committed, now_s)
+        self.log = Log(spec.session, spec.roles, spec.rules.first_decider, now_s)
         self.ballots = BallotBox(
             spec.session, spec.rules, party, vote_depth if spec.rules.has_race_lists else None
         )
@@ -199,9 +199,6 @@ class Session:
     def begin(self, now_s: float) -> list[Send]:
         """Start the own actors, and open the session at the peers, or show the home that it is open here."""
         sends = self._begin(*self.routes.listeners)
-        if self.spec.committed:  # by an earlier run of this query
-            sends.append(self._to_decoder(self.log.make_resync()))
-            sends += self.report.repeat(self.spec.committed, self.log.decider)
         return sends + [self._send(name, self.routes.make_greeting(name), now_s) for name in self.peers]
 
     def rejoin(self, incarnation: int, now_s: float) -> list[Send]:
@@ -777,7 +774,7 @@ class Session:
 
     def _on_cancel(self, peer: Peer, cancel: Cancel, now_s: float) -> list[Send]:
         """A peer gave the session up. Refusing it in mid answer ends its own part alone, unless for the grammar."""
-        concerns_all = len(self.prefix) == len(self.spec.committed) or cancel.fault.option == "grammar"
+        concerns_all = len(self.prefix) == 0 or cancel.fault.option == "grammar"
         goes_on = self.spec.on_peer_loss == "continue" and not (cancel.fault.is_refusal and concerns_all)
         is_nearer = peer.name == self.routes.toward_home
         if goes_on and not is_nearer and self.end.reason is None:

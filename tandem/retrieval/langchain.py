@@ -121,7 +121,6 @@ class StoreRetriever:
         self.scorer = scorer
         self._seen: OrderedDict[str, tuple[str, NDArray[np.float32]]] = OrderedDict()  # text and vector by id
         self.num_documents = None  # a store need not know
-        self.fingerprint = ""  # nor what it holds
         self.ranks_again = True  # it finds by its own measure
         self.kind = f"LangChain {type(store).__name__}"
 

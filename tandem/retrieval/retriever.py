@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from hashlib import blake2b
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Protocol
@@ -188,13 +187,6 @@ class Retriever:
     def kind(self) -> str:
         """The kind of its index: a FAISS factory string."""
         return self.index.manifest.factory
-
-    @property
-    def fingerprint(self) -> str:
-        """A fingerprint of what it can find. The chunks' ids are keyed by a secret, so that nobody can guess documents
-        by it."""
-        manifest = self.index.manifest
-        return blake2b(f"{manifest.factory} {manifest.chunks_hash}".encode(), digest_size=16).hexdigest()
 
     def search(self, query: str, k: int, *, filter: Filter | None = None) -> list[Hit]:
         """The k documents that fit the query best, best first (fewer if the index holds or finds fewer).

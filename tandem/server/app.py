@@ -50,7 +50,7 @@ EVENT_NAMES: Mapping[type, str] = {
     events.DoneEvent: "done",
 }
 """What each class of events is called."""
-TANDEM_OPTIONS = tuple(name for name in QueryOptions.__annotations__ if name not in ("sampling", "resumable"))
+TANDEM_OPTIONS = tuple(name for name in QueryOptions.__annotations__ if name != "sampling")
 """Options of a query that JSON can hold; a file on this machine is nothing for its clients."""
 
 router = APIRouter()

@@ -33,7 +33,7 @@ LOGPROBS = ("logprobs", "top_logprobs")
 """In a chat the first is true or false, of a text completion it is the number."""
 MAX_ANSWERS, MAX_STOPS = 8, 64
 """Answers of one request, each of which is a query, and texts that end them."""
-NO_FIELDS = {"sampling", "history", "max_new_tokens", "num_logprobs", "resumable", "tools"}
+NO_FIELDS = {"sampling", "history", "max_new_tokens", "num_logprobs", "tools"}
 QUERY_OPTIONS = frozenset(QueryOptions.__annotations__) - NO_FIELDS
 """Options that are passed on as they are: OpenAI's `seed`, `stop`, `temperature`, and Tandem's own."""
 ROLES = {"developer": "system", **{role: role for role in ("system", "user", "assistant", "tool")}}

@@ -102,7 +102,6 @@ async def _start(
     device: JoinedDevice, config: Config, progress: Progress, actor_classes: ActorClasses | None
 ) -> None:
     await device.start_alone(Party.DEVICE, config, device.new_plane, progress, actor_classes)
-    device.described[Party.DEVICE]["link_fingerprint"] = device.link.fingerprint.hex()
     # until the cloud says how many, its default: those that are begun without it must fit when it comes
     device.queue.limit_queries(Config().devices.max_queries)
     where = Endpoint(CLOUD_QUEUE, None, device.link.host, device.link.port)

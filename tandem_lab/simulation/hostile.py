@@ -319,7 +319,7 @@ class Witness:
         """
         self.spec, self.victim, self.forger, self.voters = spec, victim, forger, voters
         self.hostile = forger.hostile
-        self.tokens: list[int] = list(spec.committed)
+        self.tokens: list[int] = []
         self.num_own = self.num_by_verdict = self.num_adopted = self.num_wild = 0
         roles = spec.roles
         self._check_own = check_own

@@ -1,8 +1,8 @@
 """Everything that a party with private documents sends, and how much more probable it is with them than without.
 
 One honest party, as its coordinator, decoder, aggregator, drafter and accountant are; a peer that means ill and knows
-all that the party knows but its noise and its documents; and a person who asks again, resumes and restarts. A `Life` is
-a plan of what they do, drawn from a seed, which is played over two sets of documents. Both times they do the same as
+all that the party knows but its noise and its documents; and a person who asks again, interrupts and restarts. A `Life`
+is a plan of what they do, drawn from a seed, which is played over two sets of documents. Both times they do the same as
 long as the same was sent.
 
 Noise is made explicit: every draw asks a `Tape`, which holds the noise of each seed as an interval of [0, 1) and gives
@@ -511,11 +511,10 @@ def _live(
             spec = replace(life.spec, session=life.spec.session + len(peers) * 1000)
             ask(spec)
             happened["parallel"] += 1
-        elif kind < 0.16 and session.routes.is_home and len(session.prefix) > 1:  # interrupted and resumed
-            tokens = tuple(session.prefix.tokens[:-1])
+        elif kind < 0.16 and session.routes.is_home and len(session.prefix) > 1:  # interrupted, asked again
             victim.deliver(victim.queue.cancel(session.spec.session, victim.now_s))
-            ask(replace(session.spec, session=session.spec.session + len(peers) * 1000, committed=tokens))
-            happened["resume"] += 1
+            ask(replace(session.spec, session=session.spec.session + len(peers) * 1000))
+            happened["interruption"] += 1
         elif kind < 0.3:
             victim.deliver(victim.queue.tick(victim.now_s))
         else:

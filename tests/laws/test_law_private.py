@@ -94,7 +94,7 @@ def test_nothing_that_is_sent_is_more_probable_than_the_bound_allows(tmp_path: P
     assert {place for place, _ in largest} == set(PLACES)
     assert {pair for _, pair in largest} == set(PAIRS)
     assert max(largest.values()) > 0.4  # the lives are such that the bound matters
-    kinds = ("restart", "decoder restarts", "parallel", "resume", "resync", "budget ends")
+    kinds = ("restart", "decoder restarts", "parallel", "interruption", "resync", "budget ends")
     assert all(happened[kind] > 0 for kind in kinds)
 
 

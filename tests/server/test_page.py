@@ -476,7 +476,7 @@ def test_conversations_are_kept_in_the_browser_until_deleted(opened: Page) -> No
 
 
 @pytest.mark.parametrize("is_left", [False, True], ids=["reloaded", "another conversation meanwhile"])
-def test_an_answer_goes_on_where_the_page_was_left(
+def test_an_answer_that_was_left_is_asked_for_again(
     opened: Page, served: ServedPage, *, is_left: bool
 ) -> None:
     usual_s, served.relay.delay_s = served.relay.delay_s, 0.2  # so that the answer is not complete too soon
@@ -492,15 +492,12 @@ def test_an_answer_goes_on_where_the_page_was_left(
             else:
                 opened.reload()
             expect(opened.locator(".question")).to_have_text(QUESTION)
-            assert opened.locator(".token").count() > 0
     finally:
         served.relay.delay_s, served.relay.bytes_per_s = usual_s, None
     wait_for_end(opened)
     body = json.loads(asked.value.post_data or "")
     answer = served.tandem.query(QUESTION, seed=SEED)
     assert (body["question"], body["seed"]) == (QUESTION, SEED)
-    assert 0 < len(body["committed"]) < len(answer.tokens)
-    assert tuple(body["committed"]) == answer.token_ids[: len(body["committed"])]
     assert answer_of(opened) == answer.text
     assert open_queries(opened, served) == 0
     opened.reload()

@@ -92,23 +92,6 @@ def test_typed_events(http: httpx.Client, tandem: Tandem) -> None:
     assert events[-1][1]["reason"] == "eos"
 
 
-def test_a_stream_that_was_left_goes_on_from_its_tokens(http: httpx.Client) -> None:
-    body = {"question": QUESTION, "seed": 4, "show_drafts": True}
-    whole = [
-        value
-        for name, value in read_events(http.post("/v1/tandem/events", json=body).text)
-        if name == "token"
-    ]
-    committed = [value["token"] for value in whole[:3]]
-    events = read_events(http.post("/v1/tandem/events", json=body | {"committed": committed}).text)
-    again = [value for name, value in events if name == "token"]
-    assert [(token["token"], token["text"]) for token in again] == [
-        (token["token"], token["text"]) for token in whole
-    ]
-    assert events[-1][1]["statistics"]["num_resumed"] == 3
-    assert min(value["step"] for name, value in events if name == "provisional") >= 3
-
-
 def test_typed_events_of_a_query_that_cannot_be_answered_are_an_error(http: httpx.Client) -> None:
     events = read_events(http.post("/v1/tandem/events", json={"question": "? " * 1500}).text)
     assert events[-1][0] == "done"
@@ -129,8 +112,6 @@ def test_typed_events_of_a_query_that_cannot_be_answered_are_an_error(http: http
         ({"sampling": {}}, "sampling"),
         ({"on_peer_loss": "cry"}, "on_peer_loss"),
         ({"only": "moon"}, "only"),
-        ({"committed": ["one"]}, "committed"),
-        ({"committed": [1 << 40]}, "committed"),
         ({"provisional": True}, "provisional"),
         ({"seed": "question"}, "seed"),
         ({"num_documents": {"moon": 1}}, "num_documents"),

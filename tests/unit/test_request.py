@@ -509,16 +509,3 @@ def test_a_cloud_that_adds_nothing_is_not_asked(
     asked = build_spec(Config(), described, "Why?", only="device") if is_alone else spec
     assert notes_on(asked, {"only": "device"}) == ()
     assert replace(asked, session=spec.session, seed=spec.seed, documents=spec.documents) == spec
-
-
-@pytest.mark.parametrize(
-    ("committed", "seen"), [([3, 50], "token 50"), ([0, 3], "token 0"), ([3] * 4, "4 tokens")]
-)
-def test_what_an_answer_begins_with_is_the_beginning_of_one(committed: list[int], seen: str) -> None:
-    assert build_spec(Config(), ALIKE, "Why?", committed=[3, 4, 3], max_new_tokens=4).committed == (3, 4, 3)
-    with pytest.raises(ConfigError, match=f"at most 3 tokens below 50, .* but it has {seen};") as refused:
-        build_spec(Config(), ALIKE, "Why?", committed=committed, max_new_tokens=4)
-    assert refused.value.option == "committed"
-    for wrong in ("34", [1.0], [True], [-1], {3: 4}):
-        with pytest.raises(ConfigError, match="committed must be a list of token ids"):
-            build_spec(Config(), ALIKE, "Why?", committed=wrong)  # type: ignore[arg-type]

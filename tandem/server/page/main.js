@@ -47,15 +47,15 @@ class Page {
     addEventListener("pagehide", () => this.keepRunning());
     document.addEventListener("visibilitychange", () => {
       if (document.visibilityState === "hidden") this.keepRunning();
-      else if (this.turns.at(-1)?.state.isBroken) this.goOn(); // as after a phone was locked
+      else if (this.turns.at(-1)?.state.isBroken) this.askAgain(); // as after a phone was locked
     });
     openPanels();
   }
 
-  /** Show how the server and its documents are, and go on with an answer that came when the page was left. */
+  /** Show how the server and its documents are, and ask again for an answer that came when the page was left. */
   async start() {
     await this.meet(() => this.link.poll());
-    await Promise.all([this.goOn(), this.meet(() => this.documents.refresh())]);
+    await Promise.all([this.askAgain(), this.meet(() => this.documents.refresh())]);
   }
 
   /** Do what needs the server; ask for its key until it is the right one. */
@@ -83,13 +83,13 @@ class Page {
     byId("question").focus();
   }
 
-  /** The user chose a conversation. An answer that was left goes on. */
+  /** The user chose a conversation. An answer that was left is asked for again. */
   async reopen(id) {
     if (id === this.id) return;
     this.leave();
     this.open(id);
     byId("main").scrollIntoView();
-    await this.goOn();
+    await this.askAgain();
   }
 
   /** Show a conversation; one that is not kept is new. */
@@ -159,15 +159,15 @@ class Page {
     await this.follow(turn);
   }
 
-  /** Go on with the last answer, if the page was left while it came, or the connection to the server broke. */
-  async goOn() {
+  /** Ask again for the last answer, if the page was left while it came, or the connection to the server broke. */
+  async askAgain() {
     if (this.abort) return;
     this.open(this.id);
     const turn = this.turns.at(-1);
     if (turn && isUnfinished(turn.state)) await this.follow(turn);
   }
 
-  /** Show the last answer as it comes, from the tokens on that it has. */
+  /** Show the last answer as it comes. */
   async follow(turn) {
     const { options } = turn.state;
     const body = queryOf(turn.state, turn.state.isWithHistory ? historyOf(this.turns.slice(0, -1)) : []);
@@ -238,7 +238,7 @@ function explain(error) {
   if (error.code === "context_length_exceeded") {
     return `${error.message} “New conversation” begins without the earlier turns.`;
   }
-  return error.status ? error.message : `${error.message} When you reload the page, the answer goes on.`;
+  return error.status ? error.message : `${error.message} Reload the page to ask again.`;
 }
 
 /** What this server is. */

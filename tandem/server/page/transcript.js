@@ -39,11 +39,10 @@ export function begin(question, options, mode, isWithHistory) {
     peers: [],
     rounds: [],
     ahead: null, // queries that wait before this one
-    before_s: 0, // what the answer had taken when it went on after a break
     done: null,
     error: null,
     isStopped: false,
-    isBroken: false, // by a server that could not be reached; the error says so until the answer goes on
+    isBroken: false, // by a server that could not be reached; the error says so until it is asked again
   };
 }
 
@@ -54,8 +53,6 @@ export function add(state, event) {
   if (take) take(state, fields);
   return state;
 }
-
-const TIMES = ["committed_s", "device_arrived_s", "cloud_arrived_s"]; // since the query was opened
 
 const TAKERS = {
   query: (state, { seed }) => { state.seed = seed; },
@@ -83,20 +80,19 @@ const TAKERS = {
   token: (state, fields) => {
     state.ahead = null;
     state.provisional.delete(fields.step);
-    for (const name of TIMES) if (fields[name] !== null) fields[name] += state.before_s;
     state.tokens.push(fields);
   },
 };
 
-/** Whether the answer neither ended nor was ended: a page that was left while it came goes on with it. */
+/** Whether the answer neither ended nor was ended: a page that was left while it came asks again. */
 export function isUnfinished(state) {
   return !state.done && !state.error && !state.isStopped;
 }
 
-/** The query that gives the answer, from its tokens on where it has some. history: the turns before. */
-export function queryOf({ question, options, seed, tokens }, history) {
+/** The query that gives the answer. history: the turns before. */
+export function queryOf({ question, options, seed }, history) {
   const query = { question, history, ...options };
-  return seed === null ? query : { ...query, seed, committed: tokens.map(({ token }) => token) };
+  return seed === null ? query : { ...query, seed };
 }
 
 /** The answer as text. */
@@ -168,10 +164,9 @@ export function toKept(state) {
   return { ...kept, error: isBroken ? null : state.error, sources };
 }
 
-/** The state of an answer that was kept. The last token of an unfinished one is decided again: it may be the end. */
+/** The state of an answer that was kept; an unfinished one begins anew, with its seed. */
 export function fromKept(kept) {
-  const state = { ...kept, provisional: new Map(), ahead: null, isBroken: false };
-  if (!isUnfinished(state)) return state;
-  const tokens = state.tokens.slice(0, -1);
-  return { ...state, tokens, before_s: tokens.at(-1)?.committed_s ?? 0 };
+  const { question, options, mode, isWithHistory, seed } = kept;
+  if (isUnfinished(kept)) return { ...begin(question, options, mode, isWithHistory), seed };
+  return { ...kept, provisional: new Map(), ahead: null, isBroken: false };
 }

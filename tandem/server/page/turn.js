@@ -49,7 +49,6 @@ export class Turn {
 
   /** Show one event more. */
   take(event) {
-    if (event.step < this.state.tokens.length && ["token", "provisional"].includes(event.type)) return; // from before
     add(this.state, event);
     if (event.type === "sources") this.drawSources();
     if (event.type === "provisional") this.strip.addDraft(event.step, event.text);

@@ -14,7 +14,6 @@ import pytest
 
 from tandem.cli import main
 from tandem.client.batch import BatchItem
-from tandem.client.resume import Unfinished
 from tandem.cluster.nodes import NodeInfo
 from tandem.config.schema import Config
 from tandem.errors import QueryError
@@ -137,9 +136,6 @@ class FakeTandem:
             if isinstance(event, BaseException):
                 raise event
             yield event
-
-    def stream_resumed(self, unfinished: Unfinished) -> Iterator[Event]:
-        return self.stream(unfinished.spec.query)
 
     def batch(
         self, questions: Sequence[str], *, concurrency: int, progress: Any, **options: Any

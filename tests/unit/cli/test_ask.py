@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 from collections.abc import Callable, Sequence
@@ -105,7 +104,7 @@ def test_what_is_asked(ask: Ask, tandem: FakeTandem) -> None:
     ((question, options),) = tandem.asked
     assert question == QUESTION
     assert options.pop("seed") >= 0
-    assert options == {"only": None, "show_drafts": False, "resumable": True}, "the settings say the rest"
+    assert options == {"only": None, "show_drafts": False}, "the settings say the rest"
 
 
 def test_a_fresh_seed_each_time_and_it_is_shown(ask: Ask, tandem: FakeTandem) -> None:
@@ -333,36 +332,6 @@ def test_control_c_in_mid_answer_closes_and_is_130(ask: Ask, tandem: FakeTandem)
     shown = ask("--quiet", events=[*answer_events()[:4], KeyboardInterrupt()])
     assert shown == (130, "Mira likes\n", "\ntandem: interrupted\n")
     assert tandem.num_closed == 1
-
-
-@pytest.mark.parametrize(
-    ("end", "kept"),
-    [
-        ([KeyboardInterrupt()], "its first 2 tokens are kept; `tandem resume` goes on from them"),
-        ([SystemExit(143)], "its first 2 tokens are kept; `tandem resume` goes on from them"),
-        (
-            [done(degraded_from=1)],
-            "its first 1 token is kept; `tandem resume` asks all parties for what follows",
-        ),
-        ([done(degraded_from=0)], None),
-        ([done()], None),
-    ],
-)
-def test_what_is_left_for_another_command_is_said(
-    ask: Ask, end: list[Event | BaseException], kept: str | None, capsys: pytest.CaptureFixture[str]
-) -> None:
-    events = [*answer_events()[:4], *end]
-    with contextlib.suppress(SystemExit):
-        ask("--set", "cluster.keep_unfinished=false", events=events)
-    assert " kept;" not in capsys.readouterr().err
-    said = ""
-    try:
-        said = ask(events=events).err
-    except SystemExit:
-        said = capsys.readouterr().err
-    assert [line.partition("] answer     ")[2] for line in said.splitlines() if "kept" in line] == (
-        [kept] if kept else []
-    )
 
 
 def test_one_that_answered_alone_as_its_peer_had_nothing_to_add(ask: Ask) -> None:

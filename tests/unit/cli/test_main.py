@@ -22,7 +22,6 @@ from .conftest import Run
 ROOT = Path(tandem.__file__).parents[1]
 COMMANDS = (
     "ask",
-    "resume",
     "chat",
     "audit",
     "init",

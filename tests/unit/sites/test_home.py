@@ -16,8 +16,6 @@ import pytest
 
 from tandem import Config, Tandem
 from tandem.actors.host_queue import HostQueue
-from tandem.client.request import build_spec
-from tandem.client.resume import Unfinished, origin_of
 from tandem.config.schema import DevicesConfig
 from tandem.corpora import WEIGHTS
 from tandem.errors import ClusterError, Code, ConfigError, ProtocolError, QueryError
@@ -68,23 +66,6 @@ def test_answers_are_those_of_two_sides_in_one_process(
         inline, over_link = (tandem.query(question, seed=seed, **options) for tandem in (rag, phone))
         assert over_link.token_ids == inline.token_ids
         assert not over_link.is_degraded
-
-
-def test_a_joined_answer_goes_on_with_its_cloud_alone(
-    rag: Tandem, phone: Tandem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Where another cloud would answer as well, nothing is answered, and nothing is lost."""
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    whole = phone.query(QUESTIONS[0], seed=5)
-    spec = build_spec(phone.config, phone.described, QUESTIONS[0], seed=5)
-    unfinished = Unfinished.create(spec, origin_of(spec, phone.described))
-    assert unfinished is not None
-    for event in whole.tokens[:2]:
-        unfinished.add(event)
-    unfinished.close()
-    with pytest.raises(QueryError, match=r"join link of the device was \w+ and is none"):
-        rag.resume()
-    assert phone.resume().token_ids == whole.token_ids
 
 
 def test_two_devices_at_once_get_their_own_answers(rag: Tandem, cloud: ServedCloud, phone: Tandem) -> None:

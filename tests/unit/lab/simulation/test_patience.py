@@ -26,8 +26,8 @@ from tandem_lab.simulation.link import Link
 from tandem_lab.simulation.oracle import has_oracle
 from tandem_lab.simulation.scenario import Scenario, expected_answer, make_scenario
 from tandem_lab.simulation.virtual import VirtualRun
+from tandem_lab.simulation.watched import WatchedRun
 from tests.unit.lab.simulation.test_mutants import put
-from tests.unit.lab.simulation.test_resumed import play_from
 from tests.unit.lab.simulation.world import Case, agree, make_spec, synchronous
 
 HOPS_S = 1e-3
@@ -151,18 +151,13 @@ def patient_scenarios(num_seeds: int) -> Iterator[Scenario]:
             yield scenario
 
 
-def test_the_log_of_an_answer_and_that_of_its_end_say_what_it_is() -> None:
-    """One that was interrupted, and resumed: whatever the device decided alone before stays."""
+def test_the_log_of_an_answer_says_what_it_is() -> None:
     num_late = 0
     for scenario in patient_scenarios(150):
-        run, outcome = play_from(scenario, ())
+        run = WatchedRun(scenario)
+        run.run(LIMIT_S)
         run.check_end()
-        first, whole = [token.is_alone for token in run.tokens], outcome.tokens[Party.DEVICE]
-        for count in {1, len(whole) // 2, len(whole) - 1}:
-            resumed, _ = play_from(scenario, tuple(whole[:count]))
-            told = [token.token for token in resumed.tokens]
-            marks = first[:count] + [token.is_alone for token in resumed.tokens[count:]]
-            alone = [step for step, mark in enumerate(marks) if mark]
-            assert told == expected_answer(scenario, alone=alone)
-            num_late += sum(marks[:count])
+        alone = [token.step for token in run.tokens if token.is_alone]
+        assert [token.token for token in run.tokens] == expected_answer(scenario, alone=alone)
+        num_late += len(alone)
     assert num_late > 20
