@@ -34,11 +34,11 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from benchmarks._common import finish, new_parser, summary
 from tandem import Config, Tandem
+from tandem.client.device import RunningDevice
 from tandem.errors import TandemError
 from tandem.events import TokenEvent
 from tandem.joining.devices import DeviceList
 from tandem.joining.join_link import JoinLink
-from tandem.sites.socket import connect
 from tandem_lab.reliability.processes import Child, child, cloud_arguments, device_arguments
 from tandem_lab.training.bundle import read_bundled_questions
 
@@ -67,7 +67,7 @@ class Asking:
     """One device that asks, and when its tokens came."""
 
     name: str
-    tandem: Tandem
+    tandem: Tandem | RunningDevice
     options: dict[str, Any]
     came_s: list[float] = field(default_factory=list)
     gaps_s: list[float] = field(default_factory=list)
@@ -144,8 +144,8 @@ def joined_devices(cloud: Child, folder: Path, num_light: int, num_real: int) ->
                 arguments = device_arguments(link, link.port, folder / name, [PATIENT])
                 stack.enter_context(child(*arguments))
                 config = Config.load(None, ["link.on_peer_loss=wait"])
-                tandem = Tandem(config, connect(lambda line: None, folder / name))
-                asking.append(Asking(name, stack.enter_context(tandem), {}))
+                device = RunningDevice(config, folder / name)
+                asking.append(Asking(name, stack.enter_context(device), {}))
             print(f"{name} has joined after {time.monotonic() - start_s:.0f} s", flush=True)
         yield asking
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from html import escape
 from math import isnan, nan
@@ -243,6 +243,20 @@ Event: TypeAlias = (
     | PeerEvent
     | DoneEvent
 )
+EVENT_TYPES: Mapping[str, type[Event]] = {
+    "sources": SourcesEvent,
+    "token": TokenEvent,
+    "citation": CitationEvent,
+    "provisional": ProvisionalEvent,
+    "retract": RetractEvent,
+    "wait": WaitEvent,
+    "placement": PlacementEvent,
+    "estimate": EstimateEvent,
+    "round": RoundEvent,
+    "peer": PeerEvent,
+    "done": DoneEvent,
+}
+"""What each class of events is called over HTTP."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -106,7 +106,7 @@ def ask(
         note_toy(config)
     if texts is not None:
         options = {"seed": query.seed, **query.options()}
-        with place.open(config, log) as tandem:
+        with place.open_to_ask(config, log) as tandem:
             items = tandem.batch(texts, concurrency=concurrency or 8, progress=_progress_of(texts), **options)
             return _print_items(items, as_json=output.as_json, is_quiet=output.quiet, cite=cite)
     assert question is not None
@@ -148,7 +148,7 @@ def stream_answer(
     """
     seed = new_seed() if query.seed is None else query.seed
     transcript = Transcript(question, seed, query.only, config.decoding)
-    with place.open(config, log) as tandem:
+    with place.open_to_ask(config, log) as tandem:
         events = tandem.stream(question, seed=seed, show_drafts=provisional, **query.options())
         follow(events, transcript, log, provisional=provisional, is_silent=is_silent, cite=cite)
     return transcript

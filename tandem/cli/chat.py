@@ -27,6 +27,7 @@ from tandem.errors import QueryError, TandemError, did_you_mean
 from tandem.events import collect
 
 if TYPE_CHECKING:
+    from tandem.client.device import RunningDevice
     from tandem.client.tandem import Tandem
     from tandem.config.schema import DecodingConfig
 
@@ -44,14 +45,14 @@ def chat(*, query: Query, place: Place, settings: Settings) -> int:
     log = StageLog()
     config = settings.load(log)
     note_toy(config)
-    with place.open(config, log) as tandem:
+    with place.open_to_ask(config, log) as tandem:
         return Chat(tandem, query, config.decoding).run()
 
 
 class Chat:
     """The loop, the conversation so far, and the last answer."""
 
-    def __init__(self, tandem: Tandem, query: Query, decoding: DecodingConfig) -> None:
+    def __init__(self, tandem: Tandem | RunningDevice, query: Query, decoding: DecodingConfig) -> None:
         """query: how each question is asked."""
         self._tandem = tandem
         self._query = query

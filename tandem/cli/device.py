@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 
 from typer import BadParameter
 
 from tandem.cli.options import Join, Settings, with_options
 from tandem.cli.output import StageLog
+from tandem.cli.serve import NEEDED, require_modules
 
 
 @with_options(models=True)
@@ -19,22 +19,23 @@ def device(join: Join = None, *, settings: Settings) -> int:
     """
     if join is None:
         raise BadParameter("`tandem device` needs --join LINK; `tandem cloud serve` prints one.")
+    require_modules("tandem device", "server", NEEDED)
     log = StageLog()
     config = settings.load(log)
+    from tandem.client.device import device_folder, reserved
+    from tandem.client.tandem import Tandem
     from tandem.cluster.start_settings import start_settings
-    from tandem.joining.join_link import read_link
-    from tandem.sites.home import join as join_cloud
-    from tandem.sites.socket import listening, reserved, socket_folder
+    from tandem.server.app import create_app
+    from tandem.server.runner import Server
     from tandem.topology import Party
 
-    link, folder = read_link(join), socket_folder()
+    ready = "ready: `tandem ask QUESTION` and `tandem chat` ask this device, until Ctrl-C"
     with (
-        reserved(folder),
-        contextlib.closing(join_cloud(link, config, log)) as site,
-        listening(site, config, folder, start_settings(config, Party.DEVICE)),
+        reserved(device_folder(), start_settings(config, Party.DEVICE)) as listener,
+        Tandem.join(join, config, progress=log) as tandem,
     ):
-        log("ready: `tandem ask QUESTION` and `tandem chat` ask this device, until Ctrl-C")
+        server = Server(create_app(tandem), config.http, lambda: log(ready))
         with contextlib.suppress(KeyboardInterrupt):
-            threading.Event().wait()
+            server.run(sockets=[listener])
         log("stopping")
     return 0

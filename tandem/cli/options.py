@@ -20,6 +20,7 @@ from tandem.topology import PARTIES, Party
 
 if TYPE_CHECKING:
     from tandem.cli.output import StageLog
+    from tandem.client.device import RunningDevice
     from tandem.client.tandem import Tandem
     from tandem.config.schema import Config
 
@@ -230,8 +231,8 @@ class Place:
             raise BadParameter("--fresh starts parties of its own; leave out --address.")
 
     def open(self, config: Config, log: StageLog) -> Tandem:
-        """Open the site that is named, in the settings, or running here: a device, or a cluster; parties of our own if
-        there is none.
+        """Open the site that is named, in the settings, or the cluster that runs here; parties of our own if there is
+        none.
 
         With --join, --fresh or the runtime "inline" they are always our own. Where Ray is not installed, "auto" looks
         for no cluster. Raises TandemError.
@@ -249,18 +250,28 @@ class Place:
         if is_inline or self.fresh:
             return Tandem.launch(config, progress=log)
         address = self.address or config.cluster.address
-        if not address:
-            from tandem.sites.socket import is_device_running
+        if not address and (config.cluster.runtime == "ray" or find_spec("ray") is not None):
+            from tandem.cluster.registry import find_local
 
-            if not config.is_federated and is_device_running():
-                return Tandem.connect(None, config, progress=log)
-            if config.cluster.runtime == "ray" or find_spec("ray") is not None:
-                from tandem.cluster.registry import find_local
-
-                address = find_local(config, log) or ""
+            address = find_local(config, log) or ""
         return (
             Tandem.connect(address, config, progress=log) if address else Tandem.launch(config, progress=log)
         )
+
+    def open_to_ask(self, config: Config, log: StageLog) -> Tandem | RunningDevice:
+        """As `open`, but where nothing is named the device that `tandem device` runs here comes first."""
+        from tandem.client.device import RunningDevice, is_device_running
+
+        is_named = self.join or self.fresh or self.address or config.cluster.address
+        if is_named or config.is_federated or config.cluster.runtime == "inline" or not is_device_running():
+            return self.open(config, log)
+        device = RunningDevice(config)
+        log(f"device: process {device.pid} is running here (tandem device)")
+        from tandem.cluster.start_settings import explain_ignored
+
+        if ignored := explain_ignored(config, [(Party.DEVICE, device.settings)]):
+            log(ignored)
+        return device
 
 
 # ---- settings as options -------------------------------------------------------------------------------------

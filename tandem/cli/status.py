@@ -50,13 +50,10 @@ def status(
 
 def read_state(address: str, config: Config, log: StageLog) -> dict[str, Any]:
     """Read the state of what runs at an address, or on this machine. Raises ClusterError."""
-    from tandem.sites.socket import is_device_running
+    from tandem.client.device import RunningDevice, is_device_running
 
     if not address and not config.is_federated and is_device_running():
-        from tandem.client.tandem import Tandem
-
-        with Tandem.connect(None, config) as device:
-            return device.status()
+        return RunningDevice(config).status()
     from tandem.cluster.table import read_status
 
     return read_status(address or None, config, log)

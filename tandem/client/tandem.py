@@ -19,7 +19,6 @@ from tandem.config.schema import Config, checked_config
 from tandem.errors import ClusterError, QueryError, explain_missing
 from tandem.events import Answer, Event, collect
 from tandem.sites.port import ActorClasses, Deployment, Progress, ignore
-from tandem.topology import Party
 
 if TYPE_CHECKING:
     from tandem.cluster.nodes import Host, NodeInfo
@@ -92,25 +91,15 @@ class Tandem:
     ) -> Tandem:
         """Use the parties of a running cluster (`tandem up`). Raises ClusterError if they are not up.
 
-        address: of the cluster, host:port. None takes `cluster.address` of the settings, or else the device that
-        `tandem device` runs on this machine, or else the cluster whose node `tandem up` started here. A cluster's token
-        comes from RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH, or else from what `tandem up` recorded here. progress: called
-        with one line for each stage.
+        address: of the cluster, host:port. None takes `cluster.address` of the settings, or else the cluster whose node
+        `tandem up` started here. A cluster's token comes from RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH, or else from what
+        `tandem up` recorded here. progress: called with one line for each stage.
         """
-        from tandem.sites import socket
-
-        config, progress = checked_config(config), progress or ignore
-        if not (address or config.cluster.address or config.is_federated) and socket.is_device_running():
-            from tandem.cluster.start_settings import explain_ignored
-
-            running = socket.connect(progress)
-            if ignored := explain_ignored(config, [(Party.DEVICE, running.device.settings)]):
-                progress(ignored)
-            return cls(config, running)
+        config = checked_config(config)
         with explain_missing("A running cluster", ClusterError):
             from tandem.cluster import bootstrap
 
-        return cls(config, bootstrap.connect(address, config, progress))
+        return cls(config, bootstrap.connect(address, config, progress or ignore))
 
     @classmethod
     def join(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from functools import cache
 from importlib.resources import files
 from inspect import signature
@@ -16,12 +16,13 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.staticfiles import StaticFiles
 
-from tandem import __version__, events
+from tandem import __version__
 from tandem.client.answers import new_seed, to_plain
 from tandem.client.request import QueryOptions
 from tandem.config.schema import Config, HttpConfig, placement_of
 from tandem.corpora import TOYS, example_questions
 from tandem.errors import TandemError
+from tandem.events import EVENT_TYPES
 from tandem.server import documents as documents_routes
 from tandem.server import openai, other_interfaces
 from tandem.server.access import GUIDE, Frame, Guard, on_api_error, on_failure, on_http_error
@@ -36,20 +37,7 @@ NO_TELEMETRY = {"tracing": False, "logs": False}
 """Later versions of FastAPI trace requests by themselves, with URLs that hold names of files, and log messages of
 errors, which may quote anything. `tandem.server.tracing` has the spans without text."""
 
-EVENT_NAMES: Mapping[type, str] = {
-    events.SourcesEvent: "sources",
-    events.TokenEvent: "token",
-    events.CitationEvent: "citation",
-    events.ProvisionalEvent: "provisional",
-    events.RetractEvent: "retract",
-    events.WaitEvent: "wait",
-    events.PlacementEvent: "placement",
-    events.EstimateEvent: "estimate",
-    events.RoundEvent: "round",
-    events.PeerEvent: "peer",
-    events.DoneEvent: "done",
-}
-"""What each class of events is called."""
+EVENT_NAMES = {kind: name for name, kind in EVENT_TYPES.items()}
 TANDEM_OPTIONS = tuple(name for name in QueryOptions.__annotations__ if name != "sampling")
 """Options of a query that JSON can hold; a file on this machine is nothing for its clients."""
 
@@ -92,6 +80,12 @@ async def status(request: Request) -> dict[str, Any]:
     service = service_of(request)
     state = await asyncio.to_thread(service.tandem.status)
     return describe(state, service.tandem.config, service.queries)
+
+
+@router.get("/v1/tandem/actors")
+async def actors(request: Request) -> Any:
+    """All that the parties report of themselves, as `tandem status --all` shows it."""
+    return to_plain(await asyncio.to_thread(service_of(request).tandem.status))
 
 
 async def _encoded(query: RunningQuery, seed: int) -> AsyncIterator[bytes]:

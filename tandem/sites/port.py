@@ -1,6 +1,6 @@
 """The ports through which a site is used: what clients call of one, and what starting it asks of its actors.
 
-client --SitePort--> LocalSite: on its event loop | RaySite: Ray calls | SocketSite: a Unix-domain socket --> actors
+client --SitePort--> LocalSite: on its event loop | RaySite: Ray calls --> actors
 """
 
 from __future__ import annotations
@@ -72,22 +72,6 @@ class SitePort(ABC):
     async def answer_room(self, spec: str, context: int) -> int:
         """Tokens that the answer to a question may have in a context of so many tokens. spec: as JSON."""
         return int(await self.call("decoder", "answer_room", spec, context))
-
-
-CALLS = frozenset(
-    {
-        ("draft_queue", "open"),
-        ("draft_queue", "events"),
-        ("draft_queue", "sources"),
-        ("draft_queue", "cancel"),
-        ("retriever", "passages"),
-        ("retriever", "embed"),
-        ("retriever", "find_refusal"),
-        ("decoder", "tokenizer_json"),
-        ("decoder", "answer_room"),
-    }
-)
-"""All that clients call, by actor and method."""
 
 
 class ActorPort(Protocol):

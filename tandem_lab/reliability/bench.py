@@ -6,23 +6,24 @@ import contextlib
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
+from tandem.client.device import RunningDevice
 from tandem.client.tandem import Tandem
 from tandem.config.schema import Config
 from tandem.errors import TandemError
 from tandem.events import DoneEvent, Event, PeerEvent, TokenEvent
 from tandem.joining.devices import DeviceList
 from tandem.joining.join_link import JoinLink
-from tandem.sites.socket import connect
 from tandem_lab.reliability.processes import Child, child, cloud_arguments, device_arguments
 from tandem_lab.reliability.proxy import Cut, Link, relayed
 from tandem_lab.training.bundle import read_bundled_questions
 
+Client: TypeAlias = Tandem | RunningDevice
 NUM_QUESTIONS = 6
 POLICIES = ("continue", "wait")
 """Of `link.on_peer_loss`."""
@@ -59,7 +60,7 @@ class Watched:
 
 
 def follow(
-    client: Tandem, question: str, seed: int, on_token: Callable[[int], object] | None = None
+    client: Client, question: str, seed: int, on_token: Callable[[int], object] | None = None
 ) -> Watched:
     """Ask and watch the answer come; on_token: called with each token's step, and may break things."""
     watched = Watched(asked_s=time.monotonic())
@@ -86,7 +87,7 @@ class Trial:
     """Two parties with a link between them, and whole answers by question and seed."""
 
     link: BreakableLink
-    clients: dict[str, Tandem]  # by `link.on_peer_loss`
+    clients: Mapping[str, Client]  # by `link.on_peer_loss`
     questions: list[str]
     whole: dict[tuple[str, int], list[int]] = field(default_factory=dict)
 
@@ -168,10 +169,9 @@ class Bench(Trial):
         self.clients = attach_all(self.folder, self.settings)
 
 
-def attach_all(folder: Path, settings: Sequence[str]) -> dict[str, Tandem]:
+def attach_all(folder: Path, settings: Sequence[str]) -> dict[str, RunningDevice]:
     """A client of the device for each policy."""
-    configs = configs_of(settings)
-    return {policy: Tandem(config, connect(lambda line: None, folder)) for policy, config in configs.items()}
+    return {policy: RunningDevice(config, folder) for policy, config in configs_of(settings).items()}
 
 
 def configs_of(settings: Sequence[str] = ()) -> dict[str, Config]:

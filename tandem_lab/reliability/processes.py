@@ -13,17 +13,20 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import psutil
 
+from tandem.client.device import reserved
+from tandem.client.tandem import Tandem
 from tandem.config.schema import Config
-from tandem.joining.join_link import JoinLink, read_link
-from tandem.sites import home
+from tandem.joining.join_link import JoinLink
+from tandem.server.app import create_app
+from tandem.server.runner import Server
 from tandem.sites.host import Address, served
-from tandem.sites.socket import listening, reserved
 
 ROOT = Path(__file__).parents[2]
 
@@ -146,14 +149,14 @@ def _serve(keys: Path, port: int, config: Config) -> None:
 
 
 def _join(link: str, folder: Path, config: Config) -> None:
-    with (
-        reserved(folder),
-        contextlib.closing(home.join(read_link(link), config, lambda line: None)) as device,
-        listening(device, config, folder),
-    ):
-        _say({"pid": os.getpid()})
+    with reserved(folder, {}) as listener, Tandem.join(link, config) as device:
+        server = Server(create_app(device), config.http, lambda: _say({"pid": os.getpid()}))
+        serving = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
+        serving.start()
         for _ in sys.stdin:
-            _say(_measure(device.loop.run(device.status(config))["actors"]))
+            _say(_measure(device.status()["actors"]))
+        server.should_exit = True
+        serving.join()
 
 
 def main(arguments: Sequence[str]) -> None:

@@ -1,0 +1,200 @@
+"""A running device as commands ask it: against the server of a scripted Tandem, on a socket of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import threading
+import time
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("fastapi", reason="fastapi is not installed (extra [server])")
+
+from tandem.cli.options import Place
+from tandem.cli.output import StageLog
+from tandem.client import device as running_device
+from tandem.client.device import STARTED, RunningDevice, is_device_running, reserved
+from tandem.config.schema import Config
+from tandem.errors import ClusterError, QueryError
+from tandem.events import EVENT_TYPES, Event, PeerEvent, WaitEvent
+from tandem.server.app import create_app
+from tandem.server.runner import Server
+from tests.unit.cli.conftest import answer_events
+from tests.unit.test_request import ALIKE
+
+EVENTS = [WaitEvent(num_ahead=1), *answer_events()]
+
+
+class ScriptedTandem:
+    """Answers with EVENTS; "boom" fails, and "slow" never ends."""
+
+    config, described, sites = Config(), ALIKE, {"device": None}
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, dict[str, Any]]] = []
+        self.num_left = 0
+
+    async def astream(self, question: str, **options: Any) -> AsyncGenerator[Event, None]:
+        self.asked.append((question, options))
+        if question == "boom":
+            raise QueryError("The cloud was lost.")
+        for event in EVENTS[:2] if question == "slow" else EVENTS:
+            yield event
+        if question == "slow":
+            try:
+                await asyncio.Event().wait()
+            finally:
+                self.num_left += 1
+
+    def status(self) -> dict[str, Any]:
+        return {"cluster": "joined", "actors": [{"name": "device/decoder", "decode_s": math.nan}]}
+
+
+@contextmanager
+def listening(tandem: Any, folder: Path) -> Iterator[None]:
+    ready = threading.Event()
+    with reserved(folder, {"codec.parameters": "{}"}) as listener:
+        server = Server(create_app(tandem), replace(Config().http, drain_timeout_s=0.1), ready.set)
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
+        thread.start()
+        assert ready.wait(60)
+        try:
+            yield
+        finally:
+            server.should_exit = True
+            thread.join(60)
+            assert not thread.is_alive()
+
+
+@pytest.fixture
+def tandem(tmp_path: Path) -> Iterator[ScriptedTandem]:
+    tandem = ScriptedTandem()
+    with listening(tandem, tmp_path):
+        yield tandem
+
+
+def test_events_come_as_they_were(tandem: ScriptedTandem, tmp_path: Path) -> None:
+    with RunningDevice(Config(), tmp_path) as device:
+        events = list(device.stream("Which game?", seed=7, only=None))
+    assert [type(event) for event in events] == [type(event) for event in EVENTS]
+    for event, expected in zip(events, EVENTS, strict=True):
+        for name in event.__dataclass_fields__:
+            seen, wanted = getattr(event, name), getattr(expected, name)
+            assert seen == wanted or (math.isnan(seen) and math.isnan(wanted)) or repr(seen) == repr(wanted)
+    assert tandem.asked == [("Which game?", {"seed": 7})]
+
+
+def test_every_kind_of_event_has_a_name() -> None:
+    assert len(EVENT_TYPES) == len(set(EVENT_TYPES.values())) == len(Event.__args__)  # type: ignore[attr-defined]
+    assert EVENT_TYPES["peer"] is PeerEvent
+
+
+def test_options_of_a_question_are_the_commands_own(tandem: ScriptedTandem, tmp_path: Path) -> None:
+    settings = ["sampling.temperature=0.5", "sampling.stop=END", "link.on_peer_loss=wait", "weights.scale=3"]
+    config = Config.load(None, [*settings, "device.num_documents=3", "cluster.query_timeout_s=9"])
+    with RunningDevice(config, tmp_path) as device:
+        list(device.stream("Which game?", seed=7, temperature=0.25))
+    assert tandem.asked[0][1] == {
+        "seed": 7,
+        "temperature": 0.25,
+        "stop": ["END"],
+        "on_peer_loss": "wait",
+        "num_documents": {"device": 3},
+        "timeout_s": 9.0,
+    }
+
+
+@pytest.mark.parametrize(
+    ("question", "options", "sentence"),
+    [
+        ("", {}, r"The question is empty \(got ''\); ask something\."),
+        ("boom", {}, r"The cloud was lost\."),
+        ("Why?", {"temperature": -1}, "The option temperature must be a number of at least 0, but it is -1"),
+    ],
+)
+def test_what_fails_is_one_sentence(
+    tandem: ScriptedTandem, tmp_path: Path, question: str, options: Any, sentence: str
+) -> None:
+    with RunningDevice(Config(), tmp_path) as device, pytest.raises(QueryError, match=f"^{sentence}"):
+        list(device.stream(question, **options))
+
+
+def test_a_stream_that_is_left_ends_its_query(tandem: ScriptedTandem, tmp_path: Path) -> None:
+    with RunningDevice(Config(), tmp_path) as device:
+        next(stream := device.stream("slow"))
+        stream.close()  # type: ignore[attr-defined]
+        wait_until(lambda: tandem.num_left == 1)
+        next(waiting := device.stream("slow"))
+        device.close()
+        with pytest.raises(ClusterError, match=r"The device \(process \d+\) has stopped"):
+            list(waiting)
+    wait_until(lambda: tandem.num_left == 2)
+
+
+def test_many_questions(tandem: ScriptedTandem, tmp_path: Path) -> None:
+    counts: list[tuple[int, int]] = []
+    with RunningDevice(Config(), tmp_path) as device:
+        items = list(
+            device.batch(["a", "boom", "b"], concurrency=2, progress=lambda *seen: counts.append(seen))
+        )
+    assert {item.index: str(item.error) for item in items if item.error} == {1: "The cloud was lost."}
+    assert counts == [(1, 3), (2, 3), (3, 3)]
+    seeds = {question: options["seed"] for question, options in tandem.asked}
+    assert {item.question: item.answer.seed for item in items if item.answer} == {
+        question: seeds[question] for question in "ab"
+    }
+
+
+def test_the_status(tandem: ScriptedTandem, tmp_path: Path) -> None:
+    status = RunningDevice(Config(), tmp_path).status()
+    assert status == {"cluster": "joined", "actors": [{"name": "device/decoder", "decode_s": None}]}
+
+
+def test_one_device_per_folder(tmp_path: Path) -> None:
+    assert not is_device_running(tmp_path)
+    with pytest.raises(
+        ClusterError, match=r"^No device answers in .*; start one with `tandem device --join LINK`"
+    ):
+        RunningDevice(Config(), tmp_path)
+    with listening(ScriptedTandem(), tmp_path):
+        assert is_device_running(tmp_path)
+        with pytest.raises(ClusterError, match=r"running already \(process \d+\)"), reserved(tmp_path, {}):
+            pass
+        device = RunningDevice(Config(), tmp_path)
+    assert not is_device_running(tmp_path)
+    with pytest.raises(ClusterError, match=r"^The device \(process \d+\) has stopped; start it again with "):
+        list(device.stream("Why?"))
+
+
+def test_another_version_is_refused(tandem: ScriptedTandem, tmp_path: Path) -> None:
+    file = tmp_path / STARTED
+    file.write_text(file.read_text().replace('"version": "', '"version": "9'))
+    with pytest.raises(ClusterError, match=r"runs Tandem '9.*; restart `tandem device`"):
+        RunningDevice(Config(), tmp_path)
+
+
+def test_commands_find_it_and_name_the_settings_that_it_was_started_without(
+    tandem: ScriptedTandem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(running_device, "device_folder", lambda: tmp_path)
+    said: list[str] = []
+    log: Any = said.append
+    config = Config.load(None, ["codec.parameters={depth = 5}"])
+    assert isinstance(Place().open_to_ask(config, log), RunningDevice)
+    assert any("was started with codec.parameters = {}" in line for line in said)
+    opened = object()
+    monkeypatch.setattr(Place, "open", lambda *_: opened)
+    assert Place(fresh=True).open_to_ask(config, StageLog(is_quiet=True)) is opened
+
+
+def wait_until(is_true: Any) -> None:
+    deadline_s = time.monotonic() + 60
+    while not is_true():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
