@@ -14,15 +14,6 @@ SYSTEM_PROMPT = "Answer the question briefly. Where a document is given, rely on
 """The default system message of a chat model."""
 THOUGHT, THOUGHT_END = "<think>", "</think>"
 """How reasoning models mark what they think before they answer."""
-EARLIER_CHARS = 600
-"""Of earlier questions that documents are retrieved by: embedders read the beginning of a text, often 256 tokens."""
-
-CONDENSED_CHARS = 1_200
-"""Of the end of a conversation that a model writes one question from."""
-CONDENSE = (
-    "Here is the end of a conversation. Write its last question again so that it can be understood without the rest: "
-    'put in what words such as "it", "they" or "there" stand for. Write this one question and nothing else.'
-)
 
 
 class MessageDict(TypedDict, total=False):
@@ -205,31 +196,3 @@ def _read_message(number: int, message: Any) -> Message:
         )
     calls = read_calls(message["tool_calls"], "history") if is_call else ()
     return Message(role, content or "", calls, str(message.get("tool_call_id") or ""))
-
-
-def ask_to_condense(history: Sequence[Message], question: str) -> str:
-    """The prompt by which a model rewrites a question to stand for itself: the last turns in order, as
-    far back as CONDENSED_CHARS, then the question."""
-    said = _last([turn for turn in history if not turn.is_of_tool], CONDENSED_CHARS)
-    turns = [*said, Message("user", question)]
-    return "\n".join((CONDENSE, "", *(f"{turn.role.capitalize()}: {turn.content}" for turn in turns)))
-
-
-def join_questions(history: Sequence[Message], question: str) -> str:
-    """The user's turns, one a line and oldest first: the last ones that have at most EARLIER_CHARS, then the question.
-
-    So a question that refers to an earlier one ("And what soup?") comes with the words that it refers to.
-    """
-    earlier = _last([message for message in history if message.role == "user"], EARLIER_CHARS)
-    return "\n".join((*(message.content for message in earlier), question))
-
-
-def _last(messages: Sequence[Message], num_chars: int) -> list[Message]:
-    """The last messages that have at most so many characters together, in order."""
-    kept: list[Message] = []
-    for message in reversed(messages):
-        num_chars -= len(message.content)
-        if num_chars < 0:
-            break
-        kept.insert(0, message)
-    return kept

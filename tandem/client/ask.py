@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import secrets
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import replace
@@ -13,52 +12,10 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from tandem.config.sampling import SamplingParams
-from tandem.conversation import ask_to_condense, split_history
 from tandem.errors import CallError, Code, QueryError, TandemError
-from tandem.events import DoneEvent, Event, SourcesEvent, TokenEvent
+from tandem.events import DoneEvent, Event, SourcesEvent
 from tandem.modes.spec import SessionSpec
 from tandem.sites.port import SitePort
-
-# ---- A question that stands for itself, written from a conversation: what documents are found by -----------
-
-
-MAX_TOKENS = 48
-MAX_CHARS = 300
-"""Embedders read the beginning of a text."""
-
-
-def is_wanted(spec: SessionSpec) -> bool:
-    """Whether documents are to be found by a question that is still to be written."""
-    has_documents = any(spec.num_documents(party) for party in spec.parties)
-    has_turns = bool(split_history(spec.history)[0])
-    return spec.chat_query == "condensed" and has_turns and has_documents and not spec.condensed
-
-
-def make_request(spec: SessionSpec) -> SessionSpec:
-    """The query that asks the home of `spec` for the question."""
-    return spec.bare(
-        session=secrets.randbits(32),
-        query=ask_to_condense(spec.history, spec.query),
-        sampling=SamplingParams(temperature=0.0, max_new_tokens=MAX_TOKENS),
-        only=spec.home,
-    )
-
-
-def read_question(text: str) -> str:
-    """The first line that is not empty, as far as it is searched by; empty if there is none."""
-    lines = (line.strip() for line in text.splitlines())
-    return next((line[:MAX_CHARS] for line in lines if line), "")
-
-
-def notes(spec: SessionSpec) -> tuple[str, ...]:
-    """Notes on the home's documents: the question that found them, where one was to be written."""
-    if spec.condensed:
-        return (f"Documents were found by the question {spec.condensed!r}.",)
-    if is_wanted(spec):
-        return ("The model wrote no question from the conversation; documents were found by the last one.",)
-    return ()
-
 
 EVENTS_WAIT_S = 5.0
 """How long one call waits for events before the time limit is checked again."""
@@ -101,8 +58,6 @@ class Asker:
                 option="only",
             )
         is_done, started_s = False, time.monotonic()
-        if is_wanted(spec):
-            spec = replace(spec, condensed=await self._condense(spec, limit_s / 2))
         try:
             spec = await self.fit(spec)
             await self._check_filter(spec)
@@ -135,17 +90,6 @@ class Asker:
         encode = partial(self._tokenizer.encode_batch_fast, list(texts), add_special_tokens=False)
         return sum(len(encoding) for encoding in await asyncio.to_thread(encode))
 
-    async def _condense(self, spec: SessionSpec, limit_s: float) -> str:
-        """The question of a conversation as the home's model writes it; empty where it cannot."""
-        request = make_request(spec)
-        with contextlib.suppress(QueryError):
-            async with contextlib.aclosing(self.ask(request, limit_s, at_once=True)) as asked:
-                events = [event async for event in asked]
-            is_whole = isinstance(events[-1], DoneEvent) and events[-1].reason != "failed"
-            text = "".join(event.text for event in events if isinstance(event, TokenEvent))
-            return read_question(text) if is_whole else ""
-        return ""
-
     async def fit(self, spec: SessionSpec) -> SessionSpec:
         """The spec with an answer that fits every model's context, so that all parties end it at the same token.
 
@@ -166,7 +110,7 @@ class Asker:
         """Raise QueryError where the home's documents have no such metadata: no peer is to know that."""
         number, wanted = spec.num_documents(spec.home), spec.filter(spec.home)
         if number and wanted:
-            refusal = await self._sites[spec.home].find_refusal(spec.search_text, number, wanted)
+            refusal = await self._sites[spec.home].find_refusal(spec.query, number, wanted)
             if refusal:
                 sentence, code, option = refusal
                 raise QueryError(sentence, code=Code(code), option=option or None)
@@ -232,7 +176,6 @@ class Asker:
                 replace(source, **known) for source, known in zip(event.sources, passages, strict=True)
             )
             event = replace(event, sources=tuple(sources))
-        event = replace(event, notes=(*event.notes, *notes(spec)))
         return event
 
 

@@ -200,7 +200,6 @@ def spec_of(config: Config) -> SessionSpec:
         peer_loss_margin_s=link.peer_loss_margin_s,
         peer_stall_s=link.peer_stall_s,
         race_depth=config.codec.race_depth,
-        chat_query=config.retrieval.chat_query,
     )
 
 

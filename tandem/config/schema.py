@@ -228,11 +228,6 @@ class RetrievalConfig(Settings):
     )
     chunk_chars: int = Field(default=800, ge=1, description="length of a chunk of a document, in characters")
     chunk_overlap: int = Field(default=100, ge=0, description="overlap of neighbouring chunks, in characters")
-    chat_query: Literal["last", "all", "condensed"] = Field(
-        default="last",
-        description="what documents are found by in a conversation: its last question, all of the user's, or one that "
-        "the model of the party that was asked writes from it",
-    )
 
     @model_validator(mode="after")
     def _check_overlap(self) -> RetrievalConfig:

@@ -5,8 +5,8 @@ Defaults live in `tandem.config` and `tandem.config.sampling`; `tandem.client.re
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, Literal, Self
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -15,12 +15,11 @@ from tandem.codecs.race_lists import MAX_LISTED
 from tandem.config.parties import RowLayout
 from tandem.config.sampling import SamplingParams
 from tandem.config.schema import DecodingConfig
-from tandem.conversation import Frame, Message, join_questions, texts_of
+from tandem.conversation import Frame, Message, texts_of
 from tandem.errors import Code, GenerationError
 from tandem.topology import MAX_PARTIES, Party, at_start
 
 PeerLoss = Literal["continue", "wait", "fail"]
-ChatQuery = Literal["last", "all", "condensed"]
 
 MAX_TOP_LOGPROBS = 20
 """Likeliest tokens that a query may ask for, as OpenAI has it."""
@@ -57,7 +56,7 @@ class Query:
     """
 
     session: Annotated[int, wire("a", ge=0, lt=1 << 32)]  # names the query on the link
-    query: Annotated[str, wire("b")]
+    query: Annotated[str, wire("b")]  # finds documents, and weighs them together with the answer
     seed: Annotated[
         int, wire("c", ge=0, lt=1 << 64)
     ]  # with the retrieved documents, models and codec it determines the answer
@@ -99,9 +98,6 @@ class Query:
     history: Annotated[
         tuple[Message, ...], wire("u", max_length=MAX_TURNS)
     ] = ()  # earlier questions and answers; then calls of tools since the question, and their results
-    chat_query: Annotated[ChatQuery, wire("v")] = (
-        "last"  # what finds documents: the "last" question, "all", or `condensed`
-    )
     show_drafts: Annotated[bool, wire("w")] = (
         False  # the client receives the home's drafts before they are committed
     )
@@ -117,7 +113,6 @@ class Query:
     num_logprobs: Annotated[Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None, wire("aa")] = (
         None  # likeliest tokens that come with each token and its log probability; None: neither
     )
-    condensed: Annotated[str, wire("cc")] = ""  # the question as the home's model wrote it; empty: it did not
     layouts: Annotated[dict[PartyName, RowLayout], wire("dd", max_length=MAX_PARTIES)] = field(
         default_factory=dict, hash=False
     )  # how documents stand in rows, by party, where not each has its own (`protocol.rows`)
@@ -143,36 +138,15 @@ class Query:
         ""  # that the model may call: as `Frame.tools`
     )
 
-    def bare(self, **changes: Any) -> Self:
-        """The query, with these fields changed, without documents, history, tools, and anything besides the answer."""
-        return replace(
-            self,
-            documents={},
-            device_filter="",
-            cloud_filter="",
-            history=(),
-            tools="",
-            show_drafts=False,
-            num_logprobs=None,
-            **changes,
-        )
-
     @property
     def frame(self) -> Frame:
         """What it says to templates."""
         return Frame(self.day, self.system_prompt, self.tools)
 
     @property
-    def search_text(self) -> str:
-        """The text by which documents are found, and weighed together with the answer."""
-        if self.chat_query == "all":
-            return join_questions(self.history, self.query)
-        return self.condensed or self.query
-
-    @property
     def said(self) -> list[str]:
-        """The question, as it was asked and as the home's model wrote it, and all that its history holds."""
-        return [self.query, self.condensed, *texts_of(self.history)]
+        """The question, and all that its history holds."""
+        return [self.query, *texts_of(self.history)]
 
     @property
     def num_bytes(self) -> int:

@@ -360,7 +360,7 @@ class DecodingSession(ABC):
             return self.receive(RetrieveResult(session=spec.session))
         request = RetrieveRequest(
             session=spec.session,
-            query=spec.search_text,
+            query=spec.query,
             num_documents=num_documents,
             filter=spec.filter(self.party),
         )

@@ -113,7 +113,7 @@ class LocalVoter(Documents):
         self._codec = None if spec.rules.has_race_lists else codec
         request = RetrieveRequest(
             session=spec.session,
-            query=spec.search_text,
+            query=spec.query,
             num_documents=(number := spec.num_documents(party)),
             filter=spec.filter(party),
         )

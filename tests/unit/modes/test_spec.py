@@ -17,8 +17,8 @@ WIRE = {
     "relevance_scale": "g", "question_weight": "h", "evidence_weight": "i", "evidence_memory": "j",
     "on_peer_loss": "k", "peer_loss_margin_s": "l", "weights_fingerprints": "m", "eos_token_ids": "n",
     "vocab_size": "o", "device_decode_line": "p", "cloud_decode_line": "q", "only": "r", "device_filter": "s",
-    "cloud_filter": "t", "history": "u", "chat_query": "v", "show_drafts": "w", "workers": "x", "weights": "y",
-    "race_depth": "z", "num_logprobs": "aa", "condensed": "cc", "layouts": "dd",
+    "cloud_filter": "t", "history": "u", "show_drafts": "w", "workers": "x", "weights": "y",
+    "race_depth": "z", "num_logprobs": "aa", "layouts": "dd",
     "has_several_models": "ee", "day": "ff", "peer_stall_s": "gg", "max_peer_share": "hh",
     "system_prompt": "ii", "logit_bias": "jj", "grammar": "kk", "tools": "ll",
 }  # fmt: skip
