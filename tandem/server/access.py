@@ -19,7 +19,6 @@ from tandem.errors import ConfigError
 from tandem.server.http import ApiError, ClientLeftError
 from tandem.server.logs import log_event, log_failure
 from tandem.server.metrics import Metrics
-from tandem.server.tracing import join_trace
 from tandem.system.addresses import is_loopback
 from tandem.system.files import read_private
 
@@ -159,8 +158,7 @@ class Frame:
 
         try:
             try:
-                self._guard.check(scope["path"], headers := Headers(scope=scope))
-                join_trace(headers)
+                self._guard.check(scope["path"], Headers(scope=scope))
                 await self._app(scope, receive, send_and_note)
             except ApiError as error:
                 await error_response(error)(scope, receive, send_and_note)

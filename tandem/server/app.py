@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 NO_TELEMETRY = {"tracing": False, "logs": False}
 """Later versions of FastAPI trace requests by themselves, with URLs that hold names of files, and log messages of
-errors, which may quote anything. `tandem.server.tracing` has the spans without text."""
+errors, which may quote anything."""
 
 EVENT_NAMES = {kind: name for name, kind in EVENT_TYPES.items()}
 TANDEM_OPTIONS = tuple(name for name in QueryOptions.__annotations__ if name != "sampling")

@@ -22,7 +22,6 @@ from tandem.server.document_store import DocumentStore
 from tandem.server.http import NO_NAMES, ApiError, busy, refusal
 from tandem.server.logs import log_failure
 from tandem.server.metrics import Metrics, QueryObserver
-from tandem.server.tracing import QuerySpan
 from tandem.tools import format_of
 
 if TYPE_CHECKING:
@@ -196,18 +195,12 @@ class Service:
         if options.get("system_prompt") is not None or options.get("tools"):
             self.metrics.own_system_prompts.inc()
         observer = QueryObserver(self.metrics)
-        span = QuerySpan(str(options.get("mode") or self.tandem.config.decoding.mode))
-
-        def on_event(event: Event) -> None:
-            observer.on_event(event)
-            span.on_event(event)
 
         def end() -> None:
             release()
             observer.on_end()
-            span.on_end()
 
-        return RunningQuery(self.tandem.astream(question, **options), on_event, end)
+        return RunningQuery(self.tandem.astream(question, **options), observer.on_event, end)
 
     async def embed(self, texts: Sequence[str]) -> list[list[float]]:
         """Unit vectors, one per text. Raises TandemError."""

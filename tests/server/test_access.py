@@ -253,6 +253,21 @@ def test_a_page_in_a_real_browser_gets_nothing(served: Served, name: str) -> Non
     assert after == before
 
 
+def test_no_span_of_a_request_names_a_file(http: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """FastAPI's own would hold the URL, so it asks for no tracer."""
+    trace = pytest.importorskip("opentelemetry.trace")
+    asked: list[str] = []
+
+    class Provider(trace.TracerProvider):  # type: ignore[misc, name-defined]
+        def get_tracer(self, name: str, *_: Any, **__: Any) -> Any:
+            asked.append(name)
+            return trace.NoOpTracer()
+
+    monkeypatch.setattr(trace, "get_tracer_provider", Provider)
+    http.post(DOCUMENTS, content=b"x")
+    assert asked == []
+
+
 def answered(served: Served) -> dict[str, int]:
     """Requests so far by status."""
     counts: dict[str, int] = {}
