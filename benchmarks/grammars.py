@@ -3,8 +3,7 @@
 Asks the questions about the household with schemas of several kinds (records, lists, nested objects, enumerations,
 patterns, numbers with bounds), in mode dual with default settings, half of them at temperature 0 and half at 1. Each
 answer is checked by another library (`jsonschema`). A part of them is compared with the draft-free loop, which applies
-the same masks. Another part is asked again without a grammar, for the time per token. With `--calls` each
-schema is that of a tool's argument, and the answer must call the tool, in the tests' chat template that takes tools.
+the same masks. Another part is asked again without a grammar, for the time per token.
 
 Prediction: all answers valid, whatever the model; 0 that differ from the loop. A mask takes 10 to 500 microseconds,
 under 3 % of a pass.
@@ -27,7 +26,6 @@ import os
 import random
 import re
 import sys
-import tempfile
 import threading
 import time
 from collections import Counter
@@ -47,12 +45,10 @@ from benchmarks.answer_exactness import reference_of
 from tandem import Config, QueryError, Tandem, TokenEvent
 from tandem.corpora import SMOLLM2
 from tandem.engine.shaping import Shaper
-from tandem.tools import CallFormat, format_of, grammar_of_calls, read_tools, split_calls
 from tandem.topology import PARTIES
 from tandem_lab.quality.memoized import local_pair
 from tandem_lab.quality.questions import question_texts
 from tests.hostile_grammars import hostile_grammars
-from tests.tool_templates import HERMES
 from tests.unit.engine.followers import followers
 
 MAX_TOKENS = 200
@@ -99,30 +95,6 @@ def timed_masks(times_us: list[float]) -> Iterator[None]:
         yield
     finally:
         Shaper.shape = shape  # type: ignore[method-assign]
-
-
-def calling(tandem: Tandem, name: str, schema: dict[str, Any]) -> dict[str, Any]:
-    """Options of a query that must call a tool once; arguments are an object, so the schema is that of one of them."""
-    tools = [{"type": "function", "function": {"name": name, "parameters": record(value=schema)}}]
-    grammar = grammar_of_calls(call_format(tandem), read_tools(tools), is_single=True)
-    return {"tools": tools, "grammar": grammar}
-
-
-def call_format(tandem: Tandem) -> CallFormat:
-    """Of the device's template."""
-    form = format_of(tandem.described[PARTIES[0]])
-    assert form is not None  # it takes tools
-    return form
-
-
-def read_answer(tandem: Tandem, name: str, text: str, *, has_calls: bool) -> Any:
-    """The JSON of an answer, or that of its call. Raises ValueError where there is none."""
-    if not has_calls:
-        return json.loads(text)
-    rest, calls = split_calls(text, call_format(tandem), [name])
-    if rest or len(calls) != 1:
-        raise ValueError(f"{len(calls)} calls beside {rest!r}")
-    return json.loads(calls[0].arguments)["value"]
 
 
 # ---- grammars that cost as much as they can ------------------------------------------------------------------
@@ -273,22 +245,16 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=200, help="answers (default: 200)")
     parser.add_argument("--compared", type=int, default=24, help="of them, with the loop without drafts")
     parser.add_argument("--model", default=SMOLLM2)
-    parser.add_argument("--calls", action="store_true", help="answers are calls of a tool with the schema")
     parser.add_argument("--hostile", type=int, default=0, help="hostile grammars, instead of all else")
     parser.add_argument("--at-once", type=int, default=1, help="of them")
     parser.add_argument(
-        "--smoke", action="store_true", help="8 answers of the toys, all compared; 21 hostile grammars"
+        "--smoke", action="store_true", help="8 answers of the toys, all compared; 20 hostile grammars"
     )
     options = parser.parse_args()
     if options.smoke:
         options.count, options.compared, options.model = 8, 8, "bundled"
-        options.hostile = min(options.hostile, 21)
+        options.hostile = min(options.hostile, 20)
     settings = [f'device.model="{options.model}"', f'cloud.model="{options.model}"']
-    if options.calls:
-        options.compared = 0
-        template = Path(tempfile.mkdtemp()) / "tools.jinja"
-        template.write_text(HERMES, "utf-8")
-        settings += [f'{party}.template="{template}"' for party in PARTIES]
     config = Config.load(None, [*settings, "link.on_peer_loss=wait"])
     questions, draw, wanted = question_texts(None, config), random.Random(3), reference_of(config)
     vocab_size = local_pair(config).engines[PARTIES[0]].vocab_size
@@ -313,12 +279,10 @@ def main() -> int:
                 "max_new_tokens": MAX_TOKENS,
                 "grammar": {"json_schema": schema},
             }
-            if options.calls:
-                asked |= calling(tandem, name, schema)
             answer = tandem.query(**asked, mode="dual")
             cut += answer.reason != "eos"
             try:
-                jsonschema.validate(read_answer(tandem, name, answer.text, has_calls=options.calls), schema)
+                jsonschema.validate(json.loads(answer.text), schema)
             except (ValueError, jsonschema.ValidationError) as error:
                 invalid.append(
                     {"schema": name, "text": answer.text, "reason": answer.reason, "error": str(error)[:80]}

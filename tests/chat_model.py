@@ -10,7 +10,7 @@ import argparse
 from collections.abc import Iterable
 from pathlib import Path
 
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from tandem.corpora import BUNDLED
 
@@ -47,18 +47,10 @@ def build_tokenizer(texts: Iterable[str], vocab_size: int = 1024) -> Tokenizer:
     return tokenizer
 
 
-def build(
-    folder: Path,
-    *,
-    family: str = "qwen2",
-    seed: int = 0,
-    chat_template: str | None = CHATML,
-    added: Iterable[str] = (),
-) -> Path:
+def build(folder: Path, *, family: str = "qwen2", seed: int = 0, chat_template: str | None = CHATML) -> Path:
     """Write model and tokenizer into a folder, and return it.
 
-    All models have one vocabulary. chat_template: None: a base model, with no template of its own. added: further
-    tokens, which are not special.
+    All models have one vocabulary. chat_template: None: a base model, with no template of its own.
     """
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
@@ -69,7 +61,6 @@ def build(
     )
     if chat_template is not None:
         tokenizer.chat_template = chat_template
-    tokenizer.add_tokens([AddedToken(text, special=False, normalized=False) for text in added])
     config = AutoConfig.for_model(
         family, vocab_size=len(tokenizer), bos_token_id=None, eos_token_id=0, pad_token_id=0, **SIZES
     )

@@ -1,7 +1,7 @@
 """Grammars that ask for as much time and memory as their writer could think of, from a seed.
 
 What they attack: numbers, counted repetitions, products of alternatives, intersections and complements, long literals,
-recursion, depth, ambiguity, and tools whose parameters do any of that.
+recursion, depth and ambiguity.
 """
 
 from __future__ import annotations
@@ -11,9 +11,6 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from tandem.tools import CallFormat, grammar_of_calls, read_tools
-
-FORM = CallFormat("<tool_call>\n", "\n</tool_call>", "name", "arguments")
 Value = dict[str, Any]
 Draw = random.Random
 
@@ -225,28 +222,6 @@ def _lark_json(draw: Draw) -> str:
     return "\n".join(["start: j0 | j1 | j2", *rules])
 
 
-# ---- tools ---------------------------------------------------------------------------------------------------
-
-
-def _tools(draw: Draw) -> Value:
-    makers = [_multiples, _intersections, _patterns_at_once, _lengths, _bounds, _formats]
-    tools = [
-        {
-            "type": "function",
-            "function": {
-                "name": f"tool{number}",
-                "parameters": {
-                    "type": "object",
-                    "properties": {"a": draw.choice(makers)(draw)},
-                    "required": ["a"],
-                },
-            },
-        }
-        for number in range(draw.randrange(1, 5))
-    ]
-    return grammar_of_calls(FORM, read_tools(tools), is_required=draw.random() < 0.5)
-
-
 def _as(kind: str, make: Callable[[Draw], Any]) -> Callable[[Draw], Value]:
     return lambda draw: {kind: make(draw)}
 
@@ -272,5 +247,4 @@ _KINDS: dict[str, Callable[[Draw], Value]] = {
     "lark: terminals": _as("lark", _lark_terminals),
     "lark: rules": _as("lark", _lark_rules),
     "lark: json": _as("lark", _lark_json),
-    "tools": _tools,
 }

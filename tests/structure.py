@@ -40,7 +40,7 @@ BUDGETS = {
     "protocol": 5355,
     "retrieval": 5795,
     "scheduler": 470,
-    "server": 3700,
+    "server": 3440,
     "sites": 1435,
     "system": 695,
     "transport": 1290,
@@ -103,7 +103,6 @@ LAYERS = {
         "errors",
         "plugins",
         "system",
-        "tools",
         "topology",
     },
     "retrieval": {"config", "corpora", "errors", "plugins", "system", "topology"},
@@ -155,10 +154,9 @@ LAYERS = {
         "joining",
         "retrieval",
         "system",
-        "tools",
         "topology",
     },
-    "adapters": {"client", "conversation", "errors", "events", "tools"},
+    "adapters": {"client", "conversation", "errors", "events"},
 }
 """Packages and modules of tandem that a package may import besides itself."""
 MAX_CLASS_LINES, MAX_ATTRIBUTES, MAX_PARTS = 700, 12, 2

@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from tandem.client.answers import (
-    AnswerReader,
-    Piece,
-    describe,
-    fingerprint,
-    finish_reason,
-    new_seed,
-    require_answer,
-)
+from tandem.client.answers import Trimmer, describe, fingerprint, finish_reason, new_seed, require_answer
 from tandem.client.request import build_spec
 from tandem.client.tandem import Tandem
-from tandem.conversation import Conversation, Message, texts_of
+from tandem.conversation import Conversation, Message
 from tandem.errors import ConfigError, QueryError
 from tandem.events import Answer, Event, TokenEvent
-from tandem.tools import CallFormat, ToolCall, format_of, grammar_of_calls, names_of, read_tools
 
 MODEL = "tandem"
 """What all parties together are called."""
@@ -84,42 +74,15 @@ def check_message(role: str | None, kind: str, parts: Iterable[str | None]) -> s
     return role
 
 
-def grammar_of_tools(
-    tandem: Tandem, tools: Sequence[Mapping[str, Any]], only: str | None, **options: Any
-) -> dict[str, str]:
-    """The grammar of an answer that calls these tools. only: the name of one. options: of `grammar_of_calls`. Raises
-    QueryError."""
-    if (form := call_format(tandem)) is None:
-        raise QueryError(
-            "The chat template of this model takes no tools; leave them out, or use another model."
-        )
-    if only is not None and only not in names_of(read_tools(tools)):
-        raise QueryError(
-            f"tool_choice is {only!r:.60}, but there is no tool of that name; name one of the tools."
-        )
-    return grammar_of_calls(form, read_tools(tools), only=only, **options)
+def read_turns(tandem: Tandem, turns: Sequence[tuple[str, str]]) -> tuple[str, list[Message], str | None]:
+    """The question, its history, and a system prompt of its own. Raises QueryError.
 
-
-def call_format(tandem: Tandem) -> CallFormat | None:
-    """How the model at home writes calls of tools; None: it takes none."""
-    return format_of(tandem.described[next(iter(tandem.sites))])
-
-
-class Turn(NamedTuple):
-    """A message of a framework."""
-
-    role: str  # system, user, assistant or tool
-    text: str
-    tool_calls: Sequence[ToolCall] = ()
-    tool_call_id: str = ""
-
-
-def read_turns(tandem: Tandem, turns: Sequence[Turn]) -> tuple[str, list[Message], str | None]:
-    """The question, its history, and a system prompt of its own. Raises QueryError."""
+    turns: role ("system", "user" or "assistant") and text.
+    """
     conversation = Conversation()
-    for turn in turns:
-        conversation.add(*turn)
-    if not any(turn.role != "system" for turn in turns):
+    for role, text in turns:
+        conversation.add(role, text)
+    if not any(role != "system" for role, _ in turns):
         raise QueryError("The last message must be of the user, but there is none; add the question.")
     question, history = conversation.split()
     configured = tandem.config.party(next(iter(tandem.sites))).system_prompt
@@ -129,37 +92,23 @@ def read_turns(tandem: Tandem, turns: Sequence[Turn]) -> tuple[str, list[Message
 class Asking:
     """One question to a Tandem, and its answer piece by piece."""
 
-    def __init__(self, tandem: Tandem, turns: Sequence[Turn], options: Mapping[str, Any]) -> None:
-        """turns: the question last, or results of tools. options: of a query. Raises QueryError."""
+    def __init__(self, tandem: Tandem, turns: Sequence[tuple[str, str]], options: Mapping[str, Any]) -> None:
+        """turns: role and text, the question last. options: of a query. Raises QueryError."""
         self.question, history, system_prompt = read_turns(tandem, turns)
         self.options: Any = {"seed": new_seed(), **options}
         if system_prompt is not None:
             self.options["system_prompt"] = system_prompt
         if history:
             self.options["history"] = history
-        tools = options.get("tools")
-        names = names_of(read_tools(tools)) if tools else ()
-        written = json.dumps(tools) if tools else ""
-        self.texts = [system_prompt or "", *texts_of(history), self.question, written]
-        self._form, self._names = call_format(tandem), names
+        self.texts = [system_prompt or "", *(turn.content for turn in history), self.question]
         self._fingerprint = fingerprint(tandem.described)
         self._events: list[Event] = []
-        self._reader = AnswerReader("", self._form, names)
-        self._piece: Piece | None = None  # the whole answer
+        self._trimmer = Trimmer()
 
     def push(self, event: Event) -> str:
-        """The text that an event adds to the answer; all pieces together, with `rest()`, are that of `read()`."""
+        """The text that an event adds to the answer; all pieces together are `answer().text`."""
         self._events.append(event)
-        return self._reader.push(event.text).text if isinstance(event, TokenEvent) else ""
-
-    def rest(self) -> str:
-        """Text that looked like a call until the last event."""
-        return self._reader.push("", is_last=True).text
-
-    def read(self, answer: Answer) -> Piece:
-        """The text of an answer, and the tools that it calls."""
-        self._piece = self._piece or AnswerReader("", self._form, self._names).push(answer.text, is_last=True)
-        return self._piece
+        return self._trimmer.push(event.text) if isinstance(event, TokenEvent) else ""
 
     def answer(self) -> Answer:
         """After the last event. Raises QueryError where the query failed."""
@@ -170,7 +119,7 @@ class Asking:
         return {
             "model_name": MODEL,
             "model_provider": MODEL,
-            "finish_reason": finish_reason(answer, bool(self.read(answer).calls)),
+            "finish_reason": finish_reason(answer),
             "system_fingerprint": self._fingerprint,
-            "tandem": describe(answer, self.read(answer)),
+            "tandem": describe(answer),
         }

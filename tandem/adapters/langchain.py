@@ -6,8 +6,7 @@ Embeddings and retrievers are in `tandem.retrieval.langchain`.
 from __future__ import annotations
 
 import contextlib
-import json
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any, cast
 
 from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
@@ -18,29 +17,20 @@ from langchain_core.messages import (
     BaseMessage,
     HumanMessage,
     SystemMessage,
-    ToolCall,
-    ToolMessage,
     UsageMetadata,
 )
 from langchain_core.messages.content import Citation, create_citation
 from langchain_core.output_parsers import JsonOutputParser, PydanticOutputParser
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
 from langchain_core.runnables import Runnable
-from langchain_core.tools import BaseTool
-from langchain_core.utils.function_calling import convert_to_json_schema, convert_to_openai_tool
+from langchain_core.utils.function_calling import convert_to_json_schema
 from pydantic import BaseModel
 
-from tandem import tools
-from tandem.adapters.asking import MODEL, Answering, Asking, Turn, check_message, grammar_of_tools
+from tandem.adapters.asking import MODEL, Answering, Asking, check_message
 from tandem.client.answers import fingerprint
 from tandem.events import Answer
 
-ROLES: dict[type[BaseMessage], str] = {
-    SystemMessage: "system",
-    HumanMessage: "user",
-    AIMessage: "assistant",
-    ToolMessage: "tool",
-}
+ROLES: dict[type[BaseMessage], str] = {SystemMessage: "system", HumanMessage: "user", AIMessage: "assistant"}
 
 
 class ChatTandem(Answering, BaseChatModel):
@@ -77,30 +67,6 @@ class ChatTandem(Answering, BaseChatModel):
             parser = PydanticOutputParser(pydantic_object=schema)
         answering = self.bind(grammar={"json_schema": convert_to_json_schema(schema)})
         return cast("Runnable[LanguageModelInput, dict[str, Any] | BaseModel]", answering | parser)
-
-    def bind_tools(
-        self, tools: Sequence[dict[str, Any] | type | Callable[..., Any] | BaseTool], **kwargs: Any
-    ) -> Runnable[LanguageModelInput, AIMessage]:
-        """This model with tools, for chat templates that take any; which to call, if any, the model decides.
-
-        With the extra [grammar] tool_choice may be "any" or the name of a tool, which must be called then, and with
-        strict=True or parallel_tool_calls=False calls follow the tools' schemas, or there is one at most.
-        """
-        choice, strict, parallel = (
-            kwargs.pop(name, None) for name in ("tool_choice", "strict", "parallel_tool_calls")
-        )
-        if choice == "none":
-            return self.bind(**kwargs)
-        given = [convert_to_openai_tool(tool) for tool in tools]
-        is_required, is_single = choice not in (None, False, "auto"), parallel is False
-        if isinstance(choice, dict):
-            choice = choice.get("function", {}).get("name")
-        if is_required or is_single or strict:
-            only = None if not is_required or choice in ("any", "required", True) else str(choice)
-            kwargs["grammar"] = grammar_of_tools(
-                self.tandem, given, only, is_required=is_required, is_single=is_single, is_strict=bool(strict)
-            )
-        return self.bind(tools=given, **kwargs)
 
     def _generate(
         self,
@@ -162,36 +128,29 @@ class ChatTandem(Answering, BaseChatModel):
         return Asking(self.tandem, [_read_message(message) for message in messages], options)
 
 
-def _read_message(message: BaseMessage) -> Turn:
-    """Raises QueryError for what is no message of text."""
+def _read_message(message: BaseMessage) -> tuple[str, str]:
+    """Role and text. Raises QueryError for what is no message of text."""
     role = next((role for kind, role in ROLES.items() if isinstance(message, kind)), None)
     blocks = [message.content] if isinstance(message.content, str) else message.content
-    kinds = ("text" if isinstance(block, str) else block.get("type") for block in blocks)
-    calls = [
-        tools.ToolCall(call["name"], json.dumps(call["args"], ensure_ascii=False), call["id"] or "")
-        for call in (message.tool_calls if isinstance(message, AIMessage) else ())
-    ]
-    result_of = message.tool_call_id if isinstance(message, ToolMessage) else ""
-    return Turn(check_message(role, message.type, kinds), str(message.text), calls, result_of)
+    kinds = ["text" if isinstance(block, str) else block.get("type") for block in blocks]
+    calls = message.tool_calls if isinstance(message, AIMessage) else []
+    kinds += ["tool_call" for _ in calls]
+    return check_message(role, message.type, kinds), str(message.text)
 
 
 def _result(asking: Asking, answer: Answer, num_prompt_tokens: int) -> ChatResult:
-    message = AIMessage(asking.read(answer).text, **_known(asking, answer, num_prompt_tokens))
+    message = AIMessage(answer.text, **_known(asking, answer, num_prompt_tokens))
     return ChatResult(generations=[ChatGeneration(message=message)])
 
 
 def _last_chunk(asking: Asking, num_prompt_tokens: int) -> ChatGenerationChunk:
-    """What is known of the answer. Raises QueryError where the query failed."""
+    """Without text. Raises QueryError where the query failed."""
     known = _known(asking, asking.answer(), num_prompt_tokens)
-    return ChatGenerationChunk(message=AIMessageChunk(content=asking.rest(), chunk_position="last", **known))
+    return ChatGenerationChunk(message=AIMessageChunk(content="", chunk_position="last", **known))
 
 
 def _known(asking: Asking, answer: Answer, num_prompt_tokens: int) -> dict[str, Any]:
     """The fields of a message besides its text."""
-    calls = [
-        ToolCall(name=call.name, args=json.loads(call.arguments), id=call.id)
-        for call in asking.read(answer).calls
-    ]
     about, num_tokens = asking.metadata(answer), answer.statistics.num_tokens
     cited = about["tandem"]["citations"]
     usage = UsageMetadata(
@@ -200,7 +159,6 @@ def _known(asking: Asking, answer: Answer, num_prompt_tokens: int) -> dict[str, 
         total_tokens=num_prompt_tokens + num_tokens,
     )
     return {
-        "tool_calls": calls,
         "usage_metadata": usage,
         "response_metadata": about,
         "additional_kwargs": {"annotations": _annotations(answer, cited)} if answer.citations else {},

@@ -6,9 +6,9 @@ import contextlib
 from collections.abc import Sequence
 from typing import Any
 
-from tandem.adapters.asking import MODEL, Answering, Asking, Turn, check_message
+from tandem.adapters.asking import MODEL, Answering, Asking, check_message
 from tandem.client.answers import count_usage
-from tandem.errors import ConfigError, install_line
+from tandem.errors import install_line
 from tandem.events import Answer
 
 try:
@@ -141,23 +141,17 @@ class TandemLLM(Answering, LLM):
         yield _response(asking, asking.answer(), num_tokens, delta="")
 
     def _ask(self, messages: Sequence[ChatMessage], call: dict[str, Any]) -> Asking:
-        options = self.merged(call)
-        if "tools" in options:
-            raise ConfigError(
-                "tools are no option here; ask `tandem serve` with LlamaIndex's OpenAILike instead.",
-                option="tools",
-            )
-        return Asking(self.tandem, [_read_message(message) for message in messages], options)
+        return Asking(self.tandem, [_read_message(message) for message in messages], self.merged(call))
 
 
 def _as_messages(prompt: str) -> list[ChatMessage]:
     return [ChatMessage(role=MessageRole.USER, content=prompt)]
 
 
-def _read_message(message: ChatMessage) -> Turn:
-    """Raises QueryError for what is no message of text."""
+def _read_message(message: ChatMessage) -> tuple[str, str]:
+    """Role and text. Raises QueryError for what is no message of text."""
     kinds = (block.block_type for block in message.blocks)
-    return Turn(check_message(ROLES.get(message.role), message.role.value, kinds), message.content or "")
+    return check_message(ROLES.get(message.role), message.role.value, kinds), message.content or ""
 
 
 def _part(text: str, delta: str) -> ChatResponse:

@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 import secrets
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import is_dataclass
 from typing import Any, NamedTuple
 
@@ -15,10 +15,9 @@ from tandem.citations import Span
 from tandem.conversation import THOUGHT, THOUGHT_END
 from tandem.errors import QueryError
 from tandem.events import Answer, DoneEvent, Event, Source, collect
-from tandem.tools import CallFormat, CallReader, ToolCall, overlap
 
 FINISH_REASONS = {"eos": "stop", "stop": "stop", "loop": "length", "length": "length"}
-"""OpenAI's name for why an answer ended, if it calls no tool."""
+"""OpenAI's name for why an answer ended."""
 SOURCE_FIELDS = ("party", "id", "title", "score", "page")
 """Of a source; its text is among the typed events."""
 SEED_BITS = 53
@@ -55,26 +54,17 @@ class Piece(NamedTuple):
 
     thought: str
     text: str
-    calls: Sequence[ToolCall]
 
 
 class AnswerReader:
-    """Separates what a model thinks, answers and calls, piece by piece, without the space around thought and answer."""
+    """Separates what a model thinks from what it answers, piece by piece, each without the space around it."""
 
-    def __init__(
-        self,
-        thinking: str,
-        form: CallFormat | None = None,
-        tools: Collection[str] = (),
-        *,
-        is_single: bool = False,
-    ) -> None:
-        """thinking: of the template (`Template.thinking`); "" leaves every text as it is. Others: of `CallReader`."""
+    def __init__(self, thinking: str) -> None:
+        """thinking: of the template (`Template.thinking`); "" leaves every text as it is."""
         self._awaited = {"marked": THOUGHT, "begun": THOUGHT_END}.get(thinking, "")  # the next marker
         self._held = ""  # may be the beginning of it
-        self._calls = CallReader(form, tools, is_single=is_single)
         self._thought, self._answer = Trimmer(), Trimmer()
-        self.whole = Piece("", "", ())  # all that was shown
+        self.text = ""  # of the answer, as far as it was shown
 
     def push(self, text: str, *, is_last: bool = False) -> Piece:
         """Take a piece of text; returns what may be shown now."""
@@ -86,22 +76,25 @@ class AnswerReader:
             self._awaited = ""
         if self._awaited == THOUGHT_END:
             thought, end, rest = self._held.partition(THOUGHT_END)
-            num_held = 0 if end or is_last else overlap(thought, THOUGHT_END)
+            num_held = 0 if end or is_last else _overlap(thought, THOUGHT_END)
             self._awaited = "" if end else THOUGHT_END
             self._held = rest if end else thought[len(thought) - num_held :]
             thought = thought[: len(thought) - num_held]
         if not self._awaited:
             answer, self._held = self._held, ""
-        answer, calls = self._calls.push(answer, is_last=is_last)
-        piece, whole = Piece(self._thought.push(thought), self._answer.push(answer), calls), self.whole
-        self.whole = Piece(whole.thought + piece.thought, whole.text + piece.text, (*whole.calls, *calls))
+        piece = Piece(self._thought.push(thought), self._answer.push(answer))
+        self.text += piece.text
         return piece
 
 
-def finish_reason(answer: Answer, has_calls: bool) -> str:
+def _overlap(text: str, marker: str) -> int:
+    """Characters at the end of a text with which the marker begins."""
+    return next((size for size in range(len(marker) - 1, 0, -1) if text.endswith(marker[:size])), 0)
+
+
+def finish_reason(answer: Answer) -> str:
     """OpenAI's name for why an answer ended."""
-    reason = FINISH_REASONS.get(answer.reason, answer.reason)
-    return "tool_calls" if has_calls and reason == "stop" else reason
+    return FINISH_REASONS.get(answer.reason, answer.reason)
 
 
 def require_answer(events: Sequence[Event], seed: int) -> Answer:
@@ -111,12 +104,12 @@ def require_answer(events: Sequence[Event], seed: int) -> Answer:
     return collect(events, seed)
 
 
-def describe(answer: Answer, shown: Piece | None = None) -> dict[str, Any]:
+def describe(answer: Answer, shown: str | None = None) -> dict[str, Any]:
     """Seed, sources, what they said, notes, acceptance, degradation and statistics, as JSON holds them.
 
-    shown: the parts of the whole text; citations are those of what is no thought and no call. None: of all of it.
+    shown: the end of the text, after what the model thought, to which citations refer; None: all of it.
     """
-    first, last = (0, len(answer.text)) if shown is None else _find_shown(answer.text, shown)
+    first = 0 if shown is None else len(answer.text) - len(shown)
     citations = describe_citations(answer.citations, answer.sources)
     return {
         "seed": answer.seed,
@@ -130,22 +123,12 @@ def describe(answer: Answer, shown: Piece | None = None) -> dict[str, Any]:
         "citations": [
             cited | {end: cited[end] - first for end in ("start", "end")}
             for cited in citations
-            if first <= cited["start"] and cited["end"] <= last
+            if first <= cited["start"]
         ],
         "shares": {party: round(share, 4) for party, share in answer.shares.items()},
         "degraded": answer.degraded_reason,
         "statistics": to_plain(answer.statistics),
     }
-
-
-def _find_shown(text: str, shown: Piece) -> tuple[int, int]:
-    """Where the shown part of a text begins and ends; at the end of it where calls stand in its midst."""
-    if not shown.calls:
-        return len(text) - len(shown.text), len(text)
-    if text.rstrip().endswith(shown.text):  # it follows the calls, whose arguments may hold the same
-        return text.rindex(shown.text), len(text)
-    first = text.find(shown.text, text.find(THOUGHT_END) + 1 if shown.thought else 0)
-    return (first, first + len(shown.text)) if first >= 0 else (len(text), len(text))
 
 
 def describe_citations(spans: Sequence[Span], sources: Sequence[Source]) -> list[dict[str, Any]]:

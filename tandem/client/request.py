@@ -25,7 +25,6 @@ from tandem.modes.dual import Dual, adds_nothing
 from tandem.modes.query import MAX_BIAS, MAX_BIASES, MAX_GRAMMAR
 from tandem.modes.query import MAX_TOP_LOGPROBS as MAX_TOP_LOGPROBS
 from tandem.modes.spec import SessionSpec
-from tandem.tools import read_tools
 from tandem.topology import PARTIES, Party, as_party, at_start, in_words
 
 if TYPE_CHECKING:
@@ -105,7 +104,7 @@ class QueryOptions(SamplingOptions, DecodingOptions, total=False):
     num_documents: int | Mapping[str, int] | None
     """Documents to retrieve: at each party that has an index, or by party, as {"device": 2}."""
     history: Sequence[Message | MessageDict] | None
-    """Earlier turns, as {"role": "user" or "assistant", "content": text}; last, calls of tools since, and results."""
+    """Earlier turns, as {"role": "user" or "assistant", "content": text}."""
     on_peer_loss: OnPeerLoss | None
     """What the device does without the cloud: "continue", "wait" or "fail"."""
     show_drafts: bool
@@ -116,8 +115,6 @@ class QueryOptions(SamplingOptions, DecodingOptions, total=False):
     """Token id -> what is added to its logit, -100 to 100; each party does so before it mixes or draws."""
     grammar: Mapping[str, Any] | None
     """What the answer follows: {"json_schema": schema}, {"regex": text} or {"lark": text}; extra [grammar]."""
-    tools: Sequence[Mapping[str, Any]] | None
-    """That the model may call, in OpenAI's form; for chat templates that take any. `tandem.tools` reads the calls."""
     num_logprobs: int | None
     """0 to 20: each TokenEvent has its log probability in the target, and those of so many likeliest tokens."""
 
@@ -241,10 +238,8 @@ def build_spec(
         system_prompt=options.get("system_prompt"),
         logit_bias=tuple((token, float(bias)) for token, bias in (options.get("logit_bias") or {}).items()),
         grammar=_write_grammar(options.get("grammar")),
-        tools=_write_tools(options.get("tools")),
     )
     _check_grammar(spec, described)
-    _check_tools(spec, described)
     _check_context(spec, described)
     _check_placement(spec, described)
     _check_length_policy(spec, described)
@@ -431,38 +426,6 @@ def _write_grammar(grammar: Mapping[str, Any] | None) -> str:
             option="grammar",
         )
     return written
-
-
-def _write_tools(tools: Any) -> str:
-    """Tools as they travel. Raises QueryError."""
-    written = "" if tools is None else read_tools(tools)
-    if len(written) > MAX_GRAMMAR:
-        raise QueryError(
-            f"Tools have at most {MAX_GRAMMAR} characters as JSON, but these have {len(written)}; leave some out.",
-            option="tools",
-        )
-    return written
-
-
-def _check_tools(spec: SessionSpec, described: Mapping[Any, Mapping[str, Any]]) -> None:
-    """Tools, calls and results need chat templates that write them, and all of them alike."""
-    option = "tools" if spec.tools else "history"
-    if not spec.tools and not any(turn.is_of_tool for turn in spec.history):
-        return
-    forms = {party: described.get(party, {}).get("calls") for party in spec.parties}
-    for party, form in forms.items():
-        if form is None:
-            raise QueryError(
-                f"The chat template of {in_words(party)} takes no tools and no results of them; leave them out, or use "
-                "a model whose template does, such as Qwen's.",
-                option=option,
-            )
-        if form != forms[spec.home]:
-            raise QueryError(
-                f"The chat template of {in_words(party)} writes calls of tools in another way than that of "
-                f"{in_words(spec.home)}; leave tools out, or use models of one family.",
-                option=option,
-            )
 
 
 def _check_grammar(spec: SessionSpec, described: Mapping[Any, Mapping[str, Any]]) -> None:

@@ -9,7 +9,7 @@ import logging
 import math
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
 from typing import Any
@@ -266,7 +266,6 @@ class Engine:
             "template_fingerprint": self.template.fingerprint,
             "writes_day": self.template.writes_day,
             "thinking": self.template.thinking if self.detokenizer.shows(THOUGHT_END) else "",
-            "calls": self._describe_calls(),  # of tools: `tandem.tools.CallFormat`; None: it takes none
             "vocabulary_fingerprint": self.vocabulary_fingerprint,
             "vocabulary_prefixes": list(self.vocabulary_prefixes),
             "weights_fingerprint": self.weights_fingerprint,
@@ -277,13 +276,6 @@ class Engine:
             "eos_token_ids": list(self.eos_token_ids),
             "batching": self.fallback,  # why sessions are not batched; "" if they are
         }
-
-    def _describe_calls(self) -> dict[str, Any] | None:
-        """How the model writes calls of tools, if answers show it, with the tokens of the vocabulary in it."""
-        form = self.template.calls
-        if form is None or not all(self.detokenizer.shows(text.strip()) for text in (form.begin, form.end)):
-            return None
-        return asdict(replace(form, tokens=self.detokenizer.added_tokens_in(form.begin + form.end)))
 
     def close(self, session: str) -> None:
         """Free the session's cache, or keep it for a later turn; does nothing if there is none."""

@@ -81,7 +81,7 @@ _WANTED: tuple[tuple[re.Pattern[str], Callable[[Any], bool], str], ...] = tuple(
     (re.compile(pattern), is_right, what)
     for pattern, is_right, what in (
         (
-            r"general\.architecture|tokenizer\.ggml\.(model|pre)|tokenizer\.chat_template(\..*)?",
+            r"general\.architecture|tokenizer\.ggml\.(model|pre)|tokenizer\.chat_template",
             lambda value: isinstance(value, str),
             "a text",
         ),

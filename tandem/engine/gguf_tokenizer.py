@@ -80,11 +80,7 @@ def load(file: Path) -> tuple[Tokenizer, TokenizerInfo]:
             "file, or the model's folder."
         ) from None
     return tokenizer, TokenizerInfo.of(
-        tokenizer,
-        special,
-        eos_token_id=named.get("eos_token"),
-        chat_template=values.get("chat_template"),
-        tool_template=values.get("chat_template.tool_use"),
+        tokenizer, special, eos_token_id=named.get("eos_token"), chat_template=values.get("chat_template")
     )
 
 

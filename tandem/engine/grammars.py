@@ -36,10 +36,13 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from tandem.errors import Code, GenerationError, QueryError, TandemError, explain_missing, first_line
-from tandem.tools import JSON_SPACE
 
 if TYPE_CHECKING:
     from llguidance import LLTokenizer
+
+_JSON_SPACE: Any = {"whitespace_pattern": r" ?|\n {0,12}"}
+"""Where JSON allows any white space: none, a space, or a new line and its indentation. A small model would go on with
+white space without an end."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -526,7 +529,7 @@ def compile_grammar(grammar: str) -> str:
     from llguidance import LLMatcher
 
     make: Mapping[str, Any] = {
-        "json_schema": lambda schema: LLMatcher.grammar_from_json_schema(schema, overrides=JSON_SPACE),
+        "json_schema": lambda schema: LLMatcher.grammar_from_json_schema(schema, overrides=_JSON_SPACE),
         "regex": LLMatcher.grammar_from_regex,
         "lark": LLMatcher.grammar_from_lark,
     }

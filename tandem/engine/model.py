@@ -45,14 +45,12 @@ def load_tokenizer(model: str, *, is_local: bool = False) -> tuple[Tokenizer, To
 def info_of(wrapper: Any) -> TokenizerInfo:
     """What transformers knows of a fast tokenizer of its own."""
     template = wrapper.chat_template
-    named = template if isinstance(template, dict) else {"default": template}
     return TokenizerInfo.of(
         wrapper.backend_tokenizer,
         wrapper.special_tokens_map,
         family=re.sub(r"Tokenizer|sBackend|Fast$|^PreTrained", "", type(wrapper).__name__),
         eos_token_id=wrapper.eos_token_id,
-        chat_template=named.get("default"),
-        tool_template=named.get("tool_use"),
+        chat_template=template.get("default") if isinstance(template, dict) else template,
     )
 
 

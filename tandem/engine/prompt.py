@@ -15,7 +15,7 @@ from itertools import product, takewhile
 
 from tokenizers import Tokenizer
 
-from tandem.conversation import Frame, Message, split_history, texts_of
+from tandem.conversation import Frame, Message
 from tandem.engine.template import DOCUMENT, Place, Template, TemplateTokenizer, turn_mark
 from tandem.errors import Code, GenerationError
 
@@ -33,9 +33,7 @@ class Prompt:
     documents: tuple[int, ...]  # [rows]: which document a row holds; empty for a bare row
     truncated: tuple[int, ...]  # documents whose end was cut off
     dropped: tuple[int, ...]  # documents that found no room, and have no row
-    num_question: int = (
-        0  # of the query's tokens, those of the last question and what follows it, calls of tools too
-    )
+    num_question: int = 0  # of the query's tokens, those of the last question and what follows it
 
 
 SAMPLE_CHARS = 16
@@ -166,7 +164,7 @@ class PromptBuilder:
         mark = turn_mark(0)
         return any(
             len(self._encoder.encode(mark, {mark: text[:num_chars]})) > 2 * self._context_length
-            for text in (query, *texts_of(history))
+            for text in (query, *(message.content for message in history))
             if len(text) > num_chars
         )
 
@@ -177,19 +175,17 @@ class PromptBuilder:
 
         follows_document: as in a row with a document; a bare row's begins elsewhere.
         """
-        before, since = split_history(history)
-        text, fill = self._template.question([*before, Message("user", question), *since])
+        text, fill = self._template.question([*history, Message("user", question)])
         if follows_document:
             return tuple(self._encoder.encode(self._lead + text, fill, self._place))
         return tuple(self._encoder.encode(text, fill, self._bare_place))
 
     def _count_before_question(self, history: Sequence[Message]) -> int:
         """About how many tokens of a query belong to earlier turns."""
-        earlier, _ = split_history(history)
-        if not earlier:
+        if not history:
             return 0
-        text, fill = self._template.question([*earlier, Message("user", "")])
-        before, _, _ = text.partition(turn_mark(len(earlier)))
+        text, fill = self._template.question([*history, Message("user", "")])
+        before, _, _ = text.partition(turn_mark(len(history)))
         return len(self._encoder.encode(before, fill, self._bare_place))
 
     def document_tokens(self, document: str) -> tuple[int, ...]:

@@ -23,7 +23,6 @@ from tandem.conversation import Frame, Message
 from tandem.engine.tokenizer import copy_tokenizer, describe_steps
 from tandem.errors import GenerationError, nearest
 from tandem.system.paths import suggest_path
-from tandem.tools import CallFormat
 
 TEMPLATE_FILE = "template.json"
 
@@ -37,9 +36,9 @@ SAMPLE = (Message("user", ""), Message("assistant", ""), Message("user", ""))
 """A conversation, for what a template writes around each turn."""
 
 
-MARKS = tuple(map(chr, range(0xFDD0, 0xFDD7)))
+MARKS = tuple(map(chr, range(0xFDD0, 0xFDD4)))
 """What marks are made of."""
-ANY_MARK = re.compile("[\ufdd0\ufdd3]|\ufdd1[0-9]+\ufdd2|\ufdd5[0-9]+\ufdd6")
+ANY_MARK = re.compile("[\ufdd0\ufdd3]|\ufdd1[0-9]+\ufdd2")
 
 
 def turn_mark(number: int) -> str:
@@ -73,28 +72,20 @@ class Template(ABC):
         """16 hexadecimal digits of all that it writes, whatever the day."""
 
     @property
-    def calls(self) -> CallFormat | None:
-        """How it writes calls of tools; None: it takes no tools."""
-        return None
-
-    @property
     def writes_day(self) -> bool:
         """Whether it writes the day of the query."""
         return False
 
     @abstractmethod
     def within(self, frame: Frame) -> Template:
-        """This template with what a query says to it; itself where that changes nothing.
-
-        GenerationError for tools where it takes none.
-        """
+        """This template with what a query says to it; itself where that changes nothing."""
 
     @abstractmethod
     def question(self, turns: Sequence[Message]) -> tuple[str, dict[str, str]]:
         """The text that follows the document in every row, and what goes to each mark in it, `texts` included.
 
-        turns: the whole conversation. The mark of a turn is in the text where its content is user's or answer's.
-        GenerationError where the template has no form for them.
+        turns: the whole conversation, whose marks are in the text. GenerationError where the template has no form for
+        them.
         """
 
     @property
@@ -161,15 +152,11 @@ class PlainTemplate(Template):
 
     def within(self, frame: Frame) -> PlainTemplate:
         """With a query's system prompt before its first question; a party's own is for chat templates."""
-        if frame.tools:
-            raise GenerationError(NO_TOOLS)
         system_prompt = (frame.system_prompt or "").strip()
         return self if system_prompt == self.system_prompt else replace(self, system_prompt=system_prompt)
 
     def question(self, turns: Sequence[Message]) -> tuple[str, dict[str, str]]:
         """Earlier questions in the same form, each with its answer after it."""
-        if any(turn.is_of_tool for turn in turns):
-            raise GenerationError(NO_TOOLS)
         parts = [f"{SYSTEM}\n\n"] if self.system_prompt else []
         for number in range(0, len(turns), 2):
             parts.append(self.query_text.replace("{query}", turn_mark(number)))
@@ -182,9 +169,6 @@ class PlainTemplate(Template):
     def describe(self) -> str:
         """The origin of the template."""
         return f"plain text of {Path(self.source).name}" if self.source else "plain text"
-
-
-NO_TOOLS = "The template of this model takes no tools and none of their results; leave them out."
 
 
 def fingerprint_texts(*texts: str) -> str:

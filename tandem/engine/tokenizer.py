@@ -39,7 +39,6 @@ class TokenizerInfo:
     eos_token_id: int | None
     chat_template: str | None  # in Jinja
     added_tokens: tuple[str, ...]  # that a text is searched for, special or not
-    tool_template: str | None = None  # instead of it where there are tools
 
     @classmethod
     def of(
@@ -50,7 +49,6 @@ class TokenizerInfo:
         family: str = "",
         eos_token_id: int | None = None,
         chat_template: str | None = None,
-        tool_template: str | None = None,
     ) -> TokenizerInfo:
         """Where its special tokens have these names."""
         ids = (tokenizer.token_to_id(token) for token in dict.fromkeys(special_tokens.values()))
@@ -62,7 +60,6 @@ class TokenizerInfo:
             eos_token_id=eos_token_id,
             chat_template=chat_template,
             added_tokens=tuple(token.content for token in added),
-            tool_template=tool_template,
         )
 
 
@@ -324,11 +321,6 @@ class Detokenizer:
     def shows(self, marker: str) -> bool:
         """Whether an answer's text has a marker that the model writes; special tokens have no text."""
         return marker in self.text(self._tokenizer.encode(marker, add_special_tokens=False).ids)
-
-    def added_tokens_in(self, text: str) -> dict[str, int]:
-        """Added tokens, special or not, that the text holds: name -> id."""
-        added = self._tokenizer.get_added_tokens_decoder()
-        return {token.content: index for index, token in added.items() if token.content in text}
 
     def settled_text(self, tokens: Sequence[int]) -> str:
         """The beginning of `text(tokens)` that no further token can change.

@@ -15,7 +15,7 @@ from tandem.codecs.race_lists import MAX_LISTED
 from tandem.config.parties import RowLayout
 from tandem.config.sampling import SamplingParams
 from tandem.config.schema import DecodingConfig
-from tandem.conversation import Frame, Message, texts_of
+from tandem.conversation import Frame, Message
 from tandem.errors import Code, GenerationError
 from tandem.topology import MAX_PARTIES, Party, at_start
 
@@ -31,7 +31,7 @@ scores, seconds."""
 MAX_ENDS, MAX_TURNS = 256, 4096
 """Tokens that end an answer, earlier messages and earlier tokens of one query."""
 MAX_BIASES, MAX_BIAS, MAX_GRAMMAR = 1024, 100.0, 1 << 18
-"""Tokens with a bias and its size, as OpenAI has it; characters of a grammar, and of tools."""
+"""Tokens with a bias and its size, as OpenAI has it; characters of a grammar."""
 
 
 def wire(name: str, **bounds: Any) -> Any:
@@ -97,7 +97,7 @@ class Query:
     cloud_filter: Annotated[str, wire("t")] = ""
     history: Annotated[
         tuple[Message, ...], wire("u", max_length=MAX_TURNS)
-    ] = ()  # earlier questions and answers; then calls of tools since the question, and their results
+    ] = ()  # earlier questions and answers
     show_drafts: Annotated[bool, wire("w")] = (
         False  # the client receives the home's drafts before they are committed
     )
@@ -134,24 +134,21 @@ class Query:
     grammar: Annotated[str, wire("kk", max_length=MAX_GRAMMAR)] = (
         ""  # that the answer follows: JSON, {one of GRAMMARS: itself}; empty: none
     )
-    tools: Annotated[str, wire("ll", max_length=MAX_GRAMMAR)] = (
-        ""  # that the model may call: as `Frame.tools`
-    )
 
     @property
     def frame(self) -> Frame:
         """What it says to templates."""
-        return Frame(self.day, self.system_prompt, self.tools)
+        return Frame(self.day, self.system_prompt)
 
     @property
     def said(self) -> list[str]:
         """The question, and all that its history holds."""
-        return [self.query, *texts_of(self.history)]
+        return [self.query, *(message.content for message in self.history)]
 
     @property
     def num_bytes(self) -> int:
-        """The bytes of the question, its history and tools in UTF-8, without what a template adds."""
-        texts = (self.query, self.system_prompt or "", self.tools, *texts_of(self.history))
+        """The bytes of the question and its history in UTF-8, without what a template adds."""
+        texts = (self.query, self.system_prompt or "", *(message.content for message in self.history))
         return sum(len(text.encode("utf-8", "surrogatepass")) for text in texts)
 
     def check_weights(self, party: str, fingerprint: str) -> None:

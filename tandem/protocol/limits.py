@@ -15,7 +15,7 @@ MAX_DOCUMENTS = 64
 """Documents that a cloud retrieves for one query."""
 MAX_QUESTION_BYTES = 65_536
 """Of a question, the turns before it, its system prompt and stop texts; of the filter for the cloud's documents; and of
-a grammar, and of tools."""
+a grammar."""
 MAX_STOPS = 64
 MAX_BITS = 1 << 40
 MAX_NAME = 256
@@ -37,7 +37,6 @@ def check_spec(spec: SessionSpec, max_answer_tokens: int) -> None:
         ("question", num_bytes, _num_bytes(texts), MAX_QUESTION_BYTES),
         ("cloud_filter", filter_bytes, _num_bytes([spec.cloud_filter]), MAX_QUESTION_BYTES),
         ("grammar", "the length of the grammar in bytes", _num_bytes([spec.grammar]), MAX_QUESTION_BYTES),
-        ("tools", "the length of the tools in bytes", _num_bytes([spec.tools]), MAX_QUESTION_BYTES),
         ("device_filter", "the length of the device's filter, which it keeps,", len(spec.device_filter), 0),
         ("stop", "the number of stop texts", len(sampling.stop), MAX_STOPS),
         ("top_k", "top_k", sampling.top_k, MAX_VOCAB),

@@ -8,16 +8,14 @@ A field is read, refused with the reason where it would change the answer, or el
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from tandem.client.request import MAX_TOP_LOGPROBS, QueryOptions
-from tandem.conversation import Conversation, Message, texts_of
+from tandem.conversation import ROLES, Conversation, Message
 from tandem.errors import QueryError
-from tandem.server.http import ApiError, bad_request, must_be, refusal, unsupported
-from tandem.tools import CallFormat, grammar_of_calls, names_of, read_calls, read_tools
+from tandem.server.http import ApiError, bad_request, must_be, unsupported
 
 MODEL = "tandem"
 """The model of all parties together; `only` lets one of them answer."""
@@ -33,10 +31,10 @@ LOGPROBS = ("logprobs", "top_logprobs")
 """In a chat the first is true or false, of a text completion it is the number."""
 MAX_ANSWERS, MAX_STOPS = 8, 64
 """Answers of one request, each of which is a query, and texts that end them."""
-NO_FIELDS = {"sampling", "history", "max_new_tokens", "num_logprobs", "tools"}
+NO_FIELDS = {"sampling", "history", "max_new_tokens", "num_logprobs"}
 QUERY_OPTIONS = frozenset(QueryOptions.__annotations__) - NO_FIELDS
 """Options that are passed on as they are: OpenAI's `seed`, `stop`, `temperature`, and Tandem's own."""
-ROLES = {"developer": "system", **{role: role for role in ("system", "user", "assistant", "tool")}}
+ROLE_OF: Mapping[str, str] = {**{role: role for role in ROLES}, "system": "system", "developer": "system"}
 TEXT_PARTS = ("text", "input_text", "output_text")
 """Types of the parts of a message that are texts."""
 THOUGHT_PARTS = ("thinking", "redacted_thinking")
@@ -45,15 +43,14 @@ FORMATS = ("response_format", "text.format", "output_config.format")
 """Fields that ask for an answer in JSON: of a chat completion, and of the interfaces that are translated into one."""
 GRAMMARS = {"guided_json": "json_schema", "guided_regex": "regex", "json_schema": "json_schema"}
 """Fields of vLLM and llama.cpp -> the kind of grammar that they hold."""
-NO_TOOLS = (
-    "The chat template of this model takes no tools; leave them out, set tool_choice to 'none', or use a model whose "
-    "template does, such as Qwen's."
-)
-TOOL_FIELD_OF = {"tool": "tool_call_id", "assistant": "tool_calls"}
-TOOL_FIELDS = ("tools", "tool_choice", "parallel_tool_calls")
+NO_TOOLS = "Tandem does not call tools, but `tandem mcp` offers it to an assistant as one"
+TOOL_PARTS = ("tool_use", "tool_result", "function_call", "function_call_output")
+"""Types of the parts of a message, or of items instead of one, that are calls of tools or their results."""
+NO_CALLS = {"tools": "tool_choice", "functions": "function_call"}
+"""Fields with tools -> those by which none of them is to be called."""
 NOTHING_KEPT = "nothing is kept between requests; send all messages"
 REFUSED: Mapping[str, tuple[str, tuple[Any, ...]]] = {
-    "functions": ("it is the old form; send tools", ([],)),
+    **{name: (NO_TOOLS, ([],)) for name in NO_CALLS},
     "suffix": ("an answer follows the prompt", ("",)),
     "echo": ("the answer holds no prompt", (False,)),
     "modalities": ("answers are text; ask for ['text']", (["text"],)),
@@ -67,27 +64,6 @@ REFUSED: Mapping[str, tuple[str, tuple[Any, ...]]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HomeModel:
-    """The model at home, as requests and their answers depend on it."""
-
-    system_prompt: str  # that is configured
-    thinking: str = ""  # of the template: `Template.thinking`
-    calls: CallFormat | None = None  # how it writes calls of tools; None: it takes no tools
-    has_grammars: bool = False  # at every party
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tools:
-    """The tools that an answer may call, and how."""
-
-    written: str = ""  # of `read_tools`; empty: none
-    only: str | None = None  # the one that must be called
-    is_required: bool = False  # the answer calls one
-    is_single: bool = False  # it ends with the first call
-    is_strict: bool = False  # calls follow the schemas
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class CompletionRequest:
     """What a client wants."""
 
@@ -96,8 +72,6 @@ class CompletionRequest:
     options: dict[str, Any]  # of a query
     names: Mapping[str, str]  # of these options, as the request calls them
     texts: tuple[str, ...]  # what the client has written, for its usage
-    tools: tuple[str, ...] = ()  # the names of those that the answer may call
-    is_single: bool = False  # the answer ends with the first call
     may_think: bool = True  # else a grammar leaves no room for a thought
     num_answers: int = 1
     is_stream: bool = False
@@ -106,11 +80,12 @@ class CompletionRequest:
 
 
 def read_chat(
-    body: Mapping[str, Any], model: HomeModel, *, asked_by: str = "messages", instructions: str = ""
+    body: Mapping[str, Any], system_prompt: str, *, asked_by: str = "messages", instructions: str = ""
 ) -> CompletionRequest:
     """A request for a chat completion. Raises ApiError.
 
-    asked_by: the field that holds the messages. instructions: what the request says before all system messages.
+    system_prompt: the one that is configured. asked_by: the field that holds the messages. instructions: what the
+    request says before all system messages.
     """
     messages = body.get(asked_by)
     if not isinstance(messages, list) or not messages:
@@ -125,8 +100,8 @@ def read_chat(
         question, history = conversation.split()
     except QueryError as error:
         raise bad_request(str(error), asked_by) from None
-    own_prompt = conversation.own_prompt(model.system_prompt)
-    return _read_rest(body, asked_by, question, tuple(history), own_prompt, model, ignored)
+    own_prompt = conversation.own_prompt(system_prompt)
+    return _read_rest(body, asked_by, question, tuple(history), own_prompt, ignored)
 
 
 def read_prompt(body: Mapping[str, Any]) -> CompletionRequest:
@@ -137,7 +112,7 @@ def read_prompt(body: Mapping[str, Any]) -> CompletionRequest:
     if not isinstance(prompt, str):
         remedy = "send one request per prompt, and text instead of token ids"
         raise must_be("prompt", "one text", prompt, remedy)
-    return _read_rest(body, "prompt", prompt, (), None, None, {})
+    return _read_rest(body, "prompt", prompt, (), None, {})
 
 
 def read_model(body: Mapping[str, Any], *models: str) -> str:
@@ -161,11 +136,9 @@ def _read_rest(
     question: str,
     history: tuple[Message, ...],
     own_prompt: str | None,
-    home: HomeModel | None,
     ignored: dict[str, None],
 ) -> CompletionRequest:
-    """Everything but the question. asked_by: the field that holds it. own_prompt: a system prompt of this request.
-    home: None: it calls no tools."""
+    """Everything but the question. asked_by: the field that holds it. own_prompt: a system prompt of this request."""
     model = read_model(body, MODEL)
     names = {"history": asked_by, "question": asked_by, "num_logprobs": "logprobs"}
     rest = {name: value for name, value in body.items() if value is not None}
@@ -177,14 +150,7 @@ def _read_rest(
     for name, option in ALIASES.items():
         if name in rest:
             _set_once(options, names, option, name, rest[name])
-    tools = _read_tools(rest, home) if home else Tools()
-    if home and home.calls and tools.written:
-        options["tools"] = rest["tools"]
-        if tools.is_single and (stop := _stop_after_call(home.calls, options.get("stop"))) is not None:
-            options["stop"] = stop
-        if tools.is_strict and not home.has_grammars:
-            ignored["tools.strict"] = None
-    grammars = _grammars(rest, home, tools)
+    grammars = _grammars(rest)
     for name, grammar in grammars.items():
         _set_once(options, names, "grammar", name, grammar)
     if "logit_bias" in rest:
@@ -200,9 +166,9 @@ def _read_rest(
             "show_drafts shows drafts as they come, which needs a stream; set stream to true.", "stream"
         )
     has_usage = _read_stream_options(rest.get("stream_options"), ignored, is_stream=is_stream)
-    known = {*READ, *QUERY_OPTIONS, *(TOOL_FIELDS if tools.written else ()), asked_by}
+    known = {*READ, *QUERY_OPTIONS, asked_by}
     for name, value in rest.items():
-        if name in REFUSED and (name, rest.get("function_call")) != ("functions", "none"):
+        if name in REFUSED and rest.get(NO_CALLS.get(name, "")) not in ("none", {"type": "none"}):
             _refuse(name, value)
         elif name not in known:
             ignored[name] = None
@@ -211,15 +177,8 @@ def _read_rest(
         question=question,
         options=options,
         names=names,
-        texts=(
-            *([own_prompt] if own_prompt else ()),
-            *texts_of(history),
-            question,
-            *([json.dumps(rest["tools"])] if tools.written else ()),
-        ),
-        tools=names_of(tools.written),
-        is_single=tools.is_single,
-        may_think=set(grammars) <= {"tools"},
+        texts=(*([own_prompt] if own_prompt else ()), *(turn.content for turn in history), question),
+        may_think=not grammars,
         num_answers=_read_number_of_answers(rest),
         is_stream=is_stream,
         has_usage=has_usage,
@@ -245,24 +204,29 @@ def _add_message(conversation: Conversation, param: str, message: Any, ignored: 
     text."""
     if not isinstance(message, dict):
         raise must_be(param, "an object with role and content", message)
-    given = message.get("role")
-    role = ROLES.get(given) if isinstance(given, str) else None
-    known = ("role", "content", TOOL_FIELD_OF.get(role or ""))
-    for name in ("audio", "function_call"):
-        if message.get(name):
-            field = f"{param}.{name}"
-            raise unsupported(field, f"{field} is not supported; send text and tool_calls only.")
+    check_no_tools(param, message)
+    if message.get("audio"):
+        raise unsupported(f"{param}.audio", f"{param}.audio is not supported; send text only.")
     field = param.partition("[")[0]
-    ignored |= {f"{field}.{name}": None for name in message if message[name] and name not in known}
+    ignored |= {
+        f"{field}.{name}": None for name in message if message[name] and name not in ("role", "content")
+    }
+    given, content = message.get("role"), message.get("content")
+    role = ROLE_OF.get(given) if isinstance(given, str) else None
     if role is None:
-        raise must_be(f"{param}.role", "user, assistant, tool, system or developer", given)
-    content, calls = message.get("content"), message.get("tool_calls") if role == "assistant" else None
-    text = "" if content is None and role == "assistant" else read_content(f"{param}.content", content)
-    try:
-        tool_calls = read_calls(calls, f"{param}.tool_calls") if calls else ()
-        conversation.add(role, text, tool_calls, str(message.get("tool_call_id") or ""))
-    except QueryError as error:
-        raise bad_request(str(error), error.option or param) from None
+        raise must_be(f"{param}.role", "user, assistant, system or developer", given)
+    is_empty = content is None and role == "assistant"
+    conversation.add(role, "" if is_empty else read_content(f"{param}.content", content))
+
+
+def check_no_tools(param: str, message: Mapping[str, Any]) -> None:
+    """Raises ApiError for a message, or an item in its place, that calls a tool or is the result of one."""
+    content = message.get("content")
+    parts = [message, *content] if isinstance(content, list) else [message]
+    is_part = any(isinstance(part, dict) and part.get("type") in TOOL_PARTS for part in parts)
+    is_result = message.get("role") in ("tool", "function")
+    if is_part or is_result or message.get("tool_calls") or message.get("function_call"):
+        raise unsupported(param, f"{param} is a call of a tool or its result: {NO_TOOLS}; leave it out.")
 
 
 def read_content(param: str, content: Any) -> str:
@@ -285,65 +249,12 @@ def read_content(param: str, content: Any) -> str:
 # ---- options -------------------------------------------------------------------------------------------------
 
 
-def _read_tools(rest: Mapping[str, Any], home: HomeModel) -> Tools:
-    """Tools that the model must not call are none. Raises ApiError."""
-    choice = rest.get("tool_choice", "auto")
-    is_single = not _read_flag(rest, "parallel_tool_calls", default=True)
-    if not rest.get("tools") or choice == "none":
-        return Tools()
-    if home.calls is None:
-        raise unsupported("tools", NO_TOOLS)
-    try:
-        written = read_tools(rest["tools"])
-    except QueryError as error:
-        raise refusal(error) from None
-    only, names = _named(choice), names_of(written)
-    if choice not in ("auto", "required") and only not in names:
-        raise must_be("tool_choice", f"auto, required, none or a function of {', '.join(names):.200}", choice)
-    return Tools(
-        written=written,
-        only=only,
-        is_required=only is not None or choice == "required",
-        is_single=is_single,
-        is_strict=any(tool["function"].get("strict") is True for tool in rest["tools"]),
-    )
-
-
-def _named(choice: Any) -> str | None:
-    """The one tool that a request wants to be called."""
-    is_named = isinstance(choice, dict) and choice.get("type") == "function"
-    function = choice.get("function") if is_named else None
-    return function.get("name") if isinstance(function, dict) else None
-
-
-def _stop_after_call(form: CallFormat, stop: Any) -> Any:
-    """Stop texts that end an answer with its first call as well, unless the end of one may be a part of it."""
-    stops = [stop] if isinstance(stop, str) else stop or []
-    is_mark = any(map(str.isalnum, form.end))
-    return [*stops, form.end.strip()] if is_mark and isinstance(stops, list) else stop
-
-
-def _grammars(rest: Mapping[str, Any], home: HomeModel | None, tools: Tools) -> dict[str, Any]:
+def _grammars(rest: Mapping[str, Any]) -> dict[str, Any]:
     """Grammars of the answer, by the field that asks for one. Raises ApiError."""
     grammars = {name: {kind: rest[name]} for name, kind in GRAMMARS.items() if name in rest}
     for name in FORMATS:
         if name in rest and (schema := _read_format(name, rest[name])) is not None:
             grammars[name] = {"json_schema": schema}
-    if home is None or home.calls is None or not tools.written:
-        return grammars
-    of_text = next((name for name in FORMATS if name in grammars), None)
-    if tools.is_required or of_text or (home.has_grammars and tools.is_strict):
-        schema = grammars.pop(of_text)["json_schema"] if of_text else None
-        field = "tool_choice" if tools.is_required else of_text or "tools"
-        grammars[field] = grammar_of_calls(
-            home.calls,
-            tools.written,
-            only=tools.only,
-            is_required=tools.is_required,
-            is_single=tools.is_single,
-            is_strict=tools.is_strict,
-            schema=schema,
-        )
     return grammars
 
 
@@ -402,11 +313,11 @@ def _read_logprobs(body: Mapping[str, Any], *, is_chat: bool) -> int | None:
     return number
 
 
-def _read_flag(body: Mapping[str, Any], name: str, *, default: bool = False) -> bool:
+def _read_flag(body: Mapping[str, Any], name: str) -> bool:
     value = body.get(name)
     if not isinstance(value, bool | None):
         raise must_be(name, "true or false", value)
-    return default if value is None else value
+    return bool(value)
 
 
 def _read_stream_options(options: Any, ignored: dict[str, None], *, is_stream: bool) -> bool:

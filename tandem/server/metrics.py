@@ -61,7 +61,7 @@ class Metrics:
         )
         self.own_system_prompts = count(
             "own_system_prompts",
-            "Queries with a system prompt or tools of their own; caches of documents stored without do not serve them",
+            "Queries with a system prompt of their own; caches of documents stored with another do not serve them",
         )
         self.late_votes = count(
             "late_votes", "Tokens decided without the vote of the cloud, which came too late"

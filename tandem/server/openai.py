@@ -65,7 +65,7 @@ async def complete_chat(request: Request) -> Response:
     """Answer the last message of a conversation."""
     service = service_of(request)
     body = await read_object(request, service.limits.max_body_bytes)
-    return await complete(request, service, CHAT, read_chat(body, service.model))
+    return await complete(request, service, CHAT, read_chat(body, service.system_prompt))
 
 
 @router.post("/completions")
@@ -194,16 +194,15 @@ class Shape:
         """A whole completion, as fields of its choice."""
         if not self.is_chat:
             return {"text": piece.text}
-        content = piece.text if piece.text or not piece.calls else None
-        return {"message": {"role": "assistant", "content": content, "refusal": None, **_besides(piece)}}
+        return {"message": {"role": "assistant", "content": piece.text, "refusal": None, **_reasoning(piece)}}
 
-    def delta(self, piece: Piece, num_calls: int = 0, *, is_first: bool = False) -> dict[str, Any]:
-        """A part, which may be empty, as fields of its choice. num_calls: of tools before it."""
+    def delta(self, piece: Piece, *, is_first: bool = False) -> dict[str, Any]:
+        """A part, which may be empty, as fields of its choice."""
         if not self.is_chat:
             return {"text": piece.text}
         delta = {"role": "assistant"} if is_first else {}
         delta |= {"content": piece.text} if piece.text or is_first else {}
-        return {"delta": delta | _besides(piece, num_calls)}
+        return {"delta": delta | _reasoning(piece)}
 
     def logprobs(self, tokens: Iterable[TokenEvent], num_chars: int = 0) -> dict[str, Any]:
         """The log probabilities of the tokens of a completion, or of a part. num_chars: length of the answer before
@@ -215,22 +214,12 @@ CHAT = Shape("chatcmpl-", "chat.completion", "chat.completion.chunk", is_chat=Tr
 TEXT = Shape("cmpl-", "text_completion", "text_completion", is_chat=False)
 
 
-NOTHING = Piece("", "", ())
+NOTHING = Piece("", "")
 
 
-def _besides(piece: Piece, num_calls: int | None = None) -> dict[str, Any]:
-    """The fields of a message or delta besides its content. num_calls: before a delta, which numbers its own."""
-    besides: dict[str, Any] = {"reasoning_content": piece.thought} if piece.thought else {}
-    calls = [
-        {
-            **({} if num_calls is None else {"index": num_calls + number}),
-            "id": call.id,
-            "type": "function",
-            "function": {"name": call.name, "arguments": call.arguments},
-        }
-        for number, call in enumerate(piece.calls)
-    ]
-    return besides | ({"tool_calls": calls} if calls else {})
+def _reasoning(piece: Piece) -> dict[str, str]:
+    """The field of a message or delta with what the model thought, if it did."""
+    return {"reasoning_content": piece.thought} if piece.thought else {}
 
 
 class Form:
@@ -258,7 +247,7 @@ class Completion:
         """num_prompt_tokens: of what the client wrote."""
         self._shape = shape
         self._request = request
-        self._model = service.model
+        self._thinking = service.thinking if shape.is_chat and request.may_think else ""
         self._num_prompt_tokens = num_prompt_tokens
         self._num_tokens = 0  # of all answers that are complete
         self._head = {
@@ -274,10 +263,10 @@ class Completion:
         choices, described = [], []
         for number, query in enumerate(queries):
             answer = self._collect(number, [event async for event in query])
-            piece = self._reader().push(answer.text, is_last=True)
-            described.append(describe(answer, piece))
-            message, reason = self._shape.message(piece), finish_reason(answer, bool(piece.calls))
-            choices.append(self._choice(number, message, reason, self._logprobs(answer.tokens)))
+            piece = AnswerReader(self._thinking).push(answer.text, is_last=True)
+            described.append(describe(answer, piece.text))
+            message, logprobs = self._shape.message(piece), self._logprobs(answer.tokens)
+            choices.append(self._choice(number, message, finish_reason(answer), logprobs))
         if len(choices) > 1:  # of one answer it is beside the choices
             choices = [choice | {"tandem": each} for choice, each in zip(choices, described, strict=True)]
         return {**self._head, "choices": choices, "usage": self._usage(), "tandem": described[0]}
@@ -295,7 +284,7 @@ class Completion:
 
     async def _parts(self, number: int, query: RunningQuery) -> AsyncIterator[dict[str, Any]]:
         """One answer in chunks. Raises TandemError."""
-        reader, events, text = self._reader(), list[Event](), ""
+        reader, events, text = AnswerReader(self._thinking), list[Event](), ""
         yield self._chunk(number, self._shape.delta(NOTHING, is_first=True))
         async for event in query:
             if isinstance(event, ProvisionalEvent | RetractEvent):
@@ -305,30 +294,22 @@ class Completion:
             if isinstance(event, TokenEvent):
                 logprobs = self._logprobs([event], len(text.lstrip()))
                 text += event.text
-                num_calls, piece = len(reader.whole.calls), reader.push(event.text)
+                piece = reader.push(event.text)
                 if any(piece) or logprobs:
-                    yield self._chunk(number, self._shape.delta(piece, num_calls), logprobs=logprobs)
+                    yield self._chunk(number, self._shape.delta(piece), logprobs=logprobs)
             events.append(event)
         answer = self._collect(number, events)
-        num_calls, piece = len(reader.whole.calls), reader.push("", is_last=True)
+        piece = reader.push("", is_last=True)
         if any(piece):
-            yield self._chunk(number, self._shape.delta(piece, num_calls))
-        reason, about = finish_reason(answer, bool(reader.whole.calls)), describe(answer, reader.whole)
-        yield self._chunk(number, self._shape.delta(NOTHING), reason, tandem=about)
+            yield self._chunk(number, self._shape.delta(piece))
+        about = describe(answer, reader.text)
+        yield self._chunk(number, self._shape.delta(NOTHING), finish_reason(answer), tandem=about)
 
     def _collect(self, number: int, events: list[Event]) -> Answer:
         """Raises QueryError where it is incomplete."""
         answer = require_answer(events, seed_of(self._request, number))
         self._num_tokens += answer.statistics.num_tokens
         return answer
-
-    def _reader(self) -> AnswerReader:
-        """Of one answer; of a text completion all is text."""
-        if not self._shape.is_chat:
-            return AnswerReader("")
-        wanted, model = self._request, self._model
-        thinking = model.thinking if wanted.may_think else ""
-        return AnswerReader(thinking, model.calls, wanted.tools, is_single=wanted.is_single)
 
     def _logprobs(self, tokens: Iterable[TokenEvent], num_chars: int = 0) -> dict[str, Any] | None:
         """The log probabilities of these tokens, if they are wanted. num_chars: length of the answer before them."""

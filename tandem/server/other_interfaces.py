@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import secrets
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import AsyncIterator, Mapping
+from typing import Any, Literal
 
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
 from tandem.client.answers import count_usage
-from tandem.server.completion_requests import CompletionRequest, HomeModel, read_chat, read_content
+from tandem.server.completion_requests import CompletionRequest, check_no_tools, read_chat, read_content
 from tandem.server.http import ApiError, compact, encode_event, read_object, unsupported
 from tandem.server.openai import CHAT, Form, complete
 from tandem.server.queries import service_of
@@ -28,6 +26,8 @@ ERROR_TYPES = {
 """Anthropic's type of an error, by its status."""
 Event = tuple[str, Mapping[str, Any]]
 """Type and fields of an event."""
+What = Literal["begin", "grow", "end", "fail"]
+"""What happens in a stream."""
 
 
 @router.post("/responses")
@@ -35,7 +35,8 @@ async def respond(request: Request) -> Response:
     """Answer in the form of OpenAI's Responses."""
     service = service_of(request)
     body = await read_object(request, service.limits.max_body_bytes)
-    return await complete(request, service, CHAT, read_response(body, service.model), ResponseForm(body))
+    wanted = read_response(body, service.system_prompt)
+    return await complete(request, service, CHAT, wanted, ResponseForm(body))
 
 
 @router.post("/messages")
@@ -44,7 +45,8 @@ async def write_message(request: Request) -> Response:
     service = service_of(request)
     try:
         body = await read_object(request, service.limits.max_body_bytes)
-        return await complete(request, service, CHAT, read_messages(body, service.model), MessageForm())
+        wanted = read_messages(body, service.system_prompt)
+        return await complete(request, service, CHAT, wanted, MessageForm())
     except ApiError as error:
         return JSONResponse(as_anthropic(error.as_dict(), error.status), error.status, error.headers)
 
@@ -52,150 +54,61 @@ async def write_message(request: Request) -> Response:
 # ---- requests ------------------------------------------------------------------------------------------------
 
 
-def read_response(body: Mapping[str, Any], model: HomeModel) -> CompletionRequest:
-    """A request of /v1/responses. Raises ApiError."""
+def read_response(body: Mapping[str, Any], system_prompt: str) -> CompletionRequest:
+    """A request of /v1/responses. system_prompt: the one that is configured. Raises ApiError."""
     given, chat = body.get("input"), dict(body)
     items = [{"role": "user", "content": given}] if isinstance(given, str) else given
     if isinstance(items, list):
-        items = [_read_item(*item) for item in enumerate(items) if not _is_of_type(item[1], "reasoning")]
+        items = [_read_item(*item) for item in enumerate(items) if not _is_thought(item[1])]
     instructions = read_content("instructions", chat.pop("instructions", None) or "")
-    _translate(chat, "text", ("function", "parameters"))
-    return read_chat(chat | {"input": items}, model, asked_by="input", instructions=instructions)
+    _translate(chat, "text")
+    return read_chat(chat | {"input": items}, system_prompt, asked_by="input", instructions=instructions)
 
 
 def _read_item(number: int, item: Any) -> Any:
     """A message of the input, without what the server of an earlier response had added to it."""
+    param = f"input[{number}]"
+    if isinstance(item, dict):
+        check_no_tools(param, item)
     kind = item.get("type", "message") if isinstance(item, dict) else type(item).__name__
-    if kind == "function_call":
-        call = _as_call(item.get("call_id"), item.get("name"), item.get("arguments"))
-        return {"role": "assistant", "content": "", "tool_calls": [call]}
-    if kind == "function_call_output":
-        return {"role": "tool", "content": item.get("output"), "tool_call_id": item.get("call_id")}
     if kind != "message":
-        raise unsupported(
-            f"input[{number}]",
-            f"input[{number}] must be a message, or a call of a function or its output, but it is {kind!r:.40}; "
-            "leave it out.",
-        )
+        raise unsupported(param, f"{param} must be a message, but it is {kind!r:.40}; leave it out.")
     return {name: value for name, value in item.items() if name not in ("type", "id", "status")}
 
 
-def read_messages(body: Mapping[str, Any], model: HomeModel) -> CompletionRequest:
-    """A request of /v1/messages. Raises ApiError."""
+def read_messages(body: Mapping[str, Any], system_prompt: str) -> CompletionRequest:
+    """A request of /v1/messages. system_prompt: the one that is configured. Raises ApiError."""
     chat = dict(body)
     system = read_content("system", chat.pop("system", None) or "")
-    if isinstance(messages := chat.get("messages"), list):
-        chat["messages"] = [part for message in messages for part in _split_message(message)]
-    if isinstance(choice := chat.get("tool_choice"), dict) and choice.get("disable_parallel_tool_use"):
-        chat["parallel_tool_calls"] = False
-    _translate(chat, "output_config", ("custom", "input_schema"))
-    return read_chat(chat, model, instructions=system)
+    _translate(chat, "output_config")
+    return read_chat(chat, system_prompt, instructions=system)
 
 
-def _split_message(message: Any) -> Iterator[Any]:
-    """A message whose blocks are calls of tools, or their results, as those messages that a chat has instead."""
-    content = message.get("content") if isinstance(message, dict) else None
-    if not isinstance(content, list):
-        yield message
-        return
-    calls = [
-        _as_call(block.get("id"), block.get("name"), block.get("input"))
-        for block in content
-        if _is_of_type(block, "tool_use")
-    ]
-    for block in content:
-        if _is_of_type(block, "tool_result"):
-            result = {"content": block.get("content") or "", "tool_call_id": block.get("tool_use_id")}
-            yield {"role": "tool", **result, "is_error": block.get("is_error")}  # which templates do not have
-    rest = [
-        block
-        for block in content
-        if not any(_is_of_type(block, kind) for kind in ("tool_use", "tool_result"))
-    ]
-    if rest or calls:
-        yield message | {"content": rest} | ({"tool_calls": calls} if calls else {})
+def _is_thought(item: Any) -> bool:
+    return isinstance(item, dict) and item.get("type") == "reasoning"
 
 
-def _as_call(name_of_call: Any, name: Any, arguments: Any) -> dict[str, Any]:
-    return {"id": name_of_call, "type": "function", "function": {"name": name, "arguments": arguments}}
-
-
-def _is_of_type(value: Any, kind: str) -> bool:
-    return isinstance(value, dict) and value.get("type") == kind
-
-
-CHOICES = {"any": "required", "auto": "auto", "none": "none"}
-"""Anthropic's types of a choice of tools -> OpenAI's."""
-
-
-def _translate(chat: dict[str, Any], config: str, tool: tuple[str, str]) -> None:
-    """There is one answer, and a stream of it ends with its usage.
-
-    config: the field that holds its format. tool: the type of a tool, and its field that holds the parameters.
-    """
+def _translate(chat: dict[str, Any], config: str) -> None:
+    """There is one answer, and a stream of it ends with its usage. config: the field that holds its format."""
     chat |= {"n": None, "stream_options": {"include_usage": True} if chat.get("stream") else None}
     settings = chat.pop(config, None)
     if isinstance(settings, dict):
         chat[f"{config}.format"] = settings.get("format")
-    if isinstance(tools := chat.get("tools"), list):
-        chat["tools"] = [_translate_tool(each, *tool) for each in tools]
-    if isinstance(choice := chat.get("tool_choice"), dict):
-        named = {"type": "function", "function": {"name": choice.get("name")}}
-        is_named = choice.get("type") in ("function", "tool")
-        chat["tool_choice"] = named if is_named else CHOICES.get(str(choice.get("type")), choice)
-
-
-def _translate_tool(tool: Any, kind: str, schema: str) -> Any:
-    if not isinstance(tool, dict) or (tool.get("type") or kind) != kind:
-        return tool  # one of the interface's own, which is refused
-    about = {
-        "parameters" if name == schema else name: value for name, value in tool.items() if name != "type"
-    }
-    return {"type": "function", "function": about}
 
 
 # ---- responses -----------------------------------------------------------------------------------------------
 
 
-@dataclass
-class Part:
-    """A text, or a call of a tool: an item of a response, a block of a message."""
-
-    text: str = ""  # of a call its arguments, as JSON
-    call: Mapping[str, Any] | None = None  # in OpenAI's form
-    id: str = field(default_factory=lambda: secrets.token_hex(12))
-
-
 class Translated(Form, ABC):
-    """A form whose stream begins, grows part by part, and ends. What a model thought is no part of it."""
+    """A form whose stream begins, grows by pieces of text, and ends. What a model thought is no part of it."""
 
     @abstractmethod
-    def response(self, known: Mapping[str, Any], parts: Sequence[Part]) -> dict[str, Any]:
+    def response(self, known: Mapping[str, Any], text: str) -> dict[str, Any]:
         """All of it. known: id, model, and where it is complete also finish_reason, usage and tandem."""
 
     @abstractmethod
-    def begin(self, response: Mapping[str, Any]) -> list[Event]:
-        """The events before all parts."""
-
-    @abstractmethod
-    def begin_part(self, number: int, part: Part) -> list[Event]:
-        """Of a part without text."""
-
-    @abstractmethod
-    def grow_part(self, number: int, part: Part, text: str) -> list[Event]:
-        """By a text."""
-
-    @abstractmethod
-    def end_part(self, number: int, part: Part) -> list[Event]:
-        """Of a part that is complete."""
-
-    @abstractmethod
-    def end(self, response: Mapping[str, Any]) -> list[Event]:
-        """The events after all parts."""
-
-    @abstractmethod
-    def fail(self, error: Mapping[str, Any]) -> list[Event]:
-        """Instead of all others. error: of `ApiError.as_dict`."""
+    def describe(self, what: What, known: Mapping[str, Any], text: str) -> list[Event]:
+        """The events of what happens. text: a piece that it grows by, or all of it at the end."""
 
     def encode(self, kind: str, fields: Mapping[str, Any]) -> bytes:
         """An event as it is sent."""
@@ -204,115 +117,84 @@ class Translated(Form, ABC):
     def whole(self, completion: dict[str, Any]) -> dict[str, Any]:
         """All of it, when it is complete."""
         choice = completion["choices"][0]
-        message, known = choice["message"], completion | {"finish_reason": choice["finish_reason"]}
-        calls = [Part(call["function"]["arguments"], call) for call in message.get("tool_calls", ())]
-        is_text = message["content"] or not calls
-        return self.response(known, [*([Part(message["content"])] if is_text else []), *calls])
+        known = completion | {"finish_reason": choice["finish_reason"]}
+        return self.response(known, choice["message"]["content"])
 
     async def events(self, chunks: AsyncIterator[dict[str, Any]]) -> AsyncIterator[bytes]:
         """Typed events; an error is the last one."""
-        known, parts = dict[str, Any](), list[Part]()
+        known, text = dict[str, Any](), ""
         async for chunk in chunks:
-            events = [] if known else self.begin(self.response(chunk, []))
+            steps: list[tuple[What, str]] = [] if known else [("begin", "")]
             known |= {name: value for name, value in chunk.items() if value}
             for choice in chunk.get("choices", ()):
                 known["finish_reason"] = choice["finish_reason"]
-                if text := choice["delta"].get("content"):
-                    events += self._grow(parts, text)
-                for call in choice["delta"].get("tool_calls", ()):
-                    events += self._end_text(parts)
-                    parts.append(Part(call=call))
-                    events += self.begin_part(len(parts) - 1, parts[-1])
-                    events += self._grow(parts, call["function"]["arguments"], is_call=True)
-                    events += self.end_part(len(parts) - 1, parts[-1])
+                if piece := choice["delta"].get("content"):
+                    text += piece
+                    steps.append(("grow", piece))
             if "error" in chunk:
-                events = self.fail(chunk)
+                steps = [("fail", "")]
             elif not chunk["choices"]:  # but the usage
-                events += [] if parts else self._grow(parts, "")
-                events += [*self._end_text(parts), *self.end(self.response(known, parts))]
-            for event in events:
+                steps.append(("end", text))
+            for event in (event for step in steps for event in self.describe(step[0], known, step[1])):
                 yield self.encode(*event)
-
-    def _grow(self, parts: list[Part], text: str, *, is_call: bool = False) -> list[Event]:
-        """Add text to the last part, or to a new one."""
-        events: list[Event] = []
-        if not is_call and (not parts or parts[-1].call):
-            parts.append(Part())
-            events = self.begin_part(len(parts) - 1, parts[-1])
-        parts[-1].text += text
-        return events + (self.grow_part(len(parts) - 1, parts[-1], text) if text else [])
-
-    def _end_text(self, parts: Sequence[Part]) -> list[Event]:
-        return self.end_part(len(parts) - 1, parts[-1]) if parts and not parts[-1].call else []
 
 
 class ResponseForm(Translated):
-    """One response of /v1/responses."""
+    """One response of /v1/responses, with one item that has one part."""
 
     def __init__(self, body: Mapping[str, Any]) -> None:
         """body: of the request, of which the response repeats the numbers."""
         names = ("max_output_tokens", "temperature", "top_p")
         self._repeated = {name: body.get(name) for name in names}
-        self._repeated["parallel_tool_calls"] = body.get("parallel_tool_calls") is not False
         self._num_events = 0
+        self._item = {"id": f"msg_{secrets.token_hex(12)}", "type": "message", "role": "assistant"}
+        self._place = {"output_index": 0, "content_index": 0, "item_id": self._item["id"]}
 
-    def begin(self, response: Mapping[str, Any]) -> list[Event]:
-        """It is created, and in progress."""
-        begun = {"response": {**response, "status": "in_progress"}}
-        return [("response.created", begun), ("response.in_progress", begun)]
-
-    def begin_part(self, number: int, part: Part) -> list[Event]:
-        """An item, and what it contains."""
-        item = _item(part, "in_progress") | ({} if part.call else {"content": []})
-        added: Event = ("response.output_item.added", {"output_index": number, "item": item})
-        content = {**_place(number, part), "content_index": 0, "part": _content(part)}
-        return [added] if part.call else [added, ("response.content_part.added", content)]
-
-    def grow_part(self, number: int, part: Part, text: str) -> list[Event]:
-        """Text, or arguments."""
-        if part.call:
-            return [("response.function_call_arguments.delta", {**_place(number, part), "delta": text})]
-        return [("response.output_text.delta", {**_place(number, part), "content_index": 0, "delta": text})]
-
-    def end_part(self, number: int, part: Part) -> list[Event]:
-        """As it begins, in the other order."""
-        place = _place(number, part)
-        done: Event = (
-            "response.output_item.done",
-            {"output_index": number, "item": _item(part, "completed")},
-        )
-        if part.call:
-            whole = {**place, "name": part.call["function"]["name"], "arguments": part.text}
-            return [("response.function_call_arguments.done", whole), done]
-        place["content_index"] = 0
+    def describe(self, what: What, known: Mapping[str, Any], text: str) -> list[Event]:
+        """Response, item and part begin, and end in the other order."""
+        if what == "fail":
+            return [("error", known["error"])]
+        if what == "grow":
+            return [("response.output_text.delta", self._place | {"delta": text})]
+        response = self.response(known, text)
+        (item,), part = response["output"], self._place | {"part": _part(text)}
+        if what == "end":
+            return [
+                ("response.output_text.done", self._place | {"text": text}),
+                ("response.content_part.done", part),
+                ("response.output_item.done", {"output_index": 0, "item": item}),
+                (f"response.{response['status']}", {"response": response}),
+            ]
+        response |= {"status": "in_progress", "output": []}
+        item |= {"status": "in_progress", "content": []}
         return [
-            ("response.output_text.done", {**place, "text": part.text}),
-            ("response.content_part.done", {**place, "part": _content(part)}),
-            done,
+            ("response.created", {"response": response}),
+            ("response.in_progress", {"response": response}),
+            ("response.output_item.added", {"output_index": 0, "item": item}),
+            ("response.content_part.added", part),
         ]
 
-    def end(self, response: Mapping[str, Any]) -> list[Event]:
-        """All of it."""
-        return [(f"response.{response['status']}", {"response": response})]
-
-    def fail(self, error: Mapping[str, Any]) -> list[Event]:
-        """The error's fields."""
-        return [("error", error["error"])]
-
-    def response(self, known: Mapping[str, Any], parts: Sequence[Part]) -> dict[str, Any]:
+    def response(self, known: Mapping[str, Any], text: str) -> dict[str, Any]:
         """The response."""
         is_cut, usage = known.get("finish_reason") == "length", known.get("usage")
         status = "incomplete" if is_cut else "completed"
         return {
             "id": known["id"].replace("chatcmpl-", "resp_"),
-            **{"object": "response", "created_at": known["created"], "model": known["model"]},
-            **{"status": status, "incomplete_details": {"reason": "max_output_tokens"} if is_cut else None},
-            **{"output": [_item(part, status) for part in parts], "error": None},
-            **{"tool_choice": "auto", "tools": []},
+            "object": "response",
+            "created_at": known["created"],
+            "model": known["model"],
+            "status": status,
+            "incomplete_details": {"reason": "max_output_tokens"} if is_cut else None,
+            "output": [self._item | {"status": status, "content": [_part(text)]}],
+            "error": None,
+            "parallel_tool_calls": True,
+            "tool_choice": "auto",
+            "tools": [],
             **self._repeated,
             "usage": usage
             and {
-                **{"input_tokens": usage["prompt_tokens"], "input_tokens_details": {"cached_tokens": 0}},
+                "input_tokens": usage["prompt_tokens"],
+                "input_tokens_details": {"cached_tokens": 0},
                 "output_tokens": usage["completion_tokens"],
                 "output_tokens_details": {"reasoning_tokens": 0},
                 "total_tokens": usage["total_tokens"],
@@ -326,76 +208,47 @@ class ResponseForm(Translated):
         return super().encode(kind, {"sequence_number": self._num_events - 1, **fields})
 
 
-def _place(number: int, part: Part) -> dict[str, Any]:
-    return {"output_index": number, "item_id": _item(part, "")["id"]}
-
-
-def _item(part: Part, status: str) -> dict[str, Any]:
-    if part.call is None:
-        item = {"id": f"msg_{part.id}", "type": "message", "role": "assistant"}
-        return {**item, "status": status, "content": [_content(part)]}
-    called = {"call_id": part.call["id"], "name": part.call["function"]["name"], "arguments": part.text}
-    return {"id": f"fc_{part.id}", "type": "function_call", "status": status, **called}
-
-
-def _content(part: Part) -> dict[str, Any]:
-    return {"type": "output_text", "text": part.text, "annotations": []}
-
-
-STOP_REASONS = {"length": "max_tokens", "tool_calls": "tool_use"}
-"""OpenAI's reason for the end of an answer -> Anthropic's."""
+def _part(text: str) -> dict[str, Any]:
+    return {"type": "output_text", "text": text, "annotations": []}
 
 
 class MessageForm(Translated):
-    """One message of /v1/messages."""
+    """One message of /v1/messages, with one block."""
 
-    def begin(self, response: Mapping[str, Any]) -> list[Event]:
+    def describe(self, what: What, known: Mapping[str, Any], text: str) -> list[Event]:
         """How many tokens there are is known at the end."""
-        return [("message_start", {"message": {**response, "stop_reason": None}})]
+        if what == "fail":
+            return [("error", as_anthropic(known, 500))]
+        if what == "grow":
+            return [("content_block_delta", {"index": 0, "delta": {"type": "text_delta", "text": text}})]
+        message = self.response(known, text)
+        if what == "begin":
+            block = {"type": "text", "text": ""}
+            return [
+                ("message_start", {"message": message | {"content": [], "stop_reason": None}}),
+                ("content_block_start", {"index": 0, "content_block": block}),
+            ]
+        delta = {name: message[name] for name in ("stop_reason", "stop_sequence")}
+        return [
+            ("content_block_stop", {"index": 0}),
+            ("message_delta", {"delta": delta, "usage": message["usage"], "tandem": message["tandem"]}),
+            ("message_stop", {}),
+        ]
 
-    def begin_part(self, number: int, part: Part) -> list[Event]:
-        """A block."""
-        empty: dict[str, Any] = {"input": {}} if part.call else {"text": ""}
-        return [("content_block_start", {"index": number, "content_block": _block(part) | empty})]
-
-    def grow_part(self, number: int, part: Part, text: str) -> list[Event]:
-        """Text, or JSON."""
-        kind, name = ("input_json_delta", "partial_json") if part.call else ("text_delta", "text")
-        return [("content_block_delta", {"index": number, "delta": {"type": kind, name: text}})]
-
-    def end_part(self, number: int, part: Part) -> list[Event]:
-        """No more of it."""
-        return [("content_block_stop", {"index": number})]
-
-    def end(self, response: Mapping[str, Any]) -> list[Event]:
-        """Why it ended, and what was used."""
-        delta = {name: response[name] for name in ("stop_reason", "stop_sequence")}
-        about = {"delta": delta, "usage": response["usage"], "tandem": response["tandem"]}
-        return [("message_delta", about), ("message_stop", {})]
-
-    def fail(self, error: Mapping[str, Any]) -> list[Event]:
-        """In Anthropic's form."""
-        return [("error", as_anthropic(error, 500))]
-
-    def response(self, known: Mapping[str, Any], parts: Sequence[Part]) -> dict[str, Any]:
+    def response(self, known: Mapping[str, Any], text: str) -> dict[str, Any]:
         """The message."""
         usage = known.get("usage") or count_usage(0, 0)
         return {
             "id": known["id"].replace("chatcmpl-", "msg_"),
-            **{"type": "message", "role": "assistant", "model": known["model"]},
-            "content": [_block(part) for part in parts],
-            "stop_reason": STOP_REASONS.get(known.get("finish_reason") or "", "end_turn"),
+            "type": "message",
+            "role": "assistant",
+            "model": known["model"],
+            "content": [{"type": "text", "text": text}],
+            "stop_reason": "max_tokens" if known.get("finish_reason") == "length" else "end_turn",
             "stop_sequence": None,
             "usage": {"input_tokens": usage["prompt_tokens"], "output_tokens": usage["completion_tokens"]},
             "tandem": known.get("tandem"),
         }
-
-
-def _block(part: Part) -> dict[str, Any]:
-    if part.call is None:
-        return {"type": "text", "text": part.text}
-    name, arguments = part.call["function"]["name"], json.loads(part.text or "{}")
-    return {"type": "tool_use", "id": part.call["id"], "name": name, "input": arguments}
 
 
 def as_anthropic(error: Mapping[str, Any], status: int) -> dict[str, Any]:

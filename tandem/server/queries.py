@@ -17,12 +17,10 @@ from tandem.client.request import build_spec
 from tandem.config.schema import HttpConfig
 from tandem.errors import QueryError, TandemError
 from tandem.events import DoneEvent, Event, TokenEvent
-from tandem.server.completion_requests import HomeModel
 from tandem.server.document_store import DocumentStore
 from tandem.server.http import NO_NAMES, ApiError, busy, refusal
 from tandem.server.logs import log_failure
 from tandem.server.metrics import Metrics, QueryObserver
-from tandem.tools import format_of
 
 if TYPE_CHECKING:
     from tandem.client.tandem import Tandem
@@ -155,15 +153,14 @@ class Service:
         return next(iter(self.tandem.sites))
 
     @property
-    def model(self) -> HomeModel:
-        """What requests must know of the model at home."""
-        described = self.tandem.described[self.home]
-        return HomeModel(
-            system_prompt=self.tandem.config.party(self.home).system_prompt,
-            thinking=str(described.get("thinking", "")),
-            calls=format_of(described),
-            has_grammars=all(about.get("has_grammars") for about in self.tandem.described.values()),
-        )
+    def system_prompt(self) -> str:
+        """The configured system message of the model at home."""
+        return self.tandem.config.party(self.home).system_prompt
+
+    @property
+    def thinking(self) -> str:
+        """Whether answers of the model at home begin with a thought: `Template.thinking`."""
+        return str(self.tandem.described[self.home].get("thinking", ""))
 
     @property
     def embedders(self) -> list[str]:
@@ -192,7 +189,7 @@ class Service:
         except ApiError:
             self.metrics.queries_refused.inc()
             raise
-        if options.get("system_prompt") is not None or options.get("tools"):
+        if options.get("system_prompt") is not None:
             self.metrics.own_system_prompts.inc()
         observer = QueryObserver(self.metrics)
 

@@ -182,12 +182,15 @@ def test_neighbours_of_one_role_are_one_turn(chat: ChatTandem) -> None:
         ([], "The last message must be of the user, but there is none; add the question."),
         (
             [HumanMessage("Hello."), AIMessage("Hello.")],
-            "The last message must be of user or of a tool, but it is of assistant; add the question.",
+            "The last message must be of user, but it is of assistant; add the question.",
         ),
         (
             [HumanMessage("Hello."), ToolMessage("4", tool_call_id="a")],
-            "The result of a tool must follow the call, but one follows a message of user; add the answer that called "
-            "it, with its tool_calls.",
+            "A message must be of the user, the assistant or the system, but one is of type 'tool'; leave it out.",
+        ),
+        (
+            [HumanMessage("Hello."), AIMessage("", tool_calls=[{"name": "add", "args": {}, "id": "a"}])],
+            "A message must be text, but one has a part of type 'tool_call'; send text only.",
         ),
         (
             [HumanMessage([{"type": "image_url", "image_url": {"url": "https://example.org/a.png"}}])],
@@ -212,3 +215,5 @@ def test_options_that_no_query_has_are_refused(chat: ChatTandem, tandem: Tandem)
         chat.invoke(QUESTION, history=[])
     with pytest.raises(ConfigError, match="temperature"):
         chat.invoke(QUESTION, temperature=-1.0)
+    with pytest.raises(NotImplementedError):  # as of every model of LangChain that calls no tools
+        chat.bind_tools([])

@@ -114,7 +114,7 @@ def test_a_conversation(llm: TandemLLM, tandem: Tandem) -> None:
     assert llm.chat(turns).message.content == wanted.text
     with pytest.raises(QueryError, match="one is of type 'tool'; leave it out"):
         llm.chat([*turns, ChatMessage(role=MessageRole.TOOL, content="4")])
-    with pytest.raises(ConfigError, match="tools are no option here"):
+    with pytest.raises(ConfigError, match="A query has no option 'tools'"):
         llm.chat(turns, tools=[{"type": "function", "function": {"name": "add"}}])
 
 

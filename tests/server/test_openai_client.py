@@ -196,7 +196,7 @@ RED = {"colour": "red"}
         ({"extra_body": {"guided_json": "x"}}, "guided_json", INVALID, ""),
         ({"response_format": {"type": "json_schema", "json_schema": {"schema": COSTLY}}}, *NO_FORMAT),
         ({"extra_body": {"guided_json": COSTLY}}, "guided_json", INVALID, ""),
-        ({"tools": [{"type": "function"}]}, "tools", UNSUPPORTED, "takes no tools"),
+        ({"tools": [{"type": "function"}]}, "tools", UNSUPPORTED, "does not call tools"),
         ({"temperature": -1}, "temperature", INVALID, "a number of at least 0, but it is -1"),
         ({"max_tokens": 0}, "max_tokens", INVALID, ""),
         (
@@ -214,7 +214,12 @@ RED = {"colour": "red"}
         ({"extra_body": {"timeout_s": 0}}, "timeout_s", INVALID, ""),
         ({"messages": []}, "messages", INVALID, ""),
         ({"messages": [say("user", "Hi"), say("assistant", "Hi")]}, "messages", INVALID, ""),
-        ({"messages": [say("user", "Hi"), say("tool", "4")]}, "messages[1]", INVALID, "must follow the call"),
+        (
+            {"messages": [say("user", "Hi"), say("tool", "4")]},
+            "messages[1]",
+            UNSUPPORTED,
+            "does not call tools",
+        ),
         ({"messages": [say("user", "word " * 3000)]}, "messages", "context_length_exceeded", ""),
         ({"messages": [say("user", " ")]}, "messages", INVALID, ""),
     ],
@@ -361,6 +366,8 @@ def test_what_a_model_thinks_is_not_its_answer(
     stopped = ask(client, stop=["games"], **options).choices[0]
     assert (stopped.message.content, stopped.message.reasoning_content) == ("", "Hm,")
     assert stopped.finish_reason == "stop"
+    json_of_7 = {"type": "json_schema", "json_schema": {"name": "a", "schema": {"const": 7}}}
+    assert ask(client, response_format=json_of_7).choices[0].message.content == "7", "no room for a thought"
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ def test_langchain_chat(served: Served, text: str) -> None:
     assert chat.invoke(QUESTION, stop=[","]).content == text.split(",")[0]
     assert chat.invoke([("system", "Be brief."), ("human", QUESTION)], top_p=0.9, n=1, store=False).content
     assert chat.with_structured_output(Rated).invoke(QUESTION).stars in range(1, 6)
-    with pytest.raises(openai.BadRequestError, match="takes no tools"):
+    with pytest.raises(openai.BadRequestError, match="Tandem does not call tools"):
         chat.bind_tools([Rated]).invoke(QUESTION)
 
 

@@ -15,6 +15,11 @@ openai = pytest.importorskip("openai")
 
 MESSAGES = "/v1/messages"
 ASKED = {"model": "tandem", "max_tokens": 64, "messages": [{"role": "user", "content": QUESTION}], "seed": 5}
+CALLED = [
+    {"role": "user", "content": QUESTION},
+    {"role": "assistant", "content": [{"type": "tool_use", "id": "a", "name": "add", "input": {}}]},
+    {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a", "content": "7"}]},
+]
 
 
 def read_events(text: str) -> list[tuple[str, dict[str, Any]]]:
@@ -75,8 +80,16 @@ def test_turns_of_a_response_are_its_history(client: Any, tandem: Tandem) -> Non
         ({"input": 3}, "input"),
         ({"input": []}, "input"),
         ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input[0].content[0]"),
-        ({"input": [{"type": "function_call_output", "call_id": "a", "output": "b"}]}, "input[0]"),
-        ({"input": [{"type": "function_call", "name": "f", "arguments": "{"}]}, "input[0].tool_calls"),
+        (
+            {
+                "input": [
+                    {"type": "reasoning"},
+                    {"type": "function_call_output", "call_id": "a", "output": "b"},
+                ]
+            },
+            "input[1]",
+        ),
+        ({"input": [{"type": "function_call", "name": "f", "arguments": "{"}]}, "input[0]"),
         ({"input": [{"type": "item_reference", "id": "a"}]}, "input[0]"),
         ({"instructions": [{"type": "input_image"}]}, "instructions[0]"),
         ({"previous_response_id": "resp_1"}, "previous_response_id"),
@@ -136,7 +149,19 @@ def test_events_of_a_message_make_it_up(http: httpx.Client, text: str) -> None:
         ({"model": "claude"}, 404, "not_found_error", "There is no model 'claude'; use tandem."),
         ({"messages": []}, 400, "invalid_request_error", "messages must be a list of at least one message"),
         ({"system": [{"type": "image"}]}, 400, "invalid_request_error", "system must be text"),
-        ({"tools": [{"name": "add"}]}, 400, "invalid_request_error", "takes no tools"),
+        (
+            {"tools": [{"name": "add"}]},
+            400,
+            "invalid_request_error",
+            "`tandem mcp` offers it to an assistant",
+        ),
+        ({"messages": CALLED}, 400, "invalid_request_error", "messages[1] is a call of a tool or its result"),
+        (
+            {"messages": CALLED[:1] + CALLED[2:]},
+            400,
+            "invalid_request_error",
+            "messages[1] is a call of a tool",
+        ),
         ({"max_tokens": 0}, 400, "invalid_request_error", "max_tokens must be a whole number of at least 1"),
         ({"stop_sequences": [""]}, 400, "invalid_request_error", "stop must be a text"),
         ({"output_config": {"format": 3}}, 400, "invalid_request_error", "output_config.format must be"),

@@ -10,7 +10,7 @@ from operator import methodcaller
 import pytest
 
 from tandem.citations import Citation
-from tandem.client.answers import Piece, describe, to_plain
+from tandem.client.answers import describe, to_plain
 from tandem.events import (
     Answer,
     DoneEvent,
@@ -22,7 +22,6 @@ from tandem.events import (
     TokenEvent,
     collect,
 )
-from tandem.tools import ToolCall
 from tandem.topology import Party
 from tests.token_events import committed
 
@@ -66,27 +65,13 @@ def cite(*said: tuple[str, tuple[float, float]]) -> Answer:
     return collect([sources(Party.DEVICE, *own), *tokens, done], seed=7)
 
 
-def test_citations_after_a_call_are_not_of_its_arguments() -> None:
-    whole = cite(('{"a": "games."}', (0.9, 0.0)), (" games.", (0.0, 0.9)))
-    (cited,) = describe(whole, Piece("", "games.", (ToolCall("f", "{}"),)))["citations"]
-    assert (cited["start"], cited["id"]) == (0, "b")
-
-
 def test_citations_count_characters_of_what_is_shown() -> None:
     whole = cite(
         ("Hm</think>", (0.1, 0.1)), (" puzzle", (0.9, 0.0)), (" games", (0.0, 0.9)), (".", (0.0, 0.0))
     )
     cited = [(cited["start"], cited["end"], cited["id"]) for cited in describe(whole)["citations"]]
     assert cited == [(11, 17, "a"), (18, 23, "b")]
-    call = ToolCall("f", "{}")
-    for shown, left in (
-        (Piece("Hm", "puzzle games.", ()), [(0, 6, "a"), (7, 12, "b")]),
-        (Piece("", "games.", ()), [(0, 5, "b")]),
-        (Piece("", "", ()), []),
-        (Piece("Hm", "puzzle", (call,)), [(0, 6, "a")]),
-        (Piece("", "", (call,)), []),
-        (Piece("Hm", "puzzle.", (call,)), []),  # a call stands in its midst
-    ):
+    for shown, left in (("puzzle games.", [(0, 6, "a"), (7, 12, "b")]), ("games.", [(0, 5, "b")]), ("", [])):
         citations = describe(whole, shown)["citations"]
         assert [(cited["start"], cited["end"], cited["id"]) for cited in citations] == left
 

@@ -8,13 +8,11 @@ import pytest
 
 pytest.importorskip("fastapi")
 
-from tandem.conversation import Message, read_history
-from tandem.server.completion_requests import MAX_ANSWERS, MAX_STOPS, HomeModel, read_chat, read_prompt
+from tandem.conversation import Message
+from tandem.server.completion_requests import MAX_ANSWERS, MAX_STOPS, read_chat, read_prompt
 from tandem.server.http import MAX_LOGGED, MAX_NAMES, ApiError, name_ignored
-from tandem.tools import CallFormat, ToolCall
 
 CONFIGURED = "Be brief."
-PLAIN = HomeModel(system_prompt=CONFIGURED)
 QUESTION = "Which games does Mira like?"
 ASK = {"role": "user", "content": QUESTION}
 TOOL = {"type": "function", "function": {"name": "add"}}
@@ -52,7 +50,7 @@ READ: list[tuple[dict[str, Any], dict[str, Any]]] = [
 
 
 def request(**options: Any) -> Any:
-    return read_chat({"model": "tandem", "messages": [ASK], **options}, PLAIN)
+    return read_chat({"model": "tandem", "messages": [ASK], **options}, CONFIGURED)
 
 
 @pytest.mark.parametrize(("fields", "options"), READ)
@@ -76,7 +74,9 @@ def test_fields_that_are_read(fields: dict[str, Any], options: dict[str, Any]) -
         ({"tools": [TOOL], "tool_choice": "none"}, "tools, tool_choice"),
         ({"functions": [TOOL], "function_call": "none"}, "functions, function_call"),
         ({"tool_choice": "required"}, "tool_choice"),
-        ({"tools": [], "tool_choice": "auto"}, "tools, tool_choice"),
+        ({"tools": [], "tool_choice": "auto"}, "tool_choice"),
+        ({"tools": [TOOL], "tool_choice": {"type": "none"}, "parallel_tool_calls": 3},
+         "tools, tool_choice, parallel_tool_calls"),
         ({"stream_options": {"include_usage": True}}, "stream_options"),
         (
             {"stream": True, "stream_options": {"include_usage": True, "include_obfuscation": False}},
@@ -94,10 +94,10 @@ def test_fields_that_change_nothing_are_named(fields: dict[str, Any], ignored: s
 @pytest.mark.parametrize(
     ("fields", "param", "sentence"),
     [
-        ({"tools": [TOOL]}, "tools", "The chat template of this model takes no tools"),
-        ({"tools": [TOOL], "tool_choice": "auto"}, "tools", "set tool_choice to 'none'"),
-        ({"tools": [TOOL], "tool_choice": "required"}, "tools", "use a model whose template does"),
-        ({"functions": [TOOL]}, "functions", "The option functions is not supported"),
+        ({"tools": [TOOL]}, "tools", "The option tools is not supported: Tandem does not call tools"),
+        ({"tools": [TOOL], "tool_choice": "auto"}, "tools", "an assistant as one; leave it out."),
+        ({"tools": {"a": 1}, "tool_choice": "required"}, "tools", "does not call tools"),
+        ({"functions": [TOOL]}, "functions", "Tandem does not call tools"),
         ({"modalities": ["text", "audio"]}, "modalities", "answers are text"),
         ({"audio": {"voice": "a"}}, "audio", "answers are text"),
         ({"web_search_options": {}}, "web_search_options", "none is of the web"),
@@ -132,22 +132,18 @@ def test_fields_that_change_nothing_are_named(fields: dict[str, Any], ignored: s
         ({"system_prompt": "A", "messages": [{"role": "system", "content": "B"}, ASK]}, "messages", "give one of them"),
         ({"messages": [ASK, {"role": "assistant", "content": "Hi"}]}, "messages", "add the question"),
         ({"messages": [{"role": "poet", "content": "Hi"}]}, "messages[0].role", "it is 'poet'"),
-        ({"messages": [{"role": ["user"], "content": "Hi"}]}, "messages[0].role", "user, assistant, tool"),
+        ({"messages": [{"role": ["user"], "content": "Hi"}]}, "messages[0].role", "user, assistant, system"),
         ({"messages": ["Hi"]}, "messages[0]", "an object with role and content"),
         ({"messages": {"role": "user"}}, "messages", "a list of at least one message"),
         ({"messages": [{"role": "user", "content": None}]}, "messages[0].content", "must be text"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages[0].content[0]", "'image_url'"),
         ({"messages": [{"role": "user", "content": [{"type": "text", "text": 3}]}]}, "messages[0].content[0]", "text"),
-        (
-            {"messages": [ASK, {"role": "assistant", "content": None, "tool_calls": [{}]}, ASK]},
-            "messages[1].tool_calls",
-            "Calls of tools are a list of",
-        ),
-        ({"messages": [ASK, {"role": "tool", "content": "4"}]}, "messages[1]", "must follow the call"),
-        ({"messages": [ASK, CALLED]}, "messages", "add the result of each call"),
-        ({"messages": [ASK, {"role": "function", "content": "4"}]}, "messages[1].role", "it is 'function'"),
-        ({"messages": [{**ASK, "function_call": {"name": "a"}}]}, "messages[0].function_call", "tool_calls only"),
-        ({"messages": [{"role": "assistant", "audio": {"id": "a"}}, ASK]}, "messages[0].audio", "tool_calls only"),
+        ({"messages": [ASK, CALLED, ASK]}, "messages[1]", "messages[1] is a call of a tool or its result: Tandem does"),
+        ({"messages": [ASK, {"role": "tool", "content": "4"}]}, "messages[1]", "`tandem mcp` offers it"),
+        ({"messages": [ASK, {"role": "function", "content": "4"}]}, "messages[1]", "does not call tools"),
+        ({"messages": [{**ASK, "function_call": {"name": "a"}}]}, "messages[0]", "leave it out"),
+        ({"messages": [ASK, ASK, {"role": "user", "content": [{"type": "tool_result"}]}]}, "messages[2]", "its result"),
+        ({"messages": [{"role": "assistant", "audio": {"id": "a"}}, ASK]}, "messages[0].audio", "send text only"),
         ({"model": None}, "model", 'set "model"'),
     ],
 )  # fmt: skip
@@ -215,6 +211,11 @@ def test_messages(
     assert wanted.names.get("system_prompt") == (own_prompt and "messages")
 
 
+def test_a_format_leaves_no_room_for_a_thought() -> None:
+    assert request().may_think
+    assert not request(response_format={"type": "json_object"}).may_think
+
+
 def test_a_prompt_is_one_text() -> None:
     assert read_prompt({"model": "tandem", "prompt": [QUESTION], "logprobs": 2}).options == {
         "num_logprobs": 2
@@ -236,118 +237,3 @@ def test_what_is_ignored_is_named_within_bounds_and_logged_once() -> None:
     assert many.endswith(", ...")
     assert len(many) < 1000
     assert len(logged) == MAX_LOGGED
-
-
-# ---- tools -----------------------------------------------------------------------------------------------------
-
-FORM = CallFormat(begin="<tool_call>\n", end="\n</tool_call>", name="name", arguments="arguments")
-SUM = {"type": "function", "function": {"name": "add", "parameters": SCHEMA}}
-MUL = {"type": "function", "function": {"name": "multiply", "parameters": SCHEMA}}
-STRICT = {"type": "function", "function": {**SUM["function"], "strict": True}}
-
-
-def ask_with_tools(has_grammars: bool = True, **options: Any) -> Any:
-    home = HomeModel(system_prompt=CONFIGURED, calls=FORM, has_grammars=has_grammars)
-    return read_chat({"model": "tandem", "messages": [ASK], "tools": [SUM, MUL], **options}, home)
-
-
-def start_of(wanted: Any) -> str:
-    return str(wanted.options["grammar"]["lark"].splitlines()[0])
-
-
-def test_tools_go_to_the_query() -> None:
-    for choice in ({}, {"tool_choice": "auto"}, {"tool_choice": None}, {"parallel_tool_calls": True}):
-        wanted = ask_with_tools(**choice)
-        assert wanted.options == {"tools": [SUM, MUL]}
-        assert (wanted.tools, wanted.ignored) == (("add", "multiply"), ())
-        assert "multiply" in "".join(wanted.texts), "the client wrote them"
-
-
-def test_a_tool_that_must_be_called_is_a_grammar() -> None:
-    for choice, rules in (
-        ("required", ("tool_0", "arguments_0", "tool_1", "arguments_1")),
-        ({"type": "function", "function": {"name": "multiply"}}, ("tool_0", "arguments_0")),
-    ):
-        lark = ask_with_tools(tool_choice=choice).options["grammar"]["lark"]
-        assert [line.partition(":")[0] for line in lark.splitlines()] == ["start", "call", *rules]
-    assert '"multiply"' in lark
-    assert '"add"' not in lark
-    assert start_of(ask_with_tools(tool_choice="required")) == 'start: call ("\\n" call)*'
-    single = ask_with_tools(tool_choice="required", parallel_tool_calls=False)
-    assert start_of(single) == "start: call"
-
-
-def test_one_call_at_most_ends_the_answer() -> None:
-    wanted = ask_with_tools(parallel_tool_calls=False, stop="x")
-    assert wanted.options["stop"] == ["x", "</tool_call>"]
-    assert wanted.is_single
-    for wrong in (3, True, {"a": 1}):
-        assert ask_with_tools(parallel_tool_calls=False, stop=wrong).options["stop"] == wrong, (
-            "which a query refuses"
-        )
-    listed = HomeModel(system_prompt=CONFIGURED, calls=CallFormat("[", "]", "name", "arguments"))
-    body = {"model": "tandem", "messages": [ASK], "tools": [SUM], "parallel_tool_calls": False}
-    assert "stop" not in read_chat(body, listed).options, "arguments may be lists"
-
-
-def test_a_format_is_of_answers_that_call_nothing() -> None:
-    form = {"type": "json_object", "schema": SCHEMA}
-    assert start_of(ask_with_tools(response_format=form)) == 'start: json | call ("\\n" call)*'
-    must = ask_with_tools(response_format=form, tool_choice="required")
-    assert "json:" not in must.options["grammar"]["lark"]
-    assert not any(wanted.may_think for wanted in (must, ask_with_tools(response_format=form)))
-    with pytest.raises(ApiError, match="give one of them"):
-        ask_with_tools(guided_regex="a", tool_choice="required")
-
-
-def test_strict_tools_are_followed_where_grammars_can_be() -> None:
-    assert start_of(ask_with_tools(tools=[STRICT])).startswith("start: TEXT | opened (tool_0)")
-    assert ask_with_tools(tools=[STRICT]).may_think
-    wanted = ask_with_tools(has_grammars=False, tools=[STRICT])
-    assert ("grammar" in wanted.options, wanted.ignored) == (False, ("tools.strict",))
-
-
-@pytest.mark.parametrize(
-    ("options", "param", "sentence"),
-    [
-        ({"tools": {"a": 1}}, "tools", "a list of at most 128 tools"),
-        ({"tools": [{"type": "web_search"}]}, "tools", "tools[0] is {'type': 'web_search'}"),
-        ({"tools": [SUM, SUM]}, "tools", "names 'add' more than once"),
-        ({"tools": [{"type": "function", "function": {"name": ""}}]}, "tools", "must have a name"),
-        ({"tools": [{"type": "function", "function": {"name": "a", "parameters": []}}]}, "tools", None),
-        ({"tools": [{"type": "function", "function": {"name": "a", "parameters": 3}}]}, "tools", "a JSON schema"),
-        ({"tool_choice": "add"}, "tool_choice", "a function of add, multiply, but it is 'add'"),
-        ({"tool_choice": {"type": "function", "function": {"name": "sub"}}}, "tool_choice", "a function of add"),
-        ({"tool_choice": {"type": "allowed_tools"}}, "tool_choice", "a function of add, multiply"),
-        ({"tool_choice": 3}, "tool_choice", "auto, required, none"),
-        ({"parallel_tool_calls": 1}, "parallel_tool_calls", "true or false"),
-    ],
-)  # fmt: skip
-def test_wrong_tools_are_one_sentence(options: dict[str, Any], param: str, sentence: str | None) -> None:
-    if sentence is None:  # an empty list says as little as nothing
-        assert ask_with_tools(**options).tools == ("a",)
-        return
-    with pytest.raises(ApiError) as refused:
-        ask_with_tools(**options)
-    assert (refused.value.status, refused.value.param) == (400, param)
-    assert sentence in refused.value.message
-
-
-def test_calls_and_results_are_turns() -> None:
-    result = {"role": "tool", "tool_call_id": "call_1", "content": [{"type": "text", "text": "1"}]}
-    (call,) = (ToolCall("add", '{"a": 1}', "call_1"),)
-    called, gave = Message("assistant", "", (call,)), Message("tool", "1", tool_call_id="call_1")
-    asked, done = Message("user", QUESTION), Message("assistant", "It is 1.")
-    thanks = {"role": "user", "content": "Thanks"}
-    for messages, question, history in (
-        ([ASK, CALLED, result], QUESTION, [called, gave]),
-        ([ASK, CALLED, result, CALLED, result], QUESTION, [called, gave, called, gave]),
-        ([ASK, CALLED, result, result, {"role": "assistant", "content": "It is 1."}, thanks], "Thanks",
-         [asked, called, gave, gave, done]),
-        ([ASK, CALLED, result, thanks], "Thanks", [asked, called, gave, Message("assistant", "")]),
-        ([ASK, {"role": "assistant", "content": "Let me see."}, CALLED, result], QUESTION,
-         [Message("assistant", "Let me see.", (call,)), gave]),
-    ):  # fmt: skip
-        wanted = ask_with_tools(messages=messages)
-        assert (wanted.question, list(wanted.options["history"])) == (question, history)
-        assert read_history(history) == tuple(history)

@@ -386,11 +386,6 @@ def test_a_malformed_spec_is_one_sentence(text: str) -> None:
 
 # ---- history -------------------------------------------------------------------------------------------------
 
-CALLED = {
-    "role": "assistant",
-    "content": None,
-    "tool_calls": [{"function": {"name": "f", "arguments": "{}"}}],
-}
 TURNS = [{"role": "user", "content": "Who?"}, {"role": "assistant", "content": "Mira."}]
 
 
@@ -416,7 +411,7 @@ def test_history_travels_with_the_question() -> None:
         ),
         (
             [{"role": "system", "content": "Be brief."}],
-            "A message of history has the role user, assistant or tool, but message 0 has 'system'; set system_prompt.",
+            "A message of history has the role user or assistant, but message 0 has 'system'; set system_prompt.",
         ),
         (
             [TURNS[1]],
@@ -428,19 +423,13 @@ def test_history_travels_with_the_question() -> None:
             "history ends with an answer, but its last message is of user ('Who?'); ask that as the question.",
         ),
         (
-            [TURNS[0], CALLED, TURNS[1]],
-            "In history the result of a tool follows its call, but message 2 (assistant) does; add one of role tool "
-            "with what it gave.",
+            [*TURNS, {"role": "tool", "content": "7"}],
+            "A message of history has the role user or assistant, but message 2 has 'tool'; use one of the two.",
         ),
         (
-            [CALLED],
-            "In history the result of a tool follows its call, but nothing does; add one of role tool with what it "
-            "gave.",
-        ),
-        (
-            [{**CALLED, "tool_calls": [{"function": {"name": "f", "arguments": "["}}]}],
-            'Calls of tools are a list of {"id": text, "function": {"name": text, "arguments": a JSON object}}, but '
-            "this is [{'function': {'name': 'f', 'arguments': '['}}]; correct it.",
+            [TURNS[0], {"role": "assistant", "content": "", "tool_calls": [1]}],
+            'A message of history is {"role": "user" or "assistant", "content": text}, but message 1 is '
+            "{'role': 'assistant', 'content': '', 'tool_calls': [1]}; correct it.",
         ),
     ],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizer
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from tandem.client.answers import fingerprint
-from tandem.conversation import Message
+from tandem.conversation import Frame, Message
 from tandem.engine.chat_template import ChatTemplate, find_template
 from tandem.engine.engine import Engine
 from tandem.engine.kv import MemoryStore
@@ -183,6 +184,26 @@ def test_markers_in_texts_of_others_are_text(wrapper: Any) -> None:
         assert prompt.document_tokens[0].count(index) == clean.document_tokens[0].count(index)
         assert prompt.query_tokens.count(index) == clean.query_tokens.count(index)
     assert wrapper.backend_tokenizer.decode(prompt.query_tokens, skip_special_tokens=False).count(evil) == 3
+
+
+@pytest.mark.parametrize("text", ["\ufdd0", "\ufdd10\ufdd2", "\ufdd3", "a\ufdd1"])
+def test_marks_in_texts_of_others_are_text(wrapper: Any, text: str) -> None:
+    """They would stand for a document or a question, or keep the template from being split."""
+    builder = PromptBuilder(wrapper.backend_tokenizer, ChatTemplate(info_of(wrapper), SYSTEM), (), None)
+    history = (Message("user", text), Message("assistant", text))
+    prompt = builder.within(Frame(system_prompt=f"{text}!")).build(text, [text], 8, history)
+    row = wrapper.backend_tokenizer.decode([*prompt.document_tokens[0], *prompt.query_tokens])
+    assert row.count(text) == 5
+
+
+def test_a_conversation_of_many_turns_is_read_once(wrapper: Any) -> None:
+    """4,000 turns fit a query; to look for each in the text of all took 10 s, of a cloud's time too."""
+    builder = PromptBuilder(wrapper.backend_tokenizer, ChatTemplate(info_of(wrapper), SYSTEM), (), None)
+    history = [Message("assistant" if number % 2 else "user", str(number)) for number in range(4000)]
+    begun_s = time.process_time()
+    tokens = builder.question_tokens("?", history)
+    assert time.process_time() - begun_s < 4
+    assert "1999" in wrapper.backend_tokenizer.decode(tokens)
 
 
 def test_a_document_that_is_cut_keeps_what_comes_before_and_after_it(wrapper: Any) -> None:

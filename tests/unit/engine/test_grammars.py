@@ -322,7 +322,7 @@ def follow_at_random(server: ForkServer, opened: Grammar, draw: random.Random) -
 @pytest.mark.parametrize(
     ("count", "limits"),
     [
-        pytest.param(21, Limits(build_s=0.3), id="one of each kind"),
+        pytest.param(20, Limits(build_s=0.3), id="one of each kind"),
         pytest.param(200, LIMITS, id="all", marks=pytest.mark.nightly("a minute of what a sample is of")),
     ],
 )

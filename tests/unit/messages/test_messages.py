@@ -333,7 +333,7 @@ def test_a_frame_of_another_protocol_version_is_refused(version: str, start: byt
     with pytest.raises(ProtocolError) as refused:
         decode_link(frame)
     assert str(refused.value) == (
-        f"A frame of protocol version {version} was received, but this party speaks version 16; "
+        f"A frame of protocol version {version} was received, but this party speaks version 17; "
         "install the same version of tandem-rag at both parties."
     )
 

@@ -48,7 +48,6 @@ BEYOND: dict[str, list[Any]] = {
     "layouts": [{"device": "tables"}, {"x" * 1000: "rows"}, {str(n): "rows" for n in range(99)}],
     "has_several_models": [2, "no"], "day": ["x" * 300, 20261125], "system_prompt": [1, "x" * 70_000],
     "logit_bias": [[[1, 101.0]], [[-1, 0.0]], [[1, NAN]], [[1, 1.0]] * 2000, {"1": 1.0}], "grammar": [1, "x" * 70_000],
-    "tools": [1, "x" * 70_000],
 }  # fmt: skip
 """Below, above and of the wrong kind, for each field of a query."""
 BEYOND_SAMPLING: dict[str, list[Any]] = {
@@ -122,7 +121,6 @@ ALLOWED: dict[str, list[Any]] = {
     "layouts": [{"cloud": "both"}, {"moon": "rows"}], "weights_fingerprints": [{}, {"cloud": "x" * 256}],
     "day": ["", "never"], "query": ["", "\0"],
     "system_prompt": [None, "", "x" * 60_000], "logit_bias": [[], [[0, -100.0]]], "grammar": ["", "not JSON"],
-    "tools": ["", "not JSON"],
 }  # fmt: skip
 ALLOWED_SAMPLING: dict[str, list[Any]] = {
     "temperature": [0, 1e-320, 1e308], "top_k": [MAX_VOCAB], "min_p": [1.0], "max_new_tokens": [1],
