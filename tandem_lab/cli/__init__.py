@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tandem.cli.usage import new_app
-from tandem_lab.cli import bench, evaluate, evolve, fuzz, netlab, replay
+from tandem_lab.cli import bench, evaluate, fuzz, netlab, replay
 
 
 def _lab() -> None:
@@ -16,4 +16,3 @@ app.add_typer(netlab.app, name="netlab")
 app.command()(replay.replay)
 app.command(cls=bench.ListCommand)(bench.bench)
 app.add_typer(evaluate.app, name="eval")
-app.command()(evolve.evolve)

@@ -40,7 +40,7 @@ COMMANDS = (
     "draft",
     "lab",
 )
-LAB_COMMANDS = ("fuzz", "replay", "netlab", "bench", "eval", "evolve")
+LAB_COMMANDS = ("fuzz", "replay", "netlab", "bench", "eval")
 
 
 def python(*arguments: str) -> subprocess.CompletedProcess[str]:

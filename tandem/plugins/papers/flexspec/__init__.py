@@ -1,7 +1,7 @@
 """FlexSpec: drafters made from a target, of a frozen trunk and a head that learns; and its rule for lengths as printed.
 
 `tandem draft train` makes such a drafter, an ordinary model's folder. How drafts are sent and verified is the preset
-`flexspec`. Heads that go on learning between queries are an experiment of the laboratory (`tandem_lab/evolve`).
+`flexspec`.
 """
 
 from __future__ import annotations

@@ -1,1 +1,0 @@
-"""The experiment on a target that evolves under a frozen drafter: `tandem lab evolve`."""
