@@ -1,1 +1,0 @@
-"""What an honest but curious cloud can guess of the device's documents from what it receives."""
