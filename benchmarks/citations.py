@@ -40,9 +40,9 @@ from tandem.aggregation.document_weights import DocumentWeights
 from tandem.citations import Word, find_words
 from tandem.corpora import SMOLLM2
 from tandem.protocol.decoding import SaidTokens
+from tandem_lab.bundled import QUESTIONS
 from tandem_lab.quality import statistics
 from tandem_lab.quality.questions import Question, read_household, read_questions
-from tandem_lab.training.bundle import QUESTIONS
 
 SEED = 7
 

@@ -40,15 +40,15 @@ from tandem.retrieval.embedding import Embedder
 from tandem.retrieval.factory import open_index
 from tandem.retrieval.retriever import Retriever
 from tandem.topology import PARTIES
+from tandem_lab.bundled import QUESTIONS
 from tandem_lab.quality import statistics
 from tandem_lab.quality.document_sets import Counts
-from tandem_lab.quality.heldout import indexes_of, retrievers_of, split_world, worlds
 from tandem_lab.quality.methods import METHODS
 from tandem_lab.quality.qa import Prediction, predictions
 from tandem_lab.quality.questions import Question, exact_match, read_questions
 from tandem_lab.quality.setup import Parties, load_engines
 from tandem_lab.quality.teacher_forcing import Teacher
-from tandem_lab.training.bundle import QUESTIONS
+from tandem_lab.quality.worlds import indexes_of, retrievers_of, split_world, worlds
 
 SEED = 11
 STATIC = ("weights.question=0", "weights.evidence=0")

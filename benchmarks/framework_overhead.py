@@ -39,8 +39,8 @@ from benchmarks._common import finish, new_parser, summary
 from tandem import Answer, Config, Tandem
 from tandem.topology import PARTIES
 from tandem_lab.bench.models import half_accepted
+from tandem_lab.bundled import read_bundled_questions
 from tandem_lab.reliability.processes import child, cloud_arguments
-from tandem_lab.training.bundle import read_bundled_questions
 
 PREDICTED_MS = {"apart": 0.9, "together": 0.5, "inline": 0.35, "joined": 0.35}
 TARGET_MS = {"synchronous": 3.0, "speculative": 1.5, "alone": 3.0}

@@ -33,11 +33,11 @@ from tandem.events import TokenEvent
 from tandem.retrieval.embedding import Embedder
 from tandem.retrieval.factory import open_retriever
 from tandem.topology import PARTIES
-from tandem_lab.quality.heldout import retrievers_of, worlds
+from tandem_lab.bundled import read_bundled_questions
 from tandem_lab.quality.local import LocalPair
+from tandem_lab.quality.worlds import retrievers_of, worlds
 from tandem_lab.simulation.link import Link
 from tandem_lab.simulation.specs import change_spec
-from tandem_lab.training.bundle import read_bundled_questions
 
 GOLDEN = Path(__file__).parent.parent / "tests" / "golden"
 PATHS = {"top_p": GOLDEN / "answers.jsonl", "auto": GOLDEN / "race_lists.jsonl"}

@@ -39,8 +39,8 @@ from tandem.errors import TandemError
 from tandem.events import TokenEvent
 from tandem.joining.devices import DeviceList
 from tandem.joining.join_link import JoinLink
+from tandem_lab.bundled import read_bundled_questions
 from tandem_lab.reliability.processes import Child, child, cloud_arguments, device_arguments
-from tandem_lab.training.bundle import read_bundled_questions
 
 PATIENT = "cluster.start_timeout_s=900"
 """Loading takes as long as the machine's other work lets it."""

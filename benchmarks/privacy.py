@@ -26,11 +26,11 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from benchmarks._common import finish, new_parser
 from tandem.client.request import spec_of
 from tandem.config.schema import Config
+from tandem_lab.bundled import QUESTIONS
 from tandem_lab.quality.local import LocalPair
 from tandem_lab.quality.questions import Question, contains_answer, read_household, read_questions
 from tandem_lab.quality.setup import Parties, load
 from tandem_lab.quality.statistics import wilson
-from tandem_lab.training.bundle import QUESTIONS
 
 BOUNDS = (50.0, 8.0, 2.0, 0.5)
 

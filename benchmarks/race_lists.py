@@ -53,9 +53,9 @@ def answers(num_questions: int) -> dict[str, Any]:
     from tandem.client.request import spec_of
     from tandem.config.schema import Config
     from tandem.topology import PARTIES
+    from tandem_lab.bundled import read_bundled_questions
     from tandem_lab.quality.local import answer_uncompressed
     from tandem_lab.simulation.specs import change_spec
-    from tandem_lab.training.bundle import read_bundled_questions
 
     texts = [one.question for one in read_bundled_questions()]
     pair, found = bundled_pair(Config()), {}

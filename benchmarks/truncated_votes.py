@@ -48,9 +48,9 @@ from tandem.retrieval import Embedder
 from tandem.retrieval.build import build_index
 from tandem.topology import PARTIES
 from tandem_lab.bench.federated import mix
+from tandem_lab.bundled import read_bundled_questions
 from tandem_lab.plots import save
 from tandem_lab.quality.workers import LocalWorkers
-from tandem_lab.training.bundle import read_bundled_questions
 
 NUM_WORKERS = (2, 4, 8)
 TEMPERATURES = (0.8, 1.0, 1.2)

@@ -1,4 +1,4 @@
-"""The laboratory: simulation, test network, benchmarks, evaluation, timelines, training.
+"""The laboratory: simulation, test network, benchmarks, evaluation, timelines.
 
 The product never imports it.
 """

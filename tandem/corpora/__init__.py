@@ -24,9 +24,6 @@ WEIGHTS = Path(__file__).parent / "reader"
 DRAFTER = Path(__file__).parent / "drafter"
 """Folder of the bundled drafter, likewise. Its tokenizer and template are links to those in WEIGHTS."""
 
-DOCUMENT_TEMPLATE = "{document}\n"
-QUERY_TEMPLATE = "Question: {query}\nAnswer:"
-
 TOYS = {
     "bundled": "a toy of 0.97 million parameters, trained on its own kind of sentences",
     "bundled-drafter": "a toy of 0.64 million parameters, which drafts for the toy called bundled",

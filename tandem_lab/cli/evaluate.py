@@ -212,12 +212,12 @@ def qa(
     settings: Settings,
 ) -> int:
     """Measure how many questions are answered right, and what an answer costs."""
+    from tandem_lab.bundled import QUESTIONS
     from tandem_lab.quality.document_sets import Counts
     from tandem_lab.quality.methods import select_methods
     from tandem_lab.quality.qa import check_sources, evaluate_questions
     from tandem_lab.quality.questions import read_household, read_questions, select_split
     from tandem_lab.quality.setup import load
-    from tandem_lab.training.bundle import QUESTIONS
 
     log = StageLog(is_quiet=as_json)
     config = _limit_answers(settings.load(log), max_new_tokens)

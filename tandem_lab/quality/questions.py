@@ -20,8 +20,8 @@ from typing import Any
 from tandem.client.batch import entry_of, read_lines, read_texts, text_of
 from tandem.config.schema import Config
 from tandem.topology import PARTIES
+from tandem_lab import bundled
 from tandem_lab.errors import EvaluationError
-from tandem_lab.training import bundle
 
 HOUSEHOLD = Path(__file__).parent / "household.jsonl"
 """200 questions about `tandem/corpora/household`: half of them to tune with, the others held out."""
@@ -70,7 +70,7 @@ def question_texts(path: Path | None, config: Config) -> list[str]:
     config = config.with_names()
     if any(config.party(party).index == "household" for party in PARTIES):
         return [question.text for question in read_household("tune")]
-    return [each.question for each in bundle.read_bundled_questions()]
+    return [each.question for each in bundled.read_bundled_questions()]
 
 
 def _question(line: str, where: str) -> Question:

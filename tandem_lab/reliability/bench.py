@@ -19,9 +19,9 @@ from tandem.errors import TandemError
 from tandem.events import DoneEvent, Event, PeerEvent, TokenEvent
 from tandem.joining.devices import DeviceList
 from tandem.joining.join_link import JoinLink
+from tandem_lab.bundled import read_bundled_questions
 from tandem_lab.reliability.processes import Child, child, cloud_arguments, device_arguments
 from tandem_lab.reliability.proxy import Cut, Link, relayed
-from tandem_lab.training.bundle import read_bundled_questions
 
 Client: TypeAlias = Tandem | RunningDevice
 NUM_QUESTIONS = 6

@@ -23,7 +23,7 @@ from tandem.cluster.supervisor import stop_supervisor
 from tandem.errors import ClusterError, QueryError
 from tandem.events import DoneEvent, TokenEvent
 from tandem.topology import Party
-from tandem_lab.training.bundle import read_bundled_questions
+from tandem_lab.bundled import read_bundled_questions
 
 from .conftest import TOKEN_NAMES, alive, ask_all, descendants, process_of, run
 

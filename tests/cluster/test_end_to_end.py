@@ -17,7 +17,7 @@ from tandem.cluster.supervisor import start_party
 from tandem.errors import TandemError
 from tandem.events import DoneEvent, PeerEvent, PlacementEvent, SourcesEvent, TokenEvent
 from tandem.topology import PARTIES, Party
-from tandem_lab.training.bundle import read_bundled_questions
+from tandem_lab.bundled import read_bundled_questions
 
 from .conftest import descendants
 

@@ -14,7 +14,7 @@ from tandem.events import Answer
 from tandem.topology import PARTIES
 from tandem_lab.baselines.client import Baselines
 from tandem_lab.baselines.experiments import Experiments, Treatment
-from tandem_lab.training.bundle import read_bundled_questions
+from tandem_lab.bundled import read_bundled_questions
 
 from .conftest import ask_all
 

@@ -11,7 +11,7 @@ from tandem import Tandem
 from tandem.errors import ConfigError, QueryError
 from tandem.events import Answer, DoneEvent, SourcesEvent, TokenEvent
 from tandem.topology import SERVER
-from tandem_lab.training.bundle import read_bundled_questions
+from tandem_lab.bundled import read_bundled_questions
 from tests.cluster.federation import Loop, Stopped, settings_of, write_untrained
 
 pytestmark = pytest.mark.nightly(

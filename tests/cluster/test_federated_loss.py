@@ -15,7 +15,7 @@ from tandem import Tandem
 from tandem.config.schema import Config
 from tandem.events import DoneEvent, PeerEvent, TokenEvent
 from tandem.topology import SERVER
-from tandem_lab.training.bundle import read_bundled_questions
+from tandem_lab.bundled import read_bundled_questions
 from tests.cluster.conftest import process_of
 from tests.cluster.federation import Loop, Stopped, settings_of
 

@@ -16,9 +16,9 @@ from tandem.engine.engine import Engine
 from tandem.retrieval.embedding import Embedder
 from tandem.retrieval.factory import open_retriever
 from tandem.topology import PARTIES
+from tandem_lab.bundled import read_bundled_questions
 from tandem_lab.quality.local import answer_uncompressed
 from tandem_lab.simulation.specs import change_spec
-from tandem_lab.training.bundle import read_bundled_questions
 
 pytestmark = pytest.mark.nightly("a cluster of its own: lists of depth 2")
 

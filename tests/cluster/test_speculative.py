@@ -11,7 +11,7 @@ import pytest
 from tandem import Tandem
 from tandem.errors import ConfigError
 from tandem.events import Answer
-from tandem_lab.training.bundle import read_bundled_questions
+from tandem_lab.bundled import read_bundled_questions
 
 NUM_QUESTIONS = 4
 AskAlone = Callable[[str, int, float], Answer]

@@ -11,7 +11,7 @@ from tandem.errors import QueryError
 from tandem.events import collect
 from tandem.protocol.outbox import ROLES
 from tandem.topology import Party
-from tandem_lab.training.bundle import read_bundled_questions
+from tandem_lab.bundled import read_bundled_questions
 from tests.cluster.conftest import process_of
 from tests.cluster.recorded import check_answers
 

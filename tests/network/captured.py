@@ -27,9 +27,9 @@ from tandem.cluster.table import raw_rows
 from tandem.config.schema import Config
 from tandem.topology import PARTIES, Party
 from tandem_lab.bench.places import launch
+from tandem_lab.bundled import DEVICE_CORPUS
 from tandem_lab.netlab import NetLab, Shape, tools
 from tandem_lab.netlab.capture import capturing, data_plane_flows
-from tandem_lab.training.bundle import DEVICE_CORPUS
 from tests.leaks import files_holding, open_ports, processes_holding
 from tests.server.running import serving
 

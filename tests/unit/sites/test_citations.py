@@ -12,7 +12,7 @@ from tandem import Answer, Config, Tandem
 from tandem.actors.loading import load_engine
 from tandem.aggregation.document_weights import MIN_PROBABILITY
 from tandem.engine.drafter import row_probabilities
-from tandem_lab.training.bundle import read_bundled_questions
+from tandem_lab.bundled import read_bundled_questions
 
 QUESTIONS = [asked.question for asked in read_bundled_questions()][:3]
 

@@ -26,7 +26,7 @@ from tandem.modes.spec import SessionSpec
 from tandem.plugins.torch.model import load_model
 from tandem.sites import home, host
 from tandem.sites.host import Address, ServedCloud, served
-from tandem_lab.training.bundle import read_bundled_questions
+from tandem_lab.bundled import read_bundled_questions
 from tests.unit.engine.followers import followers
 from tests.unit.transport.conftest import until
 

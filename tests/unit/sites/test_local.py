@@ -23,7 +23,7 @@ from tandem.sites.local import LocalSite
 from tandem.sites.startup import start_actors
 from tandem.topology import PARTIES, Party
 from tandem.transport.memory import MemoryNetwork
-from tandem_lab.training.bundle import read_bundled_questions
+from tandem_lab.bundled import read_bundled_questions
 
 ASKED = read_bundled_questions()[0]
 QUESTION, ANSWER = ASKED.question, ASKED.answer

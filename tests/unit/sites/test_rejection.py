@@ -21,7 +21,7 @@ from tandem.engine.drafter import mix_rows
 from tandem.messages import LinkFrame, Vote
 from tandem.protocol import session
 from tandem.topology import PARTIES, Party
-from tandem_lab.training.bundle import read_bundled_questions
+from tandem_lab.bundled import read_bundled_questions
 
 QUESTIONS = [asked.question for asked in read_bundled_questions()][:2]
 NUM_TOKENS, ID_BYTES = 20, 2

@@ -17,10 +17,10 @@ from tandem.client.request import build_spec
 from tandem.engine import grammars
 from tandem.errors import Code, QueryError
 from tandem.topology import PARTIES
+from tandem_lab.bundled import read_bundled_questions
 from tandem_lab.quality.local import LocalPair, answer_uncompressed
 from tandem_lab.quality.memoized import local_pair
 from tandem_lab.simulation.specs import change_spec
-from tandem_lab.training.bundle import read_bundled_questions
 from tests.unit.engine.followers import followers
 from tests.unit.transport.conftest import until
 

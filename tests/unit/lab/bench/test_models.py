@@ -21,7 +21,7 @@ from tandem_lab.bench.models import (
     build_pair,
     half_accepted,
 )
-from tandem_lab.training.bundle import read_bundled_questions
+from tandem_lab.bundled import read_bundled_questions
 from tests.unit.lab.bench.cells import HALF
 
 

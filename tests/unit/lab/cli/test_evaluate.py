@@ -11,10 +11,10 @@ import pytest
 
 from tandem.cli import main
 from tandem.errors import ConfigError
+from tandem_lab.bundled import QUESTIONS
 from tandem_lab.cli.evaluate import parse_counts
 from tandem_lab.quality.document_sets import Counts
 from tandem_lab.quality.result import Result
-from tandem_lab.training.bundle import QUESTIONS
 from tests.unit.engine.conftest import save_model
 
 __all__ = ["save_model"]  # a fixture

@@ -22,11 +22,11 @@ from tandem.config.schema import Config
 from tandem.modes.spec import SessionSpec
 from tandem.retrieval.embedding import Embedder
 from tandem.topology import Party
-from tandem_lab.quality.heldout import retrievers_of, worlds
+from tandem_lab.bundled import read_bundled_questions
 from tandem_lab.quality.local import LocalPair, answer_uncompressed
+from tandem_lab.quality.worlds import retrievers_of, worlds
 from tandem_lab.simulation.link import Link
 from tandem_lab.simulation.specs import change_spec
-from tandem_lab.training.bundle import read_bundled_questions
 
 NUM_HELD_OUT = 36
 QUESTIONS = read_bundled_questions()

@@ -25,10 +25,10 @@ from tandem.retrieval.embedding import Embedder
 from tandem.topology import PARTIES
 from tandem_lab.quality.aggregation import Floats
 from tandem_lab.quality.document_sets import Counts, search
-from tandem_lab.quality.heldout import indexes_of, split_world, worlds
 from tandem_lab.quality.methods import METHODS
 from tandem_lab.quality.statistics import perplexity, ratio_interval
 from tandem_lab.quality.teacher_forcing import Case, Teacher
+from tandem_lab.quality.worlds import indexes_of, split_world, worlds
 
 pytestmark = pytest.mark.nightly("20 s of processor time: losses with growing numbers of documents")
 NUM_QUESTIONS = 48

@@ -1,37 +1,16 @@
 """The words of the demonstration family: domains, kinds, phrasings, filler and syllables.
 
-Plain data. It knows nothing of how they are combined (`synthetic.py`) or tokenised (`tandem_lab.training.tokenizer`).
+Plain data, which `worlds.py` combines.
 
-Made-up words keep to one shape, so that a byte-pair tokenizer can hold every syllable as one token: a head ends in
-a vowel, a tail starts with a consonant of `STARTS` and ends with one of `ENDS`. The two sets are disjoint, hence
-no pair of letters across the joint is also a pair inside a syllable, and a title is four tokens wherever it stands.
+Made-up words keep to one shape, so that the bundled tokenizer holds every syllable as one token: a head ends in a
+vowel, a tail starts with a consonant of `STARTS` and ends with one of `ENDS`. The two sets are disjoint, hence no pair
+of letters across the joint is also a pair inside a syllable, and a title is four tokens wherever it stands.
 """
 
 from dataclasses import dataclass
 
 VOWELS = "aeiou"
-ONSETS = (
-    "B",
-    "D",
-    "F",
-    "G",
-    "J",
-    "K",
-    "L",
-    "M",
-    "N",
-    "P",
-    "R",
-    "S",
-    "T",
-    "V",
-    "Z",
-    "Br",
-    "Dr",
-    "Fl",
-    "Gr",
-    "Pl",
-)
+ONSETS = (*"BDFGJKLMNPRSTVZ", "Br", "Dr", "Fl", "Gr", "Pl")
 STARTS = "bdgklmprtvz"
 ENDS = "nsx"
 

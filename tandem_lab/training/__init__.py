@@ -1,1 +1,0 @@
-"""Trains the bundled model and writes the bundled corpora."""
