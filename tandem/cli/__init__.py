@@ -89,7 +89,6 @@ def build_command() -> Any:
     import typer
 
     from tandem.cli.ask import ask
-    from tandem.cli.audit import audit
     from tandem.cli.chat import chat
     from tandem.cli.cluster import down, up
     from tandem.cli.config import config
@@ -104,7 +103,7 @@ def build_command() -> Any:
     from tandem.cli.usage import LazyCommand, new_app, root
 
     app = new_app(root)
-    own = (ask, chat, audit, init, index, search, serve, mcp, up, down, device, status)
+    own = (ask, chat, init, index, search, serve, mcp, up, down, device, status)
     for command in (*own, doctor, config):
         app.command()(command)
     others = {}

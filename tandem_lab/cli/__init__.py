@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tandem.cli.usage import new_app
-from tandem_lab.cli import bench, evaluate, fuzz, netlab, replay
+from tandem_lab.cli import audit, bench, evaluate, fuzz, netlab, replay
 
 
 def _lab() -> None:
@@ -11,6 +11,7 @@ def _lab() -> None:
 
 
 app = new_app(_lab)
+app.command()(audit.audit)
 app.command()(fuzz.fuzz)
 app.add_typer(netlab.app, name="netlab")
 app.command()(replay.replay)

@@ -10,7 +10,6 @@ from typing import Any
 
 import psutil
 
-from tandem.actors.tally import listening_queue
 from tandem.client.tandem import Tandem
 from tandem.config.schema import Config
 from tandem.errors import ProtocolError
@@ -22,6 +21,7 @@ from tandem.transport.port import Endpoint, FrameSplitter, join_frames
 from tandem.transport.sockets import SocketPlane
 from tandem_lab.reliability.bench import Bench
 from tandem_lab.reliability.hostile import DeafQueue
+from tandem_lab.tally import listening_queue
 
 EXTREMES = (b"\x00", b"\x7f", b"\x80", b"\xff", b"\xff" * 9 + b"\x01", b"\xff\xff\xff\xff\x0f", b"\x80" * 12)
 """Bytes that are the ends of a varint's range, or none."""

@@ -23,7 +23,6 @@ ROOT = Path(tandem.__file__).parents[1]
 COMMANDS = (
     "ask",
     "chat",
-    "audit",
     "init",
     "index",
     "search",
@@ -40,7 +39,7 @@ COMMANDS = (
     "draft",
     "lab",
 )
-LAB_COMMANDS = ("fuzz", "replay", "netlab", "bench", "eval")
+LAB_COMMANDS = ("audit", "fuzz", "replay", "netlab", "bench", "eval")
 
 
 def python(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -11,7 +11,6 @@ import pytest
 
 from tandem import Config, Tandem
 from tandem.actors.loading import load_engine
-from tandem.actors.tally import listening_queue
 from tandem.aggregation.distributions import Distribution, restrict
 from tandem.aggregation.rules import RejectionProposals
 from tandem.codecs import codec_of
@@ -22,6 +21,7 @@ from tandem.messages import LinkFrame, Vote
 from tandem.protocol import session
 from tandem.topology import PARTIES, Party
 from tandem_lab.bundled import read_bundled_questions
+from tandem_lab.tally import listening_queue
 
 QUESTIONS = [asked.question for asked in read_bundled_questions()][:2]
 NUM_TOKENS, ID_BYTES = 20, 2

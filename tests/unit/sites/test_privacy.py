@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from tandem import Config, QueryError, Tandem
-from tandem.actors.tally import KINDS, Tally, listening_queue
 from tandem.cli import main
 from tandem.client import request
 from tandem.engine import privacy
@@ -23,6 +22,7 @@ from tandem.joining.handshakes import hello_of, new_instance
 from tandem.messages import Cancel, LinkFrame, Logprobs, Open, Tail, Verdict, Vote, encode
 from tandem.sites.host import Address, served
 from tandem.transport.port import join_frames
+from tandem_lab.tally import KINDS, Tally, listening_queue
 
 QUESTION = "Which game should Mira try?"
 WAIT = ["link.on_peer_loss=wait"]
@@ -115,7 +115,7 @@ def test_a_filter_is_named_and_counted() -> None:
 def test_over_a_join_link_with_the_handshake(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with served(Config.load(None, WAIT), Address("127.0.0.1", 0), tmp_path) as cloud:
         link = cloud.link_for("phone")
-        assert main(["audit", QUESTION, "--seed", "7", "--join", str(link), "--json"]) == 0
+        assert main(["lab", "audit", QUESTION, "--seed", "7", "--join", str(link), "--json"]) == 0
         shown = json.loads(capsys.readouterr().out)
         (queue,) = [actor for actor in cloud.status() if actor["name"] == "cloud/draft_queue"]
     hello = len(join_frames([hello_of(link, new_instance())]))
@@ -125,7 +125,7 @@ def test_over_a_join_link_with_the_handshake(tmp_path: Path, capsys: pytest.Capt
 
 
 def test_a_table_for_people(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["audit", QUESTION, "--seed", "7", "--mode", "speculative"]) == 0
+    assert main(["lab", "audit", QUESTION, "--seed", "7", "--mode", "speculative"]) == 0
     shown = capsys.readouterr().out.splitlines()
     assert shown[0].startswith("Left the device for an answer of ")
     assert any(line.startswith("question                    1        27  the question") for line in shown)
@@ -163,7 +163,7 @@ def test_the_budget_is_shown(
     tmp_path: Path,
 ) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
-    bounded = ["audit", QUESTION, "--seed", "7", "--set", "device.privacy=2"]
+    bounded = ["lab", "audit", QUESTION, "--seed", "7", "--set", "device.privacy=2"]
     assert main([*bounded, *rule, "--set", "device.privacy_budget=90", "--temperature", "1"]) == 0
     bound, spent, promise = capsys.readouterr().out.splitlines()[-3:]
     assert bound == "Privacy: no log probability differs by more than 2 nats from that without documents."
@@ -215,7 +215,7 @@ def test_what_is_counted_stays_where_the_index_goes(
         options = ["--temperature", "1", "--max-new-tokens", "3", "--set", f"device.index={folder}"]
         bounds = ["--set", "device.privacy=0.5", "--set", "device.privacy_budget=20"]
         capsys.readouterr()
-        assert main(["audit", "What is the alarm code?", "--json", *options, *bounds]) == 0
+        assert main(["lab", "audit", "What is the alarm code?", "--json", *options, *bounds]) == 0
         return float(json.loads(capsys.readouterr().out)["privacy"]["spent"])
 
     spent = ask(first)
@@ -297,5 +297,5 @@ def test_federated_mode_is_refused(capsys: pytest.CaptureFixture[str], tmp_path:
     settings.write_text(
         '[decoding]\nmode = "federated"\n[workers.one]\nnum_documents = 0\n[workers.two]\nnum_documents = 0\n'
     )
-    assert main(["audit", QUESTION, "--config", str(settings)]) == 1
+    assert main(["lab", "audit", QUESTION, "--config", str(settings)]) == 1
     assert 'decoding.mode is "federated"; choose "dual" or "speculative"' in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""`tandem audit`: every kind of bytes that leaves the device for a question, counted in a real run."""
+"""`tandem lab audit`: every kind of bytes that leaves the device for a question, counted in a real run."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from tandem.client.batch import check_question
 from tandem.errors import ConfigError
 
 if TYPE_CHECKING:
-    from tandem.actors.tally import Tally
     from tandem.config.parties import PartyConfig
     from tandem.config.schema import Config
+    from tandem_lab.tally import Tally
 
 WIDTH = 22
 
@@ -49,7 +49,7 @@ def audit(
     config = settings.load(log)
     if config.is_federated:
         raise ConfigError(
-            '`tandem audit` counts what a device sends, but decoding.mode is "federated"; choose "dual" or '
+            '`tandem lab audit` counts what a device sends, but decoding.mode is "federated"; choose "dual" or '
             '"speculative".'
         )
     asked = {"seed": new_seed() if seed is None else seed, **merge_filters(filters or ())}
@@ -83,9 +83,9 @@ def count(
     question: str, config: Config, join: str | None, log: StageLog, options: dict[str, Any]
 ) -> tuple[Tally, Any]:
     """Ask, and count what the device sends, until both parties have ended the question. Raises TandemError."""
-    from tandem.actors.tally import Tally, listening_queue
     from tandem.client.tandem import Tandem
     from tandem.topology import Party
+    from tandem_lab.tally import Tally, listening_queue
 
     tally = Tally()
     classes: Any = {"draft_queue": listening_queue(Party.DEVICE, tally.add)}
@@ -104,7 +104,7 @@ def count(
 
 def lines(tally: Tally, num_tokens: int) -> list[str]:
     """A table for people: kinds in their order, and the sum."""
-    from tandem.actors.tally import KINDS
+    from tandem_lab.tally import KINDS
 
     rows = [
         f"{kind:<{WIDTH}} {tally.counts[kind]:>6} {tally.num_bytes[kind]:>9,}  {meaning}"
