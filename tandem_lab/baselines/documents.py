@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from tandem.aggregation.document_weights import log_weight
 from tandem.engine.kv import CacheStore, MemoryStore
 from tandem.plugins.torch.kv import DocumentCache
-from tandem.protocol.decoding import JOINT as JOINT
+from tandem.protocol.decoding import JOINT
 from tandem.retrieval.documents import Document
 from tandem.retrieval.index import cosines
 from tandem.retrieval.retriever import Hit, Retriever

@@ -1,4 +1,4 @@
-"""`tandem lab eval lm` and `qa`: how good the answers are, by method and number of documents.
+"""`tandem lab eval`: how good the answers are, by method and number of documents.
 
 The table goes to stdout, progress to stderr. Runs in this process: no cluster is started.
 """
@@ -6,7 +6,6 @@ The table goes to stdout, progress to stderr. Runs in this process: no cluster i
 from __future__ import annotations
 
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,9 +13,8 @@ import typer
 
 from tandem.cli.options import AsJson, Settings, parse_count, with_options
 from tandem.cli.output import StageLog, print_json, progress_bar
-from tandem.cli.usage import new_app
-from tandem.errors import ConfigError, install_line
-from tandem.topology import PARTIES, Party
+from tandem.errors import ConfigError
+from tandem.topology import PARTIES
 from tandem_lab.errors import EvaluationError
 from tandem_lab.quality.methods import NUM_PASSAGES
 
@@ -25,46 +23,11 @@ if TYPE_CHECKING:
     from tandem_lab.quality.document_sets import Counts
     from tandem_lab.quality.result import Result
 
-DEFAULT_WINDOW = 1024
-DEFAULT_COUNTS = "0,1,2,4,8,16"
-DEFAULT_METHODS = "none,crcg-device,crcg-cloud,drcg,device,cloud,static,evidence,both,oracle"
-"""The paper's own dynamic weights (`dynamic`) are for texts: nothing answers with them any more."""
+DEFAULT_METHODS = "none,crcg-device,crcg-cloud,drcg,device,cloud,static,evidence,both"
 HOUSEHOLD_METHODS = "none,rag,rag-each,rag-right,static,evidence"
 MAX_NEW_TOKENS = 48
 HELD_OUT = "held-out"
 MAX_DOCUMENTS = 1000
-RESULT_PLOT = "result.png"
-
-Text = Annotated[
-    str, typer.Argument(metavar="TEXT", help="a file or a folder: the text to score", show_default=False)
-]
-Documents = Annotated[
-    str | None,
-    typer.Option(
-        metavar="PATH",
-        help="one corpus for both parties: of the documents found the cloud has the better half, the device the other "
-        "(default: each party's own index)",
-    ),
-]
-Window = Annotated[
-    int | None,
-    typer.Option(
-        metavar="TOKENS",
-        parser=parse_count,
-        help=f"(default: {DEFAULT_WINDOW}, or half of the model's context)",
-    ),
-]
-Windows = Annotated[
-    int | None,
-    typer.Option(metavar="N", parser=parse_count, help="score N windows of the text (default: all)"),
-]
-DocumentTokens = Annotated[
-    int | None, typer.Option(metavar="N", parser=parse_count, help="cut documents to N tokens")
-]
-ContextTokens = Annotated[
-    int | None,
-    typer.Option(metavar="N", parser=parse_count, help="cut joined documents (crcg, drcg) to N tokens"),
-]
 
 
 def _parse_split(text: str) -> str:
@@ -110,10 +73,7 @@ Passages = Annotated[
 Limit = Annotated[
     int | None, typer.Option(metavar="N", parser=parse_count, help="ask the first N (default: all)")
 ]
-LmCounts = Annotated[
-    str, typer.Option("--counts", metavar="LIST", help="documents per party, or device+cloud")
-]
-QaCounts = Annotated[
+NumDocuments = Annotated[
     str | None,
     typer.Option(
         "--counts",
@@ -121,8 +81,7 @@ QaCounts = Annotated[
         help="documents per party, or device+cloud (default: those of the settings)",
     ),
 ]
-Methods = Annotated[str, typer.Option(metavar="LIST", help="what is compared")]
-QaMethods = Annotated[
+Methods = Annotated[
     str | None,
     typer.Option(
         "--methods",
@@ -132,78 +91,16 @@ QaMethods = Annotated[
         show_default=False,
     ),
 ]
-Out = Annotated[
-    str | None, typer.Option(metavar="DIR", help="write result.json, table.txt, predictions and a plot")
-]
+Out = Annotated[str | None, typer.Option(metavar="DIR", help="write result.json, table.txt and predictions")]
 
 
-def _eval() -> None:
-    """Measure how good the answers are, by method and number of documents."""
-
-
-app = new_app(_eval)
-
-
-@app.command()
 @with_options(models=True)
-def lm(
-    text: Text,
-    documents: Documents = None,
-    window: Window = None,
-    windows: Windows = None,
-    document_tokens: DocumentTokens = None,
-    context_tokens: ContextTokens = None,
-    counts: LmCounts = DEFAULT_COUNTS,
-    methods: Methods = DEFAULT_METHODS,
-    out: Out = None,
-    as_json: AsJson = False,
-    *,
-    settings: Settings,
-) -> int:
-    """Measure the perplexity of a text with the help of documents."""
-    from tandem_lab.quality.lm import evaluate_text, read_text
-    from tandem_lab.quality.methods import select_methods
-    from tandem_lab.quality.setup import load
-
-    log = StageLog(is_quiet=as_json)
-    methods_, counts_, folder = select_methods(methods), parse_counts(counts), _check_folder(out)
-    for name, method in methods_.items():
-        if method.pick:
-            raise ConfigError(
-                f"The method {name} answers questions, but a text is to be scored; leave it out."
-            )
-    content = read_text(Path(text))
-    if not content.strip():
-        raise EvaluationError(f"A text to score must hold words, but {text} holds none; use another.")
-    config = settings.load(log)
-    corpus = None if documents is None else Path(documents)
-    with progress_bar("index", is_quiet=as_json) as advance:
-        parties = load(config, corpus, log, advance)
-    context = parties.engines[Party.DEVICE].context_length
-    with progress_bar("eval", is_quiet=as_json) as advance:
-        result = evaluate_text(
-            parties,
-            content,
-            methods_,
-            counts_,
-            config.weights,
-            window=window or min(DEFAULT_WINDOW, (context or 2 * DEFAULT_WINDOW) // 2),
-            document_tokens=document_tokens,
-            context_tokens=context_tokens,
-            most_windows=windows,
-            progress=advance,
-        )
-    return _finish(result, folder, log, as_json=as_json)
-
-
-@app.command()
-@with_options(models=True)
-def qa(
+def evaluate(
     questions: Questions = None,
     split: Split = None,
     limit: Limit = None,
-    counts: QaCounts = None,
-    methods: QaMethods = None,
+    counts: NumDocuments = None,
+    methods: Methods = None,
     passages: Passages = None,
     max_new_tokens: MaxNewTokens = None,
     out: Out = None,
@@ -222,9 +119,7 @@ def qa(
     log = StageLog(is_quiet=as_json)
     config = _limit_answers(settings.load(log), max_new_tokens)
     is_household = questions is None and all(config.party(party).index == "household" for party in PARTIES)
-    methods_ = select_methods(
-        methods or (HOUSEHOLD_METHODS if is_household else DEFAULT_METHODS), answers=True
-    )
+    methods_ = select_methods(methods or (HOUSEHOLD_METHODS if is_household else DEFAULT_METHODS))
     folder = _check_folder(out)
     if is_household:
         asked = read_household(split or HELD_OUT)[:limit]
@@ -234,7 +129,7 @@ def qa(
     check_sources(asked, methods_)
     own = [Counts(config.device.num_documents, config.cloud.num_documents)]
     counts_ = own if counts is None else parse_counts(counts)
-    parties = load(config, None, log)
+    parties = load(config, log)
     with progress_bar("eval", is_quiet=as_json) as advance:
         result = evaluate_questions(
             parties,
@@ -242,7 +137,6 @@ def qa(
             methods_,
             counts_,
             config,
-            has_perplexity=not is_household,
             num_passages=passages or NUM_PASSAGES,
             progress=advance,
         )
@@ -296,11 +190,5 @@ def _finish(result: Result, out: Path | None, log: StageLog, *, as_json: bool) -
         print(table(result))
     if out is not None:
         write(result, out)
-        if find_spec("matplotlib") is None:
-            log(f"plot: none was drawn, matplotlib is not installed; run `{install_line('lab')}`")
-        else:
-            from tandem_lab.quality.plot import plot_evaluation
-
-            plot_evaluation(result, out / RESULT_PLOT)
         log(f"out: {out}")
     return 0

@@ -76,11 +76,6 @@ class MemoizedEngine:
         """As `Engine.close`; the engine keeps its own session."""
         self._prompts.pop(session, None)
 
-    def close_all(self) -> None:
-        """Free what the engine holds; what was computed stays known."""
-        for prompt in self._opened:
-            self._engine.close(repr(prompt))
-
     def __getattr__(self, name: str) -> Any:
         return getattr(self._engine, name)
 

@@ -1,6 +1,6 @@
 """The ways of using documents that are compared, by the names of DRAGON section 7.2 where it has one.
 
-Plain data: which sides' documents, together in one row or a row each, weighed once or again and again.
+Plain data: which sides' documents, together in one row or a row each, and how rows are weighed.
 """
 
 from __future__ import annotations
@@ -23,11 +23,10 @@ class Method:
     label: str
     parties: tuple[Party, ...]  # whose documents
     is_context: bool = False  # context aggregation: all in one row, instead of output aggregation: a row each
-    weights: Literal["static", "dynamic", "evidence"] = "evidence"  # output aggregation: how rows count
+    weights: Literal["static", "evidence"] = "evidence"  # output aggregation: how rows count
     layout: RowLayout = (
         "rows"  # of output aggregation: how documents stand in rows, as `protocol.rows` has it
     )
-    is_ideal: bool = False  # of output aggregation: each token by the document that tells it best
     pick: Literal["", "best", "each", "right"] = ""
     # of context aggregation: the best of both parties, the best of each, or what holds the answer, whatever the counts
 
@@ -43,28 +42,20 @@ METHODS: dict[str, Method] = {
     "device": Method("output aggregation, device alone", (Party.DEVICE,)),
     "cloud": Method("output aggregation, cloud alone", (Party.CLOUD,)),
     "static": Method("static weights", PARTIES, weights="static"),
-    "dynamic": Method("DRAGON, dynamic weights", PARTIES, weights="dynamic"),
     "evidence": Method("Tandem, evidence weights", PARTIES),
     "joined": Method("Tandem, one row a party", PARTIES, layout="joined"),
     "both": Method("Tandem, rows, joined and bare", PARTIES, layout="both"),
-    "oracle": Method("ideal weights, in hindsight", PARTIES, is_ideal=True),
 }
 """By the name on the command line."""
 
 
-def select_methods(names: str, *, answers: bool = False) -> dict[str, Method]:
-    """The methods of a list such as "none,drcg,evidence". answers: whether they must answer questions, which `dynamic`
-    does not. Raises ConfigError for a name that there is not.
-    """
+def select_methods(names: str) -> dict[str, Method]:
+    """The methods of a list such as "none,drcg,evidence". Raises ConfigError for a name that there is not."""
     wanted = [name.strip() for name in names.split(",")]
     for name in wanted:
         if name not in METHODS:
             raise ConfigError(
                 f"A method is one of {', '.join(METHODS)}, but {name!r} was asked for; "
                 f"the nearest is {nearest(name, list(METHODS))!r}."
-            )
-        if answers and METHODS[name].weights == "dynamic":
-            raise ConfigError(
-                f"The method {name!r} scores a text only, by `tandem lab eval lm`; leave it out."
             )
     return {name: METHODS[name] for name in METHODS if name in wanted}

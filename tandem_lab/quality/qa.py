@@ -1,4 +1,4 @@
-"""How many questions are answered right, what an answer costs, and how probable the wanted one was, by method.
+"""How many questions are answered right, and what an answer costs, by method.
 
 An answer is right if it contains an accepted text; exact match and F1 are for models that answer in a fixed form.
 Answers of both sides together go through the protocol's own state machines (`local.LocalPair`); with coupled drafts a
@@ -7,20 +7,17 @@ cluster gives the same tokens. With context aggregation one model answers alone.
 
 from __future__ import annotations
 
-import math
 import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import NamedTuple
-
-from tokenizers import Tokenizer
 
 from tandem.client.request import spec_of
 from tandem.codecs import Codec
 from tandem.config.schema import Config
 from tandem.engine.drafter import Drafter
-from tandem.engine.engine import Engine
+from tandem.engine.engine import Engine, OpenResult
 from tandem.engine.tokenizer import Detokenizer, StopRule
 from tandem.modes.spec import SessionSpec
 from tandem.protocol.prefix import Prefix
@@ -28,16 +25,33 @@ from tandem.topology import PARTIES, Party
 from tandem_lab.errors import EvaluationError
 from tandem_lab.numbers import mean
 from tandem_lab.quality import statistics
-from tandem_lab.quality.aggregation import Floats
 from tandem_lab.quality.document_sets import Counts, DocumentSet, search
-from tandem_lab.quality.lm import Progress
-from tandem_lab.quality.lm import row as row_of_losses
 from tandem_lab.quality.local import LocalPair
 from tandem_lab.quality.methods import NUM_PASSAGES, Method
 from tandem_lab.quality.questions import Question, contains_answer, exact_match, f1
 from tandem_lab.quality.result import Result, Row, Share
 from tandem_lab.quality.setup import Parties
-from tandem_lab.quality.teacher_forcing import Case, Notes, Teacher
+
+Progress = Callable[[int, int], object]
+
+
+@dataclass(slots=True)
+class Notes:
+    """What did not fit, over all questions."""
+
+    num_truncated: int = 0  # rows whose document was cut at its end
+    num_dropped: int = 0  # documents without a row
+
+    def add(self, opened: OpenResult) -> None:
+        """What a session says of its rows."""
+        self.num_truncated += len(opened.truncated)
+        self.num_dropped += len(opened.dropped)
+
+    def sentences(self) -> list[str]:
+        """For people."""
+        cut = f"{self.num_truncated} rows were cut at the end of their documents to fit the model's context."
+        left = f"{self.num_dropped} rows had no room for a document beside the text."
+        return [cut] * (self.num_truncated > 0) + [left] * (self.num_dropped > 0)
 
 
 class Answer(NamedTuple):
@@ -56,9 +70,6 @@ class Prediction:
     method: str
     counts: Counts
     given: str
-    losses: (
-        Floats | None
-    )  # -log p of each token of the first answer that counts as right, where that was asked for
     num_tokens: int = 0
     seconds: float = 0.0  # of processor time
 
@@ -74,7 +85,6 @@ class Prediction:
 
     def as_dict(self) -> dict[str, object]:
         """Plain values."""
-        losses = self.losses
         return {
             "id": self.question.id,
             "question": self.question.text,
@@ -90,7 +100,6 @@ class Prediction:
             "f1": f1(self.given, self.question.answers),
             "tokens": self.num_tokens,
             "seconds": round(self.seconds, 4),
-            **({} if losses is None else {"answer_loss": float(losses.sum()), "answer_tokens": len(losses)}),
         }
 
 
@@ -101,19 +110,16 @@ def evaluate_questions(
     counts: Sequence[Counts],
     config: Config,
     *,
-    has_perplexity: bool = True,
     num_passages: int = NUM_PASSAGES,
     progress: Progress = lambda done, total: None,
 ) -> Result:
     """Ask every question by every method with every number of documents. Raises TandemError.
 
-    has_perplexity: whether the wanted answer is scored, too, which takes about as long as the prompts of all answers;
-    ideal weights need it. num_passages: passages of plain RAG.
+    num_passages: passages of plain RAG.
     """
     check_sources(questions, methods)
-    has_perplexity = has_perplexity or any(method.is_ideal for method in methods.values())
     asked: dict[tuple[str, Counts], list[Prediction]] = defaultdict(list)
-    teacher = Teacher(parties.engines, config.weights)
+    notes = Notes()
     for number, question in enumerate(questions):
         progress(number, len(questions))
         for one in predictions(
@@ -122,19 +128,17 @@ def evaluate_questions(
             methods,
             counts,
             config,
-            teacher,
+            notes,
             seed=number,
-            has_losses=has_perplexity,
             num_passages=num_passages,
         ):
             asked[one.method, one.counts].append(one)
     progress(len(questions), len(questions))
     return Result(
-        kind="qa",
         what=_what(parties, questions, config) | ({"rag_passages": num_passages} if "rag" in methods else {}),
         rows=tuple(_row(methods[name], name, each, asked[name, each]) for each in counts for name in methods),
         comparisons=tuple(_comparisons(asked, methods, counts)),
-        notes=tuple(teacher.notes.sentences()),
+        notes=tuple(notes.sentences()),
         predictions=tuple(one.as_dict() for ones in asked.values() for one in ones),
     )
 
@@ -145,30 +149,23 @@ def predictions(
     methods: Mapping[str, Method],
     counts: Sequence[Counts],
     config: Config,
-    teacher: Teacher,
+    notes: Notes,
     *,
     seed: int = 0,
-    has_losses: bool = True,
     num_passages: int = NUM_PASSAGES,
 ) -> list[Prediction]:
-    """The answers to one question. teacher: scores the right ones, and notes what did not fit. seed: of what is drawn
-    at temperatures above 0. has_losses: whether the teacher is asked. num_passages: passages of plain RAG.
+    """The answers to one question. notes: counts what did not fit. seed: of what is drawn at temperatures above 0.
+    num_passages: passages of plain RAG.
     """
     picks = {method.pick for method in methods.values()}
     found = search(
         parties.retrievers,
         question.text,
         counts,
-        is_halved=False,
         num_passages=num_passages if "best" in picks else int("each" in picks),
         sources=question.sources if "right" in picks else (),
     )
-    tokenizer = Tokenizer.from_str(parties.engines[Party.DEVICE].tokenizer_json)
-    wanted = tuple(tokenizer.encode(f" {question.answers[0]}", add_special_tokens=False).ids)
-    case = Case(question.text, question.text, wanted)
-    losses = teacher.losses(case, found, methods, counts) if has_losses else {}
-    # The teacher has counted what did not fit.
-    asking = _Asking(parties, found, Notes() if has_losses else teacher.notes, config.device.privacy)
+    asking = _Asking(parties, found, notes, config.device.privacy)
     spec = replace(
         spec_of(config),
         query=question.text,
@@ -181,18 +178,13 @@ def predictions(
     answered = []
     for name, method in methods.items():
         for each in counts:
-            loss = losses.get((name, each))
-            if method.is_ideal and loss is not None:
-                answer = Answer(told_text(parties.engines[Party.DEVICE], wanted, loss))
-            else:
-                answer = asking.answer(spec, method, each)
+            answer = asking.answer(spec, method, each)
             answered.append(
                 Prediction(
                     question=question,
                     method=name,
                     counts=each,
                     given=answer.text,
-                    losses=loss,
                     num_tokens=answer.num_tokens,
                     seconds=answer.seconds,
                 )
@@ -223,7 +215,7 @@ class _Asking:
         """Read every document that has a row of its own, so that no method is charged for what all of them share."""
         texts: dict[Engine, dict[str, None]] = {}
         for method in methods.values():
-            for party in () if method.is_context or method.is_ideal else method.parties:
+            for party in () if method.is_context else method.parties:
                 read = texts.setdefault(self._parties.engines[party], {})
                 for each in counts:
                     read.update(
@@ -237,8 +229,7 @@ class _Asking:
                 engine.next_logits("read", ())
             finally:
                 engine.close("read")
-            self._notes.num_truncated += len(opened.truncated)
-            self._notes.num_dropped += len(opened.dropped)
+            self._notes.add(opened)
 
     def answer(self, spec: SessionSpec, method: Method, counts: Counts) -> Answer:
         """By one method."""
@@ -261,20 +252,11 @@ class _Asking:
     def _answer_alone(self, spec: SessionSpec, method: Method, counts: Counts) -> Answer:
         """From one prompt; the same one is asked once."""
         engine = self._parties.engines[method.parties[0] if method.parties else Party.DEVICE]
-        documents = self._found.of_one_prompt(method.parties, counts, method.pick, spec.query)
-        text = self._found.join_texts(documents, spec.query)
+        documents = self._found.of_one_prompt(method.parties, counts, method.pick)
+        text = self._found.join_texts(documents)
         if (key := (id(engine), text)) not in self._answers:
             self._answers[key] = answer_alone(engine, self._parties.codec, spec, text, self._notes)
         return self._answers[key]
-
-
-def told_text(engine: Engine, wanted: Sequence[int], losses: Floats) -> str:
-    """Those tokens of the wanted answer that get more than half of the probability, as text.
-
-    Less could be luck: of many rows that know nothing, some have any token on top. losses: -log p, [tokens].
-    """
-    told = [token for token, loss in zip(wanted, losses, strict=True) if loss < math.log(2)]
-    return engine.text(told).strip()
 
 
 def answer_alone(engine: Engine, codec: Codec, spec: SessionSpec, document: str, notes: Notes) -> Answer:
@@ -292,8 +274,7 @@ def answer_alone(engine: Engine, codec: Codec, spec: SessionSpec, document: str,
     opened = engine.open(
         key, spec.query, [document] if document else [], spec.sampling.max_new_tokens, num_stored=0
     )
-    notes.num_truncated += len(opened.truncated)
-    notes.num_dropped += len(opened.dropped)
+    notes.add(opened)
     try:
         while rule.find_reason(tokens) is None:
             logits = engine.next_logits(key, tokens)
@@ -313,17 +294,17 @@ def answer_alone(engine: Engine, codec: Codec, spec: SessionSpec, document: str,
 
 def _row(method: Method, name: str, counts: Counts, answers: Sequence[Prediction]) -> Row:
     """One method's answers with so many documents."""
-    losses = [one.losses for one in answers if one.losses is not None]
-    row = row_of_losses(method, name, counts, losses)
-    return replace(
-        row,
+    return Row(
+        method=name,
+        label=method.label,
+        counts=counts,
         right=_share([one.is_right for one in answers]),
         exact=_share([one.is_exact for one in answers]),
         f1=mean([f1(one.given, one.question.answers) for one in answers]),
         by_needs=_share_by([(one.question.needs, one.is_right) for one in answers]),
         by_language=_share_by([(one.question.language, one.is_right) for one in answers]),
-        seconds=None if method.is_ideal else mean([one.seconds for one in answers]),
-        num_tokens=None if method.is_ideal else mean([one.num_tokens for one in answers]),
+        seconds=mean([one.seconds for one in answers]),
+        num_tokens=mean([one.num_tokens for one in answers]),
     )
 
 

@@ -7,23 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from hashlib import blake2b
-from pathlib import Path
 from typing import TYPE_CHECKING
-
-from tokenizers import Tokenizer
 
 from tandem.actors.loading import load_embedder_and_scorer, load_engine
 from tandem.codecs import Codec, codec_of
 from tandem.config.schema import Config, PartyConfig
 from tandem.engine.engine import Engine
 from tandem.engine.kv import MemoryStore
-from tandem.retrieval.build import Progress, build_index
-from tandem.retrieval.embedding import TextEmbedder
 from tandem.retrieval.factory import open_retriever
-from tandem.retrieval.index import Index
-from tandem.retrieval.retriever import Retriever, Scorer
-from tandem.system.paths import cache_folder
+from tandem.retrieval.retriever import Retriever
 from tandem.topology import PARTIES, Party
 from tandem_lab.errors import EvaluationError
 
@@ -40,27 +32,14 @@ class Parties:
     engines: Mapping[Party, Engine]  # one object for both where the settings are equal
     retrievers: Mapping[Party, Retriever | StoreRetriever]
     codec: Codec
-    is_halved: bool  # both have halves of what one corpus gives
 
 
-def load(
-    config: Config,
-    documents: Path | None = None,
-    say: Say = lambda line: None,
-    progress: Progress | None = None,
-) -> Parties:
-    """Both sides of `config`. documents: one corpus for both, instead of their own indexes. Raises TandemError.
-
-    say: a line for each stage. progress(done, total) counts the chunks of `documents` while they are embedded.
-    """
+def load(config: Config, say: Say = lambda line: None) -> Parties:
+    """Both sides of `config`. say: a line for each stage. Raises TandemError."""
     say(f"embedder: loading {config.retrieval.embedder}")
     embedder, scorer = load_embedder_and_scorer(config, num_threads=config.device.num_threads)
-    if documents is None:
-        retrievers = {party: open_retriever(party, config, embedder, scorer) for party in PARTIES}
-    else:
-        retrievers = dict.fromkeys(PARTIES, _shared(documents, config, embedder, scorer, say, progress))
-    engines = load_engines(config, say)
-    return Parties(engines, retrievers, codec_of(config.codec), documents is not None)
+    retrievers = {party: open_retriever(party, config, embedder, scorer) for party in PARTIES}
+    return Parties(load_engines(config, say), retrievers, codec_of(config.codec))
 
 
 def load_engines(config: Config, say: Say = lambda line: None) -> dict[Party, Engine]:
@@ -83,44 +62,5 @@ def load_engines(config: Config, say: Say = lambda line: None) -> dict[Party, En
     return engines
 
 
-def clipper(engine: Engine, num_tokens: int | None) -> Callable[[str], str]:
-    """Cuts a text to its first tokens as the engine's model counts them; None leaves it whole."""
-    tokenizer = Tokenizer.from_str(engine.tokenizer_json)
-    tokenizer.encode_special_tokens = True
-
-    def clip(text: str) -> str:
-        if num_tokens is None:
-            return text
-        offsets = tokenizer.encode(text, add_special_tokens=False).offsets
-        return text if len(offsets) <= num_tokens else text[: offsets[num_tokens - 1][1]]
-
-    return clip
-
-
 def _key(party: PartyConfig) -> tuple[str, ...]:
     return party.model, party.torch_device, party.dtype, party.template, party.system_prompt
-
-
-def _shared(
-    documents: Path,
-    config: Config,
-    embedder: TextEmbedder,
-    scorer: Scorer | None,
-    say: Say,
-    progress: Progress | None,
-) -> Retriever:
-    """The index of a corpus, kept in the cache folder for the next time."""
-    retrieval = config.retrieval
-    what = f"{documents.resolve()} {embedder.fingerprint} {retrieval}"
-    folder = cache_folder() / f"evaluation-{blake2b(what.encode(), digest_size=8).hexdigest()}"
-    say(f"index: {documents}, kept in {folder}")
-    build_index(
-        documents,
-        folder,
-        embedder,
-        factory=retrieval.factory,
-        chunk_chars=retrieval.chunk_chars,
-        overlap=retrieval.chunk_overlap,
-        progress=progress,
-    )
-    return Retriever(Index.open(folder, embedder.fingerprint), embedder, scorer, config.device.search_by)

@@ -8,7 +8,7 @@ training. All randomness comes in as a `random.Random` or a seed.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -16,7 +16,7 @@ from random import Random
 from tandem.retrieval.build import build_index
 from tandem.retrieval.embedding import TextEmbedder
 from tandem.retrieval.retriever import Retriever
-from tandem.topology import PARTIES, Party
+from tandem.topology import Party
 from tandem_lab.quality import phrases
 from tandem_lab.quality.phrases import DOMAINS, Domain
 
@@ -83,28 +83,11 @@ def retrievers_of(world: World, folder: Path, embedder: TextEmbedder) -> dict[Pa
         Party.DEVICE: [note.text for note in world.notes],
         Party.CLOUD: [page.text for page in world.pages],
     }
-    return indexes_of(texts, folder, embedder)
-
-
-def split_world(world: World, rng: Random) -> dict[Party, list[str]]:
-    """A world's notes and pages together, dealt out to both sides: either may hold either fact of a question.
-
-    The corpora are insufficient but complementary, as those of DRAGON section 7.2.
-    """
-    texts = [note.text for note in world.notes] + [page.text for page in world.pages]
-    rng.shuffle(texts)
-    return {party: texts[place :: len(PARTIES)] for place, party in enumerate(PARTIES)}
-
-
-def indexes_of(
-    texts: Mapping[Party, Sequence[str]], folder: Path, embedder: TextEmbedder
-) -> dict[Party, Retriever]:
-    """Indexes of each side's texts, built in `folder`."""
     retrievers = {}
-    for party in PARTIES:
+    for party, own in texts.items():
         corpus = folder / f"{party}-corpus"
         corpus.mkdir()
-        for number, text in enumerate(texts[party]):
+        for number, text in enumerate(own):
             (corpus / f"{number:03}.md").write_text(text + "\n", "utf-8")
         build_index(corpus, folder / party, embedder)
         retrievers[party] = Retriever.open(folder / party, embedder)

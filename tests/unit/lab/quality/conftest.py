@@ -1,8 +1,8 @@
-"""Small random models, a scripted retriever and a case that exercise the evaluation without a download."""
+"""Small random models that exercise the evaluation without a download."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,35 +10,11 @@ import pytest
 
 from tandem.engine.engine import Engine
 from tandem.engine.template import PlainTemplate
-from tandem.topology import Party
-from tandem_lab.quality.document_sets import Counts, DocumentSet
 from tests.unit.engine.conftest import save_model, tokenizers
 
 __all__ = ["save_model", "tokenizers"]  # fixtures
 
-TEXTS = (
-    "Mira likes puzzle games.",
-    "The best rated puzzle game is Vantelu Cor.",
-    "Question",
-    "games of Mira",
-    "Answer: Vantelu",
-    "rated best",
-)
 RAW = PlainTemplate(query_text="{query}")  # a query stands in its row as it is
-
-
-def score(text: str, number: int) -> float:
-    """A score that depends on every letter of a text."""
-    return ((sum(place * ord(letter) for place, letter in enumerate(text, 1)) * (number + 3)) % 101) / 101
-
-
-def make_found(is_halved: bool = False, num_device: int = 3) -> DocumentSet:
-    """Six documents: the first `num_device` are the device's, or all belong to a corpus that both share."""
-    everything = tuple(range(len(TEXTS)))
-    ranked = {Party.DEVICE: everything[:num_device], Party.CLOUD: everything[num_device:]}
-    if is_halved:
-        ranked = {Party.DEVICE: everything, Party.CLOUD: everything}
-    return DocumentSet(TEXTS, ranked, is_halved, lambda text: [score(text, number) for number in everything])
 
 
 @pytest.fixture(scope="session")
@@ -54,8 +30,3 @@ def load_engine(save_model: Callable[..., Path]) -> Callable[..., Engine]:
         return loaded[key]
 
     return load
-
-
-@pytest.fixture
-def counts() -> Sequence[Counts]:
-    return [Counts(0, 0), Counts(1, 1), Counts(2, 3), Counts(0, 2), Counts(3, 0)]

@@ -33,10 +33,10 @@ class Scripted:
         return [WORTH[int(each.split()[1])] for each in ids]
 
 
-def used(retriever: Any, counts: Sequence[Counts], *, is_halved: bool) -> dict[Counts, list[list[int]]]:
+def used(retriever: Any, counts: Sequence[Counts]) -> dict[Counts, list[list[int]]]:
     """Numbers of the documents of device and cloud, by counts."""
-    found = search(dict.fromkeys(PARTIES, retriever), "question", counts, is_halved=is_halved)
-    for text, score in zip(found.texts, found.scores("question"), strict=True):
+    found = search(dict.fromkeys(PARTIES, retriever), "question", counts)
+    for text, score in zip(found.texts, found.scores(), strict=True):
         assert score == WORTH[int(text.split()[1])]
     return {
         each: [
@@ -50,7 +50,7 @@ def used(retriever: Any, counts: Sequence[Counts], *, is_halved: bool) -> dict[C
 @pytest.mark.parametrize("order", [1, -1])
 def test_fewer_documents_are_those_that_a_query_for_fewer_gives(order: int) -> None:
     counts = [Counts(0, 1), Counts(2, 2), Counts(3, 5)][::order]
-    given = used(Scripted(ranks_again=True), counts, is_halved=False)
+    given = used(Scripted(ranks_again=True), counts)
     assert given == {
         Counts(0, 1): [[], [0]],
         Counts(2, 2): [[0, 1], [0, 1]],
@@ -58,23 +58,21 @@ def test_fewer_documents_are_those_that_a_query_for_fewer_gives(order: int) -> N
     }
 
 
-@pytest.mark.parametrize("is_halved", [False, True])
-def test_by_the_embedder_alone_one_search_serves_all(is_halved: bool) -> None:
+def test_by_the_embedder_alone_one_search_serves_all() -> None:
     retriever = Scripted(ranks_again=False)
-    given = used(retriever, [Counts(1, 1), Counts(2, 3)], is_halved=is_halved)
-    assert given[Counts(2, 3)] == ([[3, 4], [0, 1, 2]] if is_halved else [[0, 1], [0, 1, 2]])
-    assert given[Counts(1, 1)] == ([[1], [0]] if is_halved else [[0], [0]])
-    assert retriever.asked == ([5] if is_halved else [2, 3])
+    given = used(retriever, [Counts(1, 1), Counts(2, 3)])
+    assert given == {Counts(1, 1): [[0], [0]], Counts(2, 3): [[0, 1], [0, 1, 2]]}
+    assert retriever.asked == [2, 3]
 
 
 @pytest.mark.parametrize("ranks_again", [False, True])
 def test_one_prompt_has_the_best_of_both_whatever_the_counts(ranks_again: bool) -> None:
     retrievers: Any = dict.fromkeys(PARTIES, Scripted(ranks_again))
     counts = [Counts(1, 0)]
-    found = search(retrievers, "question", counts, is_halved=False, num_passages=3)
+    found = search(retrievers, "question", counts, num_passages=3)
 
     def texts(pick: str) -> list[str]:
-        return [found.texts[place] for place in found.of_one_prompt(PARTIES, counts[0], pick, "question")]
+        return [found.texts[place] for place in found.of_one_prompt(PARTIES, counts[0], pick)]
 
     assert texts("best") == ["text 2", "text 2", "text 0"], "of three of each party"
     assert texts("each") == (["text 2"] * 2 if ranks_again else ["text 0"] * 2)

@@ -50,8 +50,7 @@ def test_documents_are_computed_once_for_all_methods_and_joined_ones_are_not_kep
     parties = Parties(
         dict.fromkeys(PARTIES, engine),
         dict.fromkeys(PARTIES, Shelf("Mira.")),
-        TopP(0.8),
-        False,  # type: ignore[arg-type]
+        TopP(0.8),  # type: ignore[arg-type]
     )
     config = Config.load(None, ["sampling.max_new_tokens=2"])
     asked = [Question("Which game?", ("Vantelu",))]
@@ -72,28 +71,13 @@ def test_documents_that_were_cut_are_noted(
     load_engine: Callable[..., Engine], times: int, notes: int
 ) -> None:
     retrievers = dict.fromkeys(PARTIES, Shelf("Mira likes puzzle games. " * times))
-    parties = Parties(dict.fromkeys(PARTIES, load_engine()), retrievers, TopP(0.8), False)  # type: ignore[arg-type]
+    parties = Parties(dict.fromkeys(PARTIES, load_engine()), retrievers, TopP(0.8))  # type: ignore[arg-type]
     config = Config.load(None, ["sampling.max_new_tokens=2"])
     asked = [Question(f"Which game {number}?", ("Vantelu",)) for number in range(2)]
     result = evaluate_questions(parties, asked, select_methods("static"), [Counts(1, 1)], config)
     assert len(result.notes) == notes
     if notes:
-        assert result.notes[0].startswith("4 rows were cut at the end of their documents")
-
-
-def test_the_oracle_row_has_the_words_of_the_wanted_answer(load_engine: Callable[..., Engine]) -> None:
-    """With random weights nothing is told, and the answer is not exact."""
-    retrievers = dict.fromkeys(PARTIES, Shelf("Mira likes puzzle games."))
-    parties = Parties(dict.fromkeys(PARTIES, load_engine()), retrievers, TopP(0.8), False)  # type: ignore[arg-type]
-    config = Config.load(None, ["sampling.max_new_tokens=2"])
-    asked = [Question(f"Which game {number}?", ("Vantelu",)) for number in range(2)]
-    result = evaluate_questions(parties, asked, select_methods("evidence,oracle"), [Counts(1, 1)], config)
-    evidence, oracle = result.rows
-    assert oracle.perplexity <= evidence.perplexity
-    assert oracle.exact is not None
-    assert oracle.exact.value == 0
-    assert [one["given"] for one in result.predictions if one["method"] == "oracle"] == ["", ""]
-    assert any("only oracle 0" in sentence for sentence in result.comparisons)
+        assert result.notes[0].startswith("2 rows were cut at the end of their documents")
 
 
 class Asked:
@@ -120,7 +104,7 @@ def household(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, load_engine: Call
     retrievers = {
         party: Retriever.open(build_given_index(party, embedder, "household"), embedder) for party in PARTIES
     }
-    return Parties(dict.fromkeys(PARTIES, engine), retrievers, TopP(0.8), False)
+    return Parties(dict.fromkeys(PARTIES, engine), retrievers, TopP(0.8))
 
 
 def test_plain_rag_reads_the_passages_of_both_parties_in_one_prompt(household: Parties) -> None:
@@ -133,7 +117,6 @@ def test_plain_rag_reads_the_passages_of_both_parties_in_one_prompt(household: P
         methods,
         [Counts(2, 2), Counts(1, 1)],
         config,
-        has_perplexity=False,
         num_passages=4,
     )
     engine: Any = household.engines[Party.DEVICE]
@@ -154,10 +137,8 @@ def test_plain_rag_reads_the_passages_of_both_parties_in_one_prompt(household: P
     rows = {(row.method, row.counts.device): row for row in result.rows}
     assert rows["rag", 1].seconds == rows["rag", 2].seconds
     for row in result.rows:
-        assert row.perplexity is None
         assert row.by_needs["both"].count == row.by_language[question.language].count == 1
         assert row.num_tokens == 2
-        assert row.seconds is not None
         assert row.seconds > 0
     assert result.notes, "the random model's context is short, and passages were cut"
     assert (
@@ -195,12 +176,11 @@ def test_no_method_is_charged_for_reading_a_document_first(load_engine: Callable
     asking: Any = dict.fromkeys(PARTIES, Counted(engine))
     try:
         evaluate_questions(
-            Parties(asking, shelf, TopP(0.8), False),
+            Parties(asking, shelf, TopP(0.8)),
             [Question("Which game?", ("Vantelu",))],
             select_methods("static,evidence"),
             [Counts(1, 1)],
             Config.load(None, ["sampling.max_new_tokens=2"]),
-            has_perplexity=False,
         )
     finally:
         engine.caches.store = None
