@@ -56,8 +56,7 @@ from tandem_lab.bench.suite import (
 from tandem_lab.bench.systems import FEDERATED, System
 from tandem_lab.numbers import ratio
 from tandem_lab.quality.workers import LocalWorkers
-from tandem_lab.simulation.pacing import pace_s
-from tandem_lab.simulation.timed import Times, Timing, Work, play_timed
+from tandem_lab.simulation.timed import Times, Timing, Work, pace_s, play_timed
 
 TOKEN_WISE, STOP_AND_WAIT, PIPELINED, *_ = FEDERATED
 CALIBRATION: tuple[System, ...] = (TOKEN_WISE, STOP_AND_WAIT)

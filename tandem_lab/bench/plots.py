@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import product
-from math import ceil, inf, isfinite
+from math import ceil, isfinite
 from pathlib import Path
 from typing import Any
 
-from tandem.plugins.papers.qs import DoubleDqn, LastAccepted
-from tandem.scheduler.lengths import MAX_LENGTH, BestLength, FixedLength, LengthPolicy
 from tandem_lab.bench.records import Cell, Setting, floors_text
 from tandem_lab.bench.suite import Row, Suite
-from tandem_lab.netlab.schedule import LinkSchedule, bundled
 from tandem_lab.plots import save
-from tandem_lab.simulation.pacing import Conditions, Timing, draw_accepted, play_answer
 
 # Okabe and Ito's colours, told apart by the colour-blind; marker and dash say the same once more.
 LOOK: dict[str, dict[str, Any]] = {
@@ -177,7 +173,7 @@ def _row_of_plots(figure: Any, count: int, **shared: bool) -> Any:
 
 
 def plot_throughput(suite: Suite, cells: Sequence[Cell], folder: Path) -> None:
-    """Tokens per second, a plot for each rate and temperature; and lengths of proposals. Raises TandemError."""
+    """Tokens per second, a plot for each rate and temperature. Raises TandemError."""
     from matplotlib.figure import Figure
 
     panels = by_panel(cells, lambda setting: (setting.temperature, setting.bits_per_s))
@@ -196,7 +192,6 @@ def plot_throughput(suite: Suite, cells: Sequence[Cell], folder: Path) -> None:
         title = "unlimited" if rate is None else f"{rate / 1e3:g} kbit/s"
         plot.set_title(f"{title}, T {temperature:g}", fontsize=10, loc="left")
     finish(figure, handles, columns, folder / "throughput.png")
-    plot_lengths(play_policies(), bundled(TRACE), folder / "lengths.png")
 
 
 def plot_times(suite: Suite, cells: Sequence[Cell], folder: Path) -> None:
@@ -216,57 +211,3 @@ def plot_times(suite: Suite, cells: Sequence[Cell], folder: Path) -> None:
     # Of all plots, once everything is drawn: a limit that is set ends their common scaling.
     plots[0].set(ylabel="ms per token", ylim=(0, None))
     finish(figure, handles, 3, folder / "times.png")
-
-
-# ---- How long proposals are while the link changes ---------------------------------------------------------------
-
-
-TRACE = "walk"
-ACCEPTANCE, NUM_TOKENS = 0.85, 2200
-
-
-def play_policies(
-    trace: LinkSchedule | None = None, num_tokens: int = NUM_TOKENS, seed: int = 7
-) -> dict[str, Timing]:
-    """An answer under `stop_and_wait` with each policy, by its name. trace: None is TRACE of the bundled ones."""
-    link = trace or bundled(TRACE)
-
-    def conditions_at(now_s: float) -> Conditions:
-        shape = link.value_at(now_s)
-        return Conditions(rtt_s=shape.rtt_s, bits_per_s=shape.rate_bits_per_s or inf)
-
-    policies: dict[str, LengthPolicy] = {
-        "computed from estimates": BestLength(),
-        "QS's network, without the drafter's probabilities": DoubleDqn(MAX_LENGTH),
-        "QS's heuristic": LastAccepted(MAX_LENGTH),
-        "always 5": FixedLength(5),
-    }
-    return {
-        name: play_answer(conditions_at, "stop_and_wait", policy, draw_accepted(ACCEPTANCE, seed), num_tokens)
-        for name, policy in policies.items()
-    }
-
-
-def plot_lengths(timings: Mapping[str, Timing], link: LinkSchedule, path: Path) -> None:
-    """Proposal lengths over time, one plot for each policy, above the link's trace. Raises TandemError.
-
-    timings: by the policy's name. link: what they were played on.
-    """
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(8.5, 1.6 * (len(timings) + 1) + 0.6), dpi=120, layout="constrained")
-    plots = figure.subplots(len(timings) + 1, 1, sharex=True)
-    for plot, (name, timing) in zip(plots, timings.items(), strict=False):
-        at_s, lengths = zip(*timing.lengths, strict=True)
-        plot.step(at_s, lengths, where="post", color="#009e73", lw=1.0)
-        title = f"{name}: {timing.num_tokens / timing.committed_s[-1]:.1f} tokens per second"
-        plot.set_title(title, fontsize=10, loc="left")
-        plot.set(ylabel="K", ylim=(-0.5, 16.5))
-    points = [(row.time_s, 1e3 * row.shape.rtt_s) for row in link.rows]
-    end_s = max(points[-1][0], *(timing.committed_s[-1] for timing in timings.values()))
-    at_s, rtts_ms = zip(*points, (end_s, points[-1][1]), strict=True)
-    plots[-1].step(at_s, rtts_ms, where="post", color="#000000", lw=1.0)
-    plots[-1].set(xlabel="seconds", ylabel="RTT (ms)", ylim=(0, None))
-    for plot in plots:
-        tidy(plot)
-    save(figure, path)

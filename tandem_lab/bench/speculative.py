@@ -1,10 +1,11 @@
 """The suite `speculative`: the device drafts for the cloud, for a cloud that streams or is asked for each token.
 
-Predictions are the real models' acceptance in the model of pacings. The draft-free loop of `tandem.modes.reference`
+Predictions are the real models' acceptance in the simulated protocol. The draft-free loop of `tandem.modes.reference`
 gives the tokens that every system with coupled drafts must commit, and along them the device's model says at which
-steps its token is the same. The rest is `tandem_lab.simulation.pacing`. Document weights stay as they begin
-(`weights.evidence = 0`), as in the clusters measured. Tandem's own time is in it as two constants, so the two baselines
-without a delay, which they come from, prove nothing.
+steps its token is the same. `tandem_lab.simulation.timed` plays such an answer with the times of the benchmark; nothing
+is predicted of the rejection rule. Document weights stay as they begin (`weights.evidence = 0`), as in the clusters
+measured. Tandem's own time is in it as two constants, so the two baselines without a delay, which they come from, prove
+nothing.
 """
 
 from __future__ import annotations
@@ -21,14 +22,12 @@ from numpy.typing import NDArray
 
 from tandem.aggregation.coupling import coupled_draw
 from tandem.aggregation.distributions import Distribution, restrict
-from tandem.codecs import Codec, codec_of
 from tandem.config.extensions import CodecConfig
 from tandem.config.presets import PRESETS
 from tandem.config.schema import Config
 from tandem.engine.drafter import mix_rows
 from tandem.engine.tokenizer import StopRule
 from tandem.modes.reference import Vote, solo
-from tandem.scheduler.lengths import MAX_LENGTH, load_length_policy, make_length_policy
 from tandem.topology import PARTIES, Party
 from tandem_lab.bench import plots
 from tandem_lab.bench.records import Cell, Prediction, Setting
@@ -52,17 +51,17 @@ from tandem_lab.bench.suite import (
     value,
 )
 from tandem_lab.bench.systems import ASKED, SPECULATIVE, STREAMED, System
-from tandem_lab.simulation.pacing import Conditions, Timing, device_alone, draw_accepted, pace_s, play_answer
+from tandem_lab.simulation.timed import Times, Timing, pace_s, play_timed
 
 if TYPE_CHECKING:
     from tandem_lab.quality.local import LocalPair
 
-PROPOSAL_BYTES, VERDICT_BYTES = 111.0, 107.0
-"""Of a frame on the wire without proposed tokens, and with one decided token: 45 and 41 bytes by themselves, and the
-headers of TCP, IP and Ethernet, as captured."""
-FORWARD_S, FRAME_S = 0.0018, 0.0025
-"""What Tandem adds to a forward, and to a frame's way from one decoder to the other: on two cores without a delay the
-streamed cloud takes 28.8 ms per token where a pass takes 27, and one that is asked for each takes 34."""
+HEADER_BYTES = 66
+"""Of a frame on the wire, besides its own: TCP, IP and Ethernet."""
+FORWARD_S, HOP_S = 0.0018, 0.0025 / 3
+"""What Tandem adds to a forward, and to a message between two actors, of which a frame's way from one decoder to the
+other has three: on two cores without a delay the streamed cloud takes 28.8 ms per token where a pass takes 27, and one
+that is asked for each takes 34."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +69,7 @@ class Path:
     """One answer of the cloud, and how the device's model would have drafted along it."""
 
     tokens: tuple[int, ...]
-    accepted: tuple[bool, ...]  # coupled: the device's token is the cloud's
-    rejection_rate: float  # probability that a token drawn from the device's encoded distribution stands
-    payload_bytes: float  # of such a distribution, on average
+    accepted: tuple[bool, ...]  # the device's token is the cloud's
 
 
 class Predictor:
@@ -81,7 +78,6 @@ class Predictor:
     def __init__(self, pair: Callable[[], LocalPair], config: Config, questions: Sequence[str]) -> None:
         """pair: called once, at the first prediction."""
         self._pair, self._config, self._questions = cache(pair), config, questions
-        self._codec = codec_of(config.codec)
         self._paths: dict[tuple[float, int], list[Path]] = {}
 
     def reference(self, setting: Setting) -> tuple[tuple[int, ...], ...]:
@@ -89,65 +85,41 @@ class Predictor:
         return tuple(path.tokens for path in self._follow(setting))
 
     def predict(self, system: System, setting: Setting) -> Prediction:
-        """For one system; nothing where decode times are the machine's own."""
-        if setting.floors_s is None:
+        """For one system; nothing where decode times are the machine's own, or drafts are not coupled."""
+        if setting.floors_s is None or system.options.get("draft_rule") == "rejection":
             return Prediction(token_s=nan)
-        timings = list(self._time(system, setting))
-        num_tokens = sum(timing.num_tokens for timing in timings)
-        accepted = sum(timing.num_accepted for timing in timings) / num_tokens
+        device_s, cloud_s = setting.floors_s
+        if system.kind == "alone":
+            return Prediction(token_s=device_s)
+        times = Times(
+            passes_s={Party.DEVICE: device_s + FORWARD_S, Party.CLOUD: cloud_s + FORWARD_S},
+            rtt_s=setting.rtt_s,
+            bits_per_s=setting.bits_per_s or inf,
+            header_bytes=HEADER_BYTES,
+            hop_s=HOP_S,
+        )
+        paths = self._follow(setting)
+        timings = [play_timed(system.options, times, path.accepted) for path in paths]
+        num_tokens = sum(len(path.tokens) for path in paths)
+
+        def per_token(counts: Callable[[Timing], Mapping[str, int]]) -> dict[str, float]:
+            return {
+                party: sum(counts(timing).get(party, 0) for timing in timings) / num_tokens
+                for party in PARTIES
+            }
+
+        num_bytes = per_token(lambda timing: timing.num_bytes)
         return Prediction(
             token_s=pace_s([timing.committed_s for timing in timings]),
-            acceptance={"device": accepted},
-            forwards={
-                "device": sum(timing.num_proposed for timing in timings) / num_tokens,
-                "cloud": sum(timing.num_passes for timing in timings) / num_tokens,
-            },
+            acceptance={Party.DEVICE: sum(timing.num_accepted for timing in timings) / num_tokens},
+            forwards=per_token(lambda timing: timing.num_passes),
             also={
-                "acceptance": self._acceptance(system, setting),
-                "first_s": median(timing.first_s for timing in timings),
-                "up_bytes": sum(timing.up_bytes for timing in timings) / num_tokens,
-                "down_bytes": sum(timing.down_bytes for timing in timings) / num_tokens,
+                "acceptance": fmean(is_right for path in paths for is_right in path.accepted),
+                "first_s": median(timing.committed_s[0] for timing in timings),
+                "up_bytes": num_bytes[Party.DEVICE],
+                "down_bytes": num_bytes[Party.CLOUD],
             },
         )
-
-    def _acceptance(self, system: System, setting: Setting) -> float:
-        """Probability that a proposed token stands, along the cloud's answers."""
-        paths = self._follow(setting)
-        if system.options.get("draft_rule") == "rejection":
-            return fmean(path.rejection_rate for path in paths)
-        return fmean(is_accepted for path in paths for is_accepted in path.accepted)
-
-    def _time(self, system: System, setting: Setting) -> Iterator[Timing]:
-        assert setting.floors_s is not None
-        device_s, cloud_s = setting.floors_s
-        for number, path in enumerate(self._follow(setting)):
-            num_tokens = len(path.tokens)
-            if system.kind == "alone":
-                yield device_alone(device_s, num_tokens)
-                continue
-            is_coupled = system.options["draft_rule"] == "coupled"
-            conditions = Conditions(
-                rtt_s=setting.rtt_s + 2 * FRAME_S,
-                bits_per_s=setting.bits_per_s or inf,
-                draft_s=device_s + FORWARD_S,
-                pass_s=cloud_s + FORWARD_S,
-                token_s=0.0,  # the floor of a pass does not grow with its tokens
-                up_bytes=PROPOSAL_BYTES,
-                proposed_bytes=2.0 if is_coupled else 2.0 + path.payload_bytes,
-                down_bytes=VERDICT_BYTES,
-            )
-            accepted = _held(path.accepted) if is_coupled else draw_accepted(path.rejection_rate, number)
-            max_length = system.options["max_proposal"]
-            policy = make_length_policy(system.options.get("length_policy", "fixed"), max_length)
-            yield play_answer(
-                conditions,
-                system.options["pacing"],
-                policy,
-                accepted,
-                num_tokens,
-                self._config.decoding.max_window,
-                max_length or MAX_LENGTH,
-            )
 
     def _follow(self, setting: Setting) -> list[Path]:
         key = (setting.temperature, setting.max_new_tokens)
@@ -181,15 +153,9 @@ class Predictor:
             _choose(draft, seed, step) if temperature else int(np.argmax(draft))
             for step, draft in enumerate(drafts)
         ]
-        targets = [dense(Party.CLOUD, prefix) for prefix in prefixes]
-        rates, sizes = zip(
-            *(_overlap(self._codec, *both) for both in zip(drafts, targets, strict=True)), strict=True
-        )
         return Path(
             tokens=tuple(tokens),
             accepted=tuple(one == other for one, other in zip(own, tokens, strict=True)),
-            rejection_rate=fmean(rates),
-            payload_bytes=fmean(sizes),
         )
 
 
@@ -214,26 +180,13 @@ class _Reader:
         return restrict(mix_rows(logits, self._log_weights, temperature), self._sampling)
 
 
-def _held(accepted: Sequence[bool]) -> Callable[[int], bool]:
-    """By step; behind the answer's end nothing is asked for, and nothing stands."""
-    return lambda step: step < len(accepted) and accepted[step]
-
-
 def _choose(dense: NDArray[np.float64], seed: int, step: int) -> int:
     return coupled_draw(Distribution(np.arange(dense.size), dense), seed=seed, step=step)
-
-
-def _overlap(codec: Codec, draft: NDArray[np.float64], target: NDArray[np.float64]) -> tuple[float, int]:
-    """Probability that a token drawn from the encoded draft stands, and the bytes of its encoding."""
-    payload, _ = codec.open().encode(draft)
-    encoded = codec.decode(payload, draft.size).dense(draft.size)
-    return float(np.minimum(encoded, target).sum()), len(payload)
 
 
 def _predictor(config: Config, questions: Sequence[str]) -> Predicts:
     from tandem_lab.quality.memoized import local_pair
 
-    load_length_policy(config.decoding.length_policy, {}, "The benchmark")
     return Predictor(partial(local_pair, config), config, questions)
 
 
@@ -293,7 +246,7 @@ LEGEND = """\
 Measured/predicted; all but TTFT is per token. ms/token: after the tokens of the first frame, median of runs.
 least: the predicted first token, without retrieval and prefill. accepted: share of the committed tokens that were
 proposed. passes: forwards of the cloud; drafts: of the device. up, down: bytes on the data connection by sender, with
-headers and acknowledgements. wrong: tokens that are not those of the cloud alone with the same seed."""
+headers; measured also with acknowledgements. wrong: tokens that are not those of the cloud alone with the same seed."""
 FLOORS_S = (0.015, 0.027)
 AXES = Axes(
     rtts_s=(0.0, 0.05, 0.1, 0.3),
@@ -335,5 +288,5 @@ SUITE = Suite(
     legend=LEGEND,
     checks=checks,
     draw=plots.plot_throughput,
-    pictures=("throughput.png", "lengths.png"),
+    pictures=("throughput.png",),
 )

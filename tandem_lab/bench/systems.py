@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from tandem.config.presets import PRESETS
+from tandem.config.schema import Pacing
 from tandem.errors import TandemError, nearest
 from tandem.modes.proposing import MAX_PROPOSAL
 from tandem.topology import Party
 from tandem_lab.baselines.experiments import Treatment
-from tandem_lab.simulation.pacing import PACINGS, Pacing
 
 Kind = Literal["alone", "text", "kv", "sequences", "together", "proposals"]
 """How an answer comes about: by one side alone; by the device alone with texts, or with caches, of the cloud's
@@ -176,7 +176,7 @@ def _proposing(
     )
 
 
-WHAT: dict[Pacing, str] = {
+PACINGS: dict[Pacing, str] = {
     "stop_and_wait": "the device drafts a proposal, sends it and waits for the verdict",
     "pipelined": "the device goes on drafting and sending while verdicts are under way",
     "cloud_goes_on": "and the cloud commits tokens of its own whenever no proposal continues the answer",
@@ -193,11 +193,11 @@ SPECULATIVE: tuple[System, ...] = (
     DEVICE,
     ASKED,
     STREAMED,
-    *(_proposing(pacing, WHAT[pacing], pacing) for pacing in PACINGS),
+    *(_proposing(pacing, PACINGS[pacing], pacing) for pacing in PACINGS),
     *(
         _proposing(
-            f"{pacing}/best", f"{WHAT[pacing]}, and chooses the length of most tokens per second", pacing, MAX_PROPOSAL,
-            policy="best",
+            f"{pacing}/best", f"{PACINGS[pacing]}, and chooses the length of most tokens per second", pacing,
+            MAX_PROPOSAL, policy="best",
         )
         for pacing in PACINGS
     ),

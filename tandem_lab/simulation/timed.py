@@ -18,6 +18,7 @@ from typing import Any
 from tandem.messages import LinkFrame, encode
 from tandem.protocol.decoding import Job, Prefill
 from tandem.topology import SERVER
+from tandem_lab.numbers import ratio
 from tandem_lab.simulation.link import Link
 from tandem_lab.simulation.scenario import Scenario, ScriptedDrafter, certain, expected_answer
 from tandem_lab.simulation.specs import make_spec
@@ -63,6 +64,15 @@ class Timing:
     waited_for: Mapping[str, int]  # tokens for which this voter's vote came last
     num_frames: Mapping[str, int]  # by their sender
     num_bytes: Mapping[str, int]  # with all headers, by their sender
+
+
+def pace_s(answers: Sequence[Sequence[float]]) -> float:
+    """Seconds per token of answers, each of which tells when its tokens came. The first frame's are where time begins.
+
+    nan if all came with the first.
+    """
+    later = [(times_s, sum(at_s > times_s[0] for at_s in times_s)) for times_s in answers if times_s]
+    return ratio(sum(times_s[-1] - times_s[0] for times_s, num in later if num), sum(num for _, num in later))
 
 
 ROUNDING_S = 1e-9

@@ -116,7 +116,7 @@ def test_no_fixed_length_is_good_everywhere() -> None:
 
 @pytest.mark.parametrize("streamed", [True, False])
 def test_it_comes_close_to_the_best_length_in_hindsight(streamed: bool) -> None:
-    """The estimates are made on the way. The whole grid: `benchmarks/proposal_length.py`."""
+    """The estimates are made on the way."""
     shares = {}
     for rtt_s, bits_per_s, rate, bits in GRID[streamed::5]:
         costs = costs_of(rtt_s, bits_per_s, bits, streamed=streamed)

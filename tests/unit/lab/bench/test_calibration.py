@@ -23,8 +23,7 @@ from tandem_lab.bench.records import Cell, Record, Setting
 from tandem_lab.bench.suite import Axes
 from tandem_lab.bench.systems import System
 from tandem_lab.cli.bench import calibration_of
-from tandem_lab.simulation.pacing import pace_s
-from tandem_lab.simulation.timed import Times, Work, play_timed
+from tandem_lab.simulation.timed import Times, Work, pace_s, play_timed
 
 SETTING = Setting(
     floors_s=(0.015, 0.027), rtt_s=0.0, temperature=1.0, max_new_tokens=40, models="close",

@@ -9,7 +9,7 @@ import pytest
 from tandem.config.schema import Config
 from tandem.topology import PARTIES
 from tandem_lab.bench.models import VOCAB_SIZE, close_to_each_other
-from tandem_lab.bench.speculative import FORWARD_S, FRAME_S, Predictor, configure
+from tandem_lab.bench.speculative import FORWARD_S, HOP_S, Predictor, configure
 from tandem_lab.bench.systems import SPECULATIVE
 from tandem_lab.quality.memoized import local_pair
 from tests.unit.lab.bench.cells import PROPOSING as SETTING
@@ -27,4 +27,4 @@ def test_most_of_the_devices_tokens_are_the_clouds() -> None:
         by_name = {system.name: predictor.predict(system, SETTING) for system in SPECULATIVE}
     assert 0.8 <= by_name["pipelined"].also["acceptance"] < 1
     assert by_name["pipelined"].token_s < by_name["stop_and_wait"].token_s < by_name["asked"].token_s
-    assert by_name["asked"].token_s == pytest.approx(0.127 + FORWARD_S + 2 * FRAME_S)
+    assert by_name["asked"].token_s == pytest.approx(0.127 + FORWARD_S + 6 * HOP_S, rel=0.01)

@@ -10,7 +10,7 @@ import pytest
 from tandem.protocol.send_window import QUEUED_FRAMES, SendWindow
 from tandem.topology import SERVER
 from tandem_lab.bench.systems import FEDERATED
-from tandem_lab.simulation import pacing
+from tandem_lab.simulation import timed
 from tandem_lab.simulation.timed import Core, Task, Times, Timing, Work, play_timed
 
 
@@ -54,7 +54,7 @@ def play(system: str, accepted: Any = True, *, slow: float = 1.0, num_workers: i
 
 
 def pace_s(timing: Timing) -> float:
-    return pacing.pace_s([timing.committed_s])
+    return timed.pace_s([timing.committed_s])
 
 
 @pytest.mark.parametrize("num_workers", [2, 4, 8])
