@@ -18,7 +18,7 @@ PASS_S, VERIFY_S, DRAFT_S = 0.025, 0.002, 0.015
 def measured(
     length: int, link_s: float = 0.1, *, bytes_per_s: float = inf, token_bytes: int = 2, **changes: Any
 ) -> Round:
-    """A round of the model of `tandem_lab.simulation.pacing`."""
+    """A round as the times above have it."""
     sent_s = length * token_bytes / bytes_per_s
     values: dict[str, Any] = {
         "length": length,

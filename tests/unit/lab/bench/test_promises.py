@@ -153,21 +153,3 @@ def test_promises_of_federated_decoding() -> None:
     wrong = replace(voted("pipelined", 0.025), token_ids=(5, 6, 7, 8, 0))
     assert not checks_of(voting_cell(records=(wrong,)))[0].holds
     assert [check.holds for check in checks_of(voting_cell(61.0))][5] is False
-
-
-def test_tables_have_measured_and_predicted() -> None:
-    texts = {
-        "Tandem/mirror": dual.LATENCY.text_of([cell()]),
-        "pipelined": speculative.SUITE.text_of([proposing_cell(replace(PROPOSING, bits_per_s=1e4))]),
-        "pipelined ": federated.SUITE.text_of([voting_cell()]),
-    }
-    words = {
-        name: next(x for x in text.splitlines() if x.startswith(name)).split() for name, text in texts.items()
-    }
-    assert words["Tandem/mirror"][1:6] == ["80.0", "75.0-90.0", "75.0", "1.33", "-73%"]
-    assert {"0.40/0.40", "1.60/1.50", "40/50", "60/40"} <= set(words["pipelined"])
-    assert words["pipelined "][-5:] == ["20", "45", "96.4", "0", "20/80"]
-    assert max(map(len, texts["Tandem/mirror"].splitlines())) <= 120
-    (values,) = dual.LATENCY.values_of([cell()])
-    assert values["ping_median_s"] == 0.3
-    assert {check["holds"] for check in values["checks"]} == {True, None, False}

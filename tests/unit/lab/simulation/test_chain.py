@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from tandem.cli import main
 from tandem.events import DoneEvent, PeerEvent, RoundEvent
 from tandem.messages import Ballot, LinkFrame, Local, ProposalLength, Verdict, VerifyResult, Vote
 from tandem.modes.roles import Roles
@@ -649,14 +648,3 @@ def test_the_comparison_finds(name: str) -> None:
 def test_the_witness_is_among_the_seeds_that_find(name: str) -> None:
     *_, seeds, witness = MUTANTS[name]
     assert witness in {seed for seed in seeds if finds(name, seed)}
-
-
-@pytest.mark.parametrize("roles", ["speculative", "federated-3", "solo"])
-def test_the_command_plays_any_roles(roles: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["lab", "fuzz", "--runs", "3", "--jobs", "1", "--roles", roles]) == 0
-    assert capsys.readouterr().out.startswith("3 runs, ")
-
-
-def test_unknown_roles_are_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["lab", "fuzz", "--runs", "3", "--roles", "federated-9"]) == 1
-    assert "There are no roles 'federated-9' to fuzz; did you mean federated-" in capsys.readouterr().err

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import pytest
 
-from tandem.cli import main
 from tandem_lab.baselines.random_placement import RANDOM
 from tandem_lab.simulation import fuzz as fuzzing
 from tandem_lab.simulation.event_log import EventLog
@@ -85,20 +84,3 @@ def test_a_failure_names_its_seed_and_is_repeated_by_it(failing_seed: int) -> No
     with pytest.raises(FuzzFailure, match=f"seed {failing_seed}: it did not end") as found:
         play(failing_seed)
     assert len(found.value.trace) == fuzzing.TAIL
-
-
-def test_the_command_prints_how_to_replay(failing_seed: int, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["lab", "fuzz", "--runs", "4", "--jobs", "1"]) == 1
-    assert f"Replay it with: tandem lab fuzz --seed {failing_seed}" in capsys.readouterr().err
-    assert main(["lab", "fuzz", "--seed", str(failing_seed)]) == 1
-    assert f"seed {failing_seed}: it did not end" in capsys.readouterr().err
-
-
-def test_the_command_counts(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["lab", "fuzz", "--runs", "5", "--first", "7", "--jobs", "1"]) == 0
-    found = capsys.readouterr()
-    assert found.out.startswith("5 runs, ")
-    assert "fuzz: 100 %" in found.err
-    assert main(["lab", "fuzz", "--seed", "7"]) == 0
-    assert "TokenEvent" not in found.out
-    assert "Verdict" in capsys.readouterr().out or make_scenario(7).spec.decoding.placement == "mirror"

@@ -12,14 +12,12 @@ from typing import Any
 
 import pytest
 
-from tandem.cli import main
 from tandem.errors import ProtocolError
 from tandem.messages import Ballot, Cancel, LinkBody, Resync, Verdict, Vote, registry
 from tandem.protocol.aggregating import AggregatorSession
 from tandem.protocol.ballots import BallotBox
 from tandem.protocol.routes import Routes
 from tandem.protocol.session import Session
-from tandem_lab.cli.fuzz import HOSTILE
 from tandem_lab.simulation.event_log import EventLog
 from tandem_lab.simulation.fuzz import fuzz
 from tandem_lab.simulation.hostile import CASES, KINDS, count_items, play_hostile
@@ -40,10 +38,6 @@ def _silent() -> Iterator[None]:
     logging.getLogger("tandem").setLevel(logging.ERROR)
     yield
     logging.getLogger("tandem").setLevel(logging.NOTSET)
-
-
-def test_the_command_offers_all_cases() -> None:
-    assert HOSTILE == CASES
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -83,11 +77,6 @@ def test_a_prefix_that_is_decided_more_than_once_gives_no_false_alarm(case: str,
 
 def test_what_a_coordinator_holds_is_counted_through_everything() -> None:
     assert count_items([1, (2, {3: b"x" * 640})]) == 1 + 1 + 1 + 1 + 1 + 1 + 11
-
-
-def test_a_hostile_run_is_an_entry_of_the_command(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["lab", "fuzz", "--roles", "hostile-mirror", "--runs", "2", "--jobs", "1"]) == 0
-    assert "hostile frames refused" in capsys.readouterr().out
 
 
 # ---- defects -------------------------------------------------------------------------------------------------------
