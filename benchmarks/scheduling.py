@@ -1,4 +1,4 @@
-"""Where should the aggregator be, how much does speculation gain, which strategy is fastest? DRAGON Figures 3, 4, 8, 9.
+"""Where should the aggregator be, how much does speculation gain, which strategy is fastest? DRAGON Figures 3, 4, 8.
 
 The real protocol under a virtual clock (`tandem_lab.simulation.study`); l is the device, r the cloud.
 
@@ -13,11 +13,8 @@ The real protocol under a virtual clock (`tandem_lab.simulation.study`); l is th
   trips. "exclusive" sequences reject at most one side at a step, "phases" favour a side for 25 tokens, then the other.
   Prediction: mirror is never behind greedy; greedy is at most 3 % behind the better of device and cloud, and ahead of
   both in phases. Rows where that fails are listed with the error of Eq. (7).
-- case_study (9): 15 tokens of one sequence under greedy with 500 ms of extra latency, the earliest window with two
-  handovers. Prediction: the aggregator leaves a side only in a step whose draft of the other side was rejected, and
-  between two rejections tokens come at the pace of decoding, 60 ms.
 
-Expected run time: 1 minute, 1 minute, 10 minutes, 3 s; `--smoke` 8, 10, 20, 3 s.
+Expected run time: 1 minute, 1 minute, 10 minutes; `--smoke` 8, 10, 20 s.
 """
 
 from __future__ import annotations
@@ -35,13 +32,11 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from benchmarks._common import axes, finish, new_parser, save
-from tandem.events import PlacementEvent
 from tandem.scheduler.greedy import Situation, delta_z, speedup
 from tandem.topology import PARTIES, Party
 from tandem_lab.simulation.study import (
     STRATEGIES,
     Accepted,
-    Replay,
     Strategy,
     Summary,
     compare,
@@ -53,7 +48,6 @@ from tandem_lab.simulation.study import (
     read_decode_times,
     replay,
 )
-from tandem_lab.timeline import plot_pipeline
 
 RECORDED = Path(__file__).parent / "data" / "acceptance.json"
 LOOK: dict[Strategy, dict[str, Any]] = {
@@ -257,51 +251,10 @@ def figure_strategies(arguments: argparse.Namespace) -> dict[str, Any]:
     return result | {"table": table(*few)}
 
 
-# ---- Figure 9 ----------------------------------------------------------------------------------------------
-
-
-def figure_case_study(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Figure 9: both sides' decoding and what crosses the link, round trip, Delta Z with its inputs, acceptance."""
-    print(
-        "prediction: handovers only after a rejection on the other side; between rejections 60 ms per token"
-    )
-    accepted = read_acceptance(RECORDED)["1"][0]
-    run = replay(accepted, seconds(60.0, 60.0), link_of(0.501, wave=WAVE), "greedy")
-    first, last = snapshot(run, 15)
-    gaps_ms = []
-    for before, token in itertools.pairwise(run.tokens):
-        gap_ms = 1e3 * (token.committed_s - before.committed_s)
-        if before.device_accepted and before.cloud_accepted and before.aggregator is token.aggregator:
-            gaps_ms.append(gap_ms)
-        if first <= token.step <= last:
-            marks = "".join("+" if is_in else "-" for is_in in (token.device_accepted, token.cloud_accepted))
-            print(
-                f"step {token.step:3} by {token.aggregator:6} device, cloud {marks}  {gap_ms:6.0f} ms later"
-            )
-    print(f"after a step where both drafts were accepted: median {median(gaps_ms):.0f} ms (predicted 60 ms)")
-    path = arguments.out / "case_study.png"
-    arguments.out.mkdir(parents=True, exist_ok=True)
-    title = "Greedy, 60 and 60 ms a draft, 501 ms round trip"
-    plot_pipeline(run.events, "greedy", path, title=title, steps=(first, last))
-    return {"steps": [first, last], "switches": run.num_switches, "gap_ms": median(gaps_ms), "plot": path}
-
-
-def snapshot(run: Replay, length: int) -> tuple[int, int]:
-    """First and last step of the earliest window with at least two handovers, or as many as there are."""
-    moves = [event.step for event in run.events if isinstance(event, PlacementEvent)]
-
-    def count(first: int) -> int:
-        return min(2, sum(first < step < first + length for step in moves))
-
-    first = max(range(len(run.tokens) - length + 1), key=count)
-    return first, first + length - 1
-
-
 FIGURES = {
     "delta_z": figure_delta_z,
     "speedup": figure_speedup,
     "strategies": figure_strategies,
-    "case_study": figure_case_study,
 }
 
 

@@ -1,4 +1,4 @@
-"""The laboratory: simulation, test network, benchmarks, evaluation, timelines.
+"""The laboratory: simulation, test network, benchmarks, evaluation.
 
 The product never imports it.
 """
