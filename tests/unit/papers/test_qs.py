@@ -29,7 +29,7 @@ from tandem.scheduler.lengths import (
     load_length_policy,
     make_length_policy,
 )
-from tandem_lab.simulation.rounds import costs_of, play_rounds, tokens_per_s
+from tests.unit.papers.rounds import costs_of, play_rounds, tokens_per_s
 
 COSTS = RoundCosts(fixed_s=0.2, token_s=0.02, alone_s=0.1)
 

@@ -17,7 +17,7 @@ from tandem.scheduler.lengths import (
     expected_tokens,
     throughputs,
 )
-from tandem_lab.simulation.rounds import DISTRIBUTION_BITS, ID_BITS, costs_of, play_rounds, tokens_per_s
+from tests.unit.papers.rounds import DISTRIBUTION_BITS, ID_BITS, costs_of, play_rounds, tokens_per_s
 
 ALL_RATES = [0.4, 0.6, 0.8, 0.9]
 GRID = list(
