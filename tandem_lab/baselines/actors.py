@@ -24,7 +24,7 @@ from tandem.protocol.decoding import DecodingSession, Forward, Prefill, Result
 from tandem.protocol.outbox import Send
 from tandem.sites.port import ActorClasses
 from tandem.topology import Party
-from tandem_lab.baselines.documents import LentFirst, concatenate, score_texts
+from tandem_lab.baselines.documents import concatenate, score_texts
 from tandem_lab.baselines.experiments import Treatment
 from tandem_lab.baselines.random_placement import RandomAggregatingTable
 from tandem_lab.baselines.sequences import SequenceResult, SequenceStore, Step
@@ -45,13 +45,12 @@ class Treated:
 
 
 class BaselineDecoder(Treated, DecoderActor):
-    """Keeps distributions, exchanges caches of documents, and pads decode times."""
+    """Keeps distributions, and pads decode times."""
 
     def __init__(self, party: str, runtime: Runtime) -> None:
         super().__init__(party, runtime)
         self._min_decode_time_s = 0.0
         self._sequences = SequenceStore()
-        self._lent: LentFirst | None = None
 
     # ---- calls of the laboratory -----------------------------------------------------------------------------
 
@@ -70,30 +69,6 @@ class BaselineDecoder(Treated, DecoderActor):
         if num_tokens is None:
             await self._sequences.wait_for_end(session, self.config.cluster.query_timeout_s)
         return self._sequences.take(session, num_tokens, dense=dense)
-
-    async def pack_caches(self, texts: list[str]) -> bytes:
-        """Caches of the cloud's documents for the device's engine. TandemError on the device, whose documents stay."""
-        if self.party == Party.DEVICE:
-            raise TandemError(
-                f"Only the cloud hands out caches of documents, this is {self.name}; ask cloud/decoder."
-            )
-        from tandem_lab.baselines.kv_transfer import pack
-
-        return await self.in_thread(lambda: pack(self.engine, texts))
-
-    async def lend_caches(self, texts: list[str], data: bytes) -> None:
-        """Use the caches that the other side packed for the same texts, from memory.
-
-        Raises TandemError if they are of another model, precision or template.
-        """
-        from tandem_lab.baselines.kv_transfer import unpack
-
-        if self._lent is None:
-            max_bytes = self.config.party(self.party).kv_max_bytes
-            self._lent = LentFirst(self.engine.caches.store, max_bytes)
-            self.engine.caches.store = self._lent
-        lent = self._lent.lent
-        await self.in_thread(lambda: unpack(self.engine, texts, data, lent))
 
     # ---- what differs from the product's decoder -------------------------------------------------------------
 

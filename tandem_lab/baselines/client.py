@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from tandem.actors.ray_handles import RayActors
@@ -107,15 +107,6 @@ class Baselines:
         """Texts of the cloud's best documents, which are public."""
         texts: list[str] = self._call(Party.CLOUD, "retriever", "texts", question, num_documents)
         return texts
-
-    def fetch_caches(self, texts: Sequence[str]) -> bytes:
-        """Key-value caches of documents' texts, from the cloud's store or computed there."""
-        caches: bytes = self._call(Party.CLOUD, "decoder", "pack_caches", list(texts))
-        return caches
-
-    def lend_caches(self, texts: Sequence[str], caches: bytes) -> None:
-        """Give the device's model the caches of these texts for the next queries."""
-        self._call(Party.DEVICE, "decoder", "lend_caches", list(texts), caches)
 
     async def _write(self, spec: SessionSpec, party: Party, dense: bool) -> SequenceResult:
         """The decoder is called at once, so that its result takes no round trip of its own; the queue knows how the

@@ -1,4 +1,4 @@
-"""Documents joined in one row, and caches of documents that another engine computed."""
+"""Documents joined in one row, and texts that come from elsewhere."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tandem.aggregation.document_weights import log_weight
-from tandem.engine.kv import CacheStore, MemoryStore
-from tandem.plugins.torch.kv import DocumentCache
 from tandem.protocol.decoding import JOINT
 from tandem.retrieval.documents import Document
 from tandem.retrieval.index import cosines
@@ -39,29 +37,3 @@ def score_texts(texts: Sequence[str], query: str, retriever: Retriever | StoreRe
         scores = cosines(retriever.embedder.embed(texts), vector).tolist()
     documents = [Document(page_content=text, id=f"given-{number}") for number, text in enumerate(texts, 1)]
     return [Hit(str(each.id), each, float(score)) for each, score in zip(documents, scores, strict=True)]
-
-
-class LentFirst:
-    """A store of caches that looks among those of another engine first, and stores only its own."""
-
-    def __init__(self, own: CacheStore | None, max_bytes: int) -> None:
-        """own: the engine's store; None stores nothing."""
-        self.lent = MemoryStore(max_bytes)
-        self._own = own
-
-    @property
-    def num_bytes(self) -> int:
-        """What its own store holds."""
-        return 0 if self._own is None else self._own.num_bytes
-
-    def get(self, tokens: Sequence[int]) -> DocumentCache | None:
-        """A lent cache, or one of the own store."""
-        cache = self.lent.get(tokens)
-        if cache is None and self._own is not None:
-            cache = self._own.get(tokens)
-        return cache
-
-    def put(self, tokens: Sequence[int], cache: DocumentCache) -> None:
-        """Keep a cache in the own store."""
-        if self._own is not None:
-            self._own.put(tokens, cache)

@@ -56,11 +56,6 @@ class Asker:
         self._parties = config.parties
         self._work = Work.of(tandem)
 
-    def prepare(self, questions: Sequence[str]) -> None:
-        """Has the cloud compute and keep the caches of the documents of all questions, for DRCG/KV."""
-        for question in questions:
-            self._baselines.fetch_caches(self._texts(question))
-
     def ask(self, system: System, setting: Setting, question: str, number: int, run: int) -> Record:
         """One question; its number is its seed. Raises QueryError if there is no whole answer."""
         self._baselines.treat(dict.fromkeys(self._parties, system.treatment))
@@ -111,8 +106,6 @@ class Asker:
                 return self._streamed(question, options)
             case "text":
                 return self._with_texts(system, question, options)
-            case "kv":
-                return self._with_caches(system, question, options)
             case "sequences":
                 return self._sequence_wise(question, options, is_dense=system.is_dense)
             case _:
@@ -139,20 +132,6 @@ class Asker:
         answered.frame_bytes = {
             "device": len(question.encode()),
             "cloud": sum(len(t.encode()) for t in texts),
-        }
-        return answered
-
-    def _with_caches(self, system: System, question: str, options: Mapping[str, Any]) -> _Answer:
-        """DRCG/KV: texts and caches cross in two calls, the second of which names the texts."""
-        begun_s = time.monotonic()
-        texts = self._texts(question)
-        data = self._baselines.fetch_caches(texts)
-        self._baselines.lend_caches(texts, data)
-        answered = self._with_documents(system, texts, question, options, begun_s)
-        num_text_bytes = sum(len(text.encode()) for text in texts)
-        answered.frame_bytes = {
-            "device": len(question.encode()) + num_text_bytes,
-            "cloud": num_text_bytes + len(data),
         }
         return answered
 

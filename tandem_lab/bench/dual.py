@@ -313,14 +313,13 @@ def _time_to_first(cell: Cell, rows: Mapping[str, Row]) -> Iterator[Check]:
         f"cloud {1e3 * cloud_s:.0f})",
         holds=own_s <= limit_s,
     )
-    for name in ("DRCG/Text", "DRCG/KV"):
-        if name in rows:
-            yield Check(
-                promise=f"{MIRROR.name} has its first token before {name}",
-                numbers=f"{1e3 * own_s:.0f} against {1e3 * rows[name].first_s:.0f} ms, "
-                f"{rows[name].first_s / own_s:.1f} times",
-                holds=own_s < rows[name].first_s,
-            )
+    texts = rows.get("DRCG/Text")
+    if texts is not None:
+        yield Check(
+            promise=f"{MIRROR.name} has its first token before {texts.system}",
+            numbers=f"{1e3 * own_s:.0f} against {1e3 * texts.first_s:.0f} ms, {texts.first_s / own_s:.1f} times",
+            holds=own_s < texts.first_s,
+        )
 
 
 def _forwards(rows: Mapping[str, Row]) -> Iterator[Check]:

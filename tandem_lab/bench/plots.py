@@ -17,7 +17,6 @@ LOOK: dict[str, dict[str, Any]] = {
     "CRCG/device": {"color": "#0072b2", "marker": "s", "linestyle": "--"},
     "CRCG/cloud": {"color": "#d55e00", "marker": "^", "linestyle": "--"},
     "DRCG/Text": {"color": "#56b4e9", "marker": "v", "linestyle": ":"},
-    "DRCG/KV": {"color": "#56b4e9", "marker": "P", "linestyle": "-."},
     "DRDG/TW": {"color": "#000000", "marker": "X", "linestyle": ":"},
     "DRDG/SW-dense": {"color": "#777777", "marker": "<", "linestyle": ":"},
     "DRDG/SW": {"color": "#777777", "marker": ">", "linestyle": "-."},

@@ -116,8 +116,6 @@ class Bench:
             asker = Asker(tandem, baselines)
             for number, question in enumerate(self._plan.questions):  # stores hold what they may hold
                 asker.ask(self._warm_up, setting, question, number, -1)
-            if any(system.kind == "kv" for cell in cells for system in cell.systems):
-                asker.prepare(self._plan.questions)
             idle = self._idle()
             for cell in cells:
                 found = replace(self._measure(asker, cell), idle_bytes_per_s=idle)

@@ -16,9 +16,9 @@ from tandem.modes.proposing import MAX_PROPOSAL
 from tandem.topology import Party
 from tandem_lab.baselines.experiments import Treatment
 
-Kind = Literal["alone", "text", "kv", "sequences", "together", "proposals"]
-"""How an answer comes about: by one side alone; by the device alone with texts, or with caches, of the cloud's
-documents; by whole sequences of both; token by token by both; by the cloud, for which the device drafts."""
+Kind = Literal["alone", "text", "sequences", "together", "proposals"]
+"""How an answer comes about: by one side alone; by the device alone with texts of the cloud's documents; by whole
+sequences of both; token by token by both; by the cloud, for which the device drafts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,8 +45,8 @@ class System:
 
     @property
     def calls_cloud(self) -> bool:
-        """Whether asking calls the cloud's actors: for texts, caches, whole sequences or the cloud's own answer."""
-        return self.kind in ("text", "kv", "sequences") or self.options.get("only") is Party.CLOUD
+        """Whether asking calls the cloud's actors: for texts, whole sequences or the cloud's own answer."""
+        return self.kind in ("text", "sequences") or self.options.get("only") is Party.CLOUD
 
     @property
     def is_stochastic_only(self) -> bool:
@@ -95,13 +95,6 @@ DUAL: tuple[System, ...] = (
         dragon="7.2, DRCG/Text",
         options={"only": Party.DEVICE},
         treatment=Treatment(concat_documents=True),
-    ),
-    System(
-        name="DRCG/KV",
-        kind="kv",
-        what="texts and stored caches of the cloud's documents cross, then the device answers, one row per document",
-        dragon="7.2, DRCG/KV",
-        options={"only": Party.DEVICE},
     ),
     System(
         name="DRDG/TW",

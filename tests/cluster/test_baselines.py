@@ -125,22 +125,6 @@ def test_texts_of_the_cloud_and_one_row(rag: Tandem, baselines: Baselines) -> No
     assert answer.text == rag.query(QUESTION, seed=7).text, "all documents on one side"
 
 
-def test_lent_caches_are_used(rag: Tandem, baselines: Baselines) -> None:
-    texts = baselines.fetch_texts(QUESTION, 16)
-    baselines.treat({Party.DEVICE: Treatment(extra_documents=tuple(texts))})
-    wanted = rag.query(QUESTION, only="device", seed=7).token_ids
-    baselines.lend_caches(texts, baselines.fetch_caches(texts))
-    before = _misses(rag)
-    assert rag.query(QUESTION, only="device", seed=7).token_ids == wanted
-    assert _misses(rag) == before
-
-
-def _misses(rag: Tandem) -> float:
-    (decoder,) = (actor for actor in rag.status()["actors"] if actor["name"] == "device/decoder")
-    misses: float = decoder["extra"]["kv_misses"]
-    return misses
-
-
 def test_one_row_on_both_parties(rag: Tandem, baselines: Baselines) -> None:
     baselines.treat(dict.fromkeys(PARTIES, Treatment(concat_documents=True)))
     answer = rag.query(QUESTION, seed=7)

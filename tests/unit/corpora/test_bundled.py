@@ -35,7 +35,7 @@ def test_the_drafters_card_names_the_reader_that_is_bundled() -> None:
     """So that beside any other model of the vocabulary a line says that it was made for another."""
     pytest.importorskip("torch", reason="fingerprints in every precision need the extra [torch]")
     from tandem.engine.places import read_card
-    from tandem.papers.flexspec.build import fingerprints
+    from tandem.plugins.papers.flexspec.build import fingerprints
 
     card = read_card(DRAFTER)
     assert card is not None

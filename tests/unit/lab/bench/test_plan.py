@@ -57,7 +57,7 @@ def test_algorithm_1_is_left_out_at_temperature_0() -> None:
 
 def test_deployments_take_turns_on_each_link() -> None:
     """Nobody can call a joined cloud's actors."""
-    whole = ["CRCG/device", "CRCG/cloud", "DRCG/KV", "Tandem/mirror"]
+    whole = ["CRCG/device", "CRCG/cloud", "DRCG/Text", "Tandem/mirror"]
     cells = select(*whole, rtts_s=(0.0, 0.1, 0.3))
     planned = in_turns(cells, ["ray", "join", "ray"])
     assert len(planned) == 2 * len(cells)

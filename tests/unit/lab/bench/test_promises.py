@@ -88,14 +88,14 @@ def test_against_token_wise(system: str, accepted: int, token_s: float, holds: b
 @pytest.mark.parametrize(("first_s", "holds"), [(0.534, True), (0.536, False)])
 def test_time_to_first_token(first_s: float, holds: bool) -> None:
     """After 0.4 s on the device and 0.2 s + RTT in the cloud: x 1.05 + 0.01 = 0.535. All that two tokens tell."""
-    paces = {"CRCG/device": [0.06], "CRCG/cloud": [0.03], "DRCG/KV": [0.06], "Tandem/mirror": [0.1]}
+    paces = {"CRCG/device": [0.06], "CRCG/cloud": [0.03], "DRCG/Text": [0.06], "Tandem/mirror": [0.1]}
     one = cell(paces)
     for system, at_s in (("CRCG/device", 0.4), ("CRCG/cloud", 0.2), ("Tandem/mirror", first_s)):
         one = changed(one, system, committed_s=tuple(at_s + 0.1 * step for step in range(5)))
     short = replace(one, setting=replace(SETTING, max_new_tokens=2))
     for each in (one, short):
         assert named(each, "has its first token within").holds is holds
-        assert named(each, "before DRCG/KV").holds is (first_s < 0.5)
+        assert named(each, "before DRCG/Text").holds is (first_s < 0.5)
     assert len(dual.LATENCY.checks_of(short)) == 3 < len(dual.LATENCY.checks_of(one))
 
 
