@@ -36,8 +36,8 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from benchmarks._common import finish, new_parser, summary
 from tandem import Tandem
-from tandem.cluster import registry
 from tandem.errors import TandemError
+from tandem.plugins.ray import registry
 from tandem.protocol.outbox import ROLES
 from tandem.topology import PARTIES, Party
 from tandem_lab.reliability.bench import Trial, configs_of, first_questions

@@ -65,11 +65,11 @@ def serve(folder: Path) -> None:
     """Serve, and answer each line on stdin with what happened since the last one."""
     from tandem import Config, Tandem
     from tandem.config.schema import HttpConfig
+    from tandem.plugins.clients.stores import LangChainEmbedder
+    from tandem.plugins.server.app import create_app
+    from tandem.plugins.server.document_store import open_store
+    from tandem.plugins.server.runner import Server, bind
     from tandem.retrieval.build import build_index
-    from tandem.retrieval.langchain import LangChainEmbedder
-    from tandem.server.app import create_app
-    from tandem.server.document_store import open_store
-    from tandem.server.runner import Server, bind
 
     where = "langchain:benchmarks.fuzz_files:HashEmbeddings"
     (folder / "mira.txt").write_text("Mira likes puzzle games.")

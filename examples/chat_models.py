@@ -15,7 +15,7 @@ def ask_langchain(tandem: Tandem) -> None:
     from langchain_core.output_parsers import StrOutputParser
     from langchain_core.prompts import ChatPromptTemplate
 
-    from tandem.adapters.langchain import ChatTandem
+    from tandem.plugins.clients.langchain import ChatTandem
 
     chat = ChatTandem(tandem=tandem, seed=7, options={"num_documents": {"device": 2}})
     prompt = ChatPromptTemplate.from_messages([("user", "When was {place} built?")])
@@ -30,7 +30,7 @@ def ask_langchain(tandem: Tandem) -> None:
 # --8<-- [start:llamaindex]
 def ask_llama_index(tandem: Tandem) -> None:
     """A stream, and what is known of the answer at its end."""
-    from tandem.adapters.llamaindex import TandemLLM
+    from tandem.plugins.clients.llamaindex import TandemLLM
 
     llm = TandemLLM(tandem=tandem, seed=7)
     print("LlamaIndex:", end=" ")

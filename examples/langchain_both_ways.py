@@ -12,8 +12,8 @@ from langchain_core.documents import Document
 from langchain_core.retrievers import BaseRetriever
 from langchain_core.vectorstores import InMemoryVectorStore, VectorStore
 
+from tandem.plugins.clients.stores import StoreRetriever, TandemEmbeddings, TandemRetriever
 from tandem.retrieval import Embedder, Retriever, build_index
-from tandem.retrieval.langchain import StoreRetriever, TandemEmbeddings, TandemRetriever
 
 DOCUMENTS = [
     Document(page_content="The code of the garden shed is 2085.", metadata={"source": "shed.txt"}),

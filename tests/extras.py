@@ -289,7 +289,7 @@ def use_langchain() -> None:
     from langchain_core.prompts import ChatPromptTemplate
 
     from tandem import Tandem
-    from tandem.adapters.langchain import ChatTandem
+    from tandem.plugins.clients.langchain import ChatTandem
 
     prompt = ChatPromptTemplate.from_messages([("user", "Which games does {person} like?")])
     with Tandem.launch(runtime="inline") as tandem:
@@ -299,7 +299,7 @@ def use_langchain() -> None:
 def use_llamaindex() -> None:
     """An LLM of LlamaIndex is Tandem."""
     from tandem import Tandem
-    from tandem.adapters.llamaindex import TandemLLM
+    from tandem.plugins.clients.llamaindex import TandemLLM
 
     with Tandem.launch(runtime="inline") as tandem:
         assert ANSWER in TandemLLM(tandem=tandem).complete(QUESTION).text

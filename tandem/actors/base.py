@@ -2,8 +2,8 @@
 
     other actors --frames--> on_frames -> handle(message) -> [Send] -> dispatch --frames--> other actors
 
-A plain class: `tandem.cluster.launch` makes a Ray actor of it, `tandem.sites` runs it in the calling process. Handlers
-are synchronous and run on the actor's event loop, so no state changes under them.
+A plain class: the runtime "ray" makes it an actor of Ray, `tandem.sites` runs it in the calling process. Handlers are
+synchronous and run on the actor's event loop, so no state changes under them.
 """
 
 from __future__ import annotations

@@ -27,8 +27,7 @@ from tandem.topology import in_words
 if TYPE_CHECKING:
     from tandem.retrieval.documents import Document
     from tandem.retrieval.embedding import TextEmbedder
-    from tandem.retrieval.langchain import StoreRetriever
-    from tandem.retrieval.retriever import Hit, Retriever
+    from tandem.retrieval.retriever import DocumentSearch, Hit
 
 """The kind of index of a party without documents."""
 REFRESH_S = 1.0
@@ -46,7 +45,7 @@ class RetrieverActor(SiteActor):
 
     def __init__(self, party: str, runtime: Runtime) -> None:
         super().__init__(party, runtime)
-        self._loaded: Retriever | StoreRetriever | None = None
+        self._loaded: DocumentSearch | None = None
         self._embedder: TextEmbedder | None = None
         self._found: OrderedDict[str, Document] = OrderedDict()  # by id, the most recent one last
         self._askers: OrderedDict[int, str] = OrderedDict()  # who asked, by session; the newest last
@@ -54,7 +53,7 @@ class RetrieverActor(SiteActor):
         self._requests: asyncio.Queue[RetrieveRequest] = asyncio.Queue(maxsize=1024)
 
     @property
-    def retriever(self) -> Retriever | StoreRetriever:
+    def retriever(self) -> DocumentSearch:
         """The loaded index. Raises TandemError before `prepare`."""
         if self._loaded is None:
             raise TandemError(f"{self.name} has not loaded its index yet; await prepare() first.")
@@ -190,7 +189,7 @@ class RetrieverActor(SiteActor):
             fault = replace(fault, option=f"{self.party}_filter")
         return RetrieveFailed(session=request.session, reason=sendable(str(error)), fault=fault)
 
-    def _load(self) -> tuple[Retriever | StoreRetriever | None, dict[str, Any]]:
+    def _load(self) -> tuple[DocumentSearch | None, dict[str, Any]]:
         if self.party not in self.config.holders:
             return None, {"num_documents": 0, "factory": NO_INDEX}
         from tandem.actors.loading import load_embedder_and_scorer

@@ -90,21 +90,17 @@ def build_command() -> Any:
 
     from tandem.cli.ask import ask
     from tandem.cli.chat import chat
-    from tandem.cli.cluster import down, up
     from tandem.cli.config import config
-    from tandem.cli.device import device
     from tandem.cli.doctor import doctor
     from tandem.cli.index import index
     from tandem.cli.init import init
-    from tandem.cli.mcp import mcp
     from tandem.cli.search import search
-    from tandem.cli.serve import serve
     from tandem.cli.status import status
     from tandem.cli.usage import LazyCommand, new_app, root
 
     app = new_app(root)
-    own = (ask, chat, init, index, search, serve, mcp, up, down, device, status)
-    for command in (*own, doctor, config):
+    own = (ask, chat, init, index, search, status, doctor, config)
+    for command in own:
         app.command()(command)
     others = {}
     for name in plugins.names("command"):

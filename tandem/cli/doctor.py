@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Literal
 
 import psutil
 
+from tandem import plugins
 from tandem.actors.loading import check_model, engine_key, engine_name
 from tandem.cli.ask import toy_problem
 from tandem.cli.options import AsJson, Settings, with_options
@@ -319,7 +320,6 @@ def _bundled_model(name: str, model: str, folder: Path) -> Check:
 
 def index(party: Party, config: PartyConfig) -> Check:
     """The index of a party: there, and whole."""
-    from tandem.config.schema import LANGCHAIN
     from tandem.corpora import CORPORA
 
     name = f"{party} index"
@@ -331,8 +331,8 @@ def index(party: Party, config: PartyConfig) -> Check:
             found = f"the documents that come with Tandem, {folder}, are not there"
             return Check(name, "missing", found, INSTALL_AGAIN)
         return Check(name, "ok", f"{config.index}; made at first use")
-    if config.index.startswith(LANGCHAIN):
-        return _langchain(name, config.index)
+    if plugin := plugins.split("store", config.index):
+        return _plugged(name, config.index, plugin[1])
     from tandem.retrieval.store import verify_index
 
     try:
@@ -349,11 +349,10 @@ def index(party: Party, config: PartyConfig) -> Check:
 
 def embedder(config: Config) -> Check:
     """The embedding model: in a folder, in the offline package, or in the hub's cache."""
-    from tandem.config.schema import LANGCHAIN
     from tandem.retrieval import embedding
 
-    if config.retrieval.embedder.startswith(LANGCHAIN):
-        return _langchain("embedder", config.retrieval.embedder)
+    if plugin := plugins.split("embedder", config.retrieval.embedder):
+        return _plugged("embedder", config.retrieval.embedder, plugin[1])
     try:
         place = embedding.resolve(config.retrieval.embedder)
     except TandemError as error:
@@ -383,17 +382,14 @@ def _from_hub(name: str, place: str, model: str, file: str, remedy: str) -> Chec
     return judge(name, found, is_here, remedy)
 
 
-def _langchain(name: str, where: str) -> Check:
-    """Check of a store from the user's function, whose module is not imported here."""
-    from tandem.config.schema import LANGCHAIN
-
-    module, _, function = where.removeprefix(LANGCHAIN).partition(":")
-    if not (module and function) or ":" in function:
+def _plugged(name: str, where: str, address: str) -> Check:
+    """Check of a store or embedder of a plugin from the user's function, whose module is not imported here."""
+    if not plugins.ADDRESS.fullmatch(address):
         found = f"{where} does not name a function of a module"
-        return Check(name, "missing", found, f"write {LANGCHAIN}MODULE:FUNCTION")
-    top = module.partition(".")[0]
+        return Check(name, "missing", found, f"write {where.partition(':')[0]}:MODULE:FUNCTION")
+    top = address.partition(":")[0].partition(".")[0]
     try:
-        is_importable = bool(top) and find_spec(top) is not None
+        is_importable = find_spec(top) is not None
     except ValueError:  # it was made here, and has no file
         is_importable = True
     found = "opened by the party's own node" if is_importable else f"there is no module {top} on this machine"

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar, get_type_
 
 from typer import Argument, BadParameter, Option
 
+from tandem import plugins
 from tandem.config.checks import Setting, as_toml
 from tandem.errors import ConfigError
 from tandem.topology import PARTIES, Party
@@ -251,9 +252,7 @@ class Place:
             return Tandem.launch(config, progress=log)
         address = self.address or config.cluster.address
         if not address and (config.cluster.runtime == "ray" or find_spec("ray") is not None):
-            from tandem.cluster.registry import find_local
-
-            address = find_local(config, log) or ""
+            address = plugins.find("runtime", "ray").find_running(config, log) or ""
         return (
             Tandem.connect(address, config, progress=log) if address else Tandem.launch(config, progress=log)
         )
@@ -267,7 +266,7 @@ class Place:
             return self.open(config, log)
         device = RunningDevice(config)
         log(f"device: process {device.pid} is running here (tandem device)")
-        from tandem.cluster.start_settings import explain_ignored
+        from tandem.config.start_settings import explain_ignored
 
         if ignored := explain_ignored(config, [(Party.DEVICE, device.settings)]):
             log(ignored)

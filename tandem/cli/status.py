@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Option
 
+from tandem import plugins
 from tandem.cli.options import AsJson, Settings, with_options
 from tandem.cli.output import StageLog, emit, plural, print_json
 from tandem.corpora import describe_model
@@ -54,9 +55,8 @@ def read_state(address: str, config: Config, log: StageLog) -> dict[str, Any]:
 
     if not address and not config.is_federated and is_device_running():
         return RunningDevice(config).status()
-    from tandem.cluster.table import read_status
-
-    return read_status(address or None, config, log)
+    state: dict[str, Any] = plugins.find("runtime", "ray").read_status(address or None, config, log)
+    return state
 
 
 def summary_lines(state: dict[str, Any]) -> Iterator[str]:

@@ -11,21 +11,25 @@ from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack
 
+from tandem import plugins
 from tandem.client.ask import Asker
 from tandem.client.batch import BatchItem, BatchProgress, answer_all, bounded, list_questions
 from tandem.client.request import QueryOptions, build_spec, notes_on
 from tandem.config.checks import change
 from tandem.config.schema import Config, checked_config
-from tandem.errors import ClusterError, QueryError, explain_missing
+from tandem.errors import QueryError
 from tandem.events import Answer, Event, collect
-from tandem.sites.port import ActorClasses, Deployment, Progress, ignore
+from tandem.sites.port import ActorClasses, ClusterRuntime, Deployment, Host, Node, Progress, ignore
 
 if TYPE_CHECKING:
-    from tandem.cluster.nodes import Host, NodeInfo
     from tandem.modes.spec import SessionSpec
 
 
 T = TypeVar("T")
+
+
+CLUSTER = "ray"
+"""The runtime that is no inline one."""
 
 
 class Tandem:
@@ -80,10 +84,8 @@ class Tandem:
             from tandem.sites import local
 
             return cls(config, local.launch(config, progress or ignore, actor_classes, hosts))
-        with explain_missing('The runtime "ray"', ClusterError, 'or use the runtime "inline"'):
-            from tandem.cluster import bootstrap
-
-        return cls(config, bootstrap.launch(config, hosts, progress or ignore, actor_classes))
+        cluster: ClusterRuntime = plugins.find("runtime", CLUSTER)
+        return cls(config, cluster.launch(config, hosts, progress or ignore, actor_classes))
 
     @classmethod
     def connect(
@@ -96,10 +98,8 @@ class Tandem:
         `tandem up` recorded here. progress: called with one line for each stage.
         """
         config = checked_config(config)
-        with explain_missing("A running cluster", ClusterError):
-            from tandem.cluster import bootstrap
-
-        return cls(config, bootstrap.connect(address, config, progress or ignore))
+        cluster: ClusterRuntime = plugins.find("runtime", CLUSTER)
+        return cls(config, cluster.connect(address, config, progress or ignore))
 
     @classmethod
     def join(
@@ -123,7 +123,7 @@ class Tandem:
         return cls(config, home.join(read_link(link), config, progress or ignore, actor_classes))
 
     @property
-    def nodes(self) -> tuple[NodeInfo, ...]:
+    def nodes(self) -> tuple[Node, ...]:
         """The Ray nodes that `launch` started; none after `connect`, or inline."""
         return tuple(self._deployment.nodes)
 

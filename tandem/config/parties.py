@@ -11,6 +11,7 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, Field
 from pydantic.dataclasses import dataclass
 
+from tandem import plugins
 from tandem.config.checks import STRICT, Settings, WordOrPath
 from tandem.conversation import SYSTEM_PROMPT
 from tandem.corpora import AUTO, CORPORA, TOYS, default_index, default_model
@@ -20,10 +21,8 @@ from tandem.topology import MAX_PARTIES, PARTIES, SERVER, Party
 
 RowLayout = Literal["rows", "joined", "both"]
 SearchBy = Literal["hybrid", "dense", "words"]
-LANGCHAIN = "langchain:"
 NO_INDEX = "none"
 """What a party without an index reports as its kind."""
-"""Prefix of an index or embedder from LangChain: langchain:MODULE:FUNCTION."""
 TEMPLATES = WordOrPath(words=("auto", "chat", "plain"), example="./template.json")
 NUM_DOCUMENTS = 2
 """Documents per question that suit a chat model (docs/explanation/evaluation.md)."""
@@ -144,8 +143,8 @@ class PartyConfig(Settings):
 
     @property
     def index_folder(self) -> Path | None:
-        """The folder of the index; None for documents that come with Tandem, or a LangChain store."""
-        is_name = self.has_given_documents or self.index.startswith(LANGCHAIN)
+        """The folder of the index; None for documents that come with Tandem, or in the store of a plugin."""
+        is_name = self.has_given_documents or plugins.split("store", self.index) is not None
         return None if is_name else Path(self.index)
 
     @property

@@ -27,7 +27,6 @@ from tandem.config.extensions import (
     is_extension,
 )
 from tandem.config.files import parse_overrides, read_toml, replace_settings, unknown, write_toml
-from tandem.config.parties import LANGCHAIN as LANGCHAIN
 from tandem.config.parties import PartyConfig as PartyConfig
 from tandem.config.parties import WorkerConfig, check_gpus, check_one_decoder, check_privacy, check_workers
 from tandem.config.presets import expand, take_preset

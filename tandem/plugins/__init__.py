@@ -27,8 +27,8 @@ ADDRESS = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 OWN: Mapping[Kind, Mapping[str, str]] = {
     "engine": {"llama": "tandem.plugins.llama.runner:load", "torch": "tandem.plugins.torch.runner:load"},
     "reader": {"office": "tandem.plugins.office:KINDS"},
-    "store": {},
-    "embedder": {},
+    "store": {"langchain": "tandem.plugins.clients.stores:open_retriever"},
+    "embedder": {"langchain": "tandem.plugins.clients.stores:open_embedder"},
     "codec": {
         "top_p": "tandem.codecs.top_p:TopP",
         "top_k": "tandem.plugins.papers.top_k:TopK",
@@ -41,11 +41,20 @@ OWN: Mapping[Kind, Mapping[str, str]] = {
         "double_dqn": "tandem.plugins.papers.qs:DoubleDqn",
     },
     "command": {
+        "serve": "tandem.plugins.server.serve:serve",
+        "device": "tandem.plugins.server.device:device",
+        "mcp": "tandem.plugins.server.serve_mcp:mcp",
+        "up": "tandem.plugins.ray.command:up",
+        "down": "tandem.plugins.ray.command:down",
         "profile": "tandem.plugins.papers.profile:profile",
         "draft": "tandem.plugins.papers.draft:app",
     },
-    "route": {},
-    "runtime": {},
+    "route": {
+        "openai": "tandem.plugins.server.openai:router",
+        "others": "tandem.plugins.server.other_interfaces:router",
+        "documents": "tandem.plugins.server.documents:router",
+    },
+    "runtime": {"ray": "tandem.plugins.ray.runtime:RayRuntime"},
 }
 """Kind -> name -> the address of Tandem's own."""
 
@@ -85,6 +94,12 @@ def find(kind: Kind, name: str) -> Any:
             f"The {kind} {name!r:.60} ({address}) cannot be imported ({type(error).__name__}: {first_line(error)}); "
             "repair or uninstall its package."
         ) from error
+
+
+def split(kind: Kind, setting: str) -> tuple[str, str] | None:
+    """The plugin that "NAME:REST" is for, and REST; None if the part before the colon is the name of none."""
+    name, colon, rest = setting.partition(":")
+    return (name, rest) if colon and has(kind, name) else None
 
 
 def load(address: str) -> Any:

@@ -5,7 +5,6 @@ The index of documents that come with Tandem is built at first use and kept in t
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -14,7 +13,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from tandem.config.schema import LANGCHAIN, Config
+from tandem import plugins
+from tandem.config.schema import Config
 from tandem.corpora import CORPORA, VECTORS
 from tandem.errors import RetrievalError
 from tandem.retrieval.store import text_key
@@ -23,22 +23,20 @@ from tandem.system.paths import cache_folder, write_whole
 if TYPE_CHECKING:
     from tandem.retrieval.embedding import TextEmbedder
     from tandem.retrieval.index import Index
-    from tandem.retrieval.langchain import StoreRetriever
-    from tandem.retrieval.retriever import Retriever, Scorer
+    from tandem.retrieval.retriever import DocumentSearch, Scorer
 
 KV = "kv"
 """Name of the folder of caches in that of an index."""
 
 
 def load_embedder(name: str, *, num_threads: int | None = None) -> TextEmbedder:
-    """The embedder of a setting: one of LangChain's ("langchain:MODULE:FUNCTION"), or what `Embedder.load` takes.
+    """The embedder of a setting: a plugin's ("langchain:MODULE:FUNCTION"), or what `Embedder.load` takes.
 
     Raises RetrievalError.
     """
-    if name.startswith(LANGCHAIN):
-        from tandem.retrieval.langchain import open_embedder
-
-        return open_embedder(name)
+    if plugin := plugins.split("embedder", name):
+        embedder: TextEmbedder = plugins.find("embedder", plugin[0])(plugin[1])
+        return embedder
     from tandem.retrieval.embedding import Embedder
 
     return Embedder.load(name, num_threads=num_threads)
@@ -55,8 +53,8 @@ def open_index(party: str, config: Config, embedder: TextEmbedder) -> Index:
 
 def open_retriever(
     party: str, config: Config, embedder: TextEmbedder, scorer: Scorer | None = None
-) -> Retriever | StoreRetriever:
-    """The retriever of a party's documents: its index, or the LangChain vector store that `config` names.
+) -> DocumentSearch:
+    """The retriever of a party's documents: its index, or the vector store of a plugin that `config` names.
 
     Raises RetrievalError where that is missing or damaged.
     """
@@ -64,11 +62,10 @@ def open_retriever(
 
     settings = config.party(party)
     where = settings.index
-    if not where.startswith(LANGCHAIN):
-        return Retriever(open_index(party, config, embedder), embedder, scorer, settings.search_by)
-    from tandem.retrieval.langchain import StoreRetriever, open_store
-
-    return StoreRetriever(open_store(where), embedder, secrets.token_bytes(32), scorer)
+    if plugin := plugins.split("store", where):
+        store: DocumentSearch = plugins.find("store", plugin[0])(plugin[1], embedder, scorer)
+        return store
+    return Retriever(open_index(party, config, embedder), embedder, scorer, settings.search_by)
 
 
 def build_given_index(party: str, embedder: TextEmbedder, corpus: str = "bundled") -> Path:

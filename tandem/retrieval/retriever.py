@@ -135,6 +135,21 @@ class Hit:
     score: float  # of the scoring model: for the embedder the cosine of document and query, -1 to 1
 
 
+class DocumentSearch(Protocol):
+    """A party's documents as its retriever asks for them: an index, or the store of a plugin."""
+
+    num_documents: int | None  # None: it cannot tell
+    kind: str  # for people
+    fingerprint: str  # of what it holds; "": it cannot tell
+    ranks_again: bool  # what it finds first is ranked again, so that the k best are not the first of more
+
+    def search(self, query: str, k: int, *, filter: Filter | None = None) -> list[Hit]:
+        """The k best documents, best first. RetrievalError for a query without text, or k < 1."""
+
+    def relevance(self, ids: Sequence[str], text: str) -> list[float]:
+        """R(d, text) of documents that a search found. RetrievalError if an id is unknown."""
+
+
 class Retriever:
     """Search and relevance over one index, which each search opens again if it changed on disk. Safe for threads."""
 

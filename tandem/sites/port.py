@@ -85,6 +85,29 @@ Actors = Mapping[str, ActorPort]
 """The actors of one party, by role, such as "retriever" or "decoder-1"."""
 
 
+@dataclass(frozen=True, slots=True)
+class Host:
+    """The place of a node: on this machine as it is, or in a network namespace or on one core of it."""
+
+    address: str | None = None  # of the node, as the other one reaches it; None: Ray's choice
+    prefix: tuple[str, ...] = ()  # before the node's command, such as `ip netns exec NAME taskset -c 1`
+
+
+class Node(Protocol):
+    """A node of a cluster that this process started."""
+
+    party: str
+    address: str  # of the cluster, host:port
+    pid: int
+    log: str  # what the node printed
+
+    def is_running(self) -> bool:
+        """Whether its process runs."""
+
+    def stop(self) -> None:
+        """Stop it, with all that it started."""
+
+
 @dataclass(kw_only=True)
 class Deployment(ABC):
     """The sites that this process can ask, and the event loop on which it calls them."""
@@ -92,7 +115,7 @@ class Deployment(ABC):
     loop: LoopThread = field(default_factory=LoopThread)
     sites: Mapping[str, SitePort] = field(default_factory=dict)  # those that can be asked from here, by party
     described: dict[str, dict[str, Any]] = field(default_factory=dict)  # model and index of each party
-    nodes: Sequence[Any] = ()  # Ray nodes that this process started, as NodeInfo
+    nodes: Sequence[Node] = ()  # that this process started
     socket_folder: str = ""  # where actors that this process started keep their sockets; empty: none do
 
     @abstractmethod
@@ -106,3 +129,25 @@ class Deployment(ABC):
     @abstractmethod
     def close(self) -> None:
         """Stop what was started; what ran before is only left."""
+
+
+class ClusterRuntime(Protocol):
+    """A plugin that runs parties in processes of their own. All of it raises TandemError."""
+
+    def launch(
+        self,
+        config: Config,
+        hosts: Mapping[Any, Host] | None,
+        progress: Progress,
+        actor_classes: ActorClasses | None,
+    ) -> Deployment:
+        """Start all parties on this machine; see `Tandem.launch`. Nothing is left running where it fails."""
+
+    def connect(self, address: str | None, config: Config, progress: Progress) -> Deployment:
+        """Meet the parties that run at an address; see `Tandem.connect`."""
+
+    def find_running(self, config: Config, progress: Progress) -> str | None:
+        """The address of parties that were started on this machine; None if there are none."""
+
+    def read_status(self, address: str | None, config: Config, progress: Progress) -> dict[str, Any]:
+        """What `Deployment.status` says of parties that run at an address."""

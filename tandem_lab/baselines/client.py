@@ -7,16 +7,16 @@ import contextlib
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from tandem.actors.ray_handles import RayActors
 from tandem.client.request import build_spec
 from tandem.client.tandem import Tandem
-from tandem.cluster.launch import find_party
-from tandem.cluster.nodes import Host
 from tandem.config.schema import Config
 from tandem.errors import QueryError, TandemError
 from tandem.events import Answer, DoneEvent, collect
 from tandem.modes.spec import SessionSpec
+from tandem.plugins.ray.handles import RayActors
+from tandem.plugins.ray.launch import find_party
 from tandem.protocol.outbox import ActorKind
+from tandem.sites.port import Host
 from tandem.topology import Party
 from tandem_lab.baselines.actors import BASELINE_ACTORS
 from tandem_lab.baselines.experiments import Experiments, Treatment

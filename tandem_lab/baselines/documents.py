@@ -12,7 +12,7 @@ from tandem.retrieval.index import cosines
 from tandem.retrieval.retriever import Hit, Retriever
 
 if TYPE_CHECKING:
-    from tandem.retrieval.langchain import StoreRetriever
+    from tandem.plugins.clients.stores import StoreRetriever
 
 
 def concatenate(hits: Sequence[Hit], scale: float) -> list[Hit]:

@@ -21,11 +21,10 @@ from pathlib import Path
 from typing import Any
 
 from tandem.actors.host_queue import HostQueue
-from tandem.cluster.nodes import Host
 from tandem.config.schema import Config
 from tandem.errors import ClusterError, TandemError
 from tandem.sites.host import Address, ServedCloud, served
-from tandem.sites.port import ActorClasses, Progress, ignore
+from tandem.sites.port import ActorClasses, Host, Progress, ignore
 from tandem_lab.baselines.actors import BASELINE_ACTORS, BaselineDraftQueue
 
 DEVICE_NAME = "device"

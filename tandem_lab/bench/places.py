@@ -20,12 +20,11 @@ from dataclasses import replace
 from typing import Any
 
 from tandem.client.tandem import Tandem
-from tandem.cluster.nodes import Host
 from tandem.config.schema import Config
 from tandem.joining.handshakes import queue_of
 from tandem.joining.join_link import read_link
 from tandem.sites.home import join
-from tandem.sites.port import Deployment, Progress, ignore
+from tandem.sites.port import Deployment, Host, Progress, ignore
 from tandem.topology import PARTIES, Party
 from tandem_lab.baselines import client as baselines
 from tandem_lab.baselines.actors import BASELINE_ACTORS

@@ -16,7 +16,7 @@ from tandem.topology import PARTIES, Party
 from tandem_lab.errors import EvaluationError
 
 if TYPE_CHECKING:
-    from tandem.retrieval.langchain import StoreRetriever
+    from tandem.plugins.clients.stores import StoreRetriever
 
 MAX_CHUNKS = 100
 """Of one document that holds an answer."""

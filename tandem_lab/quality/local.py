@@ -43,7 +43,7 @@ from tandem_lab.simulation.virtual import Outcome, VirtualRun
 from tandem_lab.simulation.world import Prefilled
 
 if TYPE_CHECKING:
-    from tandem.retrieval.langchain import StoreRetriever
+    from tandem.plugins.clients.stores import StoreRetriever
 
 
 class LocalParty:

@@ -17,7 +17,7 @@ from tandem.topology import PARTIES
 
 if TYPE_CHECKING:
     from tandem.engine.engine import Engine, OpenResult
-    from tandem.retrieval.langchain import StoreRetriever
+    from tandem.plugins.clients.stores import StoreRetriever
     from tandem.retrieval.retriever import Retriever
     from tandem_lab.quality.local import LocalPair
 

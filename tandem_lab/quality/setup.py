@@ -20,7 +20,7 @@ from tandem.topology import PARTIES, Party
 from tandem_lab.errors import EvaluationError
 
 if TYPE_CHECKING:
-    from tandem.retrieval.langchain import StoreRetriever
+    from tandem.plugins.clients.stores import StoreRetriever
 
 Say = Callable[[str], object]
 

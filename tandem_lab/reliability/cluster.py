@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from tandem.client.tandem import Tandem
-from tandem.cluster import registry
+from tandem.plugins.ray import registry
 from tandem.topology import PARTIES, Party
 from tandem_lab.netlab import NetLab, tools
 from tandem_lab.reliability.bench import Trial, configs_of, first_questions

@@ -24,8 +24,8 @@ from tandem.client.device import reserved
 from tandem.client.tandem import Tandem
 from tandem.config.schema import Config
 from tandem.joining.join_link import JoinLink
-from tandem.server.app import create_app
-from tandem.server.runner import Server
+from tandem.plugins.server.app import create_app
+from tandem.plugins.server.runner import Server
 from tandem.sites.host import Address, served
 
 ROOT = Path(__file__).parents[2]

@@ -11,10 +11,10 @@ import pytest
 
 from tandem import Tandem
 from tandem.aggregation.rules import draft_rule
-from tandem.cluster.launch import find_party
 from tandem.codecs import codec_of
 from tandem.errors import QueryError, TandemError
 from tandem.events import DoneEvent
+from tandem.plugins.ray.launch import find_party
 from tandem.topology import PARTIES, Party
 from tandem_lab.baselines.client import Baselines
 from tandem_lab.baselines.experiments import Experiments, Treatment

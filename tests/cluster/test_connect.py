@@ -17,11 +17,11 @@ import psutil
 import pytest
 
 from tandem import Config, Tandem
-from tandem.cluster import registry
-from tandem.cluster.attach import attached
-from tandem.cluster.supervisor import stop_supervisor
 from tandem.errors import ClusterError, QueryError
 from tandem.events import DoneEvent, TokenEvent
+from tandem.plugins.ray import registry
+from tandem.plugins.ray.attach import attached
+from tandem.plugins.ray.supervisor import stop_supervisor
 from tandem.topology import Party
 from tandem_lab.bundled import read_bundled_questions
 

@@ -12,10 +12,10 @@ import pytest
 import ray
 
 from tandem import Tandem
-from tandem.actors.ray_handles import is_node_there, raylet_socket
-from tandem.cluster.supervisor import start_party
 from tandem.errors import TandemError
 from tandem.events import DoneEvent, PeerEvent, PlacementEvent, SourcesEvent, TokenEvent
+from tandem.plugins.ray.handles import is_node_there, raylet_socket
+from tandem.plugins.ray.supervisor import start_party
 from tandem.topology import PARTIES, Party
 from tandem_lab.bundled import read_bundled_questions
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from tandem import Tandem
-from tandem.cluster import registry
 from tandem.config.schema import Config
 from tandem.events import PeerEvent, TokenEvent
+from tandem.plugins.ray import registry
 from tests.cluster.conftest import alive, descendants, run
 from tests.cluster.federation import Loop, settings_of
 

@@ -13,8 +13,8 @@ import httpx
 
 from tandem import Tandem
 from tandem.config.schema import HttpConfig
-from tandem.server.app import create_app
-from tandem.server.runner import Server, bind
+from tandem.plugins.server.app import create_app
+from tandem.plugins.server.runner import Server, bind
 
 KEY = "a-key-of-the-tests-only"
 QUESTION = "Which games does Mira like?"

@@ -15,9 +15,9 @@ from playwright.sync_api import Browser, Playwright
 from starlette.types import ASGIApp
 
 from tandem import Config, Tandem
-from tandem.server.app import create_app
-from tandem.server.document_store import open_store
-from tandem.server.runner import Server, bind
+from tandem.plugins.server.app import create_app
+from tandem.plugins.server.document_store import open_store
+from tandem.plugins.server.runner import Server, bind
 from tandem.sites.host import Address, served
 from tests.server.relay import Relay, relayed
 

@@ -18,9 +18,9 @@ from starlette.types import ASGIApp
 
 from tandem import Tandem
 from tandem.config.schema import HttpConfig
-from tandem.server.access import Guard
-from tandem.server.app import create_app
-from tandem.server.http import ApiError
+from tandem.plugins.server.access import Guard
+from tandem.plugins.server.app import create_app
+from tandem.plugins.server.http import ApiError
 from tests.server.running import KEY, Served
 
 OWN = "127.0.0.1:8000"

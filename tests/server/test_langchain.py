@@ -14,8 +14,8 @@ from langchain_core.prompts import ChatPromptTemplate
 from pydantic import BaseModel, Field
 
 from tandem import Answer, Tandem
-from tandem.adapters.langchain import ChatTandem
 from tandem.errors import ConfigError, QueryError
+from tandem.plugins.clients.langchain import ChatTandem
 from tests.server.running import LONG, QUESTION, Served
 
 

@@ -15,8 +15,8 @@ from llama_index.core.llms import ChatMessage, MessageRole
 from llama_index.core.prompts import PromptTemplate
 
 from tandem import Answer, Tandem
-from tandem.adapters.llamaindex import TandemLLM
 from tandem.errors import ConfigError, QueryError
+from tandem.plugins.clients.llamaindex import TandemLLM
 from tests.server.running import LONG, QUESTION, Served
 
 
@@ -142,7 +142,7 @@ def test_options_that_no_query_has_are_refused(llm: TandemLLM, tandem: Tandem) -
 
 
 def test_the_missing_package_is_named() -> None:
-    script = "import sys; sys.modules['llama_index'] = None; import tandem.adapters.llamaindex"
+    script = "import sys; sys.modules['llama_index'] = None; import tandem.plugins.clients.llamaindex"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert "ImportError: TandemLLM needs llama-index-core" in done.stderr
     assert "[llamaindex]" in done.stderr

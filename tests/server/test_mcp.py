@@ -28,9 +28,9 @@ from tandem.cli import main
 from tandem.config.schema import HttpConfig
 from tandem.errors import ClusterError
 from tandem.events import TokenEvent
-from tandem.server.mcp import PATH as MCP
-from tandem.server.mcp import make_app, make_server
-from tandem.server.runner import Server, bind
+from tandem.plugins.server.mcp import PATH as MCP
+from tandem.plugins.server.mcp import make_app, make_server
+from tandem.plugins.server.runner import Server, bind
 from tests.server.running import KEY, QUESTION
 from tests.token_events import committed
 
@@ -295,7 +295,7 @@ def test_options_of_http_need_http(capsys: pytest.CaptureFixture[str]) -> None:
 def test_standard_input_ends_where_the_process_is_asked_to() -> None:
     """While a thread waits for a line, and nobody closes the other end."""
     program = (
-        "import sys, threading; from tandem.cli.mcp import interruptible_stdin\n"
+        "import sys, threading; from tandem.plugins.server.serve_mcp import interruptible_stdin\n"
         "leave = interruptible_stdin(); print(sys.stdin.readline(), end='', flush=True)\n"
         "threading.Timer(0.2, leave).start(); print([sys.stdin.readline()])"
     )

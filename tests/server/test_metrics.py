@@ -12,8 +12,8 @@ from prometheus_client.parser import text_string_to_metric_families
 import tandem
 from tandem import Config
 from tandem.events import DoneEvent, PeerEvent, SessionStatistics, WaitEvent
-from tandem.server.app import find_peers
-from tandem.server.metrics import Metrics, QueryObserver
+from tandem.plugins.server.app import find_peers
+from tandem.plugins.server.metrics import Metrics, QueryObserver
 from tests.server.running import QUESTION
 from tests.token_events import committed
 

@@ -664,7 +664,7 @@ def test_a_federation_behind_a_key(page: Page, tmp_path: Path) -> None:
 def test_the_page_loads_nothing_from_elsewhere(served: ServedPage) -> None:
     response = httpx.get(served.url)
     assert "default-src 'none'; script-src 'self'" in response.headers["content-security-policy"]
-    page = files("tandem.server") / "page"
+    page = files("tandem.plugins.server") / "page"
     html = (page / "index.html").read_text("utf-8")
     assert "http" not in html
     assert "style=" not in html

@@ -14,7 +14,7 @@ import pytest
 from tandem import Tandem
 from tandem.config.schema import HttpConfig
 from tandem.events import Event
-from tandem.server.app import EVENT_NAMES
+from tandem.plugins.server.app import EVENT_NAMES
 from tests.server.running import KEY, LONG, LONG_SEEDS, QUESTION, Served, serving, wait_until
 
 CHAT = "/v1/chat/completions"

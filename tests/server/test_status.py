@@ -9,8 +9,8 @@ import pytest
 
 from tandem import Config
 from tandem.corpora import TOYS, example_questions
-from tandem.server.app import describe
-from tandem.server.queries import QueryLimit
+from tandem.plugins.server.app import describe
+from tandem.plugins.server.queries import QueryLimit
 
 
 def described(device: dict[str, Any], cloud: dict[str, Any]) -> dict[str, Any]:

@@ -11,8 +11,8 @@ import pytest
 from tandem.client.answers import AnswerReader, Trimmer
 from tandem.errors import QueryError, TandemError
 from tandem.events import DoneEvent, Event, SessionStatistics, TokenEvent
-from tandem.server.http import ApiError, ClientLeftError, EventStream, while_connected
-from tandem.server.queries import BUFFERED_EVENTS, QueryLimit, RunningQuery
+from tandem.plugins.server.http import ApiError, ClientLeftError, EventStream, while_connected
+from tandem.plugins.server.queries import BUFFERED_EVENTS, QueryLimit, RunningQuery
 from tests.token_events import committed
 
 DONE = DoneEvent(reason="eos", statistics=SessionStatistics())

@@ -17,10 +17,10 @@ import pytest
 
 from tandem.client.batch import BatchItem, answer_all, bounded, list_questions, read_texts
 from tandem.client.tandem import Tandem
-from tandem.cluster.bootstrap import Cluster
 from tandem.config.schema import Config
 from tandem.errors import ConfigError, QueryError, TandemError
 from tandem.events import Answer, DoneEvent, SessionStatistics, collect
+from tandem.plugins.ray.bootstrap import Cluster
 from tandem.topology import PARTIES, Party
 
 DESCRIBED: dict[Party, dict[str, Any]] = {

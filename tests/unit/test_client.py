@@ -14,10 +14,10 @@ import pytest
 
 from tandem.client import ask as asking
 from tandem.client.tandem import Tandem
-from tandem.cluster import nodes
 from tandem.config.schema import Config
 from tandem.errors import ConfigError, QueryError, TandemError
 from tandem.events import DoneEvent, Event, SessionStatistics, Source, SourcesEvent, collect
+from tandem.plugins.ray import nodes
 from tandem.sites.port import Deployment, SitePort
 from tandem.topology import PARTIES, Party
 

@@ -9,8 +9,8 @@ import pytest
 pytest.importorskip("fastapi")
 
 from tandem.conversation import Message
-from tandem.server.completion_requests import MAX_ANSWERS, MAX_STOPS, read_chat, read_prompt
-from tandem.server.http import MAX_LOGGED, MAX_NAMES, ApiError, name_ignored
+from tandem.plugins.server.completion_requests import MAX_ANSWERS, MAX_STOPS, read_chat, read_prompt
+from tandem.plugins.server.http import MAX_LOGGED, MAX_NAMES, ApiError, name_ignored
 
 CONFIGURED = "Be brief."
 QUESTION = "Which games does Mira like?"

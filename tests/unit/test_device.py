@@ -23,8 +23,8 @@ from tandem.client.device import STARTED, RunningDevice, is_device_running, rese
 from tandem.config.schema import Config
 from tandem.errors import ClusterError, QueryError
 from tandem.events import EVENT_TYPES, Event, PeerEvent, WaitEvent
-from tandem.server.app import create_app
-from tandem.server.runner import Server
+from tandem.plugins.server.app import create_app
+from tandem.plugins.server.runner import Server
 from tests.unit.cli.conftest import answer_events
 from tests.unit.test_request import ALIKE
 

@@ -14,18 +14,18 @@ from tandem.actors.base import Runtime
 from tandem.actors.decoder import make_drafter
 from tandem.actors.draft_queue import DraftQueueActor
 from tandem.client.request import build_spec, spec_of
-from tandem.cluster import registry
-from tandem.cluster.launch import plan_processes
-from tandem.cluster.nodes import NodeInfo
-from tandem.cluster.registry import find_local
-from tandem.cluster.start_settings import explain_ignored, start_settings
 from tandem.codecs import RaceLists, codec_of
 from tandem.config.files import replace_settings
 from tandem.config.schema import Config
+from tandem.config.start_settings import explain_ignored, start_settings
 from tandem.engine.drafter import Drafter, TokenDrafter
 from tandem.errors import ClusterError, ConfigError, QueryError, TandemError
 from tandem.messages import Heartbeat, LinkFrame, Open
 from tandem.modes.spec import SessionSpec
+from tandem.plugins.ray import registry
+from tandem.plugins.ray.launch import plan_processes
+from tandem.plugins.ray.nodes import NodeInfo
+from tandem.plugins.ray.registry import find_local
 from tandem.protocol.outbox import Send
 from tandem.sites.startup import HANDSHAKE_FIELDS, compare
 from tandem.system.paths import state_folder
@@ -293,7 +293,7 @@ def test_a_question_finds_a_cluster_of_its_own_parties(
     config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    monkeypatch.setattr("tandem.cluster.registry.is_listening", lambda address: True)
+    monkeypatch.setattr("tandem.plugins.ray.registry.is_listening", lambda address: True)
     state_folder().mkdir(parents=True)
     for party, address in (("device", "127.0.0.1:1"), ("bob", "127.0.0.1:2")):
         node = NodeInfo(party, address, os.getpid(), "", "")

@@ -20,7 +20,7 @@ ROOT = Path(tandem.__file__).parent
 
 WITH_RAY = {"cluster", "tandem_lab"}
 """Packages that may import Ray; of every other one each module works without it, apart from these."""
-RAY_MODULES = {"tandem.actors.ray_handles"}
+RAY_MODULES = {"tandem.plugins.ray.handles"}
 
 HOT_PATH = ["aggregation", "codecs", "protocol", "profiler", "scheduler", "engine.tokenizer"]
 """What draft queues and aggregators import."""

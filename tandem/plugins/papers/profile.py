@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
+from tandem import plugins
 from tandem.cli.options import AsJson, Settings, one_of, parse_count, with_options
 from tandem.cli.output import StageLog, emit, plural, print_json, progress_bar
 from tandem.errors import TandemError, install_line
@@ -149,7 +150,6 @@ def _measure(party: Party, config: Config, log: StageLog, runs: int | None, limi
 
 def _texts(party: Party, config: Config) -> Sequence[str]:
     """Chunks of a party's index, for their length. Raises TandemError."""
-    from tandem.config.schema import LANGCHAIN
     from tandem.corpora import CORPORA
     from tandem.retrieval import Index, load_path, split
 
@@ -158,7 +158,7 @@ def _texts(party: Party, config: Config) -> Sequence[str]:
         documents = load_path(CORPORA[where] / party).documents
         chunks = split(documents, lengths.chunk_chars, lengths.chunk_overlap)
         return [chunk.page_content for chunk in chunks[:MAX_TEXTS]]
-    if where.startswith(LANGCHAIN):
+    if plugins.split("store", where):
         raise TandemError(
             f"A profile takes the length of documents from an index, but {where} is a vector store; profile with "
             f"--set {party}.index=bundled."

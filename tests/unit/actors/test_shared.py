@@ -11,7 +11,6 @@ import numpy as np
 
 from tandem.actors.base import SharedProcess, SiteActor
 from tandem.actors.draft_queue import DraftQueueActor
-from tandem.actors.ray_handles import RayActor, names_in, process_name
 from tandem.actors.stateless import AggregatorActor, ProfilerActor, SchedulerActor
 from tandem.client.request import spec_of
 from tandem.codecs import codec_of
@@ -22,6 +21,7 @@ from tandem.engine.tokenizer import Detokenizer
 from tandem.errors import TandemError
 from tandem.events import DoneEvent, EstimateEvent, Event, TokenEvent
 from tandem.messages import Local, Vote, decode, encode
+from tandem.plugins.ray.handles import RayActor, names_in, process_name
 from tandem.protocol.outbox import ActorKind, Send
 from tandem.protocol.prefix import Prefix
 from tandem.topology import Party

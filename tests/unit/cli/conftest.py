@@ -14,7 +14,6 @@ import pytest
 
 from tandem.cli import main
 from tandem.client.batch import BatchItem
-from tandem.cluster.nodes import NodeInfo
 from tandem.config.schema import Config
 from tandem.errors import QueryError
 from tandem.events import (
@@ -26,6 +25,7 @@ from tandem.events import (
     TokenEvent,
     collect,
 )
+from tandem.plugins.ray.nodes import NodeInfo
 from tandem.topology import Party
 from tests.token_events import committed
 
@@ -185,7 +185,7 @@ def tandem(monkeypatch: pytest.MonkeyPatch) -> FakeTandem:
 
 @dataclass
 class FakeLauncher:
-    """Stands for tandem.cluster.launch; its nodes are processes that sleep."""
+    """Stands for tandem.plugins.ray.launch; its nodes are processes that sleep."""
 
     calls: list[tuple[Any, ...]] = field(default_factory=list)
     processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
@@ -231,7 +231,7 @@ class FakeLauncher:
 @pytest.fixture
 def launcher(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeLauncher]:
     """What `tandem up` and `down` call to start and stop nodes and parties, and plain nodes."""
-    from tandem.cluster import attach, launch, nodes, supervisor
+    from tandem.plugins.ray import attach, launch, nodes, supervisor
     from tandem.sites import startup
 
     fake = FakeLauncher()

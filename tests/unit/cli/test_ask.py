@@ -11,9 +11,6 @@ from typing import Any
 
 import pytest
 
-from tandem.cluster import registry
-from tandem.cluster.nodes import NodeInfo
-from tandem.cluster.registry import Entry
 from tandem.config.sampling import SamplingParams
 from tandem.errors import ClusterError
 from tandem.events import (
@@ -30,6 +27,9 @@ from tandem.events import (
     StopReason,
     TokenEvent,
 )
+from tandem.plugins.ray import registry
+from tandem.plugins.ray.nodes import NodeInfo
+from tandem.plugins.ray.registry import Entry
 from tandem.system.paths import state_folder
 from tandem.topology import Party
 
@@ -147,7 +147,7 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> Entry:
     )
     state_folder().mkdir(parents=True)
     registry.register(entry)
-    monkeypatch.setattr("tandem.cluster.registry.is_listening", lambda address: True)
+    monkeypatch.setattr("tandem.plugins.ray.registry.is_listening", lambda address: True)
     return entry
 
 
@@ -207,7 +207,7 @@ def test_a_cluster_that_is_gone_stops_no_question(
         file = state_folder() / "device.json"
         file.write_text(json.dumps(json.loads(file.read_text()) | {"started_s": 1.0}))
     else:
-        monkeypatch.setattr("tandem.cluster.registry.is_listening", lambda address: False)
+        monkeypatch.setattr("tandem.plugins.ray.registry.is_listening", lambda address: False)
     shown = ask()
     assert tandem.started[0][0] == ""
     assert (

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from tandem.cli import main
-from tandem.cluster import registry
-from tandem.cluster.registry import token_file
 from tandem.errors import ClusterError
+from tandem.plugins.ray import registry
+from tandem.plugins.ray.registry import token_file
 from tandem.system import files as private_files
 from tandem.system.paths import state_folder
 from tandem.topology import Party
@@ -24,7 +24,7 @@ from .conftest import FakeLauncher, Run
 @pytest.fixture(autouse=True)
 def command(monkeypatch: pytest.MonkeyPatch) -> None:
     """How this installation's command is typed."""
-    monkeypatch.setattr("tandem.cli.cluster.this_command", lambda: ".venv/bin/tandem")
+    monkeypatch.setattr("tandem.plugins.ray.command.this_command", lambda: ".venv/bin/tandem")
 
 
 def test_up_and_down(launcher: FakeLauncher, run: Run) -> None:

@@ -145,7 +145,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> list[str | None]:
         asked.append(address)
         return state()
 
-    monkeypatch.setattr("tandem.cluster.table.read_status", read_status)
+    monkeypatch.setattr("tandem.plugins.ray.table.read_status", read_status)
     return asked
 
 
@@ -166,7 +166,7 @@ def test_a_dead_actor_can_be_told_by_the_exit_code(
     form: list[str], monkeypatch: pytest.MonkeyPatch, run: Run
 ) -> None:
     shown = state(actor(Party.CLOUD, 0, state="dead", ended_s=DIED_S))
-    monkeypatch.setattr("tandem.cluster.table.read_status", lambda *_: shown)
+    monkeypatch.setattr("tandem.plugins.ray.table.read_status", lambda *_: shown)
     assert run("status", *form, code=1).err == ""
 
 

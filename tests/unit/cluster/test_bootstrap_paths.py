@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tandem.cluster import bootstrap
 from tandem.config.schema import Config, PartyConfig
 from tandem.errors import ClusterError
+from tandem.plugins.ray import bootstrap
 
 
 def test_paths_are_absolute_before_anything_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from tandem.cluster import attach, credentials, registry
-from tandem.cluster.nodes import NodeInfo
-from tandem.cluster.registry import Entry
 from tandem.config.schema import Config
 from tandem.errors import ClusterError
+from tandem.plugins.ray import attach, credentials, registry
+from tandem.plugins.ray.nodes import NodeInfo
+from tandem.plugins.ray.registry import Entry
 from tandem.system.paths import state_folder
 from tandem.topology import Party
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from tandem.cluster import launch
-from tandem.cluster.launch import PartyLost, find_party
 from tandem.config.schema import Config
+from tandem.plugins.ray import launch
+from tandem.plugins.ray.launch import PartyLost, find_party
 from tandem.protocol.outbox import ROLES
 from tandem.sites.status import ActorState
 from tandem.topology import Party

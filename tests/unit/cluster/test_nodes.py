@@ -17,10 +17,10 @@ from typing import Any
 import psutil
 import pytest
 
-from tandem.cluster import attach, nodes
-from tandem.cluster.nodes import NodeInfo
 from tandem.config.schema import Config
 from tandem.errors import ClusterError
+from tandem.plugins.ray import attach, nodes
+from tandem.plugins.ray.nodes import NodeInfo
 from tandem.topology import Party
 
 LIMIT_S = 0.5
@@ -141,7 +141,7 @@ def test_a_node_of_this_machine_alone_listens_on_its_loopback_interface(
 
 OWNER = f"""
 import subprocess, sys
-from tandem.cluster import nodes
+from tandem.plugins.ray import nodes
 from tandem.config.schema import Config
 nodes.STOP_LIMIT_S = {LIMIT_S}
 nodes._ray_program = lambda before: [sys.executable, "-c", before[-1] + {PARENT.format(setup=STUBBORN)!r}]

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from tandem.cluster import launch
-from tandem.cluster.launch import party_nodes, place
 from tandem.config.schema import Config, PartyConfig
 from tandem.errors import ClusterError
+from tandem.plugins.ray import launch
+from tandem.plugins.ray.launch import party_nodes, place
 
 SLIVER = {"tandem_cloud": 0.001}
 

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from ray.exceptions import RayActorError, RaySystemError
 
-from tandem.actors import ray_handles
 from tandem.actors.base import Runtime
-from tandem.actors.ray_handles import RayActor, while_node_runs
 from tandem.actors.stateless import ProfilerActor
-from tandem.cluster.bootstrap import RaySite
 from tandem.config.schema import Config
 from tandem.errors import CallError, ClusterError, QueryError
+from tandem.plugins.ray import handles
+from tandem.plugins.ray.bootstrap import RaySite
+from tandem.plugins.ray.handles import RayActor, while_node_runs
 from tandem.sites.local import LocalSite
 from tandem.system.loop_thread import LoopThread
 from tandem.topology import Party
@@ -158,8 +158,8 @@ async def test_a_party_that_has_lost_an_actor_is_found_again() -> None:
 async def test_a_call_ends_when_this_machines_node_does(monkeypatch: pytest.MonkeyPatch) -> None:
     """A long call goes on while the node is there, and is one sentence afterwards."""
     looks = iter([True, True, False])
-    monkeypatch.setattr(ray_handles, "LOOK_AFTER_S", 0.01)
-    monkeypatch.setattr(ray_handles, "is_node_there", lambda: next(looks))
+    monkeypatch.setattr(handles, "LOOK_AFTER_S", 0.01)
+    monkeypatch.setattr(handles, "is_node_there", lambda: next(looks))
     call = asyncio.get_running_loop().create_future()
     with pytest.raises(
         CallError, match=r"^This machine's Ray node and its actors have ended; run `tandem down`"
@@ -170,7 +170,7 @@ async def test_a_call_ends_when_this_machines_node_does(monkeypatch: pytest.Monk
 
 
 async def test_a_result_needs_no_look_at_the_node(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ray_handles, "is_node_there", lambda: pytest.fail("it was there"))
+    monkeypatch.setattr(handles, "is_node_there", lambda: pytest.fail("it was there"))
     call = asyncio.get_running_loop().create_future()
     call.set_result(7)
     assert await while_node_runs(call) == 7
@@ -178,12 +178,12 @@ async def test_a_result_needs_no_look_at_the_node(monkeypatch: pytest.MonkeyPatc
 
 def test_a_raylet_that_does_not_listen_has_ended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     path = tmp_path / "raylet"
-    monkeypatch.setattr(ray_handles, "raylet_socket", lambda: str(path))
-    assert not ray_handles.is_node_there()
+    monkeypatch.setattr(handles, "raylet_socket", lambda: str(path))
+    assert not handles.is_node_there()
     with socket.socket(socket.AF_UNIX) as raylet:
         raylet.bind(str(path))
         raylet.listen()
-        assert ray_handles.is_node_there()
-    assert not ray_handles.is_node_there(), "it was killed, and its file is left"
-    monkeypatch.setattr(ray_handles, "raylet_socket", lambda: "")
-    assert ray_handles.is_node_there(), "it cannot be told"
+        assert handles.is_node_there()
+    assert not handles.is_node_there(), "it was killed, and its file is left"
+    monkeypatch.setattr(handles, "raylet_socket", lambda: "")
+    assert handles.is_node_there(), "it cannot be told"

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from tandem.actors.base import Runtime
-from tandem.cluster import supervisor
-from tandem.cluster.launch import PartyLost
-from tandem.cluster.supervisor import MAX_PAUSE_S, WATCH_S, Run, Supervisor, Watch
 from tandem.config.schema import Config, PartyConfig
 from tandem.errors import ClusterError
+from tandem.plugins.ray import supervisor
+from tandem.plugins.ray.launch import PartyLost
+from tandem.plugins.ray.supervisor import MAX_PAUSE_S, WATCH_S, Run, Supervisor, Watch
 from tandem.protocol.outbox import ROLES
 from tandem.topology import PARTIES, Party
 

@@ -11,9 +11,9 @@ import ray
 from ray.core.generated import gcs_pb2
 from ray.exceptions import RayActorError, RaySystemError
 
-from tandem.cluster import table as module
-from tandem.cluster.table import explain_loss, explain_party, is_supervised, read_actors
 from tandem.config.schema import Config
+from tandem.plugins.ray import table as module
+from tandem.plugins.ray.table import explain_loss, explain_party, is_supervised, read_actors
 from tandem.protocol.outbox import ROLES
 from tandem.topology import PARTIES, Party
 

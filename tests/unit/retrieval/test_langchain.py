@@ -15,12 +15,12 @@ from langchain_core.vectorstores import InMemoryVectorStore, VectorStore
 
 from tandem.config.schema import Config
 from tandem.errors import RetrievalError
-from tandem.retrieval import langchain
+from tandem.plugins.clients import stores
+from tandem.plugins.clients.stores import LangChainEmbedder, StoreRetriever, TandemEmbeddings, TandemRetriever
 from tandem.retrieval.build import build_index
 from tandem.retrieval.documents import Document
 from tandem.retrieval.factory import load_embedder, open_retriever
 from tandem.retrieval.index import Index
-from tandem.retrieval.langchain import LangChainEmbedder, StoreRetriever, TandemEmbeddings, TandemRetriever
 from tandem.retrieval.retriever import Retriever
 from tandem.topology import Party
 
@@ -172,7 +172,7 @@ def test_duplicates_and_empty_texts_of_a_store_are_passed_over(embedder) -> None
 
 
 def test_old_documents_are_forgotten(found: StoreRetriever, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(langchain, "MAX_REMEMBERED", 2)
+    monkeypatch.setattr(stores, "MAX_REMEMBERED", 2)
     first, second = found.search("egg head", 1)[0].id, found.search("a bad cab", 1)[0].id
     found.relevance([first], "keeps it")
     third = found.search("big bag", 1)[0].id
@@ -222,31 +222,31 @@ def test_a_store_and_an_embedder_from_the_settings(embedder) -> None:
 @pytest.mark.parametrize(
     ("where", "reason"),
     [
-        ("langchain:shelf:none", "module 'shelf' has no attribute 'none'"),
-        ("langchain:nowhere:store", "No module named 'nowhere'"),
-        ("langchain:", "Empty module name"),
+        ("shelf:none", "module 'shelf' has no attribute 'none'"),
+        ("nowhere:store", "No module named 'nowhere'"),
+        ("", "Empty module name"),
     ],
 )
 def test_what_cannot_be_opened(where: str, reason: str) -> None:
-    for opened in (langchain.open_store, langchain.open_embedder):
+    for opened in (stores.open_store, stores.open_embedder):
         with pytest.raises(RetrievalError) as caught:
             opened(where)
         assert str(caught.value) == (
-            f"{where} cannot be opened ({reason}); write langchain:MODULE:FUNCTION, whose module can be imported "
-            "on that side's node."
+            f"langchain:{where} cannot be opened ({reason}); write langchain:MODULE:FUNCTION, whose module can "
+            "be imported on that side's node."
         )
 
 
 @pytest.mark.usefixtures("module")
 def test_a_function_that_gives_something_else() -> None:
     with pytest.raises(RetrievalError) as caught:
-        langchain.open_store("langchain:shelf:number")
+        stores.open_store("shelf:number")
     assert str(caught.value) == (
         "The index langchain:shelf:number must be a LangChain VectorStore, but the function gave a int; "
         "return one."
     )
     with pytest.raises(RetrievalError, match="must be a LangChain Embeddings, but the function gave a int"):
-        langchain.open_embedder("langchain:shelf:number")
+        stores.open_embedder("shelf:number")
 
 
 def test_documents_that_json_or_utf8_cannot_hold(tmp_path: Path, embedder) -> None:

@@ -1,0 +1,253 @@
+"""`tandem up` and `tandem down`: this machine's nodes of a cluster.
+
+`tandem.plugins.ray.launch` starts and stops them; here is what a user sees of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated
+
+from typer import Argument, BadParameter, Option
+
+from tandem.cli.options import Settings, with_options
+from tandem.cli.output import StageLog, emit
+from tandem.cli.usage import this_command
+from tandem.corpora import example_question
+from tandem.errors import ClusterError
+from tandem.system.paths import state_folder
+from tandem.topology import as_party, in_words
+
+if TYPE_CHECKING:
+    from tandem.config.schema import Config
+    from tandem.plugins.ray.registry import Entry
+
+PartyArgument = Annotated[
+    str,
+    Argument(
+        metavar="PARTY",
+        help='device or cloud; in mode "federated" server, or the name of a worker',
+        show_default=False,
+    ),
+]
+Join = Annotated[
+    str | None,
+    Option(
+        metavar="ADDRESS",
+        help="the running node to join (default: the other party on this machine, else a new cluster)",
+    ),
+]
+Runtime = Annotated[str | None, Option(metavar="NAME", hidden=True)]
+"""Only for the sentence that says what `up` cannot do."""
+TokenFile = Annotated[
+    str | None,
+    Option(metavar="FILE", help="with --join: the cluster's token, copied from the other machine"),
+]
+
+
+NodeOnly = Annotated[
+    bool,
+    Option(
+        "--node-only",
+        help="only the node, without actors: room for further decoders of a party on another machine",
+    ),
+]
+
+
+@with_options(models=True)
+def up(
+    party: PartyArgument,
+    join: Join = None,
+    token_file: TokenFile = None,
+    node_only: NodeOnly = False,
+    runtime: Runtime = None,
+    *,
+    settings: Settings,
+) -> int:
+    """Start this machine's node of a cluster, as one of its parties, in the background.
+
+    Without --join it joins another party where one runs on this machine, and starts a new cluster elsewhere. Where it
+    runs already and some of its actors have died, they are replaced.
+    """
+    if token_file is not None and join is None:
+        raise BadParameter("`tandem up --token-file` needs --join ADDRESS.")
+    from tandem.plugins.ray import credentials, registry
+
+    log = StageLog()
+    config = settings.load(log, *([] if runtime is None else [f"cluster.runtime={runtime}"]))
+    config.require_cluster("`tandem up`")
+    if party not in config.parties:
+        raise BadParameter(f"PARTY must be {' or '.join(config.parties)} (got {party!r})")
+    party = as_party(party)
+    with registry.locked():
+        entry = registry.running_node(party)
+        if entry is not None:
+            entry = _repair(entry, join, config, log, node_only=node_only)
+        if entry is None:
+            join = join or _find_other(party, config, log)
+            token = credentials.require_token(join, token_file) if join else credentials.create_token()
+            entry = _start(party, join, config, token, log, node_only=node_only)
+    emit(f"The {party} node is up at {entry.address}.")
+    if node_only:
+        emit(f"It has no actors; `tandem up {party}` on one of the {party}'s machines starts them.")
+    else:
+        _print_hints(entry, config, settings.config_file)
+    return 0
+
+
+def _find_other(party: str, config: Config, log: StageLog) -> str | None:
+    """The address of another party's cluster, if one runs on this machine."""
+    from tandem.plugins.ray import nodes, registry
+
+    for other in registry.running_nodes():
+        if other.party in config.parties and other.party != party and nodes.is_listening(other.address):
+            log(f"cluster: joining {in_words(other.party)} of this machine at {other.address}")
+            return other.address
+    return None
+
+
+def _repair(
+    entry: Entry, join: str | None, config: Config, log: StageLog, *, node_only: bool
+) -> Entry | None:
+    """The running node with new actors in the place of dead ones; None if it had to be stopped.
+
+    Raises ClusterError if the node misses nothing.
+    """
+    from tandem.config.start_settings import start_settings
+    from tandem.plugins.ray import attach, credentials, nodes, registry, supervisor
+    from tandem.sites.startup import check_files
+
+    is_elsewhere = join not in (None, entry.address)
+    loss = None if node_only else _find_loss(entry, join, config)
+    if loss is None:
+        raise ClusterError(
+            f"The {entry.party} node is already running at {entry.address} (process {entry.pid}); "
+            "stop it with `tandem down` first."
+        )
+    log(f"found: {loss}")
+    if is_elsewhere or not nodes.is_listening(entry.address):
+        log(f"node: stopping the old one (process {entry.pid})")
+        _stop(entry)
+        return None
+    log(f"party: replacing the {entry.party}'s actors")
+    check_files(config, (entry.party,), log)
+    credentials.find_token(entry.address)
+    attach.attach(entry.address, config)
+    supervisor.start_party(entry.party, config, log)
+    log(f"party: {entry.party} is ready")
+    entry = replace(entry, settings=start_settings(config, entry.party))
+    registry.register(entry)
+    return entry
+
+
+def _find_loss(entry: Entry, join: str | None, config: Config) -> str | None:
+    """Name what a running node lacks: its cluster, or some actors; None if nothing. Raises ClusterError."""
+    from tandem.plugins.ray import launch, nodes
+
+    if nodes.is_listening(entry.address):
+        return launch.find_loss(entry.address, entry.party, config)
+    if join is None and not entry.is_head:
+        raise ClusterError(
+            f"The {entry.party} node of this machine (process {entry.pid}) joined the cluster at {entry.address}, "
+            "which does not answer; stop the node with `tandem down`, or name the cluster to join with --join."
+        )
+    return f"the cluster at {entry.address} does not answer"
+
+
+def _start(
+    party: str, join: str | None, config: Config, token: str | None, log: StageLog, *, node_only: bool
+) -> Entry:
+    """A running node with its party's actors, unless it alone is wanted.
+
+    It is registered before they start, so that nothing can be lost track of.
+
+    Raises TandemError; a half-started node is stopped.
+    """
+    from tandem.config.start_settings import start_settings
+    from tandem.plugins.ray import attach, registry, supervisor
+    from tandem.sites.startup import check_files
+
+    check_files(config, (party,), log)
+    node = attach.start_node(party, join=join, config=config)
+    try:
+        settings = start_settings(config, party)
+        entry = registry.Entry(party=party, node=node, token=token, settings=settings)
+        registry.register(entry)
+        log(f"node: {party} at {node.address}")
+        attach.attach(node.address, config)
+        attach.wait_for_node(node, config.cluster.start_timeout_s)
+        if node_only:
+            return entry
+        supervisor.start_party(party, config, log)
+    except BaseException:
+        attach.stop_node(node)
+        registry.unregister(party)
+        raise
+    log(f"party: {party} is ready")
+    return entry
+
+
+def _print_hints(entry: Entry, config: Config, config_file: str | None) -> None:
+    """Print the commands to type next, here and on the other machines."""
+    from tandem.plugins.ray import launch
+    from tandem.plugins.ray.registry import token_file
+
+    tandem, others = this_command(), [party for party in config.parties if party != entry.party]
+    missing = [party for party in others if launch.find_loss(entry.address, party, config) is not None]
+    if not missing:
+        emit(f"Ask: {_ask_command(entry, config, config_file)}")
+        return
+    option = ""
+    if entry.address.startswith("127."):
+        emit("Other machines cannot reach this address; for them, start with --set link.host=ADDRESS.")
+    elif entry.is_head and entry.token:
+        emit(f"On another machine, first copy the cluster's token there: {token_file(entry.party)}")
+        tandem, option = "tandem", " --token-file FILE"
+    join = f" --join {entry.address}{option}" if option or not entry.address.startswith("127.") else ""
+    settings = f" --config {config_file}" if config_file and config.is_federated else ""
+    for party in missing:
+        what = "the other party" if len(others) == 1 else party
+        emit(f"Start {what}: {tandem} up {party}{join}{settings}")
+    emit(f"Then ask here: {_ask_command(entry, config, config_file)}")
+
+
+def _ask_command(entry: Entry, config: Config, config_file: str | None) -> str:
+    """The command that asks this cluster from here; its address is left out where `tandem ask` finds it."""
+    from tandem.plugins.ray import registry
+
+    running = [node for node in registry.running_nodes() if node.party in config.parties]
+    found = config.cluster.address or running[0].address
+    option = "" if found == entry.address else f" --address {entry.address}"
+    if config_file and config.is_federated:
+        option += f" --config {config_file}"
+    where = "" if config.is_federated else config.party(entry.party).index
+    question = example_question(where) or "QUESTION"
+    return f'{this_command()} ask{option} "{question}"'
+
+
+def down() -> int:
+    """Stop what `tandem up` started on this machine."""
+    from tandem.plugins.ray import registry
+
+    with registry.locked():
+        recorded = registry.recorded_nodes()
+        if not recorded:
+            raise ClusterError(
+                f"Nothing was stopped: {state_folder()} names no running node that `tandem up` started here."
+            )
+        for entry, is_running in sorted(recorded, key=lambda recorded: recorded[0].is_head):
+            if is_running:
+                _stop(entry)
+            else:
+                registry.unregister(entry.party)
+            what = "is down" if is_running else "had ended before"
+            emit(f"The {entry.party} node (process {entry.pid}) {what}.")
+    return 0
+
+
+def _stop(entry: Entry) -> None:
+    """Stop a node by its recorded process, and forget it."""
+    from tandem.plugins.ray import attach, registry
+
+    attach.stop_node(entry.node)
+    registry.unregister(entry.party)

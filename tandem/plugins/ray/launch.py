@@ -1,0 +1,196 @@
+"""Creates, places, finds and closes the actors of parties on a running Ray cluster.
+
+Here are `ray.remote` and the options of a side's actors; `supervisor` has its own. All actors of a party share
+Unix-domain sockets, so they run on one of the nodes that offer its custom resource, the party's home. Only those of
+which it has several may be on any of them: one node after the other gets one, or with GPUs whichever Ray finds to have
+them free.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from typing import Any
+
+import ray
+from ray.exceptions import RayError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from tandem.actors.base import Runtime, SharedProcess
+from tandem.config.schema import Config
+from tandem.errors import ClusterError, TandemError
+from tandem.plugins.ray import nodes
+from tandem.plugins.ray.attach import attached
+from tandem.plugins.ray.handles import (
+    RayActor,
+    RayActors,
+    find_actor,
+    kill_actors,
+    node_address,
+    process_name,
+)
+from tandem.plugins.ray.table import explain_party, is_supervised, needed, read_actors
+from tandem.protocol.outbox import ROLES, ActorKind, kind_of
+from tandem.sites.local import ACTOR_CLASSES
+from tandem.sites.port import ActorClasses
+
+LIGHT: tuple[ActorKind, ...] = ("aggregator", "profiler", "scheduler")
+"""Actors that may share the draft queue's process."""
+MAX_CONCURRENCY = 1000
+"""Of one actor's calls: handlers are short, and long ones wait without blocking the event loop."""
+
+
+ANSWER_S = 10.0
+"""How long an actor may take to say whether it is ready."""
+
+
+class PartyLost(ClusterError):
+    """A party lacks an actor that is being started, or started again."""
+
+
+def runtime_for(config: Config, secret: bytes, host: str | None) -> Runtime:
+    """The runtime that every actor is created with. The folder for sockets is derived from the secret."""
+    folder = nodes.socket_folder(hashlib.sha256(secret).hexdigest()[:12])
+    return Runtime(secret=secret, directory=folder, config=config, host=host)
+
+
+def create_party(
+    party: str,
+    runtime: Runtime,
+    *,
+    detached: bool,
+    actor_classes: ActorClasses = ACTOR_CLASSES,
+    wanted: Collection[str] | None = None,
+) -> RayActors:
+    """Ask Ray for the actors of a side, in as many processes as the settings say; they start in parallel.
+
+    wanted: only these, by role, each with all that share its process; None: all. actor_classes: an extension point:
+    classes to use instead of those in ACTOR_CLASSES, from which they derive; a kind that is not named keeps its class.
+    """
+    classes = {**ACTOR_CLASSES, **actor_classes}
+    handles: dict[str, RayActor] = {}
+    for roles in plan_processes(party, runtime.config):
+        if wanted is None or set(roles) & set(wanted):
+            handles |= _create(party, {role: classes[kind_of(role)] for role in roles}, runtime, detached)
+    return handles
+
+
+def plan_processes(party: str, config: Config) -> list[tuple[str, ...]]:
+    """The actors of a side, by role, of each process. Light ones have little to do in mode "federated"."""
+    shared = LIGHT if config.cluster.light_actors == "together" or config.is_federated else ()
+    processes = [
+        (role, *shared) if role == "draft_queue" else (role,) for role in ROLES if role not in shared
+    ]
+    return [*processes, *((role,) for role in config.party(party).spare_roles)]
+
+
+def roles_of(party: str, config: Config) -> set[str]:
+    """The actors that a side should have, by role."""
+    return {role for roles in plan_processes(party, config) for role in roles}
+
+
+def find_party(party: str, config: Config) -> RayActors:
+    """The running actors of a side, ready to be asked. Raises ClusterError that names those that are not.
+
+    It is a PartyLost if that may change without help.
+    """
+    if loss := explain_party(party, read_actors(config, (party,)), config):
+        raise (PartyLost if is_supervised(party, config) else ClusterError)(loss)
+    try:
+        handles: dict[str, RayActor] = {}
+        for actor in needed(read_actors(config, (party,))):
+            handles.setdefault(actor.kind, find_actor(actor.name, config.cluster.namespace))
+        asked = [handle.start("is_prepared") for handle in handles.values()]
+        is_prepared = ray.get(asked, timeout=ANSWER_S)
+        obstacle = ray.get(handles["draft_queue"].start("find_obstacle"), timeout=ANSWER_S)
+    except (ValueError, RayError):
+        raise PartyLost(f"The {party} side has just lost an actor; see `tandem status`.") from None
+    if not all(is_prepared):
+        raise PartyLost(f"The {party} side is still loading its model and index; try again in a moment.")
+    if obstacle:
+        raise PartyLost(obstacle)
+    return handles
+
+
+def find_loss(address: str, party: str, config: Config) -> str | None:
+    """Name what a party of the cluster at `address` lacks; None if all its actors are alive. Raises ClusterError."""
+    with attached(address, config):
+        return explain_party(party, read_actors(config, (party,)), config)
+
+
+async def close_actors(parties: Mapping[str, RayActors]) -> None:
+    """Close the actors' tasks and connections, then stop the actors."""
+    with contextlib.suppress(TandemError, TimeoutError):
+        every = [actor for actors in parties.values() for actor in actors.values()]
+        await asyncio.wait_for(asyncio.gather(*(actor.call("close") for actor in every)), 5.0)
+    for handles in parties.values():
+        kill_actors(handles.values())
+
+
+def party_nodes(party: str) -> list[dict[str, Any]]:
+    """The party's living nodes as `ray.nodes()` describes them, its home first. Raises ClusterError if it has none.
+
+    Home is this process's node if it is one of them: that of the supervisor, once the party runs.
+    """
+    resource = nodes.PARTY_RESOURCE.format(party=party)
+    alive = [node for node in ray.nodes() if node["Alive"] and resource in node["Resources"]]
+    if not alive:
+        raise ClusterError(f"The {party} has no node in this cluster; start one with `tandem up {party}`.")
+    own = ray.get_runtime_context().get_node_id()
+    return sorted(alive, key=lambda node: (node["NodeID"] != own, node["NodeID"]))
+
+
+def at_home(party: str) -> NodeAffinitySchedulingStrategy:
+    """Ray's strategy for actors that run on the party's home."""
+    return NodeAffinitySchedulingStrategy(node_id=party_nodes(party)[0]["NodeID"], soft=False)
+
+
+def place(party: str, role: str, config: Config, *, detached: bool) -> dict[str, Any]:
+    """Ray's options that say where an actor runs, and with how many GPUs.
+
+    detached: the party may have several nodes; else it has one, which need not have joined yet.
+    """
+    settings, is_decoder = config.party(party), kind_of(role) == "decoder"
+    resources = {nodes.PARTY_RESOURCE.format(party=party): 0.001}
+    options: dict[str, Any] = {"resources": resources}
+    if is_decoder and settings.gpus_per_decoder:
+        options["num_gpus"] = settings.gpus_per_decoder
+    if not detached:
+        return options
+    if not (is_decoder and settings.spare_roles):
+        options["scheduling_strategy"] = at_home(party)
+    elif settings.gpus_per_decoder:
+        options["scheduling_strategy"] = "SPREAD"
+    else:
+        known = party_nodes(party)
+        offered = known[int(role.partition("-")[2] or 0) % len(known)]["Resources"]
+        # Its own resource: a wish for a node by its id Ray may forget where it has not heard of that yet.
+        resources[next(name for name in offered if name.startswith(nodes.OWN_RESOURCE))] = 0.001
+    return options
+
+
+def _create(party: str, classes: Mapping[str, type[Any]], runtime: Runtime, detached: bool) -> RayActors:
+    """One process with these actors, by role."""
+    roles, config = list(classes), runtime.config
+    options: dict[str, Any] = {
+        "name": process_name(party, roles),
+        "namespace": config.cluster.namespace,
+        "num_cpus": 0,
+        "max_concurrency": MAX_CONCURRENCY,
+        "max_task_retries": 0,
+        "enable_task_events": False,
+        **place(party, roles[0], config, detached=detached),
+    }
+    if detached:
+        options["lifetime"] = "detached"
+    spans_nodes = detached and bool(config.party(party).spare_roles)
+    address = node_address if spans_nodes else None
+    runtime = replace(runtime, config=config.seen_by(party), node_address=address)
+    if len(roles) == 1:
+        runtime = replace(runtime, role=roles[0])
+        return {roles[0]: RayActor(ray.remote(classes[roles[0]]).options(**options).remote(party, runtime))}
+    process = ray.remote(SharedProcess).options(**options).remote(party, runtime, classes)
+    return {role: RayActor(process, role) for role in roles}

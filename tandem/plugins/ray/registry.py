@@ -1,0 +1,189 @@
+"""The nodes that `tandem up` started on this machine, a small private file per party, and which cluster is meant.
+
+An entry holds the node, its cluster's token and the start time of its process, so that `tandem down` never stops
+another process that was given the same id.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import psutil
+
+from tandem.config.schema import Config
+from tandem.config.start_settings import explain_ignored
+from tandem.errors import ClusterError
+from tandem.plugins.ray.nodes import NodeInfo, is_listening
+from tandem.system.files import write_private
+from tandem.system.paths import state_folder
+from tandem.topology import PARTIES
+
+_SUFFIX = ".json"
+"""Of an entry's file, whose name is that of the party."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One running node of this machine."""
+
+    party: str
+    node: NodeInfo
+    token: str | None  # of the cluster; None where the user's environment provides it
+    settings: dict[str, str] = field(default_factory=dict)  # see `start_settings`
+
+    @property
+    def address(self) -> str:
+        """The address of the cluster, host:port."""
+        return self.node.address
+
+    @property
+    def pid(self) -> int:
+        """The id of the node's first process."""
+        return self.node.pid
+
+    @property
+    def is_head(self) -> bool:
+        """Whether the node holds its cluster together, so that it has to stop last."""
+        return bool(self.node.directory)
+
+
+def token_file(party: str) -> Path:
+    """The file that holds the token of the cluster whose head is this machine's node of `party`."""
+    return state_folder() / f"{party}.token"
+
+
+def running_nodes() -> list[Entry]:
+    """The nodes started here that still run, device first."""
+    return [entry for entry, is_running in recorded_nodes() if is_running]
+
+
+def recorded_nodes() -> list[tuple[Entry, bool]]:
+    """The nodes started here and not stopped by `tandem down`, device first, each with whether it still runs."""
+    others = sorted({path.stem for path in state_folder().glob(f"*{_SUFFIX}")} - set(PARTIES))
+    return [recorded for party in (*PARTIES, *others) if (recorded := _read(party)) is not None]
+
+
+def running_node(party: str) -> Entry | None:
+    """The node of `party` that was started here, if it still runs."""
+    return next((entry for entry in running_nodes() if entry.party == party), None)
+
+
+def register(entry: Entry) -> None:
+    """Record a node, readable by this user alone; a head's token also goes into a file of its own, to be copied.
+
+    Raises ConfigError where it cannot be written; what was recorded before stays.
+    """
+    content = {
+        "node": asdict(entry.node),
+        "token": entry.token,
+        "settings": entry.settings,
+        "started_s": _seconds_after_boot(entry.pid),
+    }
+    write_private(_entry_file(entry.party), json.dumps(content, indent=2).encode() + b"\n")
+    if entry.is_head and entry.token:
+        write_private(token_file(entry.party), entry.token.encode() + b"\n")
+
+
+def unregister(party: str) -> None:
+    """Drop the entry of a party and its token file, if there are any."""
+    _entry_file(party).unlink(missing_ok=True)
+    token_file(party).unlink(missing_ok=True)
+
+
+def find_address(address: str | None, config: Config, progress: Callable[[str], None]) -> str:
+    """The address of the cluster to use; an explicit one counts first, then `cluster.address`, then the registry.
+
+    Raises ClusterError if there is none.
+    """
+    address = address or config.cluster.address or find_local(config, progress)
+    if not address:
+        raise ClusterError(
+            "No address of a cluster was given, and none that `tandem up` started runs on this machine; start one with "
+            "`tandem up`, or name one as HOST:PORT."
+        )
+    return address
+
+
+def find_local(config: Config, progress: Callable[[str], None]) -> str | None:
+    """The running cluster of a node that `tandem up` started here for one of the settings' parties, None if there is
+    none.
+
+    Says what was found, and which settings count for nothing there.
+    """
+    gone: set[str] = set()
+    recorded = [each for each in recorded_nodes() if each[0].party in config.parties]
+    for entry, is_running in recorded:
+        if is_running and entry.address not in gone and is_listening(entry.address):
+            progress(f"cluster: {entry.address} is running here (tandem up {entry.party})")
+            own = [
+                (other.party, other.settings)
+                for other, runs in recorded
+                if runs and other.address == entry.address
+            ]
+            if ignored := explain_ignored(config, own):
+                progress(ignored)
+            return entry.address
+        if entry.address not in gone:
+            progress(
+                f"cluster: {entry.address}, which `tandem up {entry.party}` started here, no longer answers; "
+                "`tandem down` forgets it"
+            )
+        gone.add(entry.address)
+    return None
+
+
+@contextmanager
+def locked() -> Iterator[None]:
+    """Keep two commands from starting or stopping nodes at once. Raises ClusterError if the folder is not writable."""
+    folder = state_folder()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        file = (folder / "lock").open("w")
+    except OSError as error:
+        raise ClusterError(
+            f"The registry of running nodes cannot be kept in {folder} ({error.strerror}); check its permissions or "
+            "set XDG_STATE_HOME."
+        ) from None
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print("tandem: waiting for another `tandem up` or `tandem down`", file=sys.stderr)  # noqa: T201
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _read(party: str) -> tuple[Entry, bool] | None:
+    """The entry of a party, and whether its process still runs; None if there is none or it is damaged."""
+    try:
+        content = json.loads(_entry_file(party).read_text("utf-8"))
+        settings = dict(content["settings"])
+        entry = Entry(
+            party=party, node=NodeInfo(**content["node"]), token=content["token"], settings=settings
+        )
+        started_s = content["started_s"]
+        is_running = started_s is not None and _seconds_after_boot(entry.pid) == started_s
+        return (entry, is_running) if entry.address else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _entry_file(party: str) -> Path:
+    return state_folder() / f"{party}{_SUFFIX}"
+
+
+def _seconds_after_boot(pid: int) -> float | None:
+    """The time when a process started; None if it does not run. Unlike the time of day, it survives changes of the
+    clock."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        process = psutil.Process(pid)
+        if process.status() != psutil.STATUS_ZOMBIE:
+            return round(float(process.create_time() - psutil.boot_time()), 2)
+    return None

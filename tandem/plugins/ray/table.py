@@ -1,0 +1,261 @@
+"""A table of what runs where: nodes, what parties have loaded, every actor dead or alive, and sentences about what is
+missing.
+
+Ray's interface tells who lives. Of what has died, and why, only a table that is private to Ray tells: sentences and
+`tandem status` use it, nothing else does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import ray
+from ray.exceptions import RayActorError, RayError
+
+from tandem.config.schema import Config
+from tandem.plugins.ray import nodes
+from tandem.plugins.ray.attach import attached, current_address
+from tandem.plugins.ray.handles import find_actor, names_in
+from tandem.plugins.ray.registry import find_address
+from tandem.protocol.outbox import ROLES, kind_of
+from tandem.sites.status import ActorState, State, to_dict
+
+STATES: dict[str, State] = {
+    "ALIVE": "alive",
+    "DEAD": "dead",
+    "RESTARTING": "starting",
+    "PENDING_CREATION": "starting",
+    "DEPENDENCIES_UNREADY": "starting",
+}
+SUPERVISOR = "supervisor"
+"""PARTY/supervisor starts a party's dead actors again (`tandem.plugins.ray.supervisor`)."""
+REASON_CHARS = 120
+NOTICED_S = 3.0
+"""How long Ray may take to notice that a process has ended."""
+ANSWER_LIMIT_S = 5.0
+"""How long an actor may take to report."""
+
+
+def running_actors(config: Config) -> set[str]:
+    """All actors that live or start, "party/role". This process must be attached."""
+    known = ray.util.list_named_actors(all_namespaces=True)
+    return {
+        name
+        for process in known
+        if process["namespace"] == config.cluster.namespace
+        for name in names_in(process["name"])
+    }
+
+
+def read_actors(config: Config, parties: Iterable[str] | None = None) -> list[ActorState]:
+    """All actors of these parties (default: of all), dead ones included, in a fixed order.
+
+    Of which kind a party has several, the table says. This process must be attached.
+    """
+    newest: dict[str, ActorState] = {}
+    for actor in sorted(_table(config.cluster.namespace), key=lambda actor: actor.started_s or 0.0):
+        known = newest.get(actor.name)
+        if known is None or actor.is_alive or not known.is_alive:
+            newest[actor.name] = actor
+    names = [name for party in parties or config.parties for name in _names(party, newest)]
+    running = set() if newest.keys() >= set(names) else running_actors(config)
+    return [
+        newest.get(name) or ActorState(name=name, state="alive" if name in running else "absent")
+        for name in names
+    ]
+
+
+def _names(party: str, newest: Mapping[str, ActorState]) -> list[str]:
+    """The actors that a party has or should have; what ended before its draft queue began is of an earlier start."""
+    queue = newest.get(f"{party}/draft_queue")
+    began_s = (queue.started_s if queue else None) or 0.0
+    known = {
+        actor.role
+        for name, actor in newest.items()
+        if name.startswith(f"{party}/") and actor.kind in ROLES
+        if actor.state != "dead" or (actor.ended_s or 0.0) > began_s
+    }
+    roles = sorted({*ROLES, *known}, key=lambda role: (ROLES.index(kind_of(role)), len(role), role))
+    return [f"{party}/{role}" for role in roles]
+
+
+def needed(actors: Sequence[ActorState]) -> list[ActorState]:
+    """Those of a party's actors that it cannot do without: of several of a kind those that live, unless none does."""
+    alive = {actor.kind for actor in actors if actor.is_alive}
+    return [actor for actor in actors if actor.is_alive or actor.kind not in alive]
+
+
+def is_supervised(party: str, config: Config) -> bool:
+    """Whether dead actors of a party are started again without a user. This process must be attached."""
+    return f"{party}/{SUPERVISOR}" in running_actors(config)
+
+
+def explain_party(party: str, actors: Sequence[ActorState], config: Config) -> str | None:
+    """The reason why a party cannot be used, and the remedy; None if all it needs are alive. actors: those of the
+    party."""
+    actors = needed(actors)
+    dead = [actor for actor in actors if actor.state == "dead"]
+    if dead:
+        names = ", ".join(dict.fromkeys(actor.describe_end() for actor in dead))
+        remedy = f"run `tandem up {party}` on its machine"
+        if is_supervised(party, config):
+            remedy = "its supervisor starts it again, try again in a moment"
+        return f"The {party} side has lost {names}; {remedy}."
+    if all(actor.state == "absent" for actor in actors):
+        return (
+            f"The {party} side is not up: none of its actors runs in namespace {config.cluster.namespace!r}; run "
+            f"`tandem up {party} --join {current_address()}` on its machine."
+        )
+    if missing := [actor.name for actor in actors if not actor.is_alive]:
+        return f"The {party} side is still starting ({', '.join(missing)}); try again in a moment."
+    return None
+
+
+def explain_loss(error: RayError, config: Config, *, is_launched: bool) -> str:
+    """The sentence for a call that failed because an actor has died.
+
+    is_launched: whether this process started the actors, so that nothing but a new launch helps.
+    """
+    actor_id = str(getattr(error, "actor_id", None) or "")
+    actors = _read_until_noticed(config, actor_id)
+    used = [
+        actor
+        for party in config.parties
+        for actor in needed([each for each in actors if each.party == party])
+    ]
+    dead = [actor for actor in used if actor.state == "dead"]
+    dead.sort(key=lambda actor: actor.actor_id != actor_id)  # that one first
+    if not dead and isinstance(error, RayActorError) and actor_id not in {actor.actor_id for actor in actors}:
+        return "An actor of this cluster was replaced while this Tandem used it; ask again."
+    if not dead:
+        return f"A call to the cluster failed ({_first_line(error)}); see `tandem status`."
+    party = dead[0].party
+    remedy = f"run `tandem up {party}` on its machine, then connect again"
+    if is_supervised(party, config):
+        remedy = "its supervisor starts it again, ask again in a moment"
+    elif is_launched:
+        remedy = "close this Tandem and launch another"
+    return f"The query failed because the {party} side has lost {dead[0].describe_end()}; {remedy}."
+
+
+def read_status(address: str | None, config: Config, progress: Callable[[str], None]) -> dict[str, Any]:
+    """The status of a running cluster; address: as in `Tandem.connect`. Raises ClusterError if it does not answer."""
+    config.require_cluster("`tandem status`")
+    address = find_address(address, config, progress)
+    with attached(address, config):
+        return asyncio.run(collect_status(config))
+
+
+async def collect_status(config: Config) -> dict[str, Any]:
+    """The status of the cluster that this process is attached to, as plain values; no dead actor makes it fail."""
+    actors = read_actors(config)
+    loaders = [actor for actor in actors if actor.kind in ("retriever", "decoder")]
+    described = await _ask_all(loaders, "describe", config)
+    reports = await _ask_all(actors, "statistics", config)
+    supervisors = {
+        str(party): await _ask(f"{party}/{SUPERVISOR}", "report", config) for party in config.parties
+    }
+    return {
+        "cluster": current_address(),
+        "nodes": [
+            {
+                "address": node["NodeManagerAddress"],
+                "roles": _roles(node, config.parties),
+                "alive": node["Alive"],
+            }
+            for node in ray.nodes()
+        ],
+        "parties": {str(party): _description(party, described) for party in config.parties},
+        "supervisors": {party: report for party, report in supervisors.items() if report is not None},
+        "actors": [to_dict(actor, reports.get(actor.name)) for actor in actors],
+    }
+
+
+def _description(party: str, described: dict[str, Any]) -> dict[str, Any]:
+    """The description of what a party has loaded; actors of one kind have the same."""
+    parts = [values for name, values in described.items() if name.startswith(f"{party}/")]
+    return {key: value for part in parts for key, value in part.items()}
+
+
+async def _ask_all(actors: Sequence[ActorState], method: str, config: Config) -> dict[str, Any]:
+    """Call a method of each living actor; results by name. Those that do not answer are left out."""
+    alive = [actor.name for actor in actors if actor.is_alive]
+    replies = await asyncio.gather(*(_ask(name, method, config) for name in alive))
+    return {name: reply for name, reply in zip(alive, replies, strict=True) if reply is not None}
+
+
+async def _ask(name: str, method: str, config: Config) -> Any:
+    try:
+        actor = find_actor(name, config.cluster.namespace)
+        return await asyncio.wait_for(actor.start(method), ANSWER_LIMIT_S)
+    except (ValueError, RayError, TimeoutError):  # it has just died, or hangs
+        return None
+
+
+def _roles(node: dict[str, Any], parties: Sequence[str]) -> list[str]:
+    return [str(party) for party in parties if nodes.PARTY_RESOURCE.format(party=party) in node["Resources"]]
+
+
+def _read_until_noticed(config: Config, actor_id: str) -> list[ActorState]:
+    """The table once an actor's death is in it: a caller may notice a moment earlier than Ray's head."""
+    deadline_s = time.monotonic() + NOTICED_S
+    while True:
+        try:
+            actors = read_actors(config)
+        except Exception:  # the head may be gone, too
+            return []
+        is_unnoticed = any(actor.actor_id == actor_id and actor.is_alive for actor in actors)
+        if not is_unnoticed or time.monotonic() > deadline_s:
+            return actors
+        time.sleep(0.1)
+
+
+def _table(namespace: str) -> list[ActorState]:
+    """Every actor that a cluster had; empty if Ray keeps its table elsewhere in a later version."""
+    try:
+        messages: Any = importlib.import_module("ray.core.generated.gcs_pb2").ActorTableData
+        rows = [messages.FromString(row) for row in raw_rows()]
+        return [
+            _parse(row, messages, name)
+            for row in rows
+            if row.ray_namespace == namespace
+            for name in names_in(row.name)
+        ]
+    except (ImportError, AttributeError, TypeError):  # private to Ray; a test fails if it disappears
+        return []
+
+
+def raw_rows() -> list[bytes]:
+    """Ray's own table of actors: one message ActorTableData for each that the cluster ever had."""
+    state: Any = importlib.import_module("ray._private.state").state
+    return list(state._connect_and_get_accessor().get_actor_table(None, None))
+
+
+def _parse(row: Any, messages: Any, name: str) -> ActorState:
+    state = messages.ActorState.Name(row.state)
+    return ActorState(
+        name=name,
+        process=row.name,
+        state=STATES.get(state, "dead"),
+        actor_id=row.actor_id.hex(),
+        pid=row.pid or None,
+        started_s=row.start_time / 1000 or None,
+        ended_s=row.end_time / 1000 or None,
+        reason=_reason(row.death_cause) if state == "DEAD" else "",
+    )
+
+
+def _reason(cause: Any) -> str:
+    """Ray's reason for a death in a few words."""
+    context = cause.WhichOneof("context") or ""
+    text = str(getattr(getattr(cause, context, None), "error_message", "")) or context.replace("_", " ")
+    first = text.replace("`", "").partition(". ")[0].strip().rstrip(".")
+    return first.removeprefix("The actor is dead because ")[:REASON_CHARS]
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().splitlines()[0][:160] if str(error).strip() else type(error).__name__

@@ -1,0 +1,315 @@
+"""Requests and responses of every route: errors in OpenAI's form, bodies, and server-sent events."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping
+from http import HTTPStatus
+from math import ceil, isfinite
+from types import MappingProxyType
+from typing import Any, NoReturn, TypeVar
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from tandem.config.checks import SettingError
+from tandem.errors import Code, TandemError, did_you_mean
+from tandem.plugins.server.logs import log_event
+
+T = TypeVar("T")
+
+# ---- errors -------------------------------------------------------------------------------------------------
+
+INVALID, SERVER = "invalid_request_error", "server_error"
+RESPONSES: Mapping[Code, tuple[int, str]] = {
+    Code.INVALID: (400, "invalid_value"),
+    Code.TOO_LONG: (400, "context_length_exceeded"),
+    Code.OVER_LIMIT: (400, "invalid_value"),
+    Code.BUSY: (429, "rate_limit_exceeded"),
+    Code.TIMEOUT: (504, "timeout"),
+}
+"""Status and OpenAI's code of each kind of failure that is no failure of the server."""
+NO_NAMES: Mapping[str, str] = MappingProxyType({})
+
+
+class ApiError(Exception):
+    """A request that is refused, or whose answer failed."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        """status: of HTTP. message: one sentence for the client; it may quote the request, so it is not logged."""
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.param = param
+        self.code = code
+        self.headers = dict(headers or {})
+
+    @property
+    def kind(self) -> str:
+        """OpenAI's `type` of the error."""
+        kinds = {
+            HTTPStatus.UNAUTHORIZED: "authentication_error",
+            HTTPStatus.FORBIDDEN: "permission_error",
+            HTTPStatus.TOO_MANY_REQUESTS: "rate_limit_error",
+        }
+        return kinds.get(HTTPStatus(self.status), INVALID if self.status < 500 else SERVER)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The body of the response. An option's name is the client's: half a surrogate pair is shown as its escape."""
+        return {
+            "error": {
+                "message": self.message,
+                "type": self.kind,
+                "param": self.param and self.param.encode("utf-8", "backslashreplace").decode(),
+                "code": self.code,
+            }
+        }
+
+
+def bad_request(message: str, param: str | None = None, code: str = "invalid_value") -> ApiError:
+    """Status 400. param: the option that is wrong, as the request names it."""
+    return ApiError(400, message, param=param, code=code)
+
+
+def must_be(param: str, expected: str, value: Any, remedy: str = "correct it") -> ApiError:
+    """Status 400 for a value that an option, named as in the request, cannot have."""
+    return bad_request(f"{param} must be {expected}, but it is {value!r:.60}; {remedy}.", param)
+
+
+def unsupported(param: str, message: str) -> ApiError:
+    """An option, or a value of one, that this server does not have."""
+    return bad_request(message, param, "unsupported_parameter")
+
+
+def unknown(name: str, known: Iterable[str]) -> ApiError:
+    """The error for an option that does not exist. known: those that do."""
+    return bad_request(
+        f"There is no option {name!r:.60}; {did_you_mean(name, sorted(known))}", name, "unknown_parameter"
+    )
+
+
+def busy(message: str, retry_after_s: int) -> ApiError:
+    """Status 429. retry_after_s: when to try again."""
+    return ApiError(429, message, code="rate_limit_exceeded", headers={"Retry-After": str(retry_after_s)})
+
+
+def refusal(error: TandemError, names: Mapping[str, str] = NO_NAMES) -> ApiError:
+    """The error for a request from which no query can be made. names: what the request calls options, if something
+    else."""
+    response = failure(error, names)
+    return response if response.status < 500 else bad_request(response.message, response.param)
+
+
+def failure(error: TandemError, names: Mapping[str, str] = NO_NAMES) -> ApiError:
+    """The error for a query that the parties could not answer. names: as in `refusal`."""
+    status, code = RESPONSES.get(error.code, (500, "query_failed"))
+    param = names.get(error.option, error.option) if error.option else None
+    headers = {"Retry-After": str(ceil(error.retry_after_s or 1))} if error.code is Code.BUSY else {}
+    return ApiError(status, _in_words_of_request(error, names), param=param, code=code, headers=headers)
+
+
+def _in_words_of_request(error: TandemError, names: Mapping[str, str]) -> str:
+    """A client of HTTP has options, no settings, and may call them by other names."""
+    message = str(error)
+    if isinstance(error, SettingError) and error.problem:
+        message = f"The option {error.name} {error.problem}"
+    for option, name in names.items():
+        if "_" in option:  # else it is a word that may mean something else there
+            message = message.replace(option, name)
+    return message
+
+
+# ---- bodies -------------------------------------------------------------------------------------------------
+
+
+async def read_object(request: Request, max_bytes: int) -> dict[str, Any]:
+    """The JSON object that a request carries. Raises ApiError."""
+    remedy = "shorten it"
+    parts = read_parts(request, max_bytes, "A request", remedy, "request_too_large")
+    text = b"".join([part async for part in parts])
+    try:
+        body = json.loads(text, parse_constant=_refuse_constant, parse_float=_read_number)
+    except UnicodeDecodeError:
+        raise bad_request("The body is not UTF-8; send JSON.", code="invalid_json") from None
+    except json.JSONDecodeError as error:
+        raise bad_request(
+            f"The body is not JSON: {error.msg} at line {error.lineno}, column {error.colno}; correct it.",
+            code="invalid_json",
+        ) from None
+    except (RecursionError, ValueError) as error:
+        reason = TOO_DEEP if isinstance(error, RecursionError) else str(error)
+        raise bad_request(f"The body is not JSON: {reason}; correct it.", code="invalid_json") from None
+    if _is_too_deep(body):
+        raise bad_request(f"The body cannot be read: {TOO_DEEP}; correct it.", code="invalid_json")
+    if not isinstance(body, dict):
+        raise bad_request(
+            f"The body must be a JSON object, but it is of type {type(body).__name__}; send an object.",
+            code="invalid_json",
+        )
+    return body
+
+
+async def read_parts(
+    request: Request, max_bytes: int, what: str, remedy: str, code: str
+) -> AsyncIterator[bytes]:
+    """A body as it comes. what, remedy, code: of the refusal of one that is longer. Raises ApiError."""
+    size = 0
+    try:
+        async for part in request.stream():
+            size += len(part)
+            if size > max_bytes:
+                message = f"{what} has at most {max_bytes} bytes, this one has more; {remedy}."
+                raise ApiError(413, message, code=code)
+            yield part
+    except ClientDisconnect:
+        raise bad_request("The client left before the body was complete.", code="disconnected") from None
+
+
+MAX_DEPTH = 100
+TOO_DEEP = f"it is nested too deeply, in more than {MAX_DEPTH} lists and objects"
+
+
+def _is_too_deep(value: Any) -> bool:
+    """Whether code that calls itself for each level might not get to the bottom of it."""
+    level = [value]
+    for _ in range(MAX_DEPTH):
+        inner = [item for item in level if isinstance(item, dict | list)]
+        level = [child for item in inner for child in (item.values() if isinstance(item, dict) else item)]
+    return bool(level)
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no number in JSON")
+
+
+def _read_number(text: str) -> float:
+    number = float(text)
+    return number if isfinite(number) else _refuse_constant(f"{text:.40}")
+
+
+# ---- what is ignored ----------------------------------------------------------------------------------------
+
+
+MAX_NAMES, MAX_NAME, MAX_LOGGED = 20, 40, 200
+"""Ignored fields that a response names, characters of each, and different ones that the log names in all."""
+
+
+def name_ignored(names: Iterable[str], logged: set[str]) -> dict[str, str]:
+    """The header that names fields which change nothing, if there are any; each comes into the log once.
+
+    names: as the client wrote them; what is no name but may be a text is not logged. logged: those that are in the log
+    already; receives new ones.
+    """
+    shown = list(dict.fromkeys(re.sub(r"[^A-Za-z0-9_.-]", "?", name[:MAX_NAME]) for name in names))
+    for name in shown:
+        if name not in logged and len(logged) < MAX_LOGGED and re.fullmatch(r"[a-z][a-z0-9_.]*", name):
+            logged.add(name)
+            log_event("ignored field", name=name)
+    more = ["..."] if len(shown) > MAX_NAMES else []
+    return {"X-Tandem-Ignored": ", ".join(shown[:MAX_NAMES] + more)} if shown else {}
+
+
+# ---- server-sent events -------------------------------------------------------------------------------------
+
+
+LOOKS = 4
+"""At a client within the time in which it has to read."""
+HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+"""Neither kept nor held back by a proxy."""
+
+
+class ClientLeftError(Exception):
+    """The client has closed its connection, or does not read."""
+
+
+class EventStream(Response):
+    """Sends texts as they come. The query ends with the stream: at its end, or when the client leaves or stalls."""
+
+    media_type = "text/event-stream"
+
+    def __init__(
+        self,
+        texts: AsyncIterator[bytes],
+        close: Callable[[], Awaitable[None]],
+        send_timeout_s: float,
+        headers: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        """texts: encoded events. close: ends their query. send_timeout_s: patience with a client that does not read."""
+        super().__init__(headers={**HEADERS, **headers})
+        del self.headers["content-length"]
+        self._texts = texts
+        self._close = close
+        self._send_timeout_s = send_timeout_s
+        self._sending_since_s: float | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Respond; raises ClientLeftError."""
+        try:
+            await while_connected(receive, self._send_all(send), self._wait_for_stall())
+        finally:
+            await self._close()
+
+    async def _send_all(self, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        async for text in self._texts:
+            self._sending_since_s = time.monotonic()
+            await send(
+                {"type": "http.response.body", "body": text, "more_body": True}
+            )  # waits for a full socket
+            self._sending_since_s = None
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _wait_for_stall(self) -> None:
+        """One look now and then costs less than a timeout for every text."""
+        while True:
+            await asyncio.sleep(self._send_timeout_s / LOOKS)
+            since_s = self._sending_since_s
+            if since_s is not None and time.monotonic() - since_s > self._send_timeout_s:
+                return
+
+
+def encode_event(name: str | None, data: str) -> bytes:
+    """One server-sent event. data: without line breaks, as JSON has it."""
+    return (f"event: {name}\ndata: {data}\n\n" if name else f"data: {data}\n\n").encode()
+
+
+async def while_connected(
+    receive: Receive, work: Coroutine[Any, Any, T], *ends: Coroutine[Any, Any, None]
+) -> T:
+    """The result of `work`, which is cancelled when the client leaves. Raises ClientLeftError then.
+
+    receive: of a request whose body was read. ends: further waits, each until the client counts as gone.
+    """
+    working = asyncio.create_task(work)
+    leaving = [asyncio.create_task(end) for end in (_wait_for_disconnect(receive), *ends)]
+    try:
+        await asyncio.wait({working, *leaving}, return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise ClientLeftError
+        return working.result()
+    finally:
+        for task in (working, *leaving):
+            task.cancel()
+        await asyncio.gather(working, *leaving, return_exceptions=True)
+
+
+async def _wait_for_disconnect(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def compact(value: Mapping[str, Any]) -> str:
+    """JSON without spaces."""
+    return json.dumps(value, separators=(",", ":"))

@@ -1,0 +1,178 @@
+"""Changing the index of the device's documents in a process of its own, which pays for what an added file costs.
+
+    server --what to do--> this process --an open file--> the process that reads it
+           <--progress, then how it ended--
+
+Texts, chunks and their vectors never are in the server's memory, and its event loop is not held up: it opens the index
+again at the next question. The process has its own embedder and a low priority, and ends when it was idle for a while,
+or with the server.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tandem.config.schema import Config
+from tandem.errors import RetrievalError, describe_origin
+from tandem.plugins.server.logs import log_event
+from tandem.retrieval import loaders
+from tandem.retrieval.loaders import Limits, NothingReadError, ReaderProcess
+from tandem.system.processes import Answers, Companion, NotStartedError, describe_exit, serve
+from tandem.topology import Party
+
+if TYPE_CHECKING:
+    from tandem.retrieval.build import BuildReport
+    from tandem.retrieval.embedding import TextEmbedder
+
+IDLE_S = 60.0
+"""The process ends after so much time without a request."""
+MAX_PASSAGES = 20_000
+"""Of one added file: some 13 MB of text, whose vectors take 31 MB of the server's memory (of 384 components each)."""
+Progress = Callable[[int, int], None]
+"""Called with the passages that were embedded, and how many there are to embed."""
+
+
+class Indexed(NamedTuple):
+    """What a change of the index came to."""
+
+    num_added: int  # passages that are new, also in place of others
+    num_embedded: int
+    is_unchanged: bool
+    problems: list[str]  # one sentence for each thing left out
+
+
+class Indexer:
+    """Changes one index, in another process. Safe for threads, which wait for each other."""
+
+    def __init__(self, index: Path, config: Config) -> None:
+        self.limits = Limits(max_passages=MAX_PASSAGES)  # on one added file
+        self._common = {"index": str(index), "config": config.to_json()}
+        self._idle = threading.Timer(IDLE_S, PROCESS.close)
+
+    def refresh(self, source: Path) -> None:
+        """Bring the index up to date with the source that it was built from. Raises RetrievalError, also where it is
+        damaged."""
+        self._run({"refresh": str(source)})
+
+    def build(self, source: Path, id_key: bytes) -> None:
+        """Make it the index of a source alone, whatever it was. Raises RetrievalError."""
+        self._run({"build": str(source), "id_key": id_key.hex()})
+
+    def add(self, path: Path, progress: Progress | None = None) -> Indexed:
+        """Add a file or folder. Raises RetrievalError; NothingReadError if it gives no text."""
+        return self._run({"add": str(path)}, progress)
+
+    def delete(self, name: str) -> None:
+        """Delete a document or a folder of them. Raises RetrievalError."""
+        self._run({"delete": name})
+
+    def _run(self, work: dict[str, Any], progress: Progress | None = None) -> Indexed:
+        self._idle.cancel()
+        answer: dict[str, Any] = {}
+        try:
+            for answer in PROCESS.ask({**self._common, "limits": self.limits, **work}):
+                if progress and "num_done" in answer:
+                    progress(answer["num_done"], answer["num_total"])
+        except NotStartedError as error:
+            raise RetrievalError(f"Files are indexed in a process of its own, but {error}.") from None
+        finally:
+            self._idle = threading.Timer(IDLE_S, PROCESS.close)
+            self._idle.daemon = True
+            self._idle.start()
+        match answer:
+            case {"unreadable": list(problems)}:
+                raise NothingReadError(problems[0], problems)
+            case {"error": str(sentence)}:
+                raise RetrievalError(sentence)
+            case {"failed": kind, "where": where}:
+                log_event("failure", of="indexing", error=kind, where=where)
+                raise RetrievalError(f"The server failed on this file with {kind}; see its log.")
+            case {"exit": int(code)}:
+                raise RetrievalError(
+                    f"The process that indexes ended with {describe_exit(code)}; free memory, then try again."
+                )
+        return Indexed(*answer["indexed"])
+
+
+PROCESS = Companion(f"{__name__}:main")
+"""The one that every index of this process is changed in."""
+
+atexit.register(PROCESS.close)
+
+
+# ---- in the process ------------------------------------------------------------------------------------------
+
+
+class _KeptReader(ReaderProcess):
+    """Goes on between files, and ends with this process."""
+
+    def close(self) -> None:
+        """Does nothing."""
+
+
+def main() -> None:
+    """The process."""
+    from tandem.actors.watching import NICENESS
+
+    os.nice(NICENESS)
+    serve(_handle)
+
+
+def _handle(request: dict[str, Any], files: list[int], answers: Answers) -> None:
+    """Answers one request."""
+    loaders.SHARED = _reader(*request["limits"])
+    try:
+        report = _change(request, lambda done, total: answers.send(num_done=done, num_total=total))
+    except NothingReadError as error:
+        answers.send(unreadable=list(error.problems) or [str(error)], end=True)
+    except RetrievalError as error:
+        answers.send(error=str(error), end=True)
+    except Exception as error:
+        kind, where = describe_origin(error)
+        answers.send(failed=kind, where=where, end=True)
+    else:
+        num_added = report.num_added + report.num_replaced
+        answers.send(
+            indexed=Indexed(num_added, report.num_embedded, report.is_unchanged, report.problems), end=True
+        )
+
+
+def _change(request: dict[str, Any], progress: Progress) -> BuildReport:
+    from tandem.actors.loading import build_options, drop_stale_caches
+    from tandem.actors.watching import patiently
+    from tandem.retrieval.build import build_index, update_index
+    from tandem.retrieval.index import Index
+
+    config, index = Config.from_json(request["config"]), Path(request["index"])
+    embedder = _embedder(config.retrieval.embedder)
+    options = {**build_options(config), "progress": progress}
+    match request:
+        case {"refresh": str(source)}:
+            Index.open(index, embedder.fingerprint).close()
+            return build_index(Path(source), index, embedder, **options)
+        case {"build": str(source), "id_key": str(key)}:
+            id_key = bytes.fromhex(key)
+            return build_index(Path(source), index, embedder, replace=True, id_key=id_key, **options)
+        case {"add": str(path)}:
+            changes: dict[str, Any] = {"add": Path(path)}
+        case _:
+            changes = {"delete": [request["delete"]]}
+    report = patiently(index, lambda: update_index(index, embedder, **changes, **options))
+    drop_stale_caches(config, Party.DEVICE, index)
+    return report
+
+
+_reader = cache(lambda *limits: _KeptReader(Limits(*limits)))
+
+
+@cache
+def _embedder(name: str) -> TextEmbedder:
+    from tandem.retrieval.factory import load_embedder
+
+    return load_embedder(name)

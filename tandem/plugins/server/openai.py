@@ -1,0 +1,413 @@
+"""OpenAI's interface: chat and text completions, whole or in chunks, models and embeddings.
+
+    body --read_chat, read_prompt--> CompletionRequest --Service.start--> RunningQuery --Completion--> JSON or events
+
+What a request may hold is in `tandem.plugins.server.completion_requests`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import secrets
+import struct
+import time
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from fastapi import APIRouter, Request
+from starlette.responses import JSONResponse, Response
+
+from tandem.client.answers import (
+    AnswerReader,
+    Piece,
+    count_usage,
+    describe,
+    finish_reason,
+    new_seed,
+    require_answer,
+    to_plain,
+)
+from tandem.errors import TandemError
+from tandem.events import Answer, Event, ProvisionalEvent, RetractEvent, TokenEvent, TokenLogprob
+from tandem.plugins.server.completion_requests import (
+    MODEL,
+    CompletionRequest,
+    read_chat,
+    read_model,
+    read_prompt,
+)
+from tandem.plugins.server.http import (
+    EventStream,
+    bad_request,
+    compact,
+    encode_event,
+    failure,
+    must_be,
+    name_ignored,
+    read_object,
+    unsupported,
+    while_connected,
+)
+from tandem.plugins.server.queries import RunningQuery, Service, service_of
+
+T = TypeVar("T")
+
+router = APIRouter(prefix="/v1")
+MAX_INPUTS = 2048
+"""Texts of one request for embeddings, as OpenAI has it."""
+MAX_INPUT_BYTES = 65_536
+"""Of each of them: an embedder reads the beginning alone, and a longer one would keep it from searching."""
+
+
+# ---- the routes ----------------------------------------------------------------------------------------------
+
+
+@router.post("/chat/completions")
+async def complete_chat(request: Request) -> Response:
+    """Answer the last message of a conversation."""
+    service = service_of(request)
+    body = await read_object(request, service.limits.max_body_bytes)
+    return await complete(request, service, CHAT, read_chat(body, service.system_prompt))
+
+
+@router.post("/completions")
+async def complete_text(request: Request) -> Response:
+    """Answer a prompt, which is the question."""
+    service = service_of(request)
+    body = await read_object(request, service.limits.max_body_bytes)
+    return await complete(request, service, TEXT, read_prompt(body))
+
+
+@router.get("/models")
+async def list_models(request: Request) -> dict[str, Any]:
+    """The model of all parties together, and the embedder."""
+    return {"object": "list", "data": [_model(name) for name in _model_names(service_of(request))]}
+
+
+@router.get("/models/{name:path}")
+async def show_model(request: Request, name: str) -> dict[str, Any]:
+    """One of them."""
+    return _model(read_model({"model": name}, *_model_names(service_of(request))))
+
+
+@router.post("/embeddings")
+async def embed(request: Request) -> Response:
+    """Unit vectors of texts, by the embedder of a party that runs here."""
+    service = service_of(request)
+    body = await read_object(request, service.limits.max_body_bytes)
+    model = read_model(body, *_model_names(service)[1:])
+    texts = _read_inputs(body)
+    form = body.get("encoding_format") or "float"
+    if form not in ("float", "base64"):
+        raise must_be("encoding_format", "float or base64", form)
+    if body.get("dimensions") is not None:
+        raise unsupported("dimensions", "The embedder has one length of vectors; leave dimensions out.")
+    ignored = [name for name in body if name not in ("model", "input", "encoding_format", "dimensions")]
+    try:
+        vectors = await while_connected(request.receive, service.embed(texts))
+        num_tokens = await service.tandem.acount_tokens(*texts)
+    except TandemError as error:
+        raise failure(error) from None
+    embeddings = {
+        "object": "list",
+        "model": model,
+        "data": [
+            {"object": "embedding", "index": index, "embedding": _encode(vector, form)}
+            for index, vector in enumerate(vectors)
+        ],
+        "usage": {"prompt_tokens": num_tokens, "total_tokens": num_tokens},
+    }
+    return JSONResponse(embeddings, headers=name_ignored(ignored, service.named))
+
+
+async def complete(
+    request: Request, service: Service, shape: Shape, wanted: CompletionRequest, form: Form | None = None
+) -> Response:
+    """Respond once all answers have begun; until then whatever goes wrong is a response of its own.
+
+    form: how the response is written; None: as OpenAI's completions. Raises ApiError.
+    """
+    form = form or Form()
+    if wanted.options.get("seed") is None:
+        wanted.options["seed"] = new_seed()
+    try:
+        async with AsyncExitStack() as stack:
+            queries = [_start(service, wanted, number, stack) for number in range(wanted.num_answers)]
+            for query in queries:
+                await while_connected(request.receive, query.fetch_first_token())
+            num_prompt_tokens = await service.tandem.acount_tokens(*wanted.texts)  # of what was not refused
+            completion = Completion(shape, wanted, service, num_prompt_tokens)
+            headers = name_ignored(wanted.ignored, service.named)
+            if not wanted.is_stream:
+                whole = await while_connected(request.receive, completion.whole(queries))
+                return JSONResponse(form.whole(whole), headers=headers)
+            close = stack.pop_all().aclose  # the response closes the queries
+            events = form.events(completion.chunks(queries))
+            return EventStream(events, close, service.limits.send_timeout_s, headers)
+    except TandemError as error:
+        raise failure(error, wanted.names) from None
+
+
+def _model_names(service: Service) -> list[str]:
+    return [MODEL, *service.embedders]
+
+
+def _model(name: str) -> dict[str, Any]:
+    return {"id": name, "object": "model", "created": 0, "owned_by": "tandem"}
+
+
+def _encode(vector: Sequence[float], form: str) -> Sequence[float] | str:
+    """base64 is of little-endian float32."""
+    if form == "float":
+        return vector
+    return base64.b64encode(struct.pack(f"<{len(vector)}f", *vector)).decode()
+
+
+def _read_inputs(body: dict[str, Any]) -> Sequence[str]:
+    """The texts to embed. Raises ApiError."""
+    given = body.get("input")
+    texts = [given] if isinstance(given, str) else given
+    if not isinstance(texts, list) or not texts or not all(isinstance(text, str) and text for text in texts):
+        raise must_be("input", "a text or a list of texts, none of them empty", given)
+    if len(texts) > MAX_INPUTS:
+        raise bad_request(f"input holds {len(texts)} texts, but a request has at most {MAX_INPUTS}.", "input")
+    longest = max(len(text.encode("utf-8", "surrogatepass")) for text in texts)
+    if longest > MAX_INPUT_BYTES:
+        raise bad_request(
+            f"input holds a text of {longest} bytes, but one has at most {MAX_INPUT_BYTES}; cut it into parts.",
+            "input",
+        )
+    return texts
+
+
+# ---- what it gets --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """The JSON form of a kind of completion."""
+
+    prefix: str  # of its id
+    whole: str  # its object
+    chunk: str  # the object of a part of it
+    is_chat: bool
+
+    def message(self, piece: Piece) -> dict[str, Any]:
+        """A whole completion, as fields of its choice."""
+        if not self.is_chat:
+            return {"text": piece.text}
+        return {"message": {"role": "assistant", "content": piece.text, "refusal": None, **_reasoning(piece)}}
+
+    def delta(self, piece: Piece, *, is_first: bool = False) -> dict[str, Any]:
+        """A part, which may be empty, as fields of its choice."""
+        if not self.is_chat:
+            return {"text": piece.text}
+        delta = {"role": "assistant"} if is_first else {}
+        delta |= {"content": piece.text} if piece.text or is_first else {}
+        return {"delta": delta | _reasoning(piece)}
+
+    def logprobs(self, tokens: Iterable[TokenEvent], num_chars: int = 0) -> dict[str, Any]:
+        """The log probabilities of the tokens of a completion, or of a part. num_chars: length of the answer before
+        them."""
+        return _in_chat_form(tokens) if self.is_chat else _in_text_form(tokens, num_chars)
+
+
+CHAT = Shape("chatcmpl-", "chat.completion", "chat.completion.chunk", is_chat=True)
+TEXT = Shape("cmpl-", "text_completion", "text_completion", is_chat=False)
+
+
+NOTHING = Piece("", "")
+
+
+def _reasoning(piece: Piece) -> dict[str, str]:
+    """The field of a message or delta with what the model thought, if it did."""
+    return {"reasoning_content": piece.thought} if piece.thought else {}
+
+
+class Form:
+    """How completions are written: as OpenAI's chat and text completions."""
+
+    def whole(self, completion: dict[str, Any]) -> dict[str, Any]:
+        """A whole completion, of `Completion.whole`."""
+        return completion
+
+    async def events(self, chunks: AsyncIterator[dict[str, Any]]) -> AsyncIterator[bytes]:
+        """Server-sent events. chunks: of `Completion.chunks`; an error is the last one."""
+        chunk: dict[str, Any] = {}
+        async for chunk in chunks:
+            yield encode_event(None, compact(chunk))
+        if "error" not in chunk:
+            yield encode_event(None, "[DONE]")
+
+
+class Completion:
+    """The answers to one request, while they are written."""
+
+    def __init__(
+        self, shape: Shape, request: CompletionRequest, service: Service, num_prompt_tokens: int
+    ) -> None:
+        """num_prompt_tokens: of what the client wrote."""
+        self._shape = shape
+        self._request = request
+        self._thinking = service.thinking if shape.is_chat and request.may_think else ""
+        self._num_prompt_tokens = num_prompt_tokens
+        self._num_tokens = 0  # of all answers that are complete
+        self._head = {
+            "id": shape.prefix + secrets.token_hex(12),
+            "object": shape.chunk if request.is_stream else shape.whole,
+            "created": int(time.time()),
+            "model": request.model,
+            "system_fingerprint": service.fingerprint,
+        }
+
+    async def whole(self, queries: Sequence[RunningQuery]) -> dict[str, Any]:
+        """The completion when it is ready. Raises TandemError."""
+        choices, described = [], []
+        for number, query in enumerate(queries):
+            answer = self._collect(number, [event async for event in query])
+            piece = AnswerReader(self._thinking).push(answer.text, is_last=True)
+            described.append(describe(answer, piece.text))
+            message, logprobs = self._shape.message(piece), self._logprobs(answer.tokens)
+            choices.append(self._choice(number, message, finish_reason(answer), logprobs))
+        if len(choices) > 1:  # of one answer it is beside the choices
+            choices = [choice | {"tandem": each} for choice, each in zip(choices, described, strict=True)]
+        return {**self._head, "choices": choices, "usage": self._usage(), "tandem": described[0]}
+
+    async def chunks(self, queries: Sequence[RunningQuery]) -> AsyncIterator[dict[str, Any]]:
+        """The completion in parts, those of several answers as they come; an error is the last one."""
+        try:
+            async for chunk in _interleave([self._parts(*numbered) for numbered in enumerate(queries)]):
+                yield chunk
+        except TandemError as error:
+            yield failure(error, self._request.names).as_dict()
+            return
+        if self._request.has_usage:
+            yield {**self._head, "choices": [], "usage": self._usage()}
+
+    async def _parts(self, number: int, query: RunningQuery) -> AsyncIterator[dict[str, Any]]:
+        """One answer in chunks. Raises TandemError."""
+        reader, events, text = AnswerReader(self._thinking), list[Event](), ""
+        yield self._chunk(number, self._shape.delta(NOTHING, is_first=True))
+        async for event in query:
+            if isinstance(event, ProvisionalEvent | RetractEvent):
+                name = "provisional" if isinstance(event, ProvisionalEvent) else "retract"
+                yield self._chunk(number, self._shape.delta(NOTHING), tandem={name: to_plain(event)})
+                continue
+            if isinstance(event, TokenEvent):
+                logprobs = self._logprobs([event], len(text.lstrip()))
+                text += event.text
+                piece = reader.push(event.text)
+                if any(piece) or logprobs:
+                    yield self._chunk(number, self._shape.delta(piece), logprobs=logprobs)
+            events.append(event)
+        answer = self._collect(number, events)
+        piece = reader.push("", is_last=True)
+        if any(piece):
+            yield self._chunk(number, self._shape.delta(piece))
+        about = describe(answer, reader.text)
+        yield self._chunk(number, self._shape.delta(NOTHING), finish_reason(answer), tandem=about)
+
+    def _collect(self, number: int, events: list[Event]) -> Answer:
+        """Raises QueryError where it is incomplete."""
+        answer = require_answer(events, seed_of(self._request, number))
+        self._num_tokens += answer.statistics.num_tokens
+        return answer
+
+    def _logprobs(self, tokens: Iterable[TokenEvent], num_chars: int = 0) -> dict[str, Any] | None:
+        """The log probabilities of these tokens, if they are wanted. num_chars: length of the answer before them."""
+        is_wanted = "num_logprobs" in self._request.options
+        return self._shape.logprobs(tokens, num_chars) if is_wanted else None
+
+    def _chunk(
+        self,
+        number: int,
+        delta: dict[str, Any],
+        reason: str | None = None,
+        logprobs: dict[str, Any] | None = None,
+        **extra: Any,
+    ) -> dict[str, Any]:
+        usage = {"usage": None} if self._request.has_usage else {}
+        return {
+            **self._head,
+            "choices": [self._choice(number, delta, reason, logprobs)],
+            **usage,
+            **extra,
+        }
+
+    @staticmethod
+    def _choice(
+        number: int, content: dict[str, Any], reason: str | None, logprobs: dict[str, Any] | None
+    ) -> dict[str, Any]:
+        return {"index": number, **content, "logprobs": logprobs, "finish_reason": reason}
+
+    def _usage(self) -> dict[str, int]:
+        return count_usage(self._num_prompt_tokens, self._num_tokens)
+
+
+def _start(service: Service, wanted: CompletionRequest, number: int, stack: AsyncExitStack) -> RunningQuery:
+    """Start the query of one answer, which ends with `stack`. Raises ApiError."""
+    options = {**wanted.options, "seed": seed_of(wanted, number)}
+    query = service.start(wanted.question, options, wanted.names)
+    stack.push_async_callback(query.close)
+    return query
+
+
+def seed_of(wanted: CompletionRequest, number: int) -> Any:
+    """Of one of several answers: the first has that of the request."""
+    return (wanted.options["seed"] + number) % (1 << 64) if number else wanted.options["seed"]
+
+
+async def _interleave(streams: Sequence[AsyncIterator[T]]) -> AsyncIterator[T]:
+    """The items of all streams as they come."""
+    if len(streams) == 1:
+        async for item in streams[0]:
+            yield item
+        return
+    waiting = {asyncio.ensure_future(anext(stream)): stream for stream in streams}
+    try:
+        while waiting:
+            done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                stream = waiting.pop(task)
+                with contextlib.suppress(StopAsyncIteration):
+                    yield task.result()
+                    waiting[asyncio.ensure_future(anext(stream))] = stream
+    finally:
+        for task in waiting:
+            task.cancel()
+
+
+def _in_chat_form(tokens: Iterable[TokenEvent]) -> dict[str, Any]:
+    content = [
+        {**_entry(token.logprob), "top_logprobs": [_entry(top) for top in token.top_logprobs]}
+        for token in tokens
+        if token.logprob is not None
+    ]
+    return {"content": content, "refusal": None}
+
+
+def _in_text_form(tokens: Iterable[TokenEvent], num_chars: int) -> dict[str, Any]:
+    """A token's offset is the number of characters of the answer before it."""
+    names = ("tokens", "token_logprobs", "top_logprobs", "text_offset")
+    columns: dict[str, list[Any]] = {name: [] for name in names}
+    text = ""
+    for token in tokens:
+        if (own := token.logprob) is not None:
+            top = {each.text: each.logprob for each in (*token.top_logprobs, own)}
+            offset = num_chars + len(text if num_chars else text.lstrip())
+            for name, value in zip(names, (own.text, own.logprob, top, offset), strict=True):
+                columns[name].append(value)
+        text += token.text
+    return columns
+
+
+def _entry(named: TokenLogprob) -> dict[str, Any]:
+    return {
+        "token": named.text,
+        "logprob": named.logprob,
+        "bytes": None if named.utf8 is None else list(named.utf8),
+    }
