@@ -156,12 +156,9 @@ KNOWN_CIRCLES: list[list[str]] = []
 BASELINE_METHODS = ("sequence", "written", "cloud_texts", "cloud_caches", "lend_caches")
 """Methods that `Tandem` had in version 0.1 for the laboratory's baselines."""
 
-FEATURES = {
-    "several decoders": ("num_decoders", "decoder_pool", "DecoderPool", "decoder_roles"),
-    "log probabilities": ("logprob",),
-}
+FEATURES = {"log probabilities": ("logprob",)}
 """Names by which a file of the product takes part in a feature."""
-MAX_FEATURE_FILES = {"several decoders": 3, "log probabilities": 8}
+MAX_FEATURE_FILES = {"log probabilities": 8}
 
 
 class Import(NamedTuple):

@@ -61,10 +61,6 @@ class Runtime:
     config: Config
     host: str | None = None  # address on which the draft queue waits for its peer; None: the node's
     new_plane: NewPlane | None = None  # of a site that is one process; None: sockets
-    role: str = ""  # of one of several decoders, such as "decoder-1"; empty: as its kind is called
-    node_address: Callable[[], str] | None = (
-        None  # where decoders may be on other nodes: that of the own node
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +90,7 @@ class SiteActor:
         self.party = party
         self.runtime = runtime
         self.config = runtime.config
-        self.name = f"{party}/{runtime.role or self.role}"
+        self.name = f"{party}/{self.role}"
         self.place = f"{at_start(party)}'s {self.role.replace('_', ' ')}"  # in sentences
         self.num_malformed = 0
         self.description: dict[str, Any] = {}
@@ -145,7 +141,7 @@ class SiteActor:
 
     async def connect_peers(self, endpoints: list[Endpoint]) -> None:
         """Connect to those of `endpoints` that this actor dials."""
-        wanted = self._own_dialled() | self._peers()
+        wanted = {f"{self.party}/{role}" for role in self.dials} | self._peers()
         outside = [
             endpoint for endpoint in endpoints if endpoint.name in wanted and endpoint.name not in self.bus
         ]
@@ -240,15 +236,11 @@ class SiteActor:
                 if send.to == "client":
                     self.on_event(send.message)
                     continue
-                for name in self.receivers(send):
-                    if name in self.bus:
-                        self.bus.post(self.name, name, send.message)
-                    else:
-                        self._send_out(send, name)
-
-    def receivers(self, send: Send) -> tuple[str, ...]:
-        """The names of those that get a message."""
-        return (f"{self.party}/{send.to}",)
+                name = f"{self.party}/{send.to}"
+                if name in self.bus:
+                    self.bus.post(self.name, name, send.message)
+                else:
+                    self._send_out(send, name)
 
     def _send_out(self, send: Send, name: str) -> None:
         try:
@@ -311,10 +303,6 @@ class SiteActor:
     def _extra_statistics(self) -> dict[str, float]:
         return {}
 
-    def _own_dialled(self) -> set[str]:
-        """Actors of this site that this one connects to."""
-        return {f"{self.party}/{role}" for role in self.dials}
-
     def _peers(self) -> set[str]:
         """Actors of the other side that this one connects to."""
         return set()
@@ -332,9 +320,8 @@ class SiteActor:
         return self.plane
 
     def _listening_host(self) -> str | None:
-        """The host at which actors of other nodes reach this one; None: they need not."""
-        address = self.runtime.node_address
-        return address() if address is not None and self.role in ("decoder", "retriever") else None
+        """The host at which actors of other sites reach this one; None: they need not."""
+        return None
 
 
 class SharedProcess:
@@ -362,8 +349,7 @@ def make_plane(
 ) -> DataPlane | None:
     """The data plane of one actor; None where all that it talks to shares its process.
 
-    has_peers: whether it talks to other sites. host: address on which it awaits them, or actors of this site on other
-    nodes; None if it does not.
+    has_peers: whether it talks to other sites. host: address on which it awaits them; None if it does not.
     """
     if runtime.new_plane is not None:
         return runtime.new_plane(owner) if has_peers else None
@@ -374,10 +360,10 @@ def make_plane(
     server_tls, client_tls = _cluster_tls()
     return SocketPlane(
         owner,
-        handshake=with_secret(owner.name, runtime.secret, spans_nodes=runtime.node_address is not None),
-        directory=runtime.directory if has_peers or host is None else None,
+        handshake=with_secret(owner.name, runtime.secret),
+        directory=runtime.directory,
         host=host,
-        port=runtime.config.link.port if has_peers else 0,
+        port=runtime.config.link.port,
         server_tls=server_tls,
         client_tls=client_tls,
     )

@@ -14,13 +14,11 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import reduce
 from typing import Any, ClassVar
 
 from tandem.actors.base import Runtime, SiteActor, remedy_for, report_failure
-from tandem.actors.decoder_pool import DecoderPool
 from tandem.engine.tokenizer import Detokenizer, StopRule, TextStream
 from tandem.errors import Code, TandemError
 from tandem.events import (
@@ -34,7 +32,7 @@ from tandem.events import (
     SourcesEvent,
     TokenEvent,
 )
-from tandem.messages import DecoderFailed, End, ProposalLength, Window
+from tandem.messages import DecoderFailed
 from tandem.modes.spec import SessionSpec
 from tandem.protocol.admission import CLOUD_REMEDY, OWN_REMEDY, AdmittingTable
 from tandem.protocol.outbox import ActorKind, Send
@@ -112,11 +110,8 @@ class DraftQueueActor(SiteActor):
         self._detokenizer: Detokenizer | None = None
         self.logs: dict[int, EventLog] = {}
         self._opened = asyncio.Event()  # set and replaced whenever a session opens
-        self.num_moved = 0  # sessions that were given to another decoder
         self._ticking = False
         self._renew_again_s = 0.0
-        names = [f"{party}/{role}" for role in self.config.party(party).decoder_roles]
-        self.decoders = DecoderPool(names, lambda session: session in self.table.sessions)
 
     # ---- control plane ---------------------------------------------------------------------------------------
 
@@ -137,11 +132,6 @@ class DraftQueueActor(SiteActor):
         own = self.config.cluster.max_sessions
         self.table.max_open = min(own, max_queries)
         self.table.remedy = OWN_REMEDY if own <= max_queries else CLOUD_REMEDY
-
-    async def reached(self) -> set[str]:
-        """The own actors that this one can reach; of its decoders, those that sessions are given to."""
-        lost = set(self.decoders.names) - set(self.decoders.available)
-        return {name for name in self._own_dialled() - lost if self.is_reachable(name)}
 
     async def drop(self, name: str) -> None:
         """An own actor is dead, whether the connection to it has noticed or not."""
@@ -195,9 +185,7 @@ class DraftQueueActor(SiteActor):
     # ---- data plane ------------------------------------------------------------------------------------------
 
     def handle(self, message: Any, source: str) -> list[Send]:
-        """Hand a message to the session table, which may open a query of the peer, or an order to a decoder."""
-        if isinstance(message, Window | ProposalLength):
-            return self.decoders.note(message)
+        """Hand a message to the session table, which may open a query of the peer."""
         party = source.partition("/")[0]
         peer = "" if party == self.party else as_party(party)
         if isinstance(message, DecoderFailed) and message.fault.code is Code.FAILED:
@@ -237,42 +225,21 @@ class DraftQueueActor(SiteActor):
         log.add(event)
 
     def on_connected(self, name: str) -> None:
-        """Resend what a peer has not acknowledged. A decoder learns what has ended, other own actors what is open."""
+        """Resend what a peer has not acknowledged. Own actors but the decoder learn what is open."""
         party, _, role = name.partition("/")
-        if name in self.decoders.names:
-            for session in self.decoders.find(name):
-                self._send_out(Send("decoder", End(session=session)), name)
-        elif party == self.party:
+        if party == self.party and role != "decoder":
             self.dispatch([send for kind in self.dials if kind == role for send in self.table.restart(kind)])
         if party in self.peers and role == self.role and self.table.sessions:
             self.dispatch(self.table.resend_all(time.monotonic(), party))
 
     def on_lost(self, name: str) -> None:
-        """Without its required actors, no session of this side can continue; a decoder's may move to another one."""
+        """Without its required actors, no session of this side can continue."""
         party, _, role = name.partition("/")
-        if name in self.decoders.names:
-            if (moved := self.decoders.lose(name)) is not None:
-                _log.warning("%s lost %s; other decoders go on with %d sessions", self.name, name, len(moved))
-                self._move(moved)
-                return
-            role = "decoder"
         if party == self.party and role in REQUIRED_ACTORS and self.table.sessions:
             self.dispatch(self.table.fail_all(self._stopped(role), time.monotonic()))
 
-    def _move(self, sessions: Sequence[int]) -> None:
-        """Give sessions as they stand, and what their decoder was last told, to other decoders."""
-        self.num_moved += len(sessions)
-        for session in sessions:
-            self.dispatch([*self.table.restart("decoder", [session]), *self.decoders.orders(session)])
-
-    def receivers(self, send: Send) -> tuple[str, ...]:
-        """As everywhere; of the decoders, the one that has the session."""
-        return self.decoders.receivers(send.message) if send.to == "decoder" else super().receivers(send)
-
     def _obstacle(self) -> str | None:
-        own = {role: (f"{self.party}/{role}",) for role in REQUIRED_ACTORS}
-        names = own | {"decoder": self.decoders.available}
-        lost = (role for role, each in names.items() if not any(map(self.is_reachable, each)))
+        lost = (role for role in REQUIRED_ACTORS if not self.is_reachable(f"{self.party}/{role}"))
         return next(map(self._stopped, lost), None)
 
     def _stopped(self, role: str) -> str:
@@ -341,10 +308,7 @@ class DraftQueueActor(SiteActor):
                 del self.logs[key]
 
     def _extra_statistics(self) -> dict[str, float]:
-        return {"num_waiting": self.table.num_waiting, "num_moved": self.num_moved}
-
-    def _own_dialled(self) -> set[str]:
-        return super()._own_dialled() | set(self.decoders.names)
+        return {"num_waiting": self.table.num_waiting}
 
     def _peers(self) -> set[str]:
         """The device connects to the cloud, never the other way: it may be behind NAT. Workers likewise."""

@@ -48,7 +48,6 @@ class RetrieverActor(SiteActor):
         self._loaded: DocumentSearch | None = None
         self._embedder: TextEmbedder | None = None
         self._found: OrderedDict[str, Document] = OrderedDict()  # by id, the most recent one last
-        self._askers: OrderedDict[int, str] = OrderedDict()  # who asked, by session; the newest last
         self._waiting: set[RetrieveRequest] = set()  # those in the queue or at work
         self._requests: asyncio.Queue[RetrieveRequest] = asyncio.Queue(maxsize=1024)
 
@@ -106,18 +105,10 @@ class RetrieverActor(SiteActor):
 
     def handle(self, message: Any, source: str) -> list[Send]:
         """Queue a request, unless it only repeats one that is not answered yet."""
-        self._askers[message.session] = source
-        self._askers.move_to_end(message.session)
-        if len(self._askers) > MAX_REMEMBERED:
-            self._askers.popitem(last=False)
         if message not in self._waiting:
             self._requests.put_nowait(message)
             self._waiting.add(message)
         return []
-
-    def receivers(self, send: Send) -> tuple[str, ...]:
-        """The decoder that asked last: it has the session now."""
-        return (self._askers.get(send.message.session, f"{self.party}/decoder"),)
 
     def on_error(self, message: Any, error: TandemError) -> None:
         """An answer that cannot be sent ends its query, not the actor."""

@@ -2,7 +2,7 @@
 
 DraftQueue --Ballot--> Aggregator --VerifyResult--> DraftQueue
 DraftQueue --Observations--> Profiler --Profile--> Scheduler --Placement--> Aggregator, --Estimate--> DraftQueue
-DraftQueue --Rounds--> Profiler --RoundProfile--> Scheduler --ProposalLength--> DraftQueue, for the session's decoder
+DraftQueue --Rounds--> Profiler --RoundProfile--> Scheduler --ProposalLength--> Decoder
 """
 
 from __future__ import annotations
@@ -51,19 +51,11 @@ class AggregatorActor(SiteActor):
             self.dispatch([Send("draft_queue", failed)])
 
 
-class _Adviser(SiteActor):
-    """One that advises others; the draft queue knows which decoder has a session."""
-
-    def receivers(self, send: Send) -> tuple[str, ...]:
-        """As everywhere; advice for a decoder goes by way of the draft queue."""
-        return (f"{self.party}/{'draft_queue' if send.to == 'decoder' else send.to}",)
-
-
-class ProfilerActor(_Adviser):
+class ProfilerActor(SiteActor):
     """Keeps moving averages of decode times, round trips and acceptance."""
 
     role: ClassVar[ActorKind] = "profiler"
-    dials: ClassVar[tuple[ActorKind, ...]] = ("scheduler",)
+    dials: ClassVar[tuple[ActorKind, ...]] = ("scheduler", "decoder")
 
     def __init__(self, party: str, runtime: Runtime) -> None:
         super().__init__(party, runtime)
@@ -74,11 +66,11 @@ class ProfilerActor(_Adviser):
         return self.table.receive(message)
 
 
-class SchedulerActor(_Adviser):
+class SchedulerActor(SiteActor):
     """Advises which side should aggregate, and how long proposals should be."""
 
     role: ClassVar[ActorKind] = "scheduler"
-    dials: ClassVar[tuple[ActorKind, ...]] = ("aggregator",)
+    dials: ClassVar[tuple[ActorKind, ...]] = ("aggregator", "decoder")
 
     def __init__(self, party: str, runtime: Runtime) -> None:
         super().__init__(party, runtime)

@@ -73,11 +73,10 @@ def summary_lines(state: dict[str, Any]) -> Iterator[str]:
 
 
 def _pace_ms(party: str, state: dict[str, Any]) -> float | None:
-    """Milliseconds per pass of a party's decoders since they started; None before the first."""
+    """Milliseconds per pass of a party's decoder since it started; None before the first."""
     extras = [actor.get("extra") or {} for actor in state["actors"] if actor["party"] == party]
-    decoders = [extra for extra in extras if extra.get("num_forwards")]
-    num_passes = sum(extra["num_forwards"] for extra in decoders)
-    return 1e3 * sum(extra["decode_s"] for extra in decoders) / num_passes if num_passes else None
+    paces = (1e3 * extra["decode_s"] / extra["num_forwards"] for extra in extras if extra.get("num_forwards"))
+    return next(paces, None)
 
 
 def _watched(party: str, state: dict[str, Any]) -> str:

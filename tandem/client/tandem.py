@@ -69,8 +69,7 @@ class Tandem:
         With settings of mode "federated" the parties are the server and the workers.
 
         runtime: "inline" runs all of them in this process, without Ray, "ray" starts a local Ray node for each party;
-        "auto" is the first, unless `hosts` are given or a party has several decoders. None takes `cluster.runtime` of
-        the settings.
+        "auto" is the first, unless `hosts` are given. None takes `cluster.runtime` of the settings.
         hosts: where the Ray nodes run, on this machine as it is if None; this process must reach what they listen on.
         actor_classes: an extension point: classes to use instead of those of `tandem.actors`, by kind of actor, such
         as {"retriever": MyRetriever}; each derives from the class it replaces, and Ray nodes must be able to import it.

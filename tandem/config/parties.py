@@ -29,7 +29,6 @@ NUM_DOCUMENTS = 2
 MAX_PRIVACY = 50.0
 """Nats by which documents may change a log probability, at most: e^50 is no bound in practice."""
 MIN_WORKERS = 2
-MAX_DECODERS = 64
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,31}")
 """Of a worker: it names its node, its actors and its files."""
 
@@ -115,16 +114,10 @@ class PartyConfig(Settings):
         default="f16", description="llama: what keys and values are kept in"
     )
     num_threads: int = Field(default=1, ge=1, description="CPU threads of the language model")
-    num_decoders: int = Field(
-        default=1,
-        ge=1,
-        le=MAX_DECODERS,
-        description="decoders, each a process with the language model on any of the party's Ray nodes; a query has one",
-    )
     gpus_per_decoder: float = Field(
         default=0.0,
         ge=0,
-        description="GPUs that Ray gives each decoder, such as 1 or 0.5; 0: none is asked for",
+        description="GPUs that Ray gives the decoder, such as 1 or 0.5; 0: none is asked for",
     )
     kv_store: Literal["disk", "memory", "off"] = Field(
         default="disk",
@@ -146,16 +139,6 @@ class PartyConfig(Settings):
         """The folder of the index; None for documents that come with Tandem, or in the store of a plugin."""
         is_name = self.has_given_documents or plugins.split("store", self.index) is not None
         return None if is_name else Path(self.index)
-
-    @property
-    def decoder_roles(self) -> tuple[str, ...]:
-        """The names of its decoders: the first as an only one, the spare ones "decoder-1", "decoder-2" and so on."""
-        return ("decoder", *self.spare_roles)
-
-    @property
-    def spare_roles(self) -> tuple[str, ...]:
-        """Actors without which it still answers."""
-        return tuple(f"decoder-{number}" for number in range(1, self.num_decoders))
 
     @property
     def has_given_documents(self) -> bool:
@@ -208,16 +191,6 @@ def check_gpus(parties: Mapping[str, PartyConfig]) -> None:
             raise ConfigError(
                 f'The setting {name}.gpus_per_decoder is {gpus:g}, but {name}.torch_device is "cpu"; set torch_device '
                 'to "cuda", or gpus_per_decoder to 0.'
-            )
-
-
-def check_one_decoder(parties: Mapping[str, PartyConfig]) -> None:
-    """Raise ConfigError if one of these parties, each to run in one process, has several decoders."""
-    for name, party in parties.items():
-        if party.num_decoders > 1:
-            raise ConfigError(
-                f"The setting {name}.num_decoders is {party.num_decoders}, but without a Ray cluster a party is one "
-                "process with one decoder; set it to 1, or start the party with `tandem up`."
             )
 
 

@@ -28,7 +28,7 @@ from tandem.config.extensions import (
 )
 from tandem.config.files import parse_overrides, read_toml, replace_settings, unknown, write_toml
 from tandem.config.parties import PartyConfig as PartyConfig
-from tandem.config.parties import WorkerConfig, check_gpus, check_one_decoder, check_privacy, check_workers
+from tandem.config.parties import WorkerConfig, check_gpus, check_privacy, check_workers
 from tandem.config.presets import expand, take_preset
 from tandem.config.sampling import SamplingParams
 from tandem.corpora import TOYS, default_model
@@ -307,7 +307,7 @@ class ClusterConfig(Settings):
     runtime: Literal["auto", "inline", "ray"] = Field(
         default="auto",
         description="what runs the actors: the process that asks, or processes of a Ray cluster; auto: Ray where a "
-        "cluster runs here or a party has several decoders",
+        "cluster runs here",
     )
     address: str = Field(default="", description="address of a running cluster; empty: one that runs here")
     namespace: ClassVar[str] = "tandem"  # of the actors, in Ray's terms
@@ -349,13 +349,11 @@ class Config(Settings):
     def _check_together(self) -> Config:
         check_gpus(self._by_party())
         check_privacy(self._by_party())
-        if self.cluster.runtime == "inline":
-            check_one_decoder(self._by_party())
-            if self.cluster.address:
-                raise ConfigError(
-                    f"The setting cluster.address names a running Ray cluster (got {self.cluster.address!r}), but "
-                    'cluster.runtime is "inline"; remove one of them.'
-                )
+        if self.cluster.runtime == "inline" and self.cluster.address:
+            raise ConfigError(
+                f"The setting cluster.address names a running Ray cluster (got {self.cluster.address!r}), but "
+                'cluster.runtime is "inline"; remove one of them.'
+            )
         policies = self.decoding.placement, self.decoding.length_policy
         if self.scheduler.parameters and not any(map(is_extension, policies)):
             raise ConfigError(
@@ -378,12 +376,11 @@ class Config(Settings):
     def with_runtime(self, *, on_ray: bool) -> Config:
         """The same settings for parties that are started here, with a runtime in the place of "auto".
 
-        on_ray: something is asked for that only Ray has. Several decoders of a party are another such thing.
+        on_ray: something is asked for that only Ray has.
         """
         runtime = self.cluster.runtime
         if runtime == "auto":
-            several = any(self.party(name).spare_roles for name in self.parties)
-            runtime = "ray" if on_ray or several else "inline"
+            runtime = "ray" if on_ray else "inline"
         return replace(self, cluster=replace(self.cluster, runtime=runtime, address=""))
 
     @property

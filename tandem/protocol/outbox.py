@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 ActorKind = Literal[
     "retriever", "decoder", "draft_queue", "aggregator", "profiler", "scheduler", "peer", "client"
@@ -12,11 +12,6 @@ ActorKind = Literal[
 
 ROLES: tuple[ActorKind, ...] = ("retriever", "decoder", "draft_queue", "aggregator", "profiler", "scheduler")
 """The actors of one site."""
-
-
-def kind_of(role: str) -> ActorKind:
-    """The kind of an actor by its role in its party: further ones of a kind are numbered, as "decoder-1"."""
-    return cast("ActorKind", role.partition("-")[0])
 
 
 @dataclass(frozen=True, slots=True)

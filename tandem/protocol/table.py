@@ -162,10 +162,9 @@ class CoordinatorTable:
         self.sessions[spec.session] = session
         return session.rejoin(incarnation, now_s)
 
-    def restart(self, role: ActorKind, sessions: Collection[int] | None = None) -> list[Send]:
-        """Give sessions (default: all) as they stand to an actor that was restarted, or takes them over."""
-        given = self.sessions if sessions is None else sessions
-        return [send for session in given for send in self.sessions[session].restart(role)]
+    def restart(self, role: ActorKind) -> list[Send]:
+        """Give every session as it stands to an actor of this party that was restarted."""
+        return [send for session in self.sessions.values() for send in session.restart(role)]
 
     def receive(self, message: Any, now_s: float, source: str = "") -> list[Send]:
         """Any message for a coordinator. source: the peer that a frame is from; by default the only one."""

@@ -24,10 +24,9 @@ from tandem.actors.decoder import DecoderActor
 from tandem.actors.draft_queue import DraftQueueActor
 from tandem.actors.retriever import RetrieverActor
 from tandem.actors.stateless import AggregatorActor, ProfilerActor, SchedulerActor
-from tandem.config.parties import check_one_decoder
 from tandem.config.schema import Config
 from tandem.errors import CallError, ClusterError, ConfigError, TandemError
-from tandem.protocol.outbox import ROLES, ActorKind, kind_of
+from tandem.protocol.outbox import ROLES, ActorKind
 from tandem.sites.port import ActorClasses, Deployment, Progress, SitePort
 from tandem.sites.startup import check_files, note_pairing, start_actors, start_together
 from tandem.sites.status import ActorState, to_dict
@@ -73,9 +72,8 @@ class LocalSite(SitePort):
         """A site whose draft queue reaches its peers through a link over which nothing but frames can come.
 
         new_plane: makes the draft queue's end of it. actor_classes: classes to use instead of those in ACTOR_CLASSES,
-        by kind of actor. Raises ConfigError where the settings ask for several decoders.
+        by kind of actor.
         """
-        check_one_decoder({party: config.party(party)})
         classes: dict[ActorKind, type] = {**ACTOR_CLASSES, **(actor_classes or {})}
         runtime = Runtime(
             secret=b"", directory="", config=config.with_names().seen_by(party), new_plane=new_plane
@@ -103,13 +101,8 @@ class LocalSite(SitePort):
         await asyncio.gather(*(actor.close() for actor in self.actors.values()))
 
     async def call(self, role: str, method: str, *arguments: Any) -> Any:
-        """As every site's, on the actors' event loop. Raises CallError if that is closed, or closed meanwhile.
-
-        "decoder" is the only one, or any.
-        """
-        place = f"{at_start(self.party)}'s site"
-        decoders = (each for known, each in self.actors.items() if kind_of(known) == role == "decoder")
-        actor = self.actors.get(role) or next(decoders, None)
+        """As every site's, on the actors' event loop. Raises CallError if that is closed, or closed meanwhile."""
+        place, actor = f"{at_start(self.party)}'s site", self.actors.get(role)
         if actor is None or self._loop.is_closed():
             raise CallError(f"{place} is closed; start it again.")
         work = actor.call(method, *arguments)

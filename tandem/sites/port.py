@@ -82,7 +82,7 @@ class ActorPort(Protocol):
 
 
 Actors = Mapping[str, ActorPort]
-"""The actors of one party, by role, such as "retriever" or "decoder-1"."""
+"""The actors of one party, by role, such as "retriever"."""
 
 
 @dataclass(frozen=True, slots=True)

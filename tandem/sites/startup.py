@@ -17,10 +17,11 @@ from tandem.corpora import describe_model
 from tandem.engine.tokenizer import common_size
 from tandem.errors import ClusterError
 from tandem.modes.dual import Dual, adds_nothing
-from tandem.protocol.outbox import kind_of
 from tandem.sites.port import Actors, Progress
 from tandem.topology import PAIR, PARTIES, Topology, in_words
 
+LOADING = ("retriever", "decoder")
+"""Actors that load what takes time: an index, a model."""
 STALE_CACHES = (
     "had another model, template, precision, number of threads or version of PyTorch when documents were stored; "
     "each is computed again at its first use, or all by `tandem index --precompute-kv`"
@@ -85,15 +86,9 @@ async def start_actors(
         )
         await actors["draft_queue"].call("connect_peers", own)
     described: dict[str, dict[str, Any]] = {party: {} for party in parties}
-    for part in ("retriever", "decoder"):
+    for part in LOADING:
         for party in parties:
-            alike = {
-                f"{party}/{role}": await loading
-                for role, loading in loaded[party].items()
-                if kind_of(role) == part
-            }
-            _compare_alike(part, alike)
-            described[party] |= next(iter(alike.values()))
+            described[party] |= await loaded[party][part]
     held = {party: described[party]["num_documents"] or described[party]["factory"] for party in parties}
     progress(
         f"indexes: {_join_equal({party: str(each) for party, each in held.items()})}"
@@ -129,13 +124,7 @@ async def join_actors(actors: Actors, new: Collection[str]) -> None:
     Nobody can connect to one before it has loaded. What a lost draft queue had begun ends. Raises TandemError.
     """
     others = {role: actor for role, actor in actors.items() if role not in new}
-    loading = _prepare({role: actors[role] for role in new})
-    described = {
-        role: await actor.call("describe") for role, actor in others.items() if kind_of(role) == "decoder"
-    }
-    described |= {role: await future for role, future in loading.items() if kind_of(role) == "decoder"}
-    _compare_alike("decoder", described)
-    await asyncio.gather(*loading.values())
+    await asyncio.gather(*_prepare({role: actors[role] for role in new}).values())
     if "draft_queue" in new:
         await asyncio.gather(*(other.call("forget_sessions") for other in others.values()))
     endpoints = await asyncio.gather(*(actors[role].call("bind") for role in new))
@@ -167,7 +156,7 @@ def _prepare(actors: Actors) -> dict[str, asyncio.Future[dict[str, Any]]]:
     loading = {
         role: asyncio.ensure_future(actor.call("prepare"))
         for role, actor in actors.items()
-        if role == "retriever" or kind_of(role) == "decoder"
+        if role in LOADING
     }
     for future in loading.values():  # where another one fails first, nobody asks for the error of this one
         future.add_done_callback(lambda done: done.cancelled() or done.exception())
@@ -175,12 +164,11 @@ def _prepare(actors: Actors) -> dict[str, asyncio.Future[dict[str, Any]]]:
 
 
 async def _give_tokenizer(actors: Actors) -> None:
-    """The draft queue turns tokens into text as its decoders do."""
-    decoder = next(actor for role, actor in actors.items() if kind_of(role) == "decoder")
-    await actors["draft_queue"].call("set_detokenizer", await decoder.call("detokenizer"))
+    """The draft queue turns tokens into text as its decoder does."""
+    await actors["draft_queue"].call("set_detokenizer", await actors["decoder"].call("detokenizer"))
 
 
-# ---- What parties, and the decoders of one, must have in common ---------------------------------------------
+# ---- What parties must have in common -----------------------------------------------------------------------
 
 
 HANDSHAKE_FIELDS = {
@@ -195,34 +183,6 @@ HANDSHAKE_FIELDS = {
     "scorer_fingerprint": ("scoring model", "use the same weights.scorer on both machines"),
 }
 """What all parties must have in common before the first query, and the remedy."""
-
-
-SAME_FIELDS = {
-    "protocol_version": ("protocol version", "install the same version of tandem-rag on all its nodes"),
-    "weights_fingerprint": ("model", "put the same model on all its nodes"),
-    "vocabulary_fingerprint": ("vocabulary", "put the same model on all its nodes"),
-    "template": ("template", "put the same model on all its nodes"),
-    "template_fingerprint": ("template", "put the same model and settings on all its nodes"),
-    "codec": ("codec", "put the same codec on all its nodes"),
-    "batching": (
-        "outcome of the engine's self-check",
-        "use machines and libraries of one kind for all of them",
-    ),
-}
-"""What actors of one kind and party must have in common: an answer must not depend on which of them has it."""
-
-
-def _compare_alike(kind: str, described: Mapping[str, Mapping[str, Any]]) -> None:
-    """All actors of a kind must agree. described: by their names. Raises ClusterError that names two that do not."""
-    first, *others = described
-    for key, (what, remedy) in SAME_FIELDS.items():
-        for other in others:
-            one, another = described[first].get(key), described[other].get(key)
-            if one != another:
-                raise ClusterError(
-                    f"All {kind}s of a party must have the same {what}, {first} has {one!r} and {other} "
-                    f"{another!r}; {remedy}."
-                )
 
 
 def compare(described: Mapping[Any, Mapping[str, Any]]) -> None:

@@ -6,7 +6,6 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from tandem.actors.base import ActorStatistics
-from tandem.protocol.outbox import ActorKind, kind_of
 from tandem.topology import as_party
 
 State = Literal["alive", "starting", "dead", "absent"]
@@ -34,11 +33,6 @@ class ActorState:
     def role(self) -> str:
         """Its role within the party."""
         return self.name.partition("/")[2]
-
-    @property
-    def kind(self) -> ActorKind:
-        """The kind of its role."""
-        return kind_of(self.role)
 
     @property
     def is_alive(self) -> bool:

@@ -134,11 +134,6 @@ NewHandshake = Callable[[bool, bool], Handshake]
 """Makes the handshake of one connection: whether this end dials, whether the other one is at another site."""
 
 
-def with_secret(name: str, secret: bytes, *, spans_nodes: bool = False) -> NewHandshake:
-    """Handshakes of an actor with others that know the same secret.
-
-    spans_nodes: whether actors of its own site connect from other nodes.
-    """
-    return lambda dials, crosses: SecretHandshake(
-        name, secret, dials=dials, crosses_sites=crosses and not spans_nodes
-    )
+def with_secret(name: str, secret: bytes) -> NewHandshake:
+    """Handshakes of an actor with others that know the same secret."""
+    return lambda dials, crosses: SecretHandshake(name, secret, dials=dials, crosses_sites=crosses)

@@ -8,8 +8,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
-from functools import partial
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,7 @@ from tandem.plugins.ray.supervisor import stop_supervisor
 from tandem.topology import Party
 from tandem_lab.bundled import read_bundled_questions
 
-from .conftest import TOKEN_NAMES, alive, ask_all, descendants, process_of, run
+from .conftest import TOKEN_NAMES, alive, descendants, process_of, run
 
 pytestmark = pytest.mark.nightly("a cluster of its own, started, killed and replaced by commands")
 QUESTION = "Which game should Mira try?"
@@ -260,80 +259,6 @@ def test_a_cloud_whose_draft_queue_died_is_reached_at_its_new_address(address: s
         assert all(actor["state"] == "alive" for actor in actors)
         assert len({actor["pid"] for actor in actors}) == (9 if settings else 12)
         assert {actor["process"] for actor in actors if actor["name"] == "cloud/draft_queue"} == {name}
-
-
-@pytest.fixture
-def second_node(address: str, tmp_path: Path) -> Iterator[None]:
-    """Another node of the cloud, as if of another machine: it has its own notes."""
-    token = str(registry.token_file(Party.DEVICE))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_STATE_HOME", str(tmp_path))
-        up = run("up", "cloud", "--node-only", "--join", address, "--token-file", token)
-    try:
-        assert up.returncode == 0, up.stderr
-        assert up.stdout.splitlines()[-1].startswith("It has no actors")
-        yield
-    finally:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setenv("XDG_STATE_HOME", str(tmp_path))
-            down = run("down")
-    assert down.returncode == 0, down.stderr
-
-
-ROOMY = Config.load(None, ("link.on_peer_loss=continue", "link.peer_loss_margin_s=60"))
-"""An answer that lost its cloud would be degraded."""
-DECODERS = ("cloud/decoder", "cloud/decoder-1")
-DRAWN: dict[str, Any] = {"seed": 3, "temperature": 1.0, "max_new_tokens": 40}
-
-
-def counted(tandem: Tandem, name: str, what: str) -> float:
-    (actor,) = (actor for actor in tandem.status()["actors"] if actor["name"] == name)
-    return float(actor["extra"][what])
-
-
-def test_decoders_on_two_nodes_answer_as_one_and_one_of_them_may_die(address: str, second_node: None) -> None:
-    questions = [(asked.question, DRAWN) for asked in read_bundled_questions()[:4]]
-    without_supervisor(address, Party.CLOUD)
-    with Tandem.connect(None, ROOMY) as tandem:
-        expected = [answer.token_ids for answer in ask_all(tandem, questions)]
-        process_of(tandem, "cloud/draft_queue").kill()
-    several = run("up", "cloud", "--set", "cloud.num_decoders=2")
-    assert several.returncode == 0, several.stderr
-    with Tandem.connect(None, ROOMY) as tandem:
-        assert nodes_of(tandem, DECODERS) == 2, "each node has one"
-        assert [answer.token_ids for answer in ask_all(tandem, questions)] == expected
-        assert all(counted(tandem, name, "num_forwards") > 0 for name in DECODERS)
-
-        for attempt in range(1, 4):  # an answer may end before the decoder does
-            lost = process_of(tandem, DECODERS[0])
-            events = []
-            for event in tandem.stream(questions[0][0], **DRAWN):
-                events.append(event)
-                if isinstance(event, TokenEvent) and event.step == KILLED_AT:
-                    lost.kill()
-            tokens = tuple(event.token for event in events if isinstance(event, TokenEvent))
-            assert tokens == expected[0], "none is lost, none comes twice"
-            assert isinstance(events[-1], DoneEvent)
-            assert events[-1].statistics.degraded_from is None
-            wait_for(partial(is_replaced, tandem, attempt))
-            assert process_of(tandem, DECODERS[0]).pid != lost.pid
-            if counted(tandem, "cloud/draft_queue", "num_moved"):
-                break
-        assert counted(tandem, "cloud/draft_queue", "num_moved") == 1, "it died in the middle of an answer"
-        assert tandem.status()["supervisors"]["cloud"]["num_replaced"] == 0, "the others stay"
-        assert [answer.token_ids for answer in ask_all(tandem, questions)] == expected
-        assert counted(tandem, DECODERS[0], "num_forwards") > 0, "it has sessions again"
-        assert nodes_of(tandem, DECODERS) == 2, "the new one is where the lost one was"
-
-
-def nodes_of(tandem: Tandem, names: Iterable[str]) -> int:
-    """How many nodes these actors are on: each has a raylet, which starts its processes."""
-    return len({process_of(tandem, name).ppid() for name in names})
-
-
-def is_replaced(tandem: Tandem, times: int) -> bool:
-    """Whether the supervisor has replaced decoders so often."""
-    return bool(tandem.status()["supervisors"]["cloud"]["num_spares_replaced"] == times)
 
 
 def wait_for(condition: Callable[[], bool], limit_s: float = 240.0) -> None:

@@ -460,11 +460,6 @@ def test_code_of_ones_own_and_its_parameters_survive_a_round_trip(tmp_path: Path
     ("overrides", "sentence"),
     [
         (
-            ["cloud.num_decoders=2", "cluster.runtime=inline"],
-            "The setting cloud.num_decoders is 2, but without a Ray cluster a party is one process with one decoder; "
-            "set it to 1, or start the party with `tandem up`.",
-        ),
-        (
             ["cloud.gpus_per_decoder=1"],
             'The setting cloud.gpus_per_decoder is 1, but cloud.torch_device is "cpu"; set torch_device to "cuda", or '
             "gpus_per_decoder to 0.",
@@ -482,9 +477,9 @@ def test_decoders_that_cannot_be_are_refused(overrides: list[str], sentence: str
     assert str(caught.value) == sentence
 
 
-def test_decoders_with_a_share_of_a_gpu() -> None:
-    overrides = ["cloud.num_decoders=4", "cloud.gpus_per_decoder=0.5", "cloud.torch_device=cuda"]
-    assert Config.load(None, overrides).cloud.num_decoders == 4
+def test_a_decoder_with_a_share_of_a_gpu() -> None:
+    overrides = ["cloud.gpus_per_decoder=0.5", "cloud.torch_device=cuda"]
+    assert Config.load(None, overrides).cloud.gpus_per_decoder == 0.5
 
 
 @pytest.mark.parametrize(
@@ -492,7 +487,6 @@ def test_decoders_with_a_share_of_a_gpu() -> None:
     [
         ([], False, "inline"),
         ([], True, "ray"),
-        (["cloud.num_decoders=2"], False, "ray"),
         (["cluster.address=10.0.0.1:6379"], False, "inline"),
         (["cluster.runtime=ray"], False, "ray"),
         (["cluster.runtime=inline"], True, "inline"),

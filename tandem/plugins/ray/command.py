@@ -49,7 +49,7 @@ NodeOnly = Annotated[
     bool,
     Option(
         "--node-only",
-        help="only the node, without actors: room for further decoders of a party on another machine",
+        help="only the node, without actors",
     ),
 ]
 

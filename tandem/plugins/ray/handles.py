@@ -116,12 +116,6 @@ def find_actor(name: str, namespace: str) -> RayActor:
         raise
 
 
-def node_address() -> str:
-    """The address by which the other nodes know the one that this process is on."""
-    own = ray.get_runtime_context().get_node_id()
-    return next(str(node["NodeManagerAddress"]) for node in ray.nodes() if node["NodeID"] == own)
-
-
 def kill_actors(actors: Iterable[RayActor]) -> None:
     """Stop the processes of actors at once."""
     for process in {actor.process for actor in actors}:

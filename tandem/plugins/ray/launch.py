@@ -1,9 +1,7 @@
 """Creates, places, finds and closes the actors of parties on a running Ray cluster.
 
 Here are `ray.remote` and the options of a side's actors; `supervisor` has its own. All actors of a party share
-Unix-domain sockets, so they run on one of the nodes that offer its custom resource, the party's home. Only those of
-which it has several may be on any of them: one node after the other gets one, or with GPUs whichever Ray finds to have
-them free.
+Unix-domain sockets, so they run on one of the nodes that offer its custom resource, the party's home.
 """
 
 from __future__ import annotations
@@ -29,11 +27,10 @@ from tandem.plugins.ray.handles import (
     RayActors,
     find_actor,
     kill_actors,
-    node_address,
     process_name,
 )
-from tandem.plugins.ray.table import explain_party, is_supervised, needed, read_actors
-from tandem.protocol.outbox import ROLES, ActorKind, kind_of
+from tandem.plugins.ray.table import explain_party, is_supervised, read_actors
+from tandem.protocol.outbox import ROLES, ActorKind
 from tandem.sites.local import ACTOR_CLASSES
 from tandem.sites.port import ActorClasses
 
@@ -72,24 +69,16 @@ def create_party(
     """
     classes = {**ACTOR_CLASSES, **actor_classes}
     handles: dict[str, RayActor] = {}
-    for roles in plan_processes(party, runtime.config):
+    for roles in plan_processes(runtime.config):
         if wanted is None or set(roles) & set(wanted):
-            handles |= _create(party, {role: classes[kind_of(role)] for role in roles}, runtime, detached)
+            handles |= _create(party, {role: classes[role] for role in roles}, runtime, detached)
     return handles
 
 
-def plan_processes(party: str, config: Config) -> list[tuple[str, ...]]:
-    """The actors of a side, by role, of each process. Light ones have little to do in mode "federated"."""
+def plan_processes(config: Config) -> list[tuple[ActorKind, ...]]:
+    """The actors of each process of a side. Light ones have little to do in mode "federated"."""
     shared = LIGHT if config.cluster.light_actors == "together" or config.is_federated else ()
-    processes = [
-        (role, *shared) if role == "draft_queue" else (role,) for role in ROLES if role not in shared
-    ]
-    return [*processes, *((role,) for role in config.party(party).spare_roles)]
-
-
-def roles_of(party: str, config: Config) -> set[str]:
-    """The actors that a side should have, by role."""
-    return {role for roles in plan_processes(party, config) for role in roles}
+    return [(role, *shared) if role == "draft_queue" else (role,) for role in ROLES if role not in shared]
 
 
 def find_party(party: str, config: Config) -> RayActors:
@@ -100,9 +89,7 @@ def find_party(party: str, config: Config) -> RayActors:
     if loss := explain_party(party, read_actors(config, (party,)), config):
         raise (PartyLost if is_supervised(party, config) else ClusterError)(loss)
     try:
-        handles: dict[str, RayActor] = {}
-        for actor in needed(read_actors(config, (party,))):
-            handles.setdefault(actor.kind, find_actor(actor.name, config.cluster.namespace))
+        handles = {role: find_actor(f"{party}/{role}", config.cluster.namespace) for role in ROLES}
         asked = [handle.start("is_prepared") for handle in handles.values()]
         is_prepared = ray.get(asked, timeout=ANSWER_S)
         obstacle = ray.get(handles["draft_queue"].start("find_obstacle"), timeout=ANSWER_S)
@@ -151,24 +138,13 @@ def at_home(party: str) -> NodeAffinitySchedulingStrategy:
 def place(party: str, role: str, config: Config, *, detached: bool) -> dict[str, Any]:
     """Ray's options that say where an actor runs, and with how many GPUs.
 
-    detached: the party may have several nodes; else it has one, which need not have joined yet.
+    detached: at the party's home; else on its only node, which need not have joined yet.
     """
-    settings, is_decoder = config.party(party), kind_of(role) == "decoder"
-    resources = {nodes.PARTY_RESOURCE.format(party=party): 0.001}
-    options: dict[str, Any] = {"resources": resources}
-    if is_decoder and settings.gpus_per_decoder:
-        options["num_gpus"] = settings.gpus_per_decoder
-    if not detached:
-        return options
-    if not (is_decoder and settings.spare_roles):
+    options: dict[str, Any] = {"resources": {nodes.PARTY_RESOURCE.format(party=party): 0.001}}
+    if role == "decoder" and (num_gpus := config.party(party).gpus_per_decoder):
+        options["num_gpus"] = num_gpus
+    if detached:
         options["scheduling_strategy"] = at_home(party)
-    elif settings.gpus_per_decoder:
-        options["scheduling_strategy"] = "SPREAD"
-    else:
-        known = party_nodes(party)
-        offered = known[int(role.partition("-")[2] or 0) % len(known)]["Resources"]
-        # Its own resource: a wish for a node by its id Ray may forget where it has not heard of that yet.
-        resources[next(name for name in offered if name.startswith(nodes.OWN_RESOURCE))] = 0.001
     return options
 
 
@@ -186,11 +162,8 @@ def _create(party: str, classes: Mapping[str, type[Any]], runtime: Runtime, deta
     }
     if detached:
         options["lifetime"] = "detached"
-    spans_nodes = detached and bool(config.party(party).spare_roles)
-    address = node_address if spans_nodes else None
-    runtime = replace(runtime, config=config.seen_by(party), node_address=address)
+    runtime = replace(runtime, config=config.seen_by(party))
     if len(roles) == 1:
-        runtime = replace(runtime, role=roles[0])
         return {roles[0]: RayActor(ray.remote(classes[roles[0]]).options(**options).remote(party, runtime))}
     process = ray.remote(SharedProcess).options(**options).remote(party, runtime, classes)
     return {role: RayActor(process, role) for role in roles}

@@ -2,7 +2,6 @@
 
     `tandem up` --> the actors of the party, and PARTY/supervisor
     supervisor --finds one that runs no more--> replaces it --> has the draft queues of the parties meet
-    supervisor --finds one of several of a kind that runs no more--> replaces it in a thread, while the others serve
 
 The others keep what they have loaded; sessions end by the rules for a lost actor or peer. Where that fails, or a
 supervisor that was restarted finds it half done, all are replaced, as `tandem up` does it. The supervisor itself is
@@ -18,9 +17,8 @@ import os
 import secrets
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import ray
@@ -38,11 +36,10 @@ from tandem.plugins.ray.launch import (
     create_party,
     find_party,
     party_nodes,
-    roles_of,
     runtime_for,
 )
 from tandem.plugins.ray.table import SUPERVISOR, explain_party, read_actors, running_actors
-from tandem.protocol.outbox import kind_of
+from tandem.protocol.outbox import ROLES
 from tandem.sites.port import Progress
 from tandem.sites.startup import connect_parties, join_actors, start_actors
 
@@ -53,14 +50,6 @@ MAX_PAUSE_S = 60.0
 MEET_S = 10.0
 """For the draft queues of the parties to connect; then they are tried again."""
 _log = logging.getLogger("tandem")
-
-Run = Callable[[Callable[[], None]], None]
-"""Runs work, in a thread or at once."""
-
-
-def in_thread(work: Callable[[], None]) -> None:
-    """Run work in a thread of its own: loading a model may take minutes."""
-    threading.Thread(target=work, name="replacement", daemon=True).start()
 
 
 class Supervisor:
@@ -92,8 +81,7 @@ class Supervisor:
         return {
             "pid": os.getpid(),
             "num_replaced": watch.num_replaced,
-            "num_spares_replaced": watch.spares.num_replaced,
-            "problem": watch.problem or watch.spares.problem,
+            "problem": watch.problem,
         }
 
     def _look_forever(self) -> None:
@@ -104,11 +92,9 @@ class Supervisor:
 class Watch:
     """The work of a supervisor, one look at the party after the other."""
 
-    def __init__(self, party: str, runtime: Runtime, run: Run = in_thread) -> None:
-        """run: where spare actors are started again."""
-        self.num_replaced = 0  # times that actors were without which the party cannot be asked
+    def __init__(self, party: str, runtime: Runtime) -> None:
+        self.num_replaced = 0  # how often actors were replaced
         self.problem = ""  # why that failed the last time
-        self.spares = Spares(party, runtime, run)
         self.is_whole: bool | None = True  # None: not known, since a replacement may have broken off
         self._party, self._runtime = party, runtime
         self._has_met = (
@@ -122,16 +108,14 @@ class Watch:
             if self.is_whole is None:
                 self.is_whole = is_complete(self._party, self._runtime.config)
             up = running_roles(self._party, self._runtime.config)
-            lost = roles_of(self._party, self._runtime.config) - up
-            spare = {role for role in lost if kind_of(role) in map(kind_of, up)}
-            if not self.is_whole or lost > spare:
-                among = lost - spare if self.is_whole and up else None
+            lost = set(ROLES) - up
+            if lost or not self.is_whole:
+                among = lost if self.is_whole and up else None
                 self.is_whole = self._has_met = False
                 replace_actors(self._party, self._runtime, among)
-                self.is_whole, spare = True, spare if among else set()
+                self.is_whole = True
                 self.num_replaced += 1
                 _log.warning("Of the %s %s were replaced.", self._party, ", ".join(sorted(among or {"all"})))
-            self.spares.replace(spare)
             self._has_met = self._has_met or self._meet()
             self.problem, self._pause_s = "", WATCH_S
         except Exception as error:  # whatever it is, the next attempt may succeed
@@ -155,42 +139,6 @@ class Watch:
         except (TandemError, TimeoutError):
             return False
         return len(parties) == len(wanted)
-
-
-class Spares:
-    """The actors of one party that are started again, each on its own, while others of their kind serve.
-
-    Invariant: an actor is started by one thread at a time.
-    """
-
-    def __init__(self, party: str, runtime: Runtime, run: Run) -> None:
-        self.num_replaced = 0
-        self.problem = ""  # why that failed the last time
-        self._party, self._runtime, self._run = party, runtime, run
-        self._starting: set[str] = set()
-        self._pauses: dict[str, tuple[float, float]] = {}  # after a failure: how long, and until when
-
-    def replace(self, lost: Collection[str]) -> None:
-        """Start these again, by role, unless that is under way or has just failed."""
-        for role in sorted(lost):
-            if role not in self._starting and time.monotonic() >= self._pauses.get(role, (0.0, 0.0))[1]:
-                self._starting.add(role)
-                self._run(partial(self._replace, role))
-
-    def _replace(self, role: str) -> None:
-        try:
-            replace_actors(self._party, self._runtime, {role})
-            self.num_replaced += 1
-            self.problem = ""
-            self._pauses.pop(role, None)
-            _log.warning("%s/%s was replaced.", self._party, role)
-        except Exception as error:  # whatever it is, the next attempt may succeed
-            _log.exception("%s/%s could not be replaced", self._party, role)
-            self.problem = str(error) or type(error).__name__
-            pause_s = min(2 * self._pauses.get(role, (WATCH_S, 0.0))[0], MAX_PAUSE_S)
-            self._pauses[role] = (pause_s, time.monotonic() + pause_s)
-        finally:
-            self._starting.discard(role)
 
 
 def start_party(role: str, config: Config, progress: Progress = lambda line: None) -> None:
@@ -252,15 +200,9 @@ def replace_actors(
 
 
 def is_complete(party: str, config: Config) -> bool:
-    """Whether all actors of a party that run are ready. A spare one that the draft queue does not reach, while it
-    reaches another, is stopped: whoever started it has died. Raises RayError or ValueError if one has just died."""
-    serving, up = find_serving(party, config), running_roles(party, config)
-    queue = serving.get("draft_queue")
-    names = set() if queue is None else ray.get(queue.start("reached"), timeout=ANSWER_S)
-    reached = {role for role in up if f"{party}/{role}" in names}
-    strays = {role for role in up - reached if kind_of(role) in map(kind_of, reached)}
-    stop_actors(party, strays, config)
-    return up - strays <= serving.keys()
+    """Whether all actors of a party that run are ready. Raises RayError or ValueError if one has just died."""
+    serving = find_serving(party, config)
+    return running_roles(party, config) <= serving.keys()
 
 
 def find_serving(party: str, config: Config) -> RayActors:

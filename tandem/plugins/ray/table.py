@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import ray
@@ -21,7 +21,7 @@ from tandem.plugins.ray import nodes
 from tandem.plugins.ray.attach import attached, current_address
 from tandem.plugins.ray.handles import find_actor, names_in
 from tandem.plugins.ray.registry import find_address
-from tandem.protocol.outbox import ROLES, kind_of
+from tandem.protocol.outbox import ROLES
 from tandem.sites.status import ActorState, State, to_dict
 
 STATES: dict[str, State] = {
@@ -52,41 +52,19 @@ def running_actors(config: Config) -> set[str]:
 
 
 def read_actors(config: Config, parties: Iterable[str] | None = None) -> list[ActorState]:
-    """All actors of these parties (default: of all), dead ones included, in a fixed order.
-
-    Of which kind a party has several, the table says. This process must be attached.
-    """
+    """All actors of these parties (default: of all), dead ones included, in a fixed order. This process must be
+    attached."""
     newest: dict[str, ActorState] = {}
     for actor in sorted(_table(config.cluster.namespace), key=lambda actor: actor.started_s or 0.0):
         known = newest.get(actor.name)
         if known is None or actor.is_alive or not known.is_alive:
             newest[actor.name] = actor
-    names = [name for party in parties or config.parties for name in _names(party, newest)]
+    names = [f"{party}/{role}" for party in parties or config.parties for role in ROLES]
     running = set() if newest.keys() >= set(names) else running_actors(config)
     return [
         newest.get(name) or ActorState(name=name, state="alive" if name in running else "absent")
         for name in names
     ]
-
-
-def _names(party: str, newest: Mapping[str, ActorState]) -> list[str]:
-    """The actors that a party has or should have; what ended before its draft queue began is of an earlier start."""
-    queue = newest.get(f"{party}/draft_queue")
-    began_s = (queue.started_s if queue else None) or 0.0
-    known = {
-        actor.role
-        for name, actor in newest.items()
-        if name.startswith(f"{party}/") and actor.kind in ROLES
-        if actor.state != "dead" or (actor.ended_s or 0.0) > began_s
-    }
-    roles = sorted({*ROLES, *known}, key=lambda role: (ROLES.index(kind_of(role)), len(role), role))
-    return [f"{party}/{role}" for role in roles]
-
-
-def needed(actors: Sequence[ActorState]) -> list[ActorState]:
-    """Those of a party's actors that it cannot do without: of several of a kind those that live, unless none does."""
-    alive = {actor.kind for actor in actors if actor.is_alive}
-    return [actor for actor in actors if actor.is_alive or actor.kind not in alive]
 
 
 def is_supervised(party: str, config: Config) -> bool:
@@ -95,9 +73,7 @@ def is_supervised(party: str, config: Config) -> bool:
 
 
 def explain_party(party: str, actors: Sequence[ActorState], config: Config) -> str | None:
-    """The reason why a party cannot be used, and the remedy; None if all it needs are alive. actors: those of the
-    party."""
-    actors = needed(actors)
+    """The reason why a party cannot be used, and the remedy; None if all are alive. actors: those of the party."""
     dead = [actor for actor in actors if actor.state == "dead"]
     if dead:
         names = ", ".join(dict.fromkeys(actor.describe_end() for actor in dead))
@@ -122,12 +98,7 @@ def explain_loss(error: RayError, config: Config, *, is_launched: bool) -> str:
     """
     actor_id = str(getattr(error, "actor_id", None) or "")
     actors = _read_until_noticed(config, actor_id)
-    used = [
-        actor
-        for party in config.parties
-        for actor in needed([each for each in actors if each.party == party])
-    ]
-    dead = [actor for actor in used if actor.state == "dead"]
+    dead = [actor for actor in actors if actor.state == "dead"]
     dead.sort(key=lambda actor: actor.actor_id != actor_id)  # that one first
     if not dead and isinstance(error, RayActorError) and actor_id not in {actor.actor_id for actor in actors}:
         return "An actor of this cluster was replaced while this Tandem used it; ask again."
@@ -153,7 +124,7 @@ def read_status(address: str | None, config: Config, progress: Callable[[str], N
 async def collect_status(config: Config) -> dict[str, Any]:
     """The status of the cluster that this process is attached to, as plain values; no dead actor makes it fail."""
     actors = read_actors(config)
-    loaders = [actor for actor in actors if actor.kind in ("retriever", "decoder")]
+    loaders = [actor for actor in actors if actor.role in ("retriever", "decoder")]
     described = await _ask_all(loaders, "describe", config)
     reports = await _ask_all(actors, "statistics", config)
     supervisors = {

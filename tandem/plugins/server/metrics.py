@@ -165,7 +165,6 @@ class _PartyCollector:
         link = count("link_bytes", "Bytes on the link between draft queues", "party", "peer", "direction")
         sessions = show("sessions_open", "Sessions of a party", "party")
         waiting = show("sessions_waiting", "Queries that wait at a party", "party")
-        moved = count("sessions_moved", "Sessions given to another decoder when theirs was lost", "party")
         alive = show("actor_up", "Whether an actor is alive", *by_actor)
         decoding = show("decoder_sessions_open", "Sessions that a decoder has", *by_actor)
         hits = count("document_cache_hits", "Documents whose model state was stored", *by_actor)
@@ -178,7 +177,6 @@ class _PartyCollector:
             if "num_waiting" in extra:  # a draft queue
                 sessions.add_metric([name], actor["num_sessions"])
                 waiting.add_metric([name], extra["num_waiting"])
-                moved.add_metric([name], extra["num_moved"])
                 for labels, value in _link_bytes(actor["links"]):
                     link.add_metric([name, *labels], value)
             if "num_forwards" in extra:  # a decoder
@@ -188,7 +186,7 @@ class _PartyCollector:
                 misses.add_metric([name, kind], extra["kv_misses"])
         for peer, is_connected in self._peers.items():
             connected.add_metric([peer], is_connected)
-        return [link, sessions, waiting, alive, hits, misses, decoding, moved, connected]
+        return [link, sessions, waiting, alive, hits, misses, decoding, connected]
 
 
 def _link_bytes(links: dict[str, dict[str, int]]) -> Iterator[tuple[tuple[str, str], int]]:

@@ -1,4 +1,4 @@
-"""Where actors run: on the party's home, and several decoders on all of its nodes."""
+"""Where actors run: on the party's home, the decoder with its GPUs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tandem.config.schema import Config, PartyConfig
+from tandem.config.schema import Config
 from tandem.errors import ClusterError
 from tandem.plugins.ray import launch
 from tandem.plugins.ray.launch import party_nodes, place
@@ -33,46 +33,22 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     return known
 
 
-def placed(role: str, *settings: str) -> str:
-    """The node of an actor, which may be no other one."""
-    options = place("cloud", role, Config.load(None, settings), detached=True)
-    resources = dict(options["resources"])
-    assert resources.pop("tandem_cloud") == 0.001
-    if (strategy := options.get("scheduling_strategy")) is None:
-        ((resource, amount),) = resources.items()
-        assert amount == 0.001
-        return str(resource.removeprefix("tandem_node_"))
-    assert not strategy.soft
-    return str(strategy.node_id[0])
+@pytest.mark.parametrize("role", ["decoder", "draft_queue"])
+def test_actors_are_at_home(role: str) -> None:
+    options = place("cloud", role, Config(), detached=True)
+    strategy = options.pop("scheduling_strategy")
+    assert (strategy.node_id, strategy.soft) == ("b" * 56, False)
+    assert options == {"resources": SLIVER}
 
 
-@pytest.mark.parametrize("num_decoders", [1, 3])
-def test_all_but_decoders_are_at_home(num_decoders: int) -> None:
-    assert placed("draft_queue", f"cloud.num_decoders={num_decoders}") == "b"
-
-
-def test_a_single_decoder_is_at_home() -> None:
-    assert placed("decoder") == "b"
-
-
-def test_several_decoders_take_the_nodes_in_turn(cluster: list[dict[str, Any]]) -> None:
-    roles = PartyConfig(num_decoders=5).decoder_roles
-    assert [placed(role, "cloud.num_decoders=5") for role in roles] == [*"bacba"]
-    del cluster[3]
-    assert [placed(role, "cloud.num_decoders=5") for role in roles] == [*"bcbcb"], "one node is lost"
-
-
-def test_decoders_with_gpus_go_where_these_are_free() -> None:
-    settings = ["cloud.num_decoders=2", "cloud.gpus_per_decoder=0.5", "cloud.torch_device=cuda"]
-    config = Config.load(None, settings)
-    spread = {"resources": SLIVER, "num_gpus": 0.5, "scheduling_strategy": "SPREAD"}
-    assert place("cloud", "decoder-1", config, detached=True) == spread
+def test_a_decoder_gets_its_gpus() -> None:
+    config = Config.load(None, ["cloud.gpus_per_decoder=0.5", "cloud.torch_device=cuda"])
+    assert place("cloud", "decoder", config, detached=True)["num_gpus"] == 0.5
     assert "num_gpus" not in place("cloud", "retriever", config, detached=True)
 
 
 def test_a_node_that_has_not_joined_is_waited_for_by_ray() -> None:
-    config = Config.load(None, ["cloud.num_decoders=2"])
-    assert place("cloud", "decoder-1", config, detached=False) == {"resources": SLIVER}
+    assert place("cloud", "decoder", Config(), detached=False) == {"resources": SLIVER}
 
 
 def test_a_party_without_a_node_is_one_sentence(cluster: list[dict[str, Any]]) -> None:

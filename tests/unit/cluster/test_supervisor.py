@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -11,22 +10,16 @@ from typing import Any
 import pytest
 
 from tandem.actors.base import Runtime
-from tandem.config.schema import Config, PartyConfig
+from tandem.config.schema import Config
 from tandem.errors import ClusterError
 from tandem.plugins.ray import supervisor
 from tandem.plugins.ray.launch import PartyLost
-from tandem.plugins.ray.supervisor import MAX_PAUSE_S, WATCH_S, Run, Supervisor, Watch
+from tandem.plugins.ray.supervisor import MAX_PAUSE_S, WATCH_S, Supervisor, Watch
 from tandem.protocol.outbox import ROLES
 from tandem.topology import PARTIES, Party
 
 RUNTIME = Runtime(secret=b"secret", directory="", config=Config())
-SEVERAL = Runtime(secret=b"secret", directory="", config=Config.load(None, ["cloud.num_decoders=3"]))
-DECODERS = PartyConfig(num_decoders=3).decoder_roles
 MEET = "connect device+cloud"
-
-
-def at_once(work: Callable[[], None]) -> None:
-    work()
 
 
 class FakeCluster:
@@ -55,15 +48,14 @@ class FakeCluster:
         return party not in self.unprepared
 
     def replace_actors(self, party: Party, runtime: Runtime, lost: set[str] | None) -> None:
-        assert runtime in (RUNTIME, SEVERAL), "the secret and the settings stay"
+        assert runtime == RUNTIME, "the secret and the settings stay"
         self.done.append(
             f"replace {party}" if lost is None else f"replace {'+'.join(sorted(lost))} of {party}"
         )
         if self.failures:
             raise self.failures.pop(0)
         self.unprepared.discard(party)
-        roles = lost or {*ROLES, *runtime.config.party(party).decoder_roles}
-        self.alive |= {f"{party}/{role}" for role in roles}
+        self.alive |= {f"{party}/{role}" for role in lost or ROLES}
 
     async def connect_parties(self, parties: dict[str, Any], topology: Any) -> None:
         self.done.append(f"connect {'+'.join(parties)}")
@@ -77,43 +69,25 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> FakeCluster:
     return fake
 
 
-def watch_of_several(cluster: FakeCluster, run: Run = at_once) -> Watch:
-    """Of a cloud with three decoders, all of which are up and have met the device."""
-    cluster.alive |= {f"cloud/{role}" for role in DECODERS}
-    cluster.wanted |= cluster.alive
-    watch = Watch(Party.CLOUD, SEVERAL, run)
-    watch.look()
-    cluster.done.clear()
-    return watch
-
-
 @pytest.mark.parametrize(
-    ("lost", "done", "num_replaced", "num_spares"),
+    ("lost", "done", "num_replaced"),
     [
-        ([], [], 0, 0),
-        (["retriever"], ["replace retriever of cloud", MEET], 1, 0),
-        (["scheduler", "draft_queue"], ["replace draft_queue+scheduler of cloud", MEET], 1, 0),
-        (["decoder", "decoder-2"], ["replace decoder of cloud", "replace decoder-2 of cloud"], 0, 2),
-        (DECODERS, ["replace decoder+decoder-1+decoder-2 of cloud", MEET], 1, 0),
-        # what a party needs comes before one of several decoders
-        (
-            ["decoder-1", "retriever"],
-            ["replace retriever of cloud", "replace decoder-1 of cloud", MEET],
-            1,
-            1,
-        ),
-        ([*ROLES, *DECODERS], ["replace cloud", MEET], 1, 0),  # as `tandem up` does it
+        ([], [], 0),
+        (["retriever"], ["replace retriever of cloud", MEET], 1),
+        (["scheduler", "draft_queue"], ["replace draft_queue+scheduler of cloud", MEET], 1),
+        (ROLES, ["replace cloud", MEET], 1),  # as `tandem up` does it
     ],
 )
 def test_what_is_lost_is_replaced_once(
-    cluster: FakeCluster, lost: list[str], done: list[str], num_replaced: int, num_spares: int
+    cluster: FakeCluster, lost: list[str], done: list[str], num_replaced: int
 ) -> None:
-    watch = watch_of_several(cluster)
+    watch = Watch(Party.CLOUD, RUNTIME)
+    watch.look()
+    cluster.done.clear()
     cluster.kill(*(f"cloud/{role}" for role in lost))
     assert [watch.look() for _ in range(3)] == [WATCH_S] * 3
     assert cluster.done == done
-    assert (watch.num_replaced, watch.spares.num_replaced) == (num_replaced, num_spares)
-    assert (watch.problem, watch.spares.problem) == ("", "")
+    assert (watch.num_replaced, watch.problem) == (num_replaced, "")
 
 
 @pytest.mark.parametrize(
@@ -170,32 +144,6 @@ def test_a_start_that_fails_is_tried_again_ever_more_rarely(cluster: FakeCluster
     assert cluster.done[1:] == ["replace device"] * 10 + [MEET], "alone it did not work"
 
 
-def test_a_decoder_that_is_being_started_is_left_alone(cluster: FakeCluster) -> None:
-    under_way: list[Callable[[], None]] = []
-    watch = watch_of_several(cluster, under_way.append)
-    cluster.kill("cloud/decoder-1")
-    watch.look()
-    watch.look()
-    assert len(under_way) == 1, "loading may take minutes, the others are watched meanwhile"
-    under_way.pop()()
-    cluster.kill("cloud/decoder-1")
-    watch.look()
-    assert len(under_way) == 1, "it died again"
-
-
-def test_a_decoder_that_cannot_be_started_does_not_stop_the_watch(cluster: FakeCluster) -> None:
-    watch = watch_of_several(cluster)
-    cluster.kill("cloud/decoder-1")
-    cluster.failures = [ClusterError("There is no GPU left.")]
-    assert watch.look() == WATCH_S
-    watch.look()
-    assert cluster.done == ["replace decoder-1 of cloud"], "it is tried again later"
-    assert (watch.problem, watch.spares.problem) == ("", "There is no GPU left.")
-    cluster.kill("cloud/retriever")
-    watch.look()
-    assert cluster.done[1:] == ["replace retriever of cloud"]
-
-
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 @pytest.mark.parametrize("is_restarted", [False, True])
 def test_it_looks_after_the_party_in_one_thread(monkeypatch: pytest.MonkeyPatch, is_restarted: bool) -> None:
@@ -222,36 +170,28 @@ def test_it_looks_after_the_party_in_one_thread(monkeypatch: pytest.MonkeyPatch,
 class FakeActor:
     """An actor on Ray whose calls are answered at once, or never."""
 
-    def __init__(self, is_prepared: bool | None, joined: tuple[str, ...] = ()) -> None:
-        self.answers = {"is_prepared": is_prepared, "reached": set(joined)}
+    def __init__(self, is_prepared: bool | None) -> None:
+        self.is_prepared = is_prepared
 
     def start(self, method: str) -> tuple[str, int, Any]:
-        return method, id(self), self.answers[method]
+        assert method == "is_prepared"
+        return method, id(self), self.is_prepared
 
 
 @pytest.mark.parametrize(
-    ("unready", "joined", "is_whole", "stopped"),
+    ("unready", "is_whole"),
     [
-        ({}, ("cloud/decoder", "cloud/decoder-1"), True, []),
-        ({}, ("cloud/decoder",), True, ["cloud/decoder-1"]),
-        ({"decoder-1": False}, ("cloud/decoder",), True, ["cloud/decoder-1"]),
-        ({"decoder-1": None}, ("cloud/decoder",), True, ["cloud/decoder-1"]),
-        ({"scheduler": False}, ("cloud/decoder", "cloud/decoder-1"), False, []),
-        ({"scheduler": None}, ("cloud/decoder", "cloud/decoder-1"), False, []),
-        ({"draft_queue": False, "decoder-1": False}, (), False, []),
+        ({}, True),
+        ({"scheduler": False}, False),
+        ({"scheduler": None}, False),
+        ({"draft_queue": False}, False),
     ],
 )
 def test_what_a_dead_supervisor_left_half_done(
-    monkeypatch: pytest.MonkeyPatch,
-    unready: dict[str, bool | None],
-    joined: tuple[str, ...],
-    is_whole: bool,
-    stopped: list[str],
+    monkeypatch: pytest.MonkeyPatch, unready: dict[str, bool | None], is_whole: bool
 ) -> None:
-    """One that loads, or whose process is not there yet, is not waited for; a spare decoder is stopped."""
-    roles = {*ROLES, "decoder-1"}
-    actors = {f"cloud/{role}": FakeActor(unready.get(role, True), joined) for role in roles}
-    killed: list[str] = []
+    """One that loads, or whose process is not there yet, is not waited for."""
+    actors = {f"cloud/{role}": FakeActor(unready.get(role, True)) for role in ROLES}
     fake = SimpleNamespace(
         wait=lambda answers, num_returns, timeout: ([one for one in answers if one[2] is not None], []),
         get=lambda answer, timeout=None: answer[2],
@@ -261,10 +201,4 @@ def test_what_a_dead_supervisor_left_half_done(
         supervisor, "running_actors", lambda _: {*actors, "device/decoder", "cloud/supervisor"}
     )
     monkeypatch.setattr(supervisor, "find_actor", lambda name, _: actors[name])
-    monkeypatch.setattr(
-        supervisor,
-        "kill_actors",
-        lambda handles: killed.extend(name for name, actor in actors.items() if actor in handles),
-    )
     assert supervisor.is_complete("cloud", Config()) is is_whole
-    assert killed == stopped

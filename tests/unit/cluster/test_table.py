@@ -177,38 +177,6 @@ def test_a_failed_call_where_nothing_is_dead(rows: list[Any]) -> None:
     )
 
 
-def test_several_decoders_are_those_of_the_table(rows: list[Any]) -> None:
-    """Whoever asks need not know how many a party was started with."""
-    rows += [row(f"cloud/decoder-{number}", number=50 + number) for number in (2, 1, 10)]
-    names = [actor.name for actor in read_actors(CONFIG, (Party.CLOUD,))]
-    decoders = ["cloud/decoder", "cloud/decoder-1", "cloud/decoder-2", "cloud/decoder-10"]
-    assert names == ["cloud/retriever", *decoders, *(f"cloud/{role}" for role in ROLES[2:])]
-
-
-def test_a_party_can_do_with_one_of_its_decoders(rows: list[Any]) -> None:
-    rows.append(row("cloud/decoder-1", number=51))
-    for lost in ("cloud/decoder", "cloud/decoder-1"):
-        kill(rows, lost)
-        actors = read_actors(CONFIG, (Party.CLOUD,))
-        assert [actor.name for actor in actors if actor.state == "dead"][-1] == lost, "it is shown"
-        assert (explain_party(Party.CLOUD, actors, CONFIG) is None) is (lost == "cloud/decoder")
-    assert "has lost cloud/decoder (process" in str(explain_party(Party.CLOUD, actors, CONFIG))
-
-
-def test_a_decoder_of_an_earlier_start_is_forgotten(rows: list[Any]) -> None:
-    rows.append(row("cloud/decoder-1", "DEAD", start_s=1, number=51))
-    assert "cloud/decoder-1" in {actor.name for actor in read_actors(CONFIG)}
-    rows.append(row("cloud/draft_queue", start_s=9, number=60))
-    kill(rows[:-1], "cloud/draft_queue")
-    assert "cloud/decoder-1" not in {actor.name for actor in read_actors(CONFIG)}
-
-
-def test_a_lost_decoder_is_not_why_another_call_failed(rows: list[Any]) -> None:
-    rows.append(row("cloud/decoder-1", number=51))
-    kill(rows, "cloud/decoder-1")
-    assert "cloud/decoder-1" not in explain_loss(RaySystemError("x"), CONFIG, is_launched=True)
-
-
 def test_without_rays_private_table_it_is_known_who_lives(
     rows: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
