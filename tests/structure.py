@@ -18,12 +18,12 @@ PLUGINS = "plugins"
 """The package whose folders hang on the core."""
 BUDGETS = {
     "": 1225,
-    "actors": 2455,
+    "actors": 2285,
     "aggregation": 1390,
     "cli": 3420,
     "client": 1570,
     "codecs": 905,
-    "config": 1675,
+    "config": 1645,
     "corpora": 115,
     "engine": 5465,
     "joining": 700,
@@ -34,16 +34,16 @@ BUDGETS = {
     "plugins.llama": 1255,
     "plugins.office": 695,
     "plugins.papers": 1810,
-    "plugins.ray": 2365,
+    "plugins.ray": 2245,
     "plugins.server": 3645,
     "plugins.torch": 1230,
     "profiler": 755,
-    "protocol": 5355,
+    "protocol": 5350,
     "retrieval": 5565,
     "scheduler": 470,
-    "sites": 1095,
+    "sites": 1040,
     "system": 695,
-    "transport": 1290,
+    "transport": 1285,
 }
 """Lines that a folder of the product may have, "" for the modules beside them. Raised only by a commit of its own that
 says why."""
