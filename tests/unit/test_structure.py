@@ -23,34 +23,19 @@ def test_a_circle_is_found() -> None:
     assert structure.circles(edges) == [["a", "b", "c"]]
 
 
-def test_no_class_is_several_things() -> None:
-    assert structure.large_classes() == []
-
-
 ONE_THING = """
 @dataclass
 class Record: pass
 class Link: pass
 class Log: pass
 class Session:
-    def __init__(self, log: Log, links: Mapping[str, Link], spec: Record, party: str) -> None:
-        self.log, self.links = log, links
-    def act(self, other):
-        self.count += 1
-        self.log.view = other.view = 1
+    def __init__(self, log: Log, links: Mapping[str, Link], spec: Record, party: str) -> None: pass
 """
 
 
-def test_the_size_of_a_class_is_seen() -> None:
-    *_, session = structure.class_figures(ONE_THING, {"Link", "Log"})
-    assert session == structure.ClassFigures("Session", num_lines=6, num_attributes=3, num_parts=2)
-    assert session.problems == []
-    large = session._replace(num_lines=701, num_attributes=13, num_parts=3)
-    assert large.problems == [
-        "Session: 701 lines",
-        "Session: 13 attributes",
-        "Session: 3 objects of its package in its constructor",
-    ]
+def test_no_class_is_several_things() -> None:
+    assert structure.classes_of_many_parts() == []
+    assert structure.num_parts(ONE_THING, {"Link", "Log"})["Session"] == 2, "a record is a value"
 
 
 def test_packages_import_what_their_layer_allows() -> None:
@@ -62,17 +47,25 @@ def test_the_core_imports_no_plugin_and_a_plugin_no_other() -> None:
     assert any(structure.is_plugin(structure.package_of(name)) for name in structure.modules())
 
 
-def test_features_stay_in_few_files() -> None:
-    for feature, most in structure.MAX_FEATURE_FILES.items():
-        files = structure.feature_files(feature)
-        assert 0 < len(files) <= most, files
+def test_there_is_no_more_than_a_reader_can_hold() -> None:
+    figures = structure.figures()
+    assert figures.keys() == structure.LIMITS.keys()
+    over = {name: number for name, number in figures.items() if number > structure.LIMITS[name]}
+    assert over == {}, (
+        "beyond LIMITS in tests/structure.py: take something out, or raise it in a commit of its own"
+    )
 
 
-def test_every_folder_keeps_to_its_budget() -> None:
-    lines = structure.folder_lines()
-    assert lines.keys() == structure.BUDGETS.keys()
-    over = {folder: number for folder, number in lines.items() if number > structure.BUDGETS[folder]}
-    assert over == {}, "beyond BUDGETS in tests/structure.py: take something out, or raise it and say why"
+def test_a_limit_rises_in_a_commit_of_its_own() -> None:
+    assert [sentence for commit in structure.commits() for sentence in structure.raised_beside(commit)] == []
+
+
+def test_a_feature_lives_in_few_files() -> None:
+    assert structure.wide_features(structure.commits()) == []
+    wide = structure.Commit("a1", "Add a thing", tuple(f"tandem/{number}.py" for number in range(6)))
+    assert structure.wide_features([wide, wide._replace(subject="Move a thing")]) == [
+        "a1 (Add a thing) changes 6 files"
+    ]
 
 
 def test_no_experiment_reaches_into_the_product() -> None:
