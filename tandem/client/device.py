@@ -117,7 +117,7 @@ class RunningDevice:
                 if name == "error":
                     raise QueryError(fields["error"]["message"])
                 if name in EVENT_TYPES:
-                    kind = EVENT_TYPES[name]
+                    kind: Any = EVENT_TYPES[name]
                     yield _adapter(kind).validate_python(_with_nan(kind, fields))
                 if name == "done":
                     return
@@ -242,7 +242,16 @@ def _with_nan(kind: Any, value: Any) -> Any:
         return nan
     if not is_dataclass(kind):
         return value
-    return {name: _with_nan(_hints(kind)[name], field) for name, field in value.items()}
+    record: Any = kind
+    hints = _hints(record)
+    return {name: _with_nan(hints[name], field) for name, field in value.items()}
 
 
-_hints, _adapter = cache(get_type_hints), cache(TypeAdapter)
+@cache
+def _hints(kind: Any) -> dict[str, Any]:
+    return get_type_hints(kind)
+
+
+@cache
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)

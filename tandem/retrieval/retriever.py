@@ -138,10 +138,17 @@ class Hit:
 class DocumentSearch(Protocol):
     """A party's documents as its retriever asks for them: an index, or the store of a plugin."""
 
-    num_documents: int | None  # None: it cannot tell
-    kind: str  # for people
-    fingerprint: str  # of what it holds; "": it cannot tell
+    embedder: TextEmbedder
+    scorer: Scorer | None
     ranks_again: bool  # what it finds first is ranked again, so that the k best are not the first of more
+
+    @property
+    def num_documents(self) -> int | None:
+        """How many there are; None: it cannot tell."""
+
+    @property
+    def kind(self) -> str:
+        """What it is, for people."""
 
     def search(self, query: str, k: int, *, filter: Filter | None = None) -> list[Hit]:
         """The k best documents, best first. RetrievalError for a query without text, or k < 1."""

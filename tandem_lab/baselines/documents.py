@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from tandem.aggregation.document_weights import log_weight
 from tandem.protocol.decoding import JOINT
 from tandem.retrieval.documents import Document
 from tandem.retrieval.index import cosines
-from tandem.retrieval.retriever import Hit, Retriever
-
-if TYPE_CHECKING:
-    from tandem.plugins.clients.stores import StoreRetriever
+from tandem.retrieval.retriever import DocumentSearch, Hit
 
 
 def concatenate(hits: Sequence[Hit], scale: float) -> list[Hit]:
@@ -26,7 +22,7 @@ def concatenate(hits: Sequence[Hit], scale: float) -> list[Hit]:
     return [Hit("joined", document, score)]
 
 
-def score_texts(texts: Sequence[str], query: str, retriever: Retriever | StoreRetriever) -> list[Hit]:
+def score_texts(texts: Sequence[str], query: str, retriever: DocumentSearch) -> list[Hit]:
     """Texts of no index as documents, in their order, scored for the query as those that the retriever finds."""
     if not texts:
         return []

@@ -8,15 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import TYPE_CHECKING
 
 from tandem.protocol.decoding import JOINT
-from tandem.retrieval.retriever import Hit, Retriever
+from tandem.retrieval.retriever import DocumentSearch, Hit
 from tandem.topology import PARTIES, Party
 from tandem_lab.errors import EvaluationError
-
-if TYPE_CHECKING:
-    from tandem.plugins.clients.stores import StoreRetriever
 
 MAX_CHUNKS = 100
 """Of one document that holds an answer."""
@@ -74,7 +70,7 @@ class DocumentSet:
 
 
 def search(
-    retrievers: Mapping[Party, Retriever | StoreRetriever],
+    retrievers: Mapping[Party, DocumentSearch],
     query: str,
     counts: Sequence[Counts],
     *,
@@ -117,13 +113,11 @@ def search(
     return DocumentSet(tuple(texts), ranked, scores, ranked_again, num_passages, tuple(right))
 
 
-def _hits(retriever: Retriever | StoreRetriever, query: str, count: int) -> list[Hit]:
+def _hits(retriever: DocumentSearch, query: str, count: int) -> list[Hit]:
     return retriever.search(query, count) if count else []
 
 
-def _named(
-    retriever: Retriever | StoreRetriever, party: Party, query: str, sources: Sequence[str]
-) -> list[Hit]:
+def _named(retriever: DocumentSearch, party: Party, query: str, sources: Sequence[str]) -> list[Hit]:
     """All of the documents named that this side has. Raises EvaluationError for one that it lacks."""
     named: list[Hit] = []
     for source in sources:

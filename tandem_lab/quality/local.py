@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,15 +35,12 @@ from tandem.protocol.decoding import DecodingTable, Prefill, arrange_rows
 from tandem.protocol.estimating import ProfilingTable
 from tandem.protocol.prefix import Prefix
 from tandem.protocol.retrieval_requests import find_documents, to_result
-from tandem.retrieval.retriever import Retriever
+from tandem.retrieval.retriever import DocumentSearch
 from tandem.topology import PARTIES, Party
 from tandem_lab.simulation.link import Link
 from tandem_lab.simulation.oracle import Documents, can_matter
 from tandem_lab.simulation.virtual import Outcome, VirtualRun
 from tandem_lab.simulation.world import Prefilled
-
-if TYPE_CHECKING:
-    from tandem.plugins.clients.stores import StoreRetriever
 
 
 class LocalParty:
@@ -52,7 +49,7 @@ class LocalParty:
     def __init__(
         self,
         engine: Engine,
-        retriever: Retriever | StoreRetriever,
+        retriever: DocumentSearch,
         drafter: Drafter,
         key: str,
     ) -> None:
@@ -173,7 +170,7 @@ class LocalPair:
     def __init__(
         self,
         engines: Mapping[Party, Engine],
-        retrievers: Mapping[Party, Retriever | StoreRetriever],
+        retrievers: Mapping[Party, DocumentSearch],
         codec: Codec,
         privacy: float = 0.0,
     ) -> None:
@@ -254,7 +251,7 @@ def find_shaper(spec: SessionSpec, engine: Engine) -> Shaper | None:
 
 
 def answer_uncompressed(
-    spec: SessionSpec, engines: Mapping[Party, Engine], retrievers: Mapping[Party, Retriever | StoreRetriever]
+    spec: SessionSpec, engines: Mapping[Party, Engine], retrievers: Mapping[Party, DocumentSearch]
 ) -> list[int]:
     """The tokens of a query in dual mode with coupled drafts, or at temperature 0; in mode speculative the cloud's.
 

@@ -17,8 +17,7 @@ from tandem.topology import PARTIES
 
 if TYPE_CHECKING:
     from tandem.engine.engine import Engine, OpenResult
-    from tandem.plugins.clients.stores import StoreRetriever
-    from tandem.retrieval.retriever import Retriever
+    from tandem.retrieval.retriever import DocumentSearch
     from tandem_lab.quality.local import LocalPair
 
 _Prompt = tuple[str, tuple[str, ...], int, tuple[Message, ...], Frame]
@@ -83,7 +82,7 @@ class MemoizedEngine:
 class MemoizedRetriever:
     """A `Retriever` as `LocalPair` uses it."""
 
-    def __init__(self, retriever: Retriever | StoreRetriever) -> None:
+    def __init__(self, retriever: DocumentSearch) -> None:
         self.search = cache(retriever.search)
 
 

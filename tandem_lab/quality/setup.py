@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from tandem.actors.loading import load_embedder_and_scorer, load_engine
 from tandem.codecs import Codec, codec_of
@@ -15,12 +14,9 @@ from tandem.config.schema import Config, PartyConfig
 from tandem.engine.engine import Engine
 from tandem.engine.kv import MemoryStore
 from tandem.retrieval.factory import open_retriever
-from tandem.retrieval.retriever import Retriever
+from tandem.retrieval.retriever import DocumentSearch
 from tandem.topology import PARTIES, Party
 from tandem_lab.errors import EvaluationError
-
-if TYPE_CHECKING:
-    from tandem.plugins.clients.stores import StoreRetriever
 
 Say = Callable[[str], object]
 
@@ -30,7 +26,7 @@ class Parties:
     """Both sides, ready to be asked."""
 
     engines: Mapping[Party, Engine]  # one object for both where the settings are equal
-    retrievers: Mapping[Party, Retriever | StoreRetriever]
+    retrievers: Mapping[Party, DocumentSearch]
     codec: Codec
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,8 +13,10 @@ from typing import get_args
 import pytest
 
 from tandem import plugins
+from tandem.corpora import WEIGHTS
 from tandem.errors import ConfigError
 
+ROOT = Path(__file__).parents[2]
 STRANGER = """
 from tandem import plugins
 from tandem.errors import ConfigError
@@ -50,6 +55,69 @@ def test_another_package_brings_plugins_by_its_entry_points(tmp_path: Path) -> N
     assert own == plugins.OWN["engine"]["llama"], "a name of Tandem's own stays its own"
     assert broken.startswith("The store 'broken' (halving:missing) cannot be imported (AttributeError: ")
     assert broken.endswith("; repair or uninstall its package.")
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """That of processes that have the package of the examples installed."""
+    folder = tmp_path_factory.mktemp("installed")
+    source = folder / "source"
+    shutil.copytree(ROOT / "examples" / "plugins", source)
+    command = (
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "-q",
+        "--no-deps",
+        "--no-index",
+        "--no-build-isolation",
+    )
+    subprocess.run([*command, "--target", str(folder / "packages"), str(source)], check=True)
+    places = os.pathsep.join((str(ROOT), str(folder / "packages")))
+    return {**os.environ, "PYTHONPATH": places, "XDG_CACHE_HOME": str(folder / "cache")}
+
+
+def run(environment: dict[str, str], *arguments: str) -> str:
+    """What a command prints."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tandem", *arguments], capture_output=True, text=True, env=environment
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_a_command_of_another_package(environment: dict[str, str]) -> None:
+    assert "vocabulary" in run(environment, "--help")
+    assert run(environment, "vocabulary", str(WEIGHTS)).endswith("512 tokens\n")
+
+
+def test_a_reader_of_another_package(environment: dict[str, str], tmp_path: Path) -> None:
+    card = "BEGIN:VCARD\nVERSION:4.0\nFN:{}\nTEL:+1 555 010{}\nEND:VCARD\n"
+    cards = "".join(card.format(name, number) for number, name in enumerate(("Mira Velt", "Tom Brandt")))
+    (tmp_path / "people.vcf").write_text(cards)
+    out = str(tmp_path / "index")
+    run(environment, "index", "device", str(tmp_path / "people.vcf"), "--out", out)
+    found = run(environment, "search", "device", "Brandt", "--set", f"device.index={out}")
+    assert "+1 555 0101" in found
+
+
+def test_a_codec_and_an_engine_of_another_package(environment: dict[str, str]) -> None:
+    ours = ("--set", "codec.name=halves", "--set", "device.engine=careful")
+    answer = run(
+        environment,
+        "ask",
+        "Who are you?",
+        "--runtime",
+        "inline",
+        "-n",
+        "3",
+        "--json",
+        "--model",
+        "smollm2",
+        *ours,
+    )
+    assert json.loads(answer)["tokens"]
 
 
 def test_an_address_is_its_own_name() -> None:

@@ -21,7 +21,8 @@ from ray.exceptions import AuthenticationError, RayError
 from tandem.config.schema import Config
 from tandem.errors import ClusterError
 from tandem.plugins.ray import credentials, nodes
-from tandem.plugins.ray.nodes import Host, NodeInfo
+from tandem.plugins.ray.nodes import NodeInfo
+from tandem.sites.port import Host
 
 _log = logging.getLogger("tandem")
 

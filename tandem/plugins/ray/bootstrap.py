@@ -25,10 +25,10 @@ from tandem.plugins.ray import credentials, nodes
 from tandem.plugins.ray.attach import attach, attached, wait_for_roles
 from tandem.plugins.ray.handles import NODE_ENDED, RayActors, is_node_there
 from tandem.plugins.ray.launch import PartyLost, close_actors, create_party, find_party, runtime_for
-from tandem.plugins.ray.nodes import Host, NodeInfo
+from tandem.plugins.ray.nodes import NodeInfo
 from tandem.plugins.ray.registry import find_address
 from tandem.plugins.ray.table import collect_status, explain_loss, is_supervised
-from tandem.sites.port import ActorClasses, Deployment, Progress, SitePort
+from tandem.sites.port import ActorClasses, Deployment, Host, Progress, SitePort
 from tandem.sites.startup import (
     check_files,
     compare,

@@ -89,7 +89,9 @@ def find_party(party: str, config: Config) -> RayActors:
     if loss := explain_party(party, read_actors(config, (party,)), config):
         raise (PartyLost if is_supervised(party, config) else ClusterError)(loss)
     try:
-        handles = {role: find_actor(f"{party}/{role}", config.cluster.namespace) for role in ROLES}
+        handles: dict[str, RayActor] = {
+            role: find_actor(f"{party}/{role}", config.cluster.namespace) for role in ROLES
+        }
         asked = [handle.start("is_prepared") for handle in handles.values()]
         is_prepared = ray.get(asked, timeout=ANSWER_S)
         obstacle = ray.get(handles["draft_queue"].start("find_obstacle"), timeout=ANSWER_S)

@@ -115,7 +115,9 @@ class Watch:
                 replace_actors(self._party, self._runtime, among)
                 self.is_whole = True
                 self.num_replaced += 1
-                _log.warning("Of the %s %s were replaced.", self._party, ", ".join(sorted(among or {"all"})))
+                _log.warning(
+                    "Of the %s %s were replaced.", self._party, ", ".join(sorted(among or ())) or "all"
+                )
             self._has_met = self._has_met or self._meet()
             self.problem, self._pause_s = "", WATCH_S
         except Exception as error:  # whatever it is, the next attempt may succeed
