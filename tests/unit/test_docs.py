@@ -322,5 +322,6 @@ def test_the_changelog_is_dated() -> None:
 
 def test_every_example_is_included_in_a_page() -> None:
     text = "\n".join(path.read_text("utf-8") for path in DOCS.rglob("*.md"))
-    included = set(re.findall(r'^--8<-- "(examples/[\w.]+)', text, re.MULTILINE))
-    assert included == {f"examples/{path.name}" for path in (ROOT / "examples").glob("*.*")}
+    included = set(re.findall(r'^--8<-- "(examples/[\w./]+)', text, re.MULTILINE))
+    examples = [path for path in (ROOT / "examples").rglob("*.*") if path.suffix != ".pyc"]
+    assert included == {path.relative_to(ROOT).as_posix() for path in examples}
