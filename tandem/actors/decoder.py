@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
 from tandem.actors.base import Runtime, SiteActor, remedy_for, report_failure, sendable
 from tandem.aggregation.document_weights import Evidence, Weights, log_evidence
+from tandem.aggregation.steps import Step
 from tandem.codecs import Codec, codec_of
 from tandem.codecs.base import ROOT
 from tandem.config.extensions import is_extension
@@ -35,7 +36,6 @@ from tandem.protocol.decoding import (
     Forward,
     Job,
     Prefill,
-    Result,
     compute_steps,
 )
 from tandem.protocol.outbox import ActorKind, Send
@@ -290,7 +290,7 @@ class DecoderActor(SiteActor):
     async def compute(self, jobs: Sequence[Job]) -> list[list[Send] | Exception]:
         """Run jobs of one kind in one batch. For each: what is to be sent (nothing if abandoned), or what failed."""
         sessions = [self.table.sessions[job.session] for job in jobs]
-        results: Sequence[Opened | list[Result] | Exception | None]
+        results: Sequence[Opened | list[Step] | Exception | None]
         if prefills := [job for job in jobs if isinstance(job, Prefill)]:
             results = await self._prefill(prefills)
         else:
@@ -298,7 +298,7 @@ class DecoderActor(SiteActor):
         return [self._finish(*each) for each in zip(sessions, jobs, results, strict=True)]
 
     def _finish(
-        self, session: DecodingSession, job: Job, result: Opened | list[Result] | Exception | None
+        self, session: DecodingSession, job: Job, result: Opened | list[Step] | Exception | None
     ) -> list[Send] | Exception:
         """The messages that the result of a job, or its failure, sends."""
         match result:
@@ -324,7 +324,7 @@ class DecoderActor(SiteActor):
 
     async def draft(
         self, sessions: Sequence[DecodingSession], jobs: Sequence[Forward]
-    ) -> list[list[Result] | Exception | None]:
+    ) -> list[list[Step] | Exception | None]:
         """Compute the drafts or votes of each job; None where its prefix was rolled back and it was abandoned, or where
         its grammar has not answered and it will be planned again."""
         drafts = await self.in_thread(
@@ -467,7 +467,7 @@ def compute_drafts(
     jobs: Sequence[Forward],
     sessions: Sequence[DecodingSession],
     grammars: Mapping[int, Grammar] = MappingProxyType({}),
-) -> list[list[Result] | Exception | None]:
+) -> list[list[Step] | Exception | None]:
     """The drafts of each job, by step; None where they are no longer wanted, or where its grammar takes too long.
 
     grammars: by session. What they allow is computed during the pass.
@@ -478,21 +478,21 @@ def compute_drafts(
     followed = {job.session: grammars[job.session] for job in jobs if job.session in grammars}
     for job in jobs:
         if job.session in followed:
-            followed[job.session].expect([job.tokens[:step] for step in range(job.wanted, job.step + 1)])
+            followed[job.session].expect([job.tokens[:step] for step in range(job.first_drawn, job.step + 1)])
     feeds = [Feed(str(job.session), job.tokens, 1 + job.num_earlier) for job in jobs]
     pairs = list(zip(sessions, jobs, strict=True))
     wanted = [lambda session=session, job=job: session.is_current(job) for session, job in pairs]
     computed = _forward(engine, feeds, wanted)
     end_s = time.perf_counter() + GRAMMAR_WAIT_S
 
-    def draw(session: DecodingSession, job: Forward, logits: Logits) -> list[Result] | None:
+    def draw(session: DecodingSession, job: Forward, logits: Logits) -> list[Step] | None:
         grammar = followed.get(job.session)
         if grammar is not None and not grammar.poll(lambda: end_s - time.perf_counter()):
             return None
         model = _Logits(session, job, drafter_of(session), logits)
         return compute_steps(job, model, lambda: elapsed_us(started_s))
 
-    results: list[list[Result] | Exception | None] = []
+    results: list[list[Step] | Exception | None] = []
     for (session, job), logits in zip(pairs, computed, strict=True):
         if logits is None or isinstance(logits, Exception):
             results.append(logits)
@@ -573,21 +573,20 @@ class _Logits:
         self._session, self._job, self._drafter, self._logits = session, job, drafter, logits
         self._last: int | None = None  # the step that was drawn last
 
-    def draw(self, step: int, weights: Weights) -> tuple[int, bytes]:
+    def draw(self, step: int, weights: Weights) -> Step:
         """The draft or vote at one step."""
         job, session = self._job, self._session
-        result = self._drafter.draft(
+        self._last = step
+        return self._drafter.draft(
             self._logits[:, step - job.first],
             weights or (0.0,),
             seed=session.spec.seed,
             step=step,
             party=Party(session.party) if session.party in PARTIES else Party.CLOUD,  # of no matter there
             lineage=job.lineage[: step + 1] or ROOT,
-            proposed=job.proposed[step - job.wanted] if job.proposed else None,
+            proposed=job.proposed[step - job.first_drawn] if job.proposed else None,
             prefix=job.tokens[:step],
         )
-        self._last = step
-        return result.token, result.payload
 
     def learn(self, step: int, token: int) -> Evidence:
         """The probability of a token in each row."""

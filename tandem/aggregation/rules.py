@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import numpy as np
 
@@ -374,13 +374,6 @@ def draft_rule(name: str, temperature: float) -> DraftRule:
 
 
 # ---- How proposed tokens are verified where the drafter has no vote ----------------------------------------
-
-
-class Proposed(NamedTuple):
-    """A token that another party proposes."""
-
-    token: int
-    payload: bytes | None  # the encoded distribution that it was drawn from, where that travels
 
 
 class ProposalRule(Protocol):

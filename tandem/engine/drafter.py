@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from tandem.aggregation.distributions import Distribution, restrict
 from tandem.aggregation.document_weights import check_weights
-from tandem.aggregation.rules import DRAFT_RULES, Proposed, draft_rule, proposal_rule
+from tandem.aggregation.rules import DRAFT_RULES, draft_rule, proposal_rule
+from tandem.aggregation.steps import Step
 from tandem.codecs import Codec, CodecStates
 from tandem.codecs.base import MAX_VOCAB, ROOT, check_dense
 from tandem.codecs.token import log_probabilities, write_token
@@ -92,17 +93,6 @@ def weigh_rows(log_weights: Sequence[float] | NDArray[np.float64]) -> NDArray[np
     return np.asarray(raw / raw.sum()) if len(raw) else raw
 
 
-_NONE = np.empty(0)
-
-
-class DraftResult(NamedTuple):
-    """One draft and the distribution that it was drawn from."""
-
-    token: int
-    payload: bytes  # q, encoded: what is sent, and what `token` was drawn from
-    dense: NDArray[np.float64]  # q before the codec, [vocab]; none of a draw that is repeated
-
-
 class DraftPlace(NamedTuple):
     """The place of a draft in an answer: what it depends on besides the logits."""
 
@@ -111,7 +101,7 @@ class DraftPlace(NamedTuple):
     party: Party
     lineage: Sequence[bytes] = ROOT
     """Digests of the beginnings of its prefix (`tandem.protocol.prefix`), of which a codec's state is a function."""
-    proposed: Proposed | None = None
+    proposed: Step | None = None
     """By another party, which matters to a `TokenVoter` only."""
 
 
@@ -145,7 +135,7 @@ class Drafter:
         )
         self.dense: NDArray[np.float64] | None = None  # of the last step, q before the codec, [vocab]
         self._rule = draft_rule(rule, sampling.temperature)
-        self._drawn: dict[bytes, DraftResult] = {}  # with private noise, by the digest of the prefix
+        self._drawn: dict[bytes, Step] = {}  # with private noise, by the digest of the prefix
 
     def draft(
         self,
@@ -156,9 +146,9 @@ class Drafter:
         step: int,
         party: Party,
         lineage: Sequence[bytes] = ROOT,
-        proposed: Proposed | None = None,
+        proposed: Step | None = None,
         prefix: Sequence[int] = (),
-    ) -> DraftResult:
+    ) -> Step:
         """A draft for one step.
 
         logits: [rows, vocab]; log_weights: [rows], of the rows' documents (Eq. 1). prefix: tokens of the answer before
@@ -170,14 +160,14 @@ class Drafter:
         dense = self.distribution(logits, log_weights, prefix)
         result = self._draft(dense, DraftPlace(seed, step, party, lineage, proposed))
         if self._has_private_noise:
-            self._drawn[lineage[-1]] = result._replace(dense=_NONE)
+            self._drawn[lineage[-1]] = result
         return result
 
-    def _draft(self, dense: NDArray[np.float64], place: DraftPlace) -> DraftResult:
+    def _draft(self, dense: NDArray[np.float64], place: DraftPlace) -> Step:
         """The draft from the party's distribution, [vocab]: the payload is that distribution."""
         payload = self._states.encode(dense, place.lineage)
         token = self.draw(payload, seed=place.seed, step=place.step, party=place.party)
-        return DraftResult(token, payload, dense)
+        return Step(place.step, token, payload)
 
     def encode(
         self,
@@ -249,35 +239,33 @@ class TokenDrafter(Drafter):
         self._num_named = num_named
         self._has_private_noise = privacy is not None
 
-    def _draft(self, dense: NDArray[np.float64], place: DraftPlace) -> DraftResult:
+    def _draft(self, dense: NDArray[np.float64], place: DraftPlace) -> Step:
         if not self._sends_drafts:
             token = self._proposals.draft(_whole(dense), seed=self._seed(place), step=place.step)
-            return self._name(token, dense)
+            return Step(place.step, token, self._name(token, dense))
         payload = self._states.encode(dense, place.lineage)
-        drawn_from = self._codec.decode(payload, self._vocab_size)
-        return DraftResult(
-            self._proposals.draft(drawn_from, seed=place.seed, step=place.step), payload, dense
-        )
+        sent = self._codec.decode(payload, self._vocab_size)
+        return Step(place.step, self._proposals.draft(sent, seed=place.seed, step=place.step), payload)
 
     def _seed(self, place: DraftPlace) -> int:
         """Of the noise: the query's, which all parties know, or one that this party alone knows."""
         return place.seed if self._privacy is None else self._privacy.seed()
 
-    def _name(self, token: int, dense: NDArray[np.float64]) -> DraftResult:
-        """A token as its payload, with log probabilities where they are asked for."""
+    def _name(self, token: int, dense: NDArray[np.float64]) -> bytes:
+        """The payload of a token, with log probabilities where they are asked for."""
         if self._num_named is None or not dense[token]:
-            return DraftResult(token, write_token(token), dense)
-        known = log_probabilities(_whole(dense), token, self._num_named)
-        return DraftResult(token, write_token(token, known), dense)
+            return write_token(token)
+        return write_token(token, log_probabilities(_whole(dense), token, self._num_named))
 
 
 class TokenVoter(TokenDrafter):
     """Votes of the only voter: the token that the rule chooses from its distribution and what was proposed."""
 
-    def _draft(self, dense: NDArray[np.float64], place: DraftPlace) -> DraftResult:
-        return self._name(self._choose(_whole(dense), place.proposed, self._seed(place), place.step), dense)
+    def _draft(self, dense: NDArray[np.float64], place: DraftPlace) -> Step:
+        token = self._choose(_whole(dense), place.proposed, self._seed(place), place.step)
+        return Step(place.step, token, self._name(token, dense))
 
-    def _choose(self, target: Distribution, proposed: Proposed | None, seed: int, step: int) -> int:
+    def _choose(self, target: Distribution, proposed: Step | None, seed: int, step: int) -> int:
         if proposed is None or (self._sends_drafts and proposed.payload is None):
             return self._proposals.choose(target, None, seed=seed, step=step)
         try:

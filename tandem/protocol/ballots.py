@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import zip_longest
-from math import nan
 
+from tandem.aggregation.steps import Step
 from tandem.codecs.token import write_token
 from tandem.messages import Ballot, VerifyResult, Vote
 from tandem.messages.wire import MAX_FRAME_BYTES
@@ -22,18 +22,6 @@ MAX_HELD_BYTES = 16 * MAX_FRAME_BYTES
 
 BallotKey = tuple[int, bytes, tuple[int, ...]]
 """View, prefix and voters of a ballot."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
-    """One party's entry after one prefix: a token that it proposes, a vote, or both."""
-
-    step: int  # length of the prefix
-    token: int | None = None
-    payload: bytes | None = None  # the encoded distribution
-    log_weight: float | None = None  # None: the voter's weight is fixed
-    decode_us: int = 0
-    arrived_s: float = nan  # since the query was opened
 
 
 class BallotBox:
@@ -53,7 +41,7 @@ class BallotBox:
         """measure: how much of a vote a payload holds; None: votes are not cut, and the first payload stays."""
         self.session = session
         self.party = party
-        self.entries: dict[str, dict[bytes, Entry]] = {
+        self.entries: dict[str, dict[bytes, Step]] = {
             name: {} for name in rules.roles.topology.parties
         }  # by party and digest
         self.branches = {name: Branches() for name in rules.roles.drafters}
@@ -67,12 +55,12 @@ class BallotBox:
         self._late_on = b""  # the last prefix on which the peers' votes were waited for too long
 
     @property
-    def own(self) -> Mapping[bytes, Entry]:
+    def own(self) -> Mapping[bytes, Step]:
         """This party's entries, by the digest of the prefix."""
         return self.entries[self.party]
 
     @property
-    def drafts(self) -> Mapping[bytes, Entry]:
+    def drafts(self) -> Mapping[bytes, Step]:
         """Drafts that the client may see before they are decided, the own or those of the drafter; by digest."""
         return self.entries[self.party if self.party in self._drafters else self._drafters[0]]
 
@@ -99,12 +87,12 @@ class BallotBox:
                 payload = write_token(token)
             if branches is not None and step >= len(prefix):
                 branches.add(digest, step, token)
-            entry = Entry(
-                step=step,
+            entry = Step(
+                step,
                 token=None if branches is None else token,
                 payload=payload,
-                log_weight=log_weight,
                 decode_us=vote.decode_us,
+                log_weight=log_weight,
                 arrived_s=arrived_s,
             )
             self._hold(source, digest, entry, prefix)
@@ -123,7 +111,7 @@ class BallotBox:
         num_bytes = sum(len(entry.payload or b"") for entry in held.values())
         return len(held) < MAX_ENTRIES and num_bytes < MAX_HELD_BYTES
 
-    def _hold(self, source: str, digest: bytes, entry: Entry, prefix: Prefix) -> None:
+    def _hold(self, source: str, digest: bytes, entry: Step, prefix: Prefix) -> None:
         if entry.step >= len(prefix) and not self._is_dead(source, digest, entry.step, prefix):
             held = self.entries[source].setdefault(digest, entry)
             if self._holds_more(entry, held):
@@ -131,7 +119,7 @@ class BallotBox:
                 if self.pending is not None and self.pending[1] == digest:
                     self.reopen()
 
-    def _holds_more(self, entry: Entry, held: Entry) -> bool:
+    def _holds_more(self, entry: Step, held: Step) -> bool:
         if self._measure is None or entry.payload is None or held.payload is None:
             return False
         if entry.log_weight != held.log_weight:  # a longer list is of the same vote
@@ -162,7 +150,7 @@ class BallotBox:
 
     def _complete_votes(
         self, prefix: Prefix, voters: Sequence[str]
-    ) -> Iterator[tuple[int | None, list[Entry]]]:
+    ) -> Iterator[tuple[int | None, list[Step]]]:
         """The votes that decide on this prefix, and on those that a proposal continues it to as long as they are of the
         same voters; each with the next token of that proposal."""
         digest, needed = prefix.digest, self._rules.needed(len(prefix), voters)
@@ -252,7 +240,7 @@ class BallotBox:
             for digest, entry in self.entries[party].items()
         ]
 
-    def drafts_on(self, digest: bytes) -> tuple[Entry | None, ...]:
+    def drafts_on(self, digest: bytes) -> tuple[Step | None, ...]:
         """The entry of each drafter after this prefix, in the topology's order."""
         return tuple(self.entries[drafter].get(digest) for drafter in self._drafters)
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Container, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate, takewhile, zip_longest
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from tandem.aggregation.document_weights import DocumentWeights, Evidence, Weights
-from tandem.aggregation.rules import Proposed
+from tandem.aggregation.steps import Step
 from tandem.conversation import NO_FRAME, Frame, Message
 from tandem.errors import GenerationError
 from tandem.messages import (
@@ -125,7 +125,7 @@ class Prefill:
 class Forward:
     """Compute this party's distribution for one step, and for some steps before it in the same pass.
 
-    At a step before `wanted` nothing is asked but what its token says of the rows.
+    Of the steps before `first_drawn` only the evidence is computed.
     """
 
     session: int
@@ -136,8 +136,8 @@ class Forward:
     evidence: Evidence  # at the first step
     lineage: tuple[bytes, ...] = field(default=(), compare=False)  # digests of all beginnings of `tokens`
     num_earlier: int = 0  # steps before this one
-    num_learned: int = 0  # of these, the first ones that are not wanted
-    proposed: tuple[Proposed | None, ...] = ()  # by another party at the wanted steps, or nothing
+    num_learned: int = 0  # of these, the first ones, at which nothing is drawn
+    proposed: tuple[Step | None, ...] = ()  # by another party, from `first_drawn` on, or nothing
 
     @property
     def first(self) -> int:
@@ -145,14 +145,14 @@ class Forward:
         return self.step - self.num_earlier
 
     @property
-    def wanted(self) -> int:
-        """The first step whose result is wanted."""
+    def first_drawn(self) -> int:
+        """The first step at which a token is drawn."""
         return self.first + self.num_learned
 
     @property
     def is_catching_up(self) -> bool:
-        """Whether nothing is wanted but what the tokens say of the rows."""
-        return self.wanted > self.step
+        """Whether it computes evidence alone."""
+        return self.first_drawn > self.step
 
     @property
     def num_rows(self) -> int:
@@ -163,42 +163,33 @@ class Forward:
 Job = Prefill | Forward
 
 
-class Result(NamedTuple):
-    """The result of a forward pass at one step."""
-
-    token: int  # drawn from the distribution, or chosen by the rule
-    payload: bytes  # what is sent of it: the encoded distribution; where ids alone travel, the token
-    decode_us: int  # time of the pass
-    log_weight: float = -float("inf")  # of the party's rows at this step, as it is sent
-    evidence: Evidence = ()  # after the token that follows in the job; after the last step, after `token`
-    masses: tuple[float, ...] = ()  # w_d p_d of that token, of each row; none where weights do not move
-
-
 class StepModel(Protocol):
     """The port by which `compute_steps` asks a model that has the logits of a job."""
 
-    def draw(self, step: int, weights: Weights) -> tuple[int, bytes]:
-        """The token at one step and what is sent, by the log weights of the rows."""
+    def draw(self, step: int, weights: Weights) -> Step:
+        """The draft or vote at one step, by the log weights of the rows."""
 
     def learn(self, step: int, token: int) -> Evidence:
         """`log_evidence` of a token at one step."""
 
 
-def compute_steps(job: Forward, model: StepModel, elapsed_us: Callable[[], int] = lambda: 0) -> list[Result]:
-    """The results of a job at each of its steps: weights follow the evidence of the tokens in between."""
-    results = []
+def compute_steps(job: Forward, model: StepModel, elapsed_us: Callable[[], int] = lambda: 0) -> list[Step]:
+    """The drafts or votes of a job, step by step: weights follow the evidence of the tokens in between."""
+    steps = []
     evidence = job.evidence
-    for step in range(job.first, job.step + (not job.is_catching_up)):
-        weights = job.weights.weigh(evidence)
-        token, payload = model.draw(step, weights) if step >= job.wanted else (job.tokens[step], b"")
-        following = job.tokens[step] if step < job.step else token
-        masses: tuple[float, ...] = ()
+    for number in range(job.first, job.step + (not job.is_catching_up)):
+        weights, masses = job.weights.weigh(evidence), tuple[float, ...]()
+        step = model.draw(number, weights) if number >= job.first_drawn else Step(number, job.tokens[number])
         if job.weights.moves:
-            learned = model.learn(step, following)
+            token = job.tokens[number] if number < job.step else step.token
+            assert token is not None
+            learned = model.learn(number, token)
             evidence, masses = job.weights.learn(evidence, learned), job.weights.masses(weights, learned)
-        weight = to_float32(job.weights.told(weights))
-        results.append(Result(token, payload, elapsed_us(), weight, evidence, masses))
-    return results
+        log_weight = to_float32(job.weights.told(weights))
+        steps.append(
+            replace(step, decode_us=elapsed_us(), log_weight=log_weight, evidence=evidence, masses=masses)
+        )
+    return steps
 
 
 # ---- the line ------------------------------------------------------------------------------------------------------
@@ -288,8 +279,9 @@ class SaidTokens:
 class DecodingSession(ABC):
     """The state of one query in a decoder.
 
-    Invariant: one result per prefix, ever; what was computed is stored and emitted again from the store. The weights of
-    the rows are a function of the prefix alone, so timing cannot change an answer, and they roll back with it.
+    Invariant: one draft or vote per prefix, ever; it is stored and sent again from the store. The
+    weights of the rows are a function of the prefix alone, so timing cannot change an answer, and they roll back with
+    it.
     """
 
     def __init__(self, spec: SessionSpec, party: str, *, is_private: bool = False) -> None:
@@ -299,7 +291,7 @@ class DecodingSession(ABC):
         self.is_private = is_private and spec.num_documents(party) > 0
         self.line = DraftLine(spec.session)
         self.weights = DocumentWeights(())
-        self._results: dict[bytes, tuple[int, Result]] = {}  # with the step, by digest of the prefix
+        self._steps: dict[bytes, Step] = {}  # drawn here, by digest of the prefix
         self._evidence: dict[bytes, Evidence] = {}  # by digest of the prefix
         self._said = SaidTokens()  # at home alone
         self._retrieved: RetrieveResult | None = None
@@ -315,9 +307,9 @@ class DecodingSession(ABC):
         return self.line.prefix
 
     @property
-    def num_results(self) -> int:
+    def num_steps(self) -> int:
         """Drafts or votes that are stored."""
-        return len(self._results)
+        return len(self._steps)
 
     @property
     def num_evidence(self) -> int:
@@ -327,12 +319,12 @@ class DecodingSession(ABC):
     # ---- what the roles differ in ------------------------------------------------------------------------------
 
     @abstractmethod
-    def finish(self, job: Forward, results: Sequence[Result]) -> list[Send]:
-        """Take the results of a pass at the steps of `job`."""
+    def finish(self, job: Forward, steps: Sequence[Step]) -> list[Send]:
+        """Take what a pass gave at the steps of `job`."""
 
     @abstractmethod
     def is_current(self, job: Forward) -> bool:
-        """Whether the result of `job` is still wanted; the model asks between layers."""
+        """Whether anything of `job` is still of use; the model asks between layers."""
 
     @abstractmethod
     def _next_forward(self) -> Forward | None:
@@ -500,19 +492,19 @@ class DecodingSession(ABC):
             has_baseline=scores_question and spec.has_several_models,
         )
 
-    def _plan(self, wanted: int, last: int, proposed: Sequence[Proposed | None] = ()) -> Forward:
-        """The pass that gives the results at the steps from `wanted` to `last` of the line.
+    def _plan(self, drawn: int, last: int, proposed: Sequence[Step | None] = ()) -> Forward:
+        """The pass that draws at the steps from `drawn` to `last` of the line.
 
         It begins where the evidence is known. If that is far back, such as after a restart, it only catches up.
         """
         prefix = self.prefix
-        first, evidence = wanted, self.weights.start
+        first, evidence = drawn, self.weights.start
         if self.weights.moves:
-            first = next(step for step in range(wanted, -1, -1) if prefix.digests[step] in self._evidence)
+            first = next(step for step in range(drawn, -1, -1) if prefix.digests[step] in self._evidence)
             evidence = self._evidence[prefix.digests[first]]
-        if wanted - first > MAX_BLOCK:
+        if drawn - first > MAX_BLOCK:
             last = first + MAX_BLOCK
-            wanted, proposed = last + 1, ()
+            drawn, proposed = last + 1, ()
         return Forward(
             self.spec.session,
             last,
@@ -522,19 +514,20 @@ class DecodingSession(ABC):
             evidence,
             tuple(prefix.digests[: last + 1]),
             num_earlier=last - first,
-            num_learned=wanted - first,
+            num_learned=drawn - first,
             proposed=tuple(proposed),
         )
 
-    def _learn(self, job: Forward, results: Sequence[Result]) -> None:
+    def _learn(self, job: Forward, steps: Sequence[Step]) -> None:
         """Keep the evidence of a pass."""
         if not self.weights.moves:
             return
-        for step, result in enumerate(results, job.first):
-            digest = job.lineage[step + 1] if step < job.step else extend_digest(job.digest, result.token)
-            self._evidence[digest] = result.evidence
+        for number, step in enumerate(steps, job.first):
+            assert step.token is not None
+            digest = job.lineage[number + 1] if number < job.step else extend_digest(job.digest, step.token)
+            self._evidence[digest] = step.evidence
             if self._is_cited:
-                self._said.add(Said(step=step, digest=digest, masses=self._by_document(result.masses)))
+                self._said.add(Said(step=number, digest=digest, masses=self._by_document(step.masses)))
 
     @property
     def _is_cited(self) -> bool:
@@ -549,19 +542,19 @@ class DecodingSession(ABC):
 
     # ---- votes ---------------------------------------------------------------------------------------------------
 
-    def _make_vote(self, step: int, digest: bytes, results: Sequence[Result]) -> Send:
-        """What this party says after the prefix of `digest`, and after the tokens of the line behind it."""
+    def _make_vote(self, step: int, digest: bytes, steps: Sequence[Step]) -> Send:
+        """The vote on the prefix of `digest`, which ends before `step`, and on the tokens of the line behind it."""
         roles = self.spec.roles
         role = roles.role(self.party)
-        num_tokens = len(results) if role.drafts else len(results) - 1
+        num_tokens = len(steps) if role.drafts else len(steps) - 1
         is_weighed = role.votes and roles.weighs_by_documents
         vote = Vote(
             step=step,
             digest=digest,
             tokens=tuple(self.prefix.tokens[step : step + num_tokens]),
-            payloads=tuple(result.payload for result in results),
-            log_weights=tuple(result.log_weight for result in results) if is_weighed else (),
-            decode_us=sum(result.decode_us for result in results) if role.drafts else 0,
+            payloads=tuple(each.payload or b"" for each in steps),
+            log_weights=tuple(each.log_weight for each in steps if each.log_weight is not None) * is_weighed,
+            decode_us=sum(each.decode_us for each in steps) if role.drafts else 0,
         )
         return Send("draft_queue", Local(session=self.spec.session, body=vote, said=self._said.take_untold()))
 
@@ -590,11 +583,11 @@ class DecodingSession(ABC):
         return self._extend()
 
     def _forget_before(self, step: int) -> None:
-        """Drop results for earlier steps, and the evidence of prefixes that are not the line's."""
+        """Drop what was drawn at earlier steps, and the evidence of prefixes that are not the line's."""
         digests = set(self.prefix.digests)
         self._evidence = {digest: kept for digest, kept in self._evidence.items() if digest in digests}
         self._said.forget(digests)
-        self._results = {digest: kept for digest, kept in self._results.items() if kept[0] >= step}
+        self._steps = {digest: kept for digest, kept in self._steps.items() if kept.step >= step}
 
 
 class DraftingSession(DecodingSession):
@@ -617,20 +610,20 @@ class DraftingSession(DecodingSession):
         self._num_proposed = 0  # tokens of the line that are committed or proposed
         self._asked_step = -1  # for which a proposal without tokens asked
 
-    # ---- results -------------------------------------------------------------------------------------------------
+    # ---- what a pass gave ----------------------------------------------------------------------------------------
 
-    def finish(self, job: Forward, results: Sequence[Result]) -> list[Send]:
-        """Propose the result of `job`, which is one draft."""
+    def finish(self, job: Forward, steps: Sequence[Step]) -> list[Send]:
+        """Propose the draft of `job`, its last step."""
         if not self.is_current(job):
             return []
-        self._learn(job, results)
+        self._learn(job, steps)
         if job.is_catching_up:
             return []
-        self._results[job.digest] = job.step, results[-1]
-        return [*self._emit(results[-1]), *self._ask()]
+        self._steps[job.digest] = steps[-1]
+        return [*self._emit(steps[-1]), *self._ask()]
 
     def is_current(self, job: Forward) -> bool:
-        """Whether the result of `job` is still wanted; the model asks between layers."""
+        """Whether the draft of `job` is still of use; the model asks between layers."""
         if self._has_ended or not self.prefix.begins_with(job.digest, job.step):
             return False
         return job.is_catching_up or len(self.prefix) == job.step
@@ -662,7 +655,8 @@ class DraftingSession(DecodingSession):
 
     # ---- proposals -----------------------------------------------------------------------------------------------
 
-    def _emit(self, draft: Result) -> list[Send]:
+    def _emit(self, draft: Step) -> list[Send]:
+        assert draft.token is not None
         self.prefix.append(draft.token)
         return self._propose()
 
@@ -672,17 +666,17 @@ class DraftingSession(DecodingSession):
         left = self._drafts_left(1)
         return bool(left) and self._count_fitting(left) == 0
 
-    def _drafts_left(self, most: int) -> list[Result]:
+    def _drafts_left(self, most: int) -> list[Step]:
         """The first drafts of the line that are in no proposal, at most so many."""
         first = max(self._num_proposed, self.line.num_committed)
         end = min(first + most, len(self.prefix))
-        return [self._results[digest][1] for digest in self.prefix.digests[first:end]]
+        return [self._steps[digest] for digest in self.prefix.digests[first:end]]
 
-    def _count_fitting(self, drafts: Sequence[Result]) -> int:
+    def _count_fitting(self, drafts: Sequence[Step]) -> int:
         """How many of them one proposal may hold; nothing of what this party commits alone crosses the link."""
         if self._is_alone:
             return len(drafts)
-        return self.spec.rules.count_fitting([draft.payload for draft in drafts])
+        return self.spec.rules.count_fitting([draft.payload or b"" for draft in drafts])
 
     def _propose(self) -> list[Send]:
         """Proposals of the drafts that are in none yet, as soon as they are enough or nothing can be added to them."""
@@ -720,8 +714,8 @@ class DraftingSession(DecodingSession):
         """Propose again what was already drafted on the present prefix, then what is left over."""
         self._num_proposed = min(self._num_proposed, len(self.prefix))
         sends: list[Send] = []
-        while self._may_draft() and (stored := self._results.get(self.prefix.digest)) is not None:
-            sends += self._emit(stored[1])
+        while self._may_draft() and (draft := self._steps.get(self.prefix.digest)) is not None:
+            sends += self._emit(draft)
         return [*sends, *self._propose(), *self._ask()]
 
     # ---- changes -------------------------------------------------------------------------------------------------
@@ -758,31 +752,30 @@ class FollowingSession(DecodingSession):
     def __init__(self, spec: SessionSpec, party: str, *, is_private: bool = False) -> None:
         super().__init__(spec, party, is_private=is_private)
         self._decides = spec.roles.voters == (party,)
-        self._proposed: dict[
-            bytes, tuple[int, Proposed]
-        ] = {}  # with the step, by digest of the prefix before it
+        self._proposed: dict[bytes, Step] = {}  # by digest of the prefix before it
         self._asked_for: dict[bytes, int] = {}  # prefixes that a vote is asked for, with their length
 
-    # ---- results -------------------------------------------------------------------------------------------------
+    # ---- what a pass gave ----------------------------------------------------------------------------------------
 
-    def finish(self, job: Forward, results: Sequence[Result]) -> list[Send]:
+    def finish(self, job: Forward, steps: Sequence[Step]) -> list[Send]:
         """Vote after each prefix of the block, as far as the line still goes this way."""
-        self._learn(job, results)
+        self._learn(job, steps)
         digests: list[bytes] = []
-        for step, result in enumerate(results[job.num_learned :], job.wanted):
+        for step, computed in enumerate(steps[job.num_learned :], job.first_drawn):
             digest = job.lineage[step]
             if self._has_ended or step > len(self.prefix) or self.prefix.digests[step] != digest:
                 break
-            _, vote = self._results.setdefault(digest, (step, result))
+            vote = self._steps.setdefault(digest, computed)
             digests.append(digest)
             if self._decides and step >= self.line.num_committed:  # it is the next token: go on with it
+                assert vote.token is not None
                 self.line.replace(step, vote.token)
                 self._follow_proposals()
         return self._send(digests)
 
     def is_current(self, job: Forward) -> bool:
-        """Whether a result of `job` is still wanted; the model asks between layers."""
-        first = min(job.wanted, job.step)
+        """Whether a vote of `job` is still of use; the model asks between layers."""
+        first = min(job.first_drawn, job.step)
         return not self._has_ended and self.prefix.begins_with(job.lineage[first], first)
 
     def _send(self, digests: Sequence[bytes]) -> list[Send]:
@@ -790,14 +783,14 @@ class FollowingSession(DecodingSession):
         sends: list[Send] = []
         while digests:
             count = self._count_that_fit(digests)
-            votes = [self._results[digest] for digest in digests[:count]]
-            sends.append(self._make_vote(votes[0][0], digests[0], [result for _, result in votes]))
+            votes = [self._steps[digest] for digest in digests[:count]]
+            sends.append(self._make_vote(votes[0].step, digests[0], votes))
             digests = digests[count:]
         return sends
 
     def _count_that_fit(self, digests: Sequence[bytes]) -> int:
         """How many of the votes one message holds, at least one: in full, some take megabytes together."""
-        sizes = accumulate(len(self._results[digest][1].payload) for digest in digests)
+        sizes = accumulate(len(self._steps[digest].payload or b"") for digest in digests)
         return max(1, sum(size <= MAX_VOTES_BYTES for size in sizes))
 
     # ---- planning ------------------------------------------------------------------------------------------------
@@ -807,7 +800,7 @@ class FollowingSession(DecodingSession):
         """The first step that is not voted on."""
         digests = self.prefix.digests
         steps = range(self.line.num_committed, len(digests))
-        return next((step for step in steps if digests[step] not in self._results), len(digests))
+        return next((step for step in steps if digests[step] not in self._steps), len(digests))
 
     def _next_forward(self) -> Forward | None:
         first = self._first_step
@@ -815,10 +808,8 @@ class FollowingSession(DecodingSession):
         last = max(takewhile(self._is_asked_for, steps), default=None)
         if last is None:
             return None
-        proposed = [
-            self._proposed.get(digest, (0, None))[1] for digest in self.prefix.digests[first : last + 1]
-        ]
-        return self._plan(first, last, proposed)
+        proposed = map(self._proposed.get, self.prefix.digests[first : last + 1])
+        return self._plan(first, last, tuple(proposed))
 
     def _is_asked_for(self, step: int) -> bool:
         """Whether a vote after the first `step` tokens of the line is to be computed now."""
@@ -839,23 +830,21 @@ class FollowingSession(DecodingSession):
         for (step, digest), draft in zip_longest(digests, drafts):
             self._asked_for[digest] = step
             if draft is not None:
-                self._proposed.setdefault(digest, (step, Proposed(*draft)))
+                self._proposed.setdefault(digest, Step(step, *draft))
         self._follow_proposals()
         # A vote that is asked for again may be lost.
-        is_repeated = not proposal.tokens and proposal.digest in self._results
+        is_repeated = not proposal.tokens and proposal.digest in self._steps
         return self._send([proposal.digest]) if is_repeated else []
 
     def _follow_proposals(self) -> None:
         """Lengthen the line by own votes that decide and by what is proposed behind it."""
         prefix = self.prefix
         while len(prefix) - self.line.num_committed <= 2 * MAX_PROPOSAL:
-            vote, proposed = self._results.get(prefix.digest), self._proposed.get(prefix.digest)
-            if self._decides and vote is not None:
-                prefix.append(vote[1].token)
-            elif proposed is not None:
-                prefix.append(proposed[1].token)
-            else:
+            vote, proposed = self._steps.get(prefix.digest), self._proposed.get(prefix.digest)
+            step = vote if self._decides and vote is not None else proposed
+            if step is None or step.token is None:
                 return
+            prefix.append(step.token)
 
     def _extend(self) -> list[Send]:
         self._follow_proposals()
@@ -871,7 +860,7 @@ class FollowingSession(DecodingSession):
         """Drop what no later step can need; a Resync may take some tokens back."""
         horizon = self.line.num_committed - 2 * MAX_PROPOSAL
         self._forget_before(horizon)
-        self._proposed = {key: kept for key, kept in self._proposed.items() if kept[0] >= horizon}
+        self._proposed = {key: kept for key, kept in self._proposed.items() if kept.step >= horizon}
         self._asked_for = {key: step for key, step in self._asked_for.items() if step >= horizon}
 
 

@@ -11,6 +11,7 @@ from dataclasses import replace
 from math import nan
 from typing import TypeVar
 
+from tandem.aggregation.steps import Step
 from tandem.citations import Citation
 from tandem.events import (
     ClientEvent,
@@ -35,7 +36,6 @@ from tandem.messages import (
     VerifyResult,
 )
 from tandem.modes.spec import SessionSpec
-from tandem.protocol.ballots import Entry
 from tandem.protocol.citing import CitedTokens
 from tandem.protocol.outbox import Send
 from tandem.protocol.prefix import Prefix
@@ -55,7 +55,7 @@ class Provisional:
     def __init__(self, session: int) -> None:
         self.shown = Prefix(session)
 
-    def extend(self, own: Mapping[bytes, Entry], now_s: float) -> list[Event]:
+    def extend(self, own: Mapping[bytes, Step], now_s: float) -> list[Event]:
         """Show the drafts that have become the next ones."""
         events: list[Event] = []
         while (entry := own.get(self.shown.digest)) is not None and entry.token is not None:
@@ -213,7 +213,7 @@ class Reporter:
         *,
         decided_by: str,
         acceptance: tuple[float, ...],
-        drafts: Sequence[Entry | None],
+        drafts: Sequence[Step | None],
         epochs: Sequence[int],
         is_degraded: bool,
         is_late: bool,
@@ -321,7 +321,7 @@ class Reporter:
 
     # ---- provisional tokens ------------------------------------------------------------------------------------
 
-    def show(self, own: Mapping[bytes, Entry], now_s: float) -> list[Send]:
+    def show(self, own: Mapping[bytes, Step], now_s: float) -> list[Send]:
         """Emit the proposals that follow what is shown. own: of this party or its drafter, those held, by digest."""
         return [] if self._shown is None else self.emit(*self._shown.extend(own, now_s))
 

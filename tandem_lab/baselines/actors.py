@@ -16,18 +16,19 @@ from tandem.actors.decoder import DecoderActor
 from tandem.actors.draft_queue import DraftQueueActor
 from tandem.actors.retriever import RetrieverActor
 from tandem.actors.stateless import AggregatorActor, SchedulerActor
+from tandem.aggregation.steps import Step
 from tandem.codecs import codec_of
 from tandem.errors import TandemError
 from tandem.messages import Begin, End, RetrieveRequest
 from tandem.modes.spec import SessionSpec
-from tandem.protocol.decoding import DecodingSession, Forward, Prefill, Result
+from tandem.protocol.decoding import DecodingSession, Forward, Prefill
 from tandem.protocol.outbox import Send
 from tandem.sites.port import ActorClasses
 from tandem.topology import Party
 from tandem_lab.baselines.documents import concatenate, score_texts
 from tandem_lab.baselines.experiments import Treatment
 from tandem_lab.baselines.random_placement import RandomAggregatingTable
-from tandem_lab.baselines.sequences import SequenceResult, SequenceStore, Step
+from tandem_lab.baselines.sequences import SequenceResult, SequenceStore
 
 if TYPE_CHECKING:
     from tandem.engine.engine import OpenResult
@@ -93,7 +94,7 @@ class BaselineDecoder(Treated, DecoderActor):
 
     async def draft(
         self, sessions: Sequence[DecodingSession], jobs: Sequence[Forward]
-    ) -> list[list[Result] | Exception | None]:
+    ) -> list[list[Step] | Exception | None]:
         """As the product's, kept and padded."""
         started_s = time.perf_counter()
         drafts = [self._pad(draft) for draft in await super().draft(sessions, jobs)]
@@ -102,16 +103,15 @@ class BaselineDecoder(Treated, DecoderActor):
             if isinstance(computed, list) and self._sequences.is_keeping(job.session):
                 draft, dense = computed[-1], self._drafters[job.session].dense
                 assert dense is not None
-                step = Step(draft.token, draft.payload, dense.astype("<f2").tobytes(), draft.log_weight)
-                self._sequences.add(job.session, job.step, step)
+                self._sequences.add(job.session, draft, dense.astype("<f2").tobytes())
         return drafts
 
-    def _pad(self, drafts: list[Result] | Exception | None) -> list[Result] | Exception | None:
+    def _pad(self, drafts: list[Step] | Exception | None) -> list[Step] | Exception | None:
         if not isinstance(drafts, list):
             return drafts
         least_us = int(1e6 * self._min_decode_time_s)
         self.decode_s += max(0, least_us - drafts[-1].decode_us) / 1e6
-        return [draft._replace(decode_us=max(draft.decode_us, least_us)) for draft in drafts]
+        return [replace(draft, decode_us=max(draft.decode_us, least_us)) for draft in drafts]
 
     async def _wait_until(
         self, until_s: float, sessions: Sequence[DecodingSession], jobs: Sequence[Forward]

@@ -5,28 +5,19 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
+from tandem.aggregation.steps import Step
 from tandem.errors import TandemError
 
 MAX_SEQUENCES = 4
 """Sessions that are kept, at most; each holds two bytes per step and vocabulary entry."""
 
 
-class Step(NamedTuple):
-    """One step of a session that a side answers alone."""
-
-    token: int
-    payload: bytes  # Codec.encode(q)
-    dense: bytes  # q before the codec, [vocab] little-endian float16
-    log_weight: float  # of the side's documents
-
-
 @dataclass(slots=True)
 class Sequence:
     """What is kept of one session."""
 
-    steps: dict[int, Step] = field(default_factory=dict)
+    steps: dict[int, tuple[Step, bytes]] = field(default_factory=dict)  # with q, [vocab] little-endian float16
     ended: asyncio.Event = field(default_factory=asyncio.Event)
 
 
@@ -65,10 +56,10 @@ class SequenceStore:
         sequence = self._sequences.get(session)
         return sequence is not None and not sequence.ended.is_set()
 
-    def add(self, session: int, number: int, step: Step) -> None:
+    def add(self, session: int, step: Step, dense: bytes) -> None:
         """Keep one step, if it is wanted. The first draft of a step counts: alone, every draft is accepted."""
         if self.is_keeping(session):
-            self._sequences[session].steps.setdefault(number, step)
+            self._sequences[session].steps.setdefault(step.step, (step, dense))
 
     def end(self, session: int, *, failed: bool = False) -> None:
         """A session has ended; one that failed keeps no step."""
@@ -103,7 +94,7 @@ class SequenceStore:
         del self._sequences[session]
         steps = [sequence.steps[number] for number in range(count)]
         return SequenceResult(
-            tokens=tuple(step.token for step in steps),
-            distributions=tuple(step.dense if dense else step.payload for step in steps),
-            log_weight=steps[0].log_weight,
+            tokens=tuple(step.token or 0 for step, _ in steps),
+            distributions=tuple(whole if dense else step.payload or b"" for step, whole in steps),
+            log_weight=steps[0][0].log_weight or 0.0,
         )

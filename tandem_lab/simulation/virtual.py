@@ -17,6 +17,7 @@ from itertools import count
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from tandem.aggregation.document_weights import Evidence, Weights
+from tandem.aggregation.steps import Step
 from tandem.codecs import Codec
 from tandem.codecs.token import log_probabilities, write_token
 from tandem.engine.drafter import Drafter
@@ -382,10 +383,10 @@ class VirtualRun:
             self.deliver(party, session.finish(job, results))
         self._work(party)
 
-    def vote(self, party: str, job: Forward, step: int, weights: Weights) -> tuple[int, bytes]:
-        """What a party's model says at one step of a pass: the token, and what is sent of it."""
+    def vote(self, party: str, job: Forward, step: int, weights: Weights) -> Step:
+        """A party's draft or vote at one step of a pass."""
         payload = self.parties[party].model.payload(job.tokens[:step], weights, job.lineage[: step + 1])
-        return self.say(party, step, payload)
+        return Step(step, *self.say(party, step, payload))
 
     def say(self, party: str, step: int, payload: bytes) -> tuple[int, bytes]:
         """The token drawn from an encoded distribution, and what is sent: that, or the token where it is enough.
@@ -416,8 +417,8 @@ class _Pass(NamedTuple):
     party: str
     job: Forward
 
-    def draw(self, step: int, weights: Weights) -> tuple[int, bytes]:
-        """What the party says at one step."""
+    def draw(self, step: int, weights: Weights) -> Step:
+        """The party's draft or vote at one step."""
         return self.run.vote(self.party, self.job, step, weights)
 
     def learn(self, step: int, token: int) -> Evidence:

@@ -13,6 +13,7 @@ from functools import partial
 from math import inf
 from typing import Any
 
+from tandem.aggregation.steps import Step
 from tandem.events import (
     DoneEvent,
     Event,
@@ -333,15 +334,16 @@ class WatchedRun(VirtualRun):
 
     # ---- passes ----------------------------------------------------------------------------------------------
 
-    def vote(self, party: str, job: Forward, step: int, weights: Any) -> tuple[int, bytes]:
+    def vote(self, party: str, job: Forward, step: int, weights: Any) -> Step:
         """As the run's own. Weights are those of the very tokens that a vote is on."""
         tokens, is_voter = job.tokens[:step], party in self.spec.roles.voters
         if is_voter and weights and weights != voter_of(self.scenario, party).weights(tokens):
             raise InvariantError(f"{party} weighs its documents by other tokens than it votes on")
-        token, payload = super().vote(party, job, step, weights)
+        drawn = super().vote(party, job, step, weights)
         if not is_voter:
-            self._proposed.add((*tokens, token))
-        return token, payload
+            assert drawn.token is not None
+            self._proposed.add((*tokens, drawn.token))
+        return drawn
 
     def finish(self, party: str, job: Job, duration_s: float) -> None:
         """As the run's own; what several voters vote on was proposed. A decoder may be restarted behind a pass."""
@@ -359,7 +361,7 @@ class WatchedRun(VirtualRun):
         if session is None or roles.role(party).drafts or self.spec.rules.votes_are_tokens:
             return
         committed = session.prefix.tokens
-        for length in range(job.wanted, job.step + 1):
+        for length in range(job.first_drawn, job.step + 1):
             tokens = job.tokens[:length]
             if list(tokens) != committed[:length] and tokens not in self._proposed:
                 raise InvariantError(f"{party} follows a proposal that was made after other tokens")

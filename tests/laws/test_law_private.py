@@ -22,6 +22,7 @@ import numpy as np
 import pytest
 
 from tandem.aggregation.document_weights import DocumentWeights, log_weight
+from tandem.aggregation.steps import Step
 from tandem.config.parties import PartyConfig
 from tandem.engine import drafter as drafting
 from tandem.engine import privacy
@@ -203,8 +204,8 @@ def with_noise(patch: pytest.MonkeyPatch, noise: Callable[[Any, np.ndarray], int
     """Noise that follows the place of a draft and its distribution; nothing is kept."""
 
     class Mutant:
-        def draft(self, *arguments: Any, **options: Any) -> drafting.DraftResult:
-            self._drawn = dict[bytes, drafting.DraftResult]()
+        def draft(self, *arguments: Any, **options: Any) -> Step:
+            self._drawn = dict[bytes, Step]()
             return super().draft(*arguments, **options)  # type: ignore[misc]
 
         def _seed(self, place: drafting.DraftPlace) -> int:

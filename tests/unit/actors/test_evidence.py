@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 
 from tandem.actors.decoder import Opened, compute_drafts, compute_prompts
+from tandem.aggregation.steps import Step
 from tandem.codecs import RaceLists
 from tandem.engine.drafter import Drafter, row_probabilities
 from tandem.engine.engine import Engine
 from tandem.messages import RetrieveResult
 from tandem.messages.wire import to_float32
 from tandem.modes import reference
-from tandem.protocol.decoding import DraftingSession, Forward, Prefill, Result
+from tandem.protocol.decoding import DraftingSession, Forward, Prefill
 from tandem.topology import Party
 from tandem_lab.simulation.specs import make_spec
 from tests.unit.engine.conftest import save_model, tokenizers
@@ -74,14 +75,14 @@ class Decoder:
             scores_question=job.scores_question,
         )
 
-    def step(self) -> tuple[Forward, list[Result]]:
+    def step(self) -> tuple[Forward, list[Step]]:
         """The next pass."""
         job = self.session.next_job()
         assert isinstance(job, Forward)
-        (results,) = compute_drafts(self.engine, lambda _: self.drafter, [job], [self.session])
-        assert isinstance(results, list)
-        self.session.finish(job, results)
-        return job, results
+        (steps,) = compute_drafts(self.engine, lambda _: self.drafter, [job], [self.session])
+        assert isinstance(steps, list)
+        self.session.finish(job, steps)
+        return job, steps
 
 
 def reader(decoder: Decoder) -> reference.Voter:

@@ -18,8 +18,9 @@ from typing import Any
 import pytest
 
 from tandem.actors.decoder import DecoderActor
+from tandem.aggregation.steps import Step
 from tandem.messages import Begin, DecoderFailed, End, Local
-from tandem.protocol.decoding import DraftingSession, Forward, Job, Result
+from tandem.protocol.decoding import DraftingSession, Forward, Job
 from tandem.protocol.outbox import Send
 from tandem.topology import Party
 from tandem_lab.simulation.specs import make_spec
@@ -96,7 +97,7 @@ async def _turns(number: int) -> None:
 def finish(session: DraftingSession, job: Job) -> list[Send] | Exception:
     """What a decoder sends for a job."""
     if isinstance(job, Forward):
-        return session.finish(job, [Result(7, b"law", 1)])
+        return session.finish(job, [Step(job.step, 7, b"law", 1)])
     return session.finish_prefill(1, ())
 
 

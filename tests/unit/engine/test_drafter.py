@@ -12,7 +12,8 @@ import torch
 from numpy.typing import NDArray
 
 from tandem.aggregation.distributions import restrict
-from tandem.aggregation.rules import Proposed, draft_rule
+from tandem.aggregation.rules import draft_rule
+from tandem.aggregation.steps import Step
 from tandem.codecs import TopP
 from tandem.codecs.token import read_named_token
 from tandem.config.sampling import SamplingParams
@@ -43,7 +44,7 @@ def test_without_options_it_is_mix_encode_decode_draw(rule: str, temperature: fl
         token = draft_rule(rule, temperature).draft(CODEC.decode(payload), seed=seed, step=3, party=party)
         draft = drafter.draft(logits, WEIGHTS, seed=seed, step=3, party=party)
         assert (draft.token, draft.payload) == (token, payload)
-        assert np.array_equal(draft.dense, dense)
+        assert np.array_equal(drafter.dense, dense)
 
 
 def sent_distribution(drafter: Drafter, logits: torch.Tensor) -> Floats:
@@ -104,7 +105,7 @@ def test_a_proposal_that_cannot_be_read_is_counted_and_counts_as_none(payload: b
         TokenVoter(CODEC, SamplingParams(temperature=1.0), "rejection", 24, sends_drafts=True)
         for _ in range(2)
     ]
-    proposals = (Proposed(7, payload), None)
+    proposals = (Step(3, 7, payload), None)
     votes = [
         voter.draft(logits_of(1), WEIGHTS, seed=2, step=3, party=Party.CLOUD, proposed=proposed)
         for voter, proposed in zip(voters, proposals, strict=True)
@@ -132,7 +133,8 @@ def test_a_voter_names_its_whole_distribution_where_it_is_asked(temperature: flo
             assert token == one.token == other.token
             assert known is not None
             top = dict(zip(known.top_ids, known.top_logprobs, strict=True))
-            assert top == {place: math.log(p) for place, p in enumerate(other.dense) if p}
+            assert asked.dense is not None
+            assert top == {place: math.log(p) for place, p in enumerate(asked.dense) if p}
             assert known.logprob == top[token]
             assert len(top) == 9
 

@@ -16,10 +16,11 @@ import pytest
 
 from tandem.aggregation.distributions import Distribution
 from tandem.aggregation.rules import acceptance, residual
+from tandem.aggregation.steps import Step
 from tandem.messages import Alone, LinkFrame, Local, Vote, encode
 from tandem.modes.spec import SessionSpec
 from tandem.modes.speculative import UplinkBudget
-from tandem.protocol.decoding import DraftingSession, Forward, Result
+from tandem.protocol.decoding import DraftingSession, Forward
 from tandem.protocol.outbox import Send
 from tandem.protocol.prefix import Prefix
 from tandem.protocol.routes import Routes
@@ -86,7 +87,7 @@ def play(
     while len(committed) < NUM_TOKENS:
         job = made.next_job()
         if isinstance(job, Forward) and (not under_way or rng.random() < 0.7):
-            note(made.finish(job, [Result(draft(job.tokens), bytes(size(job.tokens)), 5)]))
+            note(made.finish(job, [Step(job.step, draft(job.tokens), bytes(size(job.tokens)), 5)]))
             continue
         if under_way:
             verdict = judge(under_way.pop(0), committed, target)
@@ -202,7 +203,7 @@ def test_a_proposal_that_is_full_does_not_wait_for_its_length() -> None:
 def draw(made: DraftingSession, token: int, size: int = 1) -> list[Send]:
     job = made.next_job()
     assert isinstance(job, Forward)
-    return made.finish(job, [Result(token, bytes(size), 5)])
+    return made.finish(job, [Step(job.step, token, bytes(size), 5)])
 
 
 def test_a_budget_below_one_id_asks_for_each_token() -> None:

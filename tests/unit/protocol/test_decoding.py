@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tandem.aggregation.document_weights import DocumentWeights, log_weight
+from tandem.aggregation.steps import Step
 from tandem.conversation import Message
 from tandem.errors import GenerationError
 from tandem.messages import (
@@ -30,7 +31,6 @@ from tandem.protocol.decoding import (
     FollowingSession,
     Forward,
     Prefill,
-    Result,
     Row,
     arrange_rows,
 )
@@ -78,7 +78,7 @@ def compute(made: DraftingSession, token: int, distribution: bytes = b"law") -> 
 def finish(made: DecodingSession, job: Forward, token: int, distribution: bytes = b"law") -> list[Send]:
     """A pass of `job`, whose weights do not move, that draws `token`."""
     weight = to_float32(log_weight(job.weights.prior))
-    return made.finish(job, [Result(token, distribution, 5, weight)])
+    return made.finish(job, [Step(job.step, token, distribution, 5, weight)])
 
 
 # ---- the beginning ---------------------------------------------------------------------------------------------
@@ -192,7 +192,7 @@ def test_memory_is_bounded() -> None:
     for step in range(500):
         compute(made, 7)
         made.receive(decided(step, 7))
-    assert made.num_results < 64
+    assert made.num_steps < 64
 
 
 # ---- weights; how they move is in `test_evidence` -------------------------------------------------------------
@@ -361,22 +361,22 @@ class RowsModel:
     def __init__(self, num_rows: int) -> None:
         self.num_rows = num_rows
 
-    def draw(self, step: int, weights: tuple[float, ...]) -> tuple[int, bytes]:
+    def draw(self, step: int, weights: tuple[float, ...]) -> Step:
         assert len(weights) == self.num_rows
-        return step % 2, b""
+        return Step(step, step % 2, b"")
 
     def learn(self, step: int, token: int) -> tuple[float, ...]:
         said = [-0.1 - number - step - token for number in range(self.num_rows - 1)]
         return (*said, -0.7 * (step + 2 * token))
 
 
-def told_weights(count: int) -> list[float]:
+def told_weights(count: int) -> list[float | None]:
     """The log weights that are sent for four steps, with so many private documents."""
     made = private_session(count, evidence_weight=1.0, question_weight=0.0)
     made.finish_prefill(1, ())
     made.prefix.extend([1, 0, 1])
     job = Forward(1, 3, made.prefix.digest, (1, 0, 1), made.weights, made.weights.start, num_earlier=3)
-    return [result.log_weight for result in decoding.compute_steps(job, RowsModel(count + 1))]
+    return [step.log_weight for step in decoding.compute_steps(job, RowsModel(count + 1))]
 
 
 def test_the_weight_that_is_sent_says_nothing_of_private_documents() -> None:
@@ -442,7 +442,7 @@ def test_votes_in_full_travel_in_as_many_messages_as_they_need(
     prefix = Prefix(spec.session, [4, 5])
     session.prefix.extend([4, 5])
     job = Forward(spec.session, 2, prefix.digest, (4, 5), DocumentWeights(()), (), tuple(prefix.digests), 2)
-    sends = session.finish(job, [Result(0, bytes(12), 1)] * 3)
+    sends = session.finish(job, [Step(step, 0, bytes(12), 1) for step in range(3)])
     votes = [send.message.body for send in sends]
     assert [len(each.payloads) for each in votes] == sizes
     chains = [digests_along(each.digest, each.tokens) for each in votes]

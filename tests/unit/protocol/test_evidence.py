@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tandem.aggregation.document_weights import Evidence, Weights, log_evidence, log_weight
+from tandem.aggregation.steps import Step
 from tandem.messages import Local, RetrieveResult, Said, Vote, Window
 from tandem.messages.wire import to_float32
 from tandem.modes import reference
@@ -52,9 +53,9 @@ class Model:
         self.weights: dict[int, Weights] = {}  # by step
         self.learned: list[tuple[int, int]] = []
 
-    def draw(self, step: int, weights: Weights) -> tuple[int, bytes]:
+    def draw(self, step: int, weights: Weights) -> Step:
         self.weights[step] = weights
-        return self.token, b"law"
+        return Step(step, self.token, b"law")
 
     def learn(self, step: int, token: int) -> Evidence:
         self.learned.append((step, token))
@@ -336,7 +337,7 @@ def test_a_rollback_while_it_catches_up_leaves_the_block_that_still_holds() -> N
     assert made.is_current(first), "its 16 tokens stand"
     made.finish(first, compute_steps(first, Model(first)))
     model, _ = compute(made)
-    assert (model.job.first, model.job.wanted) == (16, 21)
+    assert (model.job.first, model.job.first_drawn) == (16, 21)
     assert model.weights == {21: expected(made, (*tokens[:20], 9))}
     stale = drafting()
     stale.receive(adopted(*tokens, view=1))
@@ -353,7 +354,7 @@ def test_memory_is_bounded() -> None:
         while made.next_job() is not None:
             compute(made)
         made.receive(decided(step, 7 + step % 2))  # half of the drafts are rejected
-    assert made.num_results < 128
+    assert made.num_steps < 128
     assert made.num_evidence < 500 + 128, (
         "that of the answer, for a rollback may go far back, and of a few drafts"
     )

@@ -28,11 +28,12 @@ from itertools import groupby
 from typing import Any
 
 from tandem import events, messages
+from tandem.aggregation.steps import Step
 from tandem.errors import Code, Fault
 from tandem.messages import LinkBody, Tail, Verdict, Vote
 from tandem.modes.spec import SessionSpec
 from tandem.protocol.admission import AdmittingTable
-from tandem.protocol.decoding import DecodingSession, DraftingSession, Forward, Job, Result
+from tandem.protocol.decoding import DecodingSession, DraftingSession, Forward, Job
 from tandem.protocol.outbox import Send
 from tandem.protocol.prefix import Prefix
 from tandem.protocol.session import StopCheck
@@ -370,7 +371,8 @@ class DecoderPlayer:
     def finish(self, token: int, values: Words) -> list[Send]:
         job, self.job = self.job, None
         assert isinstance(job, Forward)
-        return self.made.finish(job, [Result(token, str(values.get("payload", "law")).encode(), 5)])
+        payload = str(values.get("payload", "law")).encode()
+        return self.made.finish(job, [Step(job.step, token, payload, 5)])
 
 
 def spell(body: Any, names: Sequence[str]) -> str:

@@ -12,13 +12,14 @@ from typing import Any
 
 import pytest
 
+from tandem.aggregation.steps import Step
 from tandem.events import DoneEvent, PeerEvent, RoundEvent
 from tandem.messages import Ballot, LinkFrame, Local, ProposalLength, Verdict, VerifyResult, Vote
 from tandem.modes.roles import Roles
 from tandem.modes.tally import Tally
 from tandem.protocol.aggregating import AggregatorSession
 from tandem.protocol.ballots import BallotBox
-from tandem.protocol.decoding import FollowingSession, Forward, Job, Result
+from tandem.protocol.decoding import FollowingSession, Forward, Job
 from tandem.protocol.log import Log
 from tandem.protocol.outbox import Send
 from tandem.protocol.peer import Peer
@@ -507,8 +508,10 @@ class CountsTooEarly(Session):
 class BonusOneEarly(FollowingSession):
     """The bonus is taken from the vote before the last token of the line, not behind it."""
 
-    def finish(self, job: Forward, results: Sequence[Result]) -> list[Send]:
-        return super().finish(job, [*results[:-1], results[-2]] if len(results) > 1 else results)
+    def finish(self, job: Forward, steps: Sequence[Step]) -> list[Send]:
+        if len(steps) > 1:
+            steps = [*steps[:-1], replace(steps[-2], step=steps[-1].step)]
+        return super().finish(job, steps)
 
 
 class LogWeightsReversed(BallotBox):
@@ -522,10 +525,8 @@ class LogWeightsReversed(BallotBox):
 class WeightOfTheLastStep(FollowingSession):
     """All votes of a pass come with the weight of the last of them."""
 
-    def finish(self, job: Forward, results: Sequence[Result]) -> list[Send]:
-        weight = results[-1].log_weight
-        same = [Result(one.token, one.payload, one.decode_us, weight, one.evidence) for one in results]
-        return super().finish(job, same)
+    def finish(self, job: Forward, steps: Sequence[Step]) -> list[Send]:
+        return super().finish(job, [replace(step, log_weight=steps[-1].log_weight) for step in steps])
 
 
 def alike_after_a_loss(patch: pytest.MonkeyPatch) -> None:

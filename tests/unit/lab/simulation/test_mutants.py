@@ -16,11 +16,12 @@ from typing import Any
 import pytest
 
 from tandem.aggregation.document_weights import DocumentWeights, Evidence, Weights
+from tandem.aggregation.steps import Step
 from tandem.config.schema import DecodingConfig
 from tandem.events import TokenEvent
 from tandem.messages import Ballot, Heartbeat, LinkFrame, Local, Resync, Verdict, Vote
 from tandem.messages.wire import to_float32
-from tandem.protocol.ballots import BallotBox, Entry
+from tandem.protocol.ballots import BallotBox
 from tandem.protocol.decoding import (
     DecodingSession,
     DraftingSession,
@@ -28,7 +29,6 @@ from tandem.protocol.decoding import (
     FollowingSession,
     Forward,
     Job,
-    Result,
 )
 from tandem.protocol.log import Log
 from tandem.protocol.outbox import Send
@@ -72,7 +72,7 @@ class PairedByStep(BallotBox):
 
     def hold(self, source: str, vote: Vote, prefix: Prefix, arrived_s: float) -> bool:
         (token,), (payload,), (log_weight,) = vote.tokens, vote.payloads, vote.log_weights
-        entry = Entry(step=vote.step, token=token, payload=payload, log_weight=log_weight)
+        entry = Step(vote.step, token, payload, log_weight=log_weight)
         if vote.step >= len(prefix):
             self.entries[source].setdefault(vote.digest, entry)
         return True
@@ -338,16 +338,14 @@ def change_jobs(patch: pytest.MonkeyPatch, change: Change) -> None:
     patch.setattr(DecodingSession, "next_job", next_job)
 
 
-def note_results(patch: pytest.MonkeyPatch, note: Callable[[DecodingSession, Forward, Result], None]) -> None:
-    """`note` gets the last result of every pass."""
+def note_steps(patch: pytest.MonkeyPatch, note: Callable[[DecodingSession, Forward, Step], None]) -> None:
+    """`note` gets the last step of every pass."""
     for kind in (DraftingSession, FollowingSession):
         original = kind.finish
 
-        def finish(
-            self: Any, job: Forward, results: Sequence[Result], original: Any = original
-        ) -> list[Send]:
-            note(self, job, results[-1])
-            return original(self, job, results)  # type: ignore[no-any-return]
+        def finish(self: Any, job: Forward, steps: Sequence[Step], original: Any = original) -> list[Send]:
+            note(self, job, steps[-1])
+            return original(self, job, steps)  # type: ignore[no-any-return]
 
         patch.setattr(kind, "finish", finish)
 
@@ -361,14 +359,14 @@ def evidence_survives_a_rollback(patch: pytest.MonkeyPatch) -> None:
     """What was learned from tokens that were rolled back weighs the rows after the new ones."""
     by_length: dict[tuple[int, int], Evidence] = {}  # of the line's tokens, by session and how many there are
 
-    def note(session: DecodingSession, job: Forward, result: Result) -> None:
-        by_length.setdefault((id(session), job.step + 1), result.evidence)
+    def note(session: DecodingSession, job: Forward, step: Step) -> None:
+        by_length.setdefault((id(session), job.step + 1), step.evidence)
 
     def change(session: DecodingSession, job: Forward) -> Forward:
-        held = by_length.get((id(session), job.wanted))
+        held = by_length.get((id(session), job.first_drawn))
         return begin_at_wanted(job, held) if job.num_learned and held else job
 
-    note_results(patch, note)
+    note_steps(patch, note)
     change_jobs(patch, change)
 
 
@@ -376,9 +374,9 @@ def evidence_of_the_own_draft(patch: pytest.MonkeyPatch) -> None:
     """A row gains by the token that the party itself had drafted, not by the one that was committed."""
     of_draft: dict[tuple[int, bytes], Evidence] = {}  # after it, by the digest of the prefix before it
 
-    def note(session: DecodingSession, job: Forward, result: Result) -> None:
+    def note(session: DecodingSession, job: Forward, step: Step) -> None:
         if not job.is_catching_up:
-            of_draft[id(session), job.digest] = result.evidence
+            of_draft[id(session), job.digest] = step.evidence
 
     def change(session: DecodingSession, job: Forward) -> Forward:
         while job.num_learned and (held := of_draft.get((id(session), job.lineage[job.first]))):
@@ -387,7 +385,7 @@ def evidence_of_the_own_draft(patch: pytest.MonkeyPatch) -> None:
             )
         return job
 
-    note_results(patch, note)
+    note_steps(patch, note)
     change_jobs(patch, change)
 
 

@@ -10,11 +10,12 @@ import pytest
 
 from tandem.aggregation import race_lists
 from tandem.aggregation.race_lists import RaceList, RaceResult
+from tandem.aggregation.steps import Step
 from tandem.codecs.race_lists import WHOLE, vote_depth
 from tandem.messages import Heartbeat, LinkFrame, ListRequest, Vote, encode
 from tandem.modes.tally import Tally
 from tandem.protocol import race_votes
-from tandem.protocol.ballots import BallotBox, Entry
+from tandem.protocol.ballots import BallotBox
 from tandem.protocol.outbox import Send
 from tandem.protocol.peer import Deliveries
 from tandem.protocol.prefix import Prefix
@@ -104,7 +105,7 @@ class FirstListStays(BallotBox):
     """The first list of a vote stays, as the first vote does."""
 
     def hold(self, source: str, vote: Vote, prefix: Prefix, arrived_s: float) -> bool:
-        held: Entry | None = self.entries[source].get(vote.digest)
+        held: Step | None = self.entries[source].get(vote.digest)
         if held is not None and held.payload is not None:
             vote = replace(vote, payloads=(held.payload,))
         return super().hold(source, vote, prefix, arrived_s)
