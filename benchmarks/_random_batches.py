@@ -16,7 +16,7 @@ from contextlib import suppress
 import numpy as np
 from numpy.typing import NDArray
 
-from tandem.engine.port import Feed, Logits, Preempted, Row, Runner
+from tandem.engine.port import Logits, Preempted, Row, Runner
 
 Bits = NDArray[np.uint32]
 MAX_SESSIONS, MAX_BLOCK, COMPARED = 8, 8, 3
@@ -44,7 +44,10 @@ def compute(runner: Runner, rows: list[Row], *feeds: tuple[tuple[int, ...], int]
     """Logits [rows, wanted, vocab] after each feed (tokens, wanted) of a session of its own."""
     runner.open("alone", rows, 0, num_scored=0, is_later_turn=False)
     try:
-        return [bits_of(runner.forward([Feed("alone", *feed)], None)[0]) for feed in feeds]
+        return [
+            bits_of(runner.forward({"alone": tokens}, {"alone": num_logits}, None)[0])
+            for tokens, num_logits in feeds
+        ]
     finally:
         runner.close("alone")
 
@@ -78,12 +81,12 @@ class _Case:
         self.rows = [Row(document, question) for document in documents[-num_rows:]]
         self.answer = draw_tokens(draw, runner, draw.randint(1, 2 * MAX_BLOCK))
 
-    def feed(self, draw: random.Random, runner: Runner, name: str) -> Feed:
+    def feed(self, draw: random.Random, runner: Runner) -> tuple[tuple[int, ...], int]:
         """Part of the answer, or something that will be rolled back; logits of some positions."""
         tokens = self.answer[: draw.randint(0, len(self.answer))]
         if draw.random() < 0.4:
             tokens += draw_tokens(draw, runner, draw.randint(1, MAX_BLOCK))
-        return Feed(name, tokens, draw.randint(1, min(MAX_BLOCK, len(tokens) + 1)))
+        return tokens, draw.randint(1, min(MAX_BLOCK, len(tokens) + 1))
 
 
 def draw_tokens(draw: random.Random, runner: Runner, num_tokens: int) -> tuple[int, ...]:
@@ -104,24 +107,28 @@ def play_batch(runner: Runner, draw: random.Random, max_rows: int) -> Iterator[t
     try:
         for _ in range(draw.randint(0, 5)):
             some = draw.sample(sorted(cases), draw.randint(1, len(cases)))
-            feeds = [cases[name].feed(draw, runner, name) for name in some]
+            feeds = {name: cases[name].feed(draw, runner) for name in some}
+            answers = {name: tokens for name, (tokens, _) in feeds.items()}
+            num_logits = {name: number for name, (_, number) in feeds.items()}
             with suppress(Preempted):
-                runner.forward(feeds, StaleAt(draw.randint(0, 9)) if draw.random() < 0.3 else None)
+                runner.forward(
+                    answers, num_logits, StaleAt(draw.randint(0, 9)) if draw.random() < 0.3 else None
+                )
             runner.crop(some[0], draw.randint(0, 2 * MAX_BLOCK))
-        last = [
-            Feed(name, case.answer, draw.randint(1, min(MAX_BLOCK, len(case.answer) + 1)))
-            for name, case in cases.items()
-        ]
-        computed = [bits_of(logits) for logits in runner.forward(last, None)]
+        answers = {name: case.answer for name, case in cases.items()}
+        num_logits = {
+            name: draw.randint(1, min(MAX_BLOCK, len(answer) + 1)) for name, answer in answers.items()
+        }
+        computed = [bits_of(logits) for logits in runner.forward(answers, num_logits, None)]
     finally:
         for name in cases:
             runner.close(name)
     for _ in range(COMPARED):
-        session = draw.randrange(len(last))
-        case, feed = cases[last[session].session], last[session]
+        session = draw.randrange(len(cases))
+        case = cases[str(session)]
         row = draw.randrange(len(case.rows))
         block = draw.choice([1, MAX_BLOCK])
-        alone = compute_alone(runner, case.rows[row], case.answer, feed.num_logits, block)
+        alone = compute_alone(runner, case.rows[row], case.answer, num_logits[str(session)], block)
         yield computed[session][row], alone
 
 
@@ -141,13 +148,13 @@ def walk(runner: Runner, draw: random.Random) -> Iterator[tuple[Bits, Bits]]:
             if draw.random() < 0.3:
                 detour = (*answer[:at], *draw_tokens(draw, runner, draw.randint(1, MAX_BLOCK)))
                 with suppress(Preempted):
-                    runner.forward([Feed("walk", detour)], StaleAt(draw.randint(0, 9)))
+                    runner.forward({"walk": detour}, {}, StaleAt(draw.randint(0, 9)))
             at += draw.choice([1, 1, 2, 5, 20, -1, -1, -2, -5, -20, -100])
             at = max(0, min(at, WALK_LENGTH))
             if draw.random() < 0.5:
                 runner.crop("walk", at)
             num_logits = draw.randint(1, min(MAX_BLOCK, at + 1))
-            (logits,) = runner.forward([Feed("walk", answer[:at], num_logits)], None)
+            (logits,) = runner.forward({"walk": answer[:at]}, {"walk": num_logits}, None)
             yield bits_of(logits)[0], alone[at + 1 - num_logits : at + 1]
     finally:
         runner.close("walk")

@@ -106,7 +106,7 @@ class Case:
     def _compute(self, caches: DocumentCaches) -> None:
         with torch.inference_mode():
             session = Session(make_rows(self._prompt), self._batch, caches, VOCAB)
-            session.want((), 1)
+            session.request((), 1)
             compute(self._batch, [session])
 
     def _files(self) -> DiskStore:

@@ -46,7 +46,7 @@ _log = logging.getLogger("tandem")
 
 if TYPE_CHECKING:
     from tandem.engine.drafter import Drafter
-    from tandem.engine.engine import Engine, Feed, OpenResult
+    from tandem.engine.engine import Engine, OpenResult
     from tandem.engine.grammars import Grammar
     from tandem.engine.port import Logits
     from tandem.engine.privacy import Privacy
@@ -414,16 +414,14 @@ def compute_prompts(
     engine: Engine,
     jobs: Sequence[Prefill],
     open_prompt: Callable[[Prefill], OpenResult],
-    is_wanted: Callable[[Prefill], bool],
+    is_open: Callable[[Prefill], bool],
 ) -> list[Opened | Exception | None]:
     """Open the sessions and compute their prompts; None where it was abandoned."""
-    from tandem.engine.engine import Feed
-
     started_s = time.perf_counter()
     opened = [_attempt(lambda job=job: open_prompt(job)) for job in jobs]  # type: ignore[misc]
     ready = [job for job, result in zip(jobs, opened, strict=True) if not isinstance(result, Exception)]
-    feeds = [Feed(str(job.session), ()) for job in ready]
-    logits = iter(_forward(engine, feeds, [lambda job=job: is_wanted(job) for job in ready]))  # type: ignore[misc]
+    answers = {str(job.session): () for job in ready}
+    logits = iter(_forward(engine, answers, {}, [lambda job=job: is_open(job) for job in ready]))  # type: ignore[misc]
     results: list[Opened | Exception | None] = []
     for job, result in zip(jobs, opened, strict=True):
         computed = result if isinstance(result, Exception) else next(logits)
@@ -472,17 +470,16 @@ def compute_drafts(
 
     grammars: by session. What they allow is computed during the pass.
     """
-    from tandem.engine.engine import Feed
-
     started_s = time.perf_counter()
     followed = {job.session: grammars[job.session] for job in jobs if job.session in grammars}
     for job in jobs:
         if job.session in followed:
             followed[job.session].expect([job.tokens[:step] for step in range(job.first_drawn, job.step + 1)])
-    feeds = [Feed(str(job.session), job.tokens, 1 + job.num_earlier) for job in jobs]
+    answers = {str(job.session): job.tokens for job in jobs}
+    num_logits = {str(job.session): 1 + job.num_earlier for job in jobs}
     pairs = list(zip(sessions, jobs, strict=True))
-    wanted = [lambda session=session, job=job: session.is_current(job) for session, job in pairs]
-    computed = _forward(engine, feeds, wanted)
+    is_current = [lambda session=session, job=job: session.is_current(job) for session, job in pairs]
+    computed = _forward(engine, answers, num_logits, is_current)
     end_s = time.perf_counter() + GRAMMAR_WAIT_S
 
     def draw(session: DecodingSession, job: Forward, logits: Logits) -> list[Step] | None:
@@ -600,20 +597,26 @@ class _Logits:
 
 
 def _forward(
-    engine: Engine, feeds: Sequence[Feed], is_wanted: Sequence[Callable[[], bool]]
+    engine: Engine,
+    answers: Mapping[str, Sequence[int]],
+    num_logits: Mapping[str, int],
+    is_current: Sequence[Callable[[], bool]],
 ) -> list[Logits | Exception | None]:
-    from tandem.engine.engine import Preempted
+    from tandem.engine.port import Preempted
 
-    if not feeds:
+    if not answers:
         return []
     try:
-        return list(engine.forward(feeds, is_stale=lambda: not any(wants() for wants in is_wanted)))
+        return list(
+            engine.forward(answers, num_logits, is_stale=lambda: not any(ask() for ask in is_current))
+        )
     except Preempted:
-        return [None] * len(feeds)
+        return [None] * len(answers)
     except Exception as error:
-        if len(feeds) == 1:
+        if len(answers) == 1:
             return [error]
-        return [_forward(engine, [feed], [wants])[0] for feed, wants in zip(feeds, is_wanted, strict=True)]
+        each = zip(answers.items(), is_current, strict=True)
+        return [_forward(engine, {name: tokens}, num_logits, [ask])[0] for (name, tokens), ask in each]
 
 
 def _attempt(act: Callable[[], T]) -> T | Exception:

@@ -8,10 +8,11 @@ from __future__ import annotations
 import logging
 import math
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ from tandem.engine import tokenizer as tokenizers
 from tandem.engine.chat_template import find_template
 from tandem.engine.kv import Cache, DiskStore, DocumentCaches, TurnCaches
 from tandem.engine.places import AUTO, base_of, expand, name_engine
-from tandem.engine.port import Feed, IsStale, LoadOptions, Logits, Preempted, Row, Runner
+from tandem.engine.port import IsStale, LoadOptions, Logits, Preempted, Row, Runner
 from tandem.engine.prompt import Prompt, PromptBuilder
 from tandem.engine.template import Template
 from tandem.engine.tokenizer import describe_tokenizer
@@ -32,7 +33,7 @@ from tandem.errors import GenerationError
 
 _log = logging.getLogger("tandem")
 
-__all__ = ["Engine", "Feed", "OpenResult", "Preempted"]
+__all__ = ["Engine", "OpenResult", "Preempted"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,21 +203,26 @@ class Engine:
             raise ValueError("a model without a limit of context leaves any room")
         return self._prompts.within(frame).answer_room(query, length, history)
 
-    def forward(self, batch: Sequence[Feed], *, is_stale: IsStale | None = None) -> list[Logits]:
-        """Logits [rows, num_logits, vocab_size] float32 of each feed, in passes that all of them share; read only.
+    def forward(
+        self,
+        answers: Mapping[str, Sequence[int]],
+        num_logits: Mapping[str, int] = MappingProxyType({}),
+        *,
+        is_stale: IsStale | None = None,
+    ) -> list[Logits]:
+        """Logits [rows, num_logits, vocab_size] float32 of each session, in passes that all of them share; read only.
 
         A row's logits are a function of that row and the answer alone, bit for bit, whatever else is in the batch,
-        however feeds are grouped and whatever was computed and rolled back before. is_stale: asked during passes; once
-        it says True, Preempted is raised, and what whole passes had computed stays in the caches. GenerationError if
-        a session is not open or has two feeds, a token is outside of the vocabulary, or there are not that many
-        prefixes.
+        however sessions are grouped and whatever was computed and rolled back before. answers, num_logits: as
+        `Runner.forward` has them. is_stale: asked during passes; once it says True, Preempted is raised, and what whole
+        passes had computed stays in the caches. GenerationError if a session is not open, a token is outside of the
+        vocabulary, or there are not that many prefixes.
         """
-        for feed in batch:
-            self._check_feed(feed)
-        if len({feed.session for feed in batch}) < len(batch):
-            raise GenerationError("A session has two feeds in one batch; give it one.")
+        for session, tokens in answers.items():
+            self._check(session, tokens, num_logits.get(session, 1))
         with self._lock:
-            return [self._without_holes(logits) for logits in self.runner.forward(batch, is_stale)]
+            computed = self.runner.forward(answers, num_logits, is_stale)
+            return [self._without_holes(logits) for logits in computed]
 
     def _without_holes(self, logits: Logits) -> Logits:
         """Ids below the vocabulary's size that name no token are never drawn."""
@@ -227,8 +233,8 @@ class Engine:
         return logits
 
     def next_logits(self, session: str, tokens: Sequence[int], *, is_stale: IsStale | None = None) -> Logits:
-        """Logits [rows, vocab_size] float32 after the query and `tokens`; `forward` of one feed."""
-        return self.forward([Feed(session, tokens)], is_stale=is_stale)[0][:, -1]
+        """Logits [rows, vocab_size] float32 after the query and `tokens`; `forward` of one session."""
+        return self.forward({session: tokens}, is_stale=is_stale)[0][:, -1]
 
     def question_likelihoods(self, session: str) -> tuple[float, ...]:
         """The likelihood of the question for each row (`question_likelihood`), without its first token; once the prompt
@@ -237,19 +243,18 @@ class Engine:
             return self.runner.likelihoods(session)
 
     def crop(self, session: str, num_tokens: int) -> None:
-        """Forget all but the first `num_tokens` of the answer, as `forward` does where a feed has other tokens."""
+        """Forget all but the first `num_tokens` of the answer, as `forward` does where an answer has other tokens."""
         with self._lock:
             self.runner.crop(session, num_tokens)
 
-    def _check_feed(self, feed: Feed) -> None:
-        if not self.runner.is_open(feed.session):
-            raise GenerationError(f"Session {feed.session!r} is not open; open it first.")
-        if not 1 <= feed.num_logits <= len(feed.tokens) + 1:
-            count = len(feed.tokens)
+    def _check(self, session: str, tokens: Sequence[int], num_logits: int) -> None:
+        if not self.runner.is_open(session):
+            raise GenerationError(f"Session {session!r} is not open; open it first.")
+        if not 1 <= num_logits <= len(tokens) + 1:
             raise GenerationError(
-                f"{feed.num_logits} logits are wanted of {count} tokens; ask for 1 to {count + 1}."
+                f"{num_logits} logits are wanted of {len(tokens)} tokens; ask for 1 to {len(tokens) + 1}."
             )
-        self.check_tokens(feed.tokens)
+        self.check_tokens(tokens)
 
     @property
     def fallback(self) -> str:

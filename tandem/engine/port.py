@@ -6,7 +6,7 @@ Above it stand prompts, templates, tokenizers and drafting, once for every engin
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -42,16 +42,6 @@ class Row:
         return self.document + self.rest
 
 
-@dataclass(frozen=True, slots=True)
-class Feed:
-    """One session's part of a pass."""
-
-    session: str
-    tokens: Sequence[int]  # the whole answer so far; what of it was computed before is not computed again
-    num_logits: int = 1
-    """How many are wanted: after all tokens, and after so many shorter prefixes that there are this many."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadOptions:
     """How a party wants its model computed; an engine heeds what concerns it."""
@@ -79,7 +69,7 @@ class Runner(Protocol):
     """A language model that computes rows. Calls come from several threads, one after the other.
 
     The promise: a row's logits are a function of that row and the answer so far alone, bit for bit, whatever else is
-    computed with them, however feeds are grouped, and whatever was computed and forgotten before.
+    computed with them, however sessions are grouped, and whatever was computed and forgotten before.
     """
 
     vocab_size: int
@@ -123,9 +113,15 @@ class Runner(Protocol):
         last tokens of each row, of which `likelihoods` will tell. is_later_turn: whether it continues another session.
         """
 
-    def forward(self, feeds: Sequence[Feed], is_stale: IsStale | None) -> list[Logits]:
-        """Logits [rows, num_logits, vocab_size] float32 of each feed; read only. Raises Preempted, after which what
-        whole passes had computed is kept."""
+    def forward(
+        self, answers: Mapping[str, Sequence[int]], num_logits: Mapping[str, int], is_stale: IsStale | None
+    ) -> list[Logits]:
+        """Logits [rows, num_logits, vocab_size] float32 of each session, in order; read only. Raises Preempted, after
+        which what whole passes had computed is kept.
+
+        answers: the whole answer so far of each; what of it was computed before is not computed again. num_logits:
+        after all tokens and after so many shorter prefixes that there are this many; default 1.
+        """
 
     def likelihoods(self, session: str) -> tuple[float, ...]:
         """The `question_likelihood` of each row, from its last `num_scored` - 1 tokens, once they are computed."""

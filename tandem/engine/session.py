@@ -7,7 +7,7 @@ either for any pieces, or for pieces of a fixed shape (`RowModel.block`), which 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Protocol
@@ -16,7 +16,7 @@ from tokenizers import Tokenizer
 
 from tandem.aggregation.document_weights import log_evidence, question_likelihood
 from tandem.engine.kv import Cache, DocumentCaches, KeptPrefix, Rows, TurnCaches, common_length
-from tandem.engine.port import Feed, IsStale, Logits, Row
+from tandem.engine.port import IsStale, Logits, Row
 
 # ---- What a model computes -----------------------------------------------------------------------------------
 
@@ -203,7 +203,7 @@ class Session:
         shape, not the answer, which as part of a prompt is computed in blocks."""
         return length if self._model.block is None else min(length, len(self._prompts[row]) - 1)
 
-    def want(self, tokens: Sequence[int], num_logits: int) -> None:
+    def request(self, tokens: Sequence[int], num_logits: int) -> None:
         """Passes now compute the logits after the prompt and `tokens`, and after `num_logits` - 1 shorter prefixes."""
         tokens = tuple(tokens)
         self.crop(common_length(self._tokens, tokens))
@@ -429,11 +429,13 @@ class SessionRunner:
             turns=self.turns if is_later_turn else None,
         )
 
-    def forward(self, feeds: Sequence[Feed], is_stale: IsStale | None) -> list[Logits]:
-        """As of every runner."""
-        sessions: list[Session] = [self.sessions[feed.session] for feed in feeds]
-        for session, feed in zip(sessions, feeds, strict=True):
-            session.want(feed.tokens, feed.num_logits)
+    def forward(
+        self, answers: Mapping[str, Sequence[int]], num_logits: Mapping[str, int], is_stale: IsStale | None
+    ) -> list[Logits]:
+        """Compute what the answers need, in passes that their sessions share."""
+        sessions: list[Session] = [self.sessions[name] for name in answers]
+        for session, (name, tokens) in zip(sessions, answers.items(), strict=True):
+            session.request(tokens, num_logits.get(name, 1))
         compute(self.row_model, sessions, is_stale)
         return [session.logits for session in sessions]
 

@@ -17,7 +17,9 @@ MAX_SEQUENCES = 4
 class Sequence:
     """What is kept of one session."""
 
-    steps: dict[int, tuple[Step, bytes]] = field(default_factory=dict)  # with q, [vocab] little-endian float16
+    steps: dict[int, tuple[Step, bytes]] = field(
+        default_factory=dict
+    )  # with q, [vocab] little-endian float16
     ended: asyncio.Event = field(default_factory=asyncio.Event)
 
 

@@ -18,7 +18,7 @@ import math
 import os
 import random
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -33,7 +33,6 @@ from tandem.config.parties import PartyConfig
 from tandem.engine import drafter as drafting
 from tandem.engine import privacy
 from tandem.engine.engine import OpenResult
-from tandem.engine.port import Feed
 from tandem.errors import Code, Fault, ProtocolError
 from tandem.messages import (
     End,
@@ -164,26 +163,33 @@ class Reader:
 
     def next_logits(self, session: str, tokens: Sequence[int]) -> object:
         """As an engine's."""
-        return self.forward([Feed(session, tokens)])
+        return self.forward({session: tokens}, {})
 
     def question_likelihoods(self, session: str) -> tuple[float, ...]:
         """As an engine's."""
         return tuple(-(number(self._seed, "question", text) % 1000) / 100 for text in self._rows[session])
 
-    def forward(self, feeds: Sequence[Feed], *, is_stale: object = None) -> list[np.ndarray]:
+    def forward(
+        self,
+        answers: Mapping[str, Sequence[int]],
+        num_logits: Mapping[str, int],
+        *,
+        is_stale: object = None,
+    ) -> list[np.ndarray]:
         """As an engine's."""
         return [
-            np.stack(
-                [
-                    np.stack([self._logits(text, tuple(feed.tokens[:end])) for end in self._ends(feed)])
-                    for text in self._rows[feed.session]
-                ]
-            )
-            for feed in feeds
+            self._last_logits(session, tokens, num_logits.get(session, 1))
+            for session, tokens in answers.items()
         ]
 
-    def _ends(self, feed: Feed) -> range:
-        return range(len(feed.tokens) + 1 - feed.num_logits, len(feed.tokens) + 1)
+    def _last_logits(self, session: str, tokens: Sequence[int], num_logits: int) -> np.ndarray:
+        ends = range(len(tokens) + 1 - num_logits, len(tokens) + 1)
+        return np.stack(
+            [
+                np.stack([self._logits(text, tuple(tokens[:end])) for end in ends])
+                for text in self._rows[session]
+            ]
+        )
 
     def _logits(self, text: str, tokens: tuple[int, ...]) -> np.ndarray:
         common = np.random.default_rng(number(self._seed, tokens)).standard_normal(VOCAB)

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 from tandem.engine import gguf_tokenizer
-from tandem.engine.port import Feed, Row
+from tandem.engine.port import Row
 from tandem.errors import GenerationError
 from tandem.plugins.llama.library import library
 from tandem.plugins.llama.probe import BEGUN, LOADED
@@ -43,7 +43,7 @@ def _use(file: Path, adapter: Path | None, named: str) -> None:
     runner = LlamaRunner(file, num_threads=1, adapter=adapter, library=named)
     runner.check_tokenizer(tokenizer, str(file))
     runner.open("probe", [Row((), (0, runner.vocab_size - 1))], 0, num_scored=0, is_later_turn=False)
-    runner.forward([Feed("probe", ())], None)
+    runner.forward({"probe": ()}, {}, None)
 
 
 def _limit_memory(num_bytes: int) -> None:

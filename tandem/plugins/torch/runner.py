@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from hashlib import sha256
 from typing import Any
@@ -11,7 +11,7 @@ import torch
 
 from tandem.engine.kv import Cache, CacheForm
 from tandem.engine.model import context_length, decoder_layers
-from tandem.engine.port import Feed, IsStale, LoadOptions, Logits, Row
+from tandem.engine.port import IsStale, LoadOptions, Logits, Row
 from tandem.engine.session import SessionRunner
 from tandem.plugins.torch import model as models
 from tandem.plugins.torch.batch import (
@@ -93,17 +93,17 @@ class TorchRunner(SessionRunner):
                 rows, self._forward, self.caches, self.vocab_size, num_scored=num_scored
             )
 
-    def forward(self, feeds: Sequence[Feed], is_stale: IsStale | None) -> list[Logits]:
-        """As of every runner."""
+    def forward(
+        self, answers: Mapping[str, Sequence[int]], num_logits: Mapping[str, int], is_stale: IsStale | None
+    ) -> list[Logits]:
+        """Compute what the answers need, one token of one session at a time where they are not batched."""
         with torch.inference_mode():
             if self.is_batched:
-                return super().forward(feeds, is_stale)
-            return [self._grow(feed, is_stale) for feed in feeds]
-
-    def _grow(self, feed: Feed, is_stale: IsStale | None) -> torch.Tensor:
-        session, count = self.sessions[feed.session], len(feed.tokens) + 1
-        prefixes = (feed.tokens[:end] for end in range(count - feed.num_logits, count))
-        return torch.stack([session.logits_after(prefix, is_stale) for prefix in prefixes], dim=1)
+                return super().forward(answers, num_logits, is_stale)
+            return [
+                self.sessions[name].last_logits(tokens, num_logits.get(name, 1), is_stale)
+                for name, tokens in answers.items()
+            ]
 
     def compute_document(self, tokens: tuple[int, ...]) -> Cache:
         """As of every runner."""

@@ -65,6 +65,11 @@ class GrowingSession:
         """The cache's layers, each with `keys` and `values` of [rows, heads, columns, size]; read only."""
         return list(self._cache.layers)
 
+    def last_logits(self, tokens: Sequence[int], num_logits: int, is_stale: IsStale | None) -> torch.Tensor:
+        """Logits [rows, num_logits, vocab] float32 after `tokens` and the prefixes before; may be Preempted."""
+        ends = range(len(tokens) + 1 - num_logits, len(tokens) + 1)
+        return torch.stack([self.logits_after(tokens[:end], is_stale) for end in ends], dim=1)
+
     def logits_after(self, tokens: Sequence[int], is_stale: IsStale | None) -> torch.Tensor:
         """Logits [rows, vocab] float32 after the query and `tokens`; Preempted if is_stale() turns True."""
         prompt_logits = self._prefill(is_stale)

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from benchmarks.batch_invariance import FAMILIES, growing_differs, random_model, try_family
-from tandem.engine.engine import Engine, Feed
+from tandem.engine.engine import Engine
 from tandem.plugins.torch.batch import BatchModel
 from tandem.plugins.torch.runner import TorchRunner
 
@@ -86,7 +86,7 @@ def close_all(engine: Engine, names: str) -> None:
 
 def test_the_fallback_gives_the_logits_of_every_prefix(growing: Engine) -> None:
     open_all(growing, "ab")
-    (block,) = growing.forward([Feed("b", TOKENS, len(TOKENS) + 1)])
+    (block,) = growing.forward({"b": TOKENS}, {"b": len(TOKENS) + 1})
     close_all(growing, "ab")
     open_all(growing, "ab")
     singles = [growing.next_logits("b", TOKENS[:count]) for count in range(len(TOKENS) + 1)]

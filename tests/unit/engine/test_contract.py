@@ -32,7 +32,7 @@ from benchmarks._random_batches import (
 from tandem.aggregation.document_weights import log_evidence, question_likelihood
 from tandem.engine.engine import Engine
 from tandem.engine.kv import CacheStore, DiskStore, MemoryStore, TurnCaches
-from tandem.engine.port import Feed, Preempted, Row, Runner
+from tandem.engine.port import Preempted, Row, Runner
 from tandem.errors import GenerationError
 from tests.tiny_gguf import RECURRENT
 
@@ -92,7 +92,7 @@ def open_rows(runner: Runner, session: str, rows: Sequence[Row], room: int = 64,
 
 
 def ask(runner: Runner, session: str, answer: Sequence[int] = (), num_logits: int = 1) -> Bits:
-    return bits_of(runner.forward([Feed(session, answer, num_logits)], None)[0])
+    return bits_of(runner.forward({session: answer}, {session: num_logits}, None)[0])
 
 
 def assert_as_alone(
@@ -121,8 +121,8 @@ def test_a_row_does_not_see_its_company(runner: Runner, num_others: int) -> None
     open_rows(runner, "s", rows)
     for number in range(len(answer) + 1):
         open_rows(runner, "t", rows[:: -1 if number % 2 else 1])
-        feeds = [Feed("t", answer[:number]), Feed("s", answer[:number])]
-        found = [bits_of(logits) for logits in runner.forward(feeds[:: 1 if number % 3 else -1], None)]
+        answers = dict.fromkeys("ts" if number % 3 else "st", answer[:number])
+        found = [bits_of(logits) for logits in runner.forward(answers, {}, None)]
         runner.close("t")
     runner.close("s")
     for session, others in zip(found[:: 1 if number % 3 else -1], (rows, rows), strict=True):
@@ -167,7 +167,7 @@ def test_logits_that_are_known_are_not_computed_again(runner: Runner) -> None:
 
     def ask_counting(tokens: Sequence[int], num_logits: int) -> None:
         asked = StaleAt(1 << 30)
-        (logits,) = runner.forward([Feed("s", tokens, num_logits)], only_here(asked))
+        (logits,) = runner.forward({"s": tokens}, {"s": num_logits}, only_here(asked))
         calls.append(asked.num_calls)
         assert_as_alone(runner, rows, bits_of(logits), tokens, num_logits)
 
@@ -221,7 +221,7 @@ def test_a_pass_is_abandoned_at_any_question_and_redone(runner: Runner) -> None:
         open_rows(runner, "s", rows)
         for tokens in (answer[:3], answer):
             try:
-                runner.forward([Feed("s", tokens)], StaleAt(call))
+                runner.forward({"s": tokens}, {}, StaleAt(call))
             except Preempted:
                 num_preempted += 1
         found = ask(runner, "s", answer, 2)
@@ -243,7 +243,7 @@ def test_a_pass_is_abandoned_while_it_runs(runner: Runner) -> None:
         open_rows(runner, "s", rows)
         timer.start()
         try:
-            runner.forward([Feed("s", answer)], is_stale.is_set)
+            runner.forward({"s": answer}, {}, is_stale.is_set)
         except Preempted:
             num_preempted += 1
         timer.join()
@@ -259,9 +259,9 @@ def test_whole_passes_are_kept(runner: Runner) -> None:
     asked = StaleAt(num_questions // 2)
     open_rows(runner, "s", rows)
     with pytest.raises(Preempted):
-        runner.forward([Feed("s", ())], only_here(asked))
+        runner.forward({"s": ()}, {}, only_here(asked))
     again = StaleAt(1 << 30)
-    runner.forward([Feed("s", ())], only_here(again))
+    runner.forward({"s": ()}, {}, only_here(again))
     runner.close("s")
     assert num_questions // 4 < again.num_calls < num_questions * 3 // 4
 
@@ -275,7 +275,7 @@ def only_here(is_stale: Callable[[], bool]) -> Callable[[], bool]:
 def count_questions(runner: Runner, rows: Sequence[Row]) -> int:
     never = StaleAt(1 << 30)
     open_rows(runner, "s", rows)
-    runner.forward([Feed("s", ())], only_here(never))
+    runner.forward({"s": ()}, {}, only_here(never))
     runner.close("s")
     return never.num_calls
 
@@ -291,7 +291,7 @@ def test_an_interruption_leaves_rows_as_they_were(runner: Runner) -> None:
         return False
 
     with pytest.raises(KeyboardInterrupt):
-        runner.forward([Feed("s", answer)], only_here(interrupt))
+        runner.forward({"s": answer}, {}, only_here(interrupt))
     assert_as_alone(runner, rows, ask(runner, "s", answer), answer)
     runner.close("s")
 
@@ -429,7 +429,7 @@ def test_a_later_turn_uses_what_stands_of_one_that_was_rolled_back(runner: Runne
     ask(runner, "first", (*SAID, 1, 2, 3))
     runner.crop("first", len(SAID))
     with suppress(Preempted):
-        runner.forward([Feed("first", (*SAID, 3, 3))], StaleAt(0))
+        runner.forward({"first": (*SAID, 3, 3)}, {}, StaleAt(0))
     runner.close("first")
     rows = second_turn((*SAID[:5], 200, 201))
     open_rows(runner, "second", rows, is_later_turn=True)
@@ -506,9 +506,9 @@ def test_likelihoods_in_company_after_interruptions_and_later_passes(runner: Run
         open_rows(runner, "s", ASKED, num_scored=NUM_SCORED)
         open_rows(runner, "t", ASKED)
         with suppress(Preempted):
-            runner.forward([Feed("t", ()), Feed("s", ())], StaleAt(call))
+            runner.forward({"t": (), "s": ()}, {}, StaleAt(call))
         for answer in ((), (5, 6), ()):
-            logits, _ = runner.forward([Feed("s", answer), Feed("t", answer)], None)
+            logits, _ = runner.forward({"s": answer, "t": answer}, {}, None)
             assert_as_alone(runner, ASKED, bits_of(logits), answer)
             assert runner.likelihoods("s") == wanted
         assert runner.likelihoods("t") == (0.0,) * len(ASKED), "nobody asked"
@@ -568,11 +568,9 @@ def test_wrong_use_is_one_sentence(engine: Engine) -> None:
     with pytest.raises(GenerationError, match=r"^Session 'a' is already open; close it first\.$"):
         engine.open("a", "b", [], 8)
     with pytest.raises(GenerationError, match=r"^Session 'z' is not open; open it first\.$"):
-        engine.forward([Feed("a", []), Feed("z", [])])
-    with pytest.raises(GenerationError, match=r"^A session has two feeds in one batch; give it one\.$"):
-        engine.forward([Feed("a", []), Feed("a", [5])])
+        engine.forward({"a": [], "z": []})
     with pytest.raises(GenerationError, match=r"^3 logits are wanted of 1 tokens; ask for 1 to 2\.$"):
-        engine.forward([Feed("a", [5], 3)])
+        engine.forward({"a": [5]}, {"a": 3})
     for token in (-1, 261):
         with pytest.raises(GenerationError, match=rf"^Token {token} is outside .*\[0, 261\); check"):
             engine.next_logits("a", [token])

@@ -21,7 +21,7 @@ from benchmarks._random_batches import bits_of, compute, count_differences, draw
 from tandem.engine import places
 from tandem.engine.engine import Engine
 from tandem.engine.kv import MemoryStore
-from tandem.engine.port import Feed, Preempted, Row
+from tandem.engine.port import Preempted, Row
 from tandem.errors import GenerationError
 from tandem.plugins.llama import abi, library, rows
 from tandem.plugins.llama.runner import LlamaRunner
@@ -75,7 +75,7 @@ def test_more_rows_than_a_context_of_llama_cpp_takes(q8: Any) -> None:
     expected = compute(q8, [Row((), (5, 6))], ((), 1))[0][0]
     for number in range(40):
         q8.open(f"{number}", [Row((), (5, 6))] * 16, 0, num_scored=0, is_later_turn=False)
-        (logits,) = q8.forward([Feed(f"{number}", ())], None)
+        (logits,) = q8.forward({f"{number}": ()}, {}, None)
         assert all(np.array_equal(row, expected) for row in bits_of(logits))
     for number in range(40):
         q8.close(f"{number}")
@@ -98,9 +98,9 @@ def test_a_pass_stops_inside(q8: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lib, "llama_decode", stop_third)
     q8.open("s", prompts, 0, num_scored=0, is_later_turn=False)
     with pytest.raises(Preempted):
-        q8.forward([Feed("s", ())], stop.is_set)
+        q8.forward({"s": ()}, {}, stop.is_set)
     assert codes == [0, 0, 2]
-    assert np.array_equal(bits_of(q8.forward([Feed("s", ())], None)[0]), expected)
+    assert np.array_equal(bits_of(q8.forward({"s": ()}, {}, None)[0]), expected)
     q8.close("s")
 
 

@@ -16,7 +16,7 @@ import pytest
 from benchmarks._random_batches import Bits, bits_of, count_differences_along
 from tandem.engine.engine import Engine
 from tandem.engine.kv import MemoryStore, TurnCaches
-from tandem.engine.port import Feed, Row
+from tandem.engine.port import Row
 from tandem.errors import GenerationError
 from tandem.plugins.llama import rows
 from tandem.plugins.llama.runner import LlamaRunner
@@ -63,7 +63,7 @@ def hybrid(load_tiny: Load) -> Any:
 
 def ask(runner: Any, answer: Sequence[int], num_logits: int = 1, session: str = "s") -> Bits:
     """[num_logits, vocab] of the first row."""
-    found: Bits = bits_of(runner.forward([Feed(session, answer, num_logits)], None)[0])[0]
+    found: Bits = bits_of(runner.forward({session: answer}, {session: num_logits}, None)[0])[0]
     return found
 
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import torch
 from tokenizers import Tokenizer
 
-from tandem.engine.port import Feed
 from tandem.errors import GenerationError
 from tandem.plugins.papers.flexspec.training import Example
 
@@ -104,9 +103,8 @@ def write_answers(
             engine.open(name, question, documents, max_new_tokens, num_stored=0)
         going = list(names)
         while going:
-            for name, logits in zip(
-                going, engine.forward([Feed(name, answers[name]) for name in going]), strict=True
-            ):
+            computed = engine.forward({name: answers[name] for name in going})
+            for name, logits in zip(going, computed, strict=True):
                 law = logits[0, -1].double().softmax(-1).cpu()
                 answers[name].append(choose(law, names.index(name), len(answers[name])))
             going = [
