@@ -23,6 +23,7 @@ from tandem.messages.wire import (
     Float64,
     Float64s,
     FrameCursor,
+    Json,
     Line,
     Lines,
     Message,
@@ -359,7 +360,7 @@ class Begin(Message):
     """A query starts. Coordinator -> decoder, aggregator, profiler and scheduler of its site."""
 
     session: UInt32
-    spec: Text  # SessionSpec.to_json()
+    spec: Json  # a SessionSpec; actors of one process get the object
 
 
 @registry.message(35)

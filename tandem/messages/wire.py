@@ -239,6 +239,10 @@ def _read_varints(cursor: FrameCursor) -> tuple[int, ...]:
     return tuple([cursor.varint() for _ in range(count)])
 
 
+def _write_json(out: bytearray, value: Any) -> None:
+    _write_text(out, value if isinstance(value, str) else value.to_json())
+
+
 VARINT: FieldFormat[int] = FieldFormat(write_varint, FrameCursor.varint)
 VARINTS: FieldFormat[tuple[int, ...]] = FieldFormat(_write_varints, _read_varints)
 FLOAT32: FieldFormat[float] = _fixed("f")
@@ -247,6 +251,7 @@ UINT32: FieldFormat[int] = _fixed("I")
 BLOB: FieldFormat[bytes] = FieldFormat(_write_blob, _read_blob)
 TEXT: FieldFormat[str] = FieldFormat(_write_text, _read_text)
 LINE: FieldFormat[str] = FieldFormat(_write_text, _read_line)
+JSON: FieldFormat[Any] = FieldFormat(_write_json, _read_text)
 PARTY: FieldFormat[int] = FieldFormat(bytearray.append, _read_party)
 FLAG: FieldFormat[bool] = FieldFormat(
     lambda out, value: out.append(value), lambda cursor: cursor.take(1) != b"\0"
@@ -260,6 +265,7 @@ Digest = Annotated[bytes, _raw(8)]
 Blob = Annotated[bytes, BLOB]
 Text = Annotated[str, TEXT]
 Line = Annotated[str, LINE]  # for a user's eyes
+Json = Annotated[Any, JSON]  # an object with `to_json`, and what that gives where it was read from a frame
 PartyIndex = Annotated[int, PARTY]
 Flag = Annotated[bool, FLAG]
 Failure = Annotated[Fault, FieldFormat(_write_fault, _read_fault)]

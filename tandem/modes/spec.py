@@ -46,10 +46,14 @@ class SessionSpec(Query):
 
     def to_json(self) -> str:
         """The query as JSON, for `Begin`, `Open` and the control plane: what differs from the defaults, under short
-        names.
+        names. Written once.
 
         UnicodeEncodeError if a text holds half a surrogate pair.
         """
+        return self._written
+
+    @cached_property
+    def _written(self) -> str:
         return _JSON.dump_json(self, by_alias=True, exclude_defaults=True).decode()
 
     @classmethod

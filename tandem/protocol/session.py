@@ -300,7 +300,7 @@ class Session:
     # ---- own actors --------------------------------------------------------------------------------------------
 
     def _begin(self, *roles: ActorKind) -> list[Send]:
-        return [Send(role, Begin(session=self.spec.session, spec=self.spec.to_json())) for role in roles]
+        return [Send(role, Begin(session=self.spec.session, spec=self.spec)) for role in roles]
 
     def _to_decoder(self, body: Vote | Verdict | Resync) -> Send:
         is_last, view = self.end.reason is not None, self.log.adopted_view

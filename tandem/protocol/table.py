@@ -393,7 +393,7 @@ class SessionTable(ABC, Generic[S]):
     def _start(self, begin: Begin) -> list[Send]:
         if self._early.has_ended(begin.session):
             return []
-        spec = SessionSpec.from_json(begin.spec)
+        spec = begin.spec if isinstance(begin.spec, SessionSpec) else SessionSpec.from_json(begin.spec)
         self.sessions[begin.session] = session = self._open(spec)
         sends = self._begin(session)
         for message in self._early.take(begin.session):

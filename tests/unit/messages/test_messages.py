@@ -53,6 +53,7 @@ from tandem.messages.wire import (
     Float32s,
     Float64,
     Float64s,
+    Json,
     Line,
     Lines,
     PartyIndex,
@@ -79,6 +80,7 @@ FIELD: dict[Any, st.SearchStrategy[Any]] = {
     Blob: st.binary(max_size=40),
     Text: st.text(max_size=20),
     Line: printable,
+    Json: st.text(max_size=20),
     Failure: st.builds(
         Fault,
         code=st.sampled_from(Code),

@@ -33,6 +33,8 @@ from tandem.messages import (
     Verdict,
     Vote,
     Window,
+    decode,
+    encode,
 )
 from tandem.modes.spec import SessionSpec
 from tandem.protocol.aggregating import AggregatingTable
@@ -100,7 +102,7 @@ def ballot(device: Vote, cloud: Vote) -> Ballot:
 def test_open_tells_the_actors_of_the_party() -> None:
     sends = host().open(spec(), 0.0)
     assert [send.to for send in sends] == ["decoder", "aggregator", "profiler", "scheduler", "peer"]
-    assert all(SessionSpec.from_json(send.message.spec) == spec() for send in sends[:-1])
+    assert all(send.message.spec == spec() for send in sends[:-1])
     assert bodies(sends) == [Open(spec=spec().to_json())]
 
 
@@ -336,6 +338,17 @@ def test_a_host_holds_a_session_from_begin_to_end(number: int) -> None:
     small.receive(End(session=1))
     small.receive(End(session=1))
     assert not small.sessions
+
+
+def test_a_spec_is_written_once_and_read_by_other_processes_alone() -> None:
+    begins = [send.message for send in host().open(spec(), 0.0) if send.to != "peer"]
+    assert len({id(begin.spec.to_json()) for begin in begins}) == 1
+    for begin in begins:
+        here, elsewhere = ProfilingTable(Party.DEVICE), ProfilingTable(Party.DEVICE)
+        here.receive(begin)
+        elsewhere.receive(decode(encode(begin)))
+        assert here.sessions[1].spec is begin.spec
+        assert elsewhere.sessions[1].spec == begin.spec
 
 
 @pytest.mark.parametrize("number", range(3))
