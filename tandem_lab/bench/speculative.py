@@ -27,7 +27,8 @@ from tandem.config.presets import PRESETS
 from tandem.config.schema import Config
 from tandem.engine.drafter import mix_rows
 from tandem.engine.tokenizer import StopRule
-from tandem.modes.reference import Vote, solo
+from tandem.modes.reference import solo
+from tandem.modes.reference_shaping import Forecast
 from tandem.topology import PARTIES, Party
 from tandem_lab.bench import plots
 from tandem_lab.bench.records import Cell, Prediction, Setting
@@ -143,7 +144,7 @@ class Predictor:
             ends_loops=not temperature,
         ).find_reason
         tokens = solo(
-            lambda so_far: Vote(dense(Party.CLOUD, tuple(so_far)).tolist()),
+            lambda so_far: Forecast(dense(Party.CLOUD, tuple(so_far)).tolist()),
             lambda so_far: stop(so_far) is not None,
             seed if temperature else None,
         )

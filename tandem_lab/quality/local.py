@@ -29,7 +29,7 @@ from tandem.engine.privacy import Privacy
 from tandem.engine.shaping import Shaper, make_shaper
 from tandem.engine.tokenizer import Detokenizer, StopRule
 from tandem.messages import RetrieveRequest, RetrieveResult
-from tandem.modes import reference
+from tandem.modes import reference, reference_shaping
 from tandem.modes.spec import SessionSpec
 from tandem.protocol.decoding import DecodingTable, Prefill, arrange_rows
 from tandem.protocol.estimating import ProfilingTable
@@ -135,9 +135,9 @@ class LocalVoter(Documents):
         readers = [partial(_ModelRow, local, row) for row in range(len(rows))]
         super().__init__(spec, party, rows, question or (0.0,) * len(rows), readers)
 
-    def __call__(self, tokens: Sequence[int]) -> reference.Vote:
+    def __call__(self, tokens: Sequence[int]) -> reference_shaping.Forecast:
         """The party's distribution as it is counted, and how much its documents weigh."""
-        return reference.Vote(self.distribution(tokens).tolist(), self.log_weight(tokens))
+        return reference_shaping.Forecast(self.distribution(tokens).tolist(), self.log_weight(tokens))
 
     def distribution(self, tokens: Sequence[int]) -> NDArray[np.float64]:
         """What the decider reads from the vote in full, or the party draws its token from, [vocab]."""

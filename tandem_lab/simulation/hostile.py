@@ -46,7 +46,7 @@ from tandem.messages import (
     decode_link,
     encode,
 )
-from tandem.modes import reference
+from tandem.modes import reference, reference_shaping
 from tandem.modes.proposing import MAX_PROPOSAL
 from tandem.modes.spec import SessionSpec
 from tandem.protocol.outbox import ActorKind
@@ -412,7 +412,7 @@ class Witness:
         spec, names = self.spec, [self.spec.parties[voter] for voter in ballot.voters]
         if not set(names) <= set(spec.roles.voters):
             return None
-        votes: list[reference.Vote] = []
+        votes: list[reference_shaping.Forecast] = []
         for column, name in enumerate(names):
             position = row * len(names) + column
             weight = ballot.log_weights[position] if ballot.log_weights else 0.0
@@ -420,10 +420,10 @@ class Witness:
             if mass is None:
                 self.num_wild += 1
                 return None
-            votes.append(reference.Vote(mass, weight))
+            votes.append(reference_shaping.Forecast(mass, weight))
         weights = None if spec.roles.weighs_by_documents else spec.roles.shares(ballot.voters)
         most = [1.0 if name == spec.home else spec.max_peer_share for name in names]
-        shares = reference.weigh_votes(votes, weights, most)
+        shares = reference_shaping.weigh_votes(votes, weights, most)
         seed = spec.seed if spec.sampling.temperature else None
         return reference.choose(votes, shares, seed, len(tokens), spec.rules.draft_rule == LOTTERY)
 

@@ -17,7 +17,7 @@ from tandem.codecs.race_lists import read_vote
 from tandem.errors import ProtocolError
 from tandem.messages import RetrieveRequest
 from tandem.messages.wire import to_float32
-from tandem.modes import reference
+from tandem.modes import reference_shaping
 from tandem.modes.spec import SessionSpec
 from tandem.protocol.decoding import Row, arrange_rows
 from tandem_lab.simulation.world import CODEC, VOCAB, World, codec_for, distribution
@@ -32,7 +32,7 @@ class Documents:
         party: str,
         rows: Sequence[Row],
         likelihoods: Sequence[float],
-        readers: Sequence[reference.Row],
+        readers: Sequence[reference_shaping.Row],
     ) -> None:
         """rows: those that have room. likelihoods: of the question in each. readers: what each says of a token."""
         self.spec, self.party = spec, party
@@ -50,7 +50,9 @@ class Documents:
             strength, memory = self._evidence, self.spec.evidence_memory
             told = self._question if strength else (0.0,) * len(self._prior)
             self._weights[key] = tuple(
-                reference.weigh(self._readers, self._prior, told, key if strength else (), strength, memory)
+                reference_shaping.weigh(
+                    self._readers, self._prior, told, key if strength else (), strength, memory
+                )
             )
         return self._weights[key]
 
@@ -78,9 +80,9 @@ class WorldVoter(Documents):
         super().__init__(spec, party, rows, world.question(len(rows)), readers)
         self._first_end = first_end
 
-    def __call__(self, tokens: Sequence[int]) -> reference.Vote:
+    def __call__(self, tokens: Sequence[int]) -> reference_shaping.Forecast:
         """The party's distribution, and how much its documents weigh."""
-        return reference.Vote(dense_of(self.spec, self.payload(tokens)), self.log_weight(tokens))
+        return reference_shaping.Forecast(dense_of(self.spec, self.payload(tokens)), self.log_weight(tokens))
 
     def payload(self, tokens: Sequence[int]) -> bytes:
         """The encoded distribution."""

@@ -18,7 +18,7 @@ import numpy as np
 from tandem.aggregation.document_weights import Weights
 from tandem.aggregation.rules import LOTTERY
 from tandem.events import PeerEvent
-from tandem.modes import reference
+from tandem.modes import reference, reference_shaping
 from tandem.modes.proposing import MAX_PROPOSAL
 from tandem.modes.spec import SessionSpec
 from tandem.protocol.outbox import ActorKind
@@ -463,8 +463,8 @@ def expected_answer(
     seed = scenario.seed if spec.sampling.temperature > 0 else None
     draft = make_drafter(scenario)
 
-    def drafter(tokens: Sequence[int]) -> reference.Vote:
-        return reference.Vote(dense_of(spec, draft(tuple(tokens))))
+    def drafter(tokens: Sequence[int]) -> reference_shaping.Forecast:
+        return reference_shaping.Forecast(dense_of(spec, draft(tuple(tokens))))
 
     def is_complete(tokens: Sequence[int]) -> bool:
         return bool(tokens) and scenario.check_stop(tokens) is not None

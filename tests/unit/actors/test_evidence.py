@@ -17,7 +17,7 @@ from tandem.engine.drafter import Drafter, row_probabilities
 from tandem.engine.engine import Engine
 from tandem.messages import RetrieveResult
 from tandem.messages.wire import to_float32
-from tandem.modes import reference
+from tandem.modes import reference_shaping
 from tandem.protocol.decoding import DraftingSession, Forward, Prefill
 from tandem.topology import Party
 from tandem_lab.simulation.specs import make_spec
@@ -85,7 +85,7 @@ class Decoder:
         return job, steps
 
 
-def reader(decoder: Decoder) -> reference.Voter:
+def reader(decoder: Decoder) -> reference_shaping.Voter:
     """What the reference page says of the same rows, from a session of its own."""
     engine, spec = decoder.engine, decoder.spec
     texts = {"rows": FOUND.texts, "both": (*FOUND.texts, "\n\n".join(FOUND.texts[::-1]), "")}
@@ -98,7 +98,7 @@ def reader(decoder: Decoder) -> reference.Voter:
     weights = decoder.session.weights
     rows = [partial(row, number) for number in range(len(weights.prior))]
     question = weights.question or (0.0,) * len(rows)
-    return reference.reader(rows, weights.prior, question, spec.evidence_weight, spec.evidence_memory)
+    return reference_shaping.reader(rows, weights.prior, question, spec.evidence_weight, spec.evidence_memory)
 
 
 @pytest.mark.parametrize("layout", ["rows", "both"])

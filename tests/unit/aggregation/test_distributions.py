@@ -20,7 +20,7 @@ from tandem.aggregation.distributions import (
     union,
 )
 from tandem.config.sampling import SamplingParams
-from tandem.modes import reference
+from tandem.modes import reference_shaping
 
 # ---- distributions: what they accept, look up and compare ----------------------------------------------------
 
@@ -146,7 +146,9 @@ def test_the_nucleus_is_that_of_the_reference_page(seed: int, size: int, levels:
     """Multiples of a power of two, whose sums are exact."""
     weights = np.random.default_rng(seed).integers(0, levels, size) / 1024.0
     weights[seed % size] += 1 / 1024
-    assert nucleus(weights, share / 1024).tolist() == reference.nucleus(weights.tolist(), share / 1024)
+    assert nucleus(weights, share / 1024).tolist() == reference_shaping.nucleus(
+        weights.tolist(), share / 1024
+    )
 
 
 def test_top_p_counts_what_top_k_left_and_min_p_from_the_largest() -> None:

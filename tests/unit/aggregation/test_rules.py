@@ -26,7 +26,7 @@ from tandem.aggregation.rules import (
     target_given_drafts,
 )
 from tandem.errors import ConfigError, ProtocolError
-from tandem.modes import reference
+from tandem.modes import reference_shaping
 from tandem.topology import Party
 from tests.distributions import from_dense
 
@@ -293,7 +293,7 @@ def test_no_share_is_above_its_limit(
     before: tuple[float, ...], most: tuple[float, ...], after: tuple[float, ...]
 ) -> None:
     assert limit_shares(before, most) == after
-    assert tuple(reference.limit(before, most)) == after
+    assert tuple(reference_shaping.limit(before, most)) == after
 
 
 @given(
@@ -310,7 +310,7 @@ def test_the_limit_is_that_of_the_reference_page_to_the_bit(
     if has_home:
         most[0] = 1.0
     after = limit_shares(before, most)
-    assert after == tuple(reference.limit(before, most))
+    assert after == tuple(reference_shaping.limit(before, most))
     assert sum(after) == pytest.approx(1.0, abs=1e-12)
     if len(after) == 2:
         assert sum(after) == 1.0

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from tandem.config.sampling import SamplingParams
 from tandem.engine.shaping import Shaper
-from tandem.modes.reference import shift
+from tandem.modes.reference_shaping import shift
 
 Floats = NDArray[np.float64]
 

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from tandem.aggregation.distributions import Distribution
 from tandem.aggregation.rules import draft_rule, draw_owner, shares
-from tandem.modes import reference
-from tandem.modes.reference import Vote, Voter
+from tandem.modes import reference, reference_shaping
+from tandem.modes.reference_shaping import Forecast, Voter
 
 VOCAB = 12
 
 
 def voter(seed: int, log_weight: float = 0.0) -> Voter:
-    def vote(tokens: Sequence[int]) -> Vote:
+    def vote(tokens: Sequence[int]) -> Forecast:
         rng = np.random.default_rng([seed, *tokens])
         p = rng.dirichlet(np.full(VOCAB, 0.5))
-        return Vote([float(mass) for mass in p / p.sum()], log_weight)
+        return Forecast([float(mass) for mass in p / p.sum()], log_weight)
 
     return vote
 
@@ -28,7 +29,7 @@ def has(length: int) -> reference.IsComplete:
     return lambda tokens: len(tokens) >= length
 
 
-def sparse(vote: Vote) -> Distribution:
+def sparse(vote: Forecast) -> Distribution:
     return Distribution(np.arange(VOCAB), np.array(vote.probabilities))
 
 
@@ -102,7 +103,7 @@ def test_whoever_is_left_is_weighed_by_the_own_documents() -> None:
 def test_a_token_is_drawn_from_the_mixture(by_lottery: bool) -> None:
     """Frequencies of 4,000 draws lie within 5 standard deviations of each probability: a false alarm in 10^5."""
     workers, weights, n = [voter(1), voter(2), voter(3)], [0.5, 0.3, 0.2], 4000
-    target = reference.mix([worker([]) for worker in workers], weights)
+    target = reference_shaping.mix([worker([]) for worker in workers], weights)
     counts = np.bincount(
         [reference.federated(workers, weights, has(1), seed, None, by_lottery)[0] for seed in range(n)],
         minlength=VOCAB,
@@ -113,3 +114,7 @@ def test_a_token_is_drawn_from_the_mixture(by_lottery: bool) -> None:
 
 def test_ties_go_to_the_lowest_id() -> None:
     assert reference.greedy([0.2, 0.4, 0.4]) == 1
+
+
+def test_it_is_one_page() -> None:
+    assert len(Path(reference.__file__).read_text("utf-8").splitlines()) <= 130

@@ -16,7 +16,7 @@ from tandem.aggregation.document_weights import Evidence, Weights, log_evidence,
 from tandem.aggregation.steps import Step
 from tandem.messages import Local, RetrieveResult, Said, Vote, Window
 from tandem.messages.wire import to_float32
-from tandem.modes import reference
+from tandem.modes import reference_shaping
 from tandem.modes.spec import SessionSpec
 from tandem.protocol.decoding import (
     MAX_BLOCK,
@@ -118,7 +118,9 @@ def expected(made: DecodingSession, tokens: Sequence[int]) -> Weights:
     of = made.spec
     question = made.weights.question or (0.0,) * len(rows)
     return tuple(
-        reference.weigh(rows, made.weights.prior, question, tokens, of.evidence_weight, of.evidence_memory)
+        reference_shaping.weigh(
+            rows, made.weights.prior, question, tokens, of.evidence_weight, of.evidence_memory
+        )
     )
 
 

@@ -14,7 +14,7 @@ from tandem.codecs import TopP
 from tandem.errors import ConfigError
 from tandem.events import TokenEvent
 from tandem.messages import Ballot
-from tandem.modes import reference
+from tandem.modes import reference_shaping
 from tandem.modes.spec import SessionSpec
 from tandem.protocol.aggregating import AggregatorSession
 from tandem.protocol.prefix import Prefix
@@ -60,7 +60,7 @@ def as_text(tokens: Sequence[int]) -> str:
 def target_of(spec: SessionSpec, tokens: list[int], voters: tuple[str, ...]) -> list[float]:
     """The target after these tokens, by the draft-free loop."""
     votes = [WorldVoter(spec, Party(party), NEVER)(tokens) for party in voters]
-    target = reference.mix(votes, [1.0] if len(votes) == 1 else None)
+    target = reference_shaping.mix(votes, [1.0] if len(votes) == 1 else None)
     return [mass / math.fsum(target) for mass in target]
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from tandem.events import TokenEvent
 from tandem.messages import LinkBody, LinkFrame, Tail, Verdict
-from tandem.modes import reference
+from tandem.modes import reference_shaping
 from tandem.protocol import log, send_window
 from tandem_lab.simulation import virtual
 from tandem_lab.simulation.oracle import dense_of
@@ -60,7 +60,7 @@ def targets_of(run: WatchedRun, lost: Callable[[TokenEvent], bool]) -> list[list
         if lost(event):
             targets.append(dense_of(spec, draft(tuple(before))))
         else:
-            targets.append(reference.mix([voter(before) for voter in voters], weights))
+            targets.append(reference_shaping.mix([voter(before) for voter in voters], weights))
     return targets
 
 
