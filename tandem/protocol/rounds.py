@@ -5,7 +5,6 @@ A round is known by the committed tokens alone: a proposed token counts as accep
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import isnan, nan
 
 from tandem.events import Event, RoundEvent
@@ -14,14 +13,6 @@ from tandem.modes.spec import SessionSpec
 from tandem.protocol.outbox import Send
 from tandem.protocol.prefix import Prefix
 from tandem.protocol.report import REPORT_STEPS
-
-
-@dataclass(frozen=True, slots=True)
-class _Waiting:
-    """A proposal without a verdict."""
-
-    proposal: Vote
-    sent_s: float  # nan: the voter may have been reading its documents still
 
 
 class ProposalRounds:
@@ -33,22 +24,21 @@ class ProposalRounds:
 
     def __init__(self, spec: SessionSpec, party: str) -> None:
         self._session = spec.session
-        self._is_wanted = spec.rules.adapts_lengths(party)
-        self._goes_on, self._is_pipelined = (
-            spec.rules.pacing == "cloud_goes_on",
-            spec.rules.pacing == "pipelined",
-        )
-        self._waiting: list[_Waiting] = []
+        self._adapts_lengths = spec.rules.adapts_lengths(party)
+        self._pacing = spec.rules.pacing
+        self._waiting: dict[
+            bytes, tuple[Vote, float]
+        ] = {}  # without a verdict, by digest, with when it was sent
         self._unreported: list[Round] = []
         self._committed_s = nan
         self._lost: frozenset[str] | None = frozenset()  # when the last verdict was committed
 
     def propose(self, proposal: Vote, num_committed: int, now_s: float) -> None:
         """A proposal is on its way; one that is repeated counts from now on. num_committed: tokens of the answer."""
-        if not self._is_wanted:
-            return
-        others = [kept for kept in self._waiting if kept.proposal.digest != proposal.digest]
-        self._waiting = [*others, _Waiting(proposal, now_s if num_committed else nan)]
+        if self._adapts_lengths:
+            self._waiting.pop(proposal.digest, None)
+            # before the first token the voter may have been reading its documents still
+            self._waiting[proposal.digest] = proposal, now_s if num_committed else nan
 
     def commit(
         self,
@@ -68,37 +58,39 @@ class ProposalRounds:
         if not is_same:  # what is on its way may wait for one that is gone
             self._waiting.clear()
             self._committed_s = nan
-        if not is_same or not self._is_wanted:
+        if not is_same or not self._adapts_lengths:
             return [], []
-        judged = [
-            (kept, count)
-            for kept in self._waiting
-            if (count := count_accepted(kept.proposal, prefix)) is not None
-        ]
         has_proposals = bool(self._waiting)
-        self._waiting = [kept for kept in self._waiting if is_open(kept.proposal, prefix)]
+        judged = [
+            (proposal, sent_s, count)
+            for proposal, sent_s in self._waiting.values()
+            if (count := count_accepted(proposal, prefix)) is not None
+        ]
+        self._waiting = {key: kept for key, kept in self._waiting.items() if is_open(kept[0], prefix)}
         events: list[Event] = [
             RoundEvent(
-                step=kept.proposal.step,
-                length=len(kept.proposal.tokens),
+                step=proposal.step,
+                length=len(proposal.tokens),
                 num_accepted=count,
                 judged_s=now_s - opened_s,
             )
-            for kept, count in judged
+            for proposal, _, count in judged
         ]
-        rounds = [self._observe(kept, count, now_s, link) for kept, count in judged]
-        if self._goes_on and not has_proposals:
+        rounds = [
+            self._observe(proposal, count, now_s, now_s - sent_s, link) for proposal, sent_s, count in judged
+        ]
+        if self._pacing == "cloud_goes_on" and not has_proposals:
             alone = Round(waited_s=(now_s - self._committed_s) / num_new, rtt_s=link[0], bytes_per_s=link[1])
             rounds.append(alone)
         self._committed_s = now_s
         return events, self._report(rounds)
 
-    def _observe(self, kept: _Waiting, num_accepted: int, now_s: float, link: tuple[float, float]) -> Round:
-        proposal = kept.proposal
-        waited_s = now_s - kept.sent_s
-        if self._is_pipelined and not isnan(
+    def _observe(
+        self, proposal: Vote, num_accepted: int, now_s: float, waited_s: float, link: tuple[float, float]
+    ) -> Round:
+        if self._pacing == "pipelined" and not isnan(
             self._committed_s
-        ):  # without the wait behind the proposal before it
+        ):  # without the wait behind another one
             waited_s = min(waited_s, now_s - self._committed_s + link[0])
         return Round(
             length=len(proposal.tokens),
