@@ -20,7 +20,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from benchmarks._common import finish, new_parser
-from tandem.engine.session import Piece
+from tandem.engine.session import Segment
 from tandem.plugins.llama.runner import LlamaRunner
 from tests.tiny_gguf import RECURRENT, write_gguf
 
@@ -40,7 +40,7 @@ class Row:
     def compute(self, num_new: int) -> None:
         """One pass."""
         tokens = [7 + at % 90 for at in range(self.length, self.length + num_new)]
-        self._model([Piece(self.cache, 0, [self.length], [tokens], 1)])
+        self._model([Segment(self.cache, 0, [self.length], [tokens], 1)])
         self.length += num_new
 
 

@@ -37,7 +37,7 @@ from tandem.engine.engine import make_rows
 from tandem.engine.kv import DiskStore, DocumentCaches
 from tandem.engine.model import decoder_layers
 from tandem.engine.prompt import Prompt
-from tandem.engine.session import Session, compute
+from tandem.engine.session import EngineSession, compute
 from tandem.plugins.torch.batch import BatchModel, PreemptibleModel
 from tandem.plugins.torch.kv import TorchForm
 
@@ -105,7 +105,7 @@ class Case:
 
     def _compute(self, caches: DocumentCaches) -> None:
         with torch.inference_mode():
-            session = Session(make_rows(self._prompt), self._batch, caches, VOCAB)
+            session = EngineSession(make_rows(self._prompt), self._batch, caches, VOCAB)
             session.request((), 1)
             compute(self._batch, [session])
 

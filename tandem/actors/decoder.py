@@ -61,7 +61,7 @@ GRAMMAR_WAIT_S = 0.01
 """How long the results of a batch wait for what grammars allow, before the sessions concerned are left out."""
 
 
-class Opened(NamedTuple):
+class PrefillResult(NamedTuple):
     """The result of one prefill job."""
 
     result: OpenResult
@@ -290,7 +290,7 @@ class DecoderActor(SiteActor):
     async def compute(self, jobs: Sequence[Job]) -> list[list[Send] | Exception]:
         """Run jobs of one kind in one batch. For each: what is to be sent (nothing if abandoned), or what failed."""
         sessions = [self.table.sessions[job.session] for job in jobs]
-        results: Sequence[Opened | list[Step] | Exception | None]
+        results: Sequence[PrefillResult | list[Step] | Exception | None]
         if prefills := [job for job in jobs if isinstance(job, Prefill)]:
             results = await self._prefill(prefills)
         else:
@@ -298,7 +298,7 @@ class DecoderActor(SiteActor):
         return [self._finish(*each) for each in zip(sessions, jobs, results, strict=True)]
 
     def _finish(
-        self, session: DecodingSession, job: Job, result: Opened | list[Step] | Exception | None
+        self, session: DecodingSession, job: Job, result: PrefillResult | list[Step] | Exception | None
     ) -> list[Send] | Exception:
         """The messages that the result of a job, or its failure, sends."""
         match result:
@@ -306,7 +306,7 @@ class DecoderActor(SiteActor):
                 return []
             case Exception():
                 return result if self.table.sessions.get(job.session) is session else []  # it ended meanwhile
-            case Opened():
+            case PrefillResult():
                 notes = self.notes(result.result, is_home=session.spec.home == self.party)
                 opened = (result.prefill_us, notes, result.result.documents, result.question)
                 return _attempt(lambda: session.finish_prefill(*opened))
@@ -314,7 +314,7 @@ class DecoderActor(SiteActor):
                 assert isinstance(job, Forward)
                 return _attempt(lambda: session.finish(job, result))
 
-    async def _prefill(self, jobs: Sequence[Prefill]) -> list[Opened | Exception | None]:
+    async def _prefill(self, jobs: Sequence[Prefill]) -> list[PrefillResult | Exception | None]:
         """Open sessions in the engine and compute their prompts."""
         return await self.in_thread(
             lambda: compute_prompts(
@@ -415,14 +415,14 @@ def compute_prompts(
     jobs: Sequence[Prefill],
     open_prompt: Callable[[Prefill], OpenResult],
     is_open: Callable[[Prefill], bool],
-) -> list[Opened | Exception | None]:
+) -> list[PrefillResult | Exception | None]:
     """Open the sessions and compute their prompts; None where it was abandoned."""
     started_s = time.perf_counter()
     opened = [_attempt(lambda job=job: open_prompt(job)) for job in jobs]  # type: ignore[misc]
     ready = [job for job, result in zip(jobs, opened, strict=True) if not isinstance(result, Exception)]
     answers = {str(job.session): () for job in ready}
     logits = iter(_forward(engine, answers, {}, [lambda job=job: is_open(job) for job in ready]))  # type: ignore[misc]
-    results: list[Opened | Exception | None] = []
+    results: list[PrefillResult | Exception | None] = []
     for job, result in zip(jobs, opened, strict=True):
         computed = result if isinstance(result, Exception) else next(logits)
         if computed is None or isinstance(computed, Exception):
@@ -433,7 +433,7 @@ def compute_prompts(
         if isinstance(question, Exception):
             results.append(question)
         else:
-            results.append(Opened(result, elapsed_us(started_s), question))
+            results.append(PrefillResult(result, elapsed_us(started_s), question))
     return results
 
 

@@ -316,7 +316,7 @@ class Algorithm1:
         )
 
 
-class Greedy:
+class GreedyRule:
     """Temperature 0: drafts and target are the most probable tokens, whichever rule was requested."""
 
     needs_drafts = False
@@ -369,7 +369,7 @@ def draft_rule(name: str, temperature: float) -> DraftRule:
     if not (temperature >= 0.0 and math.isfinite(temperature)):
         raise ConfigError(f"The temperature must be finite and >= 0, got {temperature}; set 0 to be greedy.")
     if temperature == 0.0:
-        return Greedy(name)
+        return GreedyRule(name)
     return Coupled() if name == Coupled.name else Algorithm1()
 
 
@@ -460,5 +460,5 @@ def proposal_rule(name: str, temperature: float) -> ProposalRule:
     if name not in PROPOSAL_RULES:
         raise ConfigError(f"The proposal rule {name!r} is unknown; {did_you_mean(name, PROPOSAL_RULES)}")
     if temperature == 0.0:
-        return Greedy(name)
+        return GreedyRule(name)
     return Coupled() if name == Coupled.name else RejectionProposals()

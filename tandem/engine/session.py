@@ -1,8 +1,8 @@
-"""Sessions on a model that computes pieces of rows: what of each is cached, and moving them along a prefix of tokens.
+"""Sessions on a model that computes segments of rows: what of each is cached, and moving them along a prefix of tokens.
 
 One row per document: the document, the question, the answer so far. Documents come from the store or are computed, rows
 are computed alone or with others, and again after a rollback, always with the same bits. A `RowModel` promises this
-either for any pieces, or for pieces of a fixed shape (`RowModel.block`), which then depend on the row alone.
+either for any segments, or for segments of a fixed shape (`RowModel.block`), which then depend on the row alone.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class RowCache(Protocol):
 
 
 @dataclass(eq=False)
-class Piece:
+class Segment:
     """New tokens of some neighbouring rows of one cache, equally many in each."""
 
     cache: Any  # of the model that computes it
@@ -70,15 +70,15 @@ class Piece:
 
 
 class RowModel(Protocol):
-    """A model that computes pieces of many caches. A row's logits do not depend on what else is computed."""
+    """A model that computes segments of many caches. A row's logits do not depend on what else is computed."""
 
     max_tokens: int
-    """Of all pieces that it gets together."""
+    """Of all segments that it gets together."""
     max_new: int
-    """Of each row in one piece."""
+    """Of each row in one segment."""
     block: int | None
-    """None: a row has the same bits whatever its pieces are. Else they have a fixed shape: one row each, a document and
-    what follows it in blocks of so many tokens, and from the prompt's last token on one token each."""
+    """None: a row has the same bits whatever its segments are. Else they have a fixed shape: one row each, a document
+    and what follows it in blocks of so many tokens, and from the prompt's last token on one token each."""
     saves_whole_rows: bool
     """Whether a document can be saved only as long as nothing follows it."""
     keeps_turns: bool
@@ -89,8 +89,8 @@ class RowModel(Protocol):
     def make_cache(self, num_rows: int, num_columns: int) -> RowCache:
         """For so many rows, with room for so many tokens of each; it grows if more come."""
 
-    def __call__(self, pieces: Sequence[Piece], is_stale: IsStale | None = None) -> Sequence[Logits]:
-        """Logits [rows, num_logits, vocab of the model] float32 of every piece. May raise Preempted."""
+    def __call__(self, segments: Sequence[Segment], is_stale: IsStale | None = None) -> Sequence[Logits]:
+        """Logits [rows, num_logits, vocab of the model] float32 of every segment. May raise Preempted."""
 
     def empty(self, shape: tuple[int, ...]) -> Logits:
         """Room for logits, float32."""
@@ -136,7 +136,7 @@ class QuestionScores:
         self._next[row] = stop
 
 
-class Session:
+class EngineSession:
     """The rows of one prompt. Nothing is computed before the first pass."""
 
     def __init__(
@@ -199,7 +199,7 @@ class Session:
         self._cache.release()
 
     def _num_kept(self, row: int, length: int) -> int:
-        """Columns of a row, of which `length` are cached, that a later turn may begin with. Where pieces have a fixed
+        """Columns of a row, of which `length` are cached, that a later turn may begin with. Where segments have a fixed
         shape, not the answer, which as part of a prompt is computed in blocks."""
         return length if self._model.block is None else min(length, len(self._prompts[row]) - 1)
 
@@ -224,11 +224,11 @@ class Session:
         ends = zip(self._lengths or [0] * len(self._prompts), self._prompts, strict=True)
         return min(length - len(prompt) for length, prompt in ends)
 
-    def next_pieces(self, max_tokens: int) -> Iterator[Piece]:
-        """The pieces to compute next for the wanted logits, at most so many tokens; none once they are there."""
+    def next_segments(self, max_tokens: int) -> Iterator[Segment]:
+        """The segments to compute next for the wanted logits, at most so many tokens; none once they are there."""
         lengths = self._look_up()
         if self._model.block is not None:
-            yield from self._fixed_pieces(lengths, max_tokens)
+            yield from self._fixed_segments(lengths, max_tokens)
             return
         pending = [
             (len(prompt) + len(self._tokens) - length, self._until_border(row, length))
@@ -239,48 +239,51 @@ class Session:
             while rows and num_pending and max_tokens > 0:
                 some, rows = rows[:max_tokens], rows[max_tokens:]
                 count = min(num_pending, limit, max_tokens // len(some))
-                yield self._piece(some, count, num_pending)
+                yield self._segment(some, count, num_pending)
                 max_tokens -= count * len(some)
 
-    def _fixed_pieces(self, lengths: Sequence[int], max_tokens: int) -> Iterator[Piece]:
+    def _fixed_segments(self, lengths: Sequence[int], max_tokens: int) -> Iterator[Segment]:
         """Of each row the next one, up to its next border."""
         for row, (prompt, length) in enumerate(zip(self._prompts, lengths, strict=True)):
             num_pending = len(prompt) + len(self._tokens) - length
             count = self._next_border(row, length) - length
             if num_pending and count <= max_tokens:
-                yield self._piece([row], count, num_pending)
+                yield self._segment([row], count, num_pending)
                 max_tokens -= count
 
-    def finish(self, piece: Piece, logits: Logits) -> None:
-        """A pass computed `piece`. logits: [rows, num_logits of the piece, vocab of the model]."""
+    def finish(self, segment: Segment, logits: Logits) -> None:
+        """A pass computed `segment`. logits: [rows, num_logits of the segment, vocab of the model]."""
         assert self._lengths is not None
         wanted = self._logits.shape[1]
         for row, start, row_logits in zip(
-            range(piece.first_row, piece.first_row + piece.num_rows), piece.starts, logits, strict=True
+            range(segment.first_row, segment.first_row + segment.num_rows),
+            segment.starts,
+            logits,
+            strict=True,
         ):
-            self._lengths[row] = end = start + piece.num_new
+            self._lengths[row] = end = start + segment.num_new
             computed = row_logits[:, : self._vocab_size]
             at = wanted - (len(self._prompts[row]) + len(self._tokens) - end)  # behind the last one computed
-            if piece.num_logits and at > 0:
-                num_kept = min(at, piece.num_logits)
-                self._logits[row, at - num_kept : at] = computed[piece.num_logits - num_kept :]
-            self._scores.add(row, end - piece.num_logits, computed)
+            if segment.num_logits and at > 0:
+                num_kept = min(at, segment.num_logits)
+                self._logits[row, at - num_kept : at] = computed[segment.num_logits - num_kept :]
+            self._scores.add(row, end - segment.num_logits, computed)
             if row in self._unsaved and end >= len(self._rows[row].document):
                 self._save(row)
 
     @property
     def logits(self) -> Logits:
-        """[rows, wanted, vocab] float32: what was wanted, once `next_pieces` has nothing left."""
+        """[rows, wanted, vocab] float32: what was wanted, once `next_segments` has nothing left."""
         return self._logits
 
     def _until_border(self, row: int, length: int) -> int:
-        """Tokens that a piece of this row may have, whose first `length` columns are cached."""
+        """Tokens that a segment of this row may have, whose first `length` columns are cached."""
         if self._model.saves_whole_rows and row in self._unsaved:
             return min(self._model.max_new, len(self._rows[row].document) - length)
         return self._model.max_new
 
     def _next_border(self, row: int, length: int) -> int:
-        """Where the piece of fixed shape ends that begins at this column, which is a border."""
+        """Where the segment of fixed shape ends that begins at this column, which is a border."""
         block = self._model.block
         assert block is not None
         document, last = len(self._rows[row].document), len(self._prompts[row]) - 1
@@ -289,7 +292,7 @@ class Session:
         return min(length + block, document if length < document else last)
 
     def _border(self, row: int, length: int) -> int:
-        """The last column up to this one at which a piece may begin."""
+        """The last column up to this one at which a segment may begin."""
         block = self._model.block
         document, last = len(self._rows[row].document), len(self._prompts[row]) - 1
         if block is None or length >= last:
@@ -297,13 +300,13 @@ class Session:
         start = document if length >= document else 0
         return start + (length - start) // block * block
 
-    def _piece(self, rows: Sequence[int], count: int, num_pending: int) -> Piece:
+    def _segment(self, rows: Sequence[int], count: int, num_pending: int) -> Segment:
         assert self._lengths is not None
         starts = [self._lengths[row] for row in rows]
         tokens = [self._tokens_of(row, start, start + count) for row, start in zip(rows, starts, strict=True)]
         left = num_pending - count
         num_logits = min(count, max(0, self._num_wanted - left))
-        return Piece(self._cache, rows[0], starts, tokens, num_logits)
+        return Segment(self._cache, rows[0], starts, tokens, num_logits)
 
     @property
     def _num_wanted(self) -> int:
@@ -352,7 +355,7 @@ class Session:
         return len(tokens)
 
     def _usable(self, row: int, kept: KeptPrefix) -> int:
-        """Columns of a kept row that this one would compute in the same pieces."""
+        """Columns of a kept row that this one would compute in the same segments."""
         document, block = len(self._rows[row].document), self._model.block
         if block is None:
             return kept.num_tokens
@@ -369,14 +372,14 @@ class Session:
         )
 
 
-def compute(model: RowModel, sessions: Sequence[Session], is_stale: IsStale | None = None) -> None:
+def compute(model: RowModel, sessions: Sequence[EngineSession], is_stale: IsStale | None = None) -> None:
     """Compute the wanted logits of all sessions, in passes that they share if they may; Preempted if is_stale() turns
     True."""
-    while pieces := list(_next_pieces(model, sessions)):
-        for some in [pieces] if model.block is None else ([each] for each in pieces):
-            computed = model([piece for _, piece in some], is_stale)
-            for (session, piece), logits in zip(some, computed, strict=True):
-                session.finish(piece, logits)
+    while segments := list(_next_segments(model, sessions)):
+        for some in [segments] if model.block is None else ([each] for each in segments):
+            computed = model([segment for _, segment in some], is_stale)
+            for (session, segment), logits in zip(some, computed, strict=True):
+                session.finish(segment, logits)
 
 
 def compute_row(model: RowModel, tokens: Sequence[int]) -> Cache:
@@ -384,18 +387,20 @@ def compute_row(model: RowModel, tokens: Sequence[int]) -> Cache:
     cache = model.make_cache(1, len(tokens))
     try:
         for start in range(0, len(tokens), step := model.block or min(model.max_tokens, model.max_new)):
-            model([Piece(cache, 0, [start], [tokens[start : start + step]], 0)])
+            model([Segment(cache, 0, [start], [tokens[start : start + step]], 0)])
         return cache.save(0, len(tokens))
     finally:
         cache.release()
 
 
-def _next_pieces(model: RowModel, sessions: Sequence[Session]) -> Iterator[tuple[Session, Piece]]:
+def _next_segments(
+    model: RowModel, sessions: Sequence[EngineSession]
+) -> Iterator[tuple[EngineSession, Segment]]:
     left = model.max_tokens
     for session in sessions:
-        for piece in session.next_pieces(left):
-            yield session, piece
-            left -= piece.num_tokens
+        for segment in session.next_segments(left):
+            yield session, segment
+            left -= segment.num_tokens
 
 
 # ---- Many sessions -------------------------------------------------------------------------------------------
@@ -419,7 +424,7 @@ class SessionRunner:
         self, session: str, rows: Sequence[Row], num_new_tokens: int, *, num_scored: int, is_later_turn: bool
     ) -> None:
         """As of every runner."""
-        self.sessions[session] = Session(
+        self.sessions[session] = EngineSession(
             rows,
             self.row_model,
             self.caches,
@@ -433,7 +438,7 @@ class SessionRunner:
         self, answers: Mapping[str, Sequence[int]], num_logits: Mapping[str, int], is_stale: IsStale | None
     ) -> list[Logits]:
         """Compute what the answers need, in passes that their sessions share."""
-        sessions: list[Session] = [self.sessions[name] for name in answers]
+        sessions: list[EngineSession] = [self.sessions[name] for name in answers]
         for session, (name, tokens) in zip(sessions, answers.items(), strict=True):
             session.request(tokens, num_logits.get(name, 1))
         compute(self.row_model, sessions, is_stale)

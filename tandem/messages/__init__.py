@@ -26,7 +26,6 @@ from tandem.messages.wire import (
     Json,
     Line,
     Lines,
-    Message,
     PartyIndex,
     Registry,
     Text,
@@ -34,6 +33,7 @@ from tandem.messages.wire import (
     UInt32,
     Varint,
     Varints,
+    WireMessage,
     sequence,
     write_varint,
 )
@@ -45,7 +45,7 @@ PROTOCOL_VERSION = 17
 registry = Registry()
 
 
-class LinkBody(Message):
+class LinkBody(WireMessage):
     """Base of the bodies of a `LinkFrame`."""
 
     __slots__ = ()
@@ -97,7 +97,7 @@ class Vote(LinkBody):
 
 
 @registry.part(22)
-class Logprobs(Message):
+class Logprobs(WireMessage):
     """How probable a token was in the target that it was drawn from, and the likeliest ones. Part of other messages."""
 
     logprob: Float64  # natural logarithm
@@ -106,7 +106,7 @@ class Logprobs(Message):
 
 
 @registry.part(23)
-class Tail(Message):
+class Tail(WireMessage):
     """Details that only the decider knows of its verdict, for the home of the query. Part of a `Verdict`."""
 
     logprobs: Annotated[
@@ -249,7 +249,7 @@ class ListRequest(LinkBody):
 
 
 @registry.message(10)
-class LinkFrame(Message):
+class LinkFrame(WireMessage):
     """A frame of the link: one body under the header that acknowledges and measures. Coordinator -> peer."""
 
     version: Version = PROTOCOL_VERSION  # of the protocol; a frame of another one is refused
@@ -279,7 +279,7 @@ def in_127ths(share: float) -> int:
 
 
 @registry.part(24)
-class Said(Message):
+class Said(WireMessage):
     """How probable each document of a party made one token: what citations are made of. Part of `Local`, and so never
     on the link."""
 
@@ -289,7 +289,7 @@ class Said(Message):
 
 
 @registry.message(16)
-class Local(Message):
+class Local(WireMessage):
     """A body of the link within a site. Decoder -> own coordinator: its new vote. Coordinator -> own decoder: what is
     decided, as the peers hear it; after a Resync or a restart all committed tokens; and where the party votes on
     proposals what it is to vote on, without tokens a request.
@@ -308,7 +308,7 @@ class Local(Message):
 
 
 @registry.message(17)
-class VerifyResult(Message):
+class VerifyResult(WireMessage):
     """How a ballot was decided, or what it lacks. Aggregator -> own coordinator.
 
     Without tokens it is open: race lists leave the winner open, or a vote cannot be read.
@@ -331,7 +331,7 @@ class VerifyResult(Message):
 
 
 @registry.message(18)
-class DecoderReady(Message):
+class DecoderReady(WireMessage):
     """Documents are retrieved and prefilled; drafting begins. Decoder -> own coordinator."""
 
     session: UInt32
@@ -344,7 +344,7 @@ class DecoderReady(Message):
 
 
 @registry.message(19)
-class DecoderFailed(Message):
+class DecoderFailed(WireMessage):
     """The session cannot be decoded here. Decoder -> own coordinator."""
 
     session: UInt32
@@ -356,7 +356,7 @@ class DecoderFailed(Message):
 
 
 @registry.message(32)
-class Begin(Message):
+class Begin(WireMessage):
     """A query starts. Coordinator -> decoder, aggregator, profiler and scheduler of its site."""
 
     session: UInt32
@@ -364,14 +364,14 @@ class Begin(Message):
 
 
 @registry.message(35)
-class End(Message):
+class End(WireMessage):
     """The session is over: stop and free it. Coordinator -> decoder, aggregator, profiler, scheduler."""
 
     session: UInt32
 
 
 @registry.message(39)
-class Window(Message):
+class DraftWindow(WireMessage):
     """The number of steps to draft ahead. Profiler -> own decoder."""
 
     session: UInt32
@@ -379,7 +379,7 @@ class Window(Message):
 
 
 @registry.message(41)
-class Alone(Message):
+class Alone(WireMessage):
     """Whether drafts continue the answer because all voters are lost. Coordinator -> own decoder, of a drafter."""
 
     session: UInt32
@@ -387,7 +387,7 @@ class Alone(Message):
 
 
 @registry.message(42)
-class ProposalLength(Message):
+class ProposalLength(WireMessage):
     """The length of the next proposals. Scheduler -> own decoder, of a drafter without a vote."""
 
     session: UInt32
@@ -395,7 +395,7 @@ class ProposalLength(Message):
 
 
 @registry.message(36)
-class RetrieveResult(Message):
+class RetrieveResult(WireMessage):
     """The retrieved documents; they stay at this site. Retriever -> own decoder."""
 
     session: UInt32
@@ -407,7 +407,7 @@ class RetrieveResult(Message):
 
 
 @registry.message(38)
-class RetrieveFailed(Message):
+class RetrieveFailed(WireMessage):
     """Retrieval failed. Retriever -> own decoder."""
 
     session: UInt32
@@ -419,7 +419,7 @@ class RetrieveFailed(Message):
 
 
 @registry.message(48)
-class RetrieveRequest(Message):
+class RetrieveRequest(WireMessage):
     """Find documents for a query. Decoder -> own retriever."""
 
     session: UInt32
@@ -432,7 +432,7 @@ class RetrieveRequest(Message):
 
 
 @registry.message(64)
-class Ballot(Message):
+class Ballot(WireMessage):
     """Enough to decide the next step: the votes of all voters that are there. Coordinator -> own aggregator.
 
     Where votes follow a proposal, those after each of its tokens may be there as well: enough for several steps.
@@ -449,7 +449,7 @@ class Ballot(Message):
 
 
 @registry.message(66)
-class Placement(Message):
+class Placement(WireMessage):
     """The party that is to aggregate from the next verdict of this party on. Scheduler -> own aggregator."""
 
     session: UInt32
@@ -460,7 +460,7 @@ class Placement(Message):
 
 
 @registry.part(80)
-class Observation(Message):
+class Observation(WireMessage):
     """The measurements of one committed step. Part of `Observations`."""
 
     step: Varint
@@ -474,7 +474,7 @@ class Observation(Message):
 
 
 @registry.message(82)
-class Observations(Message):
+class Observations(WireMessage):
     """The measurements of a few consecutive steps: one message per step would wake two more actors for every token.
 
     Coordinator -> own profiler.
@@ -485,7 +485,7 @@ class Observations(Message):
 
 
 @registry.message(81)
-class Profile(Message):
+class Profile(WireMessage):
     """The profiler's estimates after a step; nan where nothing is known. Profiler -> own scheduler."""
 
     session: UInt32
@@ -500,7 +500,7 @@ class Profile(Message):
 
 
 @registry.message(83)
-class Estimate(Message):
+class Estimate(WireMessage):
     """The scheduler's advice on a profile. Scheduler -> own coordinator, for statistics and timelines."""
 
     session: UInt32
@@ -511,7 +511,7 @@ class Estimate(Message):
 
 
 @registry.part(84)
-class Round(Message):
+class Round(WireMessage):
     """The outcome of one proposal, or the decider's time for a token without one. Part of `Rounds`."""
 
     length: Varint = 0  # tokens that were proposed; 0: none
@@ -524,7 +524,7 @@ class Round(Message):
 
 
 @registry.message(85)
-class Rounds(Message):
+class Rounds(WireMessage):
     """The outcomes of the last proposals of a party without a vote. Coordinator -> own profiler."""
 
     session: UInt32
@@ -532,7 +532,7 @@ class Rounds(Message):
 
 
 @registry.message(86)
-class RoundProfile(Message):
+class RoundProfile(WireMessage):
     """The profiler's estimates of proposals; costs are nan where nothing is known. Profiler -> own scheduler."""
 
     session: UInt32

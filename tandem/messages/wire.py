@@ -25,7 +25,7 @@ from tandem.errors import MAX_RETRY_AFTER_S, Code, Fault, ProtocolError
 from tandem.topology import MAX_PARTIES
 
 T = TypeVar("T")
-M = TypeVar("M", bound="Message")
+M = TypeVar("M", bound="WireMessage")
 
 MAX_FRAME_BYTES = 1 << 22
 """Longest frame, in bytes; a dense distribution over 2^18 ids fits."""
@@ -286,7 +286,7 @@ def to_float32(value: float) -> float:
 
 
 @dataclass_transform(kw_only_default=True, frozen_default=True)
-class Message:
+class WireMessage:
     """Base of what a registry makes a frozen dataclass with slots, whose fields are given by name."""
 
     __slots__ = ()

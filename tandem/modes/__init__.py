@@ -5,7 +5,7 @@ from __future__ import annotations
 from tandem.modes.dual import Dual
 from tandem.modes.federated import Federated
 from tandem.modes.mode import Mode
-from tandem.modes.query import Query
+from tandem.modes.query import QuerySpec
 from tandem.modes.solo import Solo
 from tandem.modes.speculative import Speculative
 
@@ -13,7 +13,7 @@ MODES: dict[str, type[Mode]] = {mode.name: mode for mode in (Dual, Speculative, 
 """Modes of several parties, by name. One party alone is `Solo`, whatever the mode."""
 
 
-def rules_of(spec: Query) -> Mode:
+def rules_of(spec: QuerySpec) -> Mode:
     """The rules of a query. Raises ConfigError if its mode does not allow these parties."""
     mode = MODES[spec.decoding.mode]
     if spec.only is not None:

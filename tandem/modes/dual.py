@@ -14,7 +14,7 @@ from tandem.citations import Part
 from tandem.config.parties import NO_INDEX
 from tandem.messages import VerifyResult
 from tandem.modes.mode import Mode
-from tandem.modes.query import Query
+from tandem.modes.query import QuerySpec
 from tandem.modes.roles import Role, Roles
 from tandem.modes.tally import Tally
 from tandem.topology import PAIR, PARTIES, Party
@@ -41,11 +41,11 @@ class Dual(Mode):
     has_lottery = True
     is_placed = True
 
-    def __init__(self, spec: Query) -> None:
+    def __init__(self, spec: QuerySpec) -> None:
         super().__init__(spec)
         self.all_decide = spec.decoding.effective_placement == "mirror"
 
-    def assign_roles(self, spec: Query) -> Roles:
+    def assign_roles(self, spec: QuerySpec) -> Roles:
         """A placement that is not a party's name lets both decide, in turns or each alone."""
         placement = spec.decoding.effective_placement
         fixed = placement if placement in PARTIES else None

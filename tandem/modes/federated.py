@@ -14,7 +14,7 @@ from math import isfinite
 
 from tandem.errors import ConfigError
 from tandem.modes.proposing import Proposing
-from tandem.modes.query import Query
+from tandem.modes.query import QuerySpec
 from tandem.modes.roles import Role, Roles
 from tandem.modes.tally import Tally
 from tandem.topology import SERVER, star
@@ -26,7 +26,7 @@ class Federated(Proposing):
     name = "federated"
     has_lottery = True
 
-    def assign_roles(self, spec: Query) -> Roles:
+    def assign_roles(self, spec: QuerySpec) -> Roles:
         """Workers have the spec's weights, or weigh by their documents."""
         workers = spec.workers or tuple(f"worker-{number}" for number in range(1, len(spec.weights) + 1))
         weights = spec.weights or (None,) * len(workers)

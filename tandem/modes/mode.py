@@ -19,7 +19,7 @@ from tandem.codecs.token import log_probabilities, read_named_token
 from tandem.errors import ConfigError, ProtocolError
 from tandem.messages import ListRequest, Logprobs, Tail, Verdict, VerifyResult, Vote
 from tandem.messages.wire import MAX_FRAME_BYTES
-from tandem.modes.query import Query
+from tandem.modes.query import QuerySpec
 from tandem.modes.roles import Roles
 from tandem.modes.tally import Tally, UnreadableVoteError
 from tandem.topology import PARTIES, Party
@@ -48,7 +48,7 @@ class Mode(ABC):
     is_placed: bool = False
     """Whether there is a choice of who decides, for which profiler and scheduler estimate."""
 
-    def __init__(self, spec: Query) -> None:
+    def __init__(self, spec: QuerySpec) -> None:
         """Raises ConfigError where the mode does not allow these parties."""
         self.spec = spec
         self.roles = self.assign_roles(spec)
@@ -106,7 +106,7 @@ class Mode(ABC):
     # ---- who does what -----------------------------------------------------------------------------------------
 
     @abstractmethod
-    def assign_roles(self, spec: Query) -> Roles:
+    def assign_roles(self, spec: QuerySpec) -> Roles:
         """The roles of all parties: who drafts, votes and decides."""
 
     @property

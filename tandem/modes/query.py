@@ -49,7 +49,7 @@ Number = Annotated[Finite, Field(ge=-MAX_SCALE, le=MAX_SCALE)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Query:
+class QuerySpec:
     """One query as a user asks it; `SessionSpec` knows its rules, too.
 
     Bounds hold for what is read from a peer (`SessionSpec.from_json`), before anything of it is kept.

@@ -11,13 +11,13 @@ from pydantic import TypeAdapter, ValidationError
 from tandem.errors import ConfigError, ProtocolError
 from tandem.modes import rules_of
 from tandem.modes.mode import Mode
-from tandem.modes.query import Query
+from tandem.modes.query import QuerySpec
 from tandem.modes.roles import Roles
 from tandem.topology import Party
 
 
 @dataclass(frozen=True, kw_only=True)
-class SessionSpec(Query):
+class SessionSpec(QuerySpec):
     """One query. Both parties hold the same spec, except that the cloud does not see the device's filter (`as_for`)."""
 
     @cached_property
@@ -82,6 +82,6 @@ MAX_SHOWN = 1e15
 """Numbers below are quoted where they are refused."""
 _JSON = TypeAdapter(SessionSpec)
 _NAMES: dict[str, str] = {
-    hint.__metadata__[-1].alias: name for name, hint in get_type_hints(Query, include_extras=True).items()
+    hint.__metadata__[-1].alias: name for name, hint in get_type_hints(QuerySpec, include_extras=True).items()
 }
 """Of the fields, by those under which they cross a link."""

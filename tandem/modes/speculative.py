@@ -15,7 +15,7 @@ from itertools import accumulate
 from tandem.aggregation.rules import proposal_rule
 from tandem.messages.wire import varint_bytes
 from tandem.modes.proposing import Proposing
-from tandem.modes.query import Query
+from tandem.modes.query import QuerySpec
 from tandem.modes.roles import Role, Roles
 from tandem.topology import PAIR
 
@@ -28,7 +28,7 @@ class Speculative(Proposing):
     name = "speculative"
     votes_are_tokens = True
 
-    def assign_roles(self, spec: Query) -> Roles:
+    def assign_roles(self, spec: QuerySpec) -> Roles:
         """The cloud is the only voter."""
         return Roles(topology=PAIR, roles=(Role(drafts=True), Role(votes=True, weight=1.0, decides=True)))
 

@@ -13,7 +13,7 @@ from tandem.codecs.race_lists import read_vote
 from tandem.codecs.token import read_token
 from tandem.errors import ProtocolError
 from tandem.messages import Ballot, VerifyResult
-from tandem.modes.query import Query
+from tandem.modes.query import QuerySpec
 from tandem.modes.roles import Roles
 from tandem.scheduler.policies import Policy
 from tandem.topology import Party, in_words
@@ -35,7 +35,7 @@ class Tally:
 
     def __init__(
         self,
-        spec: Query,
+        spec: QuerySpec,
         roles: Roles,
         party: str,
         codec: Codec,

@@ -20,6 +20,7 @@ from tandem.messages import (
     Alone,
     DecoderFailed,
     DecoderReady,
+    DraftWindow,
     Local,
     ProposalLength,
     Resync,
@@ -29,7 +30,6 @@ from tandem.messages import (
     Said,
     Verdict,
     Vote,
-    Window,
 )
 from tandem.messages.wire import MAX_FRAME_BYTES, to_float32
 from tandem.modes.proposing import MAX_PROPOSAL
@@ -58,7 +58,7 @@ BARE_SCORE = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class DocumentRow:
     """One row of a party's model."""
 
     text: str  # empty: without document
@@ -71,12 +71,12 @@ class Row:
         return len(self.ids) == 1
 
 
-def with_reference(rows: Sequence[Row]) -> tuple[Row, ...]:
+def with_reference(rows: Sequence[DocumentRow]) -> tuple[DocumentRow, ...]:
     """These rows with documents, then the one without that bounds what they say (`tandem.engine.privacy`)."""
-    return (*(row for row in rows if row.ids), Row("", (), BARE_SCORE))
+    return (*(row for row in rows if row.ids), DocumentRow("", (), BARE_SCORE))
 
 
-def arrange_rows(retrieved: RetrieveResult, layout: str) -> tuple[Row, ...]:
+def arrange_rows(retrieved: RetrieveResult, layout: str) -> tuple[DocumentRow, ...]:
     """The rows of what was retrieved, those that are stored first; none without documents.
 
     layout: "rows" (each document its own), "joined" (one of all), "both" (these and one without any).
@@ -85,16 +85,16 @@ def arrange_rows(retrieved: RetrieveResult, layout: str) -> tuple[Row, ...]:
     best; the row without any has that of the worst.
     """
     documents = zip(retrieved.texts, retrieved.ids, retrieved.scores, strict=True)
-    rows = tuple(Row(text, (name,), score) for text, name, score in documents)
+    rows = tuple(DocumentRow(text, (name,), score) for text, name, score in documents)
     if layout == "rows" or not rows:
         return rows
     ranked = sorted(rows, key=lambda row: -row.score)
     joined = rows[0]
     if len(rows) > 1:
-        joined = Row(JOINT.join(row.text for row in ranked), retrieved.ids, ranked[0].score)
+        joined = DocumentRow(JOINT.join(row.text for row in ranked), retrieved.ids, ranked[0].score)
     if layout == "joined":
         return (joined,)
-    bare = Row("", (), ranked[-1].score)
+    bare = DocumentRow("", (), ranked[-1].score)
     return (*rows, bare) if len(rows) == 1 else (*rows, joined, bare)
 
 
@@ -295,7 +295,7 @@ class DecodingSession(ABC):
         self._evidence: dict[bytes, Evidence] = {}  # by digest of the prefix
         self._said = SaidTokens()  # at home alone
         self._retrieved: RetrieveResult | None = None
-        self._rows: tuple[Row, ...] = ()
+        self._rows: tuple[DocumentRow, ...] = ()
         self._ready: DecoderReady | None = (
             None  # what the coordinator knows of the documents, once they are prefilled
         )
@@ -722,7 +722,7 @@ class DraftingSession(DecodingSession):
 
     def _on_order(self, message: Any) -> list[Send]:
         match message:
-            case Window():
+            case DraftWindow():
                 self.window = max(1, min(message.size, self.spec.decoding.max_window))
             case Alone():
                 self._is_alone = message.is_alone

@@ -15,6 +15,7 @@ from math import isfinite, isnan
 from typing import Any
 
 from tandem.messages import (
+    DraftWindow,
     Estimate,
     Observation,
     Observations,
@@ -24,7 +25,6 @@ from tandem.messages import (
     Round,
     RoundProfile,
     Rounds,
-    Window,
 )
 from tandem.modes.spec import SessionSpec
 from tandem.profiler.estimates import DecodeLine, Estimator
@@ -64,7 +64,7 @@ class ProfilingSession:
         return self._update_window() if isfinite(self._estimator.estimate(1).rtt_s) else []
 
     def observe(self, *steps: Observation) -> list[Send]:
-        """Take in committed steps: a Profile for the scheduler, and a Window for the decoder if it has changed."""
+        """Take in committed steps: a Profile for the scheduler, and a DraftWindow for the decoder if it has changed."""
         notes = [note for observation in steps for note in self._take(observation)]
         return [Send("scheduler", self.profile(notes)), *self._update_window()]
 
@@ -92,7 +92,7 @@ class ProfilingSession:
         if window == self.window:
             return []
         self.window = window
-        return [Send("decoder", Window(session=self.spec.session, size=window))]
+        return [Send("decoder", DraftWindow(session=self.spec.session, size=window))]
 
 
 def _decoding(spec: SessionSpec, party: Party) -> tuple[object, ...]:

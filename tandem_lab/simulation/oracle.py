@@ -19,7 +19,7 @@ from tandem.messages import RetrieveRequest
 from tandem.messages.wire import to_float32
 from tandem.modes import reference_shaping
 from tandem.modes.spec import SessionSpec
-from tandem.protocol.decoding import Row, arrange_rows
+from tandem.protocol.decoding import DocumentRow, arrange_rows
 from tandem_lab.simulation.world import CODEC, VOCAB, World, codec_for, distribution
 
 
@@ -30,7 +30,7 @@ class Documents:
         self,
         spec: SessionSpec,
         party: str,
-        rows: Sequence[Row],
+        rows: Sequence[DocumentRow],
         likelihoods: Sequence[float],
         readers: Sequence[reference_shaping.Row],
     ) -> None:

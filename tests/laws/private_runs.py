@@ -247,7 +247,7 @@ class Victim:
             (result,) = results
             if isinstance(result, Exception):
                 raise result
-            if isinstance(result, actor.Opened):
+            if isinstance(result, actor.PrefillResult):
                 sends = session.finish_prefill(
                     result.prefill_us, (), result.result.documents, result.question
                 )

@@ -15,7 +15,7 @@ from tandem.aggregation import coupling
 from tandem.aggregation import rules as proposals
 from tandem.aggregation.coupling import Purpose, coupled_draw, exponentials
 from tandem.aggregation.distributions import Distribution
-from tandem.aggregation.rules import Greedy, coupled_acceptance, proposal_rule
+from tandem.aggregation.rules import GreedyRule, coupled_acceptance, proposal_rule
 from tandem.errors import ConfigError
 from tests.distributions import from_dense
 from tests.laws.proposals import CoupledVerifier, Verified, Verifier, verify
@@ -162,7 +162,7 @@ def test_at_temperature_zero_ties_go_to_the_lowest_id() -> None:
     tied = from_dense(np.array([0.2, 0.4, 0.4]))
     for name in proposals.PROPOSAL_RULES:
         rule = proposal_rule(name, 0.0)
-        assert isinstance(rule, Greedy)
+        assert isinstance(rule, GreedyRule)
         assert rule.name == name
         assert rule.draft(tied, seed=1, step=0) == 1
         assert verify(rule, [1, 2], [tied] * 3, seed=1, step=0) == Verified(1, 1)

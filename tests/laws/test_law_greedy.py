@@ -61,7 +61,7 @@ def test_temperature_zero(name: str, check: Callable[[rules.DraftRule], None]) -
 def test_mutant_drafts_drawn_at_random_on_one_party(name: str) -> None:
     """Section 12: drafts are drawn at random by one party even when decoding greedily."""
 
-    class Mutant(rules.Greedy):
+    class Mutant(rules.GreedyRule):
         def draft(self, distribution: Distribution, *, seed: int, step: int, party: Party) -> int:
             if party is Party.DEVICE:
                 return super().draft(distribution, seed=seed, step=step, party=party)
@@ -82,7 +82,7 @@ def test_mutant_ties_go_to_the_highest_id(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_mutant_target_is_one_of_the_drafts() -> None:
-    class Mutant(rules.Greedy):
+    class Mutant(rules.GreedyRule):
         def verify(
             self, device: Distribution, cloud: Distribution, *, eta_device: float, seed: int, step: int
         ) -> rules.Verification:

@@ -81,7 +81,7 @@ def test_swapping_parties_swaps_names(
     a: Distribution, b: Distribution, log_a: float, log_b: float, step: int
 ) -> None:
     check_swap(rules.Coupled(), a, b, log_a, log_b, step)
-    check_swap(rules.Greedy("coupled"), a, b, log_a, log_b, step)
+    check_swap(rules.GreedyRule("coupled"), a, b, log_a, log_b, step)
     with pytest.MonkeyPatch.context() as patch:
         check_swap(Flipping(swap_streams(patch)), a, b, log_a, log_b, step)
 

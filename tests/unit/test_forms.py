@@ -33,7 +33,7 @@ ENVELOPES = {"Local", "LinkFrame", "Send", "ClientEvent"}
 OTHERS = {
     "Forward": "a step to be computed, after these tokens",
     "DraftPlace": "where a draft is drawn, and another party's that it answers",
-    "Piece": "tokens of prompts and answers, as the model gets them",
+    "Segment": "tokens of prompts and answers, as the model gets them",
     "Resync": "the committed tokens, once more",
     "TokenLogprob": "a token that is not drawn, but was likely",
     "Answer": "the whole of it, as the client gives it back",

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import save
 
 from tandem.engine.port import IsStale, Preempted
-from tandem.engine.session import Piece
+from tandem.engine.session import Segment
 from tandem.errors import GenerationError
 from tandem.plugins.llama.library import Model, describe_failure, forget_failures
 
@@ -443,22 +443,22 @@ class LlamaModel:
             self._contexts = [each for each in self._contexts if each.num_taken or each is context]
 
     def __call__(
-        self, pieces: Sequence[Piece], is_stale: IsStale | None = None
+        self, segments: Sequence[Segment], is_stale: IsStale | None = None
     ) -> Sequence[NDArray[np.float32]]:
         """As of every model of rows."""
-        return [self._compute(piece, is_stale) for piece in pieces]
+        return [self._compute(segment, is_stale) for segment in segments]
 
-    def _compute(self, piece: Piece, is_stale: IsStale | None) -> NDArray[np.float32]:
+    def _compute(self, segment: Segment, is_stale: IsStale | None) -> NDArray[np.float32]:
         """One pass. Raises Preempted or GenerationError; then the row is as it was."""
-        cache: LlamaRows = piece.cache
-        row, (start,), (tokens,) = piece.first_row, piece.starts, piece.tokens
+        cache: LlamaRows = segment.cache
+        row, (start,), (tokens,) = segment.first_row, segment.starts, segment.tokens
         cache.rewind(row, start)
         assert cache.lengths[row] == start
         context, slot = cache.reserve(row, start + len(tokens))
         if is_stale is not None and is_stale():
             raise Preempted
         cache.mark(row)
-        self._fill(slot, start, tokens, piece.num_logits)
+        self._fill(slot, start, tokens, segment.num_logits)
         self._stop.watch(is_stale)
         try:
             self._decode(context, is_stale, lambda: cache.restore(row, start))
@@ -468,8 +468,8 @@ class LlamaModel:
         finally:
             self._stop.watch(None)
         cache.lengths[row] = start + len(tokens)
-        logits = np.empty((1, piece.num_logits, self.vocab_size), np.float32)
-        for number, at in enumerate(range(len(tokens) - piece.num_logits, len(tokens))):
+        logits = np.empty((1, segment.num_logits, self.vocab_size), np.float32)
+        for number, at in enumerate(range(len(tokens) - segment.num_logits, len(tokens))):
             computed = self._lib.llama_get_logits_ith(context.pointer, at)
             logits[0, number] = np.ctypeslib.as_array(computed, shape=(self.vocab_size,))
         return logits

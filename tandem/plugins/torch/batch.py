@@ -1,7 +1,7 @@
 """One pass of a model over new tokens of many rows of many sessions, whose bits do not depend on company.
 
 All tokens of a pass stand in one line, [1, tokens]: everything in a model but attention treats each on its own.
-Attention is computed piece by piece here, each piece against its own cache. A row's logits are a function of its own
+Attention is computed segment by segment here, each against its own cache. A row's logits are a function of its own
 tokens alone, bit for bit, because
 
 - a token's column in the cache is its position, and what a row may not see is masked, not left out;
@@ -29,7 +29,7 @@ import torch
 from transformers import AttentionInterface, DynamicCache
 
 from tandem.engine.port import IsStale, Preempted
-from tandem.engine.session import Piece
+from tandem.engine.session import Segment
 from tandem.plugins.torch.kv import DocumentCache
 
 # ---- Keys and values of some rows, in tensors of a fixed capacity ------------------------------------------
@@ -44,7 +44,7 @@ def round_up(num_columns: int) -> int:
     return -(-num_columns // BLOCK) * BLOCK
 
 
-class RowCache:
+class TorchRows:
     """Keys are stored transposed: [rows, heads, size, capacity], values as [rows, heads, capacity, size].
 
     So both products of attention are of the kind whose sums do not depend on the number of query columns (`batch`).
@@ -89,7 +89,7 @@ class RowCache:
             self.keys[layer][row, :, :, : cache.num_tokens] = keys.transpose(1, 2)
             self.values[layer][row, :, : cache.num_tokens] = values
 
-    def copy(self, row: int, source: RowCache, source_row: int, num_tokens: int) -> int:
+    def copy(self, row: int, source: TorchRows, source_row: int, num_tokens: int) -> int:
         """As of every row cache."""
         self.reserve(num_tokens)
         for layer, keys in source.keys.items():
@@ -111,7 +111,7 @@ class RowCache:
         values = (self.values[layer][row, :, :num_tokens] for layer in layers)
         return DocumentCache(tuple(map(_on_cpu, keys)), tuple(map(_on_cpu, values)))
 
-    def keep(self) -> RowCache:
+    def keep(self) -> TorchRows:
         """As of every row cache."""
         return self
 
@@ -203,8 +203,8 @@ class Unsupported(Exception):
 
 
 @dataclass(eq=False)
-class _Part(Piece):
-    """A piece, in one pass."""
+class _Part(Segment):
+    """A segment, in one pass."""
 
     positions: torch.Tensor = field(init=False)  # [rows, new]
     width: int = field(init=False)  # columns that attention sees
@@ -218,7 +218,7 @@ class _Part(Piece):
         self.cache.reserve(end)
 
     def wanted(self, start: int) -> list[int]:
-        """Positions in the line of the tokens whose logits are wanted, if this piece's first is at `start`."""
+        """Positions in the line of the tokens whose logits are wanted, if this segment's first is at `start`."""
         columns = range(self.num_new - self.num_logits, self.num_new)
         return [start + row * self.num_new + column for row in range(self.num_rows) for column in columns]
 
@@ -327,7 +327,7 @@ def probabilities(logits: torch.Tensor, tokens: Sequence[int]) -> list[float]:
 
 
 class BatchModel:
-    """A model of transformers that computes pieces of many caches in one pass."""
+    """A model of transformers that computes segments of many caches in one pass."""
 
     max_tokens = max_new = MAX_TOKENS
     block: int | None = None
@@ -346,9 +346,9 @@ class BatchModel:
         AttentionInterface.register(NAME, _attend)
         _transpose_weights(model.model, is_transposed=True)
 
-    def make_cache(self, num_rows: int, num_columns: int) -> RowCache:
+    def make_cache(self, num_rows: int, num_columns: int) -> TorchRows:
         """As of every model of rows."""
-        return RowCache(num_rows, num_columns, self.device)
+        return TorchRows(num_rows, num_columns, self.device)
 
     def empty(self, shape: tuple[int, ...]) -> torch.Tensor:
         """As of every model of rows."""
@@ -358,13 +358,13 @@ class BatchModel:
         """Put the model's weights back as they were."""
         _transpose_weights(self._model.model, is_transposed=False)
 
-    def __call__(self, pieces: Sequence[Piece], is_stale: IsStale | None = None) -> list[torch.Tensor]:
+    def __call__(self, segments: Sequence[Segment], is_stale: IsStale | None = None) -> list[torch.Tensor]:
         """As of every model of rows.
 
         Whatever happens, nothing of the caches changes before the first of the new columns.
         """
         parts = [
-            _Part(each.cache, each.first_row, each.starts, each.tokens, each.num_logits) for each in pieces
+            _Part(each.cache, each.first_row, each.starts, each.tokens, each.num_logits) for each in segments
         ]
         ids = [token for part in parts for row in part.tokens for token in row]
         positions = torch.cat([part.positions.flatten() for part in parts])
@@ -382,8 +382,8 @@ class BatchModel:
             )[0]
         split = logits[: len(wanted)].float().split([part.num_rows * part.num_logits for part in parts])
         return [
-            rows.view(piece.num_rows, piece.num_logits, logits.shape[-1])
-            for piece, rows in zip(pieces, split, strict=True)
+            rows.view(segment.num_rows, segment.num_logits, logits.shape[-1])
+            for segment, rows in zip(segments, split, strict=True)
         ]
 
     @contextmanager
@@ -515,11 +515,11 @@ def _sums_ignore_the_width(dtype: torch.dtype, device: torch.device, generator: 
 
 
 class _Rows:
-    """Rows of random tokens, fed in pieces."""
+    """Rows of random tokens, fed in segments."""
 
     def __init__(self, batch: BatchModel, rows: Sequence[Sequence[int]]) -> None:
         self._batch, self._rows = batch, rows
-        self.cache = RowCache(len(rows), 1)
+        self.cache = TorchRows(len(rows), 1)
         self.lengths = [0] * len(rows)
 
     def feed(self, rows: range, count: int, company: int = 0) -> torch.Tensor:
@@ -528,7 +528,7 @@ class _Rows:
         tokens = [self._rows[row][start : start + count] for row, start in zip(rows, starts, strict=True)]
         for row in rows:
             self.lengths[row] += count
-        return self._batch([*_junk(company), Piece(self.cache, rows[0], starts, tokens, count)])[-1]
+        return self._batch([*_junk(company), Segment(self.cache, rows[0], starts, tokens, count)])[-1]
 
 
 def _agree(batch: BatchModel, rows: list[list[int]], expected: torch.Tensor) -> bool:
@@ -558,13 +558,13 @@ def _agree(batch: BatchModel, rows: list[list[int]], expected: torch.Tensor) -> 
     return True
 
 
-def _junk(num_tokens: int) -> list[Piece]:
+def _junk(num_tokens: int) -> list[Segment]:
     """Rows of other tokens, in a cache of their own."""
     if num_tokens < 1:
         return []
     num_rows = 3 if num_tokens % 3 == 0 else 1
     tokens = [[(row + column) % 7 for column in range(num_tokens // num_rows)] for row in range(num_rows)]
-    return [Piece(RowCache(num_rows, num_tokens), 0, [0] * num_rows, tokens, 1)]
+    return [Segment(TorchRows(num_rows, num_tokens), 0, [0] * num_rows, tokens, 1)]
 
 
 def _compare_with_plain(batch: BatchModel, model: Any, row: list[int], logits: torch.Tensor) -> str | None:

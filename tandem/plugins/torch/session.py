@@ -37,7 +37,7 @@ class GrowingSession:
         *,
         num_scored: int = 0,
     ) -> None:
-        """num_scored: as of `Session`."""
+        """num_scored: as of `EngineSession`."""
         self._model = model
         self._vocab_size = vocab_size
         self._caches = caches
@@ -52,7 +52,7 @@ class GrowingSession:
 
     @property
     def likelihoods(self) -> tuple[float, ...]:
-        """As of `Session`."""
+        """As of `EngineSession`."""
         return self._scores.likelihoods
 
     @property

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tandem.actors.decoder import Opened, compute_drafts, compute_prompts
+from tandem.actors.decoder import PrefillResult, compute_drafts, compute_prompts
 from tandem.aggregation.steps import Step
 from tandem.codecs import RaceLists
 from tandem.engine.drafter import Drafter, row_probabilities
@@ -63,7 +63,7 @@ class Decoder:
         job = self.session.next_job()
         assert isinstance(job, Prefill)
         (opened,) = compute_prompts(engine, [job], self.open, lambda job: True)
-        assert isinstance(opened, Opened)
+        assert isinstance(opened, PrefillResult)
         self.session.finish_prefill(1, (), opened.result.documents, opened.question)
 
     def open(self, job: Prefill) -> Any:

@@ -15,7 +15,7 @@ from tandem.aggregation.distributions import Distribution, mix
 from tandem.aggregation.rules import (
     Algorithm1,
     Coupled,
-    Greedy,
+    GreedyRule,
     coupled_acceptance,
     draw,
     keep_probability,
@@ -174,8 +174,8 @@ def test_draws_run_over_the_whole_vocabulary() -> None:
         )
 
 
-@pytest.mark.parametrize("rule", [Algorithm1(), Greedy("coupled")], ids=["algorithm1", "greedy"])
-def test_other_rules_see_what_the_dense_form_shows(rule: Algorithm1 | Greedy) -> None:
+@pytest.mark.parametrize("rule", [Algorithm1(), GreedyRule("coupled")], ids=["algorithm1", "greedy"])
+def test_other_rules_see_what_the_dense_form_shows(rule: Algorithm1 | GreedyRule) -> None:
     for step, (device, cloud) in enumerate(pairs(100)):
         decision = rule.verify(device, cloud, eta_device=ETA, seed=3, step=step)
         plain = rule.verify(device.spread(), cloud.spread(), eta_device=ETA, seed=3, step=step)

@@ -11,7 +11,7 @@ import torch
 from tokenizers import Tokenizer
 
 from tandem.engine.engine import Engine
-from tandem.engine.session import Session
+from tandem.engine.session import EngineSession
 from tandem.errors import GenerationError
 from tandem.plugins.torch import model as models
 
@@ -75,7 +75,7 @@ def test_no_nan_is_left_in_the_cache(engine: Engine) -> None:
     engine.open("s", QUERY, DOCUMENTS, 40)
     engine.next_logits("s", some_tokens(2))
     session = engine.runner.sessions["s"]
-    assert isinstance(session, Session)
+    assert isinstance(session, EngineSession)
     for tensor in [*session.cache.keys.values(), *session.cache.values.values()]:
         assert torch.isfinite(tensor).all()
     engine.close("s")

@@ -11,7 +11,7 @@ import torch
 from tandem.conversation import Message
 from tandem.engine.engine import Engine
 from tandem.engine.kv import TurnCaches
-from tandem.plugins.torch.batch import RowCache
+from tandem.plugins.torch.batch import TorchRows
 
 DOCUMENTS = ["Mira likes puzzle games.", "The best rated puzzle game is Vantelu Cor."]
 FIRST, SECOND = "Which game?", "And for Question Answer?"
@@ -85,8 +85,8 @@ def test_an_engine_that_fell_back_computes_all(save_model: Save) -> None:
 # ---- what is kept ----------------------------------------------------------------------------------------------
 
 
-def cache_of(num_columns: int) -> RowCache:
-    cache = RowCache(1, num_columns)
+def cache_of(num_columns: int) -> TorchRows:
+    cache = TorchRows(1, num_columns)
     cache.add_layer(0, torch.zeros(1, 1, 4), torch.zeros(1, 1, 4))
     return cache
 

@@ -16,13 +16,13 @@ from tandem.messages.wire import (
     VARINTS,
     Digest,
     FrameCursor,
-    Message,
     PartyIndex,
     Registry,
     Text,
     Texts,
     Varint,
     Varints,
+    WireMessage,
     sequence,
     to_float32,
     write_varint,
@@ -34,18 +34,18 @@ registry = Registry()
 
 
 @registry.message(1)
-class Leaf(Message):
+class Leaf(WireMessage):
     number: Varint
 
 
 @registry.message(2)
-class Other(Message):
+class Other(WireMessage):
     party: PartyIndex
     digest: Digest
 
 
 @registry.message(3)
-class Tree(Message):
+class Tree(WireMessage):
     texts: Texts
     numbers: Varints
     text: Text
@@ -190,7 +190,7 @@ def test_a_field_without_a_wire_form() -> None:
     own = Registry()
 
     @own.message(200)
-    class Bare(Message):
+    class Bare(WireMessage):
         number: int
 
     with pytest.raises(TypeError, match=r"Bare.number has no binary form"):

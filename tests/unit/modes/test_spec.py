@@ -8,7 +8,7 @@ from typing import get_type_hints
 
 from tandem.config.schema import DecodingConfig
 from tandem.conversation import Message
-from tandem.modes.query import Query
+from tandem.modes.query import QuerySpec
 from tandem.modes.spec import SessionSpec
 from tandem_lab.simulation.specs import make_spec
 
@@ -26,7 +26,7 @@ WIRE = {
 
 
 def test_names_on_the_wire_are_pinned_and_differ() -> None:
-    hints = get_type_hints(Query, include_extras=True)
+    hints = get_type_hints(QuerySpec, include_extras=True)
     assert {name: hint.__metadata__[-1].alias for name, hint in hints.items()} == WIRE
     assert len(set(WIRE.values())) == len(WIRE) == len(fields(SessionSpec))
 

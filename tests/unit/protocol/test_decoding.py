@@ -27,11 +27,11 @@ from tandem.protocol import decoding
 from tandem.protocol.decoding import (
     DecodingSession,
     DecodingTable,
+    DocumentRow,
     DraftingSession,
     FollowingSession,
     Forward,
     Prefill,
-    Row,
     arrange_rows,
 )
 from tandem.protocol.outbox import Send
@@ -269,9 +269,9 @@ def test_no_length_exceeds_the_querys_limit() -> None:
 FOUND = RetrieveResult(
     session=1, ids=("a", "b", "c"), texts=("A.", "B.", "C."), scores=(0.2, 0.9, 0.5), retrieve_us=7
 )
-ROWS = (Row("A.", ("a",), 0.2), Row("B.", ("b",), 0.9), Row("C.", ("c",), 0.5))
-JOINED = Row("B.\n\nC.\n\nA.", ("a", "b", "c"), 0.9)
-BARE = Row("", (), 0.2)
+ROWS = (DocumentRow("A.", ("a",), 0.2), DocumentRow("B.", ("b",), 0.9), DocumentRow("C.", ("c",), 0.5))
+JOINED = DocumentRow("B.\n\nC.\n\nA.", ("a", "b", "c"), 0.9)
+BARE = DocumentRow("", (), 0.2)
 
 
 def first(count: int) -> RetrieveResult:
@@ -287,14 +287,14 @@ def first(count: int) -> RetrieveResult:
 @pytest.mark.parametrize(
     ("layout", "rows"), [("rows", ROWS), ("joined", (JOINED,)), ("both", (*ROWS, JOINED, BARE))]
 )
-def test_each_layout_has_its_rows(layout: str, rows: tuple[Row, ...]) -> None:
+def test_each_layout_has_its_rows(layout: str, rows: tuple[DocumentRow, ...]) -> None:
     assert arrange_rows(FOUND, layout) == rows
 
 
 @pytest.mark.parametrize(
     ("layout", "rows"), [("rows", ROWS[:1]), ("joined", ROWS[:1]), ("both", (ROWS[0], BARE))]
 )
-def test_one_document_is_joined_with_nothing(layout: str, rows: tuple[Row, ...]) -> None:
+def test_one_document_is_joined_with_nothing(layout: str, rows: tuple[DocumentRow, ...]) -> None:
     assert arrange_rows(first(1), layout) == rows
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from tandem.aggregation.document_weights import Evidence, Weights, log_evidence, log_weight
 from tandem.aggregation.steps import Step
-from tandem.messages import Local, RetrieveResult, Said, Vote, Window
+from tandem.messages import DraftWindow, Local, RetrieveResult, Said, Vote
 from tandem.messages.wire import to_float32
 from tandem.modes import reference_shaping
 from tandem.modes.spec import SessionSpec
@@ -280,7 +280,7 @@ def test_random_commits_and_rollbacks_give_the_weights_of_the_reference_page() -
     rng, num_replaced = random.Random(5), 0
     for _ in range(15):
         made = drafting(max_window=8)
-        made.receive(Window(session=1, size=8))
+        made.receive(DraftWindow(session=1, size=8))
         for _ in range(60):
             if made.next_job() is not None and rng.random() < 0.7:
                 model, sends = compute(made, rng.randrange(4, 40))

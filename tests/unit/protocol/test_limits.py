@@ -14,7 +14,7 @@ from tandem.config.sampling import SamplingParams
 from tandem.config.schema import DecodingConfig, DevicesConfig
 from tandem.errors import Code, ProtocolError
 from tandem.messages import Begin, Open
-from tandem.modes.query import MAX_TOP_LOGPROBS, Query
+from tandem.modes.query import MAX_TOP_LOGPROBS, QuerySpec
 from tandem.modes.spec import SessionSpec
 from tandem.protocol.aggregating import AggregatingTable
 from tandem.protocol.decoding import DecodingTable
@@ -84,7 +84,7 @@ CASES = [
 
 def test_all_fields_are_tried() -> None:
     for group, beyond in (
-        (Query, BEYOND),
+        (QuerySpec, BEYOND),
         (SamplingParams, BEYOND_SAMPLING),
         (DecodingConfig, BEYOND_DECODING),
     ):

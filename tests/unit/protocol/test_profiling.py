@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tandem.messages import Observation, Window
+from tandem.messages import DraftWindow, Observation
 from tandem.profiler.estimates import DecodeLine
 from tandem.protocol.estimating import ProfilingSession
 from tandem.protocol.outbox import Send
@@ -24,7 +24,7 @@ def observation(**changes: Any) -> Observation:
 
 
 def windows(sends: list[Send]) -> list[int]:
-    return [send.message.size for send in sends if isinstance(send.message, Window)]
+    return [send.message.size for send in sends if isinstance(send.message, DraftWindow)]
 
 
 def test_every_step_goes_to_the_scheduler_and_a_changed_window_to_the_decoder() -> None:

@@ -19,6 +19,7 @@ from tandem.messages import (
     Cancel,
     DecoderReady,
     Done,
+    DraftWindow,
     End,
     Heartbeat,
     LinkFrame,
@@ -32,7 +33,6 @@ from tandem.messages import (
     Sources,
     Verdict,
     Vote,
-    Window,
     decode,
     encode,
 )
@@ -420,4 +420,4 @@ def test_what_one_query_showed_is_where_the_next_begins() -> None:
     )  # fmt: skip
     profiler.receive(Observations(session=1, steps=(seen,)))
     (window,) = profiler.receive(Begin(session=2, spec=spec(2).to_json()))
-    assert window.message == Window(session=2, size=9)  # ceil((0.3 + 0.05) / 0.05) + 2
+    assert window.message == DraftWindow(session=2, size=9)  # ceil((0.3 + 0.05) / 0.05) + 2

@@ -352,7 +352,7 @@ class DecoderPlayer:
                     talk.adopted(*tokens, view=view, is_last="last" in values["words"])
                 )
             case "window":
-                yield from self.made.receive(messages.Window(session=1, size=tokens[0]))
+                yield from self.made.receive(messages.DraftWindow(session=1, size=tokens[0]))
             case "length":
                 yield from self.made.receive(messages.ProposalLength(session=1, length=tokens[0]))
             case _:
