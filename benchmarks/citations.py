@@ -39,7 +39,7 @@ from tandem import Answer, Config, Tandem
 from tandem.aggregation.document_weights import DocumentWeights
 from tandem.citations import Word, find_words
 from tandem.corpora import SMOLLM2
-from tandem.protocol.decoding import SaidTokens
+from tandem.protocol.decoding import Attributions
 from tandem_lab.bundled import QUESTIONS
 from tandem_lab.quality import statistics
 from tandem_lab.quality.questions import Question, read_household, read_questions
@@ -149,13 +149,13 @@ def report(judged: Sequence[dict[str, Any]]) -> dict[str, Any]:
 @contextmanager
 def without_citations() -> Iterator[None]:
     """Nothing is computed or told."""
-    masses, add = DocumentWeights.masses, SaidTokens.add
+    masses, add = DocumentWeights.masses, Attributions.add
     DocumentWeights.masses = lambda self, weights, token: (0.0,) * len(weights)  # type: ignore[method-assign]
-    SaidTokens.add = lambda self, said: None  # type: ignore[method-assign]
+    Attributions.add = lambda self, said: None  # type: ignore[method-assign]
     try:
         yield
     finally:
-        DocumentWeights.masses, SaidTokens.add = masses, add  # type: ignore[method-assign]
+        DocumentWeights.masses, Attributions.add = masses, add  # type: ignore[method-assign]
 
 
 def measure_cost(num_rounds: int) -> dict[str, Any]:

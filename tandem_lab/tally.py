@@ -96,7 +96,7 @@ class Tally:
                 self._add("list requests", 1, len(body.digest))
 
     def _add_opening(self, spec: SessionSpec, num_bytes: int) -> None:
-        question = sum(len(text.encode()) for text in spec.said)
+        question = sum(len(text.encode()) for text in spec.texts)
         filters = len(spec.device_filter.encode()) + len(spec.cloud_filter.encode())
         by_lottery = spec.rules.draft_rule == LOTTERY
         self._payloads = "drafts" if by_lottery else "race lists" if spec.race_depth else "distributions"

@@ -280,8 +280,8 @@ def best_scores(
 
     if dense.size <= max(_FEW, count):
         return best(np.arange(dense.size))
-    found = best(largest(dense, min(max(_FIRST, 4 * count), dense.size)))[1]
-    mark = float(found.min()) if found.size == count else 0.0
+    scores = best(largest(dense, min(max(_FIRST, 4 * count), dense.size)))[1]
+    mark = float(scores.min()) if scores.size == count else 0.0
     return best(_rivals(dense, mark, seed, step))
 
 
@@ -292,15 +292,15 @@ def _rivals(dense: NDArray[np.floating], mark: float, seed: int, step: int) -> N
     """
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
         scale = np.divide(1.0, mark)
-        found = []
+        rivals = []
         for start in range(0, dense.size, MANY):
             piece = dense[start : start + MANY]
             bits = coarse_uniforms(seed, Purpose.COUPLED, step, start, piece.size)
             bits |= _ONE
             reach = bits.view(np.float32)  # 1 + u, cut off
             reach += np.multiply(piece, scale, dtype=dense.dtype).astype(np.float32, copy=False)
-            found.append(np.flatnonzero(reach >= _REACH) + start)
-    return np.concatenate(found)
+            rivals.append(np.flatnonzero(reach >= _REACH) + start)
+    return np.concatenate(rivals)
 
 
 MANY_IDS = 4096

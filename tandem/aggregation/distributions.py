@@ -205,13 +205,13 @@ def nucleus(weights: NDArray[np.float64], share: float) -> NDArray[np.int64]:
     """Ids of the fewest most probable tokens that have at least this share of all weight [vocab], most probable first;
     ties to the lowest id (Holtzman et al., arXiv 1904.09751).
     """
-    wanted, limit = share * float(weights.sum()), _FIRST
+    least, limit = share * float(weights.sum()), _FIRST
     while True:
         ids = largest(weights, min(limit, weights.size))
         ids = ids[np.argsort(-weights[ids], kind="stable")]
         reached = np.cumsum(weights[ids])
-        if reached[-1] >= wanted or limit >= weights.size:
-            return ids[: int(np.searchsorted(reached, wanted)) + 1]
+        if reached[-1] >= least or limit >= weights.size:
+            return ids[: int(np.searchsorted(reached, least)) + 1]
         limit *= 8
 
 

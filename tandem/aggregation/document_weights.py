@@ -57,7 +57,7 @@ class DocumentWeights:
     evidence: float = 0.0  # how much the answer's evidence counts; 0: weights stay what they are
     memory: float = 1.0  # what is kept of it at each step, 0 to 1
     question: Evidence = ()  # what the question said of each row; empty: nothing
-    tells_last: bool = False  # others hear the weight of the last row alone, which has no document
+    shows_last_only: bool = False  # others hear the weight of the last row alone, which has no document
 
     @property
     def moves(self) -> bool:
@@ -75,9 +75,9 @@ class DocumentWeights:
             return self.prior
         return tuple(prior + self.evidence * each for prior, each in zip(self.prior, evidence, strict=True))
 
-    def told(self, weights: Weights) -> float:
+    def public_log_weight(self, weights: Weights) -> float:
         """The log weight that is sent with a vote, of the rows' log weights. Raises GenerationError as `log_weight`."""
-        return log_weight(weights[-1:] if self.tells_last else weights)
+        return log_weight(weights[-1:] if self.shows_last_only else weights)
 
     def masses(self, weights: Weights, token: Evidence) -> tuple[float, ...]:
         """w_d(t) p_d(x) of each row: how much of the party's probability of a token comes from it. weights: the log

@@ -139,12 +139,12 @@ def certify(
             is_missing = np.ones(ids.size, dtype=bool)
             is_missing[places] = False
             missing[is_missing] += np.minimum.reduce(weighted / clocks[places])
-    known = mixture / clocks
-    best = int(known.argmax())
-    # Known in full: argmax has settled ties.
-    highest = np.where(missing > 0.0, (known + missing) * _SLACK, 0.0)
+    lowest = mixture / clocks
+    best = int(lowest.argmax())
+    # Where nothing is missing, argmax has settled ties.
+    highest = np.where(missing > 0.0, (lowest + missing) * _SLACK, 0.0)
     highest[best] = 0.0
-    return RaceResult(int(ids[best]), bool(known[best] > np.maximum.reduce(highest)))
+    return RaceResult(int(ids[best]), bool(lowest[best] > np.maximum.reduce(highest)))
 
 
 def _union(lists: Sequence[RaceList]) -> NDArray[np.int64]:

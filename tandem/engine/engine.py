@@ -60,8 +60,8 @@ def find_engine(setting: str, model: str, options: LoadOptions) -> Callable[[str
     """What loads models for an engine: the plugin of that name, or "auto". Raises GenerationError."""
     name = name_engine(setting, model, options.device)
     if not plugins.has("engine", name):
-        known = ", ".join([AUTO, *plugins.names("engine")])
-        raise GenerationError(f"There is no engine {name!r:.60}; set engine to one of {known}.")
+        names = ", ".join([AUTO, *plugins.names("engine")])
+        raise GenerationError(f"There is no engine {name!r:.60}; set engine to one of {names}.")
     load: Callable[[str, LoadOptions], Runner] = plugins.find("engine", name)
     return load
 

@@ -130,8 +130,10 @@ class QuestionScores:
         stop = min(len(prompt) - 1, first + len(logits))
         if not self.num_scored or not first <= start < stop:
             return
-        told = self._probabilities(logits[start - first : stop - first], prompt[start + 1 : stop + 1])
-        for value in log_evidence(told):
+        probabilities = self._probabilities(
+            logits[start - first : stop - first], prompt[start + 1 : stop + 1]
+        )
+        for value in log_evidence(probabilities):
             self._totals[row] += value
         self._next[row] = stop
 
@@ -207,16 +209,16 @@ class EngineSession:
         """Passes now compute the logits after the prompt and `tokens`, and after `num_logits` - 1 shorter prefixes."""
         tokens = tuple(tokens)
         self.crop(common_length(self._tokens, tokens))
-        known = self._logits
-        if tokens == self._tokens and num_logits == known.shape[1]:
+        computed = self._logits
+        if tokens == self._tokens and num_logits == computed.shape[1]:
             return
         first = len(tokens) - num_logits + 1
-        before = first - (len(self._tokens) - known.shape[1] + 1)  # columns that are no longer wanted
-        num_known = max(0, self._num_computed - first + 1) if before >= 0 else 0
+        before = first - (len(self._tokens) - computed.shape[1] + 1)  # columns that are no longer asked for
+        num_computed = max(0, self._num_computed - first + 1) if before >= 0 else 0
         self._tokens = tokens
         self._logits = self._model.empty((len(self._prompts), num_logits, self._vocab_size))
-        self._logits[:, :num_known] = known[:, before : before + num_known]
-        self._shorten(num_logits - num_known)
+        self._logits[:, :num_computed] = computed[:, before : before + num_computed]
+        self._shorten(num_logits - num_computed)
 
     @property
     def _num_computed(self) -> int:
@@ -254,7 +256,7 @@ class EngineSession:
     def finish(self, segment: Segment, logits: Logits) -> None:
         """A pass computed `segment`. logits: [rows, num_logits of the segment, vocab of the model]."""
         assert self._lengths is not None
-        wanted = self._logits.shape[1]
+        num_logits = self._logits.shape[1]
         for row, start, row_logits in zip(
             range(segment.first_row, segment.first_row + segment.num_rows),
             segment.starts,
@@ -263,7 +265,9 @@ class EngineSession:
         ):
             self._lengths[row] = end = start + segment.num_new
             computed = row_logits[:, : self._vocab_size]
-            at = wanted - (len(self._prompts[row]) + len(self._tokens) - end)  # behind the last one computed
+            at = num_logits - (
+                len(self._prompts[row]) + len(self._tokens) - end
+            )  # behind the last one computed
             if segment.num_logits and at > 0:
                 num_kept = min(at, segment.num_logits)
                 self._logits[row, at - num_kept : at] = computed[segment.num_logits - num_kept :]
@@ -305,12 +309,12 @@ class EngineSession:
         starts = [self._lengths[row] for row in rows]
         tokens = [self._tokens_of(row, start, start + count) for row, start in zip(rows, starts, strict=True)]
         left = num_pending - count
-        num_logits = min(count, max(0, self._num_wanted - left))
+        num_logits = min(count, max(0, self._num_columns - left))
         return Segment(self._cache, rows[0], starts, tokens, num_logits)
 
     @property
-    def _num_wanted(self) -> int:
-        """The last columns whose logits are of use."""
+    def _num_columns(self) -> int:
+        """How many of the last columns need logits."""
         num_logits: int = self._logits.shape[1]
         return num_logits if self._tokens else max(num_logits, self._scores.num_scored)
 
@@ -331,7 +335,7 @@ class EngineSession:
     def _look_up(self) -> list[int]:
         if self._lengths is None:
             self._lengths = [self._load(row, each.document) for row, each in enumerate(self._rows)]
-            self._shorten(self._num_wanted)
+            self._shorten(self._num_columns)
         return self._lengths
 
     def _load(self, row: int, tokens: tuple[int, ...]) -> int:
@@ -446,8 +450,8 @@ class SessionRunner:
 
     def likelihoods(self, session: str) -> tuple[float, ...]:
         """As of every runner."""
-        found: tuple[float, ...] = self.sessions[session].likelihoods
-        return found
+        likelihoods: tuple[float, ...] = self.sessions[session].likelihoods
+        return likelihoods
 
     def crop(self, session: str, num_tokens: int) -> None:
         """As of every runner."""

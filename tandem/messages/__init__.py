@@ -139,7 +139,7 @@ class Verdict(LinkBody):
     @property
     def logprobs(self) -> tuple[Logprobs, ...]:
         """How probable each token was, as far as it says."""
-        return tuple(known for tail in self.tail for known in tail.logprobs)
+        return tuple(logprobs for tail in self.tail for logprobs in tail.logprobs)
 
     def tail_at(self, position: int) -> Logprobs | None:
         """How probable the token at this position of it was; None: it does not say."""
@@ -267,7 +267,7 @@ class LinkFrame(WireMessage):
 
 def join_tails(verdicts: Sequence[Verdict]) -> tuple[Tail, ...]:
     """The tail of one verdict for successive ones, to be sent `for_home`."""
-    return (Tail(logprobs=tuple(known for verdict in verdicts for known in verdict.logprobs)),)
+    return (Tail(logprobs=tuple(each for verdict in verdicts for each in verdict.logprobs)),)
 
 
 def in_127ths(share: float) -> int:
@@ -279,7 +279,7 @@ def in_127ths(share: float) -> int:
 
 
 @registry.part(24)
-class Said(WireMessage):
+class Attribution(WireMessage):
     """How probable each document of a party made one token: what citations are made of. Part of `Local`, and so never
     on the link."""
 
@@ -299,9 +299,9 @@ class Local(WireMessage):
     body: Annotated[Any, registry.nested(Vote, Verdict, Resync)]
     view: Varint = 0  # Resyncs so far; says which of a verdict and a Resync is later
     is_last: Flag = False  # the answer is complete: stop drafting
-    said: Annotated[
-        tuple[Any, ...], sequence(registry.nested(Said))
-    ] = ()  # of the home's decoder, what it has learned
+    attributions: Annotated[
+        tuple[Any, ...], sequence(registry.nested(Attribution))
+    ] = ()  # of the home's decoder, of tokens that it has learned
 
 
 # ---- to a coordinator ---------------------------------------------------------------------------------------
@@ -340,7 +340,7 @@ class DecoderReady(WireMessage):
     retrieve_us: Varint  # time the retrieval took, microseconds
     prefill_us: Varint
     notes: Texts  # sentences for the user of this party: a truncated document, ...
-    said: Float32s = ()  # `Said.masses` of every token, where its weights do not follow the answer: of a lone row
+    masses: Float32s = ()  # `Attribution.masses` of every token, of a lone row: its weight does not follow the answer
 
 
 @registry.message(19)

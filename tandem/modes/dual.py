@@ -97,7 +97,7 @@ class Dual(Mode):
             decision.target,
             accepted=(decision.device_accepted, decision.cloud_accepted),
             acceptance=(decision.acceptance_device, decision.acceptance_cloud),
-            said=[device.probability(decision.target), cloud.probability(decision.target)],
+            probabilities=[device.probability(decision.target), cloud.probability(decision.target)],
         )
 
     def _decide_race(self, tally: Tally) -> VerifyResult:
@@ -116,7 +116,7 @@ class Dual(Mode):
             outcome.winner,
             accepted=(device, cloud),
             acceptance=(float(device), float(cloud)),
-            said=[
+            probabilities=[
                 most_probable(vote, outcome.winner, least_depth(self.spec.race_depth), **race)
                 for vote in votes
             ],
@@ -133,7 +133,7 @@ class Dual(Mode):
             target,
             accepted=(device, cloud),
             acceptance=(float(device), float(cloud)),
-            said=[float(place == owner) for place in range(2)],
+            probabilities=[float(place == owner) for place in range(2)],
         )
 
     def _make_result(
@@ -143,9 +143,9 @@ class Dual(Mode):
         *,
         accepted: tuple[bool, bool],
         acceptance: tuple[float, float],
-        said: Sequence[float],
+        probabilities: Sequence[float],
     ) -> VerifyResult:
-        """said: the probability that each vote gives the target, or the most that it can be; of a drawn owner 1."""
+        """probabilities: that each vote gives the target, or the most that it can be; of a drawn owner 1."""
         own = Party(tally.party)
         assert tally.policy is not None
         next_decider = tally.policy.choose_next(
@@ -159,5 +159,5 @@ class Dual(Mode):
             accepted=tuple(map(int, accepted)),
             acceptance=acceptance,
             next_decider=PARTIES.index(next_decider),
-            own=tally.own_part(said),
+            own=tally.own_part(probabilities),
         )

@@ -260,14 +260,14 @@ class Mode(ABC):
     # ---- log probabilities: of the party that knows the target, for the home -------------------------------------
 
     @property
-    def _tells_home(self) -> bool:
+    def _informs_home(self) -> bool:
         """Whether the home hears how probable tokens are from another party, which decides."""
         return self.votes_are_tokens or self.roles.topology.home not in self.roles.deciders
 
     def num_named(self, party: str) -> int | None:
         """How many likeliest tokens `party` names besides each that it decides, all with their log probabilities; None:
         it says nothing. The home does, and who alone knows the target."""
-        is_target = self._tells_home and self.roles.role(party).decides
+        is_target = self._informs_home and self.roles.role(party).decides
         return self.spec.num_logprobs if party == self.roles.topology.home or is_target else None
 
     def sends_whole_votes(self, party: str) -> bool:
@@ -299,13 +299,13 @@ class Mode(ABC):
 
     def make_tail(self, tally: Tally, tokens: Sequence[int]) -> tuple[Tail, ...]:
         """How probable decided tokens were, as far as all votes are known in full; nothing where nobody asks."""
-        num_top, known = self.num_named(tally.party), list[Logprobs]()
+        num_top, named = self.num_named(tally.party), list[Logprobs]()
         for position, token in enumerate(tokens if num_top is not None else ()):
             logprobs = self._find_logprobs(tally, position, token, num_top or 0)
             if logprobs is None:
                 break
-            known.append(logprobs)
-        return (Tail(logprobs=tuple(known)),) if known else ()
+            named.append(logprobs)
+        return (Tail(logprobs=tuple(named)),) if named else ()
 
     def _find_logprobs(self, tally: Tally, position: int, token: int, num_top: int) -> Logprobs | None:
         """Of the token behind so many proposed ones; None: a vote is not known in full."""
@@ -320,30 +320,30 @@ class Mode(ABC):
     def check_tail(self, source: str, tail: Tail, num_tokens: int, *, must_name: bool) -> None:
         """Raises ProtocolError, one sentence, if the log probabilities of a verdict on so many tokens are not what this
         query asks of `source`. must_name: the tail has nothing else to say."""
-        known, num_top = tail.logprobs, self.spec.num_logprobs
-        if not (known or must_name):
+        named, num_top = tail.logprobs, self.spec.num_logprobs
+        if not (named or must_name):
             return
-        if num_top is None or not self._tells_home:
+        if num_top is None or not self._informs_home:
             raise ProtocolError(
                 f"{source} sent log probabilities, which this query does not ask of it; check its version."
             )
-        if len(known) != num_tokens:
+        if len(named) != num_tokens:
             raise ProtocolError(
-                f"{source} sent log probabilities of {len(known)} tokens in a verdict of {num_tokens}; check its "
+                f"{source} sent log probabilities of {len(named)} tokens in a verdict of {num_tokens}; check its "
                 "version."
             )
-        if not all(_is_possible(each, num_top, self.spec.vocab_size) for each in known):
+        if not all(_is_possible(each, num_top, self.spec.vocab_size) for each in named):
             raise ProtocolError(
                 f"{source} sent log probabilities that no distribution has, or more than {num_top} of a step; "
                 "check its version."
             )
 
 
-def _is_possible(known: Logprobs, num_top: int, vocab_size: int) -> bool:
+def _is_possible(logprobs: Logprobs, num_top: int, vocab_size: int) -> bool:
     """Whether some distribution over the vocabulary has these, which are at most so many."""
-    ids, values = known.top_ids, (known.logprob, *known.top_logprobs)
-    if not len(set(ids)) == len(ids) == len(known.top_logprobs) <= num_top:
+    ids, values = logprobs.top_ids, (logprobs.logprob, *logprobs.top_logprobs)
+    if not len(set(ids)) == len(ids) == len(logprobs.top_logprobs) <= num_top:
         return False
     if any(index >= vocab_size for index in ids) or not all(-inf < value <= TOLERANCE for value in values):
         return False
-    return fsum(map(exp, known.top_logprobs)) <= 1.0 + len(values) * TOLERANCE
+    return fsum(map(exp, logprobs.top_logprobs)) <= 1.0 + len(values) * TOLERANCE

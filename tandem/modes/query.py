@@ -141,7 +141,7 @@ class QuerySpec:
         return Frame(self.day, self.system_prompt)
 
     @property
-    def said(self) -> list[str]:
+    def texts(self) -> list[str]:
         """The question, and all that its history holds."""
         return [self.query, *(message.content for message in self.history)]
 

@@ -93,12 +93,12 @@ class Tally:
         return self.roles.shares(self.ballot.voters, log_weights, self.spec.max_peer_share)
 
     def own_part(self, probabilities: Sequence[float]) -> tuple[float, ...]:
-        """How much of a token this party's vote said, by what each vote gives it (`VerifyResult.own`); at home."""
+        """This party's part of a token, by the probability that each vote gives it (`VerifyResult.own`); at home."""
         if self.party != self.roles.topology.home:
             return ()
-        said = [share * each for share, each in zip(self.shares(), probabilities, strict=True)]
-        own = said[self.voters.index(self.party)]
-        return (own / sum(said) if own else 0.0,)
+        parts = [share * each for share, each in zip(self.shares(), probabilities, strict=True)]
+        own = parts[self.voters.index(self.party)]
+        return (own / sum(parts) if own else 0.0,)
 
     def decide_race(
         self, votes: Sequence[RaceVote], position: int = 0, shortlists: Sequence[RaceList] | None = None

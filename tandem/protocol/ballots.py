@@ -17,7 +17,7 @@ from tandem.protocol.prefix import Branches, Prefix, digests_along, extend_diges
 
 MAX_ENTRIES = 512
 """Entries of a peer beyond which only what is next is taken in; the sender keeps the rest and sends it again."""
-MAX_HELD_BYTES = 16 * MAX_FRAME_BYTES
+MAX_ENTRY_BYTES = 16 * MAX_FRAME_BYTES
 """Of their payloads, likewise."""
 
 BallotKey = tuple[int, bytes, tuple[int, ...]]
@@ -107,24 +107,24 @@ class BallotBox:
         """Whether an entry for this step can be kept: that of the next step always, and every own one."""
         if step <= len(prefix) or source == self.party:
             return True
-        held = self.entries[source]
-        num_bytes = sum(len(entry.payload or b"") for entry in held.values())
-        return len(held) < MAX_ENTRIES and num_bytes < MAX_HELD_BYTES
+        entries = self.entries[source]
+        num_bytes = sum(len(entry.payload or b"") for entry in entries.values())
+        return len(entries) < MAX_ENTRIES and num_bytes < MAX_ENTRY_BYTES
 
     def _hold(self, source: str, digest: bytes, entry: Step, prefix: Prefix) -> None:
         if entry.step >= len(prefix) and not self._is_dead(source, digest, entry.step, prefix):
-            held = self.entries[source].setdefault(digest, entry)
-            if self._holds_more(entry, held):
-                self.entries[source][digest] = replace(held, payload=entry.payload)
+            first = self.entries[source].setdefault(digest, entry)
+            if self._is_longer(entry, first):
+                self.entries[source][digest] = replace(first, payload=entry.payload)
                 if self.pending is not None and self.pending[1] == digest:
                     self.reopen()
 
-    def _holds_more(self, entry: Step, held: Step) -> bool:
-        if self._measure is None or entry.payload is None or held.payload is None:
+    def _is_longer(self, entry: Step, first: Step) -> bool:
+        """Whether an entry is a longer list of the vote that came first."""
+        if self._measure is None or entry.payload is None or first.payload is None:
             return False
-        if entry.log_weight != held.log_weight:  # a longer list is of the same vote
-            return False
-        return self._measure(entry.payload) > self._measure(held.payload)
+        same_vote = entry.log_weight == first.log_weight
+        return same_vote and self._measure(entry.payload) > self._measure(first.payload)
 
     # ---- putting to the vote -----------------------------------------------------------------------------------
 
@@ -191,15 +191,15 @@ class BallotBox:
         self.pending = None
 
     def restore(self, vote: Vote) -> Vote:
-        """An own vote as it is held, where it was computed again."""
-        held = [self.own.get(digest) for digest in digests_along(vote.digest, vote.tokens)]
+        """An own vote as it first came, where it was computed again."""
+        first = [self.own.get(digest) for digest in digests_along(vote.digest, vote.tokens)]
         payloads = [
             payload if entry is None or entry.payload is None else entry.payload
-            for entry, payload in zip(held, vote.payloads, strict=True)
+            for entry, payload in zip(first, vote.payloads, strict=True)
         ]
         log_weights = [
             log_weight if entry is None or entry.log_weight is None else entry.log_weight
-            for entry, log_weight in zip(held, vote.log_weights, strict=bool(vote.log_weights))
+            for entry, log_weight in zip(first, vote.log_weights, strict=bool(vote.log_weights))
         ]
         return replace(vote, payloads=tuple(payloads), log_weights=tuple(log_weights))
 
@@ -270,8 +270,8 @@ class BallotBox:
             for voter in voters
             if (entry := self.entries[voter].get(digest)) is not None and entry.payload is not None
         }
-        is_told = self._follows_proposal and 1 < len(arrived_s) == len(voters)
-        return max(arrived_s, key=arrived_s.__getitem__) if is_told else None
+        have_all_voted = self._follows_proposal and 1 < len(arrived_s) == len(voters)
+        return max(arrived_s, key=arrived_s.__getitem__) if have_all_voted else None
 
     def find_last_voters(
         self, prefix: Prefix, tokens: Sequence[int], voters: Sequence[str]
@@ -297,10 +297,10 @@ class BallotBox:
         """One more token is committed: drop entries for committed steps and on dead branches."""
         for branches in self.branches.values():
             branches.commit(prefix)
-        for party, held in self.entries.items():
+        for party, entries in self.entries.items():
             self.entries[party] = {
                 digest: entry
-                for digest, entry in held.items()
+                for digest, entry in entries.items()
                 if entry.step >= len(prefix) and not self._is_dead(party, digest, entry.step, prefix)
             }
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from tandem.citations import Citation, Part, cite
 from tandem.events import CitationEvent
-from tandem.messages import DecoderReady, Said, Verdict, VerifyResult
+from tandem.messages import Attribution, DecoderReady, Verdict, VerifyResult
 from tandem.modes.mode import Mode
 from tandem.protocol.prefix import Prefix
 
@@ -22,8 +22,8 @@ class CitedTokens:
         """rules: of the query. party: this one; elsewhere than at home nothing is cited."""
         self._rules, self._party = rules, party
         self._ids: tuple[str, ...] | None = None  # of the documents that shares are of, once they are known
-        self._always: tuple[float, ...] = ()  # `Said.masses` of every token
-        self._ahead: dict[bytes, Said] = {}  # by digest: of tokens that are not committed
+        self._always: tuple[float, ...] = ()  # `Attribution.masses` of every token
+        self._ahead: dict[bytes, Attribution] = {}  # by digest: of tokens that are not committed
         self._awaited: dict[bytes, tuple[int, Part]] = {}  # by digest: step of a committed token
         self._has_changed = (
             False  # a restarted decoder found other documents: shares of two lists cannot be told apart
@@ -32,12 +32,12 @@ class CitedTokens:
     def begin(self, ready: DecoderReady) -> None:
         """The home's documents are known."""
         self._has_changed |= self._ids not in (None, ready.sources)
-        self._ids, self._always = ready.sources, ready.said
+        self._ids, self._always = ready.sources, ready.masses
 
-    def take(self, said: Sequence[Said], num_committed: int) -> list[CitationEvent]:
-        """What the decoder says of some tokens: shares of those that are committed."""
+    def take(self, attributions: Sequence[Attribution], num_committed: int) -> list[CitationEvent]:
+        """Take the decoder's attributions of some tokens: the shares of those that are committed."""
         events = []
-        for each in said:
+        for each in attributions:
             if (awaited := self._awaited.pop(each.digest, None)) is not None and not self._has_changed:
                 step, part = awaited
                 events.append(CitationEvent(step=step, citation=cite(each.masses, part)))
@@ -53,14 +53,14 @@ class CitedTokens:
         It stands at this position of a verdict, which was made of the own `result`, or elsewhere.
         """
         step, digest = len(prefix) - 1, prefix.digest
-        said = self._ahead.get(digest)
-        self._ahead = {key: held for key, held in self._ahead.items() if held.step > step}
+        attribution = self._ahead.get(digest)
+        self._ahead = {key: each for key, each in self._ahead.items() if each.step > step}
         part = self._find_part(verdict, position, result)
         if part is None or self._ids == () or self._has_changed:
             return None
         if part == Part(0.0):
             return Citation(documents=(), others=1.0)
-        masses = self._always if said is None else said.masses
+        masses = self._always if attribution is None else attribution.masses
         if not masses:
             self._awaited[digest] = step, part
             return None

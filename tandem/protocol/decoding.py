@@ -18,6 +18,7 @@ from tandem.conversation import NO_FRAME, Frame, Message
 from tandem.errors import GenerationError
 from tandem.messages import (
     Alone,
+    Attribution,
     DecoderFailed,
     DecoderReady,
     DraftWindow,
@@ -27,7 +28,6 @@ from tandem.messages import (
     RetrieveFailed,
     RetrieveRequest,
     RetrieveResult,
-    Said,
     Verdict,
     Vote,
 )
@@ -185,7 +185,7 @@ def compute_steps(job: Forward, model: StepModel, elapsed_us: Callable[[], int] 
             assert token is not None
             learned = model.learn(number, token)
             evidence, masses = job.weights.learn(evidence, learned), job.weights.masses(weights, learned)
-        log_weight = to_float32(job.weights.told(weights))
+        log_weight = to_float32(job.weights.public_log_weight(weights))
         steps.append(
             replace(step, decode_us=elapsed_us(), log_weight=log_weight, evidence=evidence, masses=masses)
         )
@@ -208,14 +208,14 @@ class DraftLine:
         self.view = 0
         self.early: dict[tuple[int, int], Local] = {}  # by view and step: overtook a verdict, or a Resync
 
-    def commit(self, told: Local) -> bool:
+    def commit(self, message: Local) -> bool:
         """Take in a verdict; False: it is not the next one."""
-        key, following = (told.view, told.body.step), (self.view, self.num_committed)
+        key, following = (message.view, message.body.step), (self.view, self.num_committed)
         if key != following:
             if key > following:
-                self.early[key] = told
+                self.early[key] = message
             return False
-        for token in told.body.tokens:
+        for token in message.body.tokens:
             self.num_committed += 1
             self.replace(self.num_committed - 1, token)
         return True
@@ -227,13 +227,13 @@ class DraftLine:
             self.prefix.truncate(step)
             self.prefix.append(token)
 
-    def adopt(self, told: Local) -> bool:
+    def adopt(self, message: Local) -> bool:
         """Take over committed tokens; False: a later verdict is already here."""
-        tokens = told.body.tokens
-        following = told.view, len(tokens)
+        tokens = message.body.tokens
+        following = message.view, len(tokens)
         if following < (self.view, self.num_committed):
             return False
-        self.view = told.view
+        self.view = message.view
         self.prefix.truncate(self.prefix.common_length(tokens))
         self.prefix.extend(tokens[len(self.prefix) :])
         self.num_committed = len(self.prefix)
@@ -245,32 +245,33 @@ class DraftLine:
         return self.early.pop((self.view, self.num_committed), None)
 
 
-class SaidTokens:
-    """What the documents of this party said of the tokens that a pass has learned, and what of it is still to be told.
+class Attributions:
+    """How the documents of this party predicted the tokens of its passes, and which of it waits for the next vote.
 
-    Invariant: what is told stays until its prefix is forgotten, for a message may be lost.
+    Invariants: the first attribution of a prefix counts. It stays until the prefix is forgotten, for a message may be
+    lost.
     """
 
     def __init__(self) -> None:
-        self._known: dict[bytes, Said] = {}  # by digest of the prefix that ends with the token
-        self._untold: list[Said] = []
+        self._by_digest: dict[bytes, Attribution] = {}  # of the prefix that ends with the token
+        self._unsent: list[Attribution] = []
 
-    def add(self, said: Said) -> None:
-        """A token is learned; what was said of it first counts."""
-        self._untold.append(self._known.setdefault(said.digest, said))
+    def add(self, attribution: Attribution) -> None:
+        """The token at the end of a prefix was predicted so."""
+        self._unsent.append(self._by_digest.setdefault(attribution.digest, attribution))
 
-    def take_untold(self) -> tuple[Said, ...]:
-        """What goes along with the next vote."""
-        untold, self._untold = tuple(self._untold), []
-        return untold
+    def take_unsent(self) -> tuple[Attribution, ...]:
+        """Take those that go along with the next vote."""
+        unsent, self._unsent = tuple(self._unsent), []
+        return unsent
 
-    def tell_again(self) -> None:
-        """What was told may be lost."""
-        self._untold = list(self._known.values())
+    def resend(self) -> None:
+        """What was sent may be lost: all go along again."""
+        self._unsent = list(self._by_digest.values())
 
     def forget(self, digests: Set[bytes]) -> None:
-        """Drop all but what is said of these prefixes."""
-        self._known = {digest: said for digest, said in self._known.items() if digest in digests}
+        """Drop all but those of these prefixes."""
+        self._by_digest = {key: kept for key, kept in self._by_digest.items() if key in digests}
 
 
 # ---- sessions ------------------------------------------------------------------------------------------------------
@@ -293,12 +294,10 @@ class DecodingSession(ABC):
         self.weights = DocumentWeights(())
         self._steps: dict[bytes, Step] = {}  # drawn here, by digest of the prefix
         self._evidence: dict[bytes, Evidence] = {}  # by digest of the prefix
-        self._said = SaidTokens()  # at home alone
+        self._attributions = Attributions()  # at home alone
         self._retrieved: RetrieveResult | None = None
         self._rows: tuple[DocumentRow, ...] = ()
-        self._ready: DecoderReady | None = (
-            None  # what the coordinator knows of the documents, once they are prefilled
-        )
+        self._ready: DecoderReady | None = None  # for the coordinator, once the documents are prefilled
         self._has_ended = False  # the answer is complete
 
     @property
@@ -423,7 +422,7 @@ class DecodingSession(ABC):
             retrieve_us=times[0],
             prefill_us=times[1],
             notes=notes,
-            said=() if self.weights.moves or len(self._rows) != 1 else self._by_document((1.0,)),
+            masses=() if self.weights.moves or len(self._rows) != 1 else self._by_document((1.0,)),
         )
         return [Send("draft_queue", self._ready), *self._extend()]
 
@@ -451,7 +450,7 @@ class DecodingSession(ABC):
             spec.evidence_weight if self._can_matter else 0.0,
             spec.evidence_memory,
             tuple(spec.question_weight * likelihood for likelihood in question),
-            tells_last=self.is_private,
+            shows_last_only=self.is_private,
         )
 
     @property
@@ -527,7 +526,8 @@ class DecodingSession(ABC):
             digest = job.lineage[number + 1] if number < job.step else extend_digest(job.digest, step.token)
             self._evidence[digest] = step.evidence
             if self._is_cited:
-                self._said.add(Said(step=number, digest=digest, masses=self._by_document(step.masses)))
+                masses = self._by_document(step.masses)
+                self._attributions.add(Attribution(step=number, digest=digest, masses=masses))
 
     @property
     def _is_cited(self) -> bool:
@@ -556,24 +556,25 @@ class DecodingSession(ABC):
             log_weights=tuple(each.log_weight for each in steps if each.log_weight is not None) * is_weighed,
             decode_us=sum(each.decode_us for each in steps) if role.drafts else 0,
         )
-        return Send("draft_queue", Local(session=self.spec.session, body=vote, said=self._said.take_untold()))
+        attributions = self._attributions.take_unsent()
+        return Send("draft_queue", Local(session=self.spec.session, body=vote, attributions=attributions))
 
     # ---- changes -------------------------------------------------------------------------------------------------
 
-    def _on_verdict(self, told: Local) -> list[Send]:
+    def _on_verdict(self, message: Local) -> list[Send]:
         num_before = self.line.num_committed
-        if not self.line.commit(told):
+        if not self.line.commit(message):
             return []
-        self._has_ended = told.is_last
+        self._has_ended = message.is_last
         if self.line.num_committed // FORGET_STEPS > num_before // FORGET_STEPS:
             self._forget()
         return self._continue()
 
-    def _on_resync(self, told: Local) -> list[Send]:
-        if not self.line.adopt(told):
+    def _on_resync(self, message: Local) -> list[Send]:
+        if not self.line.adopt(message):
             return []
-        self._has_ended = told.is_last
-        self._said.tell_again()
+        self._has_ended = message.is_last
+        self._attributions.resend()
         return self._continue()
 
     def _continue(self) -> list[Send]:
@@ -586,7 +587,7 @@ class DecodingSession(ABC):
         """Drop what was drawn at earlier steps, and the evidence of prefixes that are not the line's."""
         digests = set(self.prefix.digests)
         self._evidence = {digest: kept for digest, kept in self._evidence.items() if digest in digests}
-        self._said.forget(digests)
+        self._attributions.forget(digests)
         self._steps = {digest: kept for digest, kept in self._steps.items() if kept.step >= step}
 
 
@@ -640,7 +641,9 @@ class DraftingSession(DecodingSession):
             return False
         if self.has_vote and self.window <= SHORTEST and not self._counts(step):
             return False  # the owner's token is here as soon as a draft, and both steps then take one pass
-        return self._is_alone or (self.length > 0 and not self._waits_for_verdict and not self._is_held_up)
+        return self._is_alone or (
+            self.length > 0 and not self._waits_for_verdict and not self._exceeds_budget
+        )
 
     def _counts(self, step: int) -> bool:
         """Whether the own vote may decide a step."""
@@ -661,7 +664,7 @@ class DraftingSession(DecodingSession):
         return self._propose()
 
     @property
-    def _is_held_up(self) -> bool:
+    def _exceeds_budget(self) -> bool:
         """Whether the next draft to propose alone exceeds the budget."""
         left = self._drafts_left(1)
         return bool(left) and self._count_fitting(left) == 0
@@ -697,7 +700,7 @@ class DraftingSession(DecodingSession):
     def _ask(self) -> list[Send]:
         """Proposals of no tokens ask for the next token, unless the voter continues without being asked."""
         step = self.line.num_committed
-        has_none = self.length == 0 or self._is_held_up
+        has_none = self.length == 0 or self._exceeds_budget
         is_asking = has_none and not self._is_alone and self.spec.rules.pacing != "cloud_goes_on"
         if (
             not is_asking
@@ -730,9 +733,9 @@ class DraftingSession(DecodingSession):
                 self.length = min(message.length, self.spec.rules.longest_proposal)
         return self._extend()  # what was drafted before under a wider window
 
-    def _on_resync(self, told: Local) -> list[Send]:
+    def _on_resync(self, message: Local) -> list[Send]:
         self._num_proposed, self._asked_step = 0, -1  # what was proposed may be lost
-        return super()._on_resync(told)
+        return super()._on_resync(message)
 
     def _forget(self) -> None:
         self._forget_before(self.line.num_committed - KEPT_DRAFTS)
@@ -850,9 +853,9 @@ class FollowingSession(DecodingSession):
         self._follow_proposals()
         return []
 
-    def _on_resync(self, told: Local) -> list[Send]:
-        """After a restart of the coordinator, which holds no votes: they are sent again."""
-        sends = super()._on_resync(told)
+    def _on_resync(self, message: Local) -> list[Send]:
+        """After a restart of the coordinator, which has no votes: they are sent again."""
+        sends = super()._on_resync(message)
         digests = self.prefix.digests[self.line.num_committed : self._first_step]
         return [*sends, *(self._send(digests) if not self._has_ended else [])]
 

@@ -37,8 +37,8 @@ class Log:
         self._topology = roles.topology
 
     @property
-    def is_known(self) -> bool:
-        """Whether the committed tokens are known here."""
+    def is_synced(self) -> bool:
+        """Whether this party has the committed tokens, and waits for no Resync."""
         return self.incarnation is None
 
     def is_near(self, step: int) -> bool:
@@ -80,8 +80,11 @@ class Log:
             self.epochs[drafter] += not is_accepted
         length = len(self.prefix)
         if self.verdicts:
-            held = self.verdicts.items()
-            self.verdicts = {step: verdict for step, verdict in held if step + len(verdict.tokens) > length}
+            self.verdicts = {
+                step: verdict
+                for step, verdict in self.verdicts.items()
+                if step + len(verdict.tokens) > length
+            }
 
     def make_resync(self) -> Resync:
         """All committed tokens, for who may not have heard of all of them."""

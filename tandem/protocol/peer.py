@@ -357,7 +357,7 @@ class Peer:
         elif self._repeats.take_due(now_s, self.round_trips.timeout_s):
             sends += self.resend(unacknowledged, prefix, now_s)
         sends += self.resend_missing(prefix, now_s, self.round_trips.timeout_s)
-        rtt_s = self.round_trips.known_s
+        rtt_s = self.round_trips.latest_s
         is_idle = (
             now_s - self.round_trips.sent_s >= max(HEARTBEAT_S, HEARTBEAT_RTTS * rtt_s) and not is_opening
         )
@@ -407,7 +407,7 @@ class Peer:
     def loss_limit_s(self, margin_s: float) -> float:
         """Silence after which the peer counts as lost: max(4 RTT, 0.5 s) + margin; one that has not spoken yet has as
         much longer as the opening takes at 10 kbit/s."""
-        return max(4 * self.round_trips.known_s, MIN_TIMEOUT_S) + margin_s + self._repeats.extra_s
+        return max(4 * self.round_trips.latest_s, MIN_TIMEOUT_S) + margin_s + self._repeats.extra_s
 
     def find_problem(
         self, margin_s: float, stall_s: float, now_s: float, *, has_others_behind: bool = False

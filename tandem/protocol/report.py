@@ -26,11 +26,11 @@ from tandem.events import (
     TokenEvent,
 )
 from tandem.messages import (
+    Attribution,
     DecoderReady,
     Estimate,
     Observation,
     Observations,
-    Said,
     Sources,
     Verdict,
     VerifyResult,
@@ -124,9 +124,9 @@ class Reporter:
             prefill_us=ready.prefill_us,
             notes=ready.notes,
         )
-        known, self.own_sources = self.own_sources, sources
+        before, self.own_sources = self.own_sources, sources
         self.cited.begin(ready)
-        is_new = known is None or (known.ids, known.notes) != (sources.ids, sources.notes)
+        is_new = before is None or (before.ids, before.notes) != (sources.ids, sources.notes)
         return sources if is_new else None
 
     def emit_sources(self, party: str, sources: Sources, scores: Sequence[float | None] = ()) -> list[Send]:
@@ -187,9 +187,9 @@ class Reporter:
         """Round trip in seconds and bytes per second, both as last measured; nan: not yet."""
         return self._last_rtt_s, self._counts.bytes_per_s
 
-    def hear(self, said: Sequence[Said]) -> list[Send]:
-        """What the home's decoder says of tokens, for the client where they are committed."""
-        return self.emit(*self.cited.take(said, self._counts.num_tokens))
+    def cite(self, attributions: Sequence[Attribution]) -> list[Send]:
+        """The home's decoder attributes tokens to documents: for the client where they are committed."""
+        return self.emit(*self.cited.take(attributions, self._counts.num_tokens))
 
     # ---- who is missing ----------------------------------------------------------------------------------------
 

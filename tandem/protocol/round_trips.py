@@ -40,10 +40,10 @@ class RoundTrips:
     def timeout_s(self) -> float:
         """How long to wait for a receipt, within limits: two round trips, or more where they vary (RFC 6298)."""
         usual_s = FIRST_TIMEOUT_S if isnan(self._smoothed_s) else self._smoothed_s + 4 * self._deviation_s
-        return min(max(MIN_TIMEOUT_S, 2 * self.known_s, usual_s), MAX_TIMEOUT_S)
+        return min(max(MIN_TIMEOUT_S, 2 * self.latest_s, usual_s), MAX_TIMEOUT_S)
 
     @property
-    def known_s(self) -> float:
+    def latest_s(self) -> float:
         """The last sample; 0 before there is one."""
         return 0.0 if isnan(self.rtt_s) else self.rtt_s
 

@@ -136,7 +136,7 @@ class Routes:
         """The opening for a peer, to which the display at home does not matter."""
         return Open(spec=replace(self.spec.as_for(peer), show_drafts=False).to_json())
 
-    def is_wanted(self, vote: Vote) -> bool:
+    def may_count(self, vote: Vote) -> bool:
         """Whether it may decide, of a drafter's, and keeps to the uplink budget. What was drafted while all voters were
         lost need not; they decide that step without it if they are back."""
         role, voters = self.roles.role(self.party), self.roles.voters
@@ -322,10 +322,7 @@ class Routes:
     def _check_tail(self, source: str, verdict: Verdict) -> None:
         """The home alone gets one: of losses and last voters where there are parties behind the decider, and of log
         probabilities where it asked for them."""
-        has_others, is_nearer = (
-            self.is_between(source),
-            self.topology.toward_home(source) == self.party,
-        )
+        has_others, is_nearer = self.is_between(source), self.topology.toward_home(source) == self.party
         least, most = int(is_nearer and has_others), int(is_nearer)
         if not least <= len(verdict.tail) <= most:
             raise ProtocolError(
@@ -333,10 +330,10 @@ class Routes:
                 f"in {self.rules.title}; check its settings."
             )
         for tail in verdict.tail:
-            self._check_told(source, tail, len(verdict.tokens) if has_others else 0)
+            self._check_losses(source, tail, len(verdict.tokens) if has_others else 0)
             self.rules.check_tail(source, tail, len(verdict.tokens), must_name=not has_others)
 
-    def _check_told(self, source: str, tail: Tail, num_tokens: int) -> None:
+    def _check_losses(self, source: str, tail: Tail, num_tokens: int) -> None:
         """Check a decider's details on parties behind it. num_tokens: the tokens that they are on."""
         for party in tail.lost:
             self._check_relayed(source, party)

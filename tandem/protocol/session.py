@@ -226,8 +226,8 @@ class Session:
             return []
         match message:
             case Local():
-                said = self.report.hear(message.said) if self.end.reason is None else []
-                return said + self._on_own_vote(message.body, now_s)
+                cited = self.report.cite(message.attributions) if self.end.reason is None else []
+                return cited + self._on_own_vote(message.body, now_s)
             case VerifyResult():
                 return self._on_result(message, now_s)
             case DecoderReady():
@@ -293,8 +293,9 @@ class Session:
         """This party cannot go on: tell the user and the peers."""
         if self.is_over or self.end.reason is not None:
             return []
-        self.end.fault, told = fault, FAILED if self.routes.is_home else fault  # it may say what is not there
-        public = Cancel(reason=public_reason(reason, fault, self.routes), fault=told)
+        self.end.fault = fault
+        public_fault = FAILED if self.routes.is_home else fault  # it may say what is not there
+        public = Cancel(reason=public_reason(reason, fault, self.routes), fault=public_fault)
         return self._give_up(public, now_s, reason)
 
     # ---- own actors --------------------------------------------------------------------------------------------
@@ -325,8 +326,8 @@ class Session:
         sends = self._show(now_s)
         if len(self.ballots.own) > num_before or vote.num_prefixes == 0:
             public = self._make_public(self.ballots.restore(vote) if self.routes.follows_proposals else vote)
-            is_wanted = self.routes.is_wanted(public)
-            sends += self._post(self.routes.votes_go_to, public, now_s) if is_wanted else []
+            may_count = self.routes.may_count(public)
+            sends += self._post(self.routes.votes_go_to, public, now_s) if may_count else []
         return sends + self._advance(now_s)
 
     def _on_ready(self, ready: DecoderReady, now_s: float) -> list[Send]:
@@ -355,7 +356,7 @@ class Session:
     def lead_on(self, waited_s: float) -> list[Send]:
         """Ask for a vote without a proposal, at once where nobody proposes. waited_s: since the last commit."""
         digest = self.prefix.digest
-        may_vote = self.routes.follows_proposals and self.end.reason is None and self.log.is_known
+        may_vote = self.routes.follows_proposals and self.end.reason is None and self.log.is_synced
         is_due = may_vote and (waited_s > PROPOSAL_WAIT_S or self.decides_alone)
         if not is_due or digest in self.ballots.own or self._asked == digest:
             return []
@@ -365,12 +366,12 @@ class Session:
     def _lead_again(self) -> list[Send]:
         """For a decoder that was restarted, or may lack a part."""
         self._asked = b""
-        sends = self._tell_alone()
+        sends = self._send_alone()
         for drafter in self.routes.roles.drafters if self.routes.follows_proposals else ():
             sends += map(self._to_decoder, self.ballots.votes_of(drafter))
         return sends
 
-    def _tell_alone(self) -> list[Send]:
+    def _send_alone(self) -> list[Send]:
         """To the own decoder, if it drafts for others: whether it continues without them."""
         alone = Alone(session=self.spec.session, is_alone=self.decides_alone)
         return [Send("decoder", alone)] if self.routes.leads else []
@@ -396,7 +397,7 @@ class Session:
 
     def _ask(self) -> list[Send]:
         """Send the next ballot to the aggregator, if there is one and it is not there yet. Safe to call at any time."""
-        if self.end.reason is not None or not self.log.is_known or not self.decides_here:
+        if self.end.reason is not None or not self.log.is_synced or not self.decides_here:
             return []
         ballot = self.ballots.take_ballot(self.log.view, self.prefix, self.present)
         sends = self.lead_on(0.0)
@@ -466,8 +467,8 @@ class Session:
         num_tokens, opened_s = len(self.prefix) - num_before, self.log.opened_s
         events, rounds = self.rounds.commit(self.prefix, num_tokens, now_s, opened_s, link, lost)
         sends += [*self.report.emit(*events), *rounds]
-        told = self._to_decoder(replace(verdict, tokens=verdict.tokens[:num_tokens], tail=()))
-        return [told, *sends, *self._complete(now_s)]
+        order = self._to_decoder(replace(verdict, tokens=verdict.tokens[:num_tokens], tail=()))
+        return [order, *sends, *self._complete(now_s)]
 
     def _commit_token(
         self, verdict: Verdict, position: int, result: VerifyResult | None, now_s: float
@@ -528,7 +529,7 @@ class Session:
         if peer.is_lost:
             may_return = peer.liveness.may_return(makes_progress=isinstance(body, PROGRESS))
             return self._resync(peer, now_s) + self._ask() if may_return else []
-        if frame.view != peer.view or not self.log.is_known:
+        if frame.view != peer.view or not self.log.is_synced:
             return []
         self.routes.check_turn(peer.name, body, len(self.prefix), self.log.decider)
         if peer.claims.contradict(frame, self.prefix, is_complete=self.end.reason is not None):
@@ -629,7 +630,7 @@ class Session:
         bodies: list[Numbered] = [sources] if sources is not None and is_nearer else []
         if peer.name in self.routes.votes_go_to:
             votes = map(self._make_public, self.ballots.votes_of(self.party))
-            bodies += [vote for vote in votes if self.routes.is_wanted(vote)]
+            bodies += [vote for vote in votes if self.routes.may_count(vote)]
         return [peer.post(body, self.prefix, now_s) for body in bodies]
 
     # ---- what goes to a peer -----------------------------------------------------------------------------------
@@ -745,14 +746,14 @@ class Session:
         else None."""
         digest, ballots = self.prefix.digest, self.ballots
         voters = self.spec.rules.needed(len(self.prefix), self.present)
-        if self.end.reason is not None or peer.is_lost or not self.log.is_known:
+        if self.end.reason is not None or peer.is_lost or not self.log.is_synced:
             return None
         if self.party in voters and ballots.payload_of(self.party, digest) is None:
             return None  # the own vote is missing, too
-        held = ballots.payload_of(peer.name, digest) or b""
-        is_short = not held or self.race_votes.awaits_more(peer.name, peer.view, digest, held)
+        payload = ballots.payload_of(peer.name, digest) or b""
+        is_short = not payload or self.race_votes.awaits_more(peer.name, peer.view, digest, payload)
         is_owed = is_short and peer.name in voters if self.decides_here else peer.name == self.log.decider
-        return (self.log.view, digest, len(held)) if is_owed else None
+        return (self.log.view, digest, len(payload)) if is_owed else None
 
     def _check_peers(self, now_s: float) -> list[Send]:
         """Part with the peers that have been silent, or have owed something, for too long."""
@@ -805,7 +806,7 @@ class Session:
         self.log.verdicts.clear()  # they decide steps after one that is now decided without the peer
         peer.deliveries.sent.clear()  # a Resync brings the peer up when it returns
         event = PeerEvent(step=len(self.prefix), is_alone=True, reason=reason, party=peer.name)
-        return [*self.report.emit(event), *self._tell_alone()]
+        return [*self.report.emit(event), *self._send_alone()]
 
     def take_back(self, peer: Peer) -> list[Send]:
         """A lost peer is back: its votes count again from the next step on."""
@@ -813,7 +814,7 @@ class Session:
             return []
         peer.liveness.take_back()
         event = PeerEvent(step=len(self.prefix), is_alone=False, party=peer.name)
-        return [*self.report.emit(event), *self._tell_alone()]
+        return [*self.report.emit(event), *self._send_alone()]
 
 
 def public_reason(reason: str, fault: Fault, routes: Routes) -> str:

@@ -373,17 +373,17 @@ class SessionTable(ABC, Generic[S]):
 
     def receive(self, message: Any) -> list[Send]:
         """Any message for this actor."""
-        known = self.sessions.get(message.session)
+        session = self.sessions.get(message.session)
         if isinstance(message, End):
             self.sessions.pop(message.session, None)
             self._early.end(message.session)
             return []
         if isinstance(message, Begin):
-            return self._begin_again(known) if known is not None else self._start(message)
-        if known is None:
+            return self._start(message) if session is None else self._begin_again(session)
+        if session is None:
             self._early.keep(message)
             return []
-        return self._act(known, message)
+        return self._act(session, message)
 
     def forget(self) -> None:
         """The coordinator that began the sessions is lost with them. Another one may begin one of the same number."""

@@ -251,7 +251,7 @@ def unclipped(patch: pytest.MonkeyPatch) -> None:
 
 def all_weights(patch: pytest.MonkeyPatch) -> None:
     """The weight that is sent is that of all rows."""
-    patch.setattr(DocumentWeights, "told", lambda weights, log_weights: log_weight(log_weights))
+    patch.setattr(DocumentWeights, "public_log_weight", lambda weights, log_weights: log_weight(log_weights))
 
 
 def refused_aloud(patch: pytest.MonkeyPatch) -> None:

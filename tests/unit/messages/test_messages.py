@@ -17,6 +17,7 @@ from tandem import messages
 from tandem.errors import MAX_RETRY_AFTER_S, Code, Fault, ProtocolError
 from tandem.messages import (
     PROTOCOL_VERSION,
+    Attribution,
     Begin,
     Cancel,
     Done,
@@ -31,7 +32,6 @@ from tandem.messages import (
     Round,
     RoundProfile,
     Rounds,
-    Said,
     Tail,
     Verdict,
     VerifyResult,
@@ -104,7 +104,7 @@ PARTS: dict[tuple[type[Any], str], type[Any]] = {
     (VerifyResult, "tail"): Tail,
     (Tail, "logprobs"): Logprobs,
     (Verdict, "tail"): Tail,
-    (Local, "said"): Said,
+    (Local, "attributions"): Attribution,
 }
 """Fields that hold a list of other messages."""
 
@@ -142,7 +142,11 @@ def test_every_message_comes_back(kind: type[Any]) -> None:
 
 
 def test_every_message_is_of_one_group() -> None:
-    groups = (registry.message_classes, registry.body_classes, (Logprobs, Tail, Said, Observation, Round))
+    groups = (
+        registry.message_classes,
+        registry.body_classes,
+        (Logprobs, Tail, Attribution, Observation, Round),
+    )
     assert len(set(KINDS)) == len(KINDS) == sum(map(len, groups))
     assert {kind for group in groups for kind in group} == set(KINDS)
 

@@ -6,17 +6,17 @@ from typing import Any
 
 from tandem.citations import Citation
 from tandem.events import CitationEvent
-from tandem.messages import DecoderReady, Said, Verdict, VerifyResult
+from tandem.messages import Attribution, DecoderReady, Verdict, VerifyResult
 from tandem.protocol.citing import CitedTokens
 from tandem.protocol.prefix import Prefix
 from tandem.topology import Party
 from tandem_lab.simulation.specs import make_spec
 
 
-def ready(*names: str, said: tuple[float, ...] = ()) -> DecoderReady:
+def ready(*names: str, masses: tuple[float, ...] = ()) -> DecoderReady:
     scores = (0.5,) * len(names)
     return DecoderReady(
-        session=1, sources=names, scores=scores, retrieve_us=1, prefill_us=1, notes=(), said=said
+        session=1, sources=names, scores=scores, retrieve_us=1, prefill_us=1, notes=(), masses=masses
     )
 
 
@@ -26,8 +26,8 @@ def cited(party: str = Party.DEVICE, **changes: Any) -> CitedTokens:
     return made
 
 
-def of(*tokens: int, masses: tuple[float, ...] = (0.3, 0.1, 0.0)) -> Said:
-    return Said(step=len(tokens) - 1, digest=Prefix(1, tokens).digest, masses=masses)
+def of(*tokens: int, masses: tuple[float, ...] = (0.3, 0.1, 0.0)) -> Attribution:
+    return Attribution(step=len(tokens) - 1, digest=Prefix(1, tokens).digest, masses=masses)
 
 
 def commit(made: CitedTokens, *tokens: int, own: tuple[float, ...] = (0.5,)) -> Citation | None:
@@ -74,7 +74,7 @@ def test_a_token_of_the_others_waits_for_nobody() -> None:
 
 def test_a_lone_row_needs_no_word_for_each_token() -> None:
     made = CitedTokens(make_spec(session=1, device_documents=1, cloud_documents=0).rules, Party.DEVICE)
-    made.begin(ready("a", said=(1.0, 0.0)))
+    made.begin(ready("a", masses=(1.0, 0.0)))
     assert commit(made, 7, own=(0.8,)) == Citation(documents=(0.8,), others=1.0 - 0.8)
 
 

@@ -370,7 +370,7 @@ class RowsModel:
         return (*said, -0.7 * (step + 2 * token))
 
 
-def told_weights(count: int) -> list[float | None]:
+def public_weights(count: int) -> list[float | None]:
     """The log weights that are sent for four steps, with so many private documents."""
     made = private_session(count, evidence_weight=1.0, question_weight=0.0)
     made.finish_prefill(1, ())
@@ -381,13 +381,13 @@ def told_weights(count: int) -> list[float | None]:
 
 def test_the_weight_that_is_sent_says_nothing_of_private_documents() -> None:
     """Not even whether there are any; it follows what the row without document says of the answer."""
-    assert told_weights(0) == told_weights(1) == told_weights(3)
-    assert len(set(told_weights(0))) == 4
+    assert public_weights(0) == public_weights(1) == public_weights(3)
+    assert len(set(public_weights(0))) == 4
 
 
 def test_a_weight_that_sums_up_the_rows_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(DocumentWeights, "told", lambda weights, rows: log_weight(rows))
-    assert told_weights(0) != told_weights(1)
+    monkeypatch.setattr(DocumentWeights, "public_log_weight", lambda weights, rows: log_weight(rows))
+    assert public_weights(0) != public_weights(1)
 
 
 @pytest.mark.parametrize("home", ["ada", "server"])

@@ -14,7 +14,7 @@ import pytest
 
 from tandem.aggregation.document_weights import Evidence, Weights, log_evidence, log_weight
 from tandem.aggregation.steps import Step
-from tandem.messages import DraftWindow, Local, RetrieveResult, Said, Vote
+from tandem.messages import Attribution, DraftWindow, Local, RetrieveResult, Vote
 from tandem.messages.wire import to_float32
 from tandem.modes import reference_shaping
 from tandem.modes.spec import SessionSpec
@@ -127,8 +127,8 @@ def expected(made: DecodingSession, tokens: Sequence[int]) -> Weights:
 # ---- what the home's coordinator hears -----------------------------------------------------------------------------
 
 
-def said(sends: Sequence[Send]) -> list[Said]:
-    return [each for send in sends if isinstance(send.message, Local) for each in send.message.said]
+def said(sends: Sequence[Send]) -> list[Attribution]:
+    return [each for send in sends if isinstance(send.message, Local) for each in send.message.attributions]
 
 
 def test_the_home_hears_with_each_vote_what_documents_said_of_the_tokens_before() -> None:

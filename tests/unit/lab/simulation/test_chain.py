@@ -560,7 +560,7 @@ def weights_shifted(patch: pytest.MonkeyPatch) -> None:
 
 def without_budget_after_a_loss(patch: pytest.MonkeyPatch) -> None:
     """What was drafted while the cloud was lost is proposed to it when it is back."""
-    patch.setattr(Routes, "is_wanted", lambda *arguments: True)
+    patch.setattr(Routes, "may_count", lambda *arguments: True)
 
 
 MUTANTS: dict[str, tuple[Plant, int, range, int]] = {

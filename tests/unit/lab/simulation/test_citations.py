@@ -17,10 +17,10 @@ from tandem.aggregation.document_weights import MIN_PROBABILITY, DocumentWeights
 from tandem.citations import Citation
 from tandem.errors import ProtocolError
 from tandem.events import CitationEvent, TokenEvent, cited_tokens
-from tandem.messages import LinkFrame, Local, RetrieveRequest, Said, Vote, decode, encode
+from tandem.messages import Attribution, LinkFrame, Local, RetrieveRequest, Vote, decode, encode
 from tandem.modes import reference
 from tandem.modes.tally import Tally
-from tandem.protocol.decoding import SaidTokens, arrange_rows
+from tandem.protocol.decoding import Attributions, arrange_rows
 from tandem.topology import Party
 from tandem_lab.simulation.fuzz import scenario_of
 from tandem_lab.simulation.link import Link
@@ -191,25 +191,25 @@ def weights_after_the_token(patch: pytest.MonkeyPatch) -> None:
 
 def off_by_one_step(patch: pytest.MonkeyPatch) -> None:
     """A token has the shares of the one before it."""
-    original, last = SaidTokens.add, dict[int, Said]()
+    original, last = Attributions.add, dict[int, Attribution]()
 
-    def add(self: SaidTokens, said: Said) -> None:
+    def add(self: Attributions, said: Attribution) -> None:
         before = last.get(id(self), said)
         last[id(self)] = said
         original(self, replace(said, masses=before.masses))
 
-    patch.setattr(SaidTokens, "add", add)
+    patch.setattr(Attributions, "add", add)
 
 
 def told_once(patch: pytest.MonkeyPatch) -> None:
     """What was told of a rejected branch counts for the branch that replaced it."""
-    original = SaidTokens.add
+    original = Attributions.add
 
-    def add(self: SaidTokens, said: Said) -> None:
+    def add(self: Attributions, said: Attribution) -> None:
         known = vars(self).setdefault("by_step", {})
         original(self, replace(said, masses=known.setdefault(said.step, said).masses))
 
-    patch.setattr(SaidTokens, "add", add)
+    patch.setattr(Attributions, "add", add)
 
 
 def votes_do_not_count(patch: pytest.MonkeyPatch) -> None:
@@ -264,16 +264,16 @@ def test_nothing_more_crosses_the_link(placement: str, monkeypatch: pytest.Monke
     case = Case(spec, Link(delay_s=0.02))
     cited, *link = shares_of(case, (0.01, 0.02), 1)
     assert any(cited)
-    monkeypatch.setattr(SaidTokens, "add", lambda self, said: None)
+    monkeypatch.setattr(Attributions, "add", lambda self, said: None)
     bare, *without = shares_of(case, (0.01, 0.02), 1)
     assert link == without
     assert len(bare) == len(cited)
 
 
 def test_no_frame_of_the_link_can_hold_what_documents_said() -> None:
-    said = Said(step=0, digest=bytes(8), masses=(0.5, 0.5))
+    said = Attribution(step=0, digest=bytes(8), masses=(0.5, 0.5))
     vote = Vote(step=0, digest=bytes(8), tokens=(1,))
-    local = Local(session=1, body=vote, said=(said,))
+    local = Local(session=1, body=vote, attributions=(said,))
     assert decode(encode(local)) == local
     header = {"session": 1, "view": 0, "committed": 0, "committed_digest": bytes(8), "stamp": 1, "echo": 0}
     frame = encode(LinkFrame(**header, held_us=0, body=vote))
