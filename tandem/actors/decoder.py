@@ -131,9 +131,8 @@ class DecoderActor(SiteActor):
         self._loaded: Engine | None = None
         self._drafters: dict[int, Drafter] = {}  # by session: the state of the codec
         self._ended: list[int] = []  # sessions to free in the engine
-        self._kv_notes: list[
-            str
-        ] = []  # sentences for the next answer: about the store of caches, or the budget
+        # sentences for the next answer: about the store of caches, or the budget
+        self._kv_notes: list[str] = []
 
     @property
     def engine(self) -> Engine:

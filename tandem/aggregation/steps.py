@@ -23,7 +23,5 @@ class Step:
     decode_us: int = 0  # time of the pass, microseconds
     log_weight: float | None = None  # of the party's rows, as it is sent; None: its weight is fixed
     evidence: Evidence = ()  # in the decoder: of the rows, after the token that follows
-    masses: tuple[
-        float, ...
-    ] = ()  # in the decoder: w_d p_d of that token in each row; none: weights do not move
+    masses: tuple[float, ...] = ()  # in the decoder: w_d p_d of it in each row; none: weights do not move
     arrived_s: float = nan  # at a coordinator: since the query was opened

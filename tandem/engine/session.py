@@ -265,9 +265,8 @@ class EngineSession:
         ):
             self._lengths[row] = end = start + segment.num_new
             computed = row_logits[:, : self._vocab_size]
-            at = num_logits - (
-                len(self._prompts[row]) + len(self._tokens) - end
-            )  # behind the last one computed
+            num_left = len(self._prompts[row]) + len(self._tokens) - end
+            at = num_logits - num_left  # behind the last one computed
             if segment.num_logits and at > 0:
                 num_kept = min(at, segment.num_logits)
                 self._logits[row, at - num_kept : at] = computed[segment.num_logits - num_kept :]

@@ -109,9 +109,8 @@ class Logprobs(WireMessage):
 class Tail(WireMessage):
     """Details that only the decider knows of its verdict, for the home of the query. Part of a `Verdict`."""
 
-    logprobs: Annotated[
-        tuple[Any, ...], sequence(registry.nested(Logprobs))
-    ] = ()  # of each token, if it is asked for; at the decider of the first ones, as far as it knows them
+    # of each token, if it is asked for; at the decider of the first ones, as far as it knows them
+    logprobs: Annotated[tuple[Any, ...], sequence(registry.nested(Logprobs))] = ()
     lost: Varints = ()  # parties behind the decider without which it was decided, by their index, ascending
     last_voters: Varints = ()  # of several behind it, whose vote on each token came last; the decider itself: not told
 
@@ -299,9 +298,8 @@ class Local(WireMessage):
     body: Annotated[Any, registry.nested(Vote, Verdict, Resync)]
     view: Varint = 0  # Resyncs so far; says which of a verdict and a Resync is later
     is_last: Flag = False  # the answer is complete: stop drafting
-    attributions: Annotated[
-        tuple[Any, ...], sequence(registry.nested(Attribution))
-    ] = ()  # of the home's decoder, of tokens that it has learned
+    # of the home's decoder, of tokens that it has learned
+    attributions: Annotated[tuple[Any, ...], sequence(registry.nested(Attribution))] = ()
 
 
 # ---- to a coordinator ---------------------------------------------------------------------------------------

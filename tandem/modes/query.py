@@ -46,6 +46,8 @@ Token = Annotated[int, Field(ge=0, lt=MAX_VOCAB)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Share = Annotated[Finite, Field(ge=0, le=1)]
 Number = Annotated[Finite, Field(ge=-MAX_SCALE, le=MAX_SCALE)]
+Counts = dict[PartyName, Annotated[int, Field(ge=0, le=MAX_DOCUMENTS)]]
+Bias = tuple[Token, Annotated[Finite, Field(ge=-MAX_BIAS, le=MAX_BIAS)]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,83 +59,53 @@ class QuerySpec:
 
     session: Annotated[int, wire("a", ge=0, lt=1 << 32)]  # names the query on the link
     query: Annotated[str, wire("b")]  # finds documents, and weighs them together with the answer
-    seed: Annotated[
-        int, wire("c", ge=0, lt=1 << 64)
-    ]  # with the retrieved documents, models and codec it determines the answer
+    # with the retrieved documents, models and codec it determines the answer
+    seed: Annotated[int, wire("c", ge=0, lt=1 << 64)]
     sampling: Annotated[SamplingParams, wire("d")]
     decoding: Annotated[DecodingConfig, wire("e")]  # an experiment may bring another placement
-    documents: Annotated[
-        dict[PartyName, Annotated[int, Field(ge=0, le=MAX_DOCUMENTS)]], wire("f", max_length=MAX_PARTIES)
-    ] = field(hash=False)  # to retrieve, by party
+    documents: Annotated[Counts, wire("f", max_length=MAX_PARTIES)] = field(hash=False)  # to retrieve
     relevance_scale: Annotated[Finite, wire("g", ge=0, le=MAX_SCALE)]  # how much a document's score counts
-    question_weight: Annotated[
-        Finite, wire("h", ge=-1, le=100)
-    ]  # how much the question's likelihood in a row counts
-    evidence_weight: Annotated[
-        Finite, wire("i", ge=0, le=100)
-    ]  # how much that of the answer so far counts; 0: static weights
+    question_weight: Annotated[Finite, wire("h", ge=-1, le=100)]  # how much its likelihood in a row counts
+    evidence_weight: Annotated[Finite, wire("i", ge=0, le=100)]  # and that of the answer so far; 0: static
     evidence_memory: Annotated[Finite, wire("j", ge=0, le=1)]  # what is kept of its evidence at each step
     on_peer_loss: Annotated[PeerLoss, wire("k")]
-    peer_loss_margin_s: Annotated[
-        Finite, wire("l", ge=0, le=MAX_WAIT_S)
-    ]  # silence allowed beyond max(4 RTT, 0.5 s)
+    peer_loss_margin_s: Annotated[Finite, wire("l", ge=0, le=MAX_WAIT_S)]  # beyond max(4 RTT, 0.5 s)
+    # of the models that the answer begins with; of a party that is not named any will do
     weights_fingerprints: Annotated[dict[PartyName, Word], wire("m", max_length=MAX_PARTIES)] = field(
         default_factory=dict, hash=False
-    )  # of the models that the answer begins with, by party; of those who are not named any will do
+    )
     eos_token_ids: Annotated[tuple[Token, ...], wire("n", max_length=MAX_ENDS)] = ()
-    vocab_size: Annotated[int, wire("o", ge=1, le=MAX_VOCAB)] = (
-        MAX_VOCAB  # tokens of the models, which share a tokenizer
-    )
-    device_decode_line: Annotated[
-        tuple[Number, ...], wire("p", max_length=MAX_LINE)
-    ] = ()  # of the offline profile; empty: there is none
+    vocab_size: Annotated[int, wire("o", ge=1, le=MAX_VOCAB)] = MAX_VOCAB  # of the models' common tokenizer
+    # of offline profiles; empty: there is none
+    device_decode_line: Annotated[tuple[Number, ...], wire("p", max_length=MAX_LINE)] = ()
     cloud_decode_line: Annotated[tuple[Number, ...], wire("q", max_length=MAX_LINE)] = ()
-    only: Annotated[PartyName | None, wire("r")] = (
-        None  # this party answers alone, and nothing crosses the link
-    )
-    device_filter: Annotated[str, wire("s")] = (
-        ""  # metadata that documents must have: a JSON object; empty: any
-    )
+    only: Annotated[PartyName | None, wire("r")] = None  # it answers alone, and nothing crosses the link
+    # metadata that documents must have: a JSON object; empty: any
+    device_filter: Annotated[str, wire("s")] = ""
     cloud_filter: Annotated[str, wire("t")] = ""
-    history: Annotated[
-        tuple[Message, ...], wire("u", max_length=MAX_TURNS)
-    ] = ()  # earlier questions and answers
-    show_drafts: Annotated[bool, wire("w")] = (
-        False  # the client receives the home's drafts before they are committed
-    )
-    workers: Annotated[
-        tuple[PartyName, ...], wire("x", max_length=MAX_PARTIES)
-    ] = ()  # mode "federated": who votes
-    weights: Annotated[
-        tuple[Share, ...], wire("y", max_length=MAX_PARTIES)
-    ] = ()  # of each worker, of sum 1; none: by its documents
-    race_depth: Annotated[int, wire("z", ge=0, le=MAX_LISTED)] = (
-        0  # tokens of the first race list of a vote; 0: whole distributions
-    )
-    num_logprobs: Annotated[Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None, wire("aa")] = (
-        None  # likeliest tokens that come with each token and its log probability; None: neither
-    )
+    history: Annotated[tuple[Message, ...], wire("u", max_length=MAX_TURNS)] = ()  # earlier turns
+    show_drafts: Annotated[bool, wire("w")] = False  # the client gets the home's drafts at once
+    workers: Annotated[tuple[PartyName, ...], wire("x", max_length=MAX_PARTIES)] = ()  # of mode "federated"
+    # of each worker, of sum 1; none: by its documents
+    weights: Annotated[tuple[Share, ...], wire("y", max_length=MAX_PARTIES)] = ()
+    race_depth: Annotated[int, wire("z", ge=0, le=MAX_LISTED)] = 0  # of a vote's first list; 0: whole votes
+    # likeliest tokens that come with each token and its log probability; None: neither
+    num_logprobs: Annotated[Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None, wire("aa")] = None
+    # how documents stand in rows, where not each has its own (`protocol.decoding.arrange_rows`)
     layouts: Annotated[dict[PartyName, RowLayout], wire("dd", max_length=MAX_PARTIES)] = field(
         default_factory=dict, hash=False
-    )  # how documents stand in rows, by party, where not each has its own (`protocol.rows`)
-    has_several_models: Annotated[bool, wire("ee")] = (
-        False  # parties whose documents weigh against each other have, or may have, different models
     )
-    peer_stall_s: Annotated[Finite, wire("gg", gt=0, le=MAX_WAIT_S)] = (
-        15.0  # how long a peer that is heard may owe a vote or verdict, at least
-    )
-    max_peer_share: Annotated[Finite, wire("hh", gt=0, le=1)] = (
-        1.0  # most that a vote of another party than the home counts, where documents weigh
-    )
+    # parties whose documents weigh against each other have, or may have, different models
+    has_several_models: Annotated[bool, wire("ee")] = False
+    # how long a peer that is heard may owe a vote or verdict, at least
+    peer_stall_s: Annotated[Finite, wire("gg", gt=0, le=MAX_WAIT_S)] = 15.0
+    # most that a vote of another party than the home counts, where documents weigh
+    max_peer_share: Annotated[Finite, wire("hh", gt=0, le=1)] = 1.0
     day: Annotated[Word, wire("ff")] = ""  # the query's, as 2026-11-25, for chat templates that write it
     system_prompt: Annotated[str | None, wire("ii")] = None  # of this query; None: as each party has it
-    logit_bias: Annotated[
-        tuple[tuple[Token, Annotated[Finite, Field(ge=-MAX_BIAS, le=MAX_BIAS)]], ...],
-        wire("jj", max_length=MAX_BIASES),
-    ] = ()  # what is added to the logits of tokens
-    grammar: Annotated[str, wire("kk", max_length=MAX_GRAMMAR)] = (
-        ""  # that the answer follows: JSON, {one of GRAMMARS: itself}; empty: none
-    )
+    logit_bias: Annotated[tuple[Bias, ...], wire("jj", max_length=MAX_BIASES)] = ()  # added to logits
+    # that the answer follows: JSON, {one of GRAMMARS: itself}; empty: none
+    grammar: Annotated[str, wire("kk", max_length=MAX_GRAMMAR)] = ""
 
     @property
     def frame(self) -> Frame:

@@ -75,9 +75,8 @@ class BallotBox:
         digests = digests_along(vote.digest, vote.tokens)
         for step, (digest, row) in enumerate(zip_longest(digests, rows), vote.step):
             if branches is not None and step <= len(prefix) and digest != prefix.digests[step]:
-                branches.kill(
-                    digest, step
-                )  # it continues a rejected token, and all that continues it is dead, too
+                # it continues a rejected token, and all that continues it is dead, too
+                branches.kill(digest, step)
             if row is None:  # behind the last token of a proposal
                 break
             if not self._has_room(source, step, prefix):

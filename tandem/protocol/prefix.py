@@ -93,9 +93,7 @@ class Branches:
     """
 
     def __init__(self) -> None:
-        self._children: dict[
-            bytes, tuple[int, set[bytes]]
-        ] = {}  # by parent: its length, and its continuations
+        self._children: dict[bytes, tuple[int, set[bytes]]] = {}  # by parent: its length, and continuations
         self._dead: dict[bytes, int] = {}  # with their length
         self._num_children = 0
 

@@ -61,9 +61,7 @@ class RaceVotes:
         self.are_cut = spec.rules.has_race_lists and spec.roles.role(party).votes
         self._spec, self._party = spec, party
         self._kept: dict[bytes, Vote] = {}  # in full, one vote each, by digest of its prefix
-        self._requests: dict[
-            bytes, tuple[int, ListRequest]
-        ] = {}  # by digest, with the view it was answered in
+        self._requests: dict[bytes, tuple[int, ListRequest]] = {}  # by digest, with the view of the answer
         self._asked: dict[str, tuple[int, bytes, int]] = {}  # of each peer: view, digest and depth
 
     def cut(self, body: Vote, prefix: Prefix, own: Container[bytes], num_committed: int) -> Vote:

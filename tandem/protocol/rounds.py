@@ -26,9 +26,7 @@ class ProposalRounds:
         self._session = spec.session
         self._adapts_lengths = spec.rules.adapts_lengths(party)
         self._pacing = spec.rules.pacing
-        self._waiting: dict[
-            bytes, tuple[Vote, float]
-        ] = {}  # without a verdict, by digest, with when it was sent
+        self._waiting: dict[bytes, tuple[Vote, float]] = {}  # undecided, by digest, with when it was sent
         self._unreported: list[Round] = []
         self._committed_s = nan
         self._lost: frozenset[str] | None = frozenset()  # when the last verdict was committed

@@ -57,9 +57,8 @@ class SendWindow:
     def __init__(self) -> None:
         self.room = LinkRoom()  # a table gives all queries of a link the same
         self._num_sent = self._last_echoed = 0
-        self._sent: dict[
-            int, tuple[int, int]
-        ] = {}  # by stamp: place among all frames, and frames on their way then
+        # by stamp: place among all frames, and frames on their way then
+        self._sent: dict[int, tuple[int, int]] = {}
         self._waiting: list[Verdict] = []
         self._waiting_s = 0.0  # since when the first of them has waited
         self._proposals: list[Vote] = []

@@ -126,9 +126,8 @@ class CoordinatorTable:
         self._farewells = Farewells()
         self._shared = Shared()
         self._early: list[tuple[float, str, LinkFrame, int]] = []  # with time of arrival, sender and size
-        self._final: OrderedDict[int, dict[str, LinkFrame]] = (
-            OrderedDict()
-        )  # of ended sessions: what each peer is answered
+        # of ended sessions: what each peer is answered
+        self._final: OrderedDict[int, dict[str, LinkFrame]] = OrderedDict()
 
     @property
     def num_early_frames(self) -> int:

@@ -135,9 +135,8 @@ class GrowingSession:
         start, end = self.num_cached, self.num_cached + len(rows[0])
         device = self._model.device
         pads = [self._width - len(row.document) for row in self._rows]
-        places = (
-            torch.arange(end, device=device)[None, :] - torch.tensor(pads, device=device)[:, None]
-        )  # [rows, end]
+        columns = torch.arange(end, device=device)
+        places = columns[None, :] - torch.tensor(pads, device=device)[:, None]  # [rows, end]
         mask, positions = (places >= 0).long(), places[:, start:].clamp(min=0)
         ids = torch.tensor(rows, device=device)
         try:
