@@ -16,7 +16,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from importlib.util import find_spec
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
@@ -308,10 +308,10 @@ class DecoderActor(SiteActor):
             case PrefillResult():
                 notes = self.notes(result.result, is_home=session.spec.home == self.party)
                 opened = (result.prefill_us, notes, result.result.documents, result.question)
-                return _attempt(lambda: session.finish_prefill(*opened))
+                return _attempt(partial(session.finish_prefill, *opened))
             case _:
                 assert isinstance(job, Forward)
-                return _attempt(lambda: session.finish(job, result))
+                return _attempt(partial(session.finish, job, result))
 
     async def _prefill(self, jobs: Sequence[Prefill]) -> list[PrefillResult | Exception | None]:
         """Open sessions in the engine and compute their prompts."""
@@ -417,23 +417,24 @@ def compute_prompts(
 ) -> list[PrefillResult | Exception | None]:
     """Open the sessions and compute their prompts; None where it was abandoned."""
     started_s = time.perf_counter()
-    opened = [_attempt(lambda job=job: open_prompt(job)) for job in jobs]  # type: ignore[misc]
+    opened = [_attempt(partial(open_prompt, job)) for job in jobs]
     ready = [job for job, result in zip(jobs, opened, strict=True) if not isinstance(result, Exception)]
     answers = {str(job.session): () for job in ready}
-    logits = iter(_forward(engine, answers, {}, [lambda job=job: is_open(job) for job in ready]))  # type: ignore[misc]
-    results: list[PrefillResult | Exception | None] = []
-    for job, result in zip(jobs, opened, strict=True):
-        computed = result if isinstance(result, Exception) else next(logits)
-        if computed is None or isinstance(computed, Exception):
-            results.append(computed)
-            continue
-        assert not isinstance(result, Exception)
-        question = _attempt(lambda job=job: score_question(engine, str(job.session), job))  # type: ignore[misc]
-        if isinstance(question, Exception):
-            results.append(question)
-        else:
-            results.append(PrefillResult(result, elapsed_us(started_s), question))
-    return results
+    is_current = [partial(is_open, job) for job in ready]
+    computed = dict(zip(answers, _forward(engine, answers, {}, is_current), strict=True))
+
+    def finish(job: Prefill, result: OpenResult | Exception) -> PrefillResult | None:
+        if isinstance(result, Exception):
+            raise result
+        logits = computed[str(job.session)]
+        if isinstance(logits, Exception):
+            raise logits
+        if logits is None:
+            return None
+        question = score_question(engine, str(job.session), job)
+        return PrefillResult(result, elapsed_us(started_s), question)
+
+    return [_attempt(partial(finish, *each)) for each in zip(jobs, opened, strict=True)]
 
 
 def score_question(engine: Engine, session: str, job: Prefill) -> tuple[float, ...]:
@@ -476,27 +477,22 @@ def compute_drafts(
             followed[job.session].expect([job.tokens[:step] for step in range(job.first_drawn, job.step + 1)])
     answers = {str(job.session): job.tokens for job in jobs}
     num_logits = {str(job.session): 1 + job.num_earlier for job in jobs}
-    pairs = list(zip(sessions, jobs, strict=True))
-    is_current = [lambda session=session, job=job: session.is_current(job) for session, job in pairs]
+    is_current = [partial(session.is_current, job) for session, job in zip(sessions, jobs, strict=True)]
     computed = _forward(engine, answers, num_logits, is_current)
     end_s = time.perf_counter() + GRAMMAR_WAIT_S
 
-    def draw(session: DecodingSession, job: Forward, logits: Logits) -> list[Step] | None:
+    def draw(session: DecodingSession, job: Forward, logits: Logits | Exception | None) -> list[Step] | None:
+        if isinstance(logits, Exception):
+            raise logits
+        if logits is None or not session.is_current(job):
+            return None
         grammar = followed.get(job.session)
         if grammar is not None and not grammar.poll(lambda: end_s - time.perf_counter()):
             return None
         model = _Logits(session, job, drafter_of(session), logits)
         return compute_steps(job, model, lambda: elapsed_us(started_s))
 
-    results: list[list[Step] | Exception | None] = []
-    for (session, job), logits in zip(pairs, computed, strict=True):
-        if logits is None or isinstance(logits, Exception):
-            results.append(logits)
-        elif not session.is_current(job):
-            results.append(None)
-        else:
-            results.append(_attempt(lambda: draw(session, job, logits)))  # noqa: B023
-    return results
+    return [_attempt(partial(draw, *each)) for each in zip(sessions, jobs, computed, strict=True)]
 
 
 def make_drafter(
