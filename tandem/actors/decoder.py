@@ -143,7 +143,7 @@ class DecoderActor(SiteActor):
 
     @cached_property
     def grammars(self) -> Grammars:
-        """Of the queries that have one."""
+        """The grammars of those queries that have one."""
         return Grammars(self.wake.set, self.fail)
 
     @cached_property
@@ -188,7 +188,7 @@ class DecoderActor(SiteActor):
         return self.engine.tokenizer_json
 
     async def detokenizer(self) -> Detokenizer:
-        """What turns tokens into text, for the draft queue, which has no model."""
+        """A detokenizer for the draft queue, which has no model."""
         return self.engine.detokenizer
 
     async def answer_room(self, spec: str, context: int) -> int:
@@ -202,13 +202,13 @@ class DecoderActor(SiteActor):
         )
 
     async def forget_sessions(self) -> None:
-        """As the base class, and in the engine."""
+        """Forget all sessions, in the engine, too."""
         for session in list(self.table.sessions):
             self.handle(End(session=session), self.name)
         await super().forget_sessions()
 
     async def close(self) -> None:
-        """As the base class, with all work on grammars."""
+        """End all work on grammars, then what every actor closes."""
         for session in list(self.grammars.open):
             self.grammars.end(session)
         await super().close()
@@ -363,7 +363,7 @@ class DecoderActor(SiteActor):
         return drafter
 
     def _privacy(self, spec: SessionSpec) -> Privacy | None:
-        """What bounds this party's votes and drafts in one session, if anything does. Raises ConfigError."""
+        """The bound on this party's votes and drafts in one session, if there is one. Raises ConfigError."""
         party = self.config.party(self.party)
         if not (party.privacy and spec.num_documents(self.party)):
             return None

@@ -34,7 +34,7 @@ class AggregatorActor(SiteActor):
         return AggregatingTable(self.party, codec_of(self.config.codec, self.place))
 
     async def bind(self) -> Endpoint:
-        """As the base class, with codec and policy at hand. Raises ConfigError."""
+        """Open the data plane once codec and policy are loaded. Raises ConfigError."""
         load_policy(self.config.decoding.placement, self.config.scheduler.parameters, self.place)
         assert self.table is not None
         return await super().bind()
@@ -77,7 +77,7 @@ class SchedulerActor(SiteActor):
         self.table = SchedulingTable(party)
 
     async def bind(self) -> Endpoint:
-        """As the base class, with the policies at hand. Raises ConfigError."""
+        """Open the data plane once the policies are loaded. Raises ConfigError."""
         decoding, scheduler = self.config.decoding, self.config.scheduler
         load_policy(decoding.placement, scheduler.parameters, self.place)
         if self.party in (Party.DEVICE, SERVER):

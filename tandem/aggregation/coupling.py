@@ -246,10 +246,10 @@ def _mix_high_bits(values: NDArray[np.uint64], shifted: NDArray[np.uint64]) -> N
 _FIRST = 64
 """Tokens whose scores are taken at least, to set the mark."""
 _FEW = 1024
-"""Of so many tokens all scores are taken: the mark costs more than it saves."""
+"""All scores of so many tokens are taken: the mark costs more than it saves."""
 _ONE = np.uint32(0x3F800000)  # the bits of 1.0 in float32; those of a number in [0, 1) go behind them
 _REACH = np.float32(2.0 - 2.0**-20)
-"""What 1 + u + p / mark of a token that reaches the mark is at least, in float32: below 2 by more than all rounding,
+"""The least 1 + u + p / mark of a token that reaches the mark, in float32: below 2 by more than all rounding,
 u's first 23 bits included."""
 
 

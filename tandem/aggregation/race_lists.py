@@ -80,7 +80,7 @@ class RaceList:
 
 
 RaceVote: TypeAlias = RaceList | NDArray[np.float32]
-"""What is known of one voter's distribution: its best tokens, or all of it, [vocab]."""
+"""One voter's distribution, as far as it is here: its best tokens, or all of it, [vocab]."""
 
 
 class Race(TypedDict):

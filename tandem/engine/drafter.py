@@ -65,7 +65,7 @@ def mix_rows(
 def mix_and_keep(
     logits: Logits, log_weights: Sequence[float] | NDArray[np.float64], temperature: float
 ) -> tuple[NDArray[np.float64], NDArray[np.float32]]:
-    """As `mix_rows`, with the rows' own probabilities [rows, vocab] at this temperature."""
+    """The result of `mix_rows`, and the rows' own probabilities [rows, vocab] at this temperature."""
     if not (temperature >= 0 and math.isfinite(temperature)):
         raise GenerationError(
             f"The temperature is {temperature}; set it to a number of at least 0 (0 is greedy)."
@@ -248,7 +248,7 @@ class TokenDrafter(Drafter):
         return Step(place.step, self._proposals.draft(sent, seed=place.seed, step=place.step), payload)
 
     def _seed(self, place: DraftPlace) -> int:
-        """Of the noise: the query's, which all parties know, or one that this party alone knows."""
+        """The seed of the noise: the query's, which all parties know, or one of this party alone."""
         return place.seed if self._privacy is None else self._privacy.seed()
 
     def _name(self, token: int, dense: NDArray[np.float64]) -> bytes:

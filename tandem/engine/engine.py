@@ -57,7 +57,7 @@ class OpenResult:
 
 
 def find_engine(setting: str, model: str, options: LoadOptions) -> Callable[[str, LoadOptions], Runner]:
-    """What loads models for an engine: the plugin of that name, or "auto". Raises GenerationError."""
+    """Find what loads models: the plugin of that engine's name, or "auto". Raises GenerationError."""
     name = name_engine(setting, model, options.device)
     if not plugins.has("engine", name):
         names = ", ".join([AUTO, *plugins.names("engine")])
@@ -138,7 +138,7 @@ class Engine:
 
     @property
     def caches(self) -> DocumentCaches:
-        """Of documents; set their `store` to keep them."""
+        """The caches of documents; set their `store` to keep them."""
         return self.runner.caches
 
     @property

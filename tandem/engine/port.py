@@ -1,4 +1,4 @@
-"""What a party needs of whatever computes its language model: rows of tokens in, logits out.
+"""The port through which a party uses whatever computes its language model: rows of tokens in, logits out.
 
 Above it stand prompts, templates, tokenizers and drafting, once for every engine (`tandem.engine.engine`). Below it a
 `Runner` keeps what it has computed, as it likes, as long as the bits stay the same.
@@ -15,7 +15,7 @@ from tokenizers import Tokenizer
 from tandem.engine.kv import Cache, CacheForm, DocumentCaches, TurnCaches
 
 DTYPES = ("bfloat16", "float16", "float32")
-"""What PyTorch may compute a model in."""
+"""Number formats in which PyTorch may compute a model."""
 Logits = Any
 """Float32 numbers in an array of numpy or a tensor of PyTorch, as the engine computes them."""
 IsStale = Callable[[], bool]
@@ -47,15 +47,15 @@ class LoadOptions:
     """How a party wants its model computed; an engine heeds what concerns it."""
 
     device: str = "cpu"
-    """Of PyTorch: "cpu", "cuda" or "cuda:<n>"."""
+    """PyTorch's device: "cpu", "cuda" or "cuda:<n>"."""
     dtype: str = "float32"
-    """What PyTorch computes in: "float32", "bfloat16" or "float16"."""
+    """PyTorch's number format: "float32", "bfloat16" or "float16"."""
     num_threads: int | None = None
-    """Of the processor; None: as the library has it. Of PyTorch in this whole process."""
+    """Threads of the processor; None: as the library has it. For PyTorch in this whole process."""
     gpu_layers: int = 0
     """Layers that llama.cpp lets a GPU compute; -1: all."""
     cache_type: str = "f16"
-    """What llama.cpp keeps keys and values in."""
+    """llama.cpp's number format of keys and values."""
     library: str = ""
     """A build of llama.cpp, as a shared library, to use instead of the package's."""
     is_batched: bool = True
@@ -85,7 +85,8 @@ class Runner(Protocol):
 
     @property
     def configurations(self) -> tuple[Any, Any]:
-        """Those of generation and of the model, of transformers, which may name end tokens; None: it has none."""
+        """The configurations of generation and of the model, of transformers, which may name end tokens; None: it has
+        none."""
 
     @property
     def context_length(self) -> int | None:

@@ -22,7 +22,7 @@ from tandem.engine.port import IsStale, Logits, Row
 
 
 class RowCache(Protocol):
-    """What a model keeps of the rows of one session."""
+    """The cache that a model has for the rows of one session."""
 
     def load(self, row: int, cache: Any) -> None:
         """Let a row begin with a document, as `save` gave it."""
@@ -73,9 +73,9 @@ class RowModel(Protocol):
     """A model that computes segments of many caches. A row's logits do not depend on what else is computed."""
 
     max_tokens: int
-    """Of all segments that it gets together."""
+    """The most of all segments that it gets together."""
     max_new: int
-    """Of each row in one segment."""
+    """The most new tokens of each row in one segment."""
     block: int | None
     """None: a row has the same bits whatever its segments are. Else they have a fixed shape: one row each, a document
     and what follows it in blocks of so many tokens, and from the prompt's last token on one token each."""
@@ -84,7 +84,7 @@ class RowModel(Protocol):
     keeps_turns: bool
     """Whether the rows of an ended session can begin those of another one."""
     expected_tokens: int
-    """Of an answer, for which caches have room from the beginning, if it may become so long."""
+    """Caches have room for an answer of so many from the beginning, if it may become so long."""
 
     def make_cache(self, num_rows: int, num_columns: int) -> RowCache:
         """For so many rows, with room for so many tokens of each; it grows if more come."""
@@ -175,7 +175,7 @@ class EngineSession:
 
     @property
     def cache(self) -> Any:
-        """Of its model; read only."""
+        """The cache, of its model's kind; read only."""
         return self._cache
 
     @property
@@ -245,7 +245,7 @@ class EngineSession:
                 max_tokens -= count * len(some)
 
     def _fixed_segments(self, lengths: Sequence[int], max_tokens: int) -> Iterator[Segment]:
-        """Of each row the next one, up to its next border."""
+        """The next segment of each row, up to its next border."""
         for row, (prompt, length) in enumerate(zip(self._prompts, lengths, strict=True)):
             num_pending = len(prompt) + len(self._tokens) - length
             count = self._next_border(row, length) - length
@@ -410,7 +410,7 @@ def _next_segments(
 
 
 class SessionRunner:
-    """What is the same for every `Runner` whose model is a `RowModel`."""
+    """A `Runner` whose model is a `RowModel`, but for what describes the model."""
 
     row_model: RowModel
     vocab_size: int
@@ -421,12 +421,12 @@ class SessionRunner:
         self.sessions: dict[str, Any] = {}  # open ones, by name; read only
 
     def check_tokenizer(self, tokenizer: Tokenizer, name: str) -> None:
-        """As of every runner; there is nothing to compare with."""
+        """Accept any: there is nothing to compare with."""
 
     def open(
         self, session: str, rows: Sequence[Row], num_new_tokens: int, *, num_scored: int, is_later_turn: bool
     ) -> None:
-        """As of every runner."""
+        """Start a session; the first pass looks up its documents and computes the rest."""
         self.sessions[session] = EngineSession(
             rows,
             self.row_model,
@@ -448,23 +448,23 @@ class SessionRunner:
         return [session.logits for session in sessions]
 
     def likelihoods(self, session: str) -> tuple[float, ...]:
-        """As of every runner."""
+        """The likelihood of the question in each row, once computed."""
         likelihoods: tuple[float, ...] = self.sessions[session].likelihoods
         return likelihoods
 
     def crop(self, session: str, num_tokens: int) -> None:
-        """As of every runner."""
+        """Forget all but the first tokens of the answer."""
         self.sessions[session].crop(num_tokens)
 
     def close(self, session: str) -> None:
-        """As of every runner."""
+        """End a session, and keep its rows for a later turn if there is room."""
         if closed := self.sessions.pop(session, None):
             closed.end(self.turns)
 
     def is_open(self, session: str) -> bool:
-        """As of every runner."""
+        """Whether there is a session of this name."""
         return session in self.sessions
 
     def compute_document(self, tokens: tuple[int, ...]) -> Cache:
-        """As of every runner."""
+        """The cache of a document, computed alone."""
         return compute_row(self.row_model, tokens)

@@ -68,8 +68,9 @@ Version = Annotated[int, FieldFormat(write_varint, _read_version)]
 
 @registry.body(1)
 class Vote(LinkBody):
-    """What a party says after one prefix, and after each token that follows it. Drafter -> voters or deciders; voter ->
-    decider; within a site decoder -> coordinator, and on to the decoder of a party that votes on proposals.
+    """The drafts or votes of a party after one prefix, and after each token that follows it. Drafter -> voters or
+    deciders; voter -> decider; within a site decoder -> coordinator, and on to the decoder of a party that votes on
+    proposals.
 
     Of a drafter the tokens are those that it proposes. With each comes the distribution that it was drawn from, if the
     drafter votes, or the rule is rejection; else, and where a lottery decides, ids are enough. The token is a function
@@ -145,7 +146,8 @@ class Verdict(LinkBody):
         return next(iter(self.logprobs[position : position + 1]), None)
 
     def for_home(self, lost: Iterable[int] = (), last_voters: Iterable[int] = ()) -> Verdict:
-        """As it goes to the home: log probabilities only if each token has them. lost, last_voters: of `Tail`."""
+        """The verdict as it goes to the home: log probabilities only if each token has them. lost, last_voters: of
+        `Tail`."""
         tail = Tail(
             logprobs=self.logprobs if len(self.logprobs) >= len(self.tokens) else (),
             lost=tuple(lost),

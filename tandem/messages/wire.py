@@ -31,7 +31,7 @@ MAX_FRAME_BYTES = 1 << 22
 """Longest frame, in bytes; a dense distribution over 2^18 ids fits."""
 MAX_VARINT_BITS = 64
 OPTIONS = (None, "question", "device_filter", "cloud_filter", "max_new_tokens", "num_documents", "grammar")
-"""Of a query that another party may find at fault, numbered in this order; further ones travel as None."""
+"""Options of a query that another party may find at fault, numbered in this order; further ones travel as None."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -67,8 +67,8 @@ class Dual(Mode):
         return f"mode {self.name} with placement {self.spec.decoding.effective_placement}"
 
     def part_elsewhere(self, accepted: Sequence[bool]) -> Part | None:
-        """As of any mode, with what the verdict says of the drafts: only the owner's is sure to be the lottery's token,
-        and at temperature 0 a token that is not the cloud's most probable one has at most half of its vote."""
+        """The home's part, by what the verdict says of the drafts, too: only the owner's is sure to be the lottery's
+        token, and at temperature 0 a token that is not the cloud's most probable one has at most half of its vote."""
         part, (device, cloud) = super().part_elsewhere(accepted), accepted
         if self.votes_are_tokens and device != cloud:
             return Part(float(device))

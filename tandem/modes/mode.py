@@ -25,7 +25,7 @@ from tandem.modes.tally import Tally, UnreadableVoteError
 from tandem.topology import PARTIES, Party
 
 BYTES_PER_TOKEN = 4
-"""Of the vocabulary, in a vote in full."""
+"""A token of the vocabulary takes so many in a vote in full."""
 
 
 class Mode(ABC):
@@ -70,9 +70,9 @@ class Mode(ABC):
         return Coupled.name if self.draft_rule == LOTTERY else self.draft_rule
 
     def needed(self, step: int, voters: Sequence[str]) -> tuple[str, ...]:
-        """Of the voters that are there those whose votes decide a step: all of them, unless it is known whom the
-        lottery draws. So it is where weights are fixed; and of two of which the first is the home, in the part of
-        [0, 1) that `max_peer_share` leaves it whatever the documents weigh."""
+        """The voters, of those that are there, whose votes decide a step: all, unless it is certain whom the lottery
+        draws. With fixed weights it is; and of two of which the first is the home it is in the part of [0, 1) that
+        `max_peer_share` leaves to the home whatever the documents weigh."""
         if self.draft_rule != LOTTERY or len(voters) < 2:
             return tuple(voters)
         roles, spec = self.roles, self.spec
@@ -308,7 +308,7 @@ class Mode(ABC):
         return (Tail(logprobs=tuple(named)),) if named else ()
 
     def _find_logprobs(self, tally: Tally, position: int, token: int, num_top: int) -> Logprobs | None:
-        """Of the token behind so many proposed ones; None: a vote is not known in full."""
+        """The log probabilities of the token behind so many proposed ones; None: a vote is not known in full."""
         first = self.roles.role(tally.voters[0])  # one without a vote continues with its drafts
         if self.votes_are_tokens if first.votes else not self.needs_drafts:
             return read_named_token(tally.payloads(position)[0], self.spec.vocab_size)[1]

@@ -35,8 +35,8 @@ MAX_BIASES, MAX_BIAS, MAX_GRAMMAR = 1024, 100.0, 1 << 18
 
 
 def wire(name: str, **bounds: Any) -> Any:
-    """What a field is called where it crosses a link, which may be slow, and which values it takes there (pydantic's
-    constraints). No two fields may have the same name."""
+    """A short name for a field where it crosses a link, and bounds of its values there (pydantic's constraints). No two
+    fields may have the same name."""
     return Field(alias=name, **bounds)
 
 
@@ -109,7 +109,7 @@ class QuerySpec:
 
     @property
     def frame(self) -> Frame:
-        """What it says to templates."""
+        """The part that chat templates get."""
         return Frame(self.day, self.system_prompt)
 
     @property

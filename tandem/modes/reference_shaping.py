@@ -26,7 +26,7 @@ class Forecast(NamedTuple):
 Voter = Callable[[Sequence[int]], Forecast]
 """The forecast after these tokens."""
 Weights = Sequence[float] | None
-"""Of each voter, of sum 1; None: by the log weights that come with their forecasts."""
+"""The share of each voter, of sum 1; None: by the log weights that come with their forecasts."""
 Limits = Sequence[float] | None
 """The most that each voter may count by its log weights; None: anything."""
 

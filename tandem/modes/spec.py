@@ -84,4 +84,4 @@ _JSON = TypeAdapter(SessionSpec)
 _NAMES: dict[str, str] = {
     hint.__metadata__[-1].alias: name for name, hint in get_type_hints(QuerySpec, include_extras=True).items()
 }
-"""Of the fields, by those under which they cross a link."""
+"""Field names by those under which they cross a link."""

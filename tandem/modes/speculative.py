@@ -43,7 +43,7 @@ class Speculative(Proposing):
 
     @property
     def longest_proposal(self) -> int:
-        """As many as are configured, if so many could ever fit the uplink budget."""
+        """The configured number, if so many could ever fit the uplink budget."""
         return self.uplink_budget.longest(self.spec.decoding.max_proposal)
 
     def count_fitting(self, payloads: Sequence[bytes]) -> int:

@@ -103,7 +103,7 @@ class Tally:
     def decide_race(
         self, votes: Sequence[RaceVote], position: int = 0, shortlists: Sequence[RaceList] | None = None
     ) -> RaceResult:
-        """What these votes say of the race of their mixture (Eq. 4). shortlists: of each, where they were taken."""
+        """Race the mixture of these votes (Eq. 4). shortlists: of each, where they were taken."""
         return decide_race(votes, self.shares(position), shortlists=shortlists, **self.race(position))
 
     def race(self, position: int = 0) -> Race:
@@ -132,7 +132,7 @@ class Tally:
     # ---- the result --------------------------------------------------------------------------------------------
 
     def make_result(self, **values: Any) -> VerifyResult:
-        """What is decided, or lacking. values: further fields."""
+        """The result of this ballot. values: its further fields."""
         ballot = self.ballot
         return VerifyResult(
             session=ballot.session,

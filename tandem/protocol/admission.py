@@ -31,7 +31,7 @@ RETRY_AFTER_S = 30
 """When there may be room again: a party cannot know, but all that wait will not have ended at once."""
 OWN_REMEDY = "raise cluster.max_sessions"
 CLOUD_REMEDY = "ask the cloud's owner to raise devices.max_queries"
-"""What makes room, where the limit is a setting of this party, or one of the cloud that it has joined."""
+"""The remedies that make room, where the limit is a setting of this party, or one of the cloud that it has joined."""
 
 
 @dataclass(slots=True)

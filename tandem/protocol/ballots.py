@@ -18,7 +18,7 @@ from tandem.protocol.prefix import Branches, Prefix, digests_along, extend_diges
 MAX_ENTRIES = 512
 """Entries of a peer beyond which only what is next is taken in; the sender keeps the rest and sends it again."""
 MAX_ENTRY_BYTES = 16 * MAX_FRAME_BYTES
-"""Of their payloads, likewise."""
+"""The payloads of a peer's entries, likewise."""
 
 BallotKey = tuple[int, bytes, tuple[int, ...]]
 """View, prefix and voters of a ballot."""

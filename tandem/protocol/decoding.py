@@ -47,14 +47,14 @@ FORGET_STEPS = 16
 KEPT_DRAFTS = 8
 """Drafts of committed steps that are kept: a Resync may take some tokens back."""
 MAX_VOTES_BYTES = MAX_FRAME_BYTES // 2
-"""Of the votes of one message, if there are several."""
+"""One message of several votes has at most so many bytes of them."""
 
 # ---- rows ------------------------------------------------------------------------------------------------------------
 
 JOINT = "\n\n"
 """Between the documents of one row."""
 BARE_SCORE = 0.5
-"""Of the row without document of a party whose documents are private, whatever these score."""
+"""The score of the row without document where a party's documents are private, whatever these score."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +196,7 @@ def compute_steps(job: Forward, model: StepModel, elapsed_us: Callable[[], int] 
 
 
 class DraftLine:
-    """What a decoder drafts on, and how verdicts change it.
+    """The tokens that a decoder drafts on, and how verdicts change them.
 
     Invariants: the first `num_committed` tokens are committed. Verdicts take effect in the order of (view, step),
     whatever the order of arrival.
@@ -266,7 +266,7 @@ class Attributions:
         return unsent
 
     def resend(self) -> None:
-        """What was sent may be lost: all go along again."""
+        """Send all again: what was sent may be lost."""
         self._unsent = list(self._by_digest.values())
 
     def forget(self, digests: Set[bytes]) -> None:
@@ -427,7 +427,7 @@ class DecodingSession(ABC):
         return [Send("draft_queue", self._ready), *self._extend()]
 
     def _by_document(self, masses: Sequence[float]) -> tuple[float, ...]:
-        """Of rows, by their documents and for rows without; of a row of several documents, each has the same."""
+        """Masses of rows as masses of documents, and of all rows without any; documents of one row share it evenly."""
         place = {name: number for number, name in enumerate(self._document_ids)}
         parts = [0.0] * (len(place) + 1)
         for row, mass in zip(self._rows, masses, strict=True):
@@ -438,7 +438,7 @@ class DecodingSession(ABC):
 
     @property
     def _document_ids(self) -> tuple[str, ...]:
-        """Of all rows, each once."""
+        """The ids of all rows' documents, each once."""
         return tuple(dict.fromkeys(name for row in self._rows for name in row.ids))
 
     def _weigh_rows(self, question: Sequence[float]) -> DocumentWeights:

@@ -14,8 +14,8 @@ MAX_WINDOW = 1024
 MAX_DOCUMENTS = 64
 """Documents that a cloud retrieves for one query."""
 MAX_QUESTION_BYTES = 65_536
-"""Of a question, the turns before it, its system prompt and stop texts; of the filter for the cloud's documents; and of
-a grammar."""
+"""Bytes of a question, the turns before it, its system prompt and stop texts; of the filter for the cloud's documents;
+and of a grammar."""
 MAX_STOPS = 64
 MAX_BITS = 1 << 40
 MAX_NAME = 256
@@ -60,7 +60,7 @@ def check_spec(spec: SessionSpec, max_answer_tokens: int) -> None:
 
 
 def _check_made(spec: SessionSpec) -> None:
-    """What actors make of a query as they begin: a policy, which must be loaded here, and offline profiles."""
+    """Check what actors make of a query as they begin: a policy, which must be loaded here, and offline profiles."""
     try:
         if spec.rules.is_placed:
             policy_of(spec)

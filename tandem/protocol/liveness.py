@@ -10,7 +10,7 @@ from collections.abc import Hashable
 from typing import NamedTuple
 
 LONGEST_TICK_S = 0.1
-"""As much of the time between two ticks counts: twice what lies between those of a side that is awake."""
+"""The time between two ticks counts up to this: twice what lies between those of a side that is awake."""
 START_FACTOR = 4
 """Before its first vote a peer may take this many times as long: it may have a waiting list, documents to read and a
 model to warm up. No wait is longer than that."""

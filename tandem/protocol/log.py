@@ -11,7 +11,7 @@ from tandem.modes.roles import Roles
 from tandem.protocol.prefix import Prefix
 
 MAX_VERDICT_TOKENS = MAX_VARINT_BITS
-"""Of one verdict, which says of each by a bit whether it was proposed."""
+"""One verdict has at most so many: it says of each by a bit whether it was proposed."""
 MAX_AHEAD = 256
 """Proposals, verdicts and claims further than this past the committed prefix are dropped; resends bring them back."""
 

@@ -284,13 +284,14 @@ class Peer:
         return self.send(body, prefix, now_s, self.deliveries.add(body, now_s))
 
     def post_verdict(self, verdict: Verdict, prefix: Prefix, now_s: float, *, may_wait: bool) -> list[Send]:
-        """As `post`, with the verdicts that wait. may_wait: until the link has room, as `release` finds it."""
+        """Send a verdict as `post` does, with those that wait. may_wait: until the link has room, as `release` finds
+        it."""
         self.window.add_waiting(verdict, now_s)
         return self.release(prefix, now_s) if may_wait else self._post_waiting(prefix, now_s)
 
     def post_vote(self, vote: Vote, prefix: Prefix, now_s: float, *, may_wait: bool) -> list[Send]:
-        """As `post`. may_wait: a proposal, until the link has room; one that begins where another began that waits, or
-        before it, takes its place."""
+        """Send a vote as `post` does. may_wait: a proposal waits until the link has room, and replaces waiting ones
+        that begin where it begins or later."""
         if not may_wait:
             return [self.post(vote, prefix, now_s)]
         self.window.add_proposal(vote)

@@ -13,8 +13,8 @@ MAX_TIMEOUT_S = 4.0
 PROBE_BYTES = 1200
 """Padding of the longer of two probes: one packet, since bandwidth matters only where a packet's time can be seen."""
 NUM_STAMPS = 127
-"""As many as one byte of a frame tells apart. Where the echo of an older frame with the same stamp arrives, it was held
-for longer than the new frame is out, and nothing is measured."""
+"""Stamps that one byte of a frame tells apart. Where the echo of an older frame with the same stamp arrives, it was
+held for longer than the new frame is out, and nothing is measured."""
 
 
 class RoundTrips:

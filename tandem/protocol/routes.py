@@ -37,13 +37,14 @@ from tandem.topology import Topology, in_words
 LISTENERS: tuple[ActorKind, ...] = ("decoder", "aggregator", "profiler", "scheduler")
 
 MAX_REASON_CHARS = 10_000
-"""Of a cancellation."""
+"""A cancellation's reason has at most so many."""
 MAX_NOTES, MAX_LINE_CHARS = 64, 2_000
 """Notes of a party besides the ids of its documents, and characters of each of both."""
 BYTES_PER_TOKEN, MAX_FIXED_BYTES = 16, 4096
-"""Of an encoded distribution, at most, for each token of the vocabulary and besides: a vote in full has 4 per token."""
+"""An encoded distribution has at most so many for each token of the vocabulary, and besides: a vote in full has 4 per
+token."""
 IN_TURN = (Verdict, ListRequest)
-"""What a party may send for the next step only if it decides that step. Which party does, the verdicts before say."""
+"""Bodies that only who decides the next step may send for it. The verdicts before say who that is."""
 
 
 class Routes:
@@ -271,7 +272,7 @@ class Routes:
                 )
 
     def _check_sources(self, source: str, sources: Sources) -> None:
-        """What it names of documents is kept for the client: no more than there may be, in a line each."""
+        """Check what it names of documents, which the client keeps: no more than there may be, in a line each."""
         if sources.party != self.topology.index(source):
             self._check_relayed(source, sources.party)
         most = self.spec.num_documents(self.topology.name(sources.party)) + MAX_NOTES

@@ -25,7 +25,7 @@ QUEUE_S = 0.1
 FORGET_SHARE = 1 / 64
 """By how much of its difference from each later sample the quickest round trip grows: routes change."""
 MAX_WAITING_TOKENS = MAX_VERDICT_TOKENS - MAX_PROPOSAL - 1
-"""Of verdicts that wait, so that one more fits into the same frame."""
+"""Waiting verdicts have at most so many, so that one more fits into the same frame."""
 
 
 class LinkRoom:

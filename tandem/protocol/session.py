@@ -62,7 +62,7 @@ ABANDONED_S = 60.0
 """Silence of the authority after which a peer frees a session, finished or not: the authority may still need it.
 Also the longest that a finished authority waits for a peer that is alive but does not finish."""
 PROGRESS = (Vote, Verdict)
-"""What an answer is made of, and what brings a peer back that was heard and sent nothing of it."""
+"""Bodies that an answer is made of. They bring a peer back that was heard and sent nothing of it."""
 PROPOSAL_WAIT_S = 0.5
 """A voter without a proposal votes on the committed prefix after this long: no drafter can stop the answer."""
 FIRST_REMINDER_S, MAX_REMINDER_S = 1.0, 8.0
@@ -317,7 +317,7 @@ class Session:
         return [send for role in self._reminders.take_due(debts, now_s) for send in self.restart(role)]
 
     def _on_own_vote(self, vote: Vote, now_s: float) -> list[Send]:
-        """Of the own decoder. Own votes on a proposal that are here already go out as they did before."""
+        """The own decoder has voted. Own votes on a proposal that are here already go out as they did before."""
         if self.end.reason is not None or vote.step + len(vote.tokens) < len(self.prefix):
             return []
         num_before = len(self.ballots.own)
@@ -347,7 +347,7 @@ class Session:
     # ---- leading the own decoder, where it votes on another party's proposals -----------------------------------
 
     def lead(self, source: str, proposal: Vote) -> list[Send]:
-        """What a peer proposed has been taken in: the own decoder votes on what follows the committed tokens."""
+        """Have the own decoder vote on a peer's proposal that was taken in, if it follows the committed tokens."""
         if not self.routes.follows_proposals:
             return []
         goes_on = self.ballots.continues(source, proposal, self.prefix)

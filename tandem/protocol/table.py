@@ -44,7 +44,7 @@ S = TypeVar("S")
 MAX_EARLY_FRAMES = 256
 """Frames kept for sessions that the peer has opened and this party has not."""
 MAX_EARLY_BYTES = MAX_FRAME_BYTES
-"""Of all these frames together; what is dropped comes again."""
+"""All these frames together have at most so many; what is dropped comes again."""
 MEASURE_AGAIN_S = 60.0
 """Time between queries that probe the link; the profiler remembers in between."""
 TICK_S, MIN_TICK_S = 0.05, 0.005

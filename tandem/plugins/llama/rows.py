@@ -197,22 +197,22 @@ class StateForm:
     framework = "np"
 
     def tensors(self, cache: State) -> dict[str, NDArray[Any]]:
-        """As of every form."""
+        """The sections of a state, by name, and its number of tokens."""
         sections = {f"section {number}": section for number, section in enumerate(cache.sections)}
         return sections | {"tokens": np.array([cache.num_tokens])}
 
     def build(self, get: Callable[[str], Any], num_tensors: int, num_tokens: int) -> State:
-        """As of every form."""
+        """A state of tensors that are got by name; ValueError if it has another number of tokens."""
         if (found := int(get("tokens")[0])) != num_tokens:
             raise ValueError(f"a state of {found} tokens, not {num_tokens}")
         return State(tuple(get(f"section {number}") for number in range(num_tensors - 1)), num_tokens)
 
     def save(self, tensors: Mapping[str, NDArray[Any]], metadata: dict[str, str]) -> bytes:
-        """As of every form."""
+        """The bytes of a file."""
         return save(dict(tensors), metadata)
 
     def bytes_of(self, tensor: NDArray[Any]) -> memoryview:
-        """As of every form."""
+        """The bytes of a tensor, without a copy."""
         return tensor.view(np.uint8).data
 
 
@@ -224,7 +224,7 @@ class Kept:
 
     @property
     def num_bytes(self) -> int:
-        """Of all rows."""
+        """The size of all rows."""
         return sum(row.num_bytes for row in self.rows)
 
 
@@ -260,11 +260,11 @@ class LlamaRows:
         return place
 
     def rewind(self, row: int, num_tokens: int) -> int:
-        """As of every row cache: back to where a pass began."""
+        """Go back to where a pass began, at most so many tokens; returns how many are left."""
         return self.restore(row, num_tokens) if num_tokens < self.lengths[row] else num_tokens
 
     def restore(self, row: int, num_tokens: int) -> int:
-        """As `rewind`, also where a pass was abandoned in the middle."""
+        """Go back like `rewind`, also where a pass was abandoned in the middle."""
         place = self._places[row]
         assert place is not None
         context, slot = place
@@ -298,13 +298,14 @@ class LlamaRows:
         marks[now] = context.read_recurrent(slot, self._spare.pop() if self._spare else None)
 
     def load(self, row: int, cache: State) -> None:
-        """As of every row cache."""
+        """Write a document's state into the slot of a row."""
         context, slot = self.reserve(row, cache.num_tokens)
         context.write(slot, cache.sections)
         self.lengths[row], self.marks[row] = cache.num_tokens, {}
 
     def copy(self, row: int, source: Kept, source_row: int, num_tokens: int) -> int:
-        """As of every row cache."""
+        """Write the state of an ended session's row into the slot of a row; 0 where a recurrent one cannot go back so
+        far."""
         kept = source.rows[source_row]
         if self._model.is_recurrent and num_tokens < kept.num_tokens:
             return 0
@@ -312,20 +313,20 @@ class LlamaRows:
         return self.rewind(row, min(num_tokens, kept.num_tokens))
 
     def save(self, row: int, num_tokens: int) -> State:
-        """As of every row cache; the row has no more tokens."""
+        """The state of a row, which has so many tokens and no more."""
         assert self.lengths[row] == num_tokens
         context, slot = self.reserve(row, num_tokens)
         return State(context.read(slot), num_tokens)
 
     def keep(self) -> Kept:
-        """As of every row cache: each row, or its first copy of a recurrent state."""
+        """The states of all rows; of a recurrent one its first copy."""
         for row, marks in enumerate(self.marks):
             if marks:
                 self.rewind(row, min(marks))
         return Kept([self.save(row, length) for row, length in enumerate(self.lengths)])
 
     def release(self) -> None:
-        """As of every row cache."""
+        """Give the slots back."""
         for place in self._places:
             if place is not None:
                 self._model.give_back(*place)
@@ -407,15 +408,15 @@ class LlamaModel:
         finalize(self, model.lib.llama_batch_free, self._batch)
 
     def make_cache(self, num_rows: int, num_columns: int) -> LlamaRows:
-        """As of every model of rows."""
+        """No slot is taken before a row needs it."""
         return LlamaRows(self, num_rows, num_columns)
 
     def empty(self, shape: tuple[int, ...]) -> NDArray[np.float32]:
-        """As of every model of rows."""
+        """An array that is not filled."""
         return np.empty(shape, np.float32)
 
     def probabilities(self, logits: NDArray[np.float32], tokens: Sequence[int]) -> list[float]:
-        """As of every model of rows."""
+        """The softmax of each row of logits, at its token."""
         powers = np.exp(logits - logits.max(axis=-1, keepdims=True))
         chosen: list[float] = (powers[range(len(tokens)), list(tokens)] / powers.sum(axis=-1)).tolist()
         return chosen
@@ -445,7 +446,7 @@ class LlamaModel:
     def __call__(
         self, segments: Sequence[Segment], is_stale: IsStale | None = None
     ) -> Sequence[NDArray[np.float32]]:
-        """As of every model of rows."""
+        """Compute the segments one after another, as each is one row of its own context."""
         return [self._compute(segment, is_stale) for segment in segments]
 
     def _compute(self, segment: Segment, is_stale: IsStale | None) -> NDArray[np.float32]:

@@ -51,32 +51,32 @@ class LlamaRunner(SessionRunner):
 
     @property
     def configurations(self) -> tuple[Any, Any]:
-        """As of every runner."""
+        """None: a GGUF file has no configuration of transformers."""
         return None, None
 
     @property
     def context_length(self) -> int | None:
-        """As of every runner."""
+        """Positions that a row may have."""
         return self.model.context_length
 
     @cached_property
     def weights_fingerprint(self) -> str:
-        """As of every runner: that of the file, and of its adapter."""
+        """The fingerprint of the file, and of its adapter."""
         files = [self.file, *([self.adapter] if self.adapter else [])]
         return sha256(" ".join(map(gguf.fingerprint, files)).encode()).hexdigest()[:32]
 
     @property
     def computing_fingerprint(self) -> str:
-        """As of every runner: weights, library, kind of processor, threads, kind of cache, shape of passes."""
+        """A fingerprint of weights, library, kind of processor, threads, kind of cache, shape of passes."""
         how = f"{self._settings} {self._gpu_layers} {ARITHMETIC}"
         return sha256(f"{self.weights_fingerprint} {self.model.build} {how}".encode()).hexdigest()[:32]
 
     def check_tokenizer(self, tokenizer: Tokenizer, name: str) -> None:
-        """As of every runner."""
+        """Compare the tokenizer with the file's own vocabulary."""
         self.model.check_tokenizer(tokenizer, name)
 
     def describe(self) -> dict[str, Any]:
-        """As of every runner."""
+        """The library's version and the file's size and quantisation."""
         return {
             "engine": describe_version(),
             "num_parameters": self.model.num_parameters,
@@ -86,7 +86,7 @@ class LlamaRunner(SessionRunner):
 
 
 def load(path: str, options: LoadOptions) -> LlamaRunner:
-    """As of every engine: a GGUF file, a folder with one, or that of an adapter of one."""
+    """Load a GGUF file, a folder with one, or that of an adapter of one. Raises GenerationError."""
     file = gguf.find_file(base_of(path))
     if file is None:
         raise GenerationError(

@@ -80,7 +80,7 @@ class TorchRows:
         self.values[layer] = values.new_zeros((self.num_rows, heads, self.capacity, value_size))
 
     def load(self, row: int, cache: DocumentCache) -> None:
-        """As of every row cache."""
+        """Copy a document's keys and values into the first columns of a row."""
         self.reserve(cache.num_tokens)
         for layer, stored in enumerate(zip(cache.keys, cache.values, strict=True)):
             keys, values = (tensor.to(self._device) for tensor in stored)
@@ -90,7 +90,7 @@ class TorchRows:
             self.values[layer][row, :, : cache.num_tokens] = values
 
     def copy(self, row: int, source: TorchRows, source_row: int, num_tokens: int) -> int:
-        """As of every row cache."""
+        """Copy the first columns of another cache's row."""
         self.reserve(num_tokens)
         for layer, keys in source.keys.items():
             values = source.values[layer]
@@ -101,7 +101,7 @@ class TorchRows:
         return num_tokens
 
     def rewind(self, row: int, num_tokens: int) -> int:
-        """As of every row cache: what comes next overwrites the others."""
+        """Nothing is forgotten: what comes next overwrites the others."""
         return num_tokens
 
     def save(self, row: int, num_tokens: int) -> DocumentCache:
@@ -112,11 +112,11 @@ class TorchRows:
         return DocumentCache(tuple(map(_on_cpu, keys)), tuple(map(_on_cpu, values)))
 
     def keep(self) -> TorchRows:
-        """As of every row cache."""
+        """The cache itself, which nobody changes any more."""
         return self
 
     def release(self) -> None:
-        """As of every row cache."""
+        """Nothing to give back: the memory is freed with the object."""
 
 
 def _on_cpu(tensor: torch.Tensor) -> torch.Tensor:
@@ -183,7 +183,7 @@ VALUE_BLOCK = 128
 """Columns of the cache whose values are added up in one product. Libraries split longer sums at a place that depends on
 the length: oneMKL above 192 on some processors."""
 NAME = "tandem_rows"
-"""Of this attention, as transformers knows it."""
+"""The name of this attention in transformers."""
 ARITHMETIC = "rows-2"
 """Part of what identifies stored caches: another way of computing gives other last bits."""
 
@@ -319,7 +319,7 @@ class _How:
 
 
 def probabilities(logits: torch.Tensor, tokens: Sequence[int]) -> list[float]:
-    """As of every model of rows."""
+    """The softmax of each row of logits, at its token."""
     following = torch.tensor(tokens, device=logits.device)
     # Normalised row by row, so that the bits are the same however columns are grouped.
     found: list[float] = torch.softmax(logits, dim=-1).gather(1, following[:, None])[:, 0].tolist()
@@ -347,11 +347,11 @@ class BatchModel:
         _transpose_weights(model.model, is_transposed=True)
 
     def make_cache(self, num_rows: int, num_columns: int) -> TorchRows:
-        """As of every model of rows."""
+        """A cache of tensors, on the model's device."""
         return TorchRows(num_rows, num_columns, self.device)
 
     def empty(self, shape: tuple[int, ...]) -> torch.Tensor:
-        """As of every model of rows."""
+        """A tensor that is not filled, on the model's device."""
         return torch.empty(shape, device=self.device)
 
     def release(self) -> None:
@@ -359,7 +359,7 @@ class BatchModel:
         _transpose_weights(self._model.model, is_transposed=False)
 
     def __call__(self, segments: Sequence[Segment], is_stale: IsStale | None = None) -> list[torch.Tensor]:
-        """As of every model of rows.
+        """The logits of all segments, in one pass.
 
         Whatever happens, nothing of the caches changes before the first of the new columns.
         """
@@ -420,7 +420,7 @@ def _attend(
     sliding_window: int | None = None,
     **options: Any,
 ) -> tuple[torch.Tensor, None]:
-    """As transformers calls it. query, key, value: [1, heads, tokens, size]; result [1, tokens, heads, size]."""
+    """Attend, called by transformers. query, key, value: [1, heads, tokens, size]; result [1, tokens, heads, size]."""
     unknown = sorted(name for name, option in options.items() if option is not None and name not in _KNOWN)
     if unknown or attention_mask is not None:
         raise Unsupported(f"its attention uses {unknown[0] if unknown else 'a mask'}")

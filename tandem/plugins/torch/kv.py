@@ -50,17 +50,17 @@ class TorchForm:
     framework = "pt"
 
     def tensors(self, cache: DocumentCache) -> dict[str, torch.Tensor]:
-        """As of every form."""
+        """Keys and values of all layers, by name."""
         return name_tensors(cache)
 
     def build(self, get: Callable[[str], Any], num_tensors: int, num_tokens: int) -> DocumentCache:
-        """As of every form."""
+        """The cache of tensors that are got by name."""
         return build_cache(get, num_tensors // 2, num_tokens)
 
     def save(self, tensors: Mapping[str, torch.Tensor], metadata: dict[str, str]) -> bytes:
-        """As of every form."""
+        """The content of a file."""
         return save(dict(tensors), metadata)
 
     def bytes_of(self, tensor: torch.Tensor) -> memoryview:
-        """As of every form."""
+        """The bytes of a tensor, without a copy where it is contiguous."""
         return tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data

@@ -52,29 +52,29 @@ class TorchRunner(SessionRunner):
 
     @property
     def configurations(self) -> tuple[Any, Any]:
-        """As of every runner."""
+        """The model's own configurations."""
         return getattr(self.model, "generation_config", None), self.model.config
 
     @property
     def context_length(self) -> int | None:
-        """As of every runner."""
+        """Positions that a row may have; None: there is no limit."""
         return context_length(self.model.config)
 
     @cached_property
     def weights_fingerprint(self) -> str:
-        """As of every runner; reads all weights, once."""
+        """A fingerprint of all weights, which are read once."""
         return models.fingerprint_weights(self.model)
 
     @property
     def computing_fingerprint(self) -> str:
-        """As of every runner: weights, libraries, kind of processor, threads."""
+        """A fingerprint of weights, libraries, kind of processor, threads."""
         computation = models.fingerprint_computation(self.model, self.weights_fingerprint)
         if not self.is_batched:
             return computation
         return sha256(f"{computation} {ARITHMETIC}".encode()).hexdigest()[:32]
 
     def describe(self) -> dict[str, Any]:
-        """As of every runner."""
+        """PyTorch's version and the model's size and number format."""
         return {
             "engine": f"PyTorch {torch.__version__}",
             "num_parameters": self.model.num_parameters(),
@@ -85,7 +85,7 @@ class TorchRunner(SessionRunner):
     def open(
         self, session: str, rows: Sequence[Row], num_new_tokens: int, *, num_scored: int, is_later_turn: bool
     ) -> None:
-        """As of every runner."""
+        """Start a session of the kind that the self-check allows."""
         if self.is_batched:
             super().open(session, rows, num_new_tokens, num_scored=num_scored, is_later_turn=is_later_turn)
         else:
@@ -106,7 +106,7 @@ class TorchRunner(SessionRunner):
             ]
 
     def compute_document(self, tokens: tuple[int, ...]) -> Cache:
-        """As of every runner."""
+        """The cache of a document, computed alone."""
         with torch.inference_mode():
             if self.is_batched:
                 return super().compute_document(tokens)
@@ -114,7 +114,7 @@ class TorchRunner(SessionRunner):
 
 
 def load(path: str, options: LoadOptions) -> TorchRunner:
-    """As of every engine: a folder, GGUF file or hub id."""
+    """Load a folder, GGUF file or hub id. Raises GenerationError."""
     if options.num_threads is not None:
         models.set_num_threads(options.num_threads)
     if not options.shares_weights:

@@ -52,7 +52,7 @@ class GrowingSession:
 
     @property
     def likelihoods(self) -> tuple[float, ...]:
-        """As of `EngineSession`."""
+        """The `question_likelihood` of each row, once computed."""
         return self._scores.likelihoods
 
     @property
