@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import zip_longest
+from math import nan
 
 from tandem.aggregation.steps import Step
 from tandem.codecs.token import write_token
@@ -22,6 +23,27 @@ MAX_ENTRY_BYTES = 16 * MAX_FRAME_BYTES
 
 BallotKey = tuple[int, bytes, tuple[int, ...]]
 """View, prefix and voters of a ballot."""
+
+
+def steps_of(vote: Vote, *, is_draft: bool, arrived_s: float = nan) -> list[Step]:
+    """A vote, step by step. is_draft: whether its tokens are the sender's, or those of a proposal that it follows."""
+    rows = zip_longest(vote.tokens, vote.payloads, vote.log_weights)
+    return [
+        Step(number, token if is_draft else None, payload, vote.decode_us, log_weight, arrived_s=arrived_s)
+        for number, (token, payload, log_weight) in enumerate(rows, vote.step)
+    ]
+
+
+def vote_of(digest: bytes, step: Step) -> Vote:
+    """The vote on one prefix that is this step."""
+    return Vote(
+        step=step.step,
+        digest=digest,
+        tokens=() if step.token is None else (step.token,),
+        payloads=() if step.payload is None else (step.payload,),
+        log_weights=() if step.log_weight is None else (step.log_weight,),
+        decode_us=step.decode_us,
+    )
 
 
 class BallotBox:
@@ -71,29 +93,21 @@ class BallotBox:
         if vote.step + vote.num_prefixes > len(prefix) + MAX_AHEAD:
             return False
         branches = self.branches.get(source)  # None: it follows a proposal
-        rows = zip_longest(vote.tokens, vote.payloads, vote.log_weights)
+        entries = steps_of(vote, is_draft=branches is not None, arrived_s=arrived_s)
         digests = digests_along(vote.digest, vote.tokens)
-        for step, (digest, row) in enumerate(zip_longest(digests, rows), vote.step):
+        for step, (digest, entry) in enumerate(zip_longest(digests, entries), vote.step):
             if branches is not None and step <= len(prefix) and digest != prefix.digests[step]:
                 # it continues a rejected token, and all that continues it is dead, too
                 branches.kill(digest, step)
-            if row is None:  # behind the last token of a proposal
+            if entry is None:  # behind the last token of a proposal
                 break
             if not self._has_room(source, step, prefix):
                 return False
-            token, payload, log_weight = row
-            if payload is None and source in self._drawers:
-                payload = write_token(token)
-            if branches is not None and step >= len(prefix):
-                branches.add(digest, step, token)
-            entry = Step(
-                step,
-                token=None if branches is None else token,
-                payload=payload,
-                decode_us=vote.decode_us,
-                log_weight=log_weight,
-                arrived_s=arrived_s,
-            )
+            if branches is not None and entry.token is not None:
+                if entry.payload is None and source in self._drawers:
+                    entry = replace(entry, payload=write_token(entry.token))
+                if step >= len(prefix):
+                    branches.add(digest, step, entry.token)
             self._hold(source, digest, entry, prefix)
         return True
 
@@ -227,17 +241,7 @@ class BallotBox:
 
     def votes_of(self, party: str) -> list[Vote]:
         """All that a party proposes and votes, one prefix in each."""
-        return [
-            Vote(
-                step=entry.step,
-                digest=digest,
-                tokens=() if entry.token is None else (entry.token,),
-                payloads=() if entry.payload is None else (entry.payload,),
-                log_weights=() if entry.log_weight is None else (entry.log_weight,),
-                decode_us=entry.decode_us,
-            )
-            for digest, entry in self.entries[party].items()
-        ]
+        return [vote_of(digest, entry) for digest, entry in self.entries[party].items()]
 
     def drafts_on(self, digest: bytes) -> tuple[Step | None, ...]:
         """The entry of each drafter after this prefix, in the topology's order."""

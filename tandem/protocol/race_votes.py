@@ -7,13 +7,15 @@ is cut from the vote that is held here, without another pass of the model.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
+from collections.abc import Container
 from dataclasses import replace
 
 from tandem.aggregation.race_lists import least_depth
+from tandem.aggregation.steps import Step
 from tandem.codecs.race_lists import MAX_LISTED, WHOLE, cut_vote, vote_depth
 from tandem.messages import ListRequest, Vote
 from tandem.modes.spec import SessionSpec
+from tandem.protocol.ballots import steps_of, vote_of
 from tandem.protocol.prefix import Prefix, digests_along
 
 GROWTH = 2
@@ -60,7 +62,7 @@ class RaceVotes:
         self.length = ListLength(spec.race_depth)
         self.are_cut = spec.rules.has_race_lists and spec.roles.role(party).votes
         self._spec, self._party = spec, party
-        self._kept: dict[bytes, Vote] = {}  # in full, one vote each, by digest of its prefix
+        self._kept: dict[bytes, Step] = {}  # in full, by digest of the prefix
         self._requests: dict[bytes, tuple[int, ListRequest]] = {}  # by digest, with the view of the answer
         self._asked: dict[str, tuple[int, bytes, int]] = {}  # of each peer: view, digest and depth
 
@@ -72,12 +74,13 @@ class RaceVotes:
         """
         self._forget(prefix, own, num_committed)
         payloads = []
-        for vote in _split(body):
-            self._kept[vote.digest] = vote
+        steps = steps_of(body, is_draft=self._spec.roles.role(self._party).drafts)
+        for digest, step in zip(digests_along(body.digest, body.tokens), steps, strict=False):
+            self._kept[digest] = step
             depth = WHOLE if self._spec.rules.sends_whole_votes(self._party) else self.length.take()
-            if vote.digest in self._requests:
-                depth = max(depth, self._requests[vote.digest][1].depth)
-            payloads.append(self._cut(vote, depth))
+            if digest in self._requests:
+                depth = max(depth, self._requests[digest][1].depth)
+            payloads.append(self._cut(step, depth))
         return replace(body, payloads=tuple(payloads))
 
     def answer(self, request: ListRequest, view: int) -> Vote | None:
@@ -90,7 +93,9 @@ class RaceVotes:
             del self._requests[next(iter(self._requests))]
         self.length.grow()
         kept = self._kept.get(request.digest)
-        return None if kept is None else replace(kept, payloads=(self._cut(kept, request.depth),))
+        if kept is None:
+            return None
+        return vote_of(request.digest, replace(kept, payload=self._cut(kept, request.depth)))
 
     def ask(self, peer: str, view: int, digest: bytes, payload: bytes | None, depth: int) -> bool:
         """Whether to ask a peer for so much of its vote in this view. payload: what is here of it, if anything."""
@@ -111,15 +116,15 @@ class RaceVotes:
         """Whether more of a vote on this prefix was asked for."""
         return any(asked == digest for _, asked, _ in self._asked.values())
 
-    def _cut(self, vote: Vote, depth: int) -> bytes:
-        spec = self._spec
+    def _cut(self, step: Step, depth: int) -> bytes:
+        spec, temperature = self._spec, self._spec.sampling.temperature
         return cut_vote(
-            vote.payloads[0],
+            step.payload or b"",
             depth,
             spec.vocab_size,
             seed=spec.seed,
-            step=vote.step,
-            temperature=spec.sampling.temperature,
+            step=step.step,
+            temperature=temperature,
         )
 
     def _forget(self, prefix: Prefix, own: Container[bytes], num_committed: int) -> None:
@@ -133,20 +138,3 @@ class RaceVotes:
                 else kept.step >= num_committed and prefix.digests[kept.step] == digest
             )
         }
-
-
-def _split(vote: Vote) -> Iterator[Vote]:
-    """The same, one prefix in each."""
-    if len(vote.payloads) == 1:
-        yield vote
-        return
-    digests = digests_along(vote.digest, vote.tokens)
-    for number, (digest, payload) in enumerate(zip(digests, vote.payloads, strict=True)):
-        yield replace(
-            vote,
-            step=vote.step + number,
-            digest=digest,
-            tokens=(),
-            payloads=(payload,),
-            log_weights=vote.log_weights[number : number + 1],
-        )
