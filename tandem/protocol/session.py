@@ -770,7 +770,9 @@ class Session:
         if not can_lose or self.spec.on_peer_loss == "wait":
             return []
         if self.spec.on_peer_loss == "continue":
-            return self._lose(peer, problem.sentence if problem.is_stall else None, is_stall=problem.is_stall)
+            return self.without(
+                peer, problem.sentence if problem.is_stall else None, is_stall=problem.is_stall
+            )
         return self.fail(_LOST.format(problem.sentence.removesuffix(".")), now_s, _lost(peer))
 
     def _on_cancel(self, peer: Peer, cancel: Cancel, now_s: float) -> list[Send]:
@@ -779,7 +781,7 @@ class Session:
         goes_on = self.spec.on_peer_loss == "continue" and not (cancel.fault.is_refusal and concerns_all)
         is_nearer = peer.name == self.routes.toward_home
         if goes_on and not is_nearer and self.end.reason is None:
-            return [] if peer.is_lost else self._lose(peer, cancel.reason)
+            return self.without(peer, cancel.reason)
         peer.is_finished = True
         if is_nearer:
             return self._give_up(_CANCELLED, now_s)
@@ -798,9 +800,12 @@ class Session:
             return self._free_if_finished()
         if self.spec.on_peer_loss != "continue":
             return self.fail(_FREED.format(at_start(peer.name), ABANDONED_S), now_s, _lost(peer))
-        return [] if peer.is_lost else self._lose(peer)
+        return self.without(peer)
 
-    def _lose(self, peer: Peer, reason: str | None = None, *, is_stall: bool = False) -> list[Send]:
+    def without(self, peer: Peer, reason: str | None = None, *, is_stall: bool = False) -> list[Send]:
+        """Go on without a peer: from the next step on the votes of the others count alone, until it is back."""
+        if peer.is_lost:
+            return []
         peer.liveness.lose(is_stall=is_stall)
         self.ballots.reopen()
         self.log.verdicts.clear()  # they decide steps after one that is now decided without the peer
