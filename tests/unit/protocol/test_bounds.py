@@ -9,12 +9,8 @@ from typing import Any
 
 import pytest
 
-from tandem.codecs import RaceLists
 from tandem.errors import ProtocolError
 from tandem.messages import (
-    DecoderReady,
-    ListRequest,
-    Local,
     Logprobs,
     Rejoin,
     Sources,
@@ -32,7 +28,6 @@ from tandem.protocol.table import CoordinatorTable
 from tandem.topology import Party
 from tandem_lab.simulation.hostile import count_items
 from tandem_lab.simulation.specs import make_spec
-from tandem_lab.simulation.world import VOCAB, distribution
 from tests.unit.protocol.talk import frame, vote
 from tests.unit.protocol.test_rights import SPECS, TRIES, Try, opened
 
@@ -110,17 +105,6 @@ def test_a_longer_list_of_another_weight_is_another_vote() -> None:
     assert entry.payload == b"longer"
 
 
-def test_longer_lists_of_one_vote_are_kept_once() -> None:
-    """Whoever asks for one token more each time gets one reply to wait for, not hundreds."""
-    table = CoordinatorTable(Party.DEVICE, lambda spec: lambda tokens: None)
-    table.open(make_spec(placement="mirror", race_depth=1, vocab_size=VOCAB), 0.0)
-    own = replace(DRAFT, payloads=(distribution(0, Party.DEVICE, (), (), codec=RaceLists()),))
-    table.receive(Local(session=1, body=own), 0.1)
-    for depth in range(2, 12):
-        assert table.receive(frame(ListRequest(step=0, digest=DRAFT.digest, depth=depth), number=1), 0.2)
-    assert len(table.sessions[1].peers[Party.CLOUD].deliveries) == 1
-
-
 def test_a_peer_that_restarts_all_the_time_is_answered_each_time_and_remembered_for_a_while() -> None:
     table = CoordinatorTable(Party.DEVICE, lambda spec: lambda tokens: None)
     table.open(make_spec(placement="mirror"), 0.0)
@@ -144,23 +128,6 @@ def test_sources_that_a_peer_names_again_and_again_are_passed_on_for_a_while() -
         server.receive(frame(sources, number=number + 1), 0.1, "ben")
     assert len(server.sessions[1].peers["ada"].deliveries) == MAX_SOURCES
     assert server.num_refused_frames == 0
-
-
-def test_a_decoder_that_begins_again_and_again_names_its_documents_once() -> None:
-    """It takes another time for them each time."""
-    server = CoordinatorTable("server", lambda spec: lambda tokens: None)
-    server.open(make_spec(mode="federated", workers=("ada", "ben"), home="ada"), 0.0)
-    for attempt in range(100):
-        ready = DecoderReady(
-            session=1,
-            sources=(),
-            scores=(),
-            retrieve_us=0,
-            prefill_us=attempt,
-            notes=(),
-        )
-        server.receive(ready, 0.1)
-    assert len(server.sessions[1].peers["ada"].deliveries) == 1
 
 
 # ---- every field of every body ---------------------------------------------------------------------------------

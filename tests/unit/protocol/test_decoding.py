@@ -8,15 +8,9 @@ from typing import Any
 import pytest
 
 from tandem.aggregation.document_weights import DocumentWeights, log_weight
-from tandem.aggregation.steps import Step
-from tandem.conversation import Message
 from tandem.errors import GenerationError
 from tandem.messages import (
-    Begin,
-    DecoderFailed,
     DecoderReady,
-    End,
-    ProposalLength,
     RetrieveFailed,
     RetrieveRequest,
     RetrieveResult,
@@ -26,8 +20,6 @@ from tandem.modes.spec import SessionSpec
 from tandem.protocol import decoding
 from tandem.protocol.decoding import (
     DecodingSession,
-    DecodingTable,
-    DocumentRow,
     DraftingSession,
     FollowingSession,
     Forward,
@@ -82,40 +74,6 @@ def finish(made: DecodingSession, job: Forward, token: int, distribution: bytes 
 
 
 # ---- the beginning ---------------------------------------------------------------------------------------------
-
-
-def test_documents_come_first_then_the_prefill() -> None:
-    made = DraftingSession(spec(device_documents=2), Party.DEVICE)
-    assert made.begin() == [Send("retriever", RetrieveRequest(session=1, query="Why?", num_documents=2))]
-    assert made.next_job() is None
-    made.receive(
-        RetrieveResult(session=1, ids=("a", "b"), texts=("x", "y"), scores=(0.5, 0.2), retrieve_us=7)
-    )
-    assert made.next_job() == Prefill(1, "Why?", ("x", "y"), 64, num_stored=2)
-    ready = made.finish_prefill(11, ("A note.",))
-    assert ready == [
-        Send(
-            "draft_queue",
-            DecoderReady(
-                session=1,
-                sources=("a", "b"),
-                scores=(0.5, 0.2),
-                retrieve_us=7,
-                prefill_us=11,
-                notes=("A note.",),
-            ),
-        )
-    ]
-    job = made.next_job()
-    assert job == Forward(1, 0, Prefix(1).digest, (), DocumentWeights((5.0, 2.0), 0.0, 0.8), ())
-
-
-def test_history_is_for_the_prompt_alone() -> None:
-    history = (Message("user", "Who?"), Message("assistant", "Mira."))
-    made = DraftingSession(spec(device_documents=2, history=history), Party.DEVICE)
-    assert made.begin() == [Send("retriever", RetrieveRequest(session=1, query="Why?", num_documents=2))]
-    made.receive(RetrieveResult(session=1, ids=("a",), texts=("x",), scores=(0.5,), retrieve_us=7))
-    assert made.next_job() == Prefill(1, "Why?", ("x",), 64, history, num_stored=1)
 
 
 def test_documents_that_did_not_fit_have_no_weight() -> None:
@@ -179,14 +137,6 @@ def test_a_filter_is_not_blamed_for_what_it_did_not_do(
     assert ready.notes == ()
 
 
-def test_a_failed_retrieval_ends_the_session() -> None:
-    made = DraftingSession(spec(), Party.DEVICE)
-    assert made.receive(RetrieveFailed(session=1, reason="No index.")) == [
-        Send("draft_queue", DecoderFailed(session=1, reason="No index."))
-    ]
-    assert made.next_job() is None
-
-
 def test_memory_is_bounded() -> None:
     made = session(max_new_tokens=600)
     for step in range(500):
@@ -198,69 +148,10 @@ def test_memory_is_bounded() -> None:
 # ---- weights; how they move is in `test_evidence` -------------------------------------------------------------
 
 
-def test_the_draft_carries_the_log_weight_of_the_weights_used() -> None:
-    made = session()
-    (draft,) = drafts(compute(made, 5))
-    assert draft.log_weights[0] == pytest.approx(math.log(math.exp(5.0) + math.exp(2.0)), rel=1e-7)
-
-
 # ---- the host --------------------------------------------------------------------------------------------------
 
 
-def host_with(*ids: int) -> DecodingTable:
-    host = DecodingTable(Party.DEVICE)
-    for key in ids:
-        host.receive(Begin(session=key, spec=spec(session=key, device_documents=0).to_json()))
-        host.sessions[key].finish_prefill(0, ())
-    return host
-
-
-def test_sessions_take_turns() -> None:
-    host = host_with(1, 2, 3)
-    served = []
-    for _ in range(9):
-        job = host.next_job()
-        assert isinstance(job, Forward)
-        served.append(job.session)
-        finish(host.sessions[job.session], job, 7)
-    assert served == [1, 2, 3] * 3
-
-
-def test_an_ended_session_is_free_and_late_messages_for_it_are_dropped() -> None:
-    host = host_with(1)
-    host.receive(End(session=1))
-    host.receive(End(session=1))
-    assert not host.sessions
-    assert host.receive(decided(0, 7)) == []
-    assert host.next_job() is None
-
-
 # ---- lengths that adapt ----------------------------------------------------------------------------------------
-
-
-def proposing(**changes: Any) -> DraftingSession:
-    """A drafter without a vote and without documents."""
-    values = {"mode": "speculative", "pacing": "stop_and_wait", "max_proposal": 8, "length_policy": "best"}
-    made = DraftingSession(spec(**{**values, "device_documents": 0, **changes}), Party.DEVICE)
-    made.begin()
-    made.finish_prefill(11, ())
-    return made
-
-
-def longer(length: int) -> ProposalLength:
-    return ProposalLength(session=1, length=length)
-
-
-def test_the_first_proposals_have_a_few_tokens() -> None:
-    assert proposing().length == 4
-    assert proposing(max_proposal=2).length == 2
-    assert proposing(length_policy="fixed").length == 8
-
-
-def test_no_length_exceeds_the_querys_limit() -> None:
-    made = proposing(max_proposal=5)
-    made.receive(longer(16))
-    assert made.length == 5
 
 
 # ---- rows
@@ -298,17 +189,6 @@ def test_one_document_is_joined_with_nothing(layout: str, rows: tuple[DocumentRo
     assert arrange_rows(first(1), layout) == rows
 
 
-@pytest.mark.parametrize("layout", ["rows", "joined", "both"])
-def test_without_documents_there_are_no_rows(layout: str) -> None:
-    assert arrange_rows(first(0), layout) == ()
-
-
-def test_a_row_of_one_document_is_worth_storing_and_these_come_first() -> None:
-    """A joined one hardly ever comes again, a bare one takes no time."""
-    assert [row.is_stored for row in arrange_rows(FOUND, "both")] == [True, True, True, False, False]
-    assert [row.is_stored for row in arrange_rows(FOUND, "joined")] == [False]
-
-
 def test_a_decoder_opens_the_rows_of_its_own_layout() -> None:
     spec = make_spec(device_documents=3, layouts={"device": "both", "cloud": "joined"})
     made = DraftingSession(spec, Party.DEVICE)
@@ -321,16 +201,6 @@ def test_a_decoder_opens_the_rows_of_its_own_layout() -> None:
     assert isinstance(ready, DecoderReady)
     assert dict(zip(ready.sources, ready.scores, strict=True)) == {"a": 0.2, "b": 0.9, "c": 0.5}
     assert made.weights.prior == pytest.approx(tuple(10 * row.score for row in (*ROWS, JOINED, BARE)))
-
-
-def test_documents_without_room_are_no_sources_unless_a_joined_row_has_them() -> None:
-    made = DraftingSession(make_spec(device_documents=3, layouts={"device": "both"}), Party.DEVICE)
-    made.begin()
-    made.receive(FOUND)
-    (ready,) = [send.message for send in made.finish_prefill(1, (), [1, 4])]
-    assert isinstance(ready, DecoderReady)
-    assert ready.sources == ("b",)
-    assert made.weights.prior == pytest.approx((9.0, 2.0))
 
 
 # ---- private documents

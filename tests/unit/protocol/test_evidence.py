@@ -162,46 +162,6 @@ def test_nobody_but_the_home_hears_it_and_nobody_of_private_votes() -> None:
 # ---- where it begins --------------------------------------------------------------------------------------------
 
 
-def test_the_weights_begin_with_the_score_and_the_question() -> None:
-    made = drafting(relevance_scale=2.0, question_weight=0.5)
-    assert made.weights.prior == pytest.approx((2 * 0.5, 2 * 0.2, 2 * 0.4), rel=1e-15)
-    model, _ = compute(made)
-    first = pytest.approx((2 * 0.5 - 1.5, 2 * 0.2 - 0.75, 2 * 0.4 - 1.0), rel=1e-15)
-    assert model.weights == {0: first}
-
-
-def test_the_question_fades_as_the_answer_grows() -> None:
-    made = drafting(question_weight=0.5, evidence_memory=0.5)
-    before = drafting(question_weight=0.0, evidence_memory=0.5)
-    for step in range(4):
-        (told, _), (plain, _) = compute(made), compute(before)
-        differences = [a - b for a, b in zip(told.weights[step], plain.weights[step], strict=True)]
-        assert differences == pytest.approx([each * 0.5 * 0.5**step for each in QUESTION])
-
-
-def test_a_row_that_did_not_fit_has_no_weight_and_no_evidence() -> None:
-    made = DraftingSession(spec(), Party.DEVICE)
-    made.begin()
-    made.receive(FOUND)
-    made.finish_prefill(1, (), [0, 2], QUESTION[::2])
-    assert made.weights.prior == pytest.approx((5.0, 4.0))
-    assert made.weights.question == pytest.approx((-3.0, -2.0))
-    model, _ = compute(made)
-    assert model.learned == [(0, 7)]
-    assert len(compute(made)[0].weights[1]) == 2
-
-
-@pytest.mark.parametrize("has_baseline", [False, True])
-def test_the_question_counts_against_a_bare_row_where_models_differ(has_baseline: bool) -> None:
-    """Or a model that finds all questions likelier would outvote the other."""
-    made = DraftingSession(spec(has_several_models=has_baseline), Party.DEVICE)
-    made.begin()
-    made.receive(FOUND)
-    job = made.next_job()
-    assert isinstance(job, Prefill)
-    assert (job.scores_question, job.has_baseline) == (True, has_baseline)
-
-
 @pytest.mark.parametrize(
     ("device", "cloud", "num_found", "matters"),
     [(4, 0, 1, False), (4, 0, 2, True), (4, 16, 1, True), (4, 16, 0, False)],
@@ -231,35 +191,7 @@ def test_the_only_row_of_both_parties_learns_nothing(
         assert made.line.prefix.tokens == [7] * (step + 1)
 
 
-def test_the_only_row_of_a_worker_matters_where_it_weighs_against_others() -> None:
-    one = RetrieveResult(session=1, ids=("a",), texts=("x",), scores=(0.5,), retrieve_us=7)
-
-    def moves(**changes: Any) -> bool:
-        values = {"mode": "federated", "workers": ("ada", "ben"), "documents": {"ada": 1, "ben": 1}}
-        made = FollowingSession(spec(**{**values, **changes}), "ada")
-        made.begin()
-        made.receive(one)
-        made.finish_prefill(1, ())
-        return made.weights.moves
-
-    assert moves()
-    assert not moves(weights=(0.5, 0.5)), "its weight is fixed"
-    assert not moves(documents={"ada": 1, "ben": 0}), "nobody else has any"
-
-
 # ---- it follows the line ----------------------------------------------------------------------------------------
-
-
-def test_evidence_follows_the_committed_token_not_the_rejected_draft() -> None:
-    made = drafting()
-    for token in (5, 6, 8):
-        compute(made, token)
-    made.receive(decided(0, 5))
-    made.receive(decided(1, 9))  # 6 was drafted
-    model, _ = compute(made)
-    assert made.prefix.tokens == [5, 9, 7]
-    assert model.weights[2] == expected(made, (5, 9)) != expected(made, (5, 6))
-    assert (1, 9) in model.learned, "the token was not this party's, so it was computed what it says"
 
 
 def test_a_token_that_was_drafted_costs_no_pass() -> None:
@@ -328,28 +260,6 @@ def test_a_restarted_decoder_catches_up_in_blocks_and_reaches_the_same_weights(n
     assert all(not model.weights for model in passes[:-1])
 
 
-def test_a_rollback_while_it_catches_up_leaves_the_block_that_still_holds() -> None:
-    tokens = tuple(range(4, 4 + 40))
-    made = drafting()
-    made.receive(adopted(*tokens, view=1))
-    first = made.next_job()
-    assert isinstance(first, Forward)
-    assert first.is_catching_up
-    made.receive(adopted(*tokens[:20], 9, view=2))
-    assert made.is_current(first), "its 16 tokens stand"
-    made.finish(first, compute_steps(first, Model(first)))
-    model, _ = compute(made)
-    assert (model.job.first, model.job.first_drawn) == (16, 21)
-    assert model.weights == {21: expected(made, (*tokens[:20], 9))}
-    stale = drafting()
-    stale.receive(adopted(*tokens, view=1))
-    job = stale.next_job()
-    assert isinstance(job, Forward)
-    stale.receive(adopted(5, view=2))
-    assert not stale.is_current(job)
-    assert stale.finish(job, compute_steps(job, Model(job))) == []
-
-
 def test_memory_is_bounded() -> None:
     made = drafting(max_new_tokens=600)
     for step in range(500):
@@ -368,27 +278,6 @@ def test_memory_is_bounded() -> None:
 def propose(step: int, digest: bytes, *tokens: int) -> Local:
     proposal = Vote(step=step, digest=digest, tokens=tokens)
     return Local(session=1, body=proposal)
-
-
-def test_votes_of_one_pass_weigh_by_the_tokens_between_them() -> None:
-    made = following()
-    made.receive(propose(0, made.prefix.digest, 5, 6))
-    model, sends = compute(made)
-    lines = ((), (5,), (5, 6))
-    assert model.weights == {len(tokens): expected(made, tokens) for tokens in lines}
-    (votes,) = [send.message.body for send in sends]
-    assert votes.log_weights == tuple(to_float32(log_weight(expected(made, tokens))) for tokens in lines)
-
-
-def test_a_vote_behind_a_rejected_token_weighs_by_the_committed_one() -> None:
-    made = following()
-    made.receive(propose(0, made.prefix.digest, 5, 6))
-    compute(made)
-    made.receive(decided(0, 9))
-    made.receive(propose(1, made.prefix.digest, 4))
-    model, _ = compute(made)
-    assert model.weights == {1: expected(made, (9,)), 2: expected(made, (9, 4))}
-    assert model.learned[0] == (0, 9)
 
 
 def test_a_voter_that_was_restarted_catches_up_and_votes_as_before() -> None:

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import random
-from math import inf, isnan, nan
+from math import inf, isnan
 from typing import Any
 
 import pytest
 
-from tandem.errors import TandemError
 from tandem.messages import (
     Begin,
     End,
-    Observations,
     ProposalLength,
     Round,
     RoundProfile,
     Rounds,
 )
 from tandem.modes.spec import SessionSpec
-from tandem.protocol.estimating import LengthSession, ProfilingTable, RoundProfilingSession, SchedulingTable
+from tandem.protocol.estimating import LengthSession, ProfilingTable, RoundProfilingSession
 from tandem.protocol.outbox import Send
 from tandem.scheduler.lengths import RoundCosts, best_length, load_length_policy
 from tandem.topology import Party
@@ -56,10 +54,6 @@ def play(made: SessionSpec, *rounds: Round) -> list[int]:
     return lengths
 
 
-def test_nothing_is_chosen_before_a_round_was_timed() -> None:
-    assert play(spec(), round_of(4, 4, waited_s=nan)) == []
-
-
 def test_the_best_length_follows_acceptance() -> None:
     costs = RoundCosts(fixed_s=0.125, token_s=0.015, alone_s=0.125)
     good = play(spec(), *[round_of(4, 4)] * 100)[-1]
@@ -86,31 +80,6 @@ def test_an_asked_cloud_is_tried_again_from_time_to_time() -> None:
         (sent,) = scheduler.observe(profile.message)
         lengths.append(sent.message.length)
     assert 0 < sum(length > 0 for length in lengths[200:]) < 10
-
-
-def probes_in_short_answers(remembers: bool) -> int:
-    """Proposals in 60 answers of 12 rounds after the first few; nothing ever stands."""
-    profiler, table, num_probes = RoundProfilingSession(spec()), SchedulingTable(Party.DEVICE), 0
-    for session in range(1, 61):
-        asked = spec(session=session)
-        profiler = RoundProfilingSession(asked, profiler)
-        if not remembers:
-            table = SchedulingTable(Party.DEVICE)
-        table.receive(Begin(session=session, spec=asked.to_json()))
-        length = 4 if session == 1 else 0
-        for _ in range(12):
-            (profile,) = profiler.observe(round_of(length, 0))
-            (sent,) = table.receive(profile.message)
-            length = sent.message.length
-            num_probes += length > 0 and session > 10
-        table.receive(End(session=session))
-    return num_probes
-
-
-def test_an_asked_cloud_is_tried_again_though_every_answer_is_short() -> None:
-    """A policy that starts again with each answer never gets to a probe."""
-    assert 0 < probes_in_short_answers(remembers=True) < 30
-    assert probes_in_short_answers(remembers=False) == 0
 
 
 QS = ("last_accepted", "double_dqn")
@@ -169,13 +138,3 @@ def test_the_next_query_begins_with_what_the_last_one_showed() -> None:
     assert isnan(known.draft_s)
     assert pipelined.draft_s == pytest.approx(0.015)
     assert begun(5, pacing="cloud_goes_on") == []
-
-
-def test_tables_take_what_is_meant_for_the_session() -> None:
-    for table, wrong in (
-        (ProfilingTable(Party.DEVICE), Observations(session=1, steps=())),
-        (SchedulingTable(Party.DEVICE), Rounds(session=1, rounds=())),
-    ):
-        table.receive(Begin(session=1, spec=spec().to_json()))
-        with pytest.raises(TandemError, match=f"A {type(wrong).__name__} is not for a"):
-            table.receive(wrong)

@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 
-from tandem.codecs import TopP
 from tandem.errors import ConfigError
 from tandem.events import TokenEvent
-from tandem.messages import Ballot
 from tandem.modes import reference_shaping
 from tandem.modes.spec import SessionSpec
-from tandem.protocol.aggregating import AggregatorSession
-from tandem.protocol.prefix import Prefix
 from tandem.topology import PARTIES, Party
 from tandem_lab.simulation import specs
 from tandem_lab.simulation.link import Link
@@ -51,10 +45,6 @@ def run(spec: SessionSpec, link: Link = SLOW_LINK) -> Outcome:
 def tokens_of(outcome: Outcome) -> list[TokenEvent]:
     assert outcome.done is not None
     return outcome.of(TokenEvent)
-
-
-def as_text(tokens: Sequence[int]) -> str:
-    return " ".join(map(str, tokens))
 
 
 def target_of(spec: SessionSpec, tokens: list[int], voters: tuple[str, ...]) -> list[float]:
@@ -108,21 +98,6 @@ def test_one_party_alone_names_its_own_distribution() -> None:
     check(spec, tokens_of(run(spec)))
 
 
-def test_only_the_cloud_sends_more() -> None:
-    """The device's votes stay lists: what its documents say of other words does not cross."""
-    spec = make_spec(0, **LISTS)
-    assert spec.rules.sends_whole_votes(Party.CLOUD)
-    assert not spec.rules.sends_whole_votes(Party.DEVICE)
-    assert not make_spec(0, num_logprobs=None, **LISTS).rules.sends_whole_votes(Party.CLOUD)
-
-
-def test_fewer_alternatives_are_the_first_of_all() -> None:
-    spec = make_spec(3, **LISTS)
-    some = tokens_of(run(replace(spec, num_logprobs=2)))
-    for event, whole in zip(some, tokens_of(run(spec)), strict=True):
-        assert (event.logprob, event.top_logprobs) == (whole.logprob, whole.top_logprobs[:2])
-
-
 @pytest.mark.parametrize(
     ("changes", "cause", "remedy"),
     [
@@ -149,42 +124,3 @@ def test_where_the_home_knows_no_target_they_are_refused(
     assert cause in str(raised.value)
     assert remedy in str(raised.value)
     make_spec(0, **{**changes, "num_logprobs": None}).rules.check_logprobs()
-
-
-def test_one_party_alone_decides_at_home_whatever_the_placement() -> None:
-    make_spec(0, placement="cloud", only="cloud").rules.check_logprobs()
-
-
-def test_an_only_voter_names_them_whatever_the_placement() -> None:
-    """And the home, which goes on by itself where that voter is lost."""
-    for only, names in {None: (True, True), "device": (True, False), "cloud": (False, True)}.items():
-        spec = make_spec(0, mode="speculative", placement="cloud", only=only)
-        spec.rules.check_logprobs()
-        assert (
-            tuple(party in spec.parties and spec.rules.num_named(party) is not None for party in PARTIES)
-            == names
-        )
-    federated = make_spec(0, mode="federated", workers=("alice", "bob"), weights=(0.5, 0.5))
-    assert [party for party in federated.parties if federated.rules.num_named(party) is not None] == [
-        federated.home
-    ]
-
-
-def test_a_device_whose_distributions_travel_names_what_it_drew_from_without_the_cloud() -> None:
-    """Under rejection a draft is drawn from the decoded distribution, so that is the one that is named."""
-    spec = make_spec(0, mode="speculative", draft_rule="rejection", vocab_size=VOCAB)
-    assert spec.rules.needs_drafts
-    dense = np.arange(1, VOCAB + 1) / (VOCAB * (VOCAB + 1) / 2)
-    codec = TopP(0.6)
-    drawn_from = codec.decode(codec.encode(dense))
-    token = int(drawn_from.ids[0])
-    ballot = Ballot(
-        session=spec.session, view=0, step=0, digest=Prefix(spec.session).digest, voters=(0,), tokens=(token,),
-        payloads=(codec.encode(dense),), log_weights=(),
-    )  # fmt: skip
-    result = AggregatorSession(spec, Party.DEVICE, codec).decide(ballot)
-    ((known,),) = (tail.logprobs for tail in result.tail)
-    assert result.tokens == (token,)
-    assert known.logprob == math.log(drawn_from.probability(token))
-    assert sorted(known.top_ids) == drawn_from.ids.tolist()
-    assert len(known.top_ids) < VOCAB

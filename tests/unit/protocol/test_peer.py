@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import pairwise
 from math import isnan
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tandem.messages import Done, Heartbeat, LinkFrame, Open, Probe, Verdict, Vote
+from tandem.messages import Heartbeat, LinkFrame, Probe, Verdict, Vote
 from tandem.protocol.log import MAX_VERDICT_TOKENS
 from tandem.protocol.outbox import Send
 from tandem.protocol.peer import HEARTBEAT_RTTS, HEARTBEAT_S, RECEIPT_S, Peer
@@ -81,41 +80,10 @@ def test_stamps_are_used_again() -> None:
         assert own.receive(frame(peer, sent_s + 0.03), sent_s + 0.05) == pytest.approx(0.04, abs=5e-6)
 
 
-def test_nothing_is_measured_before_the_first_echo() -> None:
-    own, peer = Peer(1, 0.0), Peer(1, 0.0)
-    first = frame(own, 5.0)
-    assert (first.echo, first.held_us) == (0, 0)
-    assert isnan(peer.receive(first, 6.0))
-    assert isnan(peer.round_trips.rtt_s)
-
-
-def test_the_echo_of_a_stamp_that_was_used_again_measures_nothing() -> None:
-    """The peer heard nothing of all that was sent since, and says how long ago that was."""
-    own, peer = Peer(1, 0.0), Peer(1, 0.0)
-    peer.receive(frame(own, 0.0), 0.1)
-    for number in range(NUM_STAMPS):
-        frame(own, 0.25 * (number + 1))
-    ended_s = 0.25 * NUM_STAMPS
-    assert isnan(own.receive(frame(peer, ended_s + 0.1), ended_s + 0.2))
-
-
 def test_an_echo_of_what_was_never_sent_measures_nothing() -> None:
     own = Peer(1, 0.0)
     for echo in (1, NUM_STAMPS + 1, 2**40):
         assert isnan(own.receive(replace(frame(Peer(1, 0.0), 0.0), echo=echo), 1.0))
-
-
-def test_a_duplicate_and_an_overtaken_frame_measure_their_own_way() -> None:
-    """Never less than the true round trip, never negative, and the next good frame puts it right."""
-    own, peer = Peer(1, 0.0), Peer(1, 0.0)
-    first, second = frame(own, 1.0), frame(own, 1.01)
-    peer.receive(second, 1.11)
-    peer.receive(first, 1.3)  # overtaken: it took 0.3 s
-    answer = frame(peer, 1.35)
-    assert own.receive(answer, 1.45) == pytest.approx(0.4, abs=1e-5)
-    assert own.receive(answer, 1.75) == pytest.approx(0.7, abs=1e-5)  # its duplicate, 0.3 s later
-    peer.receive(frame(own, 2.0), 2.1)
-    assert own.receive(frame(peer, 2.1), 2.2) == pytest.approx(0.2, abs=1e-5)
 
 
 def test_a_peer_whose_clock_jumped_back_measures_nothing() -> None:
@@ -126,15 +94,6 @@ def test_a_peer_whose_clock_jumped_back_measures_nothing() -> None:
     )  # fmt: skip
     assert isnan(own.receive(answer, 2.0))
     assert own.silence_s(2.0) == 0.0
-
-
-def test_the_header_says_where_the_sender_stands() -> None:
-    link = Peer(9, 0.0)
-    link.start_view(3, 0, 0.0)
-    sent = frame(link, 1.5)
-    assert (sent.session, sent.view, sent.committed) == (9, 3, 2)
-    assert sent.committed_digest == PREFIX.digest
-    assert (sent.stamp, frame(link, 1.6).stamp) == (1, 2)
 
 
 # ---- resend ----------------------------------------------------------------------------------------------------
@@ -161,21 +120,6 @@ def test_resends_back_off() -> None:
     assert link.deliveries.num_resent == len(times)
 
 
-def test_the_wait_begins_with_the_body() -> None:
-    """A long prefill must not make the first draft go out twice."""
-    link = Peer(1, 0.0)
-    assert times_of_resends(link, 10.0) == []
-    link.post(draft(2), PREFIX, 10.0)
-    assert times_of_resends(link, 11.5, start_s=10.0) == pytest.approx([11.0], abs=0.051)
-
-
-def test_a_far_peer_is_given_time() -> None:
-    link = Peer(1, 0.0)
-    link.post(draft(2), PREFIX, 0.0)
-    link.round_trips.rtt_s = 1.5
-    assert times_of_resends(link, 3.2) == pytest.approx([3.0], abs=0.051)
-
-
 def deliver(sends: list[Send], peer: Peer, now_s: float) -> None:
     """What a coordinator does with frames of the present view: it holds the bodies."""
     for send in sends:
@@ -195,13 +139,6 @@ def test_what_was_received_is_not_resent_however_long_its_commit_takes() -> None
     assert peer.due(PREFIX, 0.2, []) == [], "each arrival is acknowledged once"
 
 
-def test_a_receipt_travels_with_the_next_frame() -> None:
-    own, peer = Peer(1, 0.0), Peer(1, 0.0)
-    deliver([own.post(draft(2), PREFIX, 0.0)], peer, 0.01)
-    assert frame(peer, 0.02, draft(3)).received == (1,)
-    assert frame(peer, 0.03, draft(4)).received == ()
-
-
 def test_only_what_was_lost_is_resent_and_its_repetition_is_acknowledged_again() -> None:
     own, peer = Peer(1, 0.0), Peer(1, 0.0)
     own.post(draft(2), PREFIX, 0.0)  # lost
@@ -213,59 +150,6 @@ def test_only_what_was_lost_is_resent_and_its_repetition_is_acknowledged_again()
     assert peer.deliveries.received == [1, 1]
     deliver([peer.send(Heartbeat(), PREFIX, 0.6)], own, 0.7)
     assert times_of_resends(own, 60.0) == []
-
-
-def test_a_sign_of_life_shortens_the_wait_for_the_rest() -> None:
-    own = Peer(1, 0.0)
-    first, second = own.post(draft(2), PREFIX, 0.0), own.post(draft(3), PREFIX, 0.0)
-    times_of_resends(own, 4.0)  # the next one would be due at 7
-    alive = replace(frame(Peer(1, 0.0), 4.0), received=(second.message.number,))
-    own.acknowledge(alive, 0, 4.0)
-    (again,) = own.due(PREFIX, 5.0, [])
-    assert again.message.body == first.message.body
-
-
-def test_committed_bodies_are_forgotten_and_no_others() -> None:
-    link = Peer(1, 0.0)
-    for step in range(5):
-        link.post(draft(step), PREFIX, 0.0)
-        link.post(verdict(step), PREFIX, 0.0)
-    plain = frame(Peer(1, 0.0), 1.0)
-    link.acknowledge(plain, 3, 1.0)
-    assert sorted(parcel.body.step for parcel in link.deliveries.sent.values()) == [3, 3, 4, 4]
-    link.acknowledge(plain, 2, 2.0)  # an overtaken frame
-    assert len(link.deliveries) == 4
-    link.start_view(1, 0, 3.0)
-    assert len(link.deliveries) == 0
-    assert link.num_committed == 0
-
-
-def test_receipts_of_an_older_view_are_forgotten() -> None:
-    own, peer = Peer(1, 0.0), Peer(1, 0.0)
-    deliver([own.post(draft(2), PREFIX, 0.0)], peer, 0.01)
-    peer.start_view(1, 0, 0.02)
-    assert frame(peer, 0.03).received == ()
-
-
-def test_dead_proposals_are_dropped_but_not_those_that_the_peer_has_yet_to_commit() -> None:
-    link, step = Peer(1, 0.0), len(PREFIX)
-    for body in (draft(step - 1), draft(step), draft(step + 1), verdict(step + 1)):
-        link.post(body, PREFIX, 0.0)
-    link.deliveries.drop_dead({draft(step + 1).digest}, step)
-    kept = [parcel.body for parcel in link.deliveries.sent.values()]
-    assert kept == [draft(step - 1), draft(step + 1), verdict(step + 1)]
-
-
-def test_bodies_without_a_number_are_repeated_in_the_present_view() -> None:
-    link = Peer(1, 0.0)
-    link.start_view(4, 0, 0.0)
-    link.post(verdict(2), PREFIX, 0.0)
-    sends = link.due(PREFIX, 1.0, [Done(is_reply=False)])
-    assert [send.message.body for send in sends] == [Done(is_reply=False), verdict(2)]
-    assert {send.message.view for send in sends} == {4}
-    assert {send.to for send in sends} == {"peer"}
-    assert link.due(PREFIX, 1.2, [Done(is_reply=False)]) == [], "each waits twice as long as before"
-    assert len(link.due(PREFIX, 3.05, [Done(is_reply=False)])) == 2
 
 
 # ---- verdicts that wait for a full link ------------------------------------------------------------------------
@@ -291,24 +175,6 @@ def test_verdicts_that_wait_go_out_together_once_there_is_an_echo() -> None:
     assert (late.message.body.step, len(late.message.body.tokens)) == (FIRST_FRAMES, 10)
     assert own.release(PREFIX, 0.4) == []
     assert [parcel.body for parcel in own.deliveries.sent.values()] == [*sent, late.message.body]
-
-
-def test_the_last_verdict_takes_along_all_that_wait() -> None:
-    own = Peer(1, 0.0)
-    stream(own, FIRST_FRAMES + 3)
-    (last,) = own.post_verdict(verdict(FIRST_FRAMES + 3), PREFIX, 0.2, may_wait=False)
-    assert (last.message.body.step, len(last.message.body.tokens)) == (FIRST_FRAMES, 4)
-
-
-def test_verdicts_that_wait_replace_a_heartbeat_and_never_wait_longer_than_a_resend() -> None:
-    own = Peer(1, 0.0)
-    stream(own, FIRST_FRAMES + 3)
-    at_s = next(tick / 20 for tick in range(1, 100) if own.due(PREFIX, tick / 20, []))
-    assert HEARTBEAT_S <= at_s <= HEARTBEAT_S + 0.15
-    own.window.send(99)
-    own.post_verdict(verdict(20), PREFIX, 1.0, may_wait=True)
-    assert own.release(PREFIX, 1.9) == []
-    assert len(own.release(PREFIX, 2.1)) == 1, "the echo may be lost"
 
 
 def test_a_frame_holds_no_more_tokens_than_a_verdict_may_have() -> None:
@@ -338,13 +204,6 @@ def test_proposals_wait_for_a_full_link_and_then_go_out_in_order() -> None:
     assert not link.release(PREFIX, 0.1)
 
 
-def test_a_proposal_that_a_voter_waits_for_never_waits() -> None:
-    link, (first,) = Peer(1, 0.0), proposals(Prefix(1, [4, 5, 6]), 2)
-    for _ in range(FIRST_FRAMES):
-        link.send(Heartbeat(), PREFIX, 0.0)
-    assert link.post_vote(first, PREFIX, 0.0, may_wait=False)
-
-
 def test_proposals_that_nothing_can_accept_any_more_do_not_go_out() -> None:
     """What they propose is committed, or something else is, or another proposal has taken their place."""
     link, peer = Peer(1, 0.0), Peer(1, 0.0)
@@ -360,40 +219,7 @@ def test_proposals_that_nothing_can_accept_any_more_do_not_go_out() -> None:
     assert [send.message.body for send in link.release(committed, 0.1)] == proposals(other, 4, 5)
 
 
-@pytest.mark.parametrize(
-    "end", [lambda link: link.start_view(1, 2, 0.0), lambda link: link.window.clear_proposals()]
-)
-def test_proposals_that_wait_are_of_their_view_and_of_an_answer_that_goes_on(end: Any) -> None:
-    link = Peer(1, 0.0)
-    for _ in range(FIRST_FRAMES):
-        link.send(Heartbeat(), PREFIX, 0.0)
-    assert not link.post_vote(*proposals(Prefix(1, [4, 5, 6]), 2), PREFIX, 0.0, may_wait=True)
-    end(link)
-    link.window.room.num_frames = 2 * FIRST_FRAMES
-    assert not link.release(PREFIX, 0.0)
-
-
-def test_what_waits_is_of_its_view() -> None:
-    own = Peer(1, 0.0)
-    stream(own, FIRST_FRAMES + 3)
-    own.start_view(1, 5, 0.3)
-    assert own.release(PREFIX, 9.0) == []
-
-
 # ---- the opening -----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("num_bytes", "again_s"), [(250, 1.2), (5000, 5.0)])
-def test_an_opening_has_as_long_as_it_takes_over_a_slow_link(num_bytes: int, again_s: float) -> None:
-    """Nothing else is sent meanwhile: it would only queue behind it."""
-    opening = Open(spec="x" * num_bytes)
-    own = Peer(1, 0.0)
-    frame(own, 0.0, opening)
-    at_s = next(tick / 20 for tick in range(1, 200) if own.due(PREFIX, tick / 20, [opening]))
-    assert at_s == pytest.approx(again_s, abs=0.06)
-    assert own.loss_limit_s(1.0) == pytest.approx(1.5 + num_bytes / 1250)
-    own.receive(frame(Peer(1, 0.0), 2.0), 2.0)
-    assert own.loss_limit_s(1.0) == 1.5
 
 
 # ---- heartbeat and loss ----------------------------------------------------------------------------------------
@@ -466,20 +292,6 @@ def test_a_peer_that_owes_is_there_only_if_it_was_heard_of_late(heard_s: float, 
     assert problem == ((stalled, True) if is_there else (silent, False))
 
 
-def test_silence_ends_with_any_frame() -> None:
-    own, peer = Peer(1, 0.0), Peer(1, 0.0)
-    assert own.silence_s(3.0) == 3.0
-    own.receive(replace(frame(peer, 3.0), view=0), 3.0)
-    assert own.silence_s(3.5) == 0.5
-
-
-def test_the_generation_of_the_peer_only_grows() -> None:
-    own, peer = Peer(1, 0.0), Peer(1, 0.0)
-    own.receive(replace(frame(peer, 0.0), view=2), 0.1)
-    own.receive(replace(frame(peer, 0.0), view=1), 0.2)
-    assert own.seen_view == 2
-
-
 # ---- probes ----------------------------------------------------------------------------------------------------
 
 
@@ -504,13 +316,6 @@ def test_two_probes_show_the_bandwidth_and_the_longer_one_is_no_round_trip(bytes
 
 def test_a_link_that_is_too_fast_to_measure_is_infinite() -> None:
     assert probed(1e12).round_trips.take_bytes_per_s() > 1e8
-
-
-def test_nothing_is_known_of_the_bandwidth_before_both_are_answered() -> None:
-    link = Peer(1, 0.0)
-    assert isnan(link.round_trips.take_bytes_per_s())
-    link.probe(PREFIX, 1.0)
-    assert isnan(link.round_trips.take_bytes_per_s())
 
 
 def test_the_time_that_a_frame_waited_for_its_query_is_no_part_of_the_round_trip() -> None:

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from tandem.messages import DraftWindow, Observation
-from tandem.profiler.estimates import DecodeLine
 from tandem.protocol.estimating import ProfilingSession
 from tandem.protocol.outbox import Send
 from tandem.topology import Party
@@ -36,13 +35,6 @@ def test_every_step_goes_to_the_scheduler_and_a_changed_window_to_the_decoder() 
     assert windows(session.observe(observation(rtt_s=30.0))) != []
 
 
-def test_own_and_peer_are_the_parties() -> None:
-    """A cloud's own decode time is the cloud's."""
-    spec = make_spec(session=1, query="q", seed=0)
-    slow_own = ProfilingSession(spec, Party.CLOUD).observe(observation(decode_s=(0.1, 0.3)))
-    assert windows(slow_own) == [4]  # (0.3 + 0.3) / 0.3 and two
-
-
 def test_what_was_not_measured_is_nan() -> None:
     session = ProfilingSession(make_spec(session=1, query="q", seed=0), Party.DEVICE)
     nothing = observation(decode_s=(nan, nan), acceptance=(nan, nan), rtt_s=nan)
@@ -53,21 +45,6 @@ def test_what_was_not_measured_is_nan() -> None:
     session.observe(observation())
     assert session.profile().rtt_s == 0.3
     assert session.profile().acceptance[1] == 0.5
-
-
-def test_who_aggregates_next_and_the_last_step_go_with_the_profile() -> None:
-    session = ProfilingSession(make_spec(session=1, query="q", seed=0), Party.DEVICE)
-    session.observe(observation(step=7, aggregator=1, bytes_per_s=1e5))
-    profile = session.profile()
-    assert (profile.step, profile.aggregator, profile.bytes_per_s) == (7, 1, 1e5)
-
-
-def test_the_real_time_estimate_follows_faster_than_the_average() -> None:
-    session = ProfilingSession(make_spec(session=1, query="q", seed=0), Party.DEVICE)
-    session.observe(observation(rtt_s=0.1))
-    session.observe(observation(rtt_s=0.3))
-    assert session.profile().rtt_s == pytest.approx(0.2)
-    assert session.profile().rtt_average_s == pytest.approx(0.12)
 
 
 def test_an_outlier_is_clamped_and_reported() -> None:
@@ -83,14 +60,6 @@ def test_an_outlier_is_clamped_and_reported() -> None:
     assert profile.notes == (
         "cloud: A decode time of 10 s at step 5 was clamped to 0.3 s: 0.1 s was expected.",
     )
-
-
-def test_offline_lines_count_before_anything_is_measured() -> None:
-    line = DecodeLine.fit([50, 100, 200], [0.06, 0.07, 0.09])
-    spec = make_spec(session=1, query="q", seed=0, device_decode_line=line.to_tuple())
-    profile = ProfilingSession(spec, Party.DEVICE).profile()
-    assert profile.decode_s[0] == pytest.approx(line.predict(51))
-    assert isnan(profile.decode_s[1])
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 
 from tandem.aggregation.race_lists import RaceList
 from tandem.codecs import RaceLists, TopP
-from tandem.codecs.race_lists import MAX_LISTED, WHOLE, cut_vote, read_vote, vote_depth
+from tandem.codecs.race_lists import MAX_LISTED, cut_vote, read_vote
 from tandem.errors import ProtocolError
 from tandem.messages import (
     Ballot,
@@ -26,10 +26,9 @@ from tandem.protocol.outbox import Send
 from tandem.protocol.prefix import Prefix
 from tandem.protocol.race_votes import PATIENCE, ListLength
 from tandem.protocol.session import Session
-from tandem.protocol.table import CoordinatorTable
 from tandem.topology import Party
 from tandem_lab.simulation.oracle import is_list_of
-from tandem_lab.simulation.specs import change_spec, make_spec
+from tandem_lab.simulation.specs import make_spec
 from tests.unit.protocol import talk
 
 VOCAB, DEPTH = 40, 2
@@ -114,29 +113,6 @@ def test_a_request_is_answered_once_from_the_vote_that_was_sent() -> None:
     assert side.session.race_votes.length.depth > DEPTH
 
 
-def test_a_request_that_overtakes_the_vote_sets_its_length() -> None:
-    side = Side()
-    assert side.hear(request(7)) == []
-    (sent,) = side.propose(vote(1))
-    assert vote_depth(sent.payloads[0]) == 7
-
-
-def test_a_query_without_lists_refuses_a_request() -> None:
-    side = Side(replace(SPEC, race_depth=0))
-    with pytest.raises(
-        ProtocolError, match="cloud sent a request for more of a vote, which it may not send the device"
-    ):
-        side.hear(request(7))
-
-
-def test_only_a_decider_may_ask() -> None:
-    side = Side(change_spec(SPEC, placement="device"))
-    with pytest.raises(
-        ProtocolError, match="cloud sent a request for more of a vote, which it may not send the device"
-    ):
-        side.hear(request(7))
-
-
 # ---- the decider -----------------------------------------------------------------------------------------------
 
 
@@ -159,46 +135,12 @@ def test_an_open_winner_is_asked_about_once_and_decided_with_the_longer_list() -
     assert side.session.statistics.num_list_requests == 2
 
 
-def test_a_longer_list_is_waited_for_no_longer_than_the_vote() -> None:
-    """Patience counts from the own vote, at 1 s: then that decides."""
-    side = Side(change_spec(SPEC, patience_s=0.5))
-    assert asked(side) == [request(10)]
-    assert side.tick(1.4) == []
-    (ballot,) = side.tick(1.5)
-    assert (ballot.voters, ballot.payloads) == ((0,), (vote(1),))
-    (again,) = side.hear(proposal(make_list(vote(2), 10)))
-    assert again == ballot, "the list is here, and too late"
-
-
 def decided(prefix: Prefix) -> VerifyResult:
     """Of a ballot of both votes: token 1."""
     return VerifyResult(
         session=SPEC.session, view=0, digest=prefix.digest, step=len(prefix), voters=(0, 1), tokens=(1,),
         accepted=(1, 1), acceptance=(1.0, 1.0), next_decider=0,
     )  # fmt: skip
-
-
-def test_steps_are_counted_by_whether_the_first_lists_settled_them() -> None:
-    """Two requests for one step are one escalation."""
-    side = Side()
-    asked(side)
-    side.hear(proposal(make_list(vote(2), 10)))
-    side.tell(undecided(50))
-    side.hear(proposal(vote(2)))
-    side.tell(decided(EMPTY))
-    for prefix in (EMPTY.of([1]), EMPTY.of([1, 1])):
-        side.propose(vote(3), prefix)
-        side.hear(proposal(make_list(vote(4), DEPTH, len(prefix)), prefix))
-        side.tell(decided(prefix))
-    seen = side.session.statistics
-    assert (seen.num_certified, seen.num_escalated, seen.num_list_requests) == (2, 1, 2)
-    assert seen.num_tokens == 3
-
-
-def test_an_old_ballot_asks_for_nothing() -> None:
-    side = Side()
-    asked(side)
-    assert side.tell(undecided(90, digest=bytes(8))) == side.tell(undecided(90, view=1)) == []
 
 
 def test_the_aggregator_decides_as_the_full_mixture_or_says_what_it_lacks() -> None:
@@ -242,30 +184,6 @@ def test_lists_grow_after_a_request_and_shrink_without_any() -> None:
         length.grow()
     assert length.take() == 32
     assert min(length.take() for _ in range(100 * PATIENCE)) == 4
-
-
-def test_lists_of_the_next_query_are_as_long_as_the_last_one() -> None:
-    """Answers may be shorter than what it takes to shorten a list."""
-    table = CoordinatorTable(Party.DEVICE, lambda _: lambda tokens: None)
-    depths = []
-    for session in range(1, 6):
-        table.open(replace(SPEC, session=session, race_depth=8), 0.0)
-        length = table.sessions[session].race_votes.length
-        depths.append([length.take() for _ in range(14)][-1])
-    assert depths == [8, 7, 7, 6, 6]
-    table.open(replace(SPEC, session=8, race_depth=16), 0.0)
-    assert table.sessions[8].race_votes.length.depth == 16
-    table.open(replace(SPEC, session=9, race_depth=0), 0.0)
-    assert not table.sessions[9].spec.rules.has_race_lists
-
-
-def test_how_much_a_vote_holds_is_read_from_its_head() -> None:
-    assert [vote_depth(make_list(vote(1), depth)) for depth in (1, 7, 30)] == [1, 7, 30]
-    assert vote_depth(vote(1)) == vote_depth(make_list(vote(1), VOCAB + 1)) == WHOLE
-    assert vote_depth(b"") == vote_depth(b"\xff\xff\xff") == 0
-    complete = read_vote(make_list(vote(1), VOCAB + 1), VOCAB)
-    assert isinstance(complete, RaceList)
-    assert complete.is_complete
 
 
 def test_a_vote_in_full_comes_back_to_the_bit() -> None:

@@ -72,44 +72,6 @@ def test_a_round_is_reported_once_with_its_time() -> None:
     assert commit(rounds, 5, 6, 9, 10) == []
 
 
-def test_the_wait_for_the_documents_is_no_measurement() -> None:
-    """Nothing is committed yet, so the cloud may have been reading."""
-    rounds = made()
-    rounds.propose(proposal((), 6), 0, 0.0)
-    (judged,) = reported(commit(rounds, 6, 7, num_new=2, now_s=3.0))
-    assert (judged.length, judged.num_accepted) == (1, 1)
-    assert isnan(judged.waited_s)
-
-
-def test_a_proposal_behind_a_rejected_one_says_nothing() -> None:
-    rounds = made(pacing="pipelined")
-    for before, tokens in (((5,), (6, 7)), ((5, 6, 7), (8,))):
-        rounds.propose(proposal(before, *tokens), 1, 2.0)
-    assert [each.length for each in reported(commit(rounds, 5, 6, 9))] == [2]
-    assert reported(commit(rounds, 5, 6, 9, 4, 4, 4)) == []
-
-
-def test_a_proposal_in_two_verdicts_is_one_round() -> None:
-    rounds = made(pacing="pipelined")
-    rounds.propose(proposal((5,), 6, 7, 8), 1, 2.0)
-    assert reported(commit(rounds, 5, 6, now_s=2.1)) == []
-    (judged,) = reported(commit(rounds, 5, 6, 7, 8, num_new=2, now_s=2.5))
-    assert (judged.length, judged.num_accepted, judged.waited_s) == (3, 3, 0.5)
-
-
-def test_a_token_that_was_asked_for_is_a_round_of_none() -> None:
-    rounds = made()
-    rounds.propose(proposal((5,)), 1, 2.0)
-    assert reported(commit(rounds, 5, now_s=2.1)) == []
-    rest = [reported(commit(rounds, 5, *range(count + 1), now_s=2.2)) for count in range(1)]
-    assert rest == [[]]
-    for step in range(1, REPORT_STEPS):
-        tokens = (5, *range(step))
-        rounds.propose(proposal(tokens), 1, 3.0)
-        sent = reported(commit(rounds, *tokens, step, now_s=3.1))
-    assert [each.length for each in sent] == [0] * REPORT_STEPS, "a few at a time"
-
-
 def test_the_cloud_s_own_tokens_are_rounds_of_none_where_it_goes_on() -> None:
     rounds = made(pacing="cloud_goes_on")
     sends: list[Send] = []
@@ -134,15 +96,3 @@ def test_nothing_is_observed_where_lengths_do_not_adapt(changes: dict[str, Any])
     rounds = made(**changes)
     rounds.propose(proposal((5,), 6, 7), 1, nan)
     assert commit(rounds, 5, 6, 9) == []
-
-
-def test_a_proposal_does_not_answer_for_the_wait_behind_the_one_before_it() -> None:
-    """Two proposals 10 ms apart, a round trip of 100 ms and passes of 50: the second one's pass begins later."""
-    for pacing, waited_s in (("pipelined", 0.15), ("stop_and_wait", 0.19)):
-        rounds = made(pacing=pacing)
-        rounds.propose(proposal((5,), 6, 7), 1, 2.0)
-        rounds.propose(proposal((5, 6, 7), 8, 9), 1, 2.01)
-        (first,) = reported(commit(rounds, 5, 6, 7, num_new=2, now_s=2.15, rtt_s=0.1))
-        (second,) = reported(commit(rounds, 5, 6, 7, 8, 9, num_new=2, now_s=2.2, rtt_s=0.1))
-        assert first.waited_s == pytest.approx(0.15)
-        assert second.waited_s == pytest.approx(waited_s)

@@ -5,10 +5,8 @@ from __future__ import annotations
 import itertools
 import logging
 from dataclasses import replace
-from math import inf, nan
 from typing import Any
 
-import numpy as np
 import pytest
 
 from tandem.errors import Code, Fault, ProtocolError, TandemError
@@ -17,24 +15,13 @@ from tandem.messages import (
     Ballot,
     Begin,
     Cancel,
-    DecoderReady,
     Done,
-    DraftWindow,
-    End,
     Heartbeat,
     LinkFrame,
-    Local,
-    Observation,
-    Observations,
     Open,
-    Placement,
-    Probe,
-    Profile,
     Sources,
     Verdict,
     Vote,
-    decode,
-    encode,
 )
 from tandem.modes.spec import SessionSpec
 from tandem.protocol.aggregating import AggregatingTable
@@ -48,13 +35,12 @@ from tandem.protocol.table import (
     MAX_CLOSED_SESSIONS,
     MAX_EARLY_BYTES,
     MAX_EARLY_FRAMES,
-    TICK_S,
     CoordinatorTable,
 )
 from tandem.topology import PARTIES, Party
 from tandem_lab.simulation.specs import make_spec
-from tests.unit.lab.simulation.world import CODEC, VOCAB, distribution
-from tests.unit.protocol.talk import bodies, decided, events, frame, to, vote
+from tests.unit.lab.simulation.world import CODEC, distribution
+from tests.unit.protocol.talk import bodies, decided, frame, to, vote
 
 
 def spec(session: int = 1, **changes: Any) -> SessionSpec:
@@ -77,14 +63,6 @@ def draft(party: Party, tokens: Any = (), session: int = 1) -> Vote:
     return vote(Prefix(session, tokens), (0,), payloads=(payload,), log_weights=(0.0,), decode_us=30)
 
 
-def certain(party: Party, token: int) -> Vote:
-    """A draft of a law with one token; the device's weighs a little more."""
-    dense = np.zeros(VOCAB)
-    dense[token] = 1.0
-    log_weight = 0.5 if party is Party.DEVICE else 0.0
-    return replace(draft(party), payloads=(CODEC.encode(dense),), log_weights=(log_weight,))
-
-
 def verdict(step: int, target: int, decider: int = 0) -> Verdict:
     return Verdict(step=step, tokens=(target,), accepted=(1, 1), acceptance=(127, 127), next_decider=decider)
 
@@ -99,42 +77,11 @@ def ballot(device: Vote, cloud: Vote) -> Ballot:
 # ---- open and early frames -------------------------------------------------------------------------------------
 
 
-def test_open_tells_the_actors_of_the_party() -> None:
-    sends = host().open(spec(), 0.0)
-    assert [send.to for send in sends] == ["decoder", "aggregator", "profiler", "scheduler", "peer"]
-    assert all(send.message.spec == spec() for send in sends[:-1])
-    assert bodies(sends) == [Open(spec=spec().to_json())]
-
-
 def test_the_cloud_is_not_told_the_device_s_filter() -> None:
     filtered = spec(device_filter='{"source": "diary.md"}', cloud_filter='{"year": 2024}')
     (opening,) = bodies(host().open(filtered, 0.0))
     assert "diary" not in opening.spec
     assert "2024" in opening.spec
-
-
-def test_documents_reach_the_client_with_times_and_notes() -> None:
-    device, cloud = host(), host(Party.CLOUD)
-    for queue in (device, cloud):
-        queue.open(spec(), 0.0)
-    ready = DecoderReady(
-        session=1, sources=("a",), scores=(0.5,), retrieve_us=1_500_000, prefill_us=2, notes=("1 cut.",)
-    )  # fmt: skip
-    (sources,) = to("peer", cloud.receive(ready, 0.1))
-    for shown in (*events(device.receive(ready, 0.1)), *events(device.receive(sources, 0.2))):
-        assert (shown.retrieve_s, shown.prefill_s, shown.notes) == (1.5, 2e-6, ("1 cut.",))
-
-
-def test_a_cloud_that_opens_late_does_not_lengthen_the_round_trip() -> None:
-    """The device's frames waited 2 s for the query to be opened; the link takes 10 ms each way."""
-    device, cloud = host(), host(Party.CLOUD)
-    device.open(spec(), 0.0)
-    (early,) = [send.message for send in device.sessions[1].resend_all(0.0) if send.to == "peer"]
-    cloud.receive(replace(early, body=Heartbeat()), 0.01)  # it has overtaken the Open
-    answers = [send.message for send in cloud.open(spec(), 2.01) if send.to == "peer"]
-    for answer in answers:
-        device.receive(answer, 2.02)
-    assert device.sessions[1].peers[Party.CLOUD].round_trips.rtt_s == pytest.approx(0.02, abs=1e-5)
 
 
 def test_early_frames_are_bounded() -> None:
@@ -265,24 +212,6 @@ def test_a_session_that_breaks_does_not_stop_the_timers_of_the_others(
     assert "a bug" not in caplog.text
 
 
-def test_timers_run_as_often_as_the_least_patient_query_that_is_asked_here_needs() -> None:
-    device, cloud = host(), host(Party.CLOUD)
-    assert device.tick_s == TICK_S
-    for session, (patience_s, tick_s) in enumerate(
-        [(inf, 0.05), (1.0, 0.05), (0.1, 0.025), (1e-9, 0.005)], 1
-    ):
-        for table in (device, cloud):
-            table.open(spec(session, patience_s=patience_s), 0.0)
-        assert (device.tick_s, cloud.tick_s) == (tick_s, TICK_S)
-
-
-def test_messages_for_nobody_are_dropped() -> None:
-    queue = host()
-    assert queue.receive(Local(session=5, body=draft(Party.DEVICE)), 0.0) == []
-    assert queue.cancel(5, 0.0) == []
-    assert queue.tick(0.0) == []
-
-
 # ---- the session behind it -------------------------------------------------------------------------------------
 
 
@@ -331,52 +260,11 @@ def small_hosts() -> list[Any]:
 
 
 @pytest.mark.parametrize("number", range(3))
-def test_a_host_holds_a_session_from_begin_to_end(number: int) -> None:
-    small = small_hosts()[number]
-    small.receive(Begin(session=1, spec=spec().to_json()))
-    assert list(small.sessions) == [1]
-    small.receive(End(session=1))
-    small.receive(End(session=1))
-    assert not small.sessions
-
-
-def test_a_spec_is_written_once_and_read_by_other_processes_alone() -> None:
-    begins = [send.message for send in host().open(spec(), 0.0) if send.to != "peer"]
-    assert len({id(begin.spec.to_json()) for begin in begins}) == 1
-    for begin in begins:
-        here, elsewhere = ProfilingTable(Party.DEVICE), ProfilingTable(Party.DEVICE)
-        here.receive(begin)
-        elsewhere.receive(decode(encode(begin)))
-        assert here.sessions[1].spec is begin.spec
-        assert elsewhere.sessions[1].spec == begin.spec
-
-
-@pytest.mark.parametrize("number", range(3))
 def test_a_misdirected_message_is_an_error_with_its_name(number: int) -> None:
     small = small_hosts()[number]
     small.receive(Begin(session=1, spec=spec().to_json()))
     with pytest.raises(TandemError, match="A Local is not for a"):
         small.receive(decided(0, 1))
-
-
-def test_an_aggregator_decides_the_same_every_time_and_hands_over_when_told() -> None:
-    aggregator = AggregatingTable(Party.DEVICE, CODEC)
-    aggregator.receive(Begin(session=1, spec=spec(placement="greedy").to_json()))
-    pair = ballot(draft(Party.DEVICE), draft(Party.CLOUD))
-    (first,), (second,) = aggregator.receive(pair), aggregator.receive(pair)
-    assert first == second
-    assert (first.message.view, first.message.digest) == (4, Prefix(1).digest)
-    aggregator.receive(Placement(session=1, aggregator=1))
-    (third,) = aggregator.receive(pair)
-    assert third.message.next_decider == 0, "the cloud's draft was accepted: nothing is gained"
-    rejected = ballot(certain(Party.DEVICE, 6), certain(Party.CLOUD, 7))
-    (fourth,) = aggregator.receive(rejected)
-    assert fourth.message.accepted == (1, 0)
-    assert fourth.message.next_decider == 1
-    aggregator.receive(Placement(session=1, aggregator=0))
-    assert aggregator.receive(rejected)[0].message.next_decider == 0
-    assert third.message.tokens == first.message.tokens
-    assert aggregator.receive(replace(pair, session=2)) == []
 
 
 def test_a_vote_that_cannot_be_read_names_its_voter() -> None:
@@ -390,34 +278,4 @@ def test_a_vote_that_cannot_be_read_names_its_voter() -> None:
         aggregator.receive(replace(pair, payloads=(pair.payloads[0][:-1], pair.payloads[1])))
 
 
-UNREADABLE = "The vote of the cloud cannot be read; install the same version of Tandem there."
-
-
-def test_profiles_of_unknown_sessions_are_dropped() -> None:
-    profile = Profile(
-        session=9, step=0, aggregator=0, decode_s=(0.1, 0.1), acceptance=(0.5, 0.5), rtt_s=0.1,
-        rtt_average_s=0.1, bytes_per_s=1e6, notes=(),
-    )  # fmt: skip
-    assert SchedulingTable(Party.DEVICE).receive(profile) == []
-
-
 # ---- probes, handover, restarts --------------------------------------------------------------------------------
-
-
-def test_the_next_query_probes_again_only_after_a_while() -> None:
-    device = host()
-    for number, (now_s, num_probes) in enumerate([(0.0, 2), (1.0, 0), (59.0, 0), (61.0, 2)], start=1):
-        device.open(spec(number), now_s)
-        sent = bodies(device.receive(frame(Heartbeat(), session=number), now_s))
-        assert [type(body) for body in sent] == [Probe] * num_probes
-
-
-def test_what_one_query_showed_is_where_the_next_begins() -> None:
-    profiler = ProfilingTable(Party.DEVICE)
-    assert profiler.receive(Begin(session=1, spec=spec().to_json())) == []
-    seen = Observation(
-        step=0, aggregator=0, decode_s=(0.05, 0.05), acceptance=(0.5, 0.5), rtt_s=0.3, bytes_per_s=nan,
-    )  # fmt: skip
-    profiler.receive(Observations(session=1, steps=(seen,)))
-    (window,) = profiler.receive(Begin(session=2, spec=spec(2).to_json()))
-    assert window.message == DraftWindow(session=2, size=9)  # ceil((0.3 + 0.05) / 0.05) + 2
