@@ -15,11 +15,8 @@ import torch
 pytest.importorskip("peft", reason="peft is not installed (extra [train])")
 
 from tandem.engine.engine import Engine
-from tandem.engine.model import load_config
-from tandem.engine.places import base_of
 from tandem.errors import GenerationError
 from tandem.plugins.torch.model import load_model
-from tandem.system.paths import resolve_model
 
 Adapt = Callable[..., Path]
 
@@ -70,26 +67,6 @@ def test_it_is_its_base_with_the_adapter_merged(copied: Path, adapt: Adapt) -> N
     assert torch.allclose(logits(engine), reference, atol=1e-5)
     assert not torch.allclose(logits(engine), logits(base), atol=1e-3)
     assert type(engine.runner.model) is type(base.runner.model), "nothing of peft is left in it"
-
-
-def test_versions_are_told_apart_and_share_a_tokenizer(copied: Path, adapt: Adapt) -> None:
-    engines = [Engine.load(str(copied))] + [
-        Engine.load(str(adapt(copied, seed, f"v{seed}"))) for seed in (3, 3, 4)
-    ]
-    weights = [engine.weights_fingerprint for engine in engines]
-    assert weights[1] == weights[2]
-    assert len(set(weights)) == 3
-    assert len({engine.vocabulary_fingerprint for engine in engines}) == 1
-    assert load_config(str(copied.parent / "v3")).vocab_size == load_config(str(copied)).vocab_size
-
-
-def test_a_base_beside_it_and_a_name_without_a_dot(copied: Path, adapt: Adapt) -> None:
-    folder = adapt(copied)
-    set_base(folder, "../model")
-    assert Path(base_of(str(folder))).resolve() == copied.resolve()
-    assert resolve_model("adapter", copied.parent) == str(folder)
-    assert base_of(str(copied)) == str(copied)
-    assert base_of("nobody/a-hub-model") == "nobody/a-hub-model"
 
 
 def test_an_adapter_of_another_base(save_model: Callable[..., Path], copied: Path, adapt: Adapt) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks.batch_invariance import FAMILIES, growing_differs, random_model, try_family
+from benchmarks.batch_invariance import growing_differs, random_model
 from tandem.engine.engine import Engine
 from tandem.plugins.torch.batch import BatchModel
 from tandem.plugins.torch.runner import TorchRunner
@@ -27,18 +27,6 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
-
-
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("family", FAMILIES)
-def test_random_batches_agree_with_rows_alone(family: str, dtype: str) -> None:
-    assert try_family(family, dtype, 2, seed=100) == (6, 0, None)
-
-
-@pytest.mark.nightly("ten seconds of two threads; one thread is tested at every change")
-def test_two_threads() -> None:
-    torch.set_num_threads(2)
-    assert try_family("llama", "float32", 2, seed=3) == (6, 0, None)
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen2", "opt"])
@@ -92,33 +80,6 @@ def test_the_fallback_gives_the_logits_of_every_prefix(growing: Engine) -> None:
     singles = [growing.next_logits("b", TOKENS[:count]) for count in range(len(TOKENS) + 1)]
     close_all(growing, "ab")
     assert torch.equal(block, torch.stack(singles, dim=1))
-
-
-def test_the_fallback_crops_without_a_trace(growing: Engine) -> None:
-    open_all(growing, "a")
-    expected = growing.next_logits("a", TOKENS)
-    growing.crop("a", 2)
-    assert torch.equal(growing.next_logits("a", TOKENS), expected)
-    growing.crop("a", 0)
-    assert torch.equal(growing.next_logits("a", TOKENS), expected)
-    close_all(growing, "a")
-
-
-def test_the_fallback_answers_alike(llama: Engine, growing: Engine) -> None:
-    """To a tolerance; it says why it is there."""
-    assert growing.fallback == (
-        f"The model {growing.name!r} computes one token of one query at a time, because batching is off (on this "
-        "machine, in this precision); answers are the same, many queries at once are slower."
-    )
-    assert llama.fallback == ""
-    assert llama.computing_fingerprint != growing.computing_fingerprint
-    assert llama.weights_fingerprint == growing.weights_fingerprint
-    logits = []
-    for one in (llama, growing):
-        open_all(one, "b")
-        logits.append(one.next_logits("b", TOKENS))
-        close_all(one, "b")
-    torch.testing.assert_close(*logits, atol=1e-4, rtol=1e-4)
 
 
 def test_a_model_that_fails_the_check_falls_back(

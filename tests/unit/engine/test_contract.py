@@ -193,14 +193,6 @@ def test_rows_grow_beyond_what_was_expected(runner: Runner) -> None:
     runner.close("s")
 
 
-def test_rows_grow_while_some_are_ahead_of_others(runner: Runner) -> None:
-    """An answer that is as long as the documents comes with the first pass, as where a query goes on."""
-    rows, answer = rows_of(400, 300, 420), tokens_of(300)
-    found = compute(runner, rows, (answer, 1))[0]
-    for row, bits in zip(rows, found, strict=True):
-        assert np.array_equal(bits, alone(runner, row, answer, block=300))
-
-
 def test_calls_may_come_from_any_thread(runner: Runner) -> None:
     rows, answer = rows_of(12, 20), tokens_of(6)
     with ThreadPoolExecutor(1) as pool:

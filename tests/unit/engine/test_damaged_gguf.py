@@ -178,25 +178,6 @@ def test_what_is_damaged_is_one_sentence(tmp_path: Path, content: bytes, reason:
     )
 
 
-def test_a_header_has_a_longest_length(tmp_path: Path) -> None:
-    """Of a file that is long enough for what it claims."""
-    file = tmp_path / "x.gguf"
-    file.write_bytes(with_more("x", STRING, struct.pack("<Q", 1 << 30)))
-    with file.open("r+b") as stream:
-        stream.truncate(1 << 31)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    with pytest.raises(GenerationError, match="its header has more than 67,108,864 bytes; download it again"):
-        gguf.check(file)
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < MAX_GROWTH >> 10
-
-
-def test_it_is_read_once_until_it_changes(tmp_path: Path) -> None:
-    header = read(tmp_path, build())
-    assert gguf.check(tmp_path / "x.gguf") is header
-    changed = read(tmp_path, with_value("llama.context_length", U32, u32(65)))
-    assert changed.context_length == 65
-
-
 # ---- what a file is known by -------------------------------------------------------------------------------------
 
 

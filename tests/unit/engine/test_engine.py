@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from tokenizers import Tokenizer
 
 from tandem.engine.engine import Engine
 from tandem.engine.session import EngineSession
@@ -40,35 +39,8 @@ def uncached_logits(engine: Engine, row: Sequence[int], tokens: Sequence[int]) -
     return output.logits[0, -1, : engine.vocab_size]
 
 
-def prompt_rows(engine: Engine, documents: Sequence[str]) -> list[list[int]]:
-    """Oracle: the rows by the template's definition, tokenised in two parts."""
-    tokenizer = Tokenizer.from_str(engine.tokenizer_json)
-    encode = tokenizer.encode
-    query = encode(f"Question: {QUERY}\nAnswer:", add_special_tokens=False).ids
-    bare = [tokenizer.token_to_id("<bos>")]
-    told = [encode(text + "\n\n", add_special_tokens=False).ids if text else [] for text in documents]
-    return [bare + document + query for document in told or [[]]]
-
-
 def some_tokens(count: int, seed: int = 3) -> list[int]:
     return [random.Random(seed).randrange(2, 290) for _ in range(count)] if count else []
-
-
-@pytest.mark.parametrize("documents", [DOCUMENTS, []], ids=["documents", "bare"])
-def test_cached_equals_uncached(engine: Engine, documents: list[str]) -> None:
-    opened = engine.open("s", QUERY, documents, 40)
-    rows = prompt_rows(engine, documents)
-    assert opened.num_prompt_tokens == tuple(len(row) for row in rows)
-    tokens = some_tokens(12)
-    for count in (0, 1, 5, 12):
-        logits = engine.next_logits("s", tokens[:count])
-        assert logits.shape == (len(rows), engine.vocab_size)
-        assert logits.dtype == torch.float32
-        for row, cached in zip(rows, logits, strict=True):
-            torch.testing.assert_close(
-                cached, uncached_logits(engine, row, tokens[:count]), atol=1e-4, rtol=1e-4
-            )
-    engine.close("s")
 
 
 def test_no_nan_is_left_in_the_cache(engine: Engine) -> None:
@@ -90,30 +62,11 @@ def fresh(engine: Engine, tokens: Sequence[int]) -> torch.Tensor:
         engine.close("fresh")
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-def test_half_precision_redone_is_bit_for_bit_too(save_model: Save, dtype: str) -> None:
-    engine = Engine.load(str(save_model("llama")), dtype=dtype, num_threads=1)
-    tokens, other = some_tokens(6), some_tokens(6, 9)
-    engine.open("s", QUERY, DOCUMENTS, 40)
-    engine.next_logits("s", tokens[:3] + other)
-    logits = engine.next_logits("s", tokens)
-    assert logits.dtype == torch.float32
-    assert torch.equal(logits, fresh(engine, tokens))
-
-
 def test_padded_logits_are_cut_to_the_tokenizer(save_model: Save) -> None:
     """Two models of one tokenizer, differently padded, give laws over the same ids."""
     narrow, wide = (Engine.load(str(save_model("llama", size)), num_threads=1) for size in (304, 512))
     assert narrow.vocab_size == wide.vocab_size == 300
     assert narrow.vocabulary_fingerprint == wide.vocabulary_fingerprint
-
-
-def test_ids_eos_and_tokenizer_are_those_of_the_tokenizer(save_model: Save) -> None:
-    engine = Engine.load(str(save_model("llama")), num_threads=1)
-    assert engine.eos_token_ids == (1,)  # not 2, the default of Llama's configuration
-    assert engine.context_length == 160
-    ids = Tokenizer.from_str(engine.tokenizer_json).encode(" Vantelu Cor", add_special_tokens=False).ids
-    assert engine.text([*ids, 1]) == " Vantelu Cor"
 
 
 def test_threads_that_cannot_be_are_one_sentence(save_model: Save) -> None:

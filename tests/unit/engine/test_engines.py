@@ -117,9 +117,3 @@ def test_a_model_that_ollama_has_not_is_said_with_those_that_it_has(store: Path,
         f"Ollama's store '{store}' has no model {name!r} (it has llama3.2:1b, notes:latest, repo:Q4_0)"
     )
     assert f"run `ollama pull {name}`" in text
-
-
-def test_a_damaged_manifest_is_a_model_that_is_not_there(store: Path) -> None:
-    (store / "manifests/registry.ollama.ai/library/llama3.2/1b").write_text("{")
-    with pytest.raises(GenerationError, match=r"has no model 'llama3.2:1b'"):
-        places.expand("ollama:llama3.2:1b")

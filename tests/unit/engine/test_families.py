@@ -8,11 +8,9 @@ the family's style. Models are tiny and random.
 from __future__ import annotations
 
 import json
-import random
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from datetime import date
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -46,10 +44,6 @@ from tandem.engine.tokenizer import (
     Detokenizer,
     StopRule,
     TextStream,
-    common_size,
-    find_difference,
-    find_extra,
-    fingerprint_prefixes,
 )
 
 LLAMA_3 = (
@@ -60,9 +54,7 @@ QWEN = LLAMA_3.replace(r"\p{N}{1,3}", r"\p{N}")
 SYSTEM = "Be brief."
 DOCUMENT = "Mira likes puzzle games."
 QUESTION = "Which game should Mira try?"
-ASKED = (Message("user", QUESTION),)
 HISTORY = (Message("user", "Who is Mira?"), Message("assistant", "She likes puzzle games."))
-IS_SYSTEM = "message['role'] == 'system'"
 REFUSES_SYSTEM = "{% if messages[0]['role'] == 'system' %}{{ raise_exception('No system role') }}{% endif %}"
 ALTERNATES = (
     "{% for message in messages %}{% if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}"
@@ -434,28 +426,6 @@ def test_an_answer_ends_at_the_marker(made: Made) -> None:
         assert shown == rule.text([*answer, end, *answer]) == made.engine.text(answer)
 
 
-def test_two_turns_and_no_id_without_a_token(made: Made) -> None:
-    engine = made.engine
-    for session, history in (("1", ()), ("2", HISTORY)):
-        engine.open(session, QUESTION, [DOCUMENT, "Vantelu Cor."], 8, history=history)
-        tokens: list[int] = []
-        for _ in range(8):
-            logits = engine.next_logits(session, tokens).sum(dim=0)
-            assert len(logits) == engine.vocab_size <= len(made.wrapper)
-            tokens.append(int(logits.argmax()))
-            assert made.wrapper.backend_tokenizer.id_to_token(tokens[-1]) is not None
-        engine.close(session)
-
-
-def test_streamed_text_is_the_decoded_text(made: Made) -> None:
-    rule = StopRule((), (), 99, Detokenizer(made.engine.tokenizer_json))
-    for seed in range(20):
-        draw = random.Random(seed)
-        tokens = [draw.randrange(made.engine.vocab_size) for _ in range(16)]
-        stream = TextStream(rule)
-        assert "".join(stream.push([token]) for token in tokens) + stream.finish() == made.engine.text(tokens)
-
-
 # ---- what some families bring --------------------------------------------------------------------------------
 
 
@@ -512,13 +482,6 @@ def test_a_template_writes_the_day_of_the_query(chat: Callable[[str], Made]) -> 
     assert engine.template.within(Frame("2026-11-25")).fingerprint == engine.template.fingerprint
 
 
-def test_every_code_of_a_date(chat: Callable[[str], Made]) -> None:
-    form = "%A, %-d. %B %Y (%a %d %b %y, %m/%d, day %j, %H:%M) 100%%"
-    jinja = "{{ strftime_now('" + form + "') }}" + CHATML
-    template = ChatTemplate(info_of(chat("qwen2").wrapper), SYSTEM, jinja, day="2026-02-03")
-    assert template.document.startswith(date(2026, 2, 3).strftime(form) + "<|im_start|>")
-
-
 def test_the_fingerprint_names_template_and_system_prompt(chat: Callable[[str], Made]) -> None:
     wrapper = chat("qwen2").wrapper
     prints = {
@@ -531,19 +494,6 @@ def test_the_fingerprint_names_template_and_system_prompt(chat: Callable[[str], 
         ChatTemplate(info_of(wrapper), SYSTEM, CHATML).fingerprint
         == ChatTemplate(info_of(wrapper), SYSTEM).fingerprint
     )
-
-
-def test_a_switch_in_the_system_prompt_reaches_the_template(chat: Callable[[str], Made]) -> None:
-    """As SmolLM3 has it."""
-    jinja = CHATML.replace(
-        "<|im_start|>assistant\n'",
-        "<|im_start|>assistant\n' + ('' if '/think' in messages[0]['content'] else '-')",
-    )
-    wrapper = chat("qwen2").wrapper
-    assert (
-        ChatTemplate(info_of(wrapper), "Be brief. /think", jinja).question(ASKED)[0].endswith("assistant\n")
-    )
-    assert ChatTemplate(info_of(wrapper), "Be brief.", jinja).question(ASKED)[0].endswith("assistant\n-")
 
 
 def test_ids_that_name_no_token_have_probability_0(chat: Callable[[str], Made], tmp_path: Path) -> None:
@@ -564,34 +514,6 @@ def test_ids_that_name_no_token_have_probability_0(chat: Callable[[str], Made], 
             logits, [0.0]
         )
         assert not dense[last + 1 : last + 4].any()
-
-
-def test_a_tail_of_added_tokens_is_left_out(chat: Callable[[str], Made]) -> None:
-    """Parties share the ids that mean the same to both; the distribution is renormalised over them by the softmax."""
-    tokenizer = chat("qwen2").wrapper.backend_tokenizer
-    few, more, other = (Tokenizer.from_str(tokenizer.to_str()) for _ in range(3))
-    more.add_tokens([AddedToken("<tool>", special=False), AddedToken("<x>", special=True)])
-    other.add_special_tokens(["<other>"])
-    described = [
-        {"vocab_size": each.get_vocab_size(), "vocabulary_prefixes": fingerprint_prefixes(each)}
-        for each in (few, more, other)
-    ]
-    size = few.get_vocab_size()
-    assert common_size(*described[:2]) == common_size(*described[1::-1]) == size
-    assert common_size(described[1], described[2]) is None  # one id, two tokens
-    assert find_difference(few, more, ("device", "cloud")) is None
-    assert (
-        find_extra(few, more, ("device", "cloud")) == f"only the cloud's has id {size} ('<tool>') and 1 more"
-    )
-    for each in range(70):
-        more.add_tokens([f"<many {each}>"])
-    assert find_difference(few, more, ("device", "cloud")) is not None
-    logits = torch.randn(2, size + 2)
-    drafter = Drafter(RaceLists(), SamplingParams(temperature=1.0), "coupled", size)
-    assert (
-        drafter.distribution(logits, [0.0, 0.0]).tolist()
-        == drafter.distribution(logits[:, :size], [0.0, 0.0]).tolist()
-    )
 
 
 # ---- a real one ----------------------------------------------------------------------------------------------

@@ -63,16 +63,6 @@ def test_the_weights_are_those_of_the_file_to_the_bit(file: Path) -> None:
     } == dict.fromkeys(expected, True)
 
 
-def test_each_precision_has_its_folder_and_other_versions_leave_theirs(file: Path, cache: Path) -> None:
-    first = gguf.convert(file, "float32")
-    assert gguf.convert(file, "bfloat16").name.split("-")[1] == "bfloat16"
-    outdated = first.rename(first.with_name(first.name[:-8] + "0" * 8))
-    (cache / f"{first.name}.part").mkdir()
-    assert gguf.convert(file, "float32") == first
-    assert not outdated.exists()
-    assert len(folders(cache)) == 2
-
-
 def test_processes_that_need_it_at_once_convert_it_once(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from concurrent.futures import ThreadPoolExecutor
 
@@ -89,22 +79,6 @@ def test_processes_that_need_it_at_once_convert_it_once(file: Path, monkeypatch:
     with ThreadPoolExecutor(4) as pool:
         assert len(set(pool.map(lambda _: gguf.convert(file, "float32"), range(8)))) == 1
     assert len(written) == 1
-
-
-def test_the_sentence_before_a_conversion_names_sizes_and_precision(file: Path) -> None:
-    assert gguf.describe_conversion(file, "bfloat16") == (
-        "converting tiny.Q8_0.gguf once, from 0.00 GB on disk to 0.00 GB in memory and in the cache, as bfloat16"
-    )
-    gguf.convert(file, "bfloat16")
-    assert gguf.describe_conversion(file, "bfloat16") == ""
-
-
-def test_the_header_counts_weights_and_bytes(file: Path) -> None:
-    header = gguf.check(file)
-    assert header.architecture == "llama"
-    assert header.num_parameters == 107_456
-    assert header.memory_bytes("float16") == 2 * header.num_parameters
-    assert header.num_bytes <= file.stat().st_size < header.num_bytes + 32
 
 
 def test_every_truncation_is_one_sentence(file: Path) -> None:
@@ -132,18 +106,6 @@ def test_what_is_no_model_is_one_sentence(tmp_path: Path, content: bytes, reason
     with pytest.raises(GenerationError) as caught:
         places.check_directory(str(file))
     assert str(caught.value) == f"{str(file)!r} is no whole GGUF file: {reason}; download it again."
-
-
-def test_a_folder_stands_for_its_only_file(file: Path, tmp_path: Path) -> None:
-    assert gguf.find_file(str(file.parent)) == file
-    shutil.copy(file, file.with_name("second.gguf"))
-    with pytest.raises(
-        GenerationError, match=r"holds 2 GGUF files \(second.gguf, tiny.Q8_0.gguf\); name one of them"
-    ):
-        gguf.find_file(str(file.parent))
-    (file.parent / "model.safetensors").touch()
-    assert gguf.find_file(str(file.parent)) is None
-    assert gguf.find_file("someone/model") is None
 
 
 def test_a_disk_that_is_full_is_one_sentence(
@@ -194,14 +156,6 @@ TEXT = "It's 2024,  x\n\n1234 WE'LL Ünï-日本語 (a+b)\n"
 def test_texts_are_split_as_llama_cpp_splits_them(name: str, pieces: str) -> None:
     found = gguf.make_pre_tokenizer(name).pre_tokenize_str(TEXT)
     assert [TEXT[start:end] for _, (start, end) in found] == pieces.split("|")
-
-
-def test_transformers_splits_alike_what_it_knows() -> None:
-    from transformers.integrations.gguf.gguf_tokenizer_mapping import GGUF_PRE_TOKENIZER_SPLITS as THEIRS
-
-    assert {name: gguf.SPLITS[name] for name in THEIRS} == {
-        name: (pattern,) for name, pattern in THEIRS.items()
-    }
 
 
 @pytest.mark.parametrize(

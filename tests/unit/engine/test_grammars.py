@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import random
 import re
@@ -22,10 +21,8 @@ from numpy.typing import NDArray
 
 pytest.importorskip("llguidance", reason="answers that follow a grammar need llguidance (extra [grammar])")
 
-from tandem.config.sampling import SamplingParams
 from tandem.corpora import model_path
 from tandem.engine.grammars import LIMITS, ForkServer, Grammar, Limits, Masks, find_server, read_tokenizer
-from tandem.engine.shaping import Shaper
 from tandem.engine.tokenizer import Detokenizer
 from tandem.errors import Code, GenerationError, QueryError
 from tests.hostile_grammars import hostile_grammars
@@ -133,33 +130,6 @@ def test_another_process_says_the_same_in_whatever_order_it_is_asked(open_gramma
         assert opened.allowed(tokens) == own.allowed(tokens)
 
 
-def test_after_what_no_answer_may_be_only_an_end_is_left(open_grammar: Open) -> None:
-    assert allowed_tokens(open_grammar(regex="yes").allowed([80, 80])) == [END]
-
-
-def test_a_query_may_have_fewer_tokens_and_other_ends_than_the_model(open_grammar: Open) -> None:
-    """As between models of one family: what ends an answer is what its home says."""
-    whole, part = (
-        open_grammar(regex="(yes|no)*"),
-        open_grammar(regex="(yes|no)*", size=901, ends=(7, 900, 901)),
-    )
-    expected = {token for token in allowed_tokens(whole.allowed([])) if token < 901} - {END} | {7, 900}
-    assert set(allowed_tokens(part.allowed([]))) == expected
-    with pytest.raises(
-        QueryError, match=r"too complex for token 3 \(no token may follow, and none ends the answer\)"
-    ):
-        open_grammar(regex="yes", ends=()).allowed([80, 80])
-
-
-def test_where_nothing_allowed_has_a_probability_all_of_it_has_the_same(open_grammar: Open) -> None:
-    shaper = Shaper(SamplingParams(), {}, open_grammar(regex="(yes|no)"))
-    dense = np.zeros(VOCAB)
-    dense[7] = 1.0
-    shaped = shaper.shape(dense, ())
-    assert math.isclose(shaped.sum(), 1.0)
-    assert set(shaped[shaped > 0].tolist()) == {1 / np.count_nonzero(shaped)}
-
-
 @pytest.mark.parametrize(
     ("grammar", "reason"),
     [
@@ -247,20 +217,6 @@ def test_closing_a_grammar_ends_its_process_whatever_it_computes(
     wait_until(lambda: not set(followers(server.pid)) - before)
     with pytest.raises(QueryError, match="has ended"):
         opened.poll()
-
-
-def test_a_grammar_that_is_forgotten_ends_its_process(server: ForkServer) -> None:
-    before = set(followers(server.pid))
-    opened = Grammar(server, json.dumps(HOSTILE), VOCAB, (END,), ENDLESS)
-    wait_until(lambda: len(set(followers(server.pid)) - before) == 1)
-    del opened
-    wait_until(lambda: not set(followers(server.pid)) - before)
-
-
-def test_grammars_do_not_wait_for_each_other(open_grammar: Open) -> None:
-    hostile = [open_grammar(ENDLESS, **HOSTILE) for _ in range(3)]
-    assert write(open_grammar(regex="(yes|no)").allowed, random.Random(1)) in ("yes", "no")
-    assert not any(opened.poll() for opened in hostile)
 
 
 def test_a_fork_server_that_was_killed_is_replaced() -> None:

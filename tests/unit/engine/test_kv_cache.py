@@ -11,12 +11,9 @@ from typing import Any
 
 import pytest
 import torch
-from tokenizers import Tokenizer
 
-from tandem.engine.engine import Engine, Preempted, make_rows
+from tandem.engine.engine import Engine
 from tandem.engine.kv import MemoryStore
-from tandem.engine.prompt import Prompt
-from tandem.errors import GenerationError
 from tandem.plugins.torch import session as sessions
 from tandem.plugins.torch.kv import DocumentCache
 
@@ -98,25 +95,6 @@ def test_stored_equals_computed_bit_for_bit_and_an_uncached_pass_to_tolerance(en
     torch.testing.assert_close(fetched, uncached(engine), atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-def test_half_precision_is_bit_for_bit_too(save_model: Save, dtype: str) -> None:
-    engine = Engine.load(str(save_model("qwen2")), dtype=dtype, num_threads=1)
-    computed = logits(engine)
-    engine.caches.store = MemoryStore(1 << 20)
-    assert torch.equal(logits(engine), computed)
-    assert torch.equal(logits(engine), computed)
-    assert engine.document_cache(DOCUMENTS[0]).keys[0].dtype == getattr(torch, dtype)
-
-
-def test_shapes_and_bytes(llama: Engine) -> None:
-    """Three layers, one key-value head of 8, float32."""
-    cache = llama.document_cache(DOCUMENTS[0])
-    num_tokens = len(llama.document_tokens(DOCUMENTS[0]))
-    assert [tuple(each.shape) for each in cache.keys + cache.values] == [(1, num_tokens, 8)] * 6
-    assert cache.num_tokens == num_tokens
-    assert cache.num_bytes == 3 * 2 * num_tokens * 8 * 4
-
-
 def test_mutant_padding_on_the_right(fallback: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     pad_left = sessions.pad_left
 
@@ -149,67 +127,6 @@ def test_mutant_positions_off_by_one(fallback: Engine, monkeypatch: pytest.Monke
     assert not is_right(fallback)
 
 
-class StaleAt:
-    """is_stale that turns true at its `call`-th question."""
-
-    def __init__(self, call: int) -> None:
-        self.calls_left = call
-
-    def __call__(self) -> bool:
-        self.calls_left -= 1
-        return self.calls_left < 0
-
-
-@pytest.mark.parametrize("call", range(12))
-def test_preempted_anywhere_what_whole_documents_had_is_kept(fallback: Engine, call: int) -> None:
-    """Three layers a document, three documents, then the query; no store: the session itself keeps them."""
-    computed = logits(fallback)
-    misses = fallback.caches.num_misses
-    fallback.open("s", QUERY, DOCUMENTS, 40)
-    with pytest.raises(Preempted):
-        fallback.next_logits("s", [], is_stale=StaleAt(call))
-    assert fallback.caches.num_misses - misses == min(3, call // 3)
-    again = torch.stack([fallback.next_logits("s", tokens) for tokens in ([], TOKENS)])
-    fallback.close("s")
-    assert torch.equal(again, computed)
-    assert fallback.caches.num_misses - misses == 3
-
-
-@pytest.mark.parametrize(
-    ("documents", "query"),
-    [
-        (((0, 5, 6), (0,), (0, 9, 9, 9)), ()),  # what is read last belongs to the documents
-        (((5, 6), (), (9,)), (7, 8)),  # no beginning-of-sequence, and a document without text
-        (((),), (7, 8)),
-        (((0,),), ()),
-    ],
-)
-def test_prompts_without_query_or_document(
-    engine: Engine, documents: tuple[tuple[int, ...], ...], query: tuple[int, ...]
-) -> None:
-    prompt = Prompt(documents, query, tuple(range(len(documents))), (), ())
-    engine.runner.open("s", make_rows(prompt), 0, num_scored=0, is_later_turn=False)
-    for tokens in ([], TOKENS):
-        seen = engine.next_logits("s", tokens)
-        for row, document in zip(seen, documents, strict=True):
-            with torch.inference_mode():
-                ids = torch.tensor([[*document, *query, *tokens]])
-                expected = engine.runner.model(input_ids=ids, use_cache=False).logits[0, -1]
-            torch.testing.assert_close(row, expected[: engine.vocab_size], atol=1e-4, rtol=1e-4)
-    engine.close("s")
-
-
-def test_a_document_beyond_the_context_is_one_sentence(llama: Engine) -> None:
-    with pytest.raises(GenerationError) as raised:
-        llama.document_cache("Vantelu Cor " * 200)
-    tokenizer = Tokenizer.from_str(llama.tokenizer_json)
-    num_tokens = 1 + len(tokenizer.encode("Vantelu Cor " * 200 + "\n\n", add_special_tokens=False).ids)
-    assert str(raised.value) == (
-        f"A document of {num_tokens} tokens is empty or leaves no room in the context of 160 tokens; "
-        "cut documents into other chunks."
-    )
-
-
 def entry(num_tokens: int) -> DocumentCache:
     """16 bytes per token."""
     return DocumentCache(keys=(torch.zeros(1, num_tokens, 2),), values=(torch.zeros(1, num_tokens, 2),))
@@ -223,38 +140,3 @@ def test_memory_forgets_what_was_used_least_recently() -> None:
     store.put((3,), entry(4))
     assert [store.get([token]) is not None for token in (1, 2, 3)] == [True, False, True]
     assert (len(store), store.num_bytes) == (2, 16 * 8)
-
-
-def test_memory_replaces_and_refuses_what_is_too_large() -> None:
-    store = MemoryStore(16 * 10)
-    store.put([1], entry(4))
-    store.put([1], entry(6))
-    assert (len(store), store.num_bytes) == (1, 16 * 6)
-    store.put([2], entry(11))
-    assert store.get([2]) is None
-    assert store.get([1]) is not None
-    nothing = MemoryStore(0)
-    nothing.put([1], entry(1))
-    assert (len(nothing), nothing.num_bytes) == (0, 0)
-
-
-def test_only_the_first_rows_go_to_the_store(llama: Engine) -> None:
-    """Of joined documents nothing is kept, whatever is asked next; a bare row has nothing to keep."""
-    llama.caches.store = store = MemoryStore(1 << 30)
-    texts = ["Another document.", "One more.", "Another document.\n\nOne more.", ""]
-    llama.open("s", QUERY, texts, 40, num_stored=2)
-    llama.next_logits("s", [])
-    llama.close("s")
-    assert [store.get(llama.document_tokens(text)) is not None for text in texts[:3]] == [True, True, False]
-    assert len(store) == 2
-
-
-def test_a_document_that_was_cut_is_not_stored(llama: Engine) -> None:
-    """Where it is cut depends on the query, so its cache would push out others and hardly be used again."""
-    llama.caches.store = store = MemoryStore(1 << 30)
-    opened = llama.open("s", QUERY, ["Vantelu Cor " * 200, "Another document."], 40)
-    assert opened.truncated == (0,)
-    llama.next_logits("s", [])
-    llama.close("s")
-    assert len(store) == 1
-    assert store.get(llama.document_tokens("Another document.")) is not None

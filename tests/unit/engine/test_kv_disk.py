@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import signal
 import subprocess
@@ -18,7 +17,7 @@ from safetensors.torch import load_file, save_file
 
 from tandem.engine import kv as kv_disk
 from tandem.engine.engine import Engine, precompute
-from tandem.engine.kv import DiskStore, remove_store
+from tandem.engine.kv import DiskStore
 from tandem.plugins.torch.kv import DocumentCache, TorchForm
 from tandem.system import paths
 
@@ -75,17 +74,6 @@ def test_round_trip_through_another_process(store: Store, dtype: torch.dtype) ->
     assert store.open("other").get(TOKENS) is None
     assert files.num_bytes == store.files()[0].stat().st_size
     assert store.warnings == []
-
-
-def test_what_is_read_is_the_mapped_file(store: Store) -> None:
-    store.open().put(TOKENS, entry())
-    cache = store.open().get(TOKENS)
-    assert cache is not None
-    address = cache.values[1].data_ptr()
-    lines = [line.split() for line in Path("/proc/self/maps").read_text().splitlines()]
-    ranges = {line[-1]: [int(each, 16) for each in line[0].split("-")] for line in lines}
-    start, end = ranges[str(store.files()[0])]
-    assert start <= address < end
 
 
 def test_nobody_else_may_read_it(store: Store) -> None:
@@ -158,21 +146,6 @@ def test_a_damaged_file_is_not_used_said_once_and_replaced(
         assert len(store.warnings) == 1
 
 
-def test_files_of_another_format_are_computed_again(store: Store) -> None:
-    store.open().put(TOKENS, entry())
-    path = store.files()[0]
-    save_file(load_file(path), path, {"tandem": json.dumps({"format": "tandem-prefix-0"})})
-    files = store.open()
-    assert files.get(TOKENS) is None
-    assert files.get(TOKENS) is None
-    assert store.warnings == [
-        f"The stored cache {path} is damaged or of another kind (its format is 'tandem-prefix-0', not "
-        "'tandem-prefix-1') and is not used; it is computed again."
-    ]
-    files.put(TOKENS, entry())
-    assert equal(store.open().get(TOKENS), entry())
-
-
 def test_damage_to_an_open_file_is_found_by_its_size(store: Store) -> None:
     files = store.open()
     files.put(TOKENS, entry())
@@ -243,26 +216,6 @@ def test_a_budget_holds_with_two_writers_and_counts_what_a_killed_one_left(store
     assert len(store.files()) >= 8
 
 
-def test_what_went_beyond_the_budget_frees_the_disk(store: Store) -> None:
-    """A file that is still mapped takes its room even when it has no name any more."""
-    files = store.open()
-    files.put(TOKENS, entry())
-    files = store.open(max_bytes=4 * files.num_bytes)
-    for number in range(12):
-        tokens = (number, 1, 1, 1)
-        files.put(tokens, entry())
-        assert files.get(tokens) is not None
-    lines = Path("/proc/self/maps").read_text().splitlines()
-    mapped = {line.split()[5] for line in lines if str(store.folder) in line}
-    assert mapped <= {str(path) for path in store.files()}
-    assert not any("(deleted)" in line and str(store.folder) in line for line in lines)
-
-
-def test_a_cache_larger_than_the_budget_is_not_written(store: Store) -> None:
-    store.open(max_bytes=100).put(TOKENS, entry())
-    assert store.files() == []
-
-
 def test_a_full_disk_is_said_once_and_the_rest_goes_on(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     files = store.open()
     files.put(TOKENS, entry())
@@ -297,52 +250,6 @@ def test_computing_ahead_stops_where_the_disk_refuses(
     assert (report.num_computed, report.num_left_out) == (2, 3)
     assert engine.caches.num_misses == 3  # the rest is not even computed
     assert len(store.files()) == 2
-
-
-def test_a_really_full_disk(store: Store) -> None:
-    """A write that the system itself refuses: beyond the limit on a file's size."""
-    script = f"""
-import resource, signal, sys
-sys.path.insert(0, {str(ROOT)!r})
-signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-import torch
-from pathlib import Path
-from tandem.engine.kv import DiskStore
-from tandem.plugins.torch.kv import DocumentCache, TorchForm
-from tandem.system import paths
-resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
-files = DiskStore(Path({str(store.folder)!r}), "m", 1 << 20, print, TorchForm())
-cache = DocumentCache(keys=(torch.zeros(2, 40, 8),), values=(torch.zeros(2, 40, 8),))
-files.put(range(40), cache)
-print(files.get(range(40)))
-"""
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[0].endswith("free space, or lower kv_max_bytes.")
-    assert done.stdout.splitlines()[1] == "None"
-    assert store.files() == []
-
-
-def test_removed_while_open(store: Store) -> None:
-    files = store.open()
-    files.put(TOKENS, entry())
-    cache = files.get(TOKENS)
-    remove_store(store.folder)
-    assert cache is not None
-    assert equal(cache, entry())  # the system keeps what is mapped
-    assert files.get(TOKENS) is None
-    files.put(TOKENS, entry())
-    assert equal(files.get(TOKENS), entry())
-    assert store.warnings == []
-
-
-def test_prune_keeps_only_what_is_named(store: Store) -> None:
-    store.open("old").put(TOKENS, entry())
-    files = store.open()
-    files.put(TOKENS, entry())
-    files.put((0, 1, 1, 1), entry())
-    files.prune({files.name(TOKENS)})
-    assert [path.stem for path in store.files()] == [files.name(TOKENS)]
-    assert files.num_bytes == store.files()[0].stat().st_size
 
 
 WORKER = """

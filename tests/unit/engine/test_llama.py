@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import json
-import platform
 import random
 import sys
 import threading
@@ -64,21 +63,6 @@ def test_mutant_pieces_of_any_shape(f16: Any) -> None:
 
 
 # ---- how passes are put together --------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("kind", ["Q8_0", "F16"])
-def test_several_threads(load_tiny: Load, kind: str) -> None:
-    assert count_differences(load_tiny(f"llama {kind}", num_threads=2).runner, 2, 3, 4) == (6, 0)
-
-
-def test_more_rows_than_a_context_of_llama_cpp_takes(q8: Any) -> None:
-    expected = compute(q8, [Row((), (5, 6))], ((), 1))[0][0]
-    for number in range(40):
-        q8.open(f"{number}", [Row((), (5, 6))] * 16, 0, num_scored=0, is_later_turn=False)
-        (logits,) = q8.forward({f"{number}": ()}, {}, None)
-        assert all(np.array_equal(row, expected) for row in bits_of(logits))
-    for number in range(40):
-        q8.close(f"{number}")
 
 
 def test_a_pass_stops_inside(q8: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,13 +143,6 @@ def load(path: Path, engine: str = "llama", **options: Any) -> Engine:
     return Engine.load(str(path), engine=engine, template="plain", num_threads=1, **options)
 
 
-@pytest.mark.parametrize("name", ["{base}", "{base}/model.gguf", "../base", "../base/model.gguf"])
-def test_an_adapter_names_its_base_as_a_folder_or_file(tmp_path: Path, base: Path, name: str) -> None:
-    make_adapter(tmp_path / "adapter", name.format(base=base))
-    places.check_directory(str(tmp_path / "adapter"))
-    assert load(tmp_path / "adapter").vocab_size == load(base).vocab_size
-
-
 def test_an_adapter_is_its_base_with_the_update_merged(tmp_path: Path, base: Path) -> None:
     update = make_adapter(tmp_path / "adapter", base)
     merged = write_gguf(tmp_path / "merged.gguf", kind="F32", added=update)
@@ -214,27 +191,6 @@ def test_an_unknown_architecture_is_one_sentence(tmp_path: Path, base: Path) -> 
         f"llama.cpp cannot load {str(file)!r}: llama_model_load: error loading model: unknown model architecture: "
         "'unheard-of'; use another file, or set engine to \"torch\"."
     )
-
-
-@pytest.mark.parametrize("share", [0.0, 0.01, 0.3, 0.9, 0.999])
-def test_a_truncated_file_is_one_sentence(base: Path, share: float) -> None:
-    file = base / "model.gguf"
-    content = file.read_bytes()
-    file.write_bytes(content[: int(share * len(content))])
-    assert sentence(file).endswith("; download it again.")
-
-
-def test_missing_weights_are_one_sentence(base: Path) -> None:
-    """Of a file that is whole; llama.cpp finds them."""
-    file = base / "model.gguf"
-    file.write_bytes(file.read_bytes().replace(b"output_norm.weight", b"output_morn.weight"))
-    assert sentence(file).startswith(f"llama.cpp cannot load {str(file)!r}: ")
-    assert "output_norm.weight" in sentence(file)
-
-
-def test_what_is_no_gguf_file_is_one_sentence(tmp_path: Path, base: Path) -> None:
-    (tmp_path / "other").mkdir()
-    assert "llama.cpp reads GGUF files, and " in sentence(tmp_path / "other")
 
 
 def test_a_tokenizer_that_is_read_in_two_ways_is_one_sentence(base: Path, load_tiny: Load) -> None:
@@ -322,17 +278,6 @@ def test_a_library_that_cannot_be_loaded_is_one_sentence(
 
 
 @pytest.mark.usefixtures("forgotten")
-def test_another_library_lacks_a_function(base: Path) -> None:
-    """Such as the C library, which is one that can be loaded."""
-    libc = next(
-        Path(line.split()[-1])
-        for line in Path("/proc/self/maps").read_text().splitlines()
-        if "libc.so" in line
-    )
-    assert "undefined symbol: llama_" in sentence(base, library=str(libc))
-
-
-@pytest.mark.usefixtures("forgotten")
 @pytest.mark.parametrize("name", ["n_rs_seq", "flash_attn_type", "use_extra_bufts", "load_mode"])
 def test_a_layout_that_differs_is_noticed(base: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """A field that another version has before these moves all that follow."""
@@ -346,21 +291,6 @@ def test_a_layout_that_differs_is_noticed(base: Path, monkeypatch: pytest.Monkey
     made = "llama_context_default_params" if kind is abi.ContextParams else "llama_model_default_params"
     monkeypatch.setitem(abi.FUNCTIONS, made, (Moved,))
     assert f"is not the llama.cpp {abi.VERSION} that Tandem knows (its default of " in sentence(base)
-
-
-@pytest.mark.usefixtures("forgotten")
-def test_another_version_is_noticed(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(abi, "VERSION", "9.9.9")
-    assert "is not the llama.cpp 9.9.9 that Tandem knows (its version is 0." in sentence(base)
-
-
-@pytest.mark.usefixtures("forgotten")
-@pytest.mark.skipif(platform.machine() != "x86_64", reason="other processors have no AVX2")
-def test_an_old_processor_is_one_sentence(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(library, "processor_flags", lambda: {"sse4_2", "avx", "fma", "bmi2", "f16c"})
-    assert sentence(base).startswith(
-        "This processor lacks avx2, which the llama.cpp of the package xllamacpp needs; "
-    )
 
 
 def test_a_file_larger_than_the_memory_is_one_sentence(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -29,39 +28,6 @@ def sentence(model: Path | str, **options: str) -> str:
     assert "\n" not in text
     assert text.endswith(".")
     return text
-
-
-def test_missing_directory(tmp_path: Path) -> None:
-    assert sentence(tmp_path / "nowhere") == (
-        f"{str(tmp_path / 'nowhere')!r} is neither a model directory nor a hub id: "
-        "there is no such directory; correct the path."
-    )
-
-
-def test_a_file_and_an_empty_directory(copied: Path, tmp_path: Path) -> None:
-    text = sentence(copied / "config.json")
-    assert "is a file, and no GGUF file; name the folder that it is in, or correct the path" in text
-    (tmp_path / "empty").mkdir()
-    assert "has no config.json; point" in sentence(tmp_path / "empty")
-
-
-def test_the_nearest_directory_is_named(copied: Path) -> None:
-    above = copied.parent
-    assert sentence(above / "modle").endswith(f"there is no such directory; the nearest is {copied}.")
-    assert sentence(above / "modle" / "small").endswith(
-        f"there is no such directory; the nearest is {copied}."
-    )
-    assert (
-        sentence(above) == f"The model directory {str(above)!r} has no config.json; the nearest is {copied}."
-    )
-
-
-def test_unknown_hub_id(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    text = sentence("nobody/no-such-model")
-    assert text.startswith(
-        "The model 'nobody/no-such-model' is not in the hub's cache, and HF_HUB_OFFLINE keeps"
-    )
 
 
 @pytest.mark.parametrize("family", ["llama", "opt"])
@@ -91,11 +57,6 @@ def test_damaged_weights_and_missing_weights(copied: Path) -> None:
     assert "has a config.json but no weights" in sentence(copied)
 
 
-def test_damaged_configuration(copied: Path) -> None:
-    (copied / "config.json").write_text("{")
-    assert "cannot be loaded" in sentence(copied)
-
-
 def test_tokenizer_larger_than_the_model(save_model: Save) -> None:
     assert "its ids reach 299 and the model has 200 outputs" in sentence(save_model("llama", 200))
 
@@ -105,15 +66,6 @@ def test_device_and_dtype(save_model: Save) -> None:
     assert "Unknown precision 'int3'; set the dtype to one of bfloat16, float16, float32." in sentence(
         save_model("llama"), dtype="int3"
     )
-
-
-def test_template_beside_the_model_is_used(copied: Path) -> None:
-    (copied / "template.json").write_text(json.dumps({"document": "{document}\n", "query": "Q: {query}"}))
-    engine = Engine.load(str(copied))
-    prompt = engine.build_prompt("Mira?", ["Cor"], 8)
-    tokenizer = Tokenizer.from_str(engine.tokenizer_json)
-    assert tokenizer.decode(prompt.document_tokens[0]) == "Cor\n"
-    assert tokenizer.decode(prompt.query_tokens) == "Q: Mira?"
 
 
 def test_state_space_models_are_refused() -> None:
@@ -146,15 +98,6 @@ def test_layers_that_read_the_cache_of_others_are_used(tmp_path: Path, save_mode
     assert torch.equal(engine.next_logits("s", (30, 31, 32)), before)
 
 
-def test_progress_bars_are_left_as_they_were(save_model: Save, capfd: pytest.CaptureFixture[str]) -> None:
-    from transformers.utils import logging
-
-    before = logging.is_progress_bar_enabled()
-    Engine.load(str(save_model("llama")))
-    assert logging.is_progress_bar_enabled() == before
-    assert "Loading weights" not in capfd.readouterr().err
-
-
 def test_tokenizer_json_is_complete(save_model: Save) -> None:
     engine = Engine.load(str(save_model("llama")))
     assert Tokenizer.from_str(engine.tokenizer_json).get_vocab_size() == 300
@@ -178,19 +121,3 @@ def test_equal_for_copies_elsewhere_and_different_for_one_changed_bit(
     weights["model.norm.weight"].view(torch.int32)[3] ^= 1  # same shape, size, configuration
     save_file(weights, changed / "model.safetensors", metadata={"format": "pt"})
     assert load(changed).weights_fingerprint != original.weights_fingerprint
-
-
-def test_the_configuration_the_precision_and_the_threads_count(save_model: Save, copied: Path) -> None:
-    original = load(save_model("llama"))
-    assert load(copied, dtype="bfloat16").weights_fingerprint != original.weights_fingerprint
-    config = copied / "config.json"
-    assert "10000.0" in config.read_text()
-    config.write_text(config.read_text().replace("10000.0", "20000.0"))  # of the rotary embedding
-    assert load(copied).weights_fingerprint != original.weights_fingerprint
-    one = original.computing_fingerprint
-    torch.set_num_threads(2)
-    try:
-        assert original.computing_fingerprint != one
-    finally:
-        torch.set_num_threads(1)
-    assert original.computing_fingerprint == one

@@ -89,16 +89,6 @@ def test_a_folder_nearby_is_named(here: Path) -> None:
     assert fault("modls") == "There is no model 'modls'; did you mean './models'?"
 
 
-def test_a_model_in_the_hubs_cache_is_none_of_these() -> None:
-    places.check_directory("org/cached")
-
-
-def test_a_hub_that_may_be_asked_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(places, "is_offline", lambda: False)
-    places.check_directory("org/elsewhere")
-    assert language_model(Party.DEVICE, PartyConfig(model="org/elsewhere")).status == "weak"
-
-
 def point(folder: Path) -> None:
     (folder / "model.safetensors").write_bytes(POINTER)
 
@@ -119,11 +109,6 @@ def damage_the_index(folder: Path) -> None:
 
 def lose_weights(folder: Path) -> None:
     (folder / "model.safetensors").unlink()
-
-
-def cut_weights(folder: Path) -> None:
-    content = (folder / "model.safetensors").read_bytes()
-    (folder / "model.safetensors").write_bytes(content[:-1])
 
 
 def cut_header(folder: Path) -> None:
@@ -179,20 +164,3 @@ def test_a_folder_that_is_not_whole(here: Path, damage: Callable[[Path], None], 
     places.check_directory(str(folder))
     damage(folder)
     assert fault(str(folder)) == sentence.format(folder)
-
-
-def test_weights_that_are_cut_are_counted(here: Path) -> None:
-    shutil.copytree(WEIGHTS, here / "model")
-    cut_weights(here / "model")
-    assert " bytes; download the model again." in fault(str(here / "model"))
-
-
-def test_an_adapter_is_one_with_a_configuration_of_its_own_too(here: Path) -> None:
-    adapter = here / "adapter"
-    adapter.mkdir()
-    (adapter / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": "smolm2"}))
-    (adapter / "adapter_model.safetensors").write_bytes(b"")
-    shutil.copy(WEIGHTS / "config.json", adapter)
-    assert fault(str(adapter)) == "There is no model 'smolm2'; did you mean 'smollm2'?"
-    (adapter / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": str(WEIGHTS)}))
-    places.check_directory(str(adapter))

@@ -563,17 +563,6 @@ def test_a_bound_or_budget_that_is_none_is_refused(setting: str, value: str) -> 
         Config.load(None, [f"{setting}={value}"])
 
 
-def test_a_bound_without_meaning_is_refused() -> None:
-    with pytest.raises(ConfigError, match="at most 50, but it is 51"):
-        PartyConfig(privacy=51.0)
-    with pytest.raises(ConfigError, match=r"for a device or worker \(got 1 and 0\); remove them"):
-        Config(cloud=PartyConfig(privacy=1.0))
-    with pytest.raises(
-        ConfigError, match=r"privacy_budget is 3, but device\.privacy is 0, so a single token"
-    ):
-        Config(device=PartyConfig(privacy_budget=3.0))
-
-
 def test_a_worker_has_a_bound_of_its_own_and_the_server_none() -> None:
     workers = {name: WorkerConfig(index=name, privacy=bound) for name, bound in (("ada", 1.0), ("ben", 0.0))}
     federated = DecodingConfig(mode="federated")

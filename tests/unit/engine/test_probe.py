@@ -97,29 +97,6 @@ def test_what_ends_the_child_is_one_sentence_each_time(
     assert try_with(GOOD, file) == 3
 
 
-def test_a_child_that_does_not_come_to_the_file_says_nothing_of_it(
-    file: Path, try_with: Try, caplog: pytest.LogCaptureFixture
-) -> None:
-    assert try_with("raise ImportError('no tandem')", file) == 1
-    assert caplog.messages == [f"{file} was not tried apart before it is loaded: ImportError: no tandem"]
-    assert [try_with(GOOD, file) for _ in range(2)] == [2, 2], "and is tried the next time"
-
-
-def test_without_any_child_the_file_is_loaded_as_it_is(
-    file: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    probe.probe(file, command=(str(tmp_path / "python"),))
-    assert "No such file or directory" in caplog.text
-
-
-def test_where_nothing_can_be_kept_every_start_tries(
-    file: Path, try_with: Try, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    (tmp_path / "cache" / "tandem" / "llama").mkdir(parents=True)
-    (tmp_path / "cache" / "tandem" / "llama" / "loaded").write_bytes(b"no folder")
-    assert [try_with(GOOD, file) for _ in range(2)] == [1, 2]
-
-
 def load(file: Path) -> Engine:
     return Engine.load(str(file), engine="llama", template="plain", num_threads=1)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from threading import Event, Thread
 
@@ -26,18 +25,6 @@ def builder(
 
 def ids(tokenizers: dict[str, Tokenizer], text: str) -> tuple[int, ...]:
     return tuple(tokenizers["byte_level"].encode(text, add_special_tokens=False).ids)
-
-
-def test_rows_are_bos_document_query(tokenizers: dict[str, Tokenizer]) -> None:
-    prompt = builder(tokenizers).build("Mira?", ["Vantelu {query}"], 8)
-    assert prompt.document_tokens == ((0, *ids(tokenizers, "Note: Vantelu {query}\n")),)
-    assert prompt.query_tokens == ids(tokenizers, "Question: Mira?\nAnswer:")
-    assert (prompt.documents, prompt.truncated, prompt.dropped) == ((0,), (), ())
-
-
-def test_without_documents_there_is_one_bare_row(tokenizers: dict[str, Tokenizer]) -> None:
-    assert builder(tokenizers).build("Mira?", [], 8).document_tokens == ((0,),)
-    assert builder(tokenizers, bos=()).build("Mira?", [], 8).document_tokens == ((),)
 
 
 def test_a_long_document_loses_its_end_and_keeps_the_templates(tokenizers: dict[str, Tokenizer]) -> None:
@@ -67,13 +54,6 @@ def test_every_context_is_kept(tokenizers: dict[str, Tokenizer], context: int) -
     assert sorted(prompt.documents + prompt.dropped) == [0, 1, 2]
     for row in prompt.document_tokens:
         assert len(row) + len(prompt.query_tokens) + 8 <= context
-
-
-def test_a_document_without_any_room_is_dropped_and_said(tokenizers: dict[str, Tokenizer]) -> None:
-    num_query = len(ids(tokenizers, "Question: Mira?\nAnswer:"))
-    prompt = builder(tokenizers, 1 + num_query + 8 + 2).build("Mira?", [LONG], 8)
-    assert prompt.dropped == (0,)
-    assert prompt.document_tokens == ((0,),)
 
 
 def test_a_question_longer_than_the_context(tokenizers: dict[str, Tokenizer]) -> None:
@@ -117,37 +97,13 @@ def test_others_run_while_a_long_text_is_tokenised(tokenizers: dict[str, Tokeniz
     assert num_steps > 3, "with Python's lock held for the whole text at most two waits end"
 
 
-def test_no_limit_where_the_model_names_none(tokenizers: dict[str, Tokenizer]) -> None:
-    assert builder(tokenizers, None).build(LONG * 9, [LONG * 9], 8).truncated == ()
-
-
-def test_max_new_tokens_must_be_positive(tokenizers: dict[str, Tokenizer]) -> None:
-    with pytest.raises(GenerationError, match="max_new_tokens is 0; set it to at least 1"):
-        builder(tokenizers).build("Mira?", [], 0)
-
-
 def test_special_tokens_in_a_document_are_text(tokenizers: dict[str, Tokenizer]) -> None:
     prompt = builder(tokenizers).build("<eos>?", ["<eos> <bos>"], 8)
     assert 1 not in prompt.document_tokens[0] + prompt.query_tokens
     assert 0 not in prompt.document_tokens[0][1:]
 
 
-def test_special_tokens_of_the_template_are_tokens(tokenizers: dict[str, Tokenizer]) -> None:
-    template = PlainTemplate(document_text="{document}", query_text="<eos>{query}")
-    prompt = PromptBuilder(tokenizers["byte_level"], template, (0,), 120).build("Mira?", [], 8)
-    assert prompt.query_tokens[0] == 1
-
-
 # ---- template ------------------------------------------------------------------------------------------------
-
-
-def test_braces_in_texts_stay(tokenizers: dict[str, Tokenizer]) -> None:
-    template = PlainTemplate(document_text="<{document}>", query_text="{query}?")
-    prompt = PromptBuilder(tokenizers["byte_level"], template, (), 120).build(
-        "{document}", ["{query} {0}"], 8
-    )
-    assert prompt.document_tokens == (ids(tokenizers, "<{query} {0}>"),)
-    assert prompt.query_tokens == ids(tokenizers, "{document}?")
 
 
 def test_marks_of_the_template_in_texts_stay(tokenizers: dict[str, Tokenizer]) -> None:
@@ -157,26 +113,12 @@ def test_marks_of_the_template_in_texts_stay(tokenizers: dict[str, Tokenizer]) -
     assert prompt.query_tokens == ids(tokenizers, f"Question: {text}\nAnswer:")
 
 
-def test_earlier_turns_stand_in_the_same_form(tokenizers: dict[str, Tokenizer]) -> None:
-    history = [Message("user", "Mira?"), Message("assistant", "puzzle games <eos>")]
-    plain = builder(tokenizers, None)
-    text = "Question: Mira?\nAnswer: puzzle games <eos>\n\nQuestion: Cor?\nAnswer:"
-    assert plain.question_tokens("Cor?", history) == ids(tokenizers, text)
-    assert plain.build("Cor?", ["Vantelu"], 8, history).query_tokens == ids(tokenizers, text)
-
-
 def test_a_conversation_longer_than_the_context(tokenizers: dict[str, Tokenizer]) -> None:
     history = [Message("user", LONG), Message("assistant", LONG)]
     with pytest.raises(
         GenerationError, match=r"^The conversation of \d+ tokens .*; begin a new one, lower max_new"
     ):
         builder(tokenizers).build("Cor?", [], 8, history)
-
-
-def test_read_a_file(tmp_path: Path) -> None:
-    file = tmp_path / "template.json"
-    file.write_text(json.dumps({"document": "{document}\n"}))
-    assert PlainTemplate.read(file) == PlainTemplate(document_text="{document}\n", source=str(file))
 
 
 @pytest.mark.parametrize(
@@ -204,12 +146,3 @@ def test_wrong_files_are_one_sentence(tmp_path: Path, content: str, part: str) -
     assert part in str(raised.value)
     assert str(file) in str(raised.value)
     assert "\n" not in str(raised.value)
-
-
-def test_a_file_that_is_not_there(tmp_path: Path) -> None:
-    (tmp_path / "template.json").touch()
-    with pytest.raises(GenerationError) as raised:
-        PlainTemplate.read(tmp_path / "tmplate.json")
-    assert str(raised.value) == (
-        f"There is no template {tmp_path}/tmplate.json; the nearest is {tmp_path}/template.json."
-    )

@@ -188,16 +188,6 @@ def test_a_rollback_computes_few_tokens_again(
     hybrid.close("s")
 
 
-def test_copies_of_a_small_state_are_all_kept(hybrid: Any, passes: list[int]) -> None:
-    open_row(hybrid)
-    for forgotten in (1, 5, 60):
-        ask(hybrid, ANSWER)
-        passes.clear()
-        ask(hybrid, (*ANSWER[:-forgotten], 200))
-        assert passes == [1]
-    hybrid.close("s")
-
-
 def test_a_later_turn_begins_with_the_last_whole_block(hybrid: Any, passes: list[int]) -> None:
     open_row(hybrid)
     ask(hybrid, ANSWER)

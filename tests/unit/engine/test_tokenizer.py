@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import pickle
 import random
-import subprocess
-import sys
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,7 +19,6 @@ from tandem.engine.tokenizer import (
     TextStream,
     TokenizerInfo,
     Vocabulary,
-    copy_tokenizer,
     find_eos_token_ids,
     fingerprint_prefixes,
     fingerprint_vocabulary,
@@ -30,7 +26,7 @@ from tandem.engine.tokenizer import (
 )
 from tandem.errors import ClusterError, GenerationError
 from tandem.sites.startup import HANDSHAKE_FIELDS, compare
-from tandem.topology import PARTIES, Party
+from tandem.topology import Party
 
 TEXTS = [
     "Mira likes puzzle games, so try Vantelu Cor.",
@@ -55,18 +51,6 @@ def encode(tokenizers: dict[str, Tokenizer], kind: str, text: str) -> list[int]:
 def test_text_comes_back(tokenizers: dict[str, Tokenizer], kind: str, text: str) -> None:
     got = detokenizer(tokenizers, kind).text(encode(tokenizers, kind, text))
     assert got.lstrip(" ") == text.lstrip(" ")
-
-
-def test_prefix_space(tokenizers: dict[str, Tokenizer]) -> None:
-    """The first word of an answer: byte-level keeps its space, SentencePiece drops it."""
-    byte, meta = (detokenizer(tokenizers, kind) for kind in KINDS)
-    assert byte.text(encode(tokenizers, "byte_level", " Mira likes")) == " Mira likes"
-    assert meta.text(encode(tokenizers, "metaspace", "Mira likes")) == "Mira likes"
-
-
-def test_special_tokens_are_left_out(tokenizers: dict[str, Tokenizer]) -> None:
-    ids = encode(tokenizers, "byte_level", "Cor")
-    assert detokenizer(tokenizers, "byte_level").text([0, *ids, 1]) == "Cor"
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -117,15 +101,6 @@ def test_special_tokens_within_a_run_of_bytes_lose_no_text(
         assert streamed == tokenizer.decode(ids), ids
 
 
-def test_incomplete_character_is_held_back(tokenizers: dict[str, Tokenizer]) -> None:
-    ids = encode(tokenizers, "byte_level", "€")
-    assert len(ids) == 3
-    stream = TextStream(StopRule((), (), 99, detokenizer(tokenizers, "byte_level")))
-    assert [stream.push([token]) for token in ids] == ["", "", "€"]
-    stream = TextStream(StopRule((), (), 2, detokenizer(tokenizers, "byte_level")))
-    assert stream.push(ids[:2]) == "\ufffd"  # the answer ends here, and says that a character is broken
-
-
 def test_possible_stop_string_is_held_back(tokenizers: dict[str, Tokenizer]) -> None:
     rule = StopRule((), ("xyz",), 99, detokenizer(tokenizers, "byte_level"))
     stream = TextStream(rule)
@@ -134,17 +109,6 @@ def test_possible_stop_string_is_held_back(tokenizers: dict[str, Tokenizer]) -> 
     stream = TextStream(rule)
     assert [stream.push(encode(tokenizers, "byte_level", character)) for character in "axy"] == ["a", "", ""]
     assert stream.finish() == "xy"
-
-
-def test_finished_is_a_function_of_the_tokens(tokenizers: dict[str, Tokenizer]) -> None:
-    whole = detokenizer(tokenizers, "byte_level")
-    ids = encode(tokenizers, "byte_level", "try Vantelu Cor.\n\nQuestion")
-    rule = StopRule((1,), ("\n\n",), 64, whole)
-    reasons = [rule.find_reason(ids[:count]) for count in range(len(ids) + 1)]
-    first = reasons.index("stop")
-    assert set(reasons[:first]) == {None}
-    assert set(reasons[first:]) == {"stop"}
-    assert rule.text(ids) == rule.text(ids[:first]) == "try Vantelu Cor."
 
 
 def test_eos_length_and_the_text_before_them(tokenizers: dict[str, Tokenizer]) -> None:
@@ -172,17 +136,6 @@ def test_wrong_rules_are_one_sentence(tokenizers: dict[str, Tokenizer]) -> None:
         Detokenizer("{}")
 
 
-def test_neither_torch_nor_transformers_is_imported() -> None:
-    code = (
-        "import sys; sys.modules.update(torch=None, transformers=None, ray=None);"
-        "import tandem.engine.tokenizer, tandem.engine.prompt, tandem.engine.model,"
-        "tandem.plugins.torch.model, tandem.actors.loading, tandem.engine.drafter, tandem.engine.engine,"
-        "tandem.aggregation.document_weights as w; print(w.log_weight([0.0]))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-
-
 # ---- vocabulary ----------------------------------------------------------------------------------------------
 
 
@@ -199,28 +152,6 @@ def test_one_more_token_is_another_vocabulary(tokenizers: dict[str, Tokenizer], 
     other = Tokenizer.from_str(tokenizers["byte_level"].to_str())
     other.add_tokens([token])
     assert fingerprint_vocabulary(other) != fingerprint_vocabulary(tokenizers["byte_level"])
-
-
-def test_special_tokens_count(tokenizers: dict[str, Tokenizer]) -> None:
-    plain, special = (Tokenizer.from_str(tokenizers["byte_level"].to_str()) for _ in range(2))
-    plain.add_tokens([AddedToken("<x>", special=False)])
-    special.add_tokens([AddedToken("<x>", special=True)])
-    assert fingerprint_vocabulary(plain) != fingerprint_vocabulary(special)
-
-
-def test_decoders_count(tokenizers: dict[str, Tokenizer]) -> None:
-    """Same vocabulary, same special tokens, other text: the sides would find a stop string at different steps."""
-    one, other = (Tokenizer.from_str(tokenizers["metaspace"].to_str()) for _ in range(2))
-    other.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
-    assert one.get_vocab() == other.get_vocab()
-    ids = one.encode("Mira likes", add_special_tokens=False).ids
-    assert one.decode(ids) != other.decode(ids)
-    described = {
-        party: {**dict.fromkeys(HANDSHAKE_FIELDS, "same"), "vocabulary_fingerprint": print_}
-        for party, print_ in zip(PARTIES, map(fingerprint_vocabulary, (one, other)), strict=True)
-    }
-    with pytest.raises(ClusterError, match=r"same vocabulary, .*; use models that share a tokenizer\.$"):
-        compare(described)
 
 
 def test_a_party_cannot_say_that_the_same_vocabulary_is_smaller(tokenizers: dict[str, Tokenizer]) -> None:
@@ -262,46 +193,6 @@ def test_ids_that_name_no_token_are_holes_and_count(tokenizers: dict[str, Tokeni
     vocabulary = Vocabulary.of(moved)
     assert (vocabulary.size, vocabulary.find_holes()) == (301, [291])
     assert fingerprint_vocabulary(moved) != fingerprint_vocabulary(tokenizers["byte_level"])
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_copy_is_the_tokenizer_but_for_what_is_changed(tokenizers: dict[str, Tokenizer], kind: str) -> None:
-    whole = Tokenizer.from_str(tokenizers[kind].to_str())
-    whole.add_tokens([AddedToken("<plain>", special=False), AddedToken("Mira", normalized=False)])
-    assert copy_tokenizer(whole).to_str() == whole.to_str()
-    changed = copy_tokenizer(whole, steps={"pre_tokenizer": None}, special={"<plain>"})
-    expected = json.loads(whole.to_str()) | {"pre_tokenizer": None}
-    expected["added_tokens"][-2]["special"] = True
-    assert json.loads(changed.to_str()) == expected
-    assert whole.to_str() == copy_tokenizer(whole).to_str()
-
-
-def test_a_detokenizer_can_be_sent(tokenizers: dict[str, Tokenizer]) -> None:
-    one = Detokenizer(tokenizers["byte_level"])
-    ids = tokenizers["byte_level"].encode("Mira likes").ids
-    assert pickle.loads(pickle.dumps(one)).text(ids) == one.text(ids) == "Mira likes"
-
-
-def test_options_of_encoding_do_not_count(tokenizers: dict[str, Tokenizer]) -> None:
-    """Tokenizers of one family differ in them, and they change no text."""
-    one = tokenizers["byte_level"]
-    content = json.loads(one.to_str())
-    content["decoder"] |= {"add_prefix_space": False, "trim_offsets": False, "use_regex": False}
-    other = Tokenizer.from_str(json.dumps(content))
-    assert one.to_str() != other.to_str()
-    ids = one.encode(" Mira likes", add_special_tokens=False).ids
-    assert one.decode(ids) == other.decode(ids)
-    assert fingerprint_vocabulary(one) == fingerprint_vocabulary(other)
-
-
-def test_size_is_the_tokenizers_and_must_fit_the_model(tokenizers: dict[str, Tokenizer]) -> None:
-    vocabulary = Vocabulary.of(tokenizers["byte_level"])
-    vocabulary.check(320, "m")
-    assert (vocabulary.size, vocabulary.find_holes()) == (300, [])
-    with pytest.raises(
-        GenerationError, match=r"of 'm' does not .* ids reach 299 and the model has 299 outputs; use"
-    ):
-        vocabulary.check(299, "m")
 
 
 @pytest.mark.parametrize(
@@ -362,14 +253,6 @@ def test_it_is_what_the_oracle_says() -> None:
 def test_a_rule_that_is_off_by_one_is_found(name: str, value: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tokenizer, name, value)
     assert [is_loop(answer) for answer in cases()] != [ends_with_blocks(answer) for answer in cases()]
-
-
-@pytest.mark.parametrize(("period", "length"), [(1, 24), (5, 24), (6, 24), (7, 28), (20, 80)])
-def test_it_ends_at_the_first_step_at_which_it_holds(period: int, length: int) -> None:
-    block = list(range(period))
-    answer = [99, 98, *(block * 99)]
-    lengths = [end for end in range(len(answer)) if is_loop(answer[:end])]
-    assert lengths[0] == 2 + length
 
 
 def test_only_the_most_probable_tokens_are_cut() -> None:

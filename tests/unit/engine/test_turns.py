@@ -2,85 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from pathlib import Path
-
-import pytest
 import torch
 
-from tandem.conversation import Message
-from tandem.engine.engine import Engine
 from tandem.engine.kv import TurnCaches
 from tandem.plugins.torch.batch import TorchRows
-
-DOCUMENTS = ["Mira likes puzzle games.", "The best rated puzzle game is Vantelu Cor."]
-FIRST, SECOND = "Which game?", "And for Question Answer?"
-LENGTH = 6
-
-Save = Callable[..., Path]
-
-
-@pytest.fixture(scope="module", params=["llama", "qwen2-sliding", "opt"])
-def loaded(request: pytest.FixtureRequest, save_model: Save) -> list[Engine]:
-    return [Engine.load(str(save_model(request.param)), num_threads=1) for _ in range(2)]
-
-
-@pytest.fixture
-def engines(loaded: list[Engine]) -> list[Engine]:
-    """One that keeps the rows of ended queries, and one that keeps none."""
-    for engine, max_bytes in zip(loaded, (1 << 30, 0), strict=True):
-        engine.runner.turns = TurnCaches()
-        engine.turns.max_bytes = max_bytes
-    return loaded
-
-
-def decode(engine: Engine, session: str, start: Sequence[int] = ()) -> tuple[list[int], list[torch.Tensor]]:
-    """The likeliest tokens of the first row, one by one, and the logits that they are of."""
-    tokens, logits = list(start), []
-    for _ in range(LENGTH):
-        logits.append(engine.next_logits(session, tokens).clone())
-        tokens.append(int(logits[-1][0].argmax()))
-    return tokens, logits
-
-
-def converse(
-    engine: Engine, first: Sequence[str], second: Sequence[str], answer: str | None = None
-) -> list[torch.Tensor]:
-    """The logits of two turns. answer: what the client says was answered; None: what was."""
-    engine.open("first", FIRST, first, 20)
-    tokens, logits = decode(engine, "first")
-    engine.close("first")
-    history = [Message("user", FIRST), Message("assistant", answer or engine.text(tokens).strip())]
-    engine.open("second", SECOND, second, 20, history=history)
-    _, later = decode(engine, "second")
-    engine.close("second")
-    return [*logits, *later]
-
-
-def assert_equal(some: Sequence[torch.Tensor], others: Sequence[torch.Tensor]) -> None:
-    assert all(torch.equal(one, other) for one, other in zip(some, others, strict=True))
-
-
-@pytest.mark.parametrize("second", [DOCUMENTS, DOCUMENTS[::-1], DOCUMENTS[1:], []])
-def test_the_second_turn_has_the_bits_of_one_that_computes_all(
-    engines: list[Engine], second: list[str]
-) -> None:
-    engine, plain = engines
-    first = DOCUMENTS if second else []
-    assert_equal(converse(engine, first, second), converse(plain, first, second))
-    question = engine.build_prompt(FIRST, [], 20).query_tokens
-    assert engine.turns.num_reused >= len(question) * max(1, len(second)), (
-        "each row begins with that question"
-    )
-    assert plain.turns.statistics() == {"turn_tokens": 0, "turn_bytes": 0}
-
-
-def test_an_engine_that_fell_back_computes_all(save_model: Save) -> None:
-    engine = Engine.load(str(save_model("llama")), num_threads=1, is_batched=False)
-    engine.turns.max_bytes = 1 << 30
-    converse(engine, DOCUMENTS, DOCUMENTS)
-    assert engine.turns.statistics() == {"turn_tokens": 0, "turn_bytes": 0}
-
 
 # ---- what is kept ----------------------------------------------------------------------------------------------
 
