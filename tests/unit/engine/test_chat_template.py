@@ -328,6 +328,3 @@ def test_whether_answers_begin_with_a_thought_follows_from_template_and_tokenize
     engine = Engine.load(str(copy), num_threads=1)
     assert engine.template.thinking == (thinking or ("marked" if is_special else ""))
     assert engine.describe()["thinking"] == ("" if is_special else thinking)
-
-
-# ---- the engine ----------------------------------------------------------------------------------------------

@@ -219,9 +219,6 @@ def test_proposals_that_nothing_can_accept_any_more_do_not_go_out() -> None:
     assert [send.message.body for send in link.release(committed, 0.1)] == proposals(other, 4, 5)
 
 
-# ---- the opening -----------------------------------------------------------------------------------------------
-
-
 # ---- heartbeat and loss ----------------------------------------------------------------------------------------
 
 

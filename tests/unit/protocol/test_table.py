@@ -276,6 +276,3 @@ def test_a_vote_that_cannot_be_read_names_its_voter() -> None:
     assert send.message.problem.startswith("The vote of the cloud cannot be read; install the same")
     with pytest.raises(ProtocolError, match=r"^The vote of the device cannot be read; install the same"):
         aggregator.receive(replace(pair, payloads=(pair.payloads[0][:-1], pair.payloads[1])))
-
-
-# ---- probes, handover, restarts --------------------------------------------------------------------------------

@@ -7,22 +7,17 @@ from typing import Any
 
 import pytest
 
-from tandem.config.schema import Config
 from tandem.topology import SERVER
 from tandem_lab.bench.federated import (
     STOP_AND_WAIT,
-    SUITE,
     TOKEN_WISE,
     Calibration,
     calibrate,
     describe,
     work_of,
 )
-from tandem_lab.bench.plan import plan_of
 from tandem_lab.bench.records import Cell, Record, Setting
-from tandem_lab.bench.suite import Axes
 from tandem_lab.bench.systems import System
-from tandem_lab.cli.bench import calibration_of
 from tandem_lab.simulation.timed import Times, Work, pace_s, play_timed
 
 SETTING = Setting(
@@ -86,10 +81,3 @@ def test_what_is_left_is_the_time_between_actors_and_that_of_passes(hop_s: float
     found = calibrate(cell(*(play_s(system, times) for system in (TOKEN_WISE, STOP_AND_WAIT))), play_s)
     assert (found.hop_s, found.late_s) == pytest.approx((hop_s, late_s), abs=2e-4)
     assert "a pass 9.0 + 3.0 per token" in describe(found, SETTING, 0.1)
-
-
-def test_the_calibration_has_no_delay_and_no_predicted_system_but_two() -> None:
-    cells = SUITE.cells(Axes(rtts_s=(0.05, 0.3), workers=(2, 4)), (), is_smoke=False)
-    first = calibration_of(SUITE, plan_of(Config.load(None), cells, ["Why?"], 1, 1))
-    assert [(each.setting.num_workers, each.setting.rtt_s) for each in first.cells] == [(2, 0.0), (4, 0.0)]
-    assert {system.name for each in first.cells for system in each.systems} == {"token-wise", "stop_and_wait"}

@@ -8,29 +8,10 @@ from math import isnan
 import pytest
 
 from tandem.config.schema import Config
-from tandem.topology import PARTIES, Party
-from tandem_lab.bench.dual import Predictor, eq9, least_span_s
+from tandem_lab.bench.dual import Predictor, eq9
 from tandem_lab.bench.records import Prediction
 from tandem_lab.bench.systems import BY_NAME
 from tests.unit.lab.bench.cells import SETTING
-
-
-@pytest.mark.parametrize(
-    ("accepted", "rtt_s", "token_s"),
-    [
-        ("both", 0.3, 0.06),  # the slower party's pace
-        ("device", 0.3, 0.06),  # the cloud follows the device's line
-        ("cloud", 0.3, 0.06),  # and the other way round: nobody waits for an answer
-        ("device cloud", 0.3, 0.15 + 0.085 / 2),  # a round trip and both decode times for two tokens
-        ("device cloud", 0.0, 0.06),
-        ("none", 0.3, 0.15 + 0.085 / 2),  # as much, since both wait in turn
-    ],
-)
-def test_nothing_is_sooner_than_its_causes(accepted: str, rtt_s: float, token_s: float) -> None:
-    words = accepted.split() * 200
-    steps = [{party: word in (party.value, "both") for party in PARTIES} for word in words]
-    decode_s = {Party.DEVICE: 0.06, Party.CLOUD: 0.025}
-    assert least_span_s(steps, decode_s, rtt_s) / len(steps) == pytest.approx(token_s, rel=0.03)
 
 
 def test_eq9_of_a_fixed_placement() -> None:

@@ -2,29 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from math import isnan
-
 import pytest
 
 from tandem.topology import Party
 from tandem_lab.bench import dual, federated
-from tandem_lab.bench.suite import num_wrong, pace_s
-from tests.unit.lab.bench.cells import TOKENS, cell, proposed, record, voting_cell
+from tandem_lab.bench.suite import num_wrong
+from tests.unit.lab.bench.cells import TOKENS, cell, record, voting_cell
 
 rows_of = dual.LATENCY.rows_of
-
-
-def test_the_pace_of_a_run_is_over_all_its_gaps() -> None:
-    short = record("CRCG/device", 0.1, token_ids=TOKENS[:2], committed_s=(0.5, 1.5))
-    assert pace_s([record("CRCG/device", 0.1), short]) == pytest.approx((0.4 + 1.0) / 5)
-    single = record("CRCG/device", 0.1, token_ids=TOKENS[:1], committed_s=(0.5,))
-    assert pace_s([short, single]) == pytest.approx(1.0), "an answer of one token has no gap"
-    assert isnan(pace_s([single]))
-    at_once = proposed("pipelined", 0.0, committed_s=(0.3, 0.3, 0.3, 0.4, 0.5))
-    assert pace_s([at_once]) == pytest.approx(0.1), "the tokens of the first frame set the time"
-    sequence_wise = record("DRDG/SW", 0.0, committed_s=(1.2,) * 5, drafted_s=0.2)
-    assert pace_s([sequence_wise]) == pytest.approx(0.25), "since the first draft"
 
 
 def test_a_row_holds_medians_over_runs_and_sums_a_token() -> None:
@@ -47,26 +32,9 @@ def test_a_row_holds_medians_over_runs_and_sums_a_token() -> None:
     assert voted.forwards == {"server": 1.6, "worker-1": 0.4, "worker-2": 0.6}
 
 
-def test_what_one_record_does_not_know_the_row_does_not() -> None:
-    one = cell()
-    some = replace(one, records=(replace(one.records[0], num_accepted={}), *one.records[1:]))
-    assert isnan(rows_of(some)[one.records[0].system].accepted[Party.DEVICE])
-
-
 @pytest.mark.parametrize(
     ("tokens", "count"),
     [(TOKENS, 0), ((5, 6, 0, 8, 9), 1), (TOKENS[:-1], 1), ((*TOKENS, 1), 1), ((6, 7, 8, 9), 5), ((), 5)],
 )
 def test_wrong_tokens_are_counted_by_position(tokens: tuple[int, ...], count: int) -> None:
     assert num_wrong([record("Tandem/mirror", 0.1, token_ids=tokens)], [TOKENS]) == count
-
-
-def test_only_systems_that_must_agree_have_wrong_tokens() -> None:
-    rows = rows_of(
-        cell({name: [0.1] for name in ("Tandem/mirror", "CRCG/device", "Tandem/device/algorithm1")})
-    )
-    assert {name: row.num_wrong for name, row in rows.items()} == {
-        "Tandem/mirror": 0,
-        "CRCG/device": None,
-        "Tandem/device/algorithm1": None,
-    }

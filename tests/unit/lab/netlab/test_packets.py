@@ -12,15 +12,11 @@ import pytest
 
 from tandem.codecs.top_p import TopP
 from tandem.messages import LinkFrame, Resync, Vote, encode
-from tandem.topology import Party
 from tandem.transport.handshake import Greeting
 from tandem.transport.port import join_frames
 from tandem_lab.errors import NetLabError
 from tandem_lab.netlab.packets import (
-    HEADER_BYTES,
     Flow,
-    LinkTraffic,
-    Packet,
     as_varints,
     has_common_run,
     pieces_of,
@@ -153,33 +149,3 @@ def test_what_cannot_be_read_is_one_sentence(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr("tandem_lab.netlab.packets.find_spec", lambda name: None)
     with pytest.raises(NetLabError, match=r"needs dpkt, which is not installed; run `.*\[lab\]"):
         read_capture(tmp_path / "p")
-
-
-# ---- Bytes by question -------------------------------------------------------------------------------------------
-
-
-def test_a_packet_counts_whole_though_it_was_cut(tmp_path: Path) -> None:
-    arp = bytes(dpkt.ethernet.Ethernet(type=dpkt.ethernet.ETH_TYPE_ARP, data=dpkt.arp.ARP()))
-    ends = {"src": inet_aton(FLOW.target), "dst": inet_aton(FLOW.source)}
-    icmp = dpkt.ip.IP(**ends, p=dpkt.ip.IP_PROTO_ICMP, data=dpkt.icmp.ICMP(data=b"x" * 8), len=32)
-    ping = bytes(dpkt.ethernet.Ethernet(src=b"\2" * 6, dst=b"\4" * 6, data=icmp))
-    of_ray = Flow(FLOW.source, 6379, FLOW.target, 50000)
-    sent = [packet(FLOW, 1, b""), packet(of_ray, 1, b"x" * 1000), packet(FLOW.back, 1, b"x" * 700), ping, arp]
-    assert read_packets(
-        written(tmp_path / "p", [each[:HEADER_BYTES] for each in sent]), FLOW.source, 7700
-    ) == [
-        Packet(0.0, Party.DEVICE, "data", 54),
-        Packet(1.0, Party.DEVICE, "ray", 1054),
-        Packet(2.0, Party.CLOUD, "data", 754),
-        Packet(3.0, Party.CLOUD, "other", 46),
-    ]
-
-
-def test_a_question_has_what_was_sent_for_it() -> None:
-    """The data plane's last frames count, what the measurement itself asks of Ray does not."""
-    times = (0.9, 1.0, 1.5, 2.0, 2.5, 3.0, 3.1)
-    seen = [Packet(at_s, Party.DEVICE, port, 10) for at_s in times for port in ("data", "ray")]
-    found = LinkTraffic(seen).of(1.0, 2.0, 3.0)  # counted: data at 1, 1.5, 2, 2.5, 3; ray at 1, 1.5, 2
-    assert found["device"] == {"data": 50, "ray": 30, "other": 0}
-    assert found["cloud"] == {"data": 0, "ray": 0, "other": 0}
-    assert LinkTraffic([]).of(1.0, 2.0, 3.0) == {}

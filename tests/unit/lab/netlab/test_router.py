@@ -13,10 +13,9 @@ from pathlib import Path
 import pytest
 
 from tandem_lab.errors import NetLabError
-from tandem_lab.netlab import router, tools
+from tandem_lab.netlab import router
 from tandem_lab.netlab.layout import Layout
 from tandem_lab.netlab.shape import Shape
-from tests.unit.lab.netlab.machine import Machine
 
 LAYOUT = Layout("lab")
 
@@ -29,37 +28,6 @@ def test_the_script_is_one_that_a_shell_can_read() -> None:
     assert "ip address add 198.18.0.129/25 dev vec1" in script
     assert script.index("tandem-router-ready") > script.index("tc qdisc replace dev vec1")
     assert script.endswith("exec tc -force -batch -\n")
-
-
-def test_nothing_is_made_outside_of_the_namespaces() -> None:
-    machine = Machine()
-    router.make(LAYOUT, machine)
-    for command in machine.commands:
-        assert command.startswith("ip -n tandem-lab-") or command.count(" netns tandem-lab-") == 2, command
-
-
-@pytest.mark.parametrize(
-    ("has_kernel", "has_module", "sentence"),
-    [
-        (
-            False,
-            True,
-            "but `linux.uml` was not found; install it with `apt-get install user-mode-linux kmod`",
-        ),
-        (True, False, "sch_netem.ko was not found; install it with `apt-get install user-mode-linux kmod`"),
-    ],
-)
-def test_without_user_mode_linux(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, has_kernel: bool, has_module: bool, sentence: str
-) -> None:
-    if has_module:
-        file = tmp_path / "6.1" / "kernel/net/sched/sch_netem.ko"
-        file.parent.mkdir(parents=True)
-        file.touch()
-    monkeypatch.setattr(tools, "find", lambda program: "/x" if program != "linux.uml" or has_kernel else None)
-    with pytest.raises(NetLabError) as caught:
-        router.module(tmp_path)
-    assert sentence in str(caught.value)
 
 
 @contextmanager
@@ -105,12 +73,6 @@ def test_a_shape_is_done_when_the_router_has_said_so(tmp_path: Path) -> None:
             *router.commands(Shape(rtt_s=0.1)),
             *router.commands(Shape(rtt_s=0.2)),
         ]
-
-
-def test_a_refusal_is_told(tmp_path: Path) -> None:
-    with console(tmp_path, "Error: Specified qdisc kind is unknown.\n"), pytest.raises(NetLabError) as caught:
-        the_router(tmp_path).shape(os.getpid(), Shape())
-    assert "it said: Error: Specified qdisc kind is unknown." in str(caught.value)
 
 
 def test_a_router_that_is_gone_is_one_sentence(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import statistics
-from pathlib import Path
 
 import pytest
 
@@ -17,7 +16,6 @@ from tandem_lab.netlab.schedule import (
     bundled_names,
     parse_schedule,
     play,
-    read_schedule,
 )
 from tandem_lab.netlab.shape import Shape
 
@@ -64,18 +62,6 @@ def test_a_malformed_line_is_named_with_its_field(text: str, sentence: str) -> N
     with pytest.raises(NetLabError) as caught:
         parse_schedule(text, "t.csv")
     assert sentence in str(caught.value)
-
-
-def test_a_file_that_cannot_be_read_or_goes_backwards(tmp_path: Path) -> None:
-    (tmp_path / "binary.csv").write_bytes(b"\xff\xfe\x00")
-    for name in ("none.csv", "binary.csv"):
-        with pytest.raises(NetLabError, match="cannot be read"):
-            read_schedule(tmp_path / name)
-    (tmp_path / "t.csv").write_text(TEXT, "utf-8")
-    assert read_schedule(tmp_path / "t.csv").rows == trace().rows
-    for times in ((), (1.0,), (0.0, 2.0, 2.0)):
-        with pytest.raises(NetLabError, match="begins at 0 s and its times ascend"):
-            LinkSchedule("bad", tuple(ScheduleRow(time, Shape()) for time in times))
 
 
 def test_bundled_traces_are_what_their_names_and_the_papers_say() -> None:

@@ -58,13 +58,6 @@ def test_fewer_documents_are_those_that_a_query_for_fewer_gives(order: int) -> N
     }
 
 
-def test_by_the_embedder_alone_one_search_serves_all() -> None:
-    retriever = Scripted(ranks_again=False)
-    given = used(retriever, [Counts(1, 1), Counts(2, 3)])
-    assert given == {Counts(1, 1): [[0], [0]], Counts(2, 3): [[0, 1], [0, 1, 2]]}
-    assert retriever.asked == [2, 3]
-
-
 @pytest.mark.parametrize("ranks_again", [False, True])
 def test_one_prompt_has_the_best_of_both_whatever_the_counts(ranks_again: bool) -> None:
     retrievers: Any = dict.fromkeys(PARTIES, Scripted(ranks_again))

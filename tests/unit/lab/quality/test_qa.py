@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,6 @@ from tandem.retrieval.documents import Document
 from tandem.retrieval.factory import build_given_index
 from tandem.retrieval.retriever import Hit, Retriever
 from tandem.topology import PARTIES, Party
-from tandem_lab.errors import EvaluationError
 from tandem_lab.quality.document_sets import Counts
 from tandem_lab.quality.methods import select_methods
 from tandem_lab.quality.qa import evaluate_questions
@@ -64,20 +62,6 @@ def test_documents_are_computed_once_for_all_methods_and_joined_ones_are_not_kep
         assert engine.caches.num_misses - misses == len(store) <= 2  # and that of a row without document
     finally:
         engine.caches.store = None
-
-
-@pytest.mark.parametrize(("times", "notes"), [(1, 0), (100, 1)])
-def test_documents_that_were_cut_are_noted(
-    load_engine: Callable[..., Engine], times: int, notes: int
-) -> None:
-    retrievers = dict.fromkeys(PARTIES, Shelf("Mira likes puzzle games. " * times))
-    parties = Parties(dict.fromkeys(PARTIES, load_engine()), retrievers, TopP(0.8))  # type: ignore[arg-type]
-    config = Config.load(None, ["sampling.max_new_tokens=2"])
-    asked = [Question(f"Which game {number}?", ("Vantelu",)) for number in range(2)]
-    result = evaluate_questions(parties, asked, select_methods("static"), [Counts(1, 1)], config)
-    assert len(result.notes) == notes
-    if notes:
-        assert result.notes[0].startswith("2 rows were cut at the end of their documents")
 
 
 class Asked:
@@ -147,41 +131,3 @@ def test_plain_rag_reads_the_passages_of_both_parties_in_one_prompt(household: P
     )
     assert result.what["rag_passages"] == 4
     assert len(result.comparisons) == 2 * 5
-
-
-def test_the_documents_of_an_answer_must_be_named_and_be_there(household: Parties) -> None:
-    methods, config = select_methods("rag-right"), Config.load(None, ["sampling.max_new_tokens=2"])
-    bare = Question("Who?", ("A",))
-    with pytest.raises(EvaluationError, match=r"needs questions that name .* 'Who\?' names none"):
-        evaluate_questions(household, [bare], methods, [Counts(1, 1)], config)
-    lost = replace(bare, sources=("cloud/nowhere.md",))
-    with pytest.raises(
-        EvaluationError, match=r"names the source cloud/nowhere\.md, which the cloud's index does"
-    ):
-        evaluate_questions(household, [lost], methods, [Counts(1, 1)], config)
-
-
-def test_no_method_is_charged_for_reading_a_document_first(load_engine: Callable[..., Engine]) -> None:
-    """Rows that several methods share are read before the first of them starts."""
-    engine, store = load_engine(), MemoryStore(1 << 30)
-    counted: list[int] = []
-
-    class Counted(Asked):
-        def open(self, *values: Any, **options: Any) -> Any:
-            counted.append(len(store))
-            return super().open(*values, **options)
-
-    engine.caches.store = store
-    shelf: Any = dict.fromkeys(PARTIES, Shelf("Mira."))
-    asking: Any = dict.fromkeys(PARTIES, Counted(engine))
-    try:
-        evaluate_questions(
-            Parties(asking, shelf, TopP(0.8)),
-            [Question("Which game?", ("Vantelu",))],
-            select_methods("static,evidence"),
-            [Counts(1, 1)],
-            Config.load(None, ["sampling.max_new_tokens=2"]),
-        )
-    finally:
-        engine.caches.store = None
-    assert counted == [0, 1, 1, 1, 1], "nothing before the first pass, the document before every answer"

@@ -7,17 +7,14 @@ from typing import Any
 import pytest
 
 from tandem.aggregation.rules import draft_rule
-from tandem.errors import ProtocolError
 from tandem.events import DoneEvent, EstimateEvent, PeerEvent, PlacementEvent, TokenEvent
 from tandem.messages import Heartbeat
-from tandem.modes.spec import SessionSpec
 from tandem.protocol.outbox import Send
 from tandem.protocol.peer import Peer
 from tandem.protocol.prefix import Prefix
 from tandem.protocol.session import Session
 from tandem.topology import PARTIES, Party
 from tandem_lab.simulation.link import Link
-from tandem_lab.simulation.specs import make_spec as fixed_spec
 from tandem_lab.simulation.virtual import Outcome, VirtualRun
 from tandem_lab.simulation.world import distribution
 from tests.unit.lab.simulation.test_mutants import put
@@ -65,16 +62,6 @@ def test_speculative_equals_synchronous(party: Party) -> None:
         assert case.run().tokens == case.having(max_window=1).run().tokens
 
 
-@pytest.mark.parametrize("party", PARTIES)
-def test_no_draft_is_wasted_but_those_past_the_end(party: Party) -> None:
-    """Drafts run ahead and all are accepted."""
-    for seed in SEEDS:
-        case = lone(seed, party)
-        outcome = case.run()
-        assert outcome.num_forwards[party.other] == 0
-        assert outcome.num_forwards[party] <= len(outcome.tokens[party]) + case.spec.decoding.max_window
-
-
 def test_a_heartbeat_to_nobody_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """The mutant: a lone queue that sends as if it had a peer."""
 
@@ -89,44 +76,6 @@ def test_a_heartbeat_to_nobody_is_found(monkeypatch: pytest.MonkeyPatch) -> None
         check(case, case.run())
 
 
-@pytest.mark.parametrize("party", PARTIES)
-@pytest.mark.parametrize("at_s", [0.005, 0.1, 0.25])
-def test_cancelled_and_failed_answers_are_freed_without_a_frame(party: Party, at_s: float) -> None:
-    for end in ("cancel", "fail"):
-
-        def plant(run: VirtualRun, end: str = end) -> None:
-            def act() -> None:
-                queue = run.parties[party].queue
-                spec = run.spec
-                sends: list[Send] = (
-                    queue.cancel(spec.session, run.now_s)
-                    if end == "cancel"
-                    else queue.fail(spec.session, "It broke.", run.now_s)
-                )
-                run.deliver(party, sends)
-
-            run.at(at_s + 0.15, act, party)
-
-        outcome = lone(3, party, max_new_tokens=200, temperature=1.0).run(prepare=plant)
-        assert outcome.done is not None
-        assert outcome.done.reason in ("cancelled", "failed", "eos", "stop")
-        assert outcome.num_frames == 0
-        assert outcome.ended_s < 60
-
-
-def test_frames_of_a_lone_session_are_refused() -> None:
-    """Nobody but a peer with the same session could send one; there is none."""
-    run = lone(3, Party.CLOUD).make()
-    run.run(0.05)
-    queue = run.parties[Party.CLOUD].queue.sessions[run.spec.session]
-    device = Session(make_spec(3), Party.DEVICE, lambda tokens: None, 0.0)
-    frame = device.begin(0.0)[-1].message
-    with pytest.raises(ProtocolError, match="of a query in which it has no link to the cloud"):
-        queue.receive_frame(frame, 0.3)
-    assert queue.resend_all(0.3) == []
-    assert not run.parties[Party.CLOUD].queue.has_silent_peer(1e6)
-
-
 def test_a_crashed_decoder_goes_on() -> None:
     for party in PARTIES:
         for seed in range(10):
@@ -139,10 +88,3 @@ def test_a_crashed_decoder_goes_on() -> None:
             outcome = case.run(prepare=plant)
             check(case, outcome)
             assert outcome.tokens == case.run().tokens
-
-
-def test_a_spec_travels_whole() -> None:
-    for only in (None, *PARTIES):
-        spec = fixed_spec(session=1, query="é", seed=0, only=only, stop=("ü",))
-        assert SessionSpec.from_json(spec.to_json()) == spec
-        assert SessionSpec.from_json(spec.to_json()).only == only

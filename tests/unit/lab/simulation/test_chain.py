@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from tandem.aggregation.steps import Step
-from tandem.events import DoneEvent, PeerEvent, RoundEvent
-from tandem.messages import Ballot, LinkFrame, Local, ProposalLength, Verdict, VerifyResult, Vote
+from tandem.events import PeerEvent, RoundEvent
+from tandem.messages import Ballot, Local, ProposalLength, Verdict, VerifyResult, Vote
 from tandem.modes.roles import Roles
 from tandem.modes.tally import Tally
 from tandem.protocol.aggregating import AggregatorSession
@@ -202,36 +202,6 @@ def test_lengths_that_adapt_change_proposals_and_no_token(policy: str, pacing: s
     assert fixed.outcome.of(RoundEvent) == fixed.lengths == []
 
 
-def test_each_step_of_a_block_counts_as_settled_by_lists_or_not() -> None:
-    counts: Counter[str] = Counter()
-    for seed in range(12):
-        scenario = calm(seed, 3, drafter="good", max_proposal=5, temperature=1.0, on_peer_loss="wait")
-        run = played(scenario)
-        assert run.outcome.done is not None
-        seen = run.outcome.done.statistics
-        if scenario.spec.rules.has_race_lists:
-            assert seen.num_certified + seen.num_escalated == seen.num_tokens
-            counts.update(certified=seen.num_certified, escalated=seen.num_escalated)
-    assert min(counts["certified"], counts["escalated"]) > 5, counts
-
-
-@pytest.mark.parametrize("lost_at_s", [0.0, 0.4])
-def test_lengths_adapt_without_a_worker_that_is_lost(lost_at_s: float) -> None:
-    """Two of three still judge what is proposed."""
-    fault = Fault(kind="cut", party="worker-2", after_s=lost_at_s, seconds=1e6)
-    scenario = calm(
-        1, 3, drafter="good", faults=(fault,), length_policy="best", on_peer_loss="continue", temperature=1.0,
-        max_proposal=16, max_window=16, pacing="stop_and_wait", max_new_tokens=60,
-    )  # fmt: skip
-    run = Choosing(scenario)
-    run.run()
-    run.check_end()
-    assert [event.party for event in run.peer_events] == ["worker-2"]
-    lost_at = run.peer_events[0].step
-    assert len([event for event in run.outcome.of(RoundEvent) if event.step > lost_at]) > 3
-    assert len(run.lengths) > 3
-
-
 def test_the_best_length_is_quicker_than_a_poor_one() -> None:
     """In virtual time, at 300 ms: proposals of one token wait a round trip each."""
     times_s = {}
@@ -262,20 +232,6 @@ def test_a_pipeline_never_waits_for_the_patience_of_the_voter(
         )  # fmt: skip
         assert len(played(scenario).committed) == 60
     assert requests == []
-
-
-def test_a_drafter_without_a_vote_sends_ids_alone() -> None:
-    proposals: list[Vote] = []
-
-    class Listening(WatchedRun):
-        def cross(self, party: str, peer: str, frame: LinkFrame) -> None:
-            if party == "device" and isinstance(frame.body, Vote):
-                proposals.append(frame.body)
-            super().cross(party, peer, frame)
-
-    played(calm(3, 0, on_peer_loss="wait", max_proposal=4), Listening)
-    assert any(proposal.tokens for proposal in proposals)
-    assert all(proposal.payloads == proposal.log_weights == () for proposal in proposals)
 
 
 # ---- who is lost -----------------------------------------------------------------------------------------------
@@ -331,60 +287,6 @@ def test_a_worker_that_returns_counts_again_from_a_step_that_is_not_decided() ->
     assert (lost.is_alone, back.is_alone) == (True, False)
     assert degraded_steps(run) == list(range(lost.step, back.step))
     assert back.step < 120
-    run.check_end()
-
-
-def test_a_cloud_that_went_on_while_it_was_cut_off_votes_again_after_the_resync() -> None:
-    """The device counts it as lost, and takes back what the cloud has decided since."""
-    losses = 0
-    for seed in range(4):
-        scenario = calm(
-            seed, 0, faults=cut("cloud", 0.6, 6.0), drafter="garbage", on_peer_loss="continue",
-            peer_loss_margin_s=0.1, max_new_tokens=NUM_TOKENS, max_proposal=2, pass_s=0.1,
-        )  # fmt: skip
-        run = played(scenario)
-        run.check_end()
-        losses += run.counts["losses"]
-    assert losses > 0
-
-
-def test_a_server_without_any_worker_goes_on_as_it_drafts() -> None:
-    scenario = calm(
-        1, 2, faults=cut("worker-1", 0.6, NEVER_S) + cut("worker-2", 0.9, NEVER_S), on_peer_loss="continue",
-        peer_loss_margin_s=0.1, max_new_tokens=NUM_TOKENS, pass_s=0.1,
-    )  # fmt: skip
-    run = played(scenario)
-    run.check_end()
-    assert {event.party for event in run.peer_events if event.is_alone} == {"worker-1", "worker-2"}
-
-
-@pytest.mark.parametrize(("num_workers", "party"), [(0, "cloud"), (3, "worker-2")])
-def test_whoever_waits_gets_the_whole_answer(num_workers: int, party: str) -> None:
-    run = lose(num_workers, party, "wait", 4.0)
-    assert run.peer_events == []
-    assert degraded_steps(run) == []
-    run.check_end()
-    assert run.now_s > 4.0
-
-
-@pytest.mark.parametrize(
-    ("num_workers", "party", "name"), [(0, "cloud", "The cloud"), (3, "worker-2", "worker-2")]
-)
-def test_whoever_must_not_go_on_fails_with_one_sentence(num_workers: int, party: str, name: str) -> None:
-    run = lose(num_workers, party, "fail", 70.0)
-    done = run.outcome.done
-    assert done is not None
-    assert done.reason == "failed"
-    assert (done.error or "").startswith(f"{name} has been silent for ")
-    assert (done.error or "").endswith(" s; check the link, or set on_peer_loss to 'continue' or 'wait'.")
-
-
-@pytest.mark.parametrize("num_workers", [0, 3])
-@pytest.mark.parametrize("cancel_s", [0.0, 0.4])
-def test_a_query_that_is_cancelled_ends_everywhere(num_workers: int, cancel_s: float) -> None:
-    run = played(replace(calm(2, num_workers), cancel_s=cancel_s))
-    assert isinstance(run.outcome.done, DoneEvent)
-    assert run.outcome.done.reason == "cancelled"
     run.check_end()
 
 

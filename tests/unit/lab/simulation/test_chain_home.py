@@ -106,28 +106,6 @@ def test_a_home_that_is_cut_off_goes_on_alone_to_the_end() -> None:
         assert not any(token.is_alone for token in run.tokens[: lost.step])
 
 
-def test_a_home_that_is_cut_off_waits_if_it_is_told_to() -> None:
-    for seed in range(2):
-        run = play(asked_at("worker-1", seed, 2, cut("worker-1", 1.5), on_peer_loss="wait"))
-        assert not run.peer_events
-
-
-def test_a_server_that_is_gone_for_good_leaves_the_home_alone() -> None:
-    crash = Fault(kind="host", party=SERVER, after_s=0.6, seconds=1.0)
-    run = play(asked_at("worker-2", 2, 3, crash))
-    assert [event.party for event in run.peer_events] == [SERVER]
-    assert run.tokens[-1].aggregator == "worker-2"
-
-
-def test_another_worker_that_is_lost_is_missed_from_a_stated_step() -> None:
-    for seed in range(3):
-        run = play(asked_at("worker-1", seed, 3, cut("worker-2")))
-        lost, *back = run.peer_events
-        assert (lost.party, lost.is_alone) == ("worker-2", True)
-        assert [(event.party, event.is_alone) for event in back] in ([], [("worker-2", False)])
-        assert {token.aggregator for token in run.tokens} == {SERVER}
-
-
 # ---- defects -------------------------------------------------------------------------------------------------------
 
 

@@ -13,7 +13,6 @@ from tandem.events import TokenEvent
 from tandem.messages import LinkBody, LinkFrame, Tail, Verdict
 from tandem.modes import reference_shaping
 from tandem.protocol import log, send_window
-from tandem_lab.simulation import virtual
 from tandem_lab.simulation.oracle import dense_of
 from tandem_lab.simulation.scenario import Fault, Scenario, make_chain_scenario, make_drafter, voter_of
 from tandem_lab.simulation.specs import change_spec
@@ -146,39 +145,12 @@ def test_a_target_of_another_step_is_found() -> None:
         check(run, is_exact=True)
 
 
-def test_fewer_alternatives_are_the_first_of_all() -> None:
-    whole, some = play(full_link()), play(full_link(num_logprobs=2))
-    for event, of_all in zip(some.tokens, whole.tokens, strict=True):
-        assert (event.logprob, event.top_logprobs) == (of_all.logprob, of_all.top_logprobs[:2])
-    alone = play(full_link(num_logprobs=0))
-    assert [event.logprob for event in alone.tokens] == [event.logprob for event in whole.tokens]
-    assert not any(event.top_logprobs for event in alone.tokens)
-
-
 def test_without_the_cloud_they_are_the_device_s_own() -> None:
     cut = Fault(kind="cut", party="cloud", after_s=0.0, seconds=NEVER_S)
     scenario = replace(full_link(on_peer_loss="continue", peer_loss_margin_s=0.1), faults=(cut,))
     run = play(scenario)
     assert all(event.is_alone for event in run.tokens)
     check(run, is_exact=True)
-
-
-def test_a_vote_without_them_gives_the_token_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As of a cloud that does not know how: the answer is the same, and says of no token how probable it was."""
-    whole = play(full_link())
-
-    monkeypatch.setattr(virtual, "log_probabilities", lambda *_: None)
-    run = play(full_link())
-    assert run.committed == whole.committed
-    assert not any(event.logprob for event in run.tokens)
-    assert not any(verdict.tail for verdict in verdicts(run))
-
-
-def test_a_home_that_decides_keeps_them() -> None:
-    """Workers need to know what was decided, not how probable it was."""
-    run = play(named(calm_federation()))
-    check(run, is_exact=False)
-    assert not any(verdict.tail for verdict in verdicts(run))
 
 
 # ---- federated -----------------------------------------------------------------------------------------------------
@@ -201,15 +173,3 @@ def test_in_a_federation_they_are_the_mixture_of_all_workers(race_depth: int) ->
     for seed in range(4):
         run = play(named(calm_federation(seed, race_depth=race_depth, vocab_size=VOCAB)))
         check(run, is_exact=False)
-
-
-def test_a_server_without_workers_names_its_own() -> None:
-    cuts = tuple(
-        Fault(kind="cut", party=f"worker-{number}", after_s=0.0, seconds=NEVER_S) for number in (1, 2)
-    )
-    scenario = calm_federation(
-        workers=(), weights=(0.5, 0.5), on_peer_loss="continue", peer_loss_margin_s=0.1
-    )
-    run = play(replace(named(scenario), faults=cuts))
-    assert run.tokens[-1].is_alone
-    check(run, is_exact=True)

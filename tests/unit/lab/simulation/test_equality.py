@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -39,15 +38,6 @@ def test_the_token_wise_loop_over_a_perfect_link_is_the_reference() -> None:
     assert num_compared > 30
 
 
-@pytest.mark.parametrize("party", PARTIES)
-def test_a_party_that_answers_solo_is_the_reference(party: Party) -> None:
-    for seed in range(20):
-        spec = replace(make_spec(seed), only=party)
-        if has_oracle(spec):
-            outcome = Case(spec, Link()).run()
-            assert tuple(outcome.tokens[party]) == answer(spec)
-
-
 NUM_SEEDS = (60, pytest.param(200, marks=pytest.mark.nightly("more seeds")))
 
 
@@ -68,24 +58,6 @@ def test_speculative_equals_synchronous_under_faults(placement: str, num_seeds: 
         num_rejected += outcome.done.statistics.num_tokens - outcome.done.statistics.num_device_accepted
     assert reasons == {"eos", "stop", "length"}
     assert num_rejected > num_seeds / 2  # the property was put to the test
-
-
-def test_the_synchronous_loop_itself_is_the_same_over_any_link() -> None:
-    for seed in range(40):
-        for placement in PLACEMENTS:
-            case = make_case(seed, placement, max_window=1)
-            expected = synchronous(change_spec(case.spec, placement="device", max_window=16))
-            assert agree(case.run(400)) == expected, case
-
-
-def test_neither_speed_nor_window_nor_margin_shows_in_the_answer() -> None:
-    for seed in range(15):
-        base = make_spec(seed, placement="mirror")
-        expected = synchronous(change_spec(base, placement="device"))
-        for window in (1, 2, 16):
-            for mean_decode_s in (0.001, 0.3):
-                spec = change_spec(base, max_window=window)
-                assert agree(Case(spec, Link(delay_s=0.05), mean_decode_s).run()) == expected
 
 
 class _Drifting(World):
@@ -138,17 +110,6 @@ def test_a_run_repeats_itself() -> None:
     assert (first.ended_s, first.num_frames) == (second.ended_s, second.num_frames)
 
 
-@pytest.mark.parametrize("placement", PLACEMENTS)
-@pytest.mark.parametrize("delay_s", [0.0, 0.05])
-def test_a_perfect_link_sees_no_resend_and_no_lingering(placement: str, delay_s: float) -> None:
-    for seed in range(20):
-        outcome = Case(make_spec(seed, placement=placement), Link(delay_s=delay_s)).run()
-        agree(outcome)
-        assert outcome.done is not None
-        assert outcome.done.statistics.num_resent_frames == 0
-        assert outcome.ended_s - outcome.done.statistics.total_s <= 3 * delay_s + 0.11  # and two ticks
-
-
 def test_events_of_a_run() -> None:
     outcome = Case(make_spec(5, placement="device", max_new_tokens=8), Link(delay_s=0.02)).run()
     tokens = outcome.of(TokenEvent)
@@ -191,13 +152,3 @@ def test_either_may_cancel_at_any_moment_and_both_are_free(party: Party) -> None
             assert outcome.done.error == "The cloud gave the query up: The query was cancelled."
     assert reasons.count("cancelled" if party is Party.DEVICE else "failed") > 40
     assert {"eos", "length"} & set(reasons)  # some had finished before
-
-
-def test_a_cancel_before_the_cloud_has_opened() -> None:
-    run = Case(make_spec(1), Link(delay_s=0.2)).make()
-    run.at(0.01, lambda: run.cancel(Party.DEVICE))
-    outcome = run.run(30)
-    assert outcome.done is not None
-    assert outcome.done.reason == "cancelled"
-    assert outcome.ended_s < 1
-    assert not any(run.open_sessions(party) for party in PARTIES)

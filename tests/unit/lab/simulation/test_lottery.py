@@ -77,16 +77,6 @@ def test_a_vote_is_an_id_and_a_weight(roles: str) -> None:
                 assert len(vote.log_weights) in (0, vote.num_prefixes)
 
 
-def test_the_home_decides_what_is_its_own_without_the_peer() -> None:
-    """Where the peer may count half at most, about half of the steps need nothing of it."""
-    needed = Counter[int]()
-    for seed in range(40):
-        spec = replace(scenario_of(seed, DUAL).spec, max_peer_share=0.5)
-        needed.update(len(spec.rules.needed(step, ("device", "cloud"))) for step in range(25))
-    assert 400 < needed[1] < 600
-    assert needed[1] + needed[2] == 1000
-
-
 def test_a_worker_of_a_fixed_weight_decides_its_steps_alone() -> None:
     spec = next(
         spec

@@ -8,7 +8,6 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from itertools import pairwise
-from math import inf
 from typing import Any
 
 import pytest
@@ -23,12 +22,9 @@ from tandem.protocol.table import MIN_TICK_S, TICK_S
 from tandem.topology import Party
 from tandem_lab.simulation.fuzz import LIMIT_S
 from tandem_lab.simulation.link import Link
-from tandem_lab.simulation.oracle import has_oracle
-from tandem_lab.simulation.scenario import Scenario, expected_answer, make_scenario
 from tandem_lab.simulation.virtual import VirtualRun
-from tandem_lab.simulation.watched import WatchedRun
 from tests.unit.lab.simulation.test_mutants import put
-from tests.unit.lab.simulation.world import Case, agree, make_spec, synchronous
+from tests.unit.lab.simulation.world import Case, agree, make_spec
 
 HOPS_S = 1e-3
 """From a decision to wait no longer until the token: two hops within the site."""
@@ -120,14 +116,6 @@ def test_a_wait_that_begins_at_another_time_is_found(
         check_waits(0.1)
 
 
-def test_who_has_time_enough_gets_the_answer_of_both() -> None:
-    for seed in SEEDS:
-        outcome = ask(seed, 100.0).outcome
-        assert agree(outcome) == synchronous(make_spec(seed, placement="mirror", draft_rule="coupled"))
-        assert outcome.done is not None
-        assert outcome.done.statistics.num_late_votes == 0
-
-
 def test_a_cloud_that_never_answers_in_time_costs_its_patience_at_each_step() -> None:
     """It is not lost, for it is heard; and the answer is that of the device alone."""
     spec = make_spec(3, draft_rule="coupled", on_peer_loss="continue", max_new_tokens=16, patience_s=0.1)
@@ -139,25 +127,3 @@ def test_a_cloud_that_never_answers_in_time_costs_its_patience_at_each_step() ->
     done = run.outcome.done
     assert done is not None
     assert (done.statistics.num_late_votes, done.statistics.degraded_from) == (len(tokens), None)
-
-
-# ---- with faults -----------------------------------------------------------------------------------------------
-
-
-def patient_scenarios(num_seeds: int) -> Iterator[Scenario]:
-    for scenario in map(make_scenario, range(num_seeds)):
-        spec = scenario.spec
-        if spec.decoding.patience_s < inf and has_oracle(spec) and not scenario.is_rounding:
-            yield scenario
-
-
-def test_the_log_of_an_answer_says_what_it_is() -> None:
-    num_late = 0
-    for scenario in patient_scenarios(150):
-        run = WatchedRun(scenario)
-        run.run(LIMIT_S)
-        run.check_end()
-        alone = [token.step for token in run.tokens if token.is_alone]
-        assert [token.token for token in run.tokens] == expected_answer(scenario, alone=alone)
-        num_late += len(alone)
-    assert num_late > 20

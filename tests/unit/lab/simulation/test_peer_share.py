@@ -82,15 +82,6 @@ def test_federated_is_the_reference_with_the_limit_for_all_but_the_home(home: st
     assert answers[0.2] != answers[0.5]
 
 
-def test_the_only_voter_is_not_limited() -> None:
-    """In mode speculative the cloud's votes are the answer, whatever the limit."""
-    for limit in (1.0, *LIMITS):
-        played = WatchedRun(calm(3, 0, max_peer_share=limit, on_peer_loss="wait"))
-        played.run()
-        played.check_end()
-        assert {tuple(event.shares.items()) for event in played.tokens} == {(("cloud", 1.0),)}
-
-
 def test_a_run_without_the_limit_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def unlimited(shares: Sequence[float], most: Sequence[float]) -> tuple[float, ...]:
         return tuple(shares)

@@ -100,16 +100,6 @@ def test_who_would_rather_fail_is_told_that_the_cloud_is_there(placement: str) -
     assert outcome.done.fault.code is Code.LOST
 
 
-def test_who_waits_gets_the_undisturbed_answer_once_the_cloud_votes_again() -> None:
-    for seed in range(4):
-        case = case_of(seed, placement="mirror", on_peer_loss="wait")
-        run = case.make()
-        mute(run, lambda run=run: 0.1 < run.now_s < 30.0)  # type: ignore[misc]
-        outcome = run.run(100.0)
-        assert agree(outcome) == expected(case)
-        assert not peers_of(outcome)
-
-
 @pytest.mark.parametrize("placement", PLACEMENTS)
 def test_a_cloud_that_votes_again_is_taken_back(placement: str) -> None:
     """Its coordinator asks the decoder again and again; heartbeats in between bring nothing back."""
@@ -167,16 +157,6 @@ def test_a_cloud_that_sends_no_longer_list_is_given_up() -> None:
         assert outcome.done is not None
         num_lost += len(peers_of(outcome)) > 0
     assert num_lost > 0
-
-
-def test_time_that_a_cloud_needs_to_begin_is_no_stall() -> None:
-    """A waiting list, documents to read: four times what a vote may take."""
-    case = case_of(4, placement="mirror", on_peer_loss="continue")
-    run = case.make()
-    mute(run, lambda: run.now_s < 3.5 * STALL_S)
-    outcome = run.run(100.0)
-    assert agree(outcome) == expected(case)
-    assert not peers_of(outcome)
 
 
 def test_a_cloud_that_has_always_been_slow_may_be_slow_again() -> None:
@@ -271,22 +251,3 @@ def test_a_voter_that_votes_again_counts_again(num_workers: int) -> None:
         run.check_end()
         num_back += any(not event.is_alone for event in run.peer_events)
     assert num_back > 0
-
-
-@pytest.mark.parametrize("num_workers", [0, 2])
-def test_who_would_rather_fail_is_told_so_in_every_mode(num_workers: int) -> None:
-    run = mute_run(1, num_workers, 0.0, on_peer_loss="fail")
-    run.run()
-    done = run.outcome.done
-    assert done is not None
-    assert done.error is not None
-    assert "is there, but has sent nothing that the answer needs for 8." in done.error
-
-
-@pytest.mark.parametrize("num_workers", [0, 2])
-def test_who_waits_is_told_nothing_in_every_mode(num_workers: int) -> None:
-    run = mute_run(1, num_workers, 0.2, on_peer_loss="wait")
-    run.heard_s = 30.0
-    run.run()
-    run.check_end()
-    assert not run.peer_events

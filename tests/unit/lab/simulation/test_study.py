@@ -7,37 +7,22 @@ from random import Random
 import pytest
 
 from tandem.aggregation.rules import draft_rule
-from tandem.events import TokenEvent
 from tandem.scheduler.greedy import token_s
 from tandem.topology import PARTIES, Party
 from tandem_lab.simulation import study
-from tandem_lab.simulation.link import Link
 from tandem_lab.simulation.study import (
     CODEC,
     LAWS,
     STRATEGIES,
     Accepted,
-    ScriptedModel,
     Summary,
     compare,
-    decode_times,
     draw_acceptance,
-    length_rule,
     link_of,
     phases,
     rates,
     replay,
-    scripted_spec,
 )
-from tandem_lab.simulation.virtual import VirtualRun
-
-LINKS = {
-    "none": Link(),
-    "delay": Link(delay_s=0.2, is_in_order=True),
-    "wave": Link(delay_s=0.1, wave=0.2, is_in_order=True),
-    "reorder": Link(delay_s=0.02, jitter_s=0.3),
-    "loss": Link(delay_s=0.05, drop=0.1, duplicate=0.1),
-}
 
 
 @pytest.mark.parametrize("accepted", LAWS)
@@ -50,35 +35,8 @@ def test_four_pairs_of_laws_force_the_four_cases(accepted: Accepted) -> None:
         assert (found.acceptance_device, found.acceptance_cloud) == accepted  # 0/1 at temperature 0
 
 
-def committed(accepted: list[Accepted], placement: str, link: Link, **changes: object) -> list[Accepted]:
-    run = VirtualRun(
-        scripted_spec(len(accepted), placement=placement, **changes),
-        {party: ScriptedModel(party, accepted) for party in PARTIES},
-        CODEC,
-        finished=length_rule(len(accepted)),
-        link=link,
-        decode_s=decode_times({Party.DEVICE: 0.06, Party.CLOUD: [0.01, 0.03]}),
-    )
-    events = run.run(3600.0).events
-    return [(e.device_accepted, e.cloud_accepted) for e in events if isinstance(e, TokenEvent)]
-
-
-@pytest.mark.parametrize("link", LINKS.values(), ids=LINKS)
-@pytest.mark.parametrize("placement", ["device", "cloud", "greedy", "random", "mirror"])
-def test_the_events_show_the_sequence(placement: str, link: Link) -> None:
-    accepted = draw_acceptance(30, 0.7, 0.6, Random(3))
-    assert set(accepted) == set(LAWS)  # all four cases are in it
-    assert committed(accepted, placement, link) == accepted
-
-
 EQUAL = {Party.DEVICE: 0.06, Party.CLOUD: 0.06}
 RTT_S = 0.3
-
-
-def test_the_token_wise_loop_takes_a_round_trip_per_token() -> None:
-    run = replay([(True, True)] * 10, EQUAL, link_of(RTT_S), "token-wise")
-    assert run.token_s == pytest.approx(RTT_S + 0.06, rel=0.01)
-    assert run.num_forwards == {Party.DEVICE: 10, Party.CLOUD: 10}
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)

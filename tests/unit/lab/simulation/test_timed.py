@@ -2,45 +2,15 @@
 
 from __future__ import annotations
 
-from math import inf
 from typing import Any
 
 import pytest
 
-from tandem.protocol.send_window import QUEUED_FRAMES, SendWindow
+from tandem.protocol.send_window import QUEUED_FRAMES
 from tandem.topology import SERVER
 from tandem_lab.bench.systems import FEDERATED
 from tandem_lab.simulation import timed
-from tandem_lab.simulation.timed import Core, Task, Times, Timing, Work, play_timed
-
-
-def task(process: str, left_s: float) -> Task:
-    return Task(process, left_s, lambda: None)
-
-
-def run(core: Core) -> list[tuple[float, str]]:
-    """When whose tasks are done."""
-    done = []
-    while (now_s := core.next_s()) < inf:
-        done += [(round(now_s, 6), each.process) for each in core.take_done(now_s)]
-    return done
-
-
-def test_two_processes_take_turns_and_the_longer_one_ends_alone() -> None:
-    core = Core()
-    core.add(1.0, task("one", 0.2))
-    core.add(1.0, task("two", 0.3))
-    assert run(core) == [(1.4, "one"), (1.5, "two")]
-
-
-def test_what_nobody_wants_any_more_takes_no_time() -> None:
-    core, unwanted = Core(), task("one", 5.0)
-    core.add(0.0, unwanted)
-    core.add(0.0, task("two", 0.2))
-    core.remove(0.2, unwanted)
-    core.remove(0.2, unwanted)
-    assert run(core) == [(0.3, "two")]
-
+from tandem_lab.simulation.timed import Times, Timing, Work, play_timed
 
 SERVER_S, WORKER_S, RTT_S, NUM_TOKENS = 0.015, 0.027, 0.1, 40
 OPTIONS = {system.name: system.options for system in FEDERATED}
@@ -101,13 +71,6 @@ def test_workers_on_one_core_wait_for_each_other(num_workers: int) -> None:
     assert pace_s(shared) == pytest.approx(RTT_S + num_workers * alone_s)
 
 
-def test_frames_take_time_at_both_ends() -> None:
-    """An empty proposal, a vote and a verdict per token and worker; others are taken in at the same moment."""
-    slower = play_on_cores("token-wise", 2, together=False, frame_s=0.002)
-    least_s = RTT_S + PASS_WORK_S + TOKEN_WORK_S + 4 * 0.002
-    assert least_s <= pace_s(slower) <= least_s + 6 * 0.002
-
-
 # ---- a slow link -----------------------------------------------------------------------------------------------
 
 PASS_S, FRAME_S = 0.027, 0.1  # of the cloud, and what a frame's headers take at 10 kbit/s
@@ -143,8 +106,3 @@ def test_what_a_drafter_sends_beside_a_cloud_that_goes_on_leaves_no_long_queue(r
     timing = play_slow(4, rtt_s)
     sent_s = 8 * timing.num_bytes["device"] / 1e4
     assert sent_s < timing.committed_s[-1] + QUEUED_FRAMES * FRAME_S
-
-
-def test_without_a_window_the_stream_takes_a_frame_for_each_token(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(SendWindow, "is_full", property(lambda window: False))
-    assert pace_s(play_slow(0, 0.3)) > FRAME_S

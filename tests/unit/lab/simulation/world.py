@@ -8,12 +8,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, TypeVar
 
-import numpy as np
-
 from tandem.modes.spec import SessionSpec
-from tandem.protocol.liveness import LONGEST_TICK_S
-from tandem.protocol.outbox import Send
-from tandem.protocol.table import CoordinatorTable
 from tandem.topology import PARTIES
 from tandem_lab.simulation import specs
 from tandem_lab.simulation.link import Link
@@ -140,9 +135,3 @@ def agree(outcome: Outcome) -> tuple[int, ...]:
     assert device == cloud
     assert [event.token for event in outcome.events if hasattr(event, "token")] == list(device)
     return device
-
-
-def tick_until(table: CoordinatorTable, until_s: float, since_s: float = 0.0) -> list[Send]:
-    """What the timers of a party that is awake send meanwhile."""
-    times_s = np.arange(since_s + LONGEST_TICK_S, until_s, LONGEST_TICK_S)
-    return [send for now_s in (*map(float, times_s), until_s) for send in table.tick(now_s)]
