@@ -2,66 +2,22 @@
 
 from __future__ import annotations
 
-from datetime import date
-
 import pytest
 
 from tandem.errors import RetrievalError
 from tandem.retrieval.documents import (
-    ID_BYTES,
     Document,
     Window,
     chunk_id,
-    describe_passage,
     split,
-    with_metadata,
 )
 from tests.unit.retrieval.helpers import CHUNK_CHARS, OVERLAP
-
-
-def test_an_id_is_stable_and_opaque() -> None:
-    assert chunk_id("Mira enjoys puzzles", "notes/mira.txt") == "bb627b06ba340d9cc841"
-    assert len(chunk_id("", "")) == 2 * ID_BYTES
 
 
 def test_an_id_depends_on_text_source_occurrence_and_key() -> None:
     ids = {chunk_id("a", "s"), chunk_id("b", "s"), chunk_id("a", "t"), chunk_id("a", "s", 1)}
     ids |= {chunk_id("a", "s", key=b"k"), chunk_id("a", "s", key=b"l")}
     assert len(ids) == 6
-
-
-def test_own_metadata_wins_and_the_given_is_kept() -> None:
-    document = with_metadata("text", {"source": "theirs", "author": "Ada"}, source="ours", line=3)
-    assert document.metadata == {"source": "ours", "given_source": "theirs", "author": "Ada", "line": 3}
-
-
-def test_half_a_surrogate_pair_becomes_writable() -> None:
-    assert with_metadata("a\ud800b", {}, source="s").page_content == "a?b"
-    assert chunk_id("a", "bad\udcff name")
-
-
-def test_metadata_become_plain_values() -> None:
-    """A LangChain store's may hold what the client cannot import."""
-    metadata = {"source": "a.md", "when": date(2024, 5, 6), 3: object, "tags": ("a",)}
-    passage = describe_passage(Document(page_content="text", metadata=metadata))
-    assert passage["metadata"] == {"source": "a.md", "when": "2024-05-06", "3": str(object), "tags": ["a"]}
-
-
-def test_a_heading_is_no_chunk_of_its_own() -> None:
-    title, sections = (
-        "# Boiler",
-        [f"## Year {year}\n\n" + f"It was serviced in {year}. " * 30 for year in (2024, 2025)],
-    )
-    text = "\n\n".join([title, *sections])
-    chunks = [
-        chunk.page_content
-        for chunk in split([Document(page_content=text, metadata={"source": "a.md"})], 800, 0)
-    ]
-    assert chunks[0].startswith("# Boiler\n\n## Year 2024\n\nIt was")
-    assert all("It was serviced" in chunk for chunk in chunks)
-    texts = [chunks[0], *(chunk.removeprefix("# Boiler\n") for chunk in chunks[1:])]
-    assert texts[1].startswith("## Year 2025\n\nIt was")
-    assert "".join("".join(texts).split()) == "".join(text.split()), "nothing is lost or doubled"
 
 
 def test_a_chunk_is_under_its_headings() -> None:
@@ -95,14 +51,6 @@ def test_a_row_is_whole_and_under_its_first(window: Window | None) -> None:
         assert max(map(len, chunks)) <= 80
 
 
-def test_a_table_of_markdown_keeps_its_rule() -> None:
-    rows = [f"| {number} | Hall {number} |" for number in range(30)]
-    text = "\n".join(["| No. | Name |", "|---|:-:|", *rows])
-    chunks = split([document(text, "a.md")], 100, 0)
-    assert len(chunks) > 5
-    assert all(chunk.page_content.startswith("| No. | Name |\n|---|:-:|\n| ") for chunk in chunks)
-
-
 def test_headings_leave_half_of_the_window() -> None:
     """Where all do not fit, the nearest are kept; one that is longer than the window is text."""
     text = "# " + "far " * 12 + "\n## near\n" + "word " * 100
@@ -115,22 +63,11 @@ def test_headings_leave_half_of_the_window() -> None:
     assert " ".join(whole).count("long") >= 40
 
 
-def test_headings_alone_are_a_chunk_where_nothing_follows() -> None:
-    document = Document(page_content="# Empty\n\n## Still", metadata={"source": "a.md"})
-    assert [chunk.page_content for chunk in split([document], 10, 0)] == ["# Empty\n\n## Still"]
-
-
 # ---- Lengths, numbers and ids of chunks --------------------------------------------------------------
 
 
 def document(text: str, source: str = "a.txt", **metadata: object) -> Document:
     return Document(page_content=text, metadata={"source": source, **metadata})
-
-
-def test_a_short_document_is_one_chunk_with_its_metadata() -> None:
-    (chunk,) = split([document("A short page.", author="Ada")], CHUNK_CHARS, OVERLAP)
-    assert chunk.page_content == "A short page."
-    assert chunk.metadata == {"source": "a.txt", "author": "Ada", "chunk": 0}
 
 
 def test_chunks_keep_to_the_length_and_hold_every_word() -> None:
@@ -151,18 +88,6 @@ def test_no_chunk_is_longer_than_the_embedders_window(text: str) -> None:
     assert set("".join(chunk.page_content for chunk in chunks)) | {" "} == set(text) | {" "}
     assert sum(len(chunk.page_content) for chunk in chunks) >= len(text.replace(" ", ""))
     assert len(split([document(text)], 800, 0)) <= 3
-
-
-def test_markdown_is_cut_at_headings() -> None:
-    text = "# One\n\n" + "a " * 30 + "\n\n## Two\n\n" + "b " * 30
-    chunks = split([document(text, "a.md")], 80, 0)
-    assert [chunk.page_content[:6] for chunk in chunks] == ["# One\n", "# One\n"]
-    assert chunks[1].page_content.startswith("# One\n## Two\n\nb")
-
-
-def test_chunk_numbers_count_per_source() -> None:
-    documents = [document("one", "a.jsonl"), document("two", "a.jsonl"), document("three", "b.txt")]
-    assert [chunk.metadata["chunk"] for chunk in split(documents, CHUNK_CHARS, OVERLAP)] == [0, 1, 0]
 
 
 def test_ids_are_stable_and_differ_even_for_equal_texts() -> None:

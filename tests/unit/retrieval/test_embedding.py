@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -53,31 +52,7 @@ def test_without_the_library(
     )
 
 
-def test_folders_and_hub_names(tmp_path: Path) -> None:
-    assert resolve(str(tmp_path)) == str(tmp_path)
-    assert resolve("someone/some-model") == "someone/some-model"
-    with pytest.raises(RetrievalError) as caught:
-        resolve(f"{tmp_path}/none")
-    assert str(caught.value) == (
-        f"An embedder must be a folder or a hub name, but {tmp_path}/none does not exist; check the path."
-    )
-
-
-def test_importing_the_package_loads_nothing_heavy() -> None:
-    heavy = ["torch", "transformers", "sentence_transformers", "faiss", "langchain_text_splitters", "ray"]
-    script = f"import sys, tandem.retrieval; print([m for m in {heavy} if m in sys.modules])"
-    out = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
-    assert out.strip() == "[]"
-
-
 # ---- Which documents a party's index holds: some that come with Tandem, or the user's own ------------
-
-
-@pytest.mark.parametrize("name", ["bundled", "household"])
-@pytest.mark.parametrize("model", ["bundled", "smollm2", "somebody/model"])
-def test_given_documents_have_their_name_whatever_the_model(name: str, model: str) -> None:
-    config = Config.load(None, [f"device.model={model}", f"device.index={name}"])
-    assert corpus_of("device", config) == name
 
 
 def test_an_index_of_given_documents_is_theirs_with_others_beside_them(
@@ -88,17 +63,6 @@ def test_an_index_of_given_documents_is_theirs_with_others_beside_them(
     assert corpus_of("device", config) == "household"
     update_index(tmp_path / "index", embedder, add=corpus)
     assert corpus_of("device", config) == "household"
-
-
-def test_other_documents_have_none(directory: Path, corpus: Path, tmp_path: Path, embedder) -> None:
-    build_index(corpus, tmp_path / "own", embedder)
-    for index in (directory, tmp_path / "own", "langchain:module:function"):
-        assert corpus_of("device", Config.load(None, [f"device.index={index}"])) == ""
-
-
-def test_the_notes_of_one_party_are_not_the_pages_of_the_other(tmp_path: Path, embedder) -> None:
-    build_index(HOUSEHOLD / "device", tmp_path / "index", embedder)
-    assert corpus_of("cloud", Config.load(None, [f"cloud.index={tmp_path / 'index'}"])) == ""
 
 
 def test_an_index_that_is_missing_is_refused(tmp_path: Path) -> None:

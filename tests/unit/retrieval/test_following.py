@@ -46,15 +46,6 @@ def sources(hits: list[Hit]) -> set[str]:
     return {hit.document.metadata["source"] for hit in hits}
 
 
-def test_an_index_that_is_as_it_was_is_not_opened_again(
-    retriever: Retriever, corpus: Path, index: Path, embedder, opened: list[Path]
-) -> None:
-    for _ in range(3):
-        retriever.search("soup", 3)
-        assert build_index(corpus, index, embedder).is_unchanged
-    assert opened == []
-
-
 def test_a_changed_index_is_opened_again(
     retriever: Retriever, corpus: Path, index: Path, embedder, opened: list[Path]
 ) -> None:
@@ -68,16 +59,6 @@ def test_a_changed_index_is_opened_again(
     assert (retriever.num_documents, len(opened)) == (4, 1)
     update_index(index, embedder, delete=["tea.txt"])
     assert sources(retriever.search("leek soup", 4)) == {"chess.txt", "puzzle.md", "soup.txt"}
-
-
-def test_an_index_in_place_of_a_removed_one(
-    retriever: Retriever, corpus: Path, index: Path, embedder
-) -> None:
-    retriever.search("soup", 1)
-    shutil.rmtree(index)
-    (corpus / "soup.txt").unlink()
-    build_index(corpus, index, embedder, id_key=b"another key")
-    assert sources(retriever.search("soup", 3)) == {"chess.txt", "puzzle.md"}
 
 
 def test_an_index_that_is_gone_or_of_another_embedder_is_kept_with_one_warning(

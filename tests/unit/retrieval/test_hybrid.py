@@ -123,37 +123,6 @@ def test_hybrid_finds_the_codes_that_vectors_miss(retriever: Retriever) -> None:
     assert recall("dense") < 0.2
 
 
-def test_a_hit_by_words_alone_has_its_cosine(retriever: Retriever) -> None:
-    """So that its weight means what it means for other documents: it is far from the query, and found."""
-    hits = retriever.search("10001 10001", 4)
-    found = next(hit for hit in hits if hit.id == "1")
-    assert found.score == retriever.relevance(["1"], "10001 10001")[0]
-    assert found.score < max(retriever.relevance([str(n) for n in range(60)], "10001 10001"))
-
-
-def test_the_same_index_always_gives_the_same_order(retriever: Retriever) -> None:
-    first = {
-        search_by: ids(by(retriever, search_by), "owl fox 10017", 12) for search_by in get_args(SearchBy)
-    }
-    for search_by in get_args(SearchBy):
-        for _ in range(3):
-            assert ids(by(retriever, search_by), "owl fox 10017", 12) == first[search_by]
-
-
-def test_equal_texts_stand_in_their_order(tmp_path: Path) -> None:
-    embedder = CodeBlindEmbedder()
-    documents = [Document(id=str(n), page_content="an owl and a fox", metadata={}) for n in range(5)]
-    index = make_index(tmp_path / "i", documents, embedder)
-    for search_by in get_args(SearchBy):
-        assert ids(Retriever(index, embedder, None, search_by), "owl", 5) == ["0", "1", "2", "3", "4"]
-
-
-def test_words_alone_find_nothing_where_no_word_fits(retriever: Retriever) -> None:
-    assert by(retriever, "words").search("zebra?!", 5) == []
-    assert len(retriever.search("zebra?!", 5)) == 5
-    assert ids(retriever, "zebra?!", 5) == ids(by(retriever, "dense"), "zebra?!", 5)
-
-
 @pytest.mark.parametrize("search_by", get_args(SearchBy))
 def test_what_cannot_be_searched_is_said_alike(retriever: Retriever, search_by: SearchBy) -> None:
     searched = by(retriever, search_by)

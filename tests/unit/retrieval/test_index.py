@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from tandem.errors import RetrievalError
-from tandem.retrieval.documents import Document, split
+from tandem.retrieval.documents import Document
 from tandem.retrieval.index import Index
-from tandem.retrieval.store import NAME, Snapshot, checksum
-from tests.unit.retrieval.helpers import CHUNK_CHARS, OVERLAP, edit, make_index
+from tandem.retrieval.store import NAME, Snapshot
+from tests.unit.retrieval.helpers import edit, make_index
 
 
 def refusal(directory: Path, fingerprint: str | None = None) -> str:
@@ -45,20 +45,6 @@ def test_build_and_open(directory: Path, chunks: list[Document], embedder) -> No
     assert np.array_equal(index.vectors(np.arange(3)), expected)
     rows, _ = index.search(expected[1], 2)
     assert rows[0] == 1
-
-
-def test_an_index_can_be_moved(directory: Path, tmp_path: Path) -> None:
-    directory.rename(tmp_path / "elsewhere")
-    assert len(Index.open(tmp_path / "elsewhere")) == 3
-
-
-def test_progress_counts_to_the_end(tmp_path: Path, embedder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tandem.retrieval.build.EMBED_AT_ONCE", 2)
-    documents = [Document(page_content=f"page {n}", metadata={"source": f"{n}"}) for n in range(5)]
-    chunks = split(documents, CHUNK_CHARS, OVERLAP)
-    seen: list[tuple[int, int]] = []
-    make_index(tmp_path / "i", chunks, embedder, progress=lambda done, total: seen.append((done, total)))
-    assert seen == [(0, 5), (2, 5), (4, 5), (5, 5)]
 
 
 def test_no_index(tmp_path: Path) -> None:
@@ -183,35 +169,6 @@ def test_a_manifest_that_is_not_json(directory: Path, text: str) -> None:
     assert refusal(directory) == damaged(directory, "its manifest is not readable JSON")
 
 
-@pytest.mark.parametrize("text", ["{}", "[]", "3"])
-def test_a_manifest_of_something_else(directory: Path, text: str, chunks: list[Document], embedder) -> None:
-    edit(directory, "UPDATE manifest SET body = ?", text)
-    assert refusal(directory) == damaged(directory, 'its manifest lacks a proper "embedder"')
-    assert len(make_index(directory, chunks, embedder)) == 3
-
-
-def test_a_database_of_another_program(directory: Path, chunks: list[Document], embedder) -> None:
-    edit(directory, "PRAGMA application_id = 1")
-    assert refusal(directory) == damaged(directory, f"{NAME} is not a database of Tandem's")
-    (directory / NAME).write_text("not a database, but long enough to be taken for one " * 100)
-    assert refusal(directory) == damaged(directory, f"{NAME} cannot be read (file is not a database)")
-    assert len(make_index(directory, chunks, embedder)) == 3
-
-
-@pytest.mark.parametrize(
-    "field", ["count", "dimension", "embedder", "factory", "generation", "files", "id_key", "words_hash"]
-)
-def test_a_manifest_without_a_field(directory: Path, field: str) -> None:
-    edit_manifest(directory, lambda body: body.pop(field))
-    assert refusal(directory) == damaged(directory, f'its manifest lacks a proper "{field}"')
-
-
-@pytest.mark.parametrize("value", [{"vectors-1.faiss": {}}, {"a": 3}])
-def test_a_manifest_with_bad_checksums(directory: Path, value: object) -> None:
-    edit_manifest(directory, lambda body: body.update(files=value))
-    assert refusal(directory) == damaged(directory, 'its manifest lacks a proper "files" or "id_key"')
-
-
 @pytest.mark.parametrize(
     ("field", "value", "what"),
     [
@@ -222,45 +179,3 @@ def test_a_manifest_with_bad_checksums(directory: Path, value: object) -> None:
 def test_a_manifest_of_other_vectors(directory: Path, field: str, value: int, what: str) -> None:
     edit_manifest(directory, lambda body: body.update({field: value}))
     assert refusal(directory) == damaged(directory, what)
-
-
-@pytest.mark.parametrize("name", FILES)
-def test_a_file_of_another_kind_though_its_checksum_fits(coded: Path, name: str) -> None:
-    changed = coded / name
-    original = changed.read_bytes()
-    changed.write_bytes(b"something else")
-    new = checksum(changed)
-    changed.write_bytes(original)
-    edit_manifest(coded, lambda body: body["files"][name].update(asdict(new)))
-    changed.write_bytes(b"something else")
-    assert refusal(coded).startswith(f"The index {coded} is damaged: a file cannot be read (")
-
-
-def test_a_folder_that_nobody_may_write_to(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is created next to the database, as on a read-only disk."""
-    monkeypatch.setattr("os.access", lambda *_: False)
-    index = Index.open(directory)
-    assert sorted(path.name for path in directory.iterdir()) == [NAME, "vectors-1.faiss"]
-    assert index.document(2).metadata["source"] == "soup.txt"
-
-
-def test_search_arguments(directory: Path) -> None:
-    index = Index.open(directory)
-    with pytest.raises(RetrievalError) as caught:
-        index.search(np.ones(32, np.float32), 0)
-    assert str(caught.value) == "A search must ask for at least 1 document, but k is 0; raise it."
-    with pytest.raises(RetrievalError) as caught:
-        index.search(np.ones(8, np.float32), 1)
-    assert str(caught.value) == (
-        "The index holds vectors of dimension 32, but the query's has shape (8,); "
-        "use the embedder that built it."
-    )
-
-
-def test_no_chunks(tmp_path: Path, embedder) -> None:
-    with pytest.raises(RetrievalError) as caught:
-        make_index(tmp_path / "i", [], embedder)
-    assert str(caught.value) == (
-        f"An index needs at least one chunk, but {tmp_path}/i would get none; add documents."
-    )
-    assert not (tmp_path / "i").exists()

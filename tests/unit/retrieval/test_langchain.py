@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -68,26 +67,6 @@ def test_langchains_embeddings_in_an_index_and_langchains_documents_in_and_out(t
         Retriever.open(tmp_path / "i", LangChainEmbedder(Letters(), "other letters"))
 
 
-def test_queries_and_documents_are_embedded_by_their_own_methods() -> None:
-    embedder = LangChainEmbedder(Letters(), "letters")
-    query, document = embedder.embed(["abc"], is_query=True)[0], embedder.embed(["abc"])[0]
-    np.testing.assert_allclose(document[:4], [3**-0.5] * 3 + [0], rtol=1e-6)
-    assert query[3] > 0
-    assert embedder.embed([]).shape == (0, 8)
-    assert not embedder.embed(["xyz"]).any()
-
-
-def test_embeddings_of_another_length(monkeypatch: pytest.MonkeyPatch) -> None:
-    embedder = LangChainEmbedder(Letters(), "letters")
-    monkeypatch.setattr(Letters, "embed_documents", lambda self, texts: [[1.0]] * len(texts))
-    with pytest.raises(RetrievalError) as caught:
-        embedder.embed(["a"])
-    assert str(caught.value) == (
-        "The embedder letters must give 1 vectors of length 8, but it gave the shape (1, 1); "
-        "use a model with one length."
-    )
-
-
 @pytest.mark.parametrize("method", ["embed_query", "embed_documents"])
 def test_embeddings_that_fail(monkeypatch: pytest.MonkeyPatch, method: str) -> None:
     def refused(*_: object) -> None:
@@ -136,51 +115,6 @@ def test_what_crosses_to_the_other_party_says_nothing(found: StoreRetriever, sto
     assert [hit.id for hit in found.search("a bad cab", 3)] == [hit.id for hit in hits]
     assert {hit.id for hit in hits}.isdisjoint(
         hit.id for hit in StoreRetriever(store, embedder, b"other").search("a bad cab", 3)
-    )
-
-
-def test_nothing_is_embedded_in_vain(store, embedder) -> None:
-    class Lengths:
-        name = "lengths"
-
-        def scores(self, text: str, documents: Sequence[str]) -> list[float]:
-            return [float(len(document)) for document in documents]
-
-    retriever = StoreRetriever(store, embedder, b"key")
-    retriever.search("a big egg", 3)
-    retriever.search("a big egg", 3)
-    texts = [text for call in embedder.calls for text in call]
-    assert sorted(texts) == sorted(["a big egg", "a big egg", *(each.page_content for each in DOCUMENTS)])
-    embedder.calls.clear()
-    hits = StoreRetriever(store, embedder, b"key", Lengths()).search("a big egg", 3)
-    assert [hit.score for hit in hits] == [13.0, 9.0, 9.0]
-    assert not {each.page_content for each in DOCUMENTS} & {text for call in embedder.calls for text in call}
-
-
-def test_a_filter_is_the_stores_own(found: StoreRetriever) -> None:
-    hits = found.search("egg", 3, filter=lambda document: document.metadata["source"] == "c.txt")  # type: ignore[arg-type]
-    assert [hit.document.id for hit in hits] == ["3"]
-
-
-def test_duplicates_and_empty_texts_of_a_store_are_passed_over(embedder) -> None:
-    class Careless(InMemoryVectorStore):
-        def similarity_search(self, query: str, k: int = 4, **kwargs: Any) -> list[Document]:
-            return [DOCUMENTS[0], DOCUMENTS[0], Document(page_content=" "), DOCUMENTS[1]]
-
-    hits = StoreRetriever(Careless(Letters()), embedder, b"").search("a", 4)
-    assert sorted(str(hit.document.id) for hit in hits) == ["2", "mira's diary"]
-
-
-def test_old_documents_are_forgotten(found: StoreRetriever, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stores, "MAX_REMEMBERED", 2)
-    first, second = found.search("egg head", 1)[0].id, found.search("a bad cab", 1)[0].id
-    found.relevance([first], "keeps it")
-    third = found.search("big bag", 1)[0].id
-    assert len(found.relevance([first, third], "egg")) == 2
-    with pytest.raises(RetrievalError) as caught:
-        found.relevance([second], "egg")
-    assert str(caught.value) == (
-        f"The vector store has not found a document with the id {second!r} recently; search again."
     )
 
 
@@ -235,49 +169,6 @@ def test_what_cannot_be_opened(where: str, reason: str) -> None:
             f"langchain:{where} cannot be opened ({reason}); write langchain:MODULE:FUNCTION, whose module can "
             "be imported on that side's node."
         )
-
-
-@pytest.mark.usefixtures("module")
-def test_a_function_that_gives_something_else() -> None:
-    with pytest.raises(RetrievalError) as caught:
-        stores.open_store("shelf:number")
-    assert str(caught.value) == (
-        "The index langchain:shelf:number must be a LangChain VectorStore, but the function gave a int; "
-        "return one."
-    )
-    with pytest.raises(RetrievalError, match="must be a LangChain Embeddings, but the function gave a int"):
-        stores.open_embedder("shelf:number")
-
-
-def test_documents_that_json_or_utf8_cannot_hold(tmp_path: Path, embedder) -> None:
-    """Half a surrogate pair in text, metadata, source and id; keys of metadata that are not strings."""
-    documents = [
-        Document(
-            page_content="half \ud83d pair", metadata={"source": "a\ud800", "author": "\udfff", 1: "one"}
-        ),
-        Document(
-            page_content="half \ud83d pair", metadata={"source": "a\ud801", None: [2, "\ud800"], "1": "two"}
-        ),
-        Document(
-            page_content="mixed keys", metadata={1: {2: 3, "x": (4,)}, "1": "a string wins", 2.5: "\ud800"}
-        ),
-        Document(id="\ud800", page_content="an odd id"),
-        Document(id="\ud800", page_content="the same odd id"),
-    ]
-    report = build_index(documents, tmp_path / "i", embedder)
-    assert report.problems == [
-        "A second document with the id \\ud800 was left out; give each an id of its own."
-    ]
-    index = Index.open(tmp_path / "i")
-    assert [(chunk.page_content, chunk.metadata) for chunk in index.chunks()] == [
-        ("half ? pair", {"source": "a\\ud800", "author": "?", "1": "one", "chunk": 0}),
-        ("half ? pair", {"source": "a\\ud801", "None": [2, "?"], "1": "two", "chunk": 0}),
-        ("mixed keys", {"source": "", "1": "a string wins", "2.5": "?", "chunk": 0}),
-        ("an odd id", {"source": "\\ud800", "chunk": 0}),
-    ]
-    assert build_index(documents, tmp_path / "i", embedder).is_unchanged
-    hits = Retriever(index, embedder).search("half", 2, filter={"1": "two", "source": "a\\ud801"})
-    assert [hit.document.metadata["source"] for hit in hits] == ["a\\ud801"]
 
 
 def test_half_a_surrogate_pair_in_a_store_reaches_neither_embedder_nor_message(embedder) -> None:

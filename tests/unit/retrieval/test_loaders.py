@@ -8,7 +8,6 @@ import subprocess
 import sys
 import threading
 import time
-import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,11 +18,10 @@ import pytest
 from tandem.errors import RetrievalError
 from tandem.retrieval import loaders
 from tandem.retrieval.build import build_index, update_index
-from tandem.retrieval.documents import MAX_HEADINGS, Cutting, Document, Passage
+from tandem.retrieval.documents import MAX_HEADINGS, Cutting, Passage
 from tandem.retrieval.formats import Unreadable
 from tandem.retrieval.index import Index
-from tandem.retrieval.loaders import Limits, Loaded, ReaderFailed, ReaderProcess, load_documents, load_path
-from tandem.retrieval.readers import read_file
+from tandem.retrieval.loaders import Limits, ReaderFailed, ReaderProcess, load_path
 from tandem.system.file_kinds import endings
 from tests.unit.retrieval.helpers import read_with
 
@@ -36,12 +34,6 @@ def test_a_folder_is_read_in_a_fixed_order_with_relative_sources(corpus: Path) -
     sources = [document.metadata["source"] for document in loaded.documents]
     assert sources == ["chess.txt", "puzzle.md", "soup.txt", "sub/B.TXT"]
     assert loaded.problems == []
-
-
-def test_a_single_file(corpus: Path) -> None:
-    documents, problems, _ = load_path(str(corpus / "chess.txt"))
-    assert [document.metadata["source"] for document in documents] == ["chess.txt"]
-    assert problems == []
 
 
 def test_bad_files_among_good_ones_are_named_and_the_rest_goes_on(corpus: Path) -> None:
@@ -78,13 +70,6 @@ def test_a_file_that_cannot_be_read(corpus: Path, monkeypatch: pytest.MonkeyPatc
     ]
 
 
-def test_a_broken_link(corpus: Path) -> None:
-    (corpus / "gone.txt").symlink_to(corpus / "nowhere.txt")
-    assert load_path(corpus).problems == [
-        "gone.txt was left out: it cannot be read (No such file or directory); check its rights."
-    ]
-
-
 def test_an_index_inside_the_corpus_is_not_read(corpus: Path, embedder) -> None:
     build_index(corpus, corpus / "index", embedder)
     assert len(load_path(corpus).documents) == 3
@@ -95,27 +80,6 @@ def test_a_missing_path(tmp_path: Path) -> None:
         load_path(tmp_path / "nowhere")
     assert str(caught.value) == (
         f"A corpus must be a file or a folder, but {tmp_path}/nowhere does not exist; check its path."
-    )
-
-
-def test_an_empty_folder(tmp_path: Path) -> None:
-    with pytest.raises(RetrievalError) as caught:
-        load_path(tmp_path)
-    assert str(caught.value) == (
-        f"A corpus must hold at least one file of {endings()}, but {tmp_path} holds none; add one."
-    )
-
-
-def test_a_folder_without_a_readable_file(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_bytes(b"\xff\xfea")
-    (tmp_path / "b.txt").write_text("")
-    with pytest.raises(RetrievalError) as caught:
-        load_path(tmp_path)
-    assert str(caught.value) == (
-        f"A corpus must hold at least one readable file of {endings()}, but {tmp_path} "
-        "has none "
-        "(a.txt was left out: it is not UTF-16 text (byte 0x61 at offset 0); save it as UTF-8; 1 more "
-        "problem)."
     )
 
 
@@ -145,20 +109,6 @@ def test_file_names_that_are_not_utf8(corpus: Path, tmp_path: Path, embedder) ->
     assert update_index(directory, embedder, delete=["\\xff.txt"]).num_deleted == 1
 
 
-@pytest.mark.parametrize("name", ["pipe.txt", "pipe.html", "link.md"])
-def test_a_pipe_blocks_nothing(corpus: Path, name: str) -> None:
-    os.mkfifo(corpus / "pipe.txt" if name == "link.md" else corpus / name)
-    if name == "link.md":
-        (corpus / name).symlink_to(corpus / "pipe.txt")
-    read: list[Loaded] = []
-    reader = threading.Thread(target=lambda: read.append(load_path(corpus)), daemon=True)
-    reader.start()
-    reader.join(10)
-    assert read, "the build hangs"
-    assert len(read[0].documents) == 3
-    assert f"{name} was left out: it is a pipe, socket or device, not a file; remove it." in read[0].problems
-
-
 def test_links_that_lead_out_of_the_folder_are_not_followed(corpus: Path, tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
@@ -178,15 +128,6 @@ def test_links_that_lead_out_of_the_folder_are_not_followed(corpus: Path, tmp_pa
         "loop.txt was left out: it cannot be read (Too many levels of symbolic links); check its rights.",
         "4 links that lead out of the folder were not followed (a.txt, b.txt, folder, ...); "
         "copy what should be indexed.",
-    ]
-
-
-def test_a_link_that_is_given_itself_is_followed(corpus: Path, tmp_path: Path) -> None:
-    (tmp_path / "notes").symlink_to(corpus)
-    assert len(load_path(tmp_path / "notes").documents) == 3
-    (tmp_path / "note.txt").symlink_to(corpus / "soup.txt")
-    assert [document.metadata["source"] for document in load_path(tmp_path / "note.txt").documents] == [
-        "note.txt"
     ]
 
 
@@ -256,19 +197,6 @@ def test_metadata_of_a_line_that_is_nested_too_deeply(tmp_path: Path, embedder, 
         assert report.num_chunks == 1
 
 
-def test_metadata_of_another_library_that_is_nested_too_deeply() -> None:
-    nested: list[object] = []
-    for _ in range(2_000):
-        nested = [nested]
-    given = [
-        Document(page_content="Chess.", metadata={"k": nested, "source": "a"}),
-        Document(page_content="Soup."),
-    ]
-    documents, problems, _ = load_documents(given)
-    assert [document.page_content for document in documents] == ["Soup."]
-    assert problems == [f"a was left out: its metadata is {NESTED}."]
-
-
 def test_a_file_that_takes_too_long_is_left_out_and_the_rest_is_read(
     tmp_path: Path, impatient: ReaderProcess
 ) -> None:
@@ -279,20 +207,6 @@ def test_a_file_that_takes_too_long_is_left_out_and_the_rest_is_read(
     assert [document.metadata["source"] for document in documents] == ["a.txt", "c.txt"]
     assert problems == [f"b.html was left out: {TOO_SLOW}."]
     assert failed == {"b.html"}
-
-
-def test_a_pdf_that_takes_too_long(tmp_path: Path, make_pdf, impatient: ReaderProcess) -> None:
-    stream = b"BT /F1 12 Tf " + b"(x) Tj " * 1_000_000
-    (tmp_path / "a.pdf").write_bytes(make_pdf("x").replace(b"BT /F1 12 Tf ", stream))
-    with pytest.raises(ReaderFailed, match=TOO_SLOW):
-        read_with(impatient, tmp_path / "a.pdf")
-
-
-def test_larger_files_get_more_time(tmp_path: Path, make_reader: MakeReader) -> None:
-    path = tmp_path / "a.html"
-    path.write_text(SLOW)
-    with pytest.raises(ReaderFailed, match="longer than 3 s"):
-        read_with(make_reader(Limits(seconds=1, seconds_per_mb=2)), path)
 
 
 def test_a_file_that_needs_too_much_memory(tmp_path: Path, make_reader: MakeReader) -> None:
@@ -352,20 +266,6 @@ def test_metadata_that_every_chunk_would_repeat(tmp_path: Path) -> None:
     ]
 
 
-def test_sentences_about_a_file_are_few_and_short(tmp_path: Path) -> None:
-    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
-        archive.writestr("good.txt", "Chess.")
-        archive.writestr("x" * 5_000 + ".txt", "A name that every chunk would repeat.")
-        for number in range(500):
-            archive.writestr(f"{number}.kind{number}", "")
-            archive.writestr(f"{number}.txt", "")
-    documents, problems, _ = load_path(tmp_path)
-    assert [document.page_content for document in documents] == ["Chess."]
-    assert len(problems) == 101
-    assert problems[-1] == "a.zip: there are 901 more such problems."
-    assert max(map(len, problems)) <= 500
-
-
 @pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGKILL])
 def test_a_reader_that_dies_is_replaced(
     tmp_path: Path, make_reader: MakeReader, number: signal.Signals
@@ -390,60 +290,6 @@ def test_a_reader_that_dies_is_replaced(
     how = f"signal {number.value} ({number.name})"
     assert problems == [f"b.html was left out: it ended its reader with {how}; repair it or save it as text."]
     assert reader.pid() is None, "it ends with the files of the folder"
-
-
-def test_one_process_reads_many_files_and_one_that_ended_between_them_costs_none(
-    corpus: Path, make_reader: MakeReader
-) -> None:
-    reader = make_reader(loaders.LIMITS)
-    assert reader.pid() is None
-    paths = [path for path in sorted(corpus.rglob("*")) if path.suffix in (".md", ".txt")]
-    assert paths
-    read_with(reader, paths[0])
-    first = reader.pid()
-    read_with(reader, paths[-1])
-    assert reader.pid() == first
-    assert first is not None
-    os.kill(first, signal.SIGKILL)
-    psutil.wait_procs([psutil.Process(first)], timeout=10)
-    wait_until(lambda: reader.pid() is None)
-    assert load_path(corpus).problems == []
-    assert reader.pid() is None, "it ends with the files of the folder"
-
-
-def test_what_a_reader_gives_is_what_its_parser_gave(tmp_path: Path, make_pdf) -> None:
-    files = {
-        "a.md": "---\nday: 2024-05-06\ntags: [a, 1.5, true]\nwho: {a: b}\n---\nGrün\u2028\x0b.",
-        "b.html": "<title>T</title><p>x\n",
-        "c.jsonl": '{"text": "\\ud800 x", "metadata": {"n": 1e300, "\\ud800": [null, 12345678901234567890]}}\nbad\n',
-    }
-    for name, text in files.items():
-        (tmp_path / name).write_text(text, "utf-8")
-    (tmp_path / "d.pdf").write_bytes(make_pdf("One", "", "Three"))
-    for path in sorted(tmp_path.iterdir()):
-        problems: list[str] = []
-        with path.open("rb") as file:
-            documents = list(read_file(file, path.name, path.name, problems))
-        passages = [Passage(each.page_content, each.metadata) for each in documents]
-        assert read_with(loaders.SHARED, path) == (passages, problems)
-
-
-def test_the_errors_of_a_reader(tmp_path: Path) -> None:
-    (tmp_path / "b.txt").write_bytes(b"a\0b")
-    with pytest.raises(Unreadable, match="not text"):
-        read_with(loaders.SHARED, tmp_path / "b.txt")
-    folder = os.open(tmp_path, os.O_RDONLY)
-    with pytest.raises(IsADirectoryError):
-        loaders.SHARED.read(folder, "a.txt", "a.txt")
-    os.close(folder)
-
-
-def test_a_reader_that_cannot_be_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "a.txt").write_text("Chess.")
-    for program, why in (("/nowhere/python", "No such file or directory"), ("/bin/false", "exit code 1")):
-        monkeypatch.setattr(sys, "executable", program)
-        with pytest.raises(RetrievalError, match=rf"{program} cannot be started for it \({why}\)"):
-            read_with(ReaderProcess(), tmp_path / "a.txt")
 
 
 @pytest.mark.parametrize("is_busy", [False, True])
@@ -499,30 +345,6 @@ def test_what_was_indexed_of_a_file_stays_while_it_cannot_be_read(
     assert update_index(tmp_path / "index", embedder, delete=["page.html"]).num_deleted == 1
 
 
-def test_a_further_root_whose_only_file_fails_stays(
-    corpus: Path, tmp_path: Path, embedder, impatient: ReaderProcess
-) -> None:
-    (tmp_path / "page.html").write_text("Windmills grind at night.")
-    build_index(corpus, tmp_path / "index", embedder)
-    update_index(tmp_path / "index", embedder, add=tmp_path / "page.html")
-    (tmp_path / "page.html").write_text(SLOW)
-    report = build_index(None, tmp_path / "index", embedder)
-    assert report.num_files == 4
-    assert report.is_unchanged
-
-
-def test_another_folder_with_a_file_of_the_same_name_keeps_nothing(
-    corpus: Path, tmp_path: Path, embedder, impatient: ReaderProcess
-) -> None:
-    (corpus / "page.html").write_text("Windmills grind at night.")
-    build_index(corpus, tmp_path / "index", embedder)
-    (tmp_path / "other").mkdir()
-    (tmp_path / "other/page.html").write_text(SLOW)
-    (tmp_path / "other/a.txt").write_text("Tea.")
-    report = build_index(tmp_path / "other", tmp_path / "index", embedder, replace=True)
-    assert report.num_chunks == 1
-
-
 @pytest.mark.parametrize(
     ("name", "content"),
     [
@@ -537,10 +359,3 @@ def test_no_sentence_quotes_a_file(tmp_path: Path, name: str, content: str) -> N
     (tmp_path / "z.txt").write_text("Chess.")
     (problem,) = load_path(tmp_path).problems
     assert "secret" not in problem
-
-
-def test_a_reader_holds_no_models_and_prints_nothing(corpus: Path, make_reader: MakeReader) -> None:
-    reader = make_reader(loaders.LIMITS)
-    read_with(reader, next(path for path in corpus.rglob("*") if path.suffix in (".md", ".txt")))
-    maps = Path(f"/proc/{reader.pid()}/maps").read_text()
-    assert not [name for name in ("torch", "faiss", "tokenizers") if f"/{name}" in maps]

@@ -4,24 +4,17 @@ from __future__ import annotations
 
 import importlib.util
 import math
-import shutil
-import sys
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tandem.errors import MINILM_PACKAGE, RetrievalError, install_model_line
 from tandem.retrieval.build import build_index
 from tandem.retrieval.embedding import (
-    HUB_NAME,
     OFFLINE_PACKAGE,
     Embedder,
     LibraryPipeline,
     resolve,
 )
-from tandem.retrieval.index import Index
 from tandem.retrieval.minilm import gelu
 from tandem.retrieval.retriever import Retriever
 
@@ -71,12 +64,6 @@ def retriever(minilm: Embedder, tmp_path_factory: pytest.TempPathFactory) -> Ret
     return Retriever.open(folder / "index", minilm)
 
 
-def test_the_puzzle_page_ranks_first(retriever: Retriever) -> None:
-    hits = retriever.search("Mira likes puzzle games, so try", 3)
-    assert hits[0].document.metadata["source"] == "puzzle.txt"
-    assert 0 < hits[1].score < hits[0].score <= 1
-
-
 def test_weights_follow_the_answer(retriever: Retriever) -> None:
     hits = {hit.document.metadata["source"]: hit.id for hit in retriever.search("game", 6)}
     ids = [hits["racing.txt"], hits["puzzle.txt"]]
@@ -100,14 +87,6 @@ def test_vectors_have_unit_length_and_a_text_alone_always_the_same_bits(minilm: 
     assert minilm.embed([]).shape == (0, 384)
 
 
-def test_threads_do_not_disturb_each_other(minilm: Embedder) -> None:
-    texts = list(PAGES.values()) * 2
-    expected = [minilm.embed([text], is_query=bool(n % 2)) for n, text in enumerate(texts)]
-    with ThreadPoolExecutor(4) as pool:
-        found = pool.map(lambda n: minilm.embed([texts[n]], is_query=bool(n % 2)), range(len(texts)))
-        assert all(np.array_equal(a, b) for a, b in zip(expected, found, strict=True))
-
-
 def test_of_a_text_that_is_too_long_the_chosen_end_counts(minilm: Embedder) -> None:
     long = "start " + "word " * 400
     begins = [minilm.embed([long + last])[0] for last in ("puzzle", "train")]
@@ -124,34 +103,6 @@ def test_the_window_is_what_the_model_reads(minilm: Embedder) -> None:
     last, beyond = fits[:-3] + "sea", f"{fits} sea"
     assert not np.array_equal(minilm.embed([last])[0], minilm.embed([fits])[0])
     assert np.array_equal(minilm.embed([beyond])[0], minilm.embed([fits])[0])
-
-
-def test_a_model_is_known_by_its_content_not_its_place(minilm: Embedder, tmp_path: Path) -> None:
-    shutil.copytree(resolve("offline"), tmp_path / "copy")
-    copy = Embedder.load(str(tmp_path / "copy"))
-    assert copy.fingerprint == minilm.fingerprint
-    assert (minilm.name, copy.name) == (HUB_NAME, str(tmp_path / "copy"))
-
-
-def test_faiss_and_numpy_share_a_process(minilm: Embedder, tmp_path: Path) -> None:
-    pages = tmp_path / "pages.jsonl"
-    pages.write_text("".join(f'{{"text": "page number {n} of many"}}\n' for n in range(60)))
-    report = build_index(pages, tmp_path / "index", minilm, factory="IVF4,Flat", num_threads=2)
-    assert report.num_chunks == 60
-    hits = Retriever(Index.open(tmp_path / "index"), minilm).search("page number 7 of many", 1)
-    assert hits[0].document.page_content == "page number 7 of many"
-
-
-def test_a_folder_without_a_model(tmp_path: Path) -> None:
-    with pytest.raises(RetrievalError) as caught:
-        Embedder.load(str(tmp_path))
-    sentence = str(caught.value)
-    assert sentence.startswith(f"The embedder {tmp_path} could not be loaded (")
-    assert sentence.endswith(
-        "; give a sentence-transformers folder, allow the hub, or run "
-        f'`{install_model_line(MINILM_PACKAGE)}` and use "offline".'
-    )
-    assert "\n" not in sentence
 
 
 def test_vectors_and_fingerprint_are_the_librarys(minilm: Embedder) -> None:
@@ -177,9 +128,3 @@ def test_the_activation_is_exact_to_single_precision() -> None:
     exact = [x * (1 + math.erf(x / math.sqrt(2))) / 2 for x in values.tolist()]
     error = np.abs(gelu(values.reshape(48, 1000).copy()).ravel() - exact)
     assert (error <= 1.3e-7 * np.maximum(1, np.abs(values))).all()
-
-
-def test_another_device_is_the_librarys(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "sentence_transformers", None)
-    with pytest.raises(RetrievalError, match="needs sentence_transformers, which"):
-        Embedder.load("offline", device="cuda")

@@ -81,17 +81,6 @@ def test_every_name_of_a_documents_prompt(load, name: str) -> None:
     assert np.array_equal(load(**{name: "passage: "}).embed([TEXT]), load().embed([f"passage: {TEXT}"]))
 
 
-def test_a_query_prompt_alone_leaves_documents_as_they_are(load) -> None:
-    assert np.array_equal(load(query="query: ").embed([TEXT]), load().embed([TEXT]))
-
-
-def test_a_prompt_for_everything(load) -> None:
-    every = load(default="task", task="search: ")
-    for is_query in (True, False):
-        expected = load().embed([f"search: {TEXT}"], is_query=is_query)
-        assert np.array_equal(every.embed([TEXT], is_query=is_query), expected)
-
-
 def test_of_a_long_query_the_end_counts_behind_the_prompt(load) -> None:
     prompted, plain = load(**PROMPTS), load()
     long = "abc " * 30
@@ -129,18 +118,6 @@ def test_prompts_are_part_of_the_fingerprint(load, tmp_path: Path) -> None:
         Index.open(tmp_path / "i", other.fingerprint)
     report = build_index([Document(page_content=TEXT, metadata={"source": "a"})], tmp_path / "i", other)
     assert report.num_embedded == 1
-
-
-def test_an_embedder_without_prompts_keeps_its_fingerprint(load) -> None:
-    """As it was before prompts counted, so that nobody must build again."""
-    from sentence_transformers import SentenceTransformer
-
-    from tandem.retrieval.embedding import LibraryPipeline, fingerprint
-
-    embedder = load()
-    pipeline = LibraryPipeline(SentenceTransformer(embedder.name, device="cpu"))
-    rest = [sorted(pipeline.vocabulary().items()), LENGTH, pipeline.stages]
-    assert embedder.fingerprint == fingerprint(pipeline.weights(), rest)
 
 
 def test_a_retriever_asks_with_the_query_prompt(load, tmp_path: Path) -> None:

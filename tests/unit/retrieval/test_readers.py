@@ -6,18 +6,14 @@ import json
 import re
 import time
 from contextlib import suppress
-from io import BytesIO
 from pathlib import Path
 
 import pytest
 from pypdf import PdfReader, PdfWriter
-from pypdf.generic import ArrayObject, DictionaryObject, NameObject
-from pypdf.generic import TextStringObject as TextString
 
 from tandem.retrieval.documents import Document
 from tandem.retrieval.formats import Unreadable
 from tandem.retrieval.readers import read_file
-from tandem.retrieval.texts import MAX_LINE_PROBLEMS
 from tandem.system.file_kinds import as_markdown, as_text, file_kinds
 
 
@@ -71,24 +67,9 @@ def test_a_byte_order_mark_says_the_encoding(tmp_path: Path, encoding: str) -> N
         assert not problems
 
 
-def test_binary_named_text(tmp_path: Path) -> None:
-    assert refusal(tmp_path / "a.txt", b"ab\0c") == (
-        "it is not text (a zero byte at offset 2); remove it or convert it"
-    )
-
-
 @pytest.mark.parametrize(("name", "data"), [("a.txt", " \n"), ("a.html", "<html><body><p> </p></body>")])
 def test_no_text(tmp_path: Path, name: str, data: str) -> None:
     assert refusal(tmp_path / name, data) == "it holds no text; fill it or remove it"
-
-
-def test_html_gives_visible_text_and_title(tmp_path: Path) -> None:
-    page = """<!doctype html><html><head><title> A  page </title><style>p{}</style></head><body><!-- no -->
-    <h1>Games</h1><p>The <b>best</b>
-      one<br>is here</p><script>var x = "no"</script><ul><li>one<li>two</ul></body></html>"""
-    documents, _ = read(tmp_path / "a.html", page)
-    assert documents[0].page_content == "# Games\nThe best one\nis here\n- one\n- two"
-    assert documents[0].metadata == {"title": "A page", "source": "a.html"}
 
 
 @pytest.mark.parametrize(
@@ -164,11 +145,6 @@ def test_html_in_many_encodings(tmp_path: Path, data: bytes, text: str, num_prob
     assert (document.page_content, len(problems)) == (text, num_problems)
 
 
-def test_html_in_a_declared_encoding(tmp_path: Path) -> None:
-    documents, _ = read(tmp_path / "a.html", '<meta charset="latin-1"><p>grün'.encode("latin-1"))
-    assert documents[0].page_content == "grün"
-
-
 def test_pdf_gives_a_document_a_page(tmp_path: Path, make_pdf) -> None:
     documents, problems = read(tmp_path / "a.pdf", make_pdf("First page", "", "Third page"))
     assert [(d.page_content.strip(), d.metadata) for d in documents] == [
@@ -176,79 +152,6 @@ def test_pdf_gives_a_document_a_page(tmp_path: Path, make_pdf) -> None:
         ("Third page", {"source": "a.pdf", "page": 3}),
     ]
     assert not problems
-
-
-def test_pdf_gives_what_was_filled_in(tmp_path: Path, make_pdf) -> None:
-    """Two text fields, one with its value at its parent, a choice, a note; a box and an empty field give nothing."""
-    writer = PdfWriter(clone_from=PdfReader(BytesIO(make_pdf("Order of paper"))))
-    text, choice, box = NameObject("/Tx"), NameObject("/Ch"), NameObject("/Btn")
-
-    def widget(**entries: object) -> DictionaryObject:
-        own = {NameObject(f"/{name}"): value for name, value in entries.items()}
-        return DictionaryObject({NameObject("/Subtype"): NameObject("/Widget"), **own})
-
-    parent = DictionaryObject({NameObject("/T"): TextString("iban"), NameObject("/FT"): text})
-    parent[NameObject("/V")] = TextString("DE00 1234")
-    note = widget(Contents=TextString("Call Ida first"))
-    note[NameObject("/Subtype")] = NameObject("/FreeText")
-    annotations = [
-        widget(T=TextString("kind"), TU=TextString("Kind"), FT=text, V=TextString("Quarto")),
-        widget(Parent=writer._add_object(parent)),
-        widget(T=TextString("extras"), FT=choice, V=ArrayObject(map(TextString, ("lined", "holes")))),
-        widget(T=TextString("urgent"), FT=box, V=NameObject("/Yes")),
-        widget(T=TextString("empty"), FT=text),
-        note,
-    ]
-    writer.pages[0][NameObject("/Annots")] = ArrayObject(map(writer._add_object, annotations))
-    writer.write(tmp_path / "form.pdf")
-    (document,), problems = read(tmp_path / "a.pdf", (tmp_path / "form.pdf").read_bytes())
-    lines = document.page_content.splitlines()
-    assert lines == [
-        "Order of paper",
-        "Kind: Quarto",
-        "iban: DE00 1234",
-        "extras: lined, holes",
-        "Call Ida first",
-    ]
-    assert not problems
-
-
-def test_pdf_of_images(tmp_path: Path, make_pdf) -> None:
-    """A page without anything is blank, one with a picture may be scanned."""
-    blank = make_pdf("", "")
-    assert refusal(tmp_path / "a.pdf", blank) == "it holds no text; fill it or remove it"
-    scan = DictionaryObject({NameObject("/Subtype"): NameObject("/Image")})
-
-    def scanned(data: bytes, number: int) -> bytes:
-        writer = PdfWriter(clone_from=PdfReader(BytesIO(data)))
-        things = DictionaryObject({NameObject("/Im0"): writer._add_object(scan)})
-        writer.pages[number - 1]["/Resources"][NameObject("/XObject")] = things
-        writer.add_metadata({"/Title": "Minutes  of May"})
-        written = BytesIO()
-        writer.write(written)
-        return written.getvalue()
-
-    assert refusal(tmp_path / "b.pdf", scanned(blank, 2)) == (
-        "none of its pages has text, they are images; add a text layer first, as by `ocrmypdf FILE FILE`"
-    )
-    documents, problems = read(tmp_path / "c.pdf", scanned(make_pdf("One", "", "Three"), 2))
-    assert [document.metadata["page"] for document in documents] == [1, 3]
-    assert documents[0].metadata["title"] == "Minutes of May"
-    assert problems == [
-        "c.pdf page 2 was left out: it is an image; add a text layer, as by `ocrmypdf FILE FILE`."
-    ]
-
-
-def test_pdf_words_are_whole(tmp_path: Path, make_pdf) -> None:
-    """A word that a line ends within is put together, unless the page has it with a hyphen; ligatures are letters."""
-    lines = ["The agree-", "ment on a well-known of-", "fer of well-", "known people, 2024-", "05"]
-    page = make_pdf("@").replace(
-        b"(@) Tj", b" ".join(b"(%s) Tj 0 -14 Td" % line.encode("latin-1") for line in lines)
-    )
-    page = page.replace(b"/Length 31", b"/Length 999")
-    (document,), _ = read(tmp_path / "a.pdf", page)
-    text = " ".join(document.page_content.split())
-    assert text == "The agreement on a well-known offer of well-known people, 2024- 05"
 
 
 @pytest.mark.parametrize(("password", "is_locked"), [("secret", True), ("", False)])
@@ -318,29 +221,6 @@ def test_jsonl_names_each_bad_line(tmp_path: Path) -> None:
     ]
 
 
-def test_jsonl_names_only_so_many_bad_lines(tmp_path: Path) -> None:
-    _, problems = read(tmp_path / "a.jsonl", '{"text": "good"}\n' + "bad\n" * (MAX_LINE_PROBLEMS + 5))
-    assert len(problems) == MAX_LINE_PROBLEMS + 1
-    assert problems[-1] == "a.jsonl: 5 more malformed lines were left out; repair them in the same way."
-
-
-def test_jsonl_without_a_usable_line(tmp_path: Path) -> None:
-    assert refusal(tmp_path / "a.jsonl", "bad\n") == (
-        'it has no usable line; write one {"text": "...", "metadata": {...}} a line'
-    )
-
-
-@pytest.mark.parametrize("data", ["<![ ", "<p>Chess.</p><![ x"])
-def test_html_that_the_parser_rejects(tmp_path: Path, data: str) -> None:
-    sentence = refusal(tmp_path / "a.html", data)
-    assert sentence == "it is not sound html (expected name token at ...); repair it or save it as text"
-
-
-def test_html_with_sections_and_comments(tmp_path: Path) -> None:
-    page = "<![if !x]>shown<![endif]><p><![CDATA[as\n it is]]> &amp; <!-- no --><rt>ruby</rt>more"
-    assert read(tmp_path / "a.html", page)[0][0].page_content == "shown\nas\nit is & more"
-
-
 def test_deeply_nested_html_takes_linear_time(tmp_path: Path) -> None:
     """Processor time, so that other work on the machine counts little."""
 
@@ -390,15 +270,6 @@ def test_values_are_as_they_are_written(tmp_path: Path, written: str, value: obj
     assert type(documents[0].metadata["x"]) is type(value)
 
 
-def test_fields_that_are_not_plain_are_named(tmp_path: Path) -> None:
-    documents, problems = read(tmp_path / "a.md", "---\nwho: {name: Mira}\nyear: 2024\n---\nText.")
-    assert documents[0].metadata == {"year": 2024, "source": "a.md"}
-    assert problems == [
-        "a.md: the field who was ignored: its value is no text, number, truth value, date or list of these; "
-        "flatten what should be metadata."
-    ]
-
-
 @pytest.mark.parametrize(
     "text",
     [
@@ -428,11 +299,6 @@ def test_front_matter_that_is_not_yaml(tmp_path: Path, matter: str, flaw: str) -
     (problem,) = problems
     sentence = rf"a\.md: its front matter was read as text: it is not valid YAML \({flaw}\); repair it\."
     assert re.fullmatch(sentence, problem)
-
-
-def test_front_matter_alone(tmp_path: Path) -> None:
-    with pytest.raises(Exception, match="it holds no text"):
-        read(tmp_path / "a.md", "---\ntitle: Plan\n---\n")
 
 
 def test_other_fields_of_a_line_are_metadata(tmp_path: Path) -> None:

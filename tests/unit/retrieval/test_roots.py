@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -45,16 +44,6 @@ def test_a_file_of_the_folder_does_not_become_the_index(index: Path, corpus: Pat
     assert read_manifest(index).roots == [str(corpus / "soup.txt")]
 
 
-def test_the_same_name_elsewhere_is_another_document(
-    index: Path, corpus: Path, tmp_path: Path, embedder
-) -> None:
-    build_index(corpus / "soup.txt", index, embedder, replace=True)
-    other = tmp_path / "soup.txt"
-    other.write_text("Another soup.")
-    with pytest.raises(RetrievalError, match="would delete 1 document;"):
-        build_index(other, index, embedder)
-
-
 def test_a_folder_that_was_moved_is_the_new_root(index: Path, corpus: Path, embedder) -> None:
     moved = corpus.rename(corpus.with_name("moved"))
     assert build_index(moved, index, embedder).is_unchanged
@@ -74,15 +63,6 @@ def test_documents_from_python_are_a_root(index: Path, corpus: Path, tmp_path: P
         build_index(corpus, tmp_path / "given", embedder)
     with pytest.raises(RetrievalError, match=f"was built from {GIVEN}; name a file"):
         build_index(None, tmp_path / "given", embedder)
-
-
-def test_lines_of_a_file_are_documents(tmp_path: Path, embedder) -> None:
-    lines = tmp_path / "lines.jsonl"
-    lines.write_text("\n".join(json.dumps({"text": f"Text {number}."}) for number in range(4)))
-    build_index(lines, tmp_path / "index", embedder)
-    (tmp_path / "other.txt").write_text("Other.")
-    with pytest.raises(RetrievalError, match="would delete 4 documents"):
-        build_index(tmp_path / "other.txt", tmp_path / "index", embedder)
 
 
 def test_further_roots_are_brought_up_to_date(index: Path, corpus: Path, tmp_path: Path, embedder) -> None:
@@ -118,8 +98,3 @@ def test_adding_a_folder_within_the_root_replaces_it(index: Path, corpus: Path, 
     update_index(index, embedder, delete=[str(corpus / "sub" / "b.txt")])
     assert len(sources(index)) == 3
     assert read_manifest(index).roots == [str(corpus)]
-
-
-def test_adding_what_holds_the_root(index: Path, corpus: Path, tmp_path: Path, embedder) -> None:
-    with pytest.raises(RetrievalError, match=r"but .* holds .*/corpus; give one that does not"):
-        update_index(index, embedder, add=tmp_path)

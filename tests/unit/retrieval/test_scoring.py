@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,7 +9,7 @@ import pytest
 
 from tandem.errors import RetrievalError
 from tandem.retrieval import Retriever
-from tandem.retrieval.retriever import CrossEncoderScorer, load_scorer
+from tandem.retrieval.retriever import CrossEncoderScorer
 
 WORDS = "[PAD] [UNK] [CLS] [SEP] [MASK] mira likes puzzle games the best rated game is of"
 TEXTS = ["Mira likes puzzle games.", "The best rated game is of the best.", "games"]
@@ -92,22 +91,6 @@ def test_of_a_long_text_the_end_counts_and_the_document_is_read(scorer: CrossEnc
     assert len(set(scorer.scores(long, TEXTS))) == len(TEXTS)
 
 
-def test_fingerprints_are_of_the_weights_and_not_of_the_place(
-    tmp_path: Path, folder: Path, scorer: CrossEncoderScorer
-) -> None:
-    copied = shutil.copytree(folder, tmp_path / "copy")
-    assert CrossEncoderScorer.load(str(copied)).fingerprint == scorer.fingerprint
-    other = save_cross_encoder(tmp_path / "other", seed=1)
-    assert CrossEncoderScorer.load(str(other)).fingerprint != scorer.fingerprint
-
-
-def test_the_settings_name_the_embedder_or_a_cross_encoder(folder: Path) -> None:
-    assert load_scorer("embedder") is None
-    found = load_scorer(str(folder))
-    assert found is not None
-    assert found.name == str(folder)
-
-
 @pytest.mark.parametrize(
     ("make", "sentence"),
     [
@@ -147,9 +130,3 @@ def test_a_retriever_ranks_and_weighs_by_its_scoring_model(directory: Path, embe
     assert {hit.id for hit in plain.search("board game", 3)} == set(ids)
     assert ranked.relevance(ids, "a tomato") == LengthScorer().scores("a tomato", texts)
     assert ranked.relevance(ids[::-1], "a tomato") == ranked.relevance(ids, "a tomato")[::-1]
-
-
-def test_a_real_cross_encoder_in_a_retriever(directory: Path, embedder, scorer: CrossEncoderScorer) -> None:
-    retriever = Retriever(Retriever.open(directory, embedder).index, embedder, scorer)
-    hits = retriever.search("which game", 3)
-    assert [hit.score for hit in hits] == retriever.relevance([hit.id for hit in hits], "which game")

@@ -56,17 +56,6 @@ def test_an_unknown_id(tmp_path: Path, embedder, name: str) -> None:
     )
 
 
-def test_duplicate_and_missing_ids(tmp_path: Path, embedder) -> None:
-    with pytest.raises(RetrievalError) as caught:
-        make_index(tmp_path / "i", [chunk("a"), chunk("a")], embedder)
-    assert str(caught.value) == "Each chunk needs an id of its own, but a comes twice; let `split` set them."
-    with pytest.raises(RetrievalError) as caught:
-        make_index(tmp_path / "i", [chunk(None)], embedder)
-    assert str(caught.value) == (
-        "A chunk needs an id of 1 to 20 ASCII characters, but one has ''; let `split` set it."
-    )
-
-
 @pytest.mark.parametrize("score_all", [0, 10_000])
 @pytest.mark.parametrize("factory", KINDS)
 def test_every_hit_fits_and_there_are_k(
@@ -82,23 +71,6 @@ def test_every_hit_fits_and_there_are_k(
         ("1.txt", 7),
     }
     assert [hit.score for hit in hits] == sorted((hit.score for hit in hits), reverse=True)
-
-
-@pytest.mark.parametrize("factory", KINDS)
-def test_few_that_fit_are_all_weighed(tmp_path: Path, embedder, factory: str) -> None:
-    index = make_index(tmp_path / "i", documents(600), embedder, factory)
-    retriever = Retriever(index, embedder, search_by="dense")
-    fits = [name for name, document in enumerate(documents(600)) if document.metadata["page"] < 5]
-    hits = retriever.search("cat and dog", 6, filter={"page": list(range(5))})
-    scores = dict(zip(fits, retriever.relevance([str(name) for name in fits], "cat and dog"), strict=True))
-    assert [hit.score for hit in hits] == sorted(scores.values(), reverse=True)[:6]
-
-
-def test_nothing_fits(directory: Path, embedder) -> None:
-    retriever = Retriever.open(directory, embedder)
-    assert retriever.search("game", 3, filter={"source": "other.txt"}) == []
-    assert retriever.search("game", 3, filter={"source": []}) == []
-    assert len(retriever.search("game", 3, filter={})) == 3
 
 
 def test_an_unknown_key(directory: Path, embedder) -> None:
@@ -117,38 +89,7 @@ def test_an_unknown_key_with_a_near_one(directory: Path, embedder) -> None:
         Retriever.open(directory, embedder).search("game", 3, filter={"sorce": "a"})
 
 
-def select(tmp_path: Path, embedder: Any, metadata: list[dict[str, Any]], filter: Filter) -> list[int]:
-    """The rows that a filter lets through, by the ids of what a search for everything finds."""
-    chunks = [chunk(str(row), f"text {row}", **body) for row, body in enumerate(metadata)]
-    index = make_index(tmp_path / "i", chunks, embedder)
-    rows, _ = index.search(embedder.embed(["text"])[0], len(index), filter)
-    return sorted(rows.tolist())
-
-
 VALUES: list[Any] = [1, 2, 1.0, True, "1", None, {"deep": [1]}, [2, 3]]
-
-
-@pytest.mark.parametrize(
-    ("filter", "rows"),
-    [
-        ({"a": 1}, [0, 2]),
-        ({"a": 1.0}, [0, 2]),
-        ({"a": True}, [3]),
-        ({"a": "1"}, [4]),
-        ({"a": None}, [5]),
-        ({"a": [True, "1", 7]}, [3, 4]),
-        ({"a": {1, None}}, [0, 2, 5]),
-        ({"a": 1, "b": "x"}, [0]),
-        ({"a": {"deep": [1]}}, [6]),
-        ({"a": [[2, 3]]}, [7]),
-        ({"a": 3}, [7]),
-    ],
-)
-def test_what_equals_what(tmp_path: Path, embedder, filter: Filter, rows: list[int]) -> None:
-    metadata = [{"a": value} for value in VALUES]
-    metadata[0]["b"] = "x"
-    del metadata[1]["a"]
-    assert select(tmp_path, embedder, metadata, filter) == rows
 
 
 def oracle(metadata: list[dict[str, Any]], filter: Filter) -> list[int]:
@@ -197,22 +138,3 @@ def test_filters_agree_with_the_obvious_oracle(tmp_path: Path, embedder) -> None
             assert sorted(rows.tolist()) == oracle(metadata, filter), filter
             num_found += len(rows)
     assert num_found > 1000
-
-
-def test_texts_are_compared_in_one_normal_form(tmp_path: Path, embedder) -> None:
-    composed, decomposed = "Br\u00fccke", "Bru\u0308cke"
-    metadata = [{"a": composed}, {"a": [decomposed, "x"]}, {"a": "Brucke"}]
-    assert select(tmp_path, embedder, metadata, {"a": composed}) == [0, 1]
-    assert select(tmp_path, embedder, metadata, {"a": decomposed}) == [0, 1]
-
-
-def test_not_a_number_can_be_found(tmp_path: Path, embedder) -> None:
-    """As pandas writes what is missing; JSON has no word for it."""
-    assert select(tmp_path, embedder, [{"a": 1}, {"a": math.nan}], {"a": math.nan}) == [1]
-
-
-def test_many_rows_fit(tmp_path: Path, embedder) -> None:
-    index = make_index(tmp_path / "i", documents(2500), embedder)
-    assert Retriever(index, embedder).search("cat", 3, filter={"source": "moon.txt"}) == []
-    rows, _ = index.search(embedder.embed(["cat"])[0], 2500, {"page": 7})
-    assert sorted(rows.tolist()) == list(range(7, 2500, 50))

@@ -62,89 +62,6 @@ def test_a_changed_folder(corpus: Path, tmp_path: Path, embedder, factory: str) 
     assert content(directory) == content(tmp_path / "fresh")
 
 
-def test_another_kind_or_name_needs_no_embedding(corpus: Path, tmp_path: Path, embedder) -> None:
-    directory = tmp_path / "index"
-    build_index(corpus, directory, embedder, factory="SQ8")
-    (corpus / "soup.txt").rename(corpus / "supper.txt")
-    report = build_index(corpus, directory, embedder, factory="HNSW8")
-    assert counts(report) == (1, 0, 1, 2, 0)
-    assert counts(build_index(corpus, directory, embedder, factory="HNSW8")) == (0, 0, 0, 3, 0)
-
-
-def test_another_embedder_embeds_everything(corpus: Path, tmp_path: Path, embedder, other_embedder) -> None:
-    build_index(corpus, tmp_path / "index", embedder)
-    report = build_index(corpus, tmp_path / "index", other_embedder)
-    assert counts(report) == (0, 0, 0, 3, 3)
-    expected = other_embedder.embed([(corpus / "chess.txt").read_text()])
-    assert np.array_equal(Index.open(tmp_path / "index").vectors(np.arange(1)), expected)
-
-
-def test_equal_texts_are_embedded_once(corpus: Path, tmp_path: Path, embedder) -> None:
-    (corpus / "copy.txt").write_text((corpus / "soup.txt").read_text())
-    report = build_index(corpus, tmp_path / "index", embedder)
-    assert (report.num_chunks, report.num_embedded) == (4, 3)
-
-
-def test_adding_and_deleting_some_of_many(corpus: Path, tmp_path: Path, embedder) -> None:
-    directory = tmp_path / "index"
-    build_index(corpus, directory, embedder, id_key=b"secret")
-    note = Document(page_content="Chess at noon.", metadata={"source": "chess.txt", "day": 3})
-    texts(embedder)
-    report = update_index(directory, embedder, add=[note], delete=["soup.txt", "nothing"])
-    assert counts(report) == (0, 1, 1, 1, 1)
-    assert texts(embedder) == ["Chess at noon."]
-    assert report.problems == [
-        "nothing was not deleted: the index holds nothing of it; did you mean soup.txt?"
-    ]
-    index = Index.open(directory)
-    assert {index.document(row).metadata["source"] for row in range(2)} == {"puzzle.md", "chess.txt"}
-    assert index.manifest.id_key == b"secret".hex()
-    assert update_index(directory, embedder, add=[note]).is_unchanged
-
-
-def test_documents_without_source_replace_none(tmp_path: Path, embedder) -> None:
-    directory = tmp_path / "index"
-    given = [Document(page_content=f"Text {number}.") for number in range(5)]
-    build_index(given, directory, embedder)
-    report = update_index(directory, embedder, add=[Document(page_content="Another."), given[2]])
-    assert counts(report) == (1, 0, 0, 5, 1)
-    assert len(set(Index.open(directory).ids())) == 6
-    assert update_index(directory, embedder, add=given).is_unchanged
-
-
-def test_changed_metadata_are_counted_and_stored(tmp_path: Path, embedder) -> None:
-    def given(year: int) -> list[Document]:
-        return [Document(page_content="Chess.", metadata={"year": year}), Document(page_content="Soup.")]
-
-    directory = tmp_path / "index"
-    build_index(given(2023), directory, embedder)
-    report = build_index(given(2024), directory, embedder)
-    assert counts(report) == (0, 0, 0, 1, 0)
-    assert (report.num_changed, report.is_unchanged) == (1, False)
-    assert Index.open(directory).document(0).metadata["year"] == 2024
-
-
-def test_a_place_that_moved_is_no_changed_metadata(tmp_path: Path, embedder) -> None:
-    lines = tmp_path / "lines.jsonl"
-    lines.write_text('{"text": "One."}\n{"text": "Two."}\n')
-    build_index(lines, tmp_path / "index", embedder)
-    lines.write_text('{"text": "None."}\n{"text": "One."}\n{"text": "Two."}\n')
-    report = build_index(lines, tmp_path / "index", embedder)
-    assert (report.num_added, report.num_changed, report.num_unchanged) == (1, 0, 2)
-
-
-def test_deleting_a_folder_or_everything(corpus: Path, tmp_path: Path, embedder) -> None:
-    (corpus / "sub").mkdir()
-    (corpus / "sub" / "a.txt").write_text("deep")
-    (corpus / "sub.txt").write_text("not so deep")
-    directory = tmp_path / "index"
-    build_index(corpus, directory, embedder)
-    assert counts(update_index(directory, embedder, delete=["sub/"])) == (0, 0, 1, 4, 0)
-    with pytest.raises(RetrievalError, match="needs at least one chunk"):
-        update_index(directory, embedder, delete=["chess.txt", "puzzle.md", "soup.txt", "sub.txt"])
-    assert len(Index.open(directory)) == 4
-
-
 def test_an_update_of_an_index_that_changed_meanwhile(
     corpus: Path, tmp_path: Path, embedder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -404,18 +321,3 @@ def test_updates_one_after_the_other_give_what_a_build_gives(tmp_path: Path, emb
                 found, scores = index.search(vectors[row], 3)
                 assert scores[0] == pytest.approx(1)
                 assert held[found[0]].page_content == held[row].page_content
-
-
-def test_what_filters_ask_of_is_as_after_a_build(tmp_path: Path, embedder) -> None:
-    """Facts that no chunk has any more are gone, and lists are found by each of their values."""
-    given = [Document(page_content=f"{n}", metadata={"source": f"{n}", "tags": [n, n + 1]}) for n in range(5)]
-    build_index(given, tmp_path / "index", embedder)
-    other = [Document(page_content="2", metadata={"source": "2", "tags": [7], "year": 2024})]
-    update_index(tmp_path / "index", embedder, add=other, delete=["0", "3"])
-    with Index.open(tmp_path / "index") as index:
-        held = list(index.chunks())
-        for tag in range(9):
-            rows = [row for row, chunk in enumerate(held) if tag in chunk.metadata["tags"]]
-            assert index.select_rows({"tags": tag}).tolist() == rows
-        assert [held[row].page_content for row in index.select_rows({"year": 2024})] == ["2"]
-        assert set(index.sources()) == {"1", "2", "4"}

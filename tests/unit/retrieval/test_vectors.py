@@ -68,19 +68,6 @@ def test_search_agrees_with_the_obvious_oracle(factory: str) -> None:
         assert index.search(query, 3)[0].tolist() == best.tolist()
 
 
-@pytest.mark.parametrize("factory", ["Flat", "IVF8,PQ8", "HNSW16"])
-def test_equal_vectors_give_an_equal_file(tmp_path: Path, factory: str) -> None:
-    for name in ("a", "b"):
-        VectorIndex.build(VECTORS, factory).write(tmp_path / name)
-    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
-
-
-def test_k_beyond_the_count_gives_all() -> None:
-    rows, scores = VectorIndex.build(VECTORS[:3], "Flat").search(VECTORS[0], 10)
-    assert sorted(rows.tolist()) == [0, 1, 2]
-    assert len(scores) == 3
-
-
 @pytest.mark.parametrize(
     ("factory", "needed"),
     [("IVF400,Flat", 400), ("PQ8x9", 512), ("IVF8,PQ8x9", 512), ("IVF400,PQ8", 400), ("OPQ8,PQ8x10", 1024)],
@@ -93,12 +80,6 @@ def test_too_few_vectors_to_train(factory: str, needed: int, capfd: pytest.Captu
         'use "Flat", a smaller kind, or more documents.'
     )
     assert capfd.readouterr().err == ""
-
-
-@pytest.mark.parametrize("factory", ["IVF300,Flat", "PQ4x8", "IVF8,PQ4x8"])
-def test_just_enough_vectors_train_without_a_word(factory: str, capfd: pytest.CaptureFixture[str]) -> None:
-    VectorIndex.build(VECTORS, factory)
-    assert capfd.readouterr() == ("", "")
 
 
 @pytest.mark.parametrize(
@@ -121,11 +102,6 @@ def test_a_factory_string_that_faiss_refuses(factory: str, reason: str) -> None:
     assert "\n" not in sentence
 
 
-def test_an_unwritable_place(tmp_path: Path) -> None:
-    with pytest.raises(OSError, match="No such file"):
-        VectorIndex.build(VECTORS, "Flat").write(tmp_path / "none" / "v")
-
-
 @pytest.mark.parametrize("count", [3, 300])
 def test_a_full_disk_is_noticed_to_the_last_byte(count: int) -> None:
     with pytest.raises(OSError, match="No space left"):
@@ -136,15 +112,6 @@ def test_a_full_disk_is_noticed_to_the_last_byte(count: int) -> None:
 def test_exact_means_that_the_very_vectors_come_back(factory: str) -> None:
     index = VectorIndex.build(VECTORS, factory)
     assert index.is_exact == np.array_equal(index.vectors(np.arange(300)), VECTORS)
-
-
-def test_training_takes_rows_from_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tandem.retrieval.index.MIN_TRAIN", 100)
-    monkeypatch.setattr("tandem.retrieval.index.ADD_AT_ONCE", 70)
-    halves = np.concatenate([VECTORS[:150] * 0 + VECTORS[0], VECTORS[150:]])
-    index = VectorIndex.build(halves, "IVF2,Flat")
-    assert np.array_equal(index.vectors(np.arange(300)), halves)
-    assert index.search(VECTORS[200], 1)[0].tolist() == [200]
 
 
 # ---- The kind of an index by its size ----------------------------------------------------------------

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from tandem.errors import RetrievalError
 from tandem.retrieval import loaders, watch
 from tandem.retrieval.build import build_index, update_index
 from tandem.retrieval.documents import Document
@@ -116,23 +115,7 @@ def test_a_look_that_could_not_do_all_is_repeated() -> None:
     assert (pace.due_s, pace.is_rescan) == (1.5, False)
 
 
-def test_the_latest_files_are_read_first_and_one_at_least() -> None:
-    size = float(watch.AT_ONCE_BYTES)
-    stale = {"old": [0, 1, 1, 0], "new": [0, 9, 9, 0], "middle": [0, 5, 5, 0]}
-    assert watch.latest(stale, {"old": size, "new": 10.0, "middle": size}) == ["new", "middle"]
-    assert watch.latest(stale, {"old": 1.0, "new": 10 * size, "middle": 1.0}) == ["new"]
-
-
 # ---- what ----------------------------------------------------------------------------------------------------
-
-
-def test_nothing_is_read_or_written_where_nothing_changed(
-    follower: Follower, index: Path, read: list[str]
-) -> None:
-    before = sorted(path.stat().st_mtime_ns for path in index.iterdir())
-    assert follower.look(NOW_NS) is None
-    assert read == []
-    assert sorted(path.stat().st_mtime_ns for path in index.iterdir()) == before
 
 
 def test_only_what_changed_is_read(
@@ -182,12 +165,6 @@ def test_the_next_process_knows_what_was_seen(
     read.clear()
     assert Follower(index, embedder, {}).look(NOW_NS) is None
     assert len(read) == 3
-
-
-def test_other_settings_read_all_again(follower: Follower, index: Path, read: list[str], embedder) -> None:
-    Follower(index, embedder, {"chunk_chars": 20, "overlap": 5}).look(NOW_NS)
-    assert len(read) == 3
-    assert max(len(text) for _, text, rest in held(index) if ".txt" in rest) <= 20
 
 
 def test_what_another_process_did_to_the_index_is_put_right(
@@ -300,25 +277,6 @@ def test_several_roots_and_a_single_file(corpus: Path, index: Path, tmp_path: Pa
     assert held(index) == before
 
 
-def test_links_temporary_and_strange_names(follower: Follower, corpus: Path, index: Path, embedder) -> None:
-    outside = corpus.with_name("outside.txt")
-    outside.write_text("Outside.")
-    (corpus / "out.txt").symlink_to(outside)
-    (corpus / "in.txt").symlink_to(corpus / "soup.txt")
-    for name in (".soup.txt.swp", "soup.txt~", "~$soup.txt", ".hidden.txt", "4913", "x.tmp"):
-        (corpus / name).write_text("Temporary.")
-    with open(os.path.join(os.fsencode(corpus), b"\xff.txt"), "w") as file:
-        file.write("Not UTF-8.")
-    follower.look(NOW_NS)
-    (corpus / "soup.txt").write_text("Leek soup.")
-    Follower(index, embedder, {}).look(NOW_NS)
-    texts = [text for _, text, _ in held(index)]
-    assert texts.count("Leek soup.") == 2
-    assert "Not UTF-8." in texts
-    assert not {"Outside.", "Temporary."} & set(texts)
-    assert held(index) == fresh(index, corpus, index.with_name("fresh"), embedder)
-
-
 def test_many_new_files_are_read_a_part_at_a_time(
     follower: Follower, corpus: Path, index: Path, embedder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -334,13 +292,3 @@ def test_many_new_files_are_read_a_part_at_a_time(
     assert sizes == sorted(set(sizes))
     assert len(sizes) > 3
     assert held(index) == fresh(index, corpus, index.with_name("fresh"), embedder)
-
-
-def test_no_index_and_no_files_to_follow(tmp_path: Path, embedder) -> None:
-    with pytest.raises(RetrievalError, match="build it with `tandem index`"):
-        Follower(tmp_path, embedder, {})
-    build_index([Document(page_content="Given.")], tmp_path / "given", embedder)
-    with pytest.raises(
-        RetrievalError, match=r"built from documents given in Python; build it again from a file"
-    ):
-        Follower(tmp_path / "given", embedder, {})

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
-import threading
 import unicodedata
 from pathlib import Path
 
@@ -14,7 +12,7 @@ from hypothesis import strategies as st
 
 from tandem.errors import RetrievalError
 from tandem.retrieval import words
-from tandem.retrieval.build import build_index, update_index
+from tandem.retrieval.build import build_index
 from tandem.retrieval.documents import Document
 from tandem.retrieval.index import Index
 from tandem.retrieval.store import NAME, Snapshot
@@ -56,7 +54,6 @@ PIECES = [
     "v2.13",
     "@",
 ]
-APART = [("か", "が"), ("は", "ぱ"), ("कि", "की"), ("resume", "resumed"), ("o", "ö1")]
 
 
 @pytest.mark.parametrize(("one", "other"), FORMS)
@@ -65,11 +62,6 @@ def test_spellings_find_each_other(tmp_path: Path, embedder, one: str, other: st
     for normal in (str, lambda text: unicodedata.normalize("NFD", text)):
         index = index_of(tmp_path / normal(one), embedder, texts)
         assert set(found(index, normal(one))) == set(found(index, normal(other))) == {0, 1}
-
-
-@pytest.mark.parametrize(("one", "other"), APART)
-def test_other_letters_stay_apart(one: str, other: str) -> None:
-    assert words.fold(one) != words.fold(other)
 
 
 @given(st.text(max_size=40))
@@ -202,18 +194,6 @@ def test_a_query_of_a_whole_book(notes: Index) -> None:
     assert found(notes, "skis " + " ".join(f"x{number}" for number in range(20_000)), 1) == []
 
 
-def test_common_words_do_not_swamp_rare_ones(
-    tmp_path: Path, embedder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    texts = ["what is the number of it"] * 60 + ["the Thermona boiler: AQ-55831-K"]
-    query = "what is the number of the Thermona"
-    assert found(index_of(tmp_path / "all", embedder, texts), query, 1) == [60]
-    monkeypatch.setattr(words, "MAX_CANDIDATES", 10)  # as in a large index: common words are not asked for
-    index = index_of(tmp_path / "some", embedder, texts)
-    assert found(index, query) == [60]
-    assert found(index, "what is it", 3) == [0, 1, 2], "unless there are no others"
-
-
 def test_ranks_are_those_of_bm25_and_equals_stand_in_their_order(tmp_path: Path, embedder) -> None:
     """Against the formula, for plain words: k1 = 1.2, b = 0.75 (FTS5's documentation)."""
     rng = np.random.default_rng(1)
@@ -238,22 +218,6 @@ def test_ranks_are_those_of_bm25_and_equals_stand_in_their_order(tmp_path: Path,
 # ---- builds, updates, deletions ------------------------------------------------------------------------------
 
 
-def test_updates_leave_the_words_of_a_fresh_build(tmp_path: Path, embedder) -> None:
-    """Random changes: what stays keeps its row among the words, and every word is where it is in a fresh index."""
-    rng = np.random.default_rng(2)
-    texts = {f"{n}.txt": f"note {n} of INV-{n}" for n in range(30)}
-    for number in range(12):
-        for name in rng.choice(sorted(texts), 5, replace=False):
-            texts.pop(name)
-        for _ in range(6):
-            n = rng.integers(1000)
-            texts[f"{n}.txt"] = f"note {n} changed {number}"
-        documents = [Document(page_content=text, metadata={"source": name}) for name, text in texts.items()]
-        build_index(documents, tmp_path / "updated", embedder)
-        build_index(documents, tmp_path / "fresh" / str(number), embedder)
-        assert words_of(tmp_path / "updated") == words_of(tmp_path / "fresh" / str(number))
-
-
 def test_what_is_deleted_is_not_found_and_not_on_the_disk(tmp_path: Path, embedder) -> None:
     folder, directory = tmp_path / "notes", tmp_path / "index"
     folder.mkdir()
@@ -273,48 +237,6 @@ def test_what_is_deleted_is_not_found_and_not_on_the_disk(tmp_path: Path, embedd
     content = b"".join(path.read_bytes() for path in directory.iterdir())
     assert b"goneword" not in content
     assert b"keptword" in content
-
-
-def test_a_changed_order_and_changed_metadata_keep_the_words_right(tmp_path: Path, embedder) -> None:
-    documents = [Document(id=f"d{n}", page_content=f"page number {n}", metadata={"n": n}) for n in range(5)]
-    make_index(tmp_path / "i", documents, embedder).close()
-    changed = [doc.model_copy(update={"metadata": {"n": 9}}) for doc in reversed(documents)]
-    index = make_index(tmp_path / "i", changed, embedder)
-    assert [found(index, f"number {n}", 1) for n in range(5)] == [[4], [3], [2], [1], [0]]
-
-
-def test_the_same_id_with_another_text(tmp_path: Path, embedder) -> None:
-    make_index(tmp_path / "i", [Document(id="a", page_content="old text")], embedder).close()
-    index = make_index(tmp_path / "i", [Document(id="a", page_content="new text")], embedder)
-    assert (found(index, "old"), found(index, "new")) == ([], [0])
-
-
-def test_readers_find_the_words_of_their_own_index(tmp_path: Path, embedder) -> None:
-    """Several threads, while the index is replaced again and again."""
-    directory = tmp_path / "i"
-    make_index(directory, [Document(id="a", page_content="alpha beta 0")], embedder).close()
-    errors: list[BaseException] = []
-    is_over = threading.Event()
-
-    def read() -> None:
-        try:
-            while not is_over.is_set():
-                with Snapshot(directory) as index:
-                    number = index.documents([0])[0].page_content.split()[-1]
-                    assert index.search_words(f"beta {number}", 1).tolist() == [0]
-                    assert index.search_words("gamma", 1).tolist() == []
-        except BaseException as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=read) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for number in range(1, 15):
-        make_index(directory, [Document(id="a", page_content=f"alpha beta {number}")], embedder).close()
-    is_over.set()
-    for thread in threads:
-        thread.join()
-    assert errors == []
 
 
 # ---- damage --------------------------------------------------------------------------------------------------
@@ -357,35 +279,6 @@ def test_damage_while_an_index_is_open(directory: Path) -> None:
         path.write_bytes(content)
         with pytest.raises(RetrievalError, match=r"is damaged: .* cannot be read"):
             index.search_words("chess", 3)
-
-
-def test_an_interrupted_build_leaves_the_words_before(
-    directory: Path, chunks: list[Document], embedder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole = words_of(directory)
-
-    def fail(*_: object) -> None:
-        raise sqlite3.OperationalError("database or disk is full")
-
-    for name in ("entries", "add_words"):
-        with monkeypatch.context() as patch:
-            patch.setattr(words, name, fail)
-            with pytest.raises(RetrievalError, match="what it held before is kept"):
-                make_index(directory, chunks[1:], embedder)
-        Index.open(directory).close()
-        assert words_of(directory) == whole
-
-
-def test_an_index_of_version_2_is_replaced(directory: Path, corpus: Path, embedder) -> None:
-    whole = words_of(directory)
-    for table in ("vocabulary", "words"):
-        edit(directory, f"DROP TABLE {table}")
-    edit(directory, "ALTER TABLE chunks DROP COLUMN metadata")
-    edit(directory, "PRAGMA user_version = 2")
-    with pytest.raises(RetrievalError, match=r"has version 2; build it again with `tandem index`"):
-        update_index(directory, embedder, add=corpus)
-    build_index(corpus, directory, embedder)
-    assert words_of(directory) == whole
 
 
 # ---- helpers -------------------------------------------------------------------------------------------------
