@@ -16,7 +16,7 @@ import pytest
 
 from tandem import Tandem
 from tandem.config.schema import HttpConfig
-from tests.server.running import KEY, LONG, LONG_SEEDS, QUESTION, Served, serving, wait_until
+from tests.server.running import LONG, LONG_SEEDS, QUESTION, Served, serving, wait_until
 
 QUICK_S = 0.25
 """The limit of time of these servers."""
@@ -148,20 +148,6 @@ def test_so_has_a_body(dial: Dial, quick: Served, head: bytes, more: bytes) -> N
     assert dropped(quick, "slow_body") > before
 
 
-@pytest.mark.parametrize("more", [b"", b"1\r\nx\r\n"], ids=["silent", "in drops"])
-def test_so_has_the_rest_of_a_body_that_was_refused(tandem: Tandem, more: bytes) -> None:
-    """Without a key the answer comes at once, and then anybody could go on for ever."""
-    limits = HttpConfig(request_timeout_s=QUICK_S)
-    with (
-        serving(tandem, key=KEY, limits=limits) as keyed,
-        connect(keyed, CHAT + b"Transfer-Encoding: chunked\r\n\r\n") as connection,
-    ):
-        assert connection.recv(1 << 16).startswith(b"HTTP/1.1 401 ")
-        if more:
-            trickle(connection, more)
-        assert b"HTTP/1.1" not in read_all(connection)
-
-
 def test_who_reads_nothing_is_cut_off(dial: Dial, quick: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(HttpConfig, "send_timeout_s", QUICK_S)
     before = dropped(quick, "slow_reading")
@@ -182,17 +168,6 @@ def test_what_is_slow_but_steady_is_served(dial: Dial, quick: Served) -> None:
         connection.sendall(body[start : start + 500])
     received = connection.recv(1 << 16)
     assert received.startswith(b"HTTP/1.1 400 "), "there is no message in it"
-
-
-@pytest.mark.parametrize("stream", [True, False])
-def test_an_answer_may_last(quick: Served, stream: bool) -> None:
-    """Longer than anything that the client owes, whether something of it is sent meanwhile or not."""
-    chat = {"model": "tandem", "messages": [{"role": "user", "content": QUESTION}], **LONG}
-    start_s = time.monotonic()
-    with httpx.Client(base_url=quick.url, timeout=180) as client:
-        answer = client.post("/v1/chat/completions", json=chat | {"seed": LONG_SEEDS[0], "stream": stream})
-    assert time.monotonic() - start_s > QUICK_S
-    assert answer.text.endswith("data: [DONE]\n\n") if stream else answer.json()["usage"]["completion_tokens"]
 
 
 def test_garbage_is_counted_and_not_logged(
@@ -239,18 +214,6 @@ def test_bodies_that_do_not_come_leave_places(dial: Dial, small: Served) -> None
         dial(small, CHAT + b"Content-Length: 9\r\n\r\n{")
     assert ask(small).status_code == 200
     assert dropped(small, "full_address") > before + 20
-
-
-def test_many_addresses_leave_places_for_others(dial: Dial, small: Served) -> None:
-    """Four crowds have more than there is; who comes alone is not pushed out before its request has come."""
-    alone = dial(small, HEALTH[:5], OTHER)
-    before = dropped(small, "full")
-    for number in range(100):
-        dial(small, b"", f"127.0.1.{number % 4}")
-    alone.sendall(HEALTH[5:])
-    assert alone.recv(1 << 16).startswith(b"HTTP/1.1 200 ")
-    assert dropped(small, "full") > before + 70
-    assert count(small, "tandem_http_connections_open") <= 20
 
 
 def test_it_stops_while_they_come(tandem: Tandem) -> None:

@@ -26,8 +26,7 @@ from tandem.plugins.server.indexing import PROCESS
 from tandem.retrieval import Embedder, Index, build_index
 from tandem.retrieval.loaders import Limits
 from tandem.system.file_kinds import endings
-from tests.server.running import LONG, QUESTION, Served, serving
-from tests.unit.retrieval.fuzzed_files import fuzzed, seeds
+from tests.server.running import LONG, QUESTION, serving
 
 PATH = "/v1/tandem/documents"
 NOTE = b"Zomi has a weakness for puzzle games."
@@ -87,39 +86,6 @@ def test_a_file_is_indexed_with_progress_and_deleted(client: httpx.Client, store
     assert list(store.folder.iterdir()) == []
 
 
-def test_the_last_one_that_is_deleted_leaves_an_index_that_can_be_built(
-    client: httpx.Client, store: DocumentStore, embedder: Embedder
-) -> None:
-    events_of(add(client, "zomi.md"))
-    client.delete(f"{PATH}/zomi.md")
-    assert build_index(None, store.index, embedder).num_files == 1
-
-
-def test_a_file_takes_the_place_of_one_with_its_name(client: httpx.Client, store: DocumentStore) -> None:
-    for content in (NOTE, b"Zomi likes ginger teas."):
-        events_of(add(client, "zomi.md", content))
-    assert NOTE.decode() not in texts(store)
-    assert "Zomi likes ginger teas." in texts(store)
-    assert events_of(add(client, "zomi.md", b"Zomi likes ginger teas."))[-1][1]["is_unchanged"]
-
-
-def test_an_archive_is_one_document_that_is_added_and_deleted(
-    client: httpx.Client, store: DocumentStore
-) -> None:
-    file = BytesIO()
-    with ZipFile(file, "w") as archive:
-        archive.writestr("a/zomi.md", NOTE)
-        archive.writestr("b.txt", b"Ole has the chess set.")
-    events_of(add(client, "letters.zip", file.getvalue()))
-    assert NOTE.decode() in texts(store)
-    listed = {each["name"]: each for each in client.get(PATH).json()["documents"]}
-    assert listed["letters.zip"]["is_deletable"]
-    assert listed["letters.zip"]["num_bytes"] == len(NOTE) + 22
-    assert client.delete(f"{PATH}/letters.zip").status_code == 204
-    assert NOTE.decode() not in texts(store)
-    assert "Ole has the chess set." not in texts(store)
-
-
 @pytest.mark.parametrize(
     ("name", "content", "sentence"),
     [
@@ -168,21 +134,6 @@ def test_names_that_desktops_give_are_taken_as_they_are(client: httpx.Client, na
     assert names(client) == {"mira.txt": False, name: True}
     assert client.delete(f"{PATH}/{quote(name)}").status_code == 204
     assert names(client) == {"mira.txt": False}
-
-
-def test_a_name_is_the_same_however_its_accents_are_written(
-    client: httpx.Client, store: DocumentStore
-) -> None:
-    composed, apart = "Men\u00fc.md", "Menu\u0308.md"
-    events_of(add(client, apart))
-    assert events_of(add(client, composed, b"Zomi likes soups."))[-1][1]["num_added"] == 1
-    assert names(client) == {"mira.txt": False, composed: True}
-    assert NOTE.decode() not in texts(store)
-    (store.folder / composed).rename(store.folder / apart)  # as an earlier version kept it, or a Mac does
-    assert names(client) == {"mira.txt": False, composed: True}
-    assert client.delete(f"{PATH}/{apart}").status_code == 204
-    assert names(client) == {"mira.txt": False}
-    assert list(store.folder.iterdir()) == []
 
 
 @pytest.mark.parametrize("name", ["caf\u00e9.txt", "cafe\u0301.txt"])
@@ -277,41 +228,6 @@ def test_a_small_file_with_much_text_takes_no_memory_of_the_server(
     assert names(client) == {"mira.txt": False}
 
 
-@pytest.fixture(scope="module")
-def sound() -> dict[str, bytes]:
-    """A file or two of every kind."""
-    return seeds()
-
-
-@pytest.mark.parametrize(
-    "numbers",
-    [range(25), pytest.param(range(25, 425), marks=pytest.mark.nightly("minutes for 400 files"))],
-    ids=["some", "more"],
-)
-def test_files_that_were_changed_at_random(
-    client: httpx.Client, store: DocumentStore, sound: dict[str, bytes], numbers: range
-) -> None:
-    """Each is indexed or refused with a sentence, costs the server little memory, and leaves nothing behind.
-
-    `benchmarks/fuzz_files.py` sends 10,000, and measures how long the event loop is held.
-    """
-    store.indexer.limits = Limits(seconds=1, seconds_per_mb=0)
-    files = [fuzzed(sound, number, seed=0) for number in numbers]
-    peak = Peak()
-    for name, content in files:
-        response = add(client, name, content)
-        if response.status_code == 200:
-            assert events_of(response)[-1][0] == "indexed", name
-            assert client.delete(f"{PATH}/{name}").status_code == 204
-        else:
-            error = response.json()["error"]
-            assert (response.status_code, error["code"]) == (400, "unreadable_document"), name
-            assert len(error["message"]) <= 500
-    assert peak.growth_bytes() < 100_000_000
-    assert names(client) == {"mira.txt": False}
-    assert list(store.folder.iterdir()) == []
-
-
 def test_a_process_that_dies_while_it_indexes_changes_nothing(
     client: httpx.Client, store: DocumentStore
 ) -> None:
@@ -328,18 +244,6 @@ def test_a_process_that_dies_while_it_indexes_changes_nothing(
     assert texts(store) == before
     assert [path.name for path in store.folder.iterdir()] == ["zomi.html"]
     assert events_of(add(client, "zomi.html", b"Zomi likes soups."))[-1][1]["num_added"] == 1
-
-
-def test_what_was_added_is_added_again_to_an_index_that_was_built_anew(
-    client: httpx.Client, store: DocumentStore, embedder: Embedder
-) -> None:
-    events_of(add(client, "zomi.md"))
-    build_index(store.index.parent / "notes", store.index, embedder, replace=True)
-    assert names(client) == {"mira.txt": False}
-    error = add(client, "empty.md", b"\n").json()["error"]
-    assert error["message"] == "empty.md was left out: it holds no text; fill it or remove it."
-    events_of(add(client, "soup.md", b"Zomi likes soups."))
-    assert names(client) == {"mira.txt": False, "soup.md": True, "zomi.md": True}
 
 
 def test_what_a_killed_server_left_is_removed(store: DocumentStore) -> None:
@@ -363,29 +267,6 @@ def test_only_what_was_added_can_be_deleted(client: httpx.Client, store: Documen
     assert names(client) == {"mira.txt": False}
 
 
-def test_a_failed_update_leaves_index_and_files_as_they_were(
-    client: httpx.Client, store: DocumentStore
-) -> None:
-    events_of(add(client, "zomi.md"))
-    for path in store.index.glob("vectors-*"):  # the index cannot be opened any more
-        path.rename(path.with_suffix(".gone"))
-    for name in ("zomi.md", "other.md"):
-        kind, fields = events_of(add(client, name, b"Something else."))[-1]
-        assert kind == "error"
-        assert "is missing; build it again" in fields["error"]["message"]
-    assert client.delete(f"{PATH}/zomi.md").status_code == 500
-    assert [path.name for path in store.folder.iterdir()] == ["zomi.md"]
-    assert (store.folder / "zomi.md").read_bytes() == NOTE
-
-
-def test_a_server_without_the_device_lists_and_takes_nothing(served: Served) -> None:
-    state = httpx.get(served.url + PATH).json()
-    assert (state["can_add"], state["documents"]) == (False, [])
-    assert "tandem index device --add" in state["note"]
-    response = httpx.post(served.url + PATH, params={"name": "a.md"}, content=NOTE)
-    assert response.status_code == 409
-
-
 @pytest.mark.parametrize(
     "settings",
     [
@@ -397,23 +278,3 @@ def test_a_server_without_the_device_lists_and_takes_nothing(served: Served) -> 
 def test_there_is_no_store_without_documents_of_the_device(settings: list[str]) -> None:
     _, store = open_store(Config.load(None, settings))
     assert store is None
-
-
-def test_bundled_notes_get_an_index_that_keeps_what_was_added(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
-    config, store = open_store(Config.load(None, []))
-    assert store is not None
-    assert config.device.index_folder == store.index
-    num_bundled = len(texts(store))
-    with store.receive("zomi.md") as content:
-        content.write_bytes(NOTE)
-        store.add("zomi.md", content, lambda done, total: None)
-    _, again = open_store(Config.load(None, []))
-    assert again is not None
-    assert len(texts(again)) == num_bundled + 1
-    (store.index / "tandem-index.sqlite").write_bytes(b"damaged")
-    _, rebuilt = open_store(Config.load(None, []))
-    assert rebuilt is not None
-    assert len(texts(rebuilt)) == num_bundled + 1

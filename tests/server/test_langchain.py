@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any, Literal
 
 import pytest
-from langchain_core.caches import InMemoryCache
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
-from langchain_core.output_parsers import StrOutputParser
-from langchain_core.prompts import ChatPromptTemplate
 from pydantic import BaseModel, Field
 
 from tandem import Answer, Tandem
@@ -85,16 +81,6 @@ def test_a_stream_is_the_answer_piece_by_piece(chat: ChatTandem, answer: Answer)
     assert whole.response_metadata["tandem"]["seed"] == 5
 
 
-def test_batch_and_the_asynchronous_twins(chat: ChatTandem, answer: Answer) -> None:
-    async def ask() -> tuple[str, str, list[str]]:
-        streamed = "".join([str(chunk.content) async for chunk in chat.astream(QUESTION)])
-        batch = await chat.abatch([QUESTION, QUESTION])
-        return str((await chat.ainvoke(QUESTION)).content), streamed, [str(each.content) for each in batch]
-
-    assert [each.content for each in chat.batch([QUESTION, QUESTION])] == [answer.text] * 2
-    assert asyncio.run(ask()) == (answer.text, answer.text, [answer.text] * 2)
-
-
 def test_options_of_the_model_and_of_a_call(chat: ChatTandem, answer: Answer, tandem: Tandem) -> None:
     assert chat.invoke(QUESTION, stop=[","]).content == answer.text.split(",")[0]
     short = chat.invoke(QUESTION, max_tokens=2)
@@ -105,24 +91,6 @@ def test_options_of_the_model_and_of_a_call(chat: ChatTandem, answer: Answer, ta
     texts = {str(warm.invoke(QUESTION, seed=seed).content) for seed in (1, 1, 2)}
     assert len(texts) == 2, "the same seed gives the same answer, another seed another one"
     assert warm.bind(seed=1).invoke(QUESTION).response_metadata["tandem"]["acceptance"] == {}
-
-
-def test_a_chain_and_a_conversation(chat: ChatTandem, answer: Answer, tandem: Tandem) -> None:
-    prompt = ChatPromptTemplate.from_messages([("user", "Which games does {name} like?")])
-    assert (prompt | chat | StrOutputParser()).invoke({"name": "Mira"}) == answer.text
-    turns: list[BaseMessage] = [
-        HumanMessage("Which tea would suit Vedi?"),
-        AIMessage("Mint."),
-        HumanMessage(QUESTION),
-    ]
-    history: Any = [
-        {"role": "user", "content": "Which tea would suit Vedi?"},
-        {"role": "assistant", "content": "Mint."},
-    ]
-    wanted = tandem.query(QUESTION, seed=5, history=history)
-    assert chat.invoke(turns).content == wanted.text
-    system = SystemMessage(tandem.config.device.system_prompt)
-    assert chat.invoke([system, *turns]).content == wanted.text
 
 
 def test_a_system_message_is_of_its_question_alone(
@@ -151,29 +119,12 @@ def test_answers_follow_a_schema(chat: ChatTandem) -> None:
     assert chat.invoke(QUESTION, top_p=0.5, presence_penalty=0.5, temperature=1.0).content
 
 
-def test_a_cache_tells_options_apart(tandem: Tandem) -> None:
-    cache = InMemoryCache()
-    options = {"only": "device", "max_new_tokens": 8}
-    first, second = (
-        ChatTandem(tandem=tandem, seed=seed, temperature=20.0, options=options, cache=cache)
-        for seed in (1, 2)
-    )
-    once, other, again = (str(chat.invoke(QUESTION).content) for chat in (first, second, first))
-    assert once == again != other
-
-
 def test_leaving_a_stream_ends_its_query(served: Served) -> None:
     chat = ChatTandem(tandem=served.tandem, **{"seed": 0} | LONG)
     stream = chat.stream(QUESTION)
     next(stream)
     stream.close()  # type: ignore[attr-defined]
     served.wait_until_idle()
-
-
-def test_neighbours_of_one_role_are_one_turn(chat: ChatTandem) -> None:
-    apart = [HumanMessage("It rains.", name="zomi"), HumanMessage(QUESTION)]
-    assert chat.invoke(apart).content == chat.invoke(f"It rains.\n\n{QUESTION}").content
-    assert chat.invoke([AIMessage("Welcome!"), *apart]).content
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import runpy
 import subprocess
@@ -10,7 +9,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from llama_index.core.callbacks import CallbackManager, TokenCountingHandler
 from llama_index.core.llms import ChatMessage, MessageRole
 from llama_index.core.prompts import PromptTemplate
 
@@ -74,29 +72,6 @@ def test_streams_grow_to_the_answer(llm: TandemLLM, answer: Answer) -> None:
     assert completions[-1].raw["finish_reason"] == "stop"
 
 
-def test_the_asynchronous_twins(llm: TandemLLM, answer: Answer) -> None:
-    async def ask() -> list[str | None]:
-        completions = [each async for each in await llm.astream_complete(QUESTION)]
-        messages = [each async for each in await llm.astream_chat([user(QUESTION)])]
-        return [
-            (await llm.acomplete(QUESTION)).text,
-            (await llm.achat([user(QUESTION)])).message.content,
-            completions[-1].text,
-            messages[-1].message.content,
-        ]
-
-    assert asyncio.run(ask()) == [answer.text] * 4
-
-
-def test_options_of_the_model_and_of_a_call(llm: TandemLLM, answer: Answer, tandem: Tandem) -> None:
-    assert llm.complete(QUESTION, stop=[","]).text == answer.text.split(",")[0]
-    warm = TandemLLM(tandem=tandem, temperature=20.0, max_tokens=8, options={"only": "device"})
-    assert len({warm.complete(QUESTION, seed=seed).text for seed in (1, 1, 2)}) == 2
-    assert warm.metadata.num_output == 8
-    contexts = [about["context_length"] for about in tandem.described.values()]
-    assert warm.metadata.context_window == min(contexts)
-
-
 def test_a_conversation(llm: TandemLLM, tandem: Tandem) -> None:
     turns = [
         user("Which tea would suit Vedi?"),
@@ -118,27 +93,12 @@ def test_a_conversation(llm: TandemLLM, tandem: Tandem) -> None:
         llm.chat(turns, tools=[{"type": "function", "function": {"name": "add"}}])
 
 
-def test_tokens_are_counted_once(tandem: Tandem, answer: Answer) -> None:
-    counter = TokenCountingHandler(tokenizer=str.split)
-    llm = TandemLLM(tandem=tandem, seed=5, callback_manager=CallbackManager([counter]))
-    llm.complete(QUESTION)
-    assert counter.prompt_llm_token_count == tandem.count_tokens(QUESTION)
-    assert counter.completion_llm_token_count == len(answer.tokens)
-
-
 def test_leaving_a_stream_ends_its_query(served: Served) -> None:
     llm = TandemLLM(tandem=served.tandem, seed=0, **LONG)
     stream = llm.stream_complete(QUESTION)
     next(stream)
     stream.close()
     served.wait_until_idle()
-
-
-def test_options_that_no_query_has_are_refused(llm: TandemLLM, tandem: Tandem) -> None:
-    with pytest.raises(ConfigError, match="A query has no option 'sead'; the nearest is 'seed'"):
-        TandemLLM(tandem=tandem, options={"sead": 5})
-    with pytest.raises(ConfigError, match="show_drafts is no option of a chat model"):
-        llm.complete(QUESTION, show_drafts=True)
 
 
 def test_the_missing_package_is_named() -> None:

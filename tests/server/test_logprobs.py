@@ -58,23 +58,6 @@ def test_in_mode_speculative_they_are_the_cloud_s_own(client: Any, tandem: Tande
     assert [entry for part in parts for entry in part.content] == choice.logprobs.content
 
 
-def test_under_rejection_each_token_has_them_too(client: Any) -> None:
-    options = {"mode": "speculative", "draft_rule": "rejection", "on_peer_loss": "wait"}
-    content = (
-        ask(client, logprobs=True, top_logprobs=20, **HOT, extra_body=options).choices[0].logprobs.content
-    )
-    assert len(content) == HOT["max_tokens"] or content[-1].bytes is None, "all tokens, up to the end"
-    for entry in content:
-        assert entry.logprob <= 0
-        assert 0 < math.fsum(math.exp(top.logprob) for top in entry.top_logprobs) <= 1 + 1e-9
-
-
-def test_at_temperature_0_the_likeliest_token_is_the_committed_one(client: Any) -> None:
-    for entry in ask(client, logprobs=True, top_logprobs=1, seed=1).choices[0].logprobs.content:
-        assert entry.top_logprobs[0].token == entry.token
-        assert entry.top_logprobs[0].logprob == entry.logprob
-
-
 def test_a_stream_holds_the_same_ones(client: Any) -> None:
     whole = ask(client, logprobs=True, top_logprobs=2, **HOT).choices[0]
     chunks = list(ask(client, logprobs=True, top_logprobs=2, stream=True, **HOT))
@@ -98,25 +81,3 @@ def test_text_completions_have_columns(client: Any) -> None:
     chunks = list(create(model="tandem", prompt=QUESTION, logprobs=3, stream=True, **HOT))
     parts = [chunk.choices[0].logprobs for chunk in chunks if chunk.choices[0].logprobs is not None]
     assert [start for part in parts for start in part.text_offset] == columns.text_offset
-
-
-@pytest.mark.parametrize(
-    ("options", "param", "remedy"),
-    [
-        ({"top_logprobs": 2}, "top_logprobs", "set logprobs to true"),
-        ({"logprobs": True, "top_logprobs": 21}, "top_logprobs", "from 0 to 20"),
-        ({"logprobs": 3}, "logprobs", "true or false"),
-        (
-            {"logprobs": True, "extra_body": {"placement": "cloud"}},
-            "logprobs",
-            'set placement to "mirror"',
-        ),
-        ({"logprobs": True, "extra_body": {"placement": "greedy"}}, "logprobs", "the cloud may decide"),
-    ],
-)
-def test_what_cannot_be_had_is_refused(client: Any, options: dict[str, Any], param: str, remedy: str) -> None:
-    with pytest.raises(openai.BadRequestError) as raised:
-        ask(client, **options)
-    assert remedy in raised.value.message
-    assert "num_logprobs" not in raised.value.message, "a name that OpenAI's interface does not have"
-    assert raised.value.param == param

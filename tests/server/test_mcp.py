@@ -24,7 +24,6 @@ from mcp import Client, StdioServerParameters
 from mcp.types import CallToolResult
 
 from tandem import Tandem
-from tandem.cli import main
 from tandem.config.schema import HttpConfig
 from tandem.errors import ClusterError
 from tandem.events import TokenEvent
@@ -192,28 +191,6 @@ def test_what_is_wrong_is_one_sentence(
     in_process(tandem, call)
 
 
-def test_earlier_messages_are_the_history() -> None:
-    """And the failure that nobody foresaw stays in the log."""
-    asked: dict[str, Any] = {}
-
-    async def stream(question: str, **options: Any) -> AsyncIterator[Any]:
-        asked.update(options, question=question)
-        raise ValueError("private words")
-        yield
-
-    async def call(client: Client) -> None:
-        turns = [{"role": "user", "content": "Who?"}, {"role": "assistant", "content": "Mira."}]
-        result = await client.call_tool("ask", {"question": "And now?", "conversation": turns})
-        assert text_of(result) == "The tool ask failed on this call; see the server's log."
-
-    in_process(SimpleNamespace(astream=stream), call)
-    assert asked["question"] == "And now?"
-    assert [(turn.role, turn.content) for turn in asked["history"]] == [
-        ("user", "Who?"),
-        ("assistant", "Mira."),
-    ]
-
-
 def test_calls_wait_for_models_and_say_why_there_are_none(tandem: Tandem) -> None:
     """The protocol is answered before."""
 
@@ -283,13 +260,6 @@ def test_who_cancels_a_call_ends_its_query(over_http: bool) -> None:
     else:
         in_process(fake, cancel)
     assert steps == ["waiting", "cancelled at the parties"]
-
-
-def test_options_of_http_need_http(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["mcp", "--listen", "127.0.0.1:0"]) == 2
-    assert "--listen and --api-key-file are for --http; add it, or leave them out;" in capsys.readouterr().err
-    assert main(["mcp", "--http", "--listen", "0.0.0.0:0"]) == 1
-    assert "needs an API key" in capsys.readouterr().err
 
 
 def test_standard_input_ends_where_the_process_is_asked_to() -> None:

@@ -10,9 +10,7 @@ import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
 import tandem
-from tandem import Config
 from tandem.events import DoneEvent, PeerEvent, SessionStatistics, WaitEvent
-from tandem.plugins.server.app import find_peers
 from tandem.plugins.server.metrics import Metrics, QueryObserver
 from tests.server.running import QUESTION
 from tests.token_events import committed
@@ -54,29 +52,6 @@ def test_an_answer_shows_in_the_metrics(http: httpx.Client) -> None:
     for status in ("200", "400"):
         labels = json.dumps({"method": "POST", "path": "/v1/chat/completions", "status": status})
         assert changed[f"tandem_http_requests_total{labels}"] == 1
-
-
-def test_the_peer_of_the_home_party_is_connected(http: httpx.Client) -> None:
-    samples = read(http.get("/metrics").text)
-    connected = {name: value for name, value in samples.items() if name.startswith("tandem_peer_connected")}
-    assert connected == {'tandem_peer_connected{"party": "cloud"}': 1}
-
-
-def test_a_cloud_that_a_device_has_joined_is_connected_until_it_is_not() -> None:
-    """Its actors are elsewhere, so the state of its connection is all there is to say."""
-    actors = [{"party": "device", "name": "device/draft_queue", "state": "alive"}]
-    for connected in (["cloud"], []):
-        state = {"actors": actors, "parties": {}, "connected": connected}
-        assert find_peers(state, Config()) == {"cloud": bool(connected)}
-
-
-def test_a_party_by_itself_has_no_acceptance(http: httpx.Client) -> None:
-    before = read(http.get("/metrics").text)
-    http.post("/v1/tandem/events", json={"question": QUESTION, "only": "device", "max_new_tokens": 2})
-    changed = changes(http, before)
-    assert changed["tandem_tokens_total{}"] == 2
-    for name in ("tandem_drafts_accepted_total", "tandem_rollbacks_total"):
-        assert all(value == 0 for sample, value in changed.items() if sample.startswith(name))
 
 
 def test_names_say_their_units_and_have_help(http: httpx.Client) -> None:

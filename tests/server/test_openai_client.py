@@ -9,9 +9,8 @@ import pydantic
 import pytest
 
 from tandem import Tandem
-from tandem.config.schema import HttpConfig
 from tandem.conversation import SYSTEM_PROMPT
-from tests.server.running import LONG, LONG_SEEDS, QUESTION, Served, serving, wait_until
+from tests.server.running import LONG, LONG_SEEDS, QUESTION, Served, wait_until
 
 openai = pytest.importorskip("openai")
 
@@ -84,10 +83,6 @@ def test_stream_holds_the_same_text_with_usage_last(client: Any, tandem: Tandem)
     assert len({chunk.id for chunk in chunks}) == 1
 
 
-def test_stream_without_usage_has_none(client: Any) -> None:
-    assert all(chunk.usage is None and chunk.choices for chunk in ask(client, stream=True, max_tokens=3))
-
-
 def test_text_completion(client: Any, tandem: Tandem) -> None:
     text = tandem.query(QUESTION, seed=5).text
     completion = client.completions.create(model="tandem", prompt=QUESTION, seed=5)
@@ -95,17 +90,6 @@ def test_text_completion(client: Any, tandem: Tandem) -> None:
     chunks = list(client.completions.create(model="tandem", prompt=[QUESTION], seed=5, stream=True))
     assert "".join(chunk.choices[0].text for chunk in chunks) == text
     assert chunks[-1].choices[0].finish_reason == "stop"
-
-
-def test_stop_and_length(client: Any) -> None:
-    whole = ask(client, seed=5).choices[0].message.content
-    for stop in (",", [";", ","]):
-        choice = ask(client, seed=5, stop=stop).choices[0]
-        assert choice.message.content == whole.split(",")[0]
-        assert choice.finish_reason == "stop"
-    choice = ask(client, seed=5, max_completion_tokens=3).choices[0]
-    assert whole.startswith(choice.message.content)
-    assert choice.finish_reason == "length"
 
 
 def test_same_seed_same_answer_alone_and_under_load(served: Served, client: Any) -> None:
@@ -143,12 +127,6 @@ def test_options_of_tandem_in_the_extra_body(client: Any, tandem: Tandem) -> Non
     assert [source["party"] for source in completion.tandem["sources"]] == ["device"]
     assert completion.tandem["statistics"]["sent_bytes"] == 0
     assert completion.tandem["acceptance"] == {}
-
-
-def test_drafts_come_in_the_extra_field_of_chunks(client: Any) -> None:
-    chunks = list(ask(client, seed=5, stream=True, extra_body={"show_drafts": True}))
-    drafts = [chunk.tandem for chunk in chunks if "provisional" in (getattr(chunk, "tandem", None) or {})]
-    assert {"step", "token", "text"} <= set(drafts[0]["provisional"])
 
 
 def test_models_and_embeddings(client: Any) -> None:
@@ -238,12 +216,6 @@ def test_bad_requests_are_errors_that_call_the_option_as_the_request_does(
     served.wait_until_idle()
 
 
-def test_a_prompt_that_is_too_long_is_named(client: Any) -> None:
-    with pytest.raises(openai.BadRequestError) as raised:
-        client.completions.create(model="tandem", prompt="word " * 3000)
-    assert (raised.value.param, raised.value.code) == ("prompt", "context_length_exceeded")
-
-
 def test_what_is_ignored_is_named_in_a_header(client: Any) -> None:
     options = {
         "max_tokens": 2,
@@ -263,16 +235,6 @@ def test_what_is_ignored_is_named_in_a_header(client: Any) -> None:
         model="tandem", messages=[say("user", QUESTION)], max_tokens=2
     )
     assert "x-tandem-ignored" not in plain.headers
-
-
-def test_options_that_shape_the_answer_are_those_of_a_query(client: Any, tandem: Tandem) -> None:
-    shaped = {"temperature": 1.5, "top_p": 0.6, "presence_penalty": 0.5, "frequency_penalty": 0.5, "seed": 3}
-    token = tandem.query(QUESTION, seed=3).tokens[0].token
-    for options, passed in (
-        ({**shaped, "max_tokens": 12}, {**shaped, "max_new_tokens": 12}),
-        ({"logit_bias": {str(token): -100}, "seed": 3}, {"logit_bias": {token: -100}, "seed": 3}),
-    ):
-        assert ask(client, **options).choices[0].message.content == tandem.query(QUESTION, **passed).text
 
 
 def test_an_answer_follows_a_schema(client: Any) -> None:
@@ -317,17 +279,6 @@ def test_a_client_that_leaves_ends_all_its_answers(client: Any, served: Served) 
     assert served.num_open() == 0
 
 
-def test_several_answers_are_refused_together(tandem: Tandem) -> None:
-    with (
-        serving(tandem, limits=HttpConfig(max_queries=2)) as small,
-        openai.OpenAI(base_url=f"{small.url}/v1", api_key="none", max_retries=0) as client,
-    ):
-        with pytest.raises(openai.RateLimitError):
-            ask(client, n=3)
-        wait_until(lambda: small.num_open() == 0)
-        assert len(ask(client, n=2, max_tokens=1).choices) == 2
-
-
 def test_a_system_message_is_of_its_request_alone(client: Any, tandem: Tandem, http: Any) -> None:
     def count() -> float:
         lines = http.get("/metrics").text.splitlines()
@@ -370,40 +321,6 @@ def test_what_a_model_thinks_is_not_its_answer(
     assert ask(client, response_format=json_of_7).choices[0].message.content == "7", "no room for a thought"
 
 
-@pytest.mark.parametrize(
-    ("messages", "question", "history"),
-    [
-        ([say("user", QUESTION, name="zomi")], QUESTION, ()),
-        ([say("user", "It rains."), say("user", ""), say("user", QUESTION)], f"It rains.\n\n{QUESTION}", ()),
-        (
-            [
-                say("user", "Hi"),
-                say("assistant", "Hello.", name="bot"),
-                say("assistant", "Ask."),
-                say("user", QUESTION),
-            ],
-            QUESTION,
-            (say("user", "Hi"), say("assistant", "Hello.\n\nAsk.")),
-        ),
-        (
-            [say("assistant", "Welcome!"), say("user", QUESTION)],
-            QUESTION,
-            (say("user", ""), say("assistant", "Welcome!")),
-        ),
-        (
-            [say("system", ""), say("developer", SYSTEM_PROMPT), say("user", QUESTION), say("system", "")],
-            QUESTION,
-            (),
-        ),
-    ],
-)
-def test_messages_as_chat_clients_send_them(
-    client: Any, tandem: Tandem, messages: list[Any], question: str, history: tuple[Any, ...]
-) -> None:
-    completion = client.chat.completions.create(model="tandem", messages=messages, seed=5)
-    assert completion.choices[0].message.content == tandem.query(question, seed=5, history=history).text
-
-
 def test_a_client_that_leaves_ends_its_own_query_at_all_parties(client: Any, served: Served) -> None:
     first, second = (ask(client, stream=True, seed=seed, **LONG) for seed in LONG_SEEDS[:2])
     next(iter(first)), next(iter(second))
@@ -415,9 +332,3 @@ def test_a_client_that_leaves_ends_its_own_query_at_all_parties(client: Any, ser
     second.close()
     served.wait_until_idle()
     assert served.num_open() == 0
-
-
-def test_a_client_that_gives_up_waiting_ends_its_query_at_all_parties(client: Any, served: Served) -> None:
-    with pytest.raises(openai.APITimeoutError):
-        ask(client.with_options(timeout=0.5), seed=LONG_SEEDS[0], **LONG)
-    served.wait_until_idle()

@@ -53,27 +53,6 @@ def test_events_of_a_response_make_it_up(client: Any, text: str) -> None:
     assert final.usage.output_tokens > 5
 
 
-def test_a_response_that_is_cut_says_so(client: Any) -> None:
-    response = client.responses.create(model="tandem", input=QUESTION, max_output_tokens=2)
-    assert response.status == "incomplete"
-    assert response.incomplete_details.reason == "max_output_tokens"
-    *_, last = client.responses.create(model="tandem", input=QUESTION, max_output_tokens=2, stream=True)
-    assert (last.type, last.response.usage.output_tokens) == ("response.incomplete", 2)
-
-
-def test_turns_of_a_response_are_its_history(client: Any, tandem: Tandem) -> None:
-    history = [{"role": "user", "content": "Hello."}, {"role": "assistant", "content": "Hello."}]
-    first = client.responses.create(model="tandem", input="Hello.", max_output_tokens=2)
-    items = [
-        {"role": "user", "content": [{"type": "input_text", "text": "Hello."}]},
-        {"type": "reasoning", "id": "rs_1", "summary": []},
-        {**first.output[0].to_dict(), "content": [{"type": "output_text", "text": "Hello."}]},
-        {"type": "message", "role": "user", "content": QUESTION},
-    ]
-    response = client.responses.create(model="tandem", input=items, extra_body={"seed": 1})
-    assert response.output_text == tandem.query(QUESTION, seed=1, history=history).text
-
-
 @pytest.mark.parametrize(
     ("options", "param"),
     [
@@ -106,14 +85,6 @@ def test_what_a_response_cannot_be_is_named(http: httpx.Client, options: dict[st
     response = http.post("/v1/responses", json={"model": "tandem", "input": QUESTION, **options})
     assert response.status_code == (404 if param == "model" else 400)
     assert response.json()["error"]["param"] == param
-
-
-def test_half_a_character_in_what_is_ignored_harms_nothing(http: httpx.Client) -> None:
-    """It came as 500: the response repeated it."""
-    parts = [{"type": "input_text", "text": "Be brief.", "x": "\ud800"}]
-    body = {"model": "tandem", "input": QUESTION, "instructions": parts, "metadata": {"a": "\ud800"}}
-    response = http.post("/v1/responses", content=json.dumps({**body, "max_output_tokens": 1}))
-    assert (response.status_code, response.json()["max_output_tokens"]) == (200, 1)
 
 
 def test_a_message_is_the_answer_of_the_python_api(http: httpx.Client, text: str) -> None:
@@ -189,16 +160,6 @@ def test_thoughts_tools_that_are_not_called_and_extra_fields_are_left_out(
     answered = http.post(MESSAGES, json=body)
     assert answered.status_code == 200
     assert answered.headers["x-tandem-ignored"] == "tools, tool_choice"
-
-
-def test_what_a_model_thinks_is_left_out(
-    client: Any, http: httpx.Client, tandem: Tandem, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(tandem.described["device"], "thinking", "begun")
-    options = {"grammar": {"regex": "Hm\\.</think>Chess\\."}}
-    assert client.responses.create(model="tandem", input=QUESTION, extra_body=options).output_text == "Chess."
-    message = http.post(MESSAGES, json=ASKED | options).json()
-    assert message["content"] == [{"type": "text", "text": "Chess."}]
 
 
 def test_a_client_that_leaves_ends_the_query(served: Served, client: Any) -> None:

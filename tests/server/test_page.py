@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import random
 import re
-import time
 from collections.abc import Iterator
 from importlib.resources import files
 from pathlib import Path
@@ -22,11 +21,7 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 from tandem import Answer, Config, Tandem
 from tandem.citations import Citation, find_spans, find_words
 from tandem.client.answers import to_plain
-from tandem.corpora import WEIGHTS, example_questions
 from tandem.events import TokenEvent
-from tandem.retrieval import Embedder, build_index
-from tandem.system.file_kinds import endings
-from tandem.topology import PARTIES
 from tests.cluster.federation import settings_of
 from tests.server.relay import SLOW_BYTES_PER_S
 from tests.server.running import KEY, serving
@@ -151,20 +146,6 @@ def test_sources_are_titles_of_the_device_and_marks_of_the_cloud(opened: Page, s
     assert "games-puzzle" not in opened.content()  # the page of the cloud that it read
     parties = opened.locator(".sources").evaluate_all("parts => parts.map((part) => part.classList[1])")
     assert parties == ["of-device", "of-cloud"], "whichever came first"
-
-
-def test_a_token_can_be_inspected_by_keyboard(opened: Page) -> None:
-    ask(opened)
-    wait_for_end(opened)
-    detail = opened.locator("#token-detail")
-    opened.locator(".token").first.focus()
-    opened.keyboard.press("End")
-    opened.keyboard.press("ArrowLeft")
-    expect(detail).to_contain_text("cloud proposed")
-    expect(detail.locator("table").last.locator("tr")).to_have_count(3)
-    opened.keyboard.press("Escape")
-    expect(detail).to_be_hidden()
-    assert opened.locator(".token[tabindex='0']").count() == 1
 
 
 def test_a_word_shows_the_passage_that_said_it(opened: Page, served: ServedPage) -> None:
@@ -300,17 +281,6 @@ def test_a_dropped_file_is_in_the_next_answer(opened: Page) -> None:
     assert "added/zomi.md" not in opened.locator(".sources.of-device").last.inner_text()
 
 
-def test_a_file_that_cannot_be_read_says_why(page: Page, served: ServedPage, watched: Watched) -> None:
-    page.goto(served.url)
-    expect(page.locator("#drop")).to_be_visible()
-    drop(page, "tool.exe", "MZ")
-    expect(page.locator("#uploads li.failed")).to_contain_text(f"Only {endings()} files can be read")
-    drop(page, "empty.txt", " ")
-    expect(page.locator("#uploads li.failed")).to_contain_text("it holds no text")
-    expect(page.locator("#uploads li")).to_have_count(1)  # not that of the upload before
-    assert all("400 (Bad Request)" in error for error in watched.errors)
-
-
 def test_a_lost_link_is_shown_and_regained(opened: Page, served: ServedPage) -> None:
     usual_s, served.relay.delay_s = served.relay.delay_s, 0.2  # so that the answer is not complete too soon
     try:
@@ -335,89 +305,6 @@ def test_a_lost_link_is_shown_and_regained(opened: Page, served: ServedPage) -> 
     expect(opened.locator("#link-word")).to_have_text("connected")
     assert opened.locator(".turn:last-child .token").count() > 0
     assert opened.locator(".turn:last-child .token.alone").count() == 0
-
-
-def test_a_cloud_that_is_silent_from_the_start(opened: Page, served: ServedPage) -> None:
-    served.relay.hold()
-    try:
-        ask(opened)
-        wait_for_end(opened)
-        expect(opened.locator(".notice.lost")).to_have_text(
-            "The device answered alone: the link to the cloud was lost."
-        )
-    finally:
-        served.relay.release()
-
-
-def test_a_device_that_has_joined_offers_what_it_can_do(opened: Page) -> None:
-    assert opened.locator("#examples button").all_inner_texts() == example_questions("bundled")
-    expect(opened.locator("#toys")).to_have_text(
-        "The device runs a toy of 0.97 million parameters, trained on its own kind of sentences. "
-        "It cannot answer from other texts."
-    )
-    opened.click("#options > summary")
-    expect(opened.locator("[name=with_history]")).not_to_be_checked()
-    modes = opened.locator("#mode option").evaluate_all("options => options.map((option) => option.value)")
-    assert modes == ["dual", "speculative", "device"], "nobody can ask the cloud alone over a join link"
-
-
-@pytest.mark.parametrize("is_toy", [True, False])
-@pytest.mark.parametrize("index", ["household", "own"])
-def test_what_is_offered_suits_models_and_documents(
-    page: Page, tmp_path: Path, index: str, *, is_toy: bool
-) -> None:
-    """A toy by its path is none that the page knows: it stands for a real model here."""
-    if index == "own":
-        (tmp_path / "note.md").write_text(NOTE, "utf-8")
-        build_index(tmp_path / "note.md", tmp_path / "index", Embedder.load("auto"))
-        index = str(tmp_path / "index")
-    model = "bundled" if is_toy else WEIGHTS
-    settings = [f"{party}.{name}" for party in PARTIES for name in (f"model={model}", f"index={index}")]
-    config = Config.load(None, [*settings, "decoding.mode=dual"])
-    with Tandem.launch(config, runtime="inline") as tandem, serving(tandem) as server:
-        page.goto(server.url)
-        expect(page.locator("#link")).to_have_attribute("data-state", "connected")
-        assert page.locator("#examples button").all_inner_texts() == example_questions(index)
-        if is_toy:
-            expect(page.locator("#toys")).to_contain_text(
-                "The device and the cloud run a toy of 0.97 million"
-            )
-        else:
-            expect(page.locator("#toys")).to_be_hidden()
-
-
-def test_a_question_that_is_too_long_is_no_lost_link(opened: Page) -> None:
-    ask(opened, "word " * 1000)
-    wait_for_end(opened)
-    expect(opened.locator(".notice")).to_have_count(1)
-    expect(opened.locator(".notice.error")).to_contain_text("not fit the model's context of 512")
-    expect(opened.locator(".notice.error")).to_be_in_viewport(ratio=1)  # below the question
-    opened.locator(".question").focus()
-    opened.keyboard.press("End")
-    until_s = time.monotonic() + 10.0  # the page's policy forbids what `wait_for_function` would evaluate
-    while opened.locator(".question").evaluate("question => question.scrollTop") == 0:
-        assert time.monotonic() < until_s
-        opened.wait_for_timeout(50)
-    assert "lost" not in opened.locator(".notices").inner_text()
-    expect(opened.locator("#link-word")).to_have_text("connected")
-
-
-def test_a_lost_server_is_shown_and_regained(page: Page, served: ServedPage, watched: Watched) -> None:
-    page.goto(served.url)
-    expect(page.locator("#link")).to_have_attribute("data-state", "connected")
-    served.stop()
-    try:
-        page.fill("#question", QUESTION)
-        page.keyboard.press("Enter")
-        expect(page.locator(".notice.error")).to_contain_text("The server cannot be reached")
-        expect(page.locator("#link-word")).to_have_text("server unreachable")
-    finally:
-        served.start()
-    expect(page.locator("#link")).to_have_attribute("data-state", "connected")
-    ask(page)
-    wait_for_end(page)
-    assert answer_of(page).startswith("Mira")
-    assert all("ERR_CONNECTION_REFUSED" in error for error in watched.errors)
 
 
 def test_stop_cancels_the_query(opened: Page, served: ServedPage) -> None:
@@ -473,77 +360,6 @@ def test_conversations_are_kept_in_the_browser_until_deleted(opened: Page) -> No
     opened.get_by_label("Delete the conversation").click()
     expect(opened.locator("#history li")).to_have_count(0)
     assert opened.evaluate("localStorage.getItem('tandem.conversations')") is None
-
-
-@pytest.mark.parametrize("is_left", [False, True], ids=["reloaded", "another conversation meanwhile"])
-def test_an_answer_that_was_left_is_asked_for_again(
-    opened: Page, served: ServedPage, *, is_left: bool
-) -> None:
-    usual_s, served.relay.delay_s = served.relay.delay_s, 0.2  # so that the answer is not complete too soon
-    try:
-        served.relay.bytes_per_s = SLOW_BYTES_PER_S
-        ask(opened)
-        opened.locator(".token").nth(1).wait_for()
-        with opened.expect_request("**/v1/tandem/events") as asked:
-            if is_left:
-                opened.click("#new")
-                expect(opened.locator(".turn")).to_have_count(0)
-                opened.locator("#history .entry").click()
-            else:
-                opened.reload()
-            expect(opened.locator(".question")).to_have_text(QUESTION)
-    finally:
-        served.relay.delay_s, served.relay.bytes_per_s = usual_s, None
-    wait_for_end(opened)
-    body = json.loads(asked.value.post_data or "")
-    answer = served.tandem.query(QUESTION, seed=SEED)
-    assert (body["question"], body["seed"]) == (QUESTION, SEED)
-    assert answer_of(opened) == answer.text
-    assert open_queries(opened, served) == 0
-    opened.reload()
-    assert answer_of(opened) == answer.text
-    expect(opened.locator("#stop")).to_be_hidden()
-
-
-def test_passages_open_by_touch_and_keyboard_and_details_stay_closed(opened: Page) -> None:
-    ask(opened)
-    wait_for_end(opened)
-    expect(opened.locator(".timeline")).to_be_hidden()
-    passage = opened.locator(".sources.of-device .passage").first
-    expect(passage).to_be_hidden()
-    title = opened.locator(".sources.of-device summary").first
-    title.focus()
-    opened.keyboard.press("Enter")
-    expect(passage).to_be_visible()
-    assert len(passage.inner_text()) > 20
-    title.click()
-    expect(passage).to_be_hidden()
-    opened.click(".evidence > summary")
-    expect(opened.locator(".timeline")).to_be_visible()
-
-
-def test_a_wrong_option_is_refused_before_anything_is_asked(opened: Page) -> None:
-    opened.click("#options > summary")
-    opened.fill("[name=temperature]", "-1")
-    opened.click("#options > summary")
-    opened.fill("#question", QUESTION)
-    opened.keyboard.press("Enter")
-    expect(opened.locator("#error")).to_contain_text("Temperature")
-    expect(opened.locator("[name=temperature]")).to_be_focused()
-    expect(opened.locator(".turn")).to_have_count(0)
-
-
-def test_speculative_mode_has_its_own_words(opened: Page, served: ServedPage) -> None:
-    opened.click("#options > summary")
-    opened.select_option("#mode", "speculative")
-    ask(opened)
-    wait_for_end(opened)
-    events = served.tandem.stream(QUESTION, seed=SEED, mode="speculative")
-    num_accepted = sum(isinstance(event, TokenEvent) and event.device_accepted for event in events)
-    assert num_accepted > 0
-    legend = opened.locator(".legend").inner_text()
-    assert "device draft accepted" in legend
-    expect(opened.locator("#placement")).to_be_disabled()
 
 
 def test_a_phone_shows_columns_units_and_cut_passages_as_such(opened: Page) -> None:

@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -106,27 +105,6 @@ def test_from_start_to_sigterm(process: Process) -> None:
     assert [line["name"] for line in process.lines() if line["event"] == "ignored field"] == ["user"]
 
 
-def test_connections_leave_files_for_everything_else(tmp_path: Path) -> None:
-    """More connections than the process may have files, of clients that ask nothing: it answers and reads documents."""
-    with running(tmp_path, max_files=256) as process, contextlib.ExitStack() as stack:
-        url = process.url()
-        for number in range(600):
-            source = (f"127.0.1.{number % 6}", 0)
-            address = ("127.0.0.1", int(url.rpartition(":")[2]))
-            stack.enter_context(socket.create_connection(address, 60, source)).sendall(b"GET / HTTP/1.1\r\n")
-        headers = {"Authorization": f"Bearer {KEY}"}
-        with httpx.Client(base_url=url, headers=headers, timeout=180) as client:
-            chat = {"model": "tandem", "messages": [{"role": "user", "content": QUESTION}], "max_tokens": 2}
-            assert client.post("/v1/chat/completions", json=chat).status_code == 200
-            added = client.post("/v1/tandem/documents?name=note.md", content="The goat is called Berta.")
-            assert "event: indexed" in added.text
-        assert len(os.listdir(f"/proc/{process.process.pid}/fd")) < 200
-        [limited] = [line for line in process.lines() if line["event"] == "few open files"]
-        assert (limited["connections"], limited["wanted"]) == (128, 512)
-        assert len([line for line in process.lines() if line["event"] == "connection dropped"]) < 20
-    assert "Too many open files" not in process.log.read_text("utf-8")
-
-
 def accepts(url: str) -> bool:
     try:
         httpx.get(f"{url}/health", timeout=1)
@@ -179,15 +157,3 @@ def test_without_the_extra_it_says_how_to_install_it(
     assert "needs uvicorn" in error
     assert "pip install" in error
     assert "[server]" in error
-
-
-def test_fastapi_is_imported_for_serving_only() -> None:
-    code = (
-        "import sys, tandem.cli, tandem.client, tandem.sites.local\n"
-        "tandem.cli.build_command()\n"
-        "assert not {'fastapi', 'uvicorn', 'prometheus_client'} & set(sys.modules), sys.modules.keys()"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": str(ROOT)}, check=False
-    )
-    assert done.returncode == 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,25 +23,6 @@ def described(device: dict[str, Any], cloud: dict[str, Any]) -> dict[str, Any]:
 def test_questions_suit_the_documents_whatever_the_model(name: str, model: str) -> None:
     party = {"model": model, "corpus": name}
     assert described(party, party)["examples"] == example_questions(name) != []
-
-
-def test_the_file_of_questions_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    party = {"model": "bundled", "corpus": "household"}
-    examples = described(party, party)["examples"]
-    monkeypatch.setattr(Path, "read_text", None)
-    assert described(party, party)["examples"] == examples != []
-
-
-@pytest.mark.parametrize(
-    ("device", "cloud"),
-    [("", ""), ("bundled", ""), ("", "household"), ("bundled", "household"), ("household", None)],
-)
-def test_there_are_none_beside_other_documents(device: str, cloud: str | None) -> None:
-    """None: a party without documents, or one that does not say which it has."""
-    parties = (
-        {"model": "bundled"} | ({} if corpus is None else {"corpus": corpus}) for corpus in (device, cloud)
-    )
-    assert described(*parties)["examples"] == []
 
 
 def test_toys_are_named_as_such() -> None:

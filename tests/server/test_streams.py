@@ -11,8 +11,8 @@ import pytest
 from tandem.client.answers import AnswerReader, Trimmer
 from tandem.errors import QueryError, TandemError
 from tandem.events import DoneEvent, Event, SessionStatistics, TokenEvent
-from tandem.plugins.server.http import ApiError, ClientLeftError, EventStream, while_connected
-from tandem.plugins.server.queries import BUFFERED_EVENTS, QueryLimit, RunningQuery
+from tandem.plugins.server.http import ClientLeftError, EventStream, while_connected
+from tandem.plugins.server.queries import BUFFERED_EVENTS, RunningQuery
 from tests.token_events import committed
 
 DONE = DoneEvent(reason="eos", statistics=SessionStatistics())
@@ -77,31 +77,6 @@ async def as_texts(query: RunningQuery) -> AsyncIterator[bytes]:
 
 
 @pytest.mark.asyncio
-async def test_a_query_is_read_to_its_end_though_nobody_reads_it() -> None:
-    source = Source(*(token(step) for step in range(100)), DONE)
-    query = source.start()
-    await until(lambda: source.num_ended == 1)
-    assert [event async for event in query][-1] is DONE
-
-
-@pytest.mark.asyncio
-async def test_a_reader_has_an_event_before_it_is_counted() -> None:
-    happened: list[str] = []
-    source = Source(token(0), token(1), DONE)
-
-    async def stream() -> AsyncGenerator[Event, None]:
-        async for event in source.stream():
-            await asyncio.sleep(0.01)  # the reader waits for each
-            yield event
-
-    query = RunningQuery(stream(), lambda event: happened.append("counted"), lambda: happened.append("end"))
-    async for _ in query:
-        happened.append("read")
-    await until(lambda: happened[-1] == "end")
-    assert happened == [*3 * ["read", "counted"], "end"]
-
-
-@pytest.mark.asyncio
 async def test_what_waits_for_a_slow_client_is_bounded() -> None:
     num_read = 0
 
@@ -115,18 +90,6 @@ async def test_what_waits_for_a_slow_client_is_bounded() -> None:
     await asyncio.sleep(0.05)
     assert num_read <= BUFFERED_EVENTS + 1
     assert len([event async for event in query]) == 3 * BUFFERED_EVENTS + 1
-
-
-@pytest.mark.asyncio
-async def test_closing_ends_the_query_once() -> None:
-    source = Source(token(0), is_endless=True)
-    query = source.start()
-    await query.fetch_first_token()
-    assert await anext(aiter(query)) == token(0), "what was fetched ahead is not lost"
-    await query.close()
-    await query.close()
-    assert source.is_closed
-    assert source.num_ended == 1
 
 
 @pytest.mark.asyncio
@@ -145,13 +108,6 @@ async def test_an_error_reaches_the_reader(error: Exception, sentence: str) -> N
     assert "secret" not in str(raised.value)
     await query.close()
     assert source.num_ended == 1
-
-
-@pytest.mark.asyncio
-async def test_a_query_that_fails_before_its_first_token_can_be_refused() -> None:
-    failed = DoneEvent(reason="failed", statistics=SessionStatistics(), error="It does not fit.")
-    with pytest.raises(QueryError, match="It does not fit"):
-        await Source(failed).start().fetch_first_token()
 
 
 @pytest.mark.asyncio
@@ -200,18 +156,6 @@ async def test_work_ends_with_its_client() -> None:
         await while_connected(never, fail())  # type: ignore[arg-type]
     with pytest.raises(ClientLeftError):
         await while_connected(gone, asyncio.sleep(60))  # type: ignore[arg-type]
-
-
-def test_limit() -> None:
-    limit = QueryLimit(2)
-    releases = [limit.acquire(), limit.acquire()]
-    with pytest.raises(ApiError) as refused:
-        limit.acquire()
-    assert refused.value.status == 429
-    assert int(refused.value.headers["Retry-After"]) >= 1
-    releases[0]()
-    limit.acquire()
-    assert limit.num_open == 2
 
 
 @pytest.mark.parametrize(
