@@ -6,13 +6,11 @@ import json
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, fields, replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tandem.config.sampling import SamplingParams
-from tandem.errors import ClusterError
 from tandem.events import (
     DoneEvent,
     EstimateEvent,
@@ -95,25 +93,6 @@ def test_an_answer_with_its_sources_and_statistics(ask: Ask, tandem: FakeTandem)
     assert ask("--quiet") == (0, "Mira likes puzzle games.\n", "")
 
 
-def test_what_is_asked(ask: Ask, tandem: FakeTandem) -> None:
-    ask("--max-new-tokens", "9", "--temperature", "0.5", "--set", "sampling.stop=END", "--placement", "cloud")
-    ((address, config),) = tandem.started
-    assert address == ""
-    assert config.sampling == SamplingParams(max_new_tokens=9, temperature=0.5, stop=("END",))
-    assert config.decoding.placement == "cloud"
-    ((question, options),) = tandem.asked
-    assert question == QUESTION
-    assert options.pop("seed") >= 0
-    assert options == {"only": None, "show_drafts": False}, "the settings say the rest"
-
-
-def test_a_fresh_seed_each_time_and_it_is_shown(ask: Ask, tandem: FakeTandem) -> None:
-    shown = [ask(), ask()]
-    seeds = [options["seed"] for _, options in tandem.asked]
-    assert seeds[0] != seeds[1]
-    assert all(f"seed       {seed}\n" in each.out for seed, each in zip(seeds, shown, strict=True))
-
-
 def test_json_is_one_strict_object(ask: Ask) -> None:
     def refuse(name: str) -> float:
         raise AssertionError(f"{name} is no JSON")
@@ -176,29 +155,6 @@ def test_which_cluster_counts(
     assert is_named == (address == "10.0.0.2:6379")
 
 
-def test_without_ray_no_cluster_is_looked_for(
-    ask: Ask, tandem: FakeTandem, registered: Entry, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("tandem.cli.options.find_spec", lambda name: None)
-    shown = ask()
-    assert tandem.started[0][0] == ""
-    assert "10.0.0.2" not in shown.err
-
-
-def test_settings_that_count_for_nothing_there_are_named(ask: Ask, registered: Entry) -> None:
-    registry.register(
-        replace(registered, settings={"codec.parameters": "{depth = 5}", "device.dtype": '"bfloat16"'})
-    )
-    deeper = ["--set", "codec.parameters={depth = 9}"]
-    settings = ["--set", "device.index=./mine", *deeper, "--set", "device.dtype=bfloat16"]
-    unknown_there = ["--set", "cloud.index=./pages", "--set", "device.num_documents=2"]
-    note = 'was started with device.index = "bundled", codec.parameters = {depth = 5}; for yours, use '
-    assert note in ask(*settings, *unknown_there).err
-    note = "was started with codec.parameters = {depth = 5}; for yours"
-    assert note in ask("--set", "codec.name=top_p", *deeper).err
-    assert "settings" not in ask().err
-
-
 @pytest.mark.parametrize("case", ["its process has ended", "its head does not answer"])
 def test_a_cluster_that_is_gone_stops_no_question(
     ask: Ask, tandem: FakeTandem, registered: Entry, case: str, monkeypatch: pytest.MonkeyPatch
@@ -217,27 +173,6 @@ def test_a_cluster_that_is_gone_stops_no_question(
 
 
 # ---- options ---------------------------------------------------------------------------------------------------
-
-
-def test_the_settings_of_this_folder_are_used_and_named(ask: Ask, tandem: FakeTandem) -> None:
-    Path("tandem.toml").write_text("[device]\nindex = 'mine'\n", "utf-8")
-    assert "settings   tandem.toml" in ask().err
-    assert tandem.started[0][1].device.index == str(Path("mine").absolute())
-
-
-def test_a_federated_question_can_be_asked_at_a_worker(ask: Ask, tandem: FakeTandem) -> None:
-    workers = ["workers.alice.num_documents=0", "workers.bob.num_documents=0", "decoding.mode=federated"]
-    ask(*(part for setting in workers for part in ("--set", setting)), "--home", "alice")
-    assert tandem.started[0][1].decoding.home == "alice"
-
-
-def test_options_that_are_settings(ask: Ask, tandem: FakeTandem) -> None:
-    ask("--stop", "books", "--stop", 'a "b"\n\x7f', "--num-documents", "cloud:9")
-    ask("--num-documents", "3", "--num-documents", "device:0")
-    (_, config), (_, other) = tandem.started
-    assert config.sampling.stop == ("books", 'a "b"\n\x7f')
-    assert (config.device.num_documents, config.cloud.num_documents) == (4, 9)
-    assert (other.device.num_documents, other.cloud.num_documents) == (0, 3)
 
 
 def test_every_sampling_option_becomes_a_setting(ask: Ask, tandem: FakeTandem) -> None:
@@ -310,34 +245,13 @@ def test_mistakes_are_found_before_anything_is_started(
     assert tandem.started == []
 
 
-@pytest.mark.parametrize("question", ["", " "])
-def test_an_empty_question(tandem: FakeTandem, question: str, run: Run) -> None:
-    assert run("ask", question) == (
-        1,
-        "",
-        f"tandem: The question is empty (got {question!r}); ask something.\n",
-    )
-    assert tandem.started == []
-
-
 # ---- answers that go another way ---------------------------------------------------------------------------------
-
-
-def test_a_cluster_that_is_not_there(ask: Ask, tandem: FakeTandem) -> None:
-    tandem.failure = ClusterError("No cluster answers.")
-    assert ask() == (1, "", "tandem: No cluster answers.\n")
 
 
 def test_control_c_in_mid_answer_closes_and_is_130(ask: Ask, tandem: FakeTandem) -> None:
     shown = ask("--quiet", events=[*answer_events()[:4], KeyboardInterrupt()])
     assert shown == (130, "Mira likes\n", "\ntandem: interrupted\n")
     assert tandem.num_closed == 1
-
-
-def test_one_that_answered_alone_as_its_peer_had_nothing_to_add(ask: Ask) -> None:
-    shown = ask(events=[*answer_events()[:-1], done(sent_bytes=0, received_bytes=0)])
-    assert "alone      the device answered by itself, nothing crossed the link" in shown.out
-    assert json.loads(ask("--json").out)["alone"] == "device"
 
 
 @pytest.mark.parametrize("text", ["", " Mira"])
@@ -347,11 +261,6 @@ def test_a_failed_answer_shows_its_text_and_the_error_and_no_more(ask: Ask, text
     assert (shown.code, shown.out) == (1, "Mira\n" if text else "")
     assert shown.err.splitlines()[1:] == ["tandem: The cloud was lost."]
     assert json.loads(ask("--json").out)["error"] == "The cloud was lost."
-
-
-def test_an_answer_that_just_ends(ask: Ask) -> None:
-    error = "tandem: The answer ended without a result; see `tandem status`, then ask again.\n"
-    assert ask("--quiet", events=[]) == (1, "", error)
 
 
 MANY_SWITCHES: list[Event] = [
@@ -479,13 +388,6 @@ def test_what_is_said_of_an_answer(ask: Ask, options: str, events: list[Event], 
     assert ("accepted" in shown.out) == ("--only" not in options)
 
 
-def test_the_passages_of_the_device_are_shown_when_asked_for(ask: Ask) -> None:
-    assert ask("--quiet", "--show-sources").out == (
-        "Mira likes puzzle games.\n\nSources\n  device  0.62  notes/mira.txt\n    Mira likes\n    puzzle games.\n"
-        "  cloud   2 documents that stay there: c7, c8\n"
-    )
-
-
 def estimate(step: int, **changes: Any) -> EstimateEvent:
     values: dict[str, Any] = {
         "aggregator": Party.DEVICE,
@@ -548,13 +450,6 @@ def test_what_only_json_says(ask: Ask, tandem: FakeTandem) -> None:
         "rtt_s": 0.1,
         "rtt_average_s": 0.1,
     }
-
-
-def test_drafts_are_shown_only_when_asked_for(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
-    drafts = [ProvisionalEvent(step=0, token=7, text=" Zomi", shown_at_s=0.1), RetractEvent(step=0)]
-    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
-    assert "\x1b[2mZomi\x1b[0m" in ask("--provisional", "--quiet", events=[*drafts, *TOKENS, done()]).out
-    assert ask("--quiet").out == "Mira likes puzzle games.\n"
 
 
 def test_the_bundled_model_with_other_documents_is_noted_once(ask: Ask) -> None:

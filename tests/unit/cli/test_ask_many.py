@@ -61,11 +61,6 @@ def test_json_lines_are_strict_objects_in_the_same_order(tandem: FakeTandem, run
     assert tandem.asked[0][0] == "3 questions, 2 at once"
 
 
-def test_a_file_of_questions(tandem: FakeTandem, run: Run) -> None:
-    Path("q.jsonl").write_text('{"question": "Which game?", "id": 1}\nWhich walk?\n', "utf-8")
-    assert run("ask", "--file", "q.jsonl", "--quiet") == (0, f"{ANSWER}\n{ANSWER}\n", "")
-
-
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
@@ -87,10 +82,4 @@ def test_wrong_files_are_found_before_anything_is_started(
     assert shown.out == ""
     assert sentence in shown.err
     assert shown.err.count("\n") == 1
-    assert tandem.started == []
-
-
-def test_nothing_on_standard_input(tandem: FakeTandem, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.stdin", io.StringIO(""))
-    assert "at least one line, but standard input holds none" in run("ask", "-", code=1).err
     assert tandem.started == []

@@ -17,9 +17,8 @@ from typing import Any
 import pytest
 
 from tandem.conversation import Message
-from tandem.events import DoneEvent, PeerEvent
 
-from .conftest import FakeTandem, Run, answer_events, statistics, token
+from .conftest import FakeTandem, Run, answer_events
 
 ANSWER = "Mira likes puzzle games."
 TURN = [Message("user", "Which game?"), Message("assistant", ANSWER)]
@@ -82,24 +81,6 @@ def test_commands(tandem: FakeTandem, typed: Type, run: Run) -> None:
         "tandem: There is no command '/surces'; did you mean /sources?",
     ]
     assert len(tandem.asked) == 1
-
-
-def test_a_failed_question_leaves_the_conversation_as_it_was(
-    tandem: FakeTandem, typed: Type, run: Run
-) -> None:
-    typed("Which game?", "/quit")
-    tandem.script = [DoneEvent(reason="failed", statistics=statistics(), error="The cloud was lost.")]
-    shown = run("chat", code=1)  # in a pipe nobody reads along
-    assert (shown.out, notes(shown)) == ("> Which game?\n", ["tandem: The cloud was lost."])
-
-
-def test_a_degraded_answer_says_so(tandem: FakeTandem, typed: Type, run: Run) -> None:
-    typed("Which game?")
-    done = DoneEvent(reason="eos", statistics=statistics(degraded_from=1))
-    tandem.script = [token(0, "Yes"), PeerEvent(step=1, is_alone=True), token(1, "."), done]
-    assert notes(run("chat", code=0)) == [
-        "tandem: From token 1 on the device answered without the cloud (it fell silent)."
-    ]
 
 
 def test_control_c_cancels_the_answer_and_stays(tandem: FakeTandem, typed: Type, run: Run) -> None:

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from tandem.citations import Citation, Span
-from tandem.cli.citing import CitedText, mark
+from tandem.citations import Citation
+from tandem.cli.citing import CitedText
 from tandem.events import CitationEvent, DoneEvent, Event, Source, SourcesEvent, TokenEvent
 from tandem.topology import Party
 
@@ -50,16 +50,6 @@ def test_an_answer_with_marks_and_what_they_name(is_late: bool, tandem: FakeTand
     assert shown.err == ""
 
 
-def test_nothing_cited_is_said(tandem: FakeTandem, run: Run) -> None:
-    tandem.script = [
-        replace(each, citation=None) if isinstance(each, TokenEvent) else each for each in events()
-    ]
-    shown = run("ask", QUESTION, "--cite", "--quiet", code=0)
-    assert shown.out == (
-        "Mira likes games. She walks alone.\n\nCited\n  nothing: no document of yours has more than half of a word\n"
-    )
-
-
 def test_json_has_places_in_the_text_and_no_marks(tandem: FakeTandem, run: Run) -> None:
     for is_late in (False, True):
         tandem.script = events(is_late=is_late)
@@ -78,10 +68,6 @@ def test_json_has_places_in_the_text_and_no_marks(tandem: FakeTandem, run: Run) 
         assert shown["tokens"][1]["citation"] == {"documents": [0.9, 0.0], "others": 0.1}
 
 
-def test_drafts_and_marks_exclude_each_other(tandem: FakeTandem, run: Run) -> None:
-    assert "leave out one" in run("ask", QUESTION, "--cite", "--provisional", code=2).err
-
-
 def test_a_sentence_comes_as_soon_as_the_next_one_begins(capsys: pytest.CaptureFixture[str]) -> None:
     seen: list[Event] = []
     text, shown = CitedText(seen), []
@@ -93,12 +79,3 @@ def test_a_sentence_comes_as_soon_as_the_next_one_begins(capsys: pytest.CaptureF
     text.end()
     assert shown == ["", "", "", "", "Mira likes games [1]. ", "", "", ""]
     assert capsys.readouterr().out == "She walks [2] alone.\n"
-
-
-def test_marks_take_nothing_away() -> None:
-    text = "Anna wohnt in Köln, sagt die Notiz."
-    spans = [Span(start=0, end=4, document=3, share=0.9), Span(start=14, end=18, document=1, share=0.8)]
-    assert mark(text, spans) == "Anna [1] wohnt in Köln [2], sagt die Notiz."
-    assert mark(text, spans, 5) == "wohnt in Köln [2], sagt die Notiz."
-    assert mark(text, spans, 0, 13) + mark(text, spans, 13) == mark(text, spans)
-    assert mark(text, []) == text

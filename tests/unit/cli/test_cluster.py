@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import stat
@@ -11,10 +10,8 @@ from pathlib import Path
 import pytest
 
 from tandem.cli import main
-from tandem.errors import ClusterError
 from tandem.plugins.ray import registry
 from tandem.plugins.ray.registry import token_file
-from tandem.system import files as private_files
 from tandem.system.paths import state_folder
 from tandem.topology import Party
 
@@ -80,13 +77,6 @@ def test_the_token_is_in_a_private_file_and_never_printed(launcher: FakeLauncher
     assert not file.exists()
 
 
-def test_joining_with_the_copied_token(launcher: FakeLauncher, monkeypatch: pytest.MonkeyPatch) -> None:
-    Path("copied").write_text("secret\n")
-    assert main(["up", "cloud", "--join", "10.0.0.1:6379", "--token-file", "copied"]) == 0
-    assert os.environ["RAY_AUTH_TOKEN"] == "secret"
-    assert [entry.token for entry in registry.running_nodes()] == ["secret"], "later commands find it"
-
-
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
@@ -104,18 +94,6 @@ def test_a_token_file_that_holds_none(
     assert launcher.calls == []
 
 
-def test_a_token_file_is_for_joining(launcher: FakeLauncher, run: Run) -> None:
-    assert "needs --join ADDRESS" in run("up", "cloud", "--token-file", "copied", code=2).err
-
-
-def test_joining_without_a_token(launcher: FakeLauncher, run: Run) -> None:
-    assert run("up", "cloud", "--join", "10.0.0.1:6379", code=1).err == (
-        "tandem: Joining the cluster at 10.0.0.1:6379 requires its token; copy the token file that `tandem up` named "
-        "on the other machine and pass --token-file FILE, or set RAY_AUTH_TOKEN_PATH.\n"
-    )
-    assert launcher.calls == []
-
-
 @pytest.mark.parametrize("settled", ["mode", "token", "file"])
 def test_a_users_own_choice_of_authentication_counts(
     launcher: FakeLauncher, monkeypatch: pytest.MonkeyPatch, settled: str
@@ -130,19 +108,6 @@ def test_a_users_own_choice_of_authentication_counts(
     assert main(["up", "cloud", "--join", "10.0.0.1:6379"]) == 0
     assert os.environ.get("RAY_AUTH_TOKEN") == ("mine" if settled == "token" else None)
     assert os.environ["RAY_AUTH_MODE"] == ("disabled" if settled == "mode" else "token")
-
-
-def test_the_second_party_ends_with_the_command_to_ask(
-    launcher: FakeLauncher, monkeypatch: pytest.MonkeyPatch, run: Run
-) -> None:
-    monkeypatch.setenv("RAY_AUTH_TOKEN", "mine")
-    join = ["up", "device", "--join", "10.0.0.1:6379"]
-    shown = run(*join, "--set", "cluster.address=10.0.0.9:1", code=0)
-    asked = '--address 10.0.0.1:6379 "Which game should Mira try?"'
-    assert shown.out.splitlines()[-1] == f"Ask: .venv/bin/tandem ask {asked}"
-    assert main(["down"]) == 0
-    shown = run(*join, "--set", "device.index=notes", code=0)
-    assert shown.out.splitlines()[-1] == 'Ask: .venv/bin/tandem ask "QUESTION"'
 
 
 def test_dead_actors_are_replaced_on_their_node(launcher: FakeLauncher, run: Run) -> None:
@@ -191,28 +156,6 @@ def test_a_joined_node_whose_cluster_is_gone_starts_no_cluster_of_its_own(
     )
 
 
-def test_a_second_up_of_the_same_party(launcher: FakeLauncher, run: Run) -> None:
-    run("up", "device", code=0)
-    assert run("up", "device", code=1).err == (
-        f"tandem: The device node is already running at 127.0.0.1:7001 (process {launcher.processes[0].pid}); "
-        "stop it with `tandem down` first.\n"
-    )
-    assert len(launcher.processes) == 1
-
-
-@pytest.mark.parametrize("failure", [ClusterError("No room."), KeyboardInterrupt()])
-def test_a_node_that_is_half_up_is_stopped(launcher: FakeLauncher, failure: BaseException) -> None:
-    launcher.failure = failure
-    assert main(["up", "device"]) in (1, 130)
-    assert launcher.calls[-1][0] == "stop_node"
-    assert launcher.processes[0].poll() is not None
-    assert not (state_folder() / "device.json").exists()
-
-
-def test_down_with_nothing_up(launcher: FakeLauncher, run: Run) -> None:
-    assert "Nothing was stopped: " in run("down", code=1).err
-
-
 def test_down_never_stops_another_process(launcher: FakeLauncher, run: Run) -> None:
     assert main(["up", "device"]) == 0
     launcher.processes[0].kill()
@@ -235,29 +178,6 @@ def test_a_damaged_entry_is_ignored(launcher: FakeLauncher, text: str) -> None:
     (state_folder() / "device.json").write_text(text)
     assert registry.running_nodes() == []
     assert main(["up", "device"]) == 0
-
-
-def test_a_registry_that_cannot_be_kept(
-    launcher: FakeLauncher, folders: Path, monkeypatch: pytest.MonkeyPatch, run: Run
-) -> None:
-    (folders / "file").touch()
-    monkeypatch.setenv("XDG_STATE_HOME", str(folders / "file"))
-    assert "cannot be kept in" in run("up", "device", code=1).err
-
-
-def test_a_full_disk_does_not_lose_a_running_node(
-    launcher: FakeLauncher, monkeypatch: pytest.MonkeyPatch, run: Run
-) -> None:
-    assert main(["up", "device"]) == 0
-    before = registry.running_nodes()
-
-    def full(descriptor: int) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    launcher.losses[Party.DEVICE] = "The device side's actor device/decoder has died."
-    monkeypatch.setattr(private_files.os, "fsync", full)
-    assert "device.json cannot be written (No space left on device)" in run("up", "device", code=1).err
-    assert registry.running_nodes() == before, "`tandem down` finds it"
 
 
 @pytest.mark.parametrize(

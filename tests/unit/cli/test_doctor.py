@@ -5,13 +5,10 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import sys
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from hashlib import sha256
-from importlib import metadata
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 from tokenizers import AddedToken, Tokenizer, decoders
@@ -23,7 +20,6 @@ from tandem.config.schema import Config, PartyConfig
 from tandem.engine import gguf
 from tandem.engine.tokenizer import find_difference
 from tandem.errors import install_line
-from tandem.retrieval import embedding
 from tandem.topology import PARTIES, Party
 from tests import chat_model
 from tests.tiny_gguf import write_gguf
@@ -62,22 +58,6 @@ def test_the_machine(check: Callable[[Path], Check], wanted: str, tmp_path: Path
     before = set(tmp_path.rglob("*"))
     assert status(check(tmp_path)) == wanted
     assert set(tmp_path.rglob("*")) == before, "nothing is left behind"
-
-
-def test_little_shared_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert doctor.memory().found.endswith("GiB free")
-    monkeypatch.setattr(doctor, "MIN_SHARED_BYTES", 1 << 60)
-    assert "--shm-size" in doctor.shared_memory(tmp_path).remedy
-
-
-def test_packages(monkeypatch: pytest.MonkeyPatch) -> None:
-    requirements = ["numpy>=1", "pytest<1; extra == 'test'", "no-such-engine-of-tandem; extra == 'torch'"]
-    monkeypatch.setattr(metadata, "requires", lambda name: requirements)
-    assert doctor.packages().found.startswith("all 1; xllamacpp ")
-    requirements += ["no-such-package-of-tandem", "packaging<1; extra == 'ray'"]
-    found = doctor.packages()
-    assert status(found) == "missing"
-    assert found.found.startswith("no-such-package-of-tandem is not installed; packaging is ")
 
 
 def write_model(folder: Path) -> Path:
@@ -130,81 +110,6 @@ def test_a_gguf_file_without_what_computes_it(tmp_path: Path, monkeypatch: pytes
     assert check.found.endswith(f"of which some are not installed; run `{install_line('torch')}`.")
 
 
-def test_hub_names_are_looked_up_without_a_server() -> None:
-    assert doctor.is_cached("no-such-organisation/no-such-model", "config.json") is False
-    assert doctor.is_cached("../..//", "config.json") is False
-
-
-def test_indexes(tmp_path: Path) -> None:
-    def check(**settings: object) -> str:
-        return status(doctor.index(Party.DEVICE, PartyConfig(**settings)))  # type: ignore[arg-type]
-
-    assert check(num_documents=0, index=str(tmp_path)) == "ok"
-    assert check(index=str(tmp_path)) == "missing"
-    (tmp_path / "tandem-index.sqlite").write_text("{}" * 100)
-    assert check(index=str(tmp_path)) == "missing"
-
-
-def test_the_bundled_model_with_other_documents() -> None:
-    found = [
-        check
-        for check in doctor.all_checks(Config.load(None, ["device.index=/mine"]))
-        if check.name == "bundled model"
-    ]
-    assert found == [
-        Check(
-            "bundled model",
-            "weak",
-            "The bundled model is a demonstration that can read the bundled documents only, but device.index names "
-            "others",
-            "set device.model and cloud.model to a model of your own",
-        )
-    ]
-    assert not [check for check in doctor.all_checks(Config.load()) if check.name == "bundled model"]
-
-
-def test_embedders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(embedding, "offline_folder", lambda: None)
-    monkeypatch.setattr(doctor, "is_cached", lambda name, file: False)
-    assert status(doctor.embedder(Config())) == "weak"
-    assert status(doctor.embedder(Config.load(None, ["retrieval.embedder=offline"]))) == "missing"
-    assert status(doctor.embedder(Config.load(None, [f"retrieval.embedder={tmp_path}"]))) == "ok"
-
-
-@pytest.mark.parametrize(
-    ("where", "wanted"),
-    [("json:loads", "ok"), ("json.decoder:Shelf", "ok"), ("nowhere.shelf:store", "weak")]
-    + [(where, "missing") for where in ("", "json", "json:", ":loads", "json:loads:x")],
-)
-def test_what_langchain_brings(where: str, wanted: str) -> None:
-    config = Config.load(None, [f"device.index=langchain:{where}", f"retrieval.embedder=langchain:{where}"])
-    for check in (doctor.index(Party.DEVICE, config.device), doctor.embedder(config)):
-        assert status(check) == wanted
-
-
-def test_caches(tmp_path: Path) -> None:
-    def check(*named: str) -> str:
-        named = (f"cloud.index={tmp_path}", *(f"cloud.{each}" for each in named))
-        return status(doctor.stored_caches(Party.CLOUD, Config.load(None, named)))
-
-    assert check("kv_max_bytes=1") == "ok"
-    assert check(f"kv_max_bytes={1 << 60}") == "weak"
-    assert check(f"kv_max_bytes={1 << 60}", "kv_store=memory") == "ok"
-    assert not (tmp_path / "kv").exists()
-    (tmp_path / "kv").touch()
-    assert check("kv_max_bytes=1") == "weak"
-
-
-def test_what_langchain_brings_is_left_to_the_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "shelf", ModuleType("shelf"))
-    config = Config.load(
-        None, ["device.index=langchain:shelf:store", "retrieval.embedder=langchain:shelf:words"]
-    )
-    for check in (doctor.index(Party.DEVICE, config.device), doctor.embedder(config)):
-        assert check.status == "ok"
-        assert "langchain:shelf:" in check.found
-
-
 def test_exit_code_and_output(monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
     found = [Check("python", "ok", "3.11.7"), Check("ports", "missing", "none", "allow them")]
     monkeypatch.setattr(doctor, "all_checks", lambda config: found)
@@ -224,12 +129,6 @@ def test_exit_code_and_output(monkeypatch: pytest.MonkeyPatch, run: Run) -> None
     )
     found.pop()
     assert run("doctor").code == 0
-
-
-def test_all_of_it_runs_here() -> None:
-    names = [check.name for check in doctor.all_checks(Config())]
-    assert len(names) == len(set(names))
-    assert {"python", "packages", "ports"} <= set(names)
 
 
 def test_the_engine_is_tried_where_its_model_is_small(
@@ -256,24 +155,6 @@ def test_the_engine_is_tried_where_its_model_is_small(
     (tmp_path / "config.json").write_text("{}")
     monkeypatch.setattr(doctor, "MAX_WEIGHT_BYTES", 1 << 30)
     assert status(doctor.engine("device engine", replace(config.device, model=str(tmp_path)))) == "missing"
-
-
-@pytest.mark.parametrize(
-    ("options", "models"),
-    [
-        (["--model", "./a"], ["a", "a"]),
-        (["--device-model", "./a", "--set", "device.model=./b"], ["a", "bundled"]),
-        (["--cloud-model", "./a", "--model", "./b"], ["b", "a"]),
-        ([], ["bundled", "bundled"]),
-    ],
-)
-def test_models_of_the_command_line(
-    options: list[str], models: list[str], run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen: list[Config] = []
-    monkeypatch.setattr(doctor, "all_checks", lambda config: seen.append(config) or [])
-    assert run("doctor", *options).code == 0
-    assert [Path(seen[0].party(party).model).name for party in PARTIES] == models
 
 
 # ---- models of both parties ------------------------------------------------------------------------------------
@@ -338,28 +219,6 @@ def test_other_templates_and_contexts_are_notes(folder: Path, copied: Path) -> N
     assert found["contexts"].found == (
         "device: 2,048 tokens; cloud: 512 tokens: a question and its answer must fit 512 tokens"
     )
-
-
-def test_a_template_that_cannot_be_used(folder: Path, copied: Path) -> None:
-    (copied / "chat_template.jinja").write_text("{% for message in messages %}")
-    found = checks(folder, copied)
-    assert "vocabulary" not in found
-    assert found["cloud prompt"].status == "missing"
-    assert found["cloud prompt"].found.startswith(
-        f"The chat template of {copied} cannot be used: Unexpected end of template"
-    )
-    assert found["cloud prompt"].found.endswith(
-        'set template to "plain", or to a file with a template of your own.'
-    )
-    (copied / "template.json").write_text("{")
-    assert checks(folder, copied)["cloud prompt"].found.endswith("; correct or delete it.")
-
-
-def test_a_tokenizer_that_is_damaged(folder: Path, copied: Path) -> None:
-    (copied / "tokenizer.json").write_text("{}")
-    check = checks(copied, folder)["device prompt"]
-    assert check.status == "missing"
-    assert "\n" not in check.found + check.remedy
 
 
 def test_nothing_is_downloaded(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

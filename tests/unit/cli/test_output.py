@@ -17,8 +17,7 @@ import pytest
 from tandem.cli import main
 from tandem.cli.output import PlainText, StageLog, emit, print_json, progress_bar, warn
 from tandem.cli.stream import LiveText
-from tandem.events import DoneEvent, Event, PeerEvent, ProvisionalEvent, RetractEvent, Source, SourcesEvent
-from tandem.topology import Party
+from tandem.events import DoneEvent, Event, ProvisionalEvent, RetractEvent
 
 from .conftest import FakeTandem, Run, statistics, token
 from .terminal import Terminal, fold, strip_end
@@ -98,31 +97,6 @@ def test_what_stands_there_is_always_committed_then_provisional(width: int, open
         assert terminal.column == 0
 
 
-def test_the_leading_space_is_left_out_provisional_or_not(open_terminal: Open) -> None:
-    terminal = open_terminal(20)
-    live = LiveText()
-    live.propose(0, " Mira")
-    live.propose(1, " likes")
-    assert terminal.text() == ["Mira likes"]
-    live.retract(1)
-    live.commit(0, " Mira")
-    live.commit(1, " hates")
-    live.end()
-    assert terminal.text() == ["Mira hates"]
-    assert (terminal.row, terminal.column) == (1, 0)
-
-
-def test_an_answer_of_no_text_leaves_nothing(open_terminal: Open) -> None:
-    terminal = open_terminal(20)
-    live = LiveText()
-    live.propose(0, " draft")
-    live.retract(0)
-    live.end()
-    assert terminal.text() == []
-    assert (terminal.row, terminal.column) == (0, 0)
-    assert not terminal.is_cursor_hidden
-
-
 # ---- `tandem ask --provisional` --------------------------------------------------------------------------------
 
 
@@ -170,39 +144,6 @@ def test_the_committed_text_remains(show: Show, width: int, height: int) -> None
     assert not terminal.is_cursor_hidden
 
 
-def test_notes_have_lines_of_their_own(show: Show) -> None:
-    """Sources that come after provisional text and before the first token; a peer that is lost amid the answer."""
-    source = Source(party=Party.DEVICE, id="d1", title="notes.txt", score=0.5)
-    events: list[Event] = [
-        proposed(0, " Mira"),
-        SourcesEvent(party=Party.DEVICE, sources=(source,), retrieve_s=0.02, prefill_s=0.1),
-        proposed(1, " likes"),
-        token(0, " Mira"),
-        SourcesEvent(party=Party.CLOUD, sources=(), retrieve_s=0.02, prefill_s=0.1),
-        PeerEvent(step=1, is_alone=True),
-        token(1, " likes"),
-        proposed(2, " cats"),
-        RetractEvent(step=2),
-        token(2, " games"),
-        DoneEvent(reason="eos", statistics=statistics()),
-    ]
-    lines = show(events, width=100, height=40).text()
-    above = [re.sub(r"^\[.*?\] +", "", line) for line in lines[: lines.index("Sources") - 1]]
-    assert above == [
-        "nodes      2 up (device, cloud)",
-        "device     1 document in 0.02 s",
-        "cloud      lost at token 1, the device continues alone",
-        "Mira likes games",
-    ]
-
-
-def test_without_colour_provisional_text_is_still_dimmed(show: Show, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NO_COLOR", "1")
-    written = show(answer(random.Random(1), 40, ahead=4)[0]).written
-    assert "\x1b[2m" in written
-    assert not re.search(r"\x1b\[[\d;]*(3|4|9|10)\d[;m]", written), "no colour"
-
-
 def test_a_terminal_that_cannot_take_text_back_gets_committed_text_alone(
     show: Show, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -224,17 +165,6 @@ def test_a_pipe_gets_no_control_characters(
 # ---- progress ----------------------------------------------------------------------------------------------------
 
 
-def test_a_stage_is_one_line_however_long(open_terminal: Open, capsys: pytest.CaptureFixture[str]) -> None:
-    StageLog()("stage: " + "word " * 40)
-    shown = capsys.readouterr().err
-    assert shown.count("\n") == 1
-    assert "\x1b" not in shown
-    assert shown.endswith("] stage      " + "word " * 40 + "\n")
-    terminal = open_terminal(40)
-    StageLog()("nodes: [red]2 up")
-    assert terminal.text()[0].endswith("] nodes      [red]2 up")
-
-
 def test_progress_on_a_terminal(open_terminal: Open) -> None:
     terminal = open_terminal(80)
     with progress_bar("cloud") as advance:
@@ -244,20 +174,6 @@ def test_progress_on_a_terminal(open_terminal: Open) -> None:
     assert line.startswith("cloud ")
     assert "100%" in line
     assert not terminal.is_cursor_hidden
-
-
-def test_progress_in_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
-    with progress_bar("cloud") as advance:
-        for done in range(1, 201):
-            advance(done, 200)
-    lines = [f"cloud: {tenth}0 %" if tenth else "cloud: 0 %" for tenth in range(11)]
-    assert capsys.readouterr() == ("", "\n".join(lines) + "\n")
-
-
-def test_progress_that_is_not_wanted(capsys: pytest.CaptureFixture[str]) -> None:
-    with progress_bar("cloud", is_quiet=True) as advance:
-        advance(1, 2)
-    assert capsys.readouterr() == ("", "")
 
 
 # ---- text from outside ---------------------------------------------------------------------------------------
@@ -294,14 +210,6 @@ def test_text_from_outside_steers_no_terminal(
     written = "".join(capsys.readouterr())
     assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]", written)
     assert written.strip()
-
-
-def test_an_answers_tabs_and_lines_stay(capsys: pytest.CaptureFixture[str]) -> None:
-    answer = PlainText()
-    answer.commit(0, " a\tb\n")
-    answer.commit(1, "\u05e9\u200d\U0001f600")
-    answer.end()
-    assert capsys.readouterr().out == "a\tb\n\u05e9\u200d\U0001f600\n"
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp1252", "utf-8"])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ import pytest
 from tandem.cli import main
 from tandem.config.schema import Config
 from tandem.engine.engine import Engine
-from tandem.errors import install_line
 from tandem.profiler.estimates import DecodeLine
 from tandem.topology import Party
 
@@ -70,80 +68,6 @@ def test_a_line_that_falls_is_remarked_upon(cache: Path, run: Run) -> None:
         assert ("the line falls" in run("profile", "device", *SHORT, code=0).out) == is_falling
 
 
-def test_more_than_is_cached_is_measured(loads: list[str]) -> None:
-    assert main(["profile", "device", *SHORT]) == 0
-    assert main(["profile", "device", *SHORT, "--limit", "47"]) == 0
-    assert len(loads) == 1
-    assert main(["profile", "device", *SHORT, "--limit", "49"]) == 0
-    assert main(["profile", "device", *SHORT, "--runs", "2"]) == 0
-    assert main(["profile", "device", *SHORT, "--force"]) == 0
-    assert len(loads) == 4
-
-
-def test_json_of_both_parties(run: Run) -> None:
-    arguments = ["--limit", "70", "--runs", "1", "--set", "cloud.num_documents=2", "--json"]
-    shown = run("profile", *arguments, code=0)
-    assert shown.err == ""
-    value = json.loads(shown.out)
-    assert list(value) == ["device", "cloud"]
-    for party, rows in (("device", 4), ("cloud", 2)):
-        found = value[party]
-        assert found["rows"] == found["key"]["num_documents"] == rows
-        assert found["lengths"][-1] == 70
-        assert len(found["seconds"]) == len(found["lengths"])
-        assert found["start_s"] > 0
-        assert set(found["line"]) == {"k_a", "k_b", "k_c", "start"}
-        assert not found["is_cached"]
-
-
-def test_parties_that_are_alike_are_measured_once(loads: list[str], run: Run) -> None:
-    assert "cached in" in run("profile", *SHORT, "--set", "cloud.num_documents=2", code=0).out
-    assert len(loads) == 1
-
-
-def test_a_damaged_file_is_measured_again(cache: Path, run: Run) -> None:
-    assert main(["profile", "device", *SHORT]) == 0
-    (file,) = (cache / "tandem" / "profiles").iterdir()
-    file.write_text("{")
-    assert f"The profile {file} was ignored because" in run("profile", "device", *SHORT, code=0).err
-    assert json.loads(file.read_text())["format"] == 1
-
-
-def test_a_plot(run: Run) -> None:
-    pytest.importorskip("matplotlib")
-    shown = run("profile", "device", *SHORT, "--plot", "profile.png", code=0)
-    path = Path("profile.png").absolute()
-    assert path.read_bytes().startswith(b"\x89PNG")
-    assert f"Plot: {path}" in shown.out
-    assert "matplotlib.pyplot" not in sys.modules  # no window, no state that is shared
-    assert main(["profile", "device", *SHORT, "--plot", "profile.svg"]) == 0
-    text = Path("profile.svg").read_text()
-    assert "<svg" in text
-
-
-@pytest.mark.parametrize(
-    ("target", "sentence"),
-    [
-        ("profile.xyz", "written as one of .png, .pdf, .svg (got 'profile.xyz')"),
-        ("no/p.png", "/no; choose another"),
-    ],
-)
-def test_a_plot_that_cannot_be_is_said_at_once(
-    target: str, sentence: str, loads: list[str], run: Run
-) -> None:
-    pytest.importorskip("matplotlib")
-    assert sentence in run("profile", "device", *SHORT, "--plot", target, code=1).err
-    assert loads == []
-
-
-def test_a_plot_without_matplotlib(loads: list[str], monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
-    monkeypatch.setattr("tandem.plugins.papers.profile.find_spec", lambda name: None)
-    assert run("profile", "device", *SHORT, "--plot", "profile.png", code=1).err == (
-        f"tandem: A plot needs matplotlib, which is not installed; run `{install_line('lab')}`, or omit --plot.\n"
-    )
-    assert loads == []
-
-
 @pytest.mark.parametrize(
     ("options", "code", "sentence"),
     [
@@ -156,15 +80,6 @@ def test_wrong_models_and_limits_are_one_sentence(
     options: list[str], code: int, sentence: str, run: Run
 ) -> None:
     assert sentence in run("profile", "device", *options, code=code).err
-
-
-def test_a_vector_store_has_no_lengths(run: Run) -> None:
-    assert run(
-        "profile", "device", *SHORT, "--set", "device.index=langchain:shelf:store", code=1
-    ).err.endswith(
-        "tandem: A profile takes the length of documents from an index, but langchain:shelf:store is a vector "
-        "store; profile with --set device.index=bundled.\n"
-    )
 
 
 def test_the_decoder_describes_what_was_kept(tmp_path: Path) -> None:

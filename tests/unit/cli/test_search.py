@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from pathlib import Path
 
 import pytest
 
-from tandem.cli import main
 from tandem.retrieval import Embedder, build_index
 from tandem.retrieval.documents import Document
 from tests.unit.retrieval.conftest import WordEmbedder
@@ -50,22 +47,6 @@ def test_passages_best_first(index: list[str], run: Run) -> None:
     )
 
 
-def test_json(index: list[str], run: Run) -> None:
-    shown = run("search", "device", "chess", "--json", *index, code=0)
-    value = json.loads(shown.out)
-    assert shown.err == ""
-    first = value["passages"][0]
-    assert first["score"] > 0.3
-    assert (first["rank"], first["title"], first["page"], first["text"]) == (
-        1,
-        "tom.md",
-        None,
-        "Tom likes chess.",
-    )
-    assert first["metadata"] == {"source": "tom.md", "year": 2023, "chunk": 0}
-    assert len(value["passages"]) == 4
-
-
 def test_a_filter(index: list[str], run: Run) -> None:
     conditions = ["--filter", "year=2023", "--filter", "source=tom.md", "--filter", "source=mira.md"]
     assert [
@@ -100,8 +81,3 @@ def test_a_filter(index: list[str], run: Run) -> None:
 )
 def test_bad_input(line: list[str], code: int, sentence: str, run: Run) -> None:
     assert run("search", *line, code=code).err == f"tandem: {sentence}\n"
-
-
-def test_no_cluster_is_needed(index: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "ray", None)
-    assert main(["search", "device", "chess", *index]) == 0
