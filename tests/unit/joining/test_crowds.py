@@ -53,34 +53,6 @@ async def test_silent_connections_do_not_pile_up_before_tls(
     await until(lambda: cloud.plane.num_turned_away >= 100)
 
 
-async def test_a_crowd_that_comes_at_once_does_not_pile_up(
-    cloud: Cloud, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """All wait to be accepted before the first is: nothing else of the event loop's comes in between."""
-    monkeypatch.setattr(sockets, "MAX_UNPROVEN", 8)
-    await cloud.start()
-    most = 0
-    with crowd(cloud.port, 100):
-        for _ in range(1000):
-            await asyncio.sleep(0)
-            most = max(most, cloud.plane.num_connections)
-        await until(lambda: cloud.plane.num_turned_away == 92)
-        assert cloud.plane.num_connections == 8
-    assert most <= 9, "the newest is there before the oldest has left"
-    await until(lambda: cloud.plane.num_turned_away == 100)
-
-
-async def test_who_leaves_tls_without_a_token_is_counted(cloud: Cloud) -> None:
-    await cloud.start()
-    _, silent = await asyncio.open_connection("127.0.0.1", cloud.port, ssl=client_context())
-    silent.close()
-    await until(lambda: cloud.plane.num_turned_away == 1)
-    _, plain = await asyncio.open_connection("127.0.0.1", cloud.port)
-    plain.write(b"GET / HTTP/1.1\r\n\r\n")
-    await until(lambda: cloud.plane.num_turned_away == 2)
-    plain.close()
-
-
 @pytest.mark.parametrize("is_within_tls", [False, True], ids=["before TLS", "within TLS"])
 async def test_a_crowd_pushes_out_itself_and_nobody_else(
     cloud: Cloud, monkeypatch: pytest.MonkeyPatch, is_within_tls: bool

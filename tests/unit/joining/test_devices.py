@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import stat
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -50,29 +49,6 @@ def test_a_revoked_name_can_be_given_to_a_new_device(tmp_path: Path) -> None:
     assert found is not None
     assert found.is_welcome
     assert len(devices.all()) == 1
-
-
-def test_when_a_device_joined_is_kept(tmp_path: Path) -> None:
-    devices = DeviceList(tmp_path)
-    devices.add("phone")
-    devices.add("laptop")
-    before = devices.version
-    devices.note_joined("phone")
-    assert [bool(device.joined) for device in devices.all()] == [True, False]
-    assert devices.version != before
-
-
-def test_many_at_once_lose_nothing(tmp_path: Path) -> None:
-    names = [f"device-{number}" for number in range(16)]
-    with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda name: DeviceList(tmp_path).add(name), names))
-    assert sorted(device.name for device in DeviceList(tmp_path).all()) == sorted(names)
-
-
-@pytest.mark.parametrize("name", ["", "a b", "1st", "x" * 33, "../x", "phone\n", "@cloud"])
-def test_a_name_that_is_none(tmp_path: Path, name: str) -> None:
-    with pytest.raises(ConfigError, match="choose another"):
-        DeviceList(tmp_path).add(name)
 
 
 def test_mistakes_get_one_sentence(tmp_path: Path) -> None:

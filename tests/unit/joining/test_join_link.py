@@ -46,10 +46,6 @@ def test_the_secret_is_in_the_link_alone() -> None:
     assert TOKEN not in repr(LINK)
 
 
-def test_an_address_of_ipv6_is_in_brackets() -> None:
-    assert JoinLink("::1", 7800, LINK.fingerprint, LINK.secret).address == "[::1]:7800"
-
-
 @given(st.integers(0, len(TOKEN) - 1), st.sampled_from(string.ascii_letters + string.digits + "-_"))
 def test_a_mistyped_character_is_noticed(position: int, character: str) -> None:
     """Two bytes of check: one in 65,536 would pass, none of these 1,536."""
@@ -90,9 +86,3 @@ def test_what_is_no_link_gets_one_sentence_without_the_token(text: str, sentence
     assert TOKEN[:-2] not in said
     assert said.count(". ") == 0
     assert len(said) < 260
-
-
-def test_a_long_address_is_cut() -> None:
-    with pytest.raises(ConfigError) as raised:
-        JoinLink.parse("tandem://" + "x" * 10_000)
-    assert len(str(raised.value)) < 300

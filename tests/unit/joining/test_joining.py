@@ -15,7 +15,7 @@ import pytest
 
 from tandem.errors import ProtocolError
 from tandem.joining import handshakes
-from tandem.joining.handshakes import CLOUD_QUEUE, MAX_HELLO_BYTES, CloudHandshake, queue_of
+from tandem.joining.handshakes import CLOUD_QUEUE, MAX_HELLO_BYTES, queue_of
 from tandem.joining.identity import client_context, load_identity
 from tandem.joining.join_link import JoinLink
 from tandem.transport.port import join_frames
@@ -95,18 +95,6 @@ async def test_a_device_comes_back_to_a_busy_cloud_when_it_was_told_to(cloud: Cl
     assert phone.plane.refusal_of(CLOUD_QUEUE) is None
 
 
-@pytest.mark.parametrize("shown", [{}, {"instance": 3}, {"instance": None}, {"instance": ["x"]}])
-def test_a_device_that_names_no_process_is_one_process(cloud: Cloud, shown: dict[str, Any]) -> None:
-    """As of a version that shows none: it replaces its own connection."""
-    taken: list[tuple[str, str]] = []
-    cloud.admit = lambda device, instance: taken.append((device.name, instance))  # type: ignore[method-assign]
-    handshake = CloudHandshake(cloud)
-    secret = b64encode(cloud.devices.add("phone")).decode()
-    hello = {"tandem": 1, "protocol": handshakes.PROTOCOL_VERSION, "secret": secret, **shown}
-    assert handshake.receive(json.dumps(hello).encode())[1] == queue_of("phone")
-    assert taken == [("phone", "")]
-
-
 async def test_another_version_is_told_both(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
     await cloud.start()
     link = cloud.link_for("phone")
@@ -169,29 +157,6 @@ async def test_a_link_serves_one_process_at_a_time(cloud: Cloud, monkeypatch: py
     await asyncio.wait_for(joining, 60)
     send(cloud, queue_of("phone"), b"to the second")
     await until(lambda: second.frames)
-
-
-async def test_two_ends_that_replace_each_other_do_so_ever_more_rarely(cloud: Cloud) -> None:
-    """Copies of one process, or a cloud that knows no processes: a thousand connections per second it once was."""
-    await cloud.start()
-    link = cloud.link_for("phone")
-    ends = [Phone(link, "one process") for _ in range(2)]
-    for end in ends:
-        await end.join()
-    await asyncio.sleep(1.5)
-    assert 2 < cloud.plane.counters[queue_of("phone")].connections <= 20
-
-
-async def test_a_cloud_that_was_restarted_is_joined_again(cloud: Cloud) -> None:
-    await cloud.start()
-    phone = Phone(cloud.link_for("phone"))
-    await phone.join()
-    await cloud.plane.close()
-    await asyncio.sleep(0.2)
-    await cloud.start()
-    await until(lambda: phone.plane.is_connected(CLOUD_QUEUE))
-    send(phone, CLOUD_QUEUE, b"again")
-    await until(lambda: (queue_of("phone"), b"again") in cloud.frames)
 
 
 HOSTILE = [

@@ -79,29 +79,6 @@ async def test_so_many_at_once_and_no_more() -> None:
     await give_up(dialled)
 
 
-def test_while_attempts_hang_there_is_always_a_new_one() -> None:
-    """Those that began before a link was cut may hang for good: four of them once kept a fifth from trying."""
-    assert MAX_ATTEMPTS * sockets.MAX_HANGING_S >= sockets.DIAL_LIMIT_S
-
-
-async def test_attempts_that_hang_are_few_however_much_somebody_hurries() -> None:
-    """TCP repeats each of them every second: ten at once filled a link of 10 kbit/s, and none of them came through."""
-    begun_s: list[float] = []
-
-    async def hangs() -> Connection:
-        begun_s.append(asyncio.get_running_loop().time())
-        await asyncio.sleep(10 * RETRY_S)
-        raise TimeoutError
-
-    one = dialler(hangs)
-    dialled = asyncio.create_task(one.run())
-    for _ in range(80):
-        one.hurry()
-        await asyncio.sleep(RETRY_S / 2)
-    assert 10 <= len(begun_s) <= 17, "40 rounds, and after the first two an attempt in every third"
-    await give_up(dialled)
-
-
 async def test_the_time_between_attempts_doubles_until_somebody_waits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -117,24 +94,6 @@ async def test_the_time_between_attempts_doubles_until_somebody_waits(
     waits = [later - earlier for earlier, later in zip(attempts.begun_s, attempts.begun_s[1:], strict=False)]
     assert waits[2] > 3 * RETRY_S, waits
     assert len(attempts.begun_s) <= 6
-    await give_up(dialled)
-
-
-async def test_whoever_waits_does_not_wait_for_the_back_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    begun: list[float] = []
-
-    async def fails() -> Connection:
-        begun.append(asyncio.get_running_loop().time())
-        raise ConnectionRefusedError
-
-    one = dialler(fails)
-    dialled = asyncio.create_task(one.run())
-    await asyncio.sleep(0.9)  # the next but one attempt would begin after 1.6 s
-    count = len(begun)
-    for _ in range(100):
-        one.hurry()
-    await asyncio.sleep(3 * RETRY_S)
-    assert count < len(begun) <= count + 3
     await give_up(dialled)
 
 
@@ -158,24 +117,6 @@ async def test_an_actor_that_was_never_reached_is_given_up_after_refusals_for_go
             await asyncio.sleep(0.01)
     assert not dialled.done()
     await give_up(dialled)
-
-
-async def test_the_latest_refusal_is_kept_until_there_is_a_connection(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    answers: list[ProtocolError] = [Refused("busy", 0.0), Refused("revoked", 0.0)]
-
-    async def attempt() -> Connection:
-        if answers:
-            raise answers.pop(0)
-        return cast(Connection, object())
-
-    one = dialler(attempt)
-    await one.run()
-    assert str(one.refusal) == "revoked"
-    assert caplog.messages == ["device/draft_queue cannot connect to cloud/draft_queue: busy"]
-    one.opened(1.0)
-    assert one.refusal is None
 
 
 async def test_an_end_that_says_when_to_come_back_is_not_asked_before() -> None:

@@ -19,7 +19,7 @@ from tandem.transport import sockets
 from tandem.transport.handshake import MAX_HANDSHAKE_BYTES, Greeting, proof
 from tandem.transport.port import Endpoint, FrameSplitter, join_frames
 from tandem.transport.sockets import tls_contexts
-from tests.unit.transport.conftest import SECRET, Recorder, run, until
+from tests.unit.transport.conftest import SECRET, Recorder, until
 
 QUEUE = "cloud/draft_queue"
 PEER = "device/draft_queue"
@@ -67,32 +67,6 @@ async def test_frames_go_both_ways_in_order(directory: str, tcp: bool) -> None:
     counters = device.plane.counters[QUEUE]
     assert (counters.sent_frames, counters.connections) == (len(frames), 1)
     assert counters.sent_bytes == len(join_frames(frames))
-
-
-async def test_all_frames_before_a_flush_go_out_in_one_write(directory: str) -> None:
-    cloud, device, _ = await pair(directory)
-    for turn in range(3):
-        device.send(QUEUE, *(bytes([turn, n]) for n in range(5)))
-        await until(lambda turn=turn: len(cloud.received) == 5 * (turn + 1))  # type: ignore[misc]
-    assert [len(frames) for _, frames in cloud.frames] == [5, 5, 5]
-    assert device.plane.counters[QUEUE].writes == 3
-
-
-async def test_tcp_sends_at_once(directory: str) -> None:
-    """TCP_NODELAY at both ends: a small frame must not wait for the last one's acknowledgement."""
-    cloud, device, _ = await pair(directory)
-    for recorder, name in ((cloud, PEER), (device, QUEUE)):
-        handle = transport_of(recorder, name).get_extra_info("socket")
-        assert handle.family == socket.AF_INET
-        assert handle.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) != 0
-
-
-async def test_frames_for_nobody_are_counted_and_dropped(directory: str) -> None:
-    alone = Recorder(PEER, directory)
-    await alone.plane.start()
-    alone.send("cloud/nobody", b"x")
-    await asyncio.sleep(0.01)
-    assert alone.plane.counters["cloud/nobody"].dropped_frames == 1
 
 
 async def test_a_full_buffer_drops_rather_than_blocks(
@@ -262,18 +236,6 @@ async def test_connections_without_a_proof_are_bounded(
         writer.close()
 
 
-async def test_connections_without_a_proof_are_bounded_where_all_come_at_once(
-    directory: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cloud, endpoint = await cloud_with_room_for(8, directory, monkeypatch)
-    assert endpoint.port is not None
-    strangers = [socket.create_connection(("127.0.0.1", endpoint.port)) for _ in range(100)]
-    await until(lambda: cloud.plane.num_turned_away >= 92 and cloud.plane.num_connections == 8)
-    for stranger in strangers:
-        stranger.close()
-    await close(cloud)
-
-
 async def prove_raw(endpoint: Endpoint, name: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     """A connection with a right proof and nothing behind it, as that of a host that vanished."""
     reader, writer = await dial_raw(endpoint)
@@ -337,18 +299,6 @@ async def test_who_says_nothing_is_disconnected(directory: str) -> None:
 # ---- connections come and go -----------------------------------------------------------------------------------
 
 
-async def test_connecting_before_the_other_listens(directory: str) -> None:
-    cloud, device = Recorder("device/retriever", directory), Recorder("device/decoder", directory)
-    path = os.path.join(directory, "device-retriever")
-    connecting = asyncio.create_task(device.plane.connect(Endpoint("device/retriever", path)))
-    await asyncio.sleep(0.1)
-    assert not connecting.done()
-    await cloud.plane.start()
-    await asyncio.wait_for(connecting, 60)
-    device.send("device/retriever", b"x")
-    await until(lambda: cloud.received == [b"x"])
-
-
 @pytest.mark.parametrize("tcp", [False, True])
 async def test_a_restarted_server_is_dialled_again(directory: str, tcp: bool) -> None:
     cloud, device, endpoint = await pair(directory, tcp=tcp)
@@ -362,17 +312,6 @@ async def test_a_restarted_server_is_dialled_again(directory: str, tcp: bool) ->
     await until(lambda: again.received == [b"found"])
     assert device.plane.counters[QUEUE].dropped_frames == 1
     assert cloud.lost == []  # the own close is no loss
-
-
-async def test_a_connection_that_breaks_at_once_is_dialled_again(directory: str) -> None:
-    """Also where it breaks before the dialling that opened it has ended, and nobody sends anything."""
-    _, device, _ = await pair(directory)
-    for number in range(1, 5):
-        async with asyncio.timeout(10.0):
-            while len(device.connected) < number:  # noqa: ASYNC110 - at the very turn of the event loop
-                await asyncio.sleep(0)
-        device.plane.drop(QUEUE)
-    await until(lambda: len(device.connected) == 5, 10.0)
 
 
 async def test_an_actor_that_was_replaced_is_dialled_at_its_new_address(directory: str) -> None:
@@ -454,25 +393,6 @@ async def test_renew_opens_a_fresh_connection_while_the_old_one_hangs(directory:
     await proxy.close()
 
 
-async def test_a_server_that_accepts_and_says_nothing_is_given_up_and_tried_again(directory: str) -> None:
-    seen: list[asyncio.StreamWriter] = []
-    server = await asyncio.start_server(lambda reader, writer: seen.append(writer), "127.0.0.1", 0)
-    port = server.sockets[0].getsockname()[1]
-    device = Recorder(PEER, directory)
-    attempt = asyncio.create_task(device.plane.connect(Endpoint(QUEUE, None, "127.0.0.1", port)))
-    await until(lambda: len(seen) >= 2)
-    assert not attempt.done()
-    attempt.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await attempt
-    await until(lambda: device.plane.num_connections <= 1)
-    await close(device)
-    server.close()
-    for writer in seen:
-        writer.close()
-    await asyncio.sleep(0.01)
-
-
 # ---- close -----------------------------------------------------------------------------------------------------
 
 
@@ -489,51 +409,6 @@ async def test_close_leaves_no_task_no_socket_file_and_no_connection(directory: 
     assert not os.listdir(directory)
     assert not cloud.plane.num_connections
     assert not device.plane.num_connections
-
-
-async def test_a_frame_sent_in_the_last_moment_opens_no_new_connection(directory: str) -> None:
-    cloud, device, _ = await pair(directory)
-    await cloud.plane.close()
-    device.send(QUEUE, b"too late")
-    await device.plane.close()
-    device.send(QUEUE, b"even later")
-    device.plane.renew(QUEUE)
-    await asyncio.sleep(0.1)
-
-
-async def test_close_while_dialling(directory: str) -> None:
-    device = Recorder(PEER, directory)
-    connecting = asyncio.create_task(device.plane.connect(Endpoint(QUEUE, os.path.join(directory, "none"))))
-    await asyncio.sleep(0.02)
-    await device.plane.close()
-    with pytest.raises(asyncio.CancelledError):
-        await connecting
-
-
-@pytest.mark.parametrize("length", [89, 107, 300])
-def test_the_path_of_the_folder_may_be_long(directory: str, length: int) -> None:
-    """The address of a Unix-domain socket has at most 107 bytes, its folder's path may have more."""
-    folder = os.path.join(directory, "x" * min(length - len(directory) - 1, 250))
-    while len(folder) < length:
-        folder = os.path.join(folder, "y" * max(1, length - len(folder) - 1))
-    os.makedirs(folder)
-
-    async def main() -> None:
-        cloud, device, _ = await pair(folder, tcp=False)
-        device.send(QUEUE, b"there")
-        await until(lambda: cloud.received == [b"there"])
-        await close(cloud, device)
-        assert not os.listdir(folder)
-
-    run(main)
-    shutil.rmtree(os.path.join(directory, os.path.relpath(folder, directory).split(os.sep)[0]))
-
-
-async def test_a_stale_socket_file_is_replaced(directory: str) -> None:
-    path = os.path.join(directory, "cloud-draft_queue")
-    with socket.socket(socket.AF_UNIX) as stale:
-        stale.bind(path)
-    await pair(directory, tcp=False)
 
 
 # ---- TLS -------------------------------------------------------------------------------------------------------
@@ -594,19 +469,6 @@ async def test_tls_between_nodes(directory: str, certificates: dict[str, str]) -
     await asyncio.wait_for(reader_end(reader), 60)
     writer.close()
     await close(cloud, device)
-    await asyncio.sleep(0.05)
-
-
-async def test_a_silent_connection_to_a_tls_port_is_disconnected(
-    directory: str, certificates: dict[str, str]
-) -> None:
-    """By default the handshake of TLS has 60 s."""
-    server, _ = tls_contexts(certificates["cert"], certificates["key"], certificates["ca"])
-    cloud = Recorder(QUEUE, directory, host="127.0.0.1", server_tls=server)
-    reader, writer = await dial_raw(await cloud.plane.start())
-    await asyncio.wait_for(reader_end(reader), 10 * sockets.DIAL_LIMIT_S)
-    writer.close()
-    await close(cloud)
     await asyncio.sleep(0.05)
 
 
