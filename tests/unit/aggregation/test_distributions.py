@@ -14,44 +14,13 @@ from numpy.typing import NDArray
 from tandem.aggregation.distributions import (
     Distribution,
     largest,
-    most_probable,
     nucleus,
     restrict,
-    union,
 )
 from tandem.config.sampling import SamplingParams
 from tandem.modes import reference_shaping
 
 # ---- distributions: what they accept, look up and compare ----------------------------------------------------
-
-
-def make(ids: list[int], probabilities: list[float]) -> Distribution:
-    return Distribution(np.array(ids), np.array(probabilities))
-
-
-def test_argmax_ties_go_to_the_lowest_id() -> None:
-    assert make([3, 5, 9], [0.4, 0.4, 0.2]).argmax() == 3
-
-
-def test_probability_inside_and_outside_the_support() -> None:
-    distribution = make([3, 5], [0.25, 0.75])
-    assert [distribution.probability(token) for token in (0, 3, 4, 5, 6)] == [0.0, 0.25, 0.0, 0.75, 0.0]
-
-
-def test_dense() -> None:
-    dense = np.array([0.0, 0.5, 0.0, 0.25, 0.25])
-    distribution = make([1, 3, 4], [0.5, 0.25, 0.25])
-    np.testing.assert_array_equal(distribution.dense(5), dense)
-    assert hash(distribution) == hash(make([1, 3, 4], [0.5, 0.25, 0.25]))
-
-
-def test_union_is_ascending_and_without_repeats() -> None:
-    assert union(make([1, 4], [0.5, 0.5]), make([0, 4, 7], [0.2, 0.3, 0.5])).tolist() == [0, 1, 4, 7]
-
-
-def test_arrays_cannot_be_written_through_the_distribution() -> None:
-    with pytest.raises(ValueError, match="read-only"):
-        make([1], [1.0]).probabilities[0] = 0.5
 
 
 @pytest.mark.parametrize(
@@ -87,16 +56,6 @@ def test_the_largest_are_those_that_sorting_finds(num_levels: int) -> None:
         values = rng.integers(num_levels, size=size) / num_levels
         for limit in {1, min(5, size), min(70, size), size // 2 + 1, size}:
             assert largest(values, limit).tolist() == slow_largest(values, limit)
-
-
-def test_the_most_probable_of_some_tokens() -> None:
-    rng = np.random.default_rng(1)
-    for size in (1, 20, 256, 257, 2000):
-        dense = rng.integers(7, size=3000) / 7
-        ids = np.sort(rng.choice(3000, size=size, replace=False))
-        for limit in (1, 19, 300):
-            kept = ids[slow_largest(dense[ids], limit)]
-            assert most_probable(dense, ids, limit).tolist() == kept.tolist()
 
 
 # ---- top_k and min_p against a slow oracle, exactly; and the mutant that keeps ties by the highest i ---------
@@ -151,29 +110,11 @@ def test_the_nucleus_is_that_of_the_reference_page(seed: int, size: int, levels:
     )
 
 
-def test_top_p_counts_what_top_k_left_and_min_p_from_the_largest() -> None:
-    probabilities = np.array([0.125, 0.25, 0.125, 0.5])
-    kept = {
-        0.5: [3], 0.51: [1, 3], 0.75: [1, 3], 0.76: [0, 1, 3], 1.0: [0, 1, 2, 3],
-    }  # fmt: skip
-    for top_p, survivors in kept.items():
-        assert np.flatnonzero(restrict(probabilities, SamplingParams(top_p=top_p))).tolist() == survivors
-    assert np.flatnonzero(restrict(probabilities, SamplingParams(top_k=2, top_p=0.66))).tolist() == [3]
-    assert np.flatnonzero(restrict(probabilities, SamplingParams(top_p=0.9, min_p=0.5))).tolist() == [1, 3]
-
-
 def test_ties_go_to_the_lowest_id() -> None:
     probabilities = np.array([0.1, 0.2, 0.3, 0.2, 0.2])
     assert np.flatnonzero(restrict(probabilities, SamplingParams(top_k=2))).tolist() == [1, 2]
     assert np.flatnonzero(restrict(probabilities, SamplingParams(top_k=3))).tolist() == [1, 2, 3]
     assert restrict(probabilities, SamplingParams(top_k=1)).tolist() == [0, 0, 1, 0, 0]
-
-
-def test_min_p_counts_from_the_largest() -> None:
-    probabilities = np.array([0.1, 0.2, 0.4, 0.3])
-    assert np.flatnonzero(restrict(probabilities, SamplingParams(min_p=0.5))).tolist() == [1, 2, 3]
-    assert np.flatnonzero(restrict(probabilities, SamplingParams(min_p=1.0))).tolist() == [2]
-    assert np.flatnonzero(restrict(probabilities, SamplingParams(min_p=0.5, top_k=2))).tolist() == [2, 3]
 
 
 @pytest.mark.parametrize(

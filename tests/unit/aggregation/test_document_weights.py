@@ -8,13 +8,11 @@ import numpy as np
 import pytest
 
 from tandem.aggregation.document_weights import (
-    MAX_QUESTION,
     MIN_PROBABILITY,
     DocumentWeights,
     Evidence,
     log_evidence,
     log_weight,
-    question_likelihood,
 )
 from tandem.errors import GenerationError
 
@@ -50,15 +48,6 @@ def test_the_log_weight_is_the_prior_and_the_evidence() -> None:
     assert weights.weigh(second) == (0.5 - 0.25 * 4.5, -1.0 - 0.25)
 
 
-def test_with_full_memory_weights_are_the_posterior() -> None:
-    """Bayes: w_d is proportional to prior_d times the product of p_d(x_i)."""
-    prior = np.array([0.2, 0.5, 0.3])
-    weights = DocumentWeights(tuple(np.log(prior).tolist()), 1.0, 1.0)
-    posterior = prior * np.exp(np.array(TOKENS)).prod(axis=0)
-    raw = np.exp(weights.weigh(learn_all(weights)))
-    np.testing.assert_allclose(raw / raw.sum(), posterior / posterior.sum(), rtol=1e-12)
-
-
 def test_forgetting_lets_an_answer_move_to_another_document() -> None:
     """50 tokens from the first row, then from the second: by the posterior it would take 50 to come back."""
     first, second = log_evidence([0.9, 0.1]), log_evidence([0.1, 0.9])
@@ -75,34 +64,6 @@ def test_no_single_token_rules_a_row_out() -> None:
         math.log(MIN_PROBABILITY),
         0.0,
     )
-
-
-@pytest.mark.parametrize("weights", [DocumentWeights((1.0, 2.0)), DocumentWeights((), 1.0, 0.9)])
-def test_without_evidence_or_rows_nothing_moves(weights: DocumentWeights) -> None:
-    assert not weights.moves
-    assert weights.start == ()
-    assert weights.learn((), (-1.0, -2.0)) == ()
-    assert weights.weigh(()) == weights.prior
-
-
-def test_evidence_of_other_rows_than_the_weights_have_is_an_error() -> None:
-    weights = DocumentWeights((1.0, 2.0), 1.0, 0.9)
-    with pytest.raises(ValueError, match="shorter"):
-        weights.learn((0.0, 0.0), (-1.0,))
-    with pytest.raises(ValueError, match="shorter"):
-        weights.weigh((0.0,))
-
-
-@pytest.mark.parametrize(
-    ("num_tokens", "counted"), [(1, -8.0), (MAX_QUESTION, -8.0), (4 * MAX_QUESTION, -2.0)]
-)
-def test_a_long_question_counts_as_so_many_tokens_do_on_average(num_tokens: int, counted: float) -> None:
-    assert question_likelihood(-8.0, num_tokens) == counted
-
-
-def test_a_question_of_one_token_says_nothing() -> None:
-    """There is no token before it that could predict it."""
-    assert question_likelihood(0.0, 0) == 0.0
 
 
 def test_log_weight_is_log_sum_exp() -> None:

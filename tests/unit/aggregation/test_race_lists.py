@@ -18,10 +18,6 @@ from tandem.aggregation.race_lists import (
     RaceList,
     RaceResult,
     certify,
-    decide_race,
-    leader,
-    race_list,
-    shortlist_of,
 )
 from tandem.codecs.race_lists import decode_race_list, encode_race_list, read_vote
 from tandem.errors import ProtocolError
@@ -112,23 +108,6 @@ def test_no_unlisted_token_can_reach_a_certain_winner() -> None:
             bound += 0.0 if found.is_complete else float(scores.min())
             known += float(scores[found.ids == outcome.winner].sum())
         assert not outcome.is_certain or bound <= known * (1 + 1e-12)
-
-
-def test_a_vote_that_is_known_in_full_settles_more_races() -> None:
-    """As of a voter that decides; and with all of them in full every race is settled."""
-    num_certain = {"lists": 0, "own in full": 0}
-    for case in (case for case in cases(NUM_CASES) if len(case.votes) > 1):
-        options: Any = {"seed": case.seed, "step": case.step, "temperature": case.temperature}
-        whole = [vote.astype(np.float32) for vote in case.votes]
-        partly = decide_race([whole[0], *case.lists[1:]], case.shares, **options)
-        assert not partly.is_certain or partly.winner == case.winner
-        num_certain["lists"] += certified(case).is_certain
-        num_certain["own in full"] += partly.is_certain
-        assert decide_race(whole, case.shares, **options) == RaceResult(case.winner, True)
-        own = Case(case.votes[:1], [1.0], [1], case.seed, case.step, case.temperature)
-        shortlist = shortlist_of(whole[0], **options)
-        assert leader(shortlist, **options) == leader(case.lists[0], **options) == own.winner
-    assert num_certain["own in full"] > num_certain["lists"]
 
 
 MUTANTS = {
@@ -224,18 +203,6 @@ def test_the_lazy_race_has_the_scores_of_the_race_at_any_scale(
         assert found.tobytes() == scores[best].tobytes()
 
 
-def test_a_winner_that_is_the_mark_itself_is_found() -> None:
-    """Of equal tokens the first ones set the mark; what wins among them has so little noise that 23 bits of it, and no
-    slack for the rest, would sometimes put it below."""
-    vocab, num_first = 1_200, 0
-    for step in range(1_500):
-        dense = np.full(vocab, 1 / vocab)
-        winner = int(np.argmax(dense / noise(2, step, np.arange(vocab))))
-        num_first += winner < 64
-        assert lazy_race(dense, seed=2, step=step) == winner
-    assert num_first > 50
-
-
 def test_a_bound_that_ignored_the_noise_would_be_noticed() -> None:
     """The control: candidates by probability instead of by score miss winners."""
     rng = np.random.default_rng(1)
@@ -243,20 +210,6 @@ def test_a_bound_that_ignored_the_noise_would_be_noticed() -> None:
     candidates = np.argsort(-dense)[:100]
     winners = {lazy_race(dense, seed=1, step=step) for step in range(50)}
     assert not winners <= set(candidates.tolist())
-
-
-def test_a_list_with_all_tokens_says_so() -> None:
-    dense = np.array([0.5, 0.0, 0.25, 0.25])
-    options = {"seed": 1, "step": 1, "temperature": 1.0}
-    whole = race_list(dense, 5, **options)  # type: ignore[arg-type]
-    assert (whole.ids.tolist(), whole.is_complete) == ([0, 2, 3], True)
-    assert not race_list(dense, 3, **options).is_complete  # type: ignore[arg-type]
-    assert whole.beyond(race_list(dense, 3, **options)).ids.size == 0  # type: ignore[arg-type]
-
-
-def test_without_noise_the_most_probable_are_listed() -> None:
-    dense = np.array([0.2, 0.2, 0.4, 0.2])
-    assert race_list(dense, 2, seed=1, step=1, temperature=0.0).ids.tolist() == [0, 2]
 
 
 @pytest.mark.parametrize(
@@ -275,14 +228,6 @@ def test_what_is_no_list_is_refused(ids: list[int], values: list[float], problem
 
 
 # ---- bytes ---------------------------------------------------------------------------------------------------
-
-
-def test_eight_tokens_of_32_000_take_45_bytes() -> None:
-    rng = np.random.default_rng(2)
-    for step in range(20):
-        found = race_list(zipf(rng, 1.0, 32_000), 8, seed=3, step=step, temperature=1.0)
-        payload = encode_race_list(found, 32_000)
-        assert len(payload) <= 45
 
 
 @given(

@@ -11,20 +11,15 @@ import numpy as np
 import pytest
 
 from tandem.aggregation.coupling import Purpose, coupled_draw, noise, uniform
-from tandem.aggregation.distributions import Distribution, mix
+from tandem.aggregation.distributions import Distribution
 from tandem.aggregation.rules import (
-    Algorithm1,
     Coupled,
-    GreedyRule,
-    coupled_acceptance,
     draw,
     keep_probability,
     residual,
-    speculative_acceptance,
     target_distribution,
     target_given_drafts,
 )
-from tandem.topology import Party
 
 VOCAB = 6
 ETA = 0.3
@@ -56,24 +51,6 @@ def test_its_probabilities_are_those_of_the_dense_form() -> None:
     assert q.spread().probabilities.tolist() == q.dense(5).tolist()
 
 
-def test_without_a_rest_nothing_is_spread() -> None:
-    q = Distribution(np.array([1, 4]), np.array([0.5, 0.5]))
-    assert q.spread() is q
-    assert (q.rest_probability, q.rest_beyond(2), q.probability(0)) == (0.0, 0.0, 0.0)
-
-
-def test_equality_and_hash_know_the_rest() -> None:
-    ids, probabilities = np.array([0, 2]), np.array([0.5, 0.25])
-    q = Distribution(ids, probabilities, 0.25, 4)
-    assert q == Distribution(ids, probabilities, 0.25, 4)
-    assert hash(q) == hash(Distribution(ids, probabilities, 0.25, 4))
-    assert q != Distribution(ids, probabilities, 0.25, 5), "the rest lies elsewhere"
-    full = np.array([0.5, 0.5])
-    assert Distribution(ids, full) == Distribution(ids, full, vocab_size=4), (
-        "without a rest its place is nowhere"
-    )
-
-
 @pytest.mark.parametrize(
     ("rest", "vocab_size", "problem"),
     [
@@ -87,14 +64,6 @@ def test_equality_and_hash_know_the_rest() -> None:
 def test_what_is_no_distribution_is_refused(rest: float, vocab_size: int, problem: str) -> None:
     with pytest.raises(ValueError, match=problem):
         Distribution(np.array([0, 2]), np.array([0.25, 0.25]), rest, vocab_size)
-
-
-def test_a_rest_needs_a_token_and_parties_a_common_vocabulary() -> None:
-    with pytest.raises(ValueError, match="does not fit a vocabulary of 2 tokens"):
-        Distribution(np.array([0, 1]), np.array([0.25, 0.25]), 0.5, 2)
-    one, other = (Distribution(np.array([0]), np.array([0.5]), 0.5, size) for size in (3, 4))
-    with pytest.raises(ValueError, match="must share a vocabulary, got 3 and 4 tokens"):
-        mix(one, other, 0.5)
 
 
 @pytest.mark.parametrize(
@@ -145,19 +114,6 @@ def test_algorithm_1_commits_the_mixture_exactly() -> None:
         assert law == pytest.approx(ETA * q + (1 - ETA) * r, abs=1e-12)
 
 
-def test_acceptance_is_that_of_dense_arrays() -> None:
-    for own, other in pairs():
-        q, r = own.dense(VOCAB), other.dense(VOCAB)
-        p = ETA * q + (1 - ETA) * r
-        delta = 1 - np.minimum(q, r).sum()
-        expected = 0.5 * (1 - (1 - ETA) * delta) + 0.5 * (q * p).sum()
-        assert speculative_acceptance(own, other, ETA) == pytest.approx(expected, abs=1e-12)
-        both = [i for i in range(VOCAB) if q[i] > 0 and p[i] > 0]
-        coupled = sum(1 / sum(max(q[j] / q[i], p[j] / p[i]) for j in range(VOCAB)) for i in both)
-        target = target_distribution(own, other, ETA)
-        assert coupled_acceptance(own, target) == pytest.approx(coupled, abs=1e-12)
-
-
 def test_draws_run_over_the_whole_vocabulary() -> None:
     """The race and the quantile of a distribution with a rest are those of its dense array, for every step."""
     for step, (own, other) in enumerate(pairs(200)):
@@ -172,16 +128,3 @@ def test_draws_run_over_the_whole_vocabulary() -> None:
             coupled_draw(own, seed=7, step=step),
             coupled_draw(other, seed=7, step=step),
         )
-
-
-@pytest.mark.parametrize("rule", [Algorithm1(), GreedyRule("coupled")], ids=["algorithm1", "greedy"])
-def test_other_rules_see_what_the_dense_form_shows(rule: Algorithm1 | GreedyRule) -> None:
-    for step, (device, cloud) in enumerate(pairs(100)):
-        decision = rule.verify(device, cloud, eta_device=ETA, seed=3, step=step)
-        plain = rule.verify(device.spread(), cloud.spread(), eta_device=ETA, seed=3, step=step)
-        assert (decision.target, decision.device_token, decision.cloud_token) == (
-            plain.target,
-            plain.device_token,
-            plain.cloud_token,
-        )
-        assert rule.draft(device, seed=3, step=step, party=Party.DEVICE) == decision.device_token

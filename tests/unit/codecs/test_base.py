@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from tandem.codecs import CodecStates, TopP, codec_of
 from tandem.config.extensions import CodecConfig
-from tandem.errors import ConfigError, ProtocolError
+from tandem.errors import ConfigError
 from tandem.plugins.papers.top_k import TopK
 from tandem.protocol.prefix import Prefix
 from tests.unit.codecs.stateful import Threshold
@@ -39,23 +39,6 @@ def test_the_codec_of_the_settings(name: Literal["auto", "top_p"]) -> None:
     assert codec_of(CodecConfig(name=name, parameters={"p": 0.9})) == TopP(0.9)
     assert codec_of(CodecConfig(name=name)).fingerprint() == "top_p/2(p=0.8, max_tokens=4096)"
     assert codec_of(CodecConfig(name="top_k", parameters={"k": 8, "rest": "residual"})) == TopK(8, "residual")
-
-
-def test_a_codec_is_frozen() -> None:
-    codec = TopP(0.5)
-    with pytest.raises(AttributeError):
-        codec.p = 0.6  # type: ignore[misc]
-    assert codec == TopP(0.5) != TopP(0.5, max_tokens=8)
-    assert TopP(0.5).fingerprint() != TopP(0.5, max_tokens=8).fingerprint(), "the bound is part of it"
-
-
-def test_no_payload_exceeds_its_bound_and_no_id_the_vocabulary() -> None:
-    codec = TopP(1.0, max_tokens=3)
-    payload = codec.encode(np.full(VOCAB, 1.0))
-    assert len(payload) <= codec.max_bytes
-    assert len(codec.decode(payload, vocab_size=3)) == 3
-    with pytest.raises(ProtocolError, match="must hold token ids below 2, got 2"):
-        codec.decode(payload, vocab_size=2)
 
 
 # ---- codecs of one's own -------------------------------------------------------------------------------------
@@ -188,21 +171,3 @@ def test_a_state_that_forgot_to_roll_back_would_be_noticed() -> None:
     feed(other, Prefix(1))
     feed(other, Prefix(1, [1]))
     assert other.before(Prefix(1, [1, 0]).digests) != rejected
-
-
-def test_a_step_that_another_party_decided_leaves_the_state() -> None:
-    states, prefix = fresh([2, 3]), Prefix(1, [2, 3])
-    before = states.before(prefix.digests)
-    prefix.extend([4, 5])  # no distribution of this party after [2, 3] and [2, 3, 4]
-    assert states.before(prefix.digests) == before
-    feed(states, prefix)
-    prefix.append(6)
-    assert states.before(prefix.digests) == before.encode(dense_after((2, 3, 4, 5)))[1]
-
-
-def test_a_codec_without_state_keeps_nothing() -> None:
-    states, prefix = CodecStates(TopP()), Prefix(1, [1, 2])
-    first = states.before(prefix.digests)
-    feed(states, prefix)
-    prefix.append(3)
-    assert states.before(prefix.digests) is first

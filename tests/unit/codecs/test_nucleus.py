@@ -37,33 +37,12 @@ def test_equals_the_oracle_on_exact_numbers(weights: list[int], top_p: float) ->
     assert nucleus(dense, top_p).tolist() == oracle(dense, top_p)
 
 
-@pytest.mark.parametrize("kind", ["peaked", "mid", "flat", "nearly_uniform"])
-@pytest.mark.parametrize("vocab", [50, 20_000])
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_equals_the_oracle(kind: str, vocab: int, dtype: type) -> None:
-    """Sizes may differ by one where two orders of summation round to either side of the crossing."""
-    dense = distribution(kind, vocab, vocab).astype(dtype)
-    ids, expected = nucleus(dense, 0.8), oracle(dense, 0.8)
-    assert abs(ids.size - len(expected)) <= 1
-    assert len(set(ids.tolist()) ^ set(expected)) <= 1
-
-
-def test_equals_the_oracle_when_all_are_equal() -> None:
-    assert nucleus(np.ones(10), 0.8).tolist() == list(range(8))
-    assert nucleus(np.full(16_384, 1.0), 0.75).tolist() == list(range(12_288))
-
-
 def test_ties_at_the_crossing_go_to_the_lowest_ids_beyond_the_sort_limit() -> None:
     dense = np.ones(20_000)
     dense[10_000:] = 2.0
     dense[15_000:] = 4.0
     ids = nucleus(dense, 24_000 / 40_000)
     assert ids.tolist() == [*range(10_000, 12_000), *range(15_000, 20_000)]
-
-
-def test_keeps_the_whole_distribution_at_p_one() -> None:
-    dense = distribution("mid", 9_000, 3)
-    assert nucleus(dense, 1.0).size >= 8_990
 
 
 @settings(max_examples=30)

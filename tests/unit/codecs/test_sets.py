@@ -19,7 +19,6 @@ TABLE = {  # SQS and QS, exact: specs of both papers count these
     151_936: ({1: 18, 2: 41, 4: 83, 8: 158, 16: 294, 32: 534, 64: 959, 128: 1709, 256: 3024}, {100: 1197}),
     262_144: ({1: 18, 2: 42, 4: 86, 8: 164, 16: 306, 32: 559, 64: 1009, 128: 1809, 256: 3225}, {100: 1276}),
 }
-DENSE = {4: 58, 12: 159, 16: 206, 24: 296, 100: 1038, 240: 2193, 720: 5451}
 
 
 def compositions(total: int, cells: int) -> list[list[int]]:
@@ -57,13 +56,6 @@ def test_bits_are_those_of_the_tables(vocab: int) -> None:
     by_kept, dense = TABLE[vocab]
     assert {k: sets.support_bits(vocab, k) + sets.counts_bits(k, 100) for k in by_kept} == by_kept
     assert {resolution: sets.counts_bits(vocab, resolution) for resolution in dense} == dense
-
-
-def test_bits_of_single_pieces() -> None:
-    assert {resolution: sets.counts_bits(50_257, resolution) for resolution in DENSE} == DENSE
-    assert {resolution: sets.counts_bits(50_272, resolution) for resolution in DENSE} == DENSE
-    assert [sets.support_bits(50_257, k) for k in (1, 16, 64, 256)] == [16, 206, 704, 2314]
-    assert [sets.counts_bits(k, 100) for k in (1, 2, 16, 64)] == [0, 7, 62, 153]
 
 
 def random_point(rng: np.random.Generator, vocab: int, kept: int) -> tuple[list[int], list[int]]:
@@ -113,9 +105,3 @@ def test_only_the_shortest_bytes_of_a_number_are_taken(payload: bytes, sentence:
     assert (
         str(caught.value) == f"An encoded distribution {sentence}; drop the frame and ask the sender again."
     )
-
-
-def test_what_is_left_over_is_refused() -> None:
-    sets.check_is_used_up(0)
-    with pytest.raises(ProtocolError, match="must hold nothing behind its last number, got 3 bits too many"):
-        sets.check_is_used_up(5)

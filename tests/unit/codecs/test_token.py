@@ -65,19 +65,9 @@ def test_a_token_that_the_vocabulary_lacks_is_refused(index: int) -> None:
             read_named_token(payload, 8)
 
 
-def test_as_many_log_probabilities_as_tokens_or_it_is_refused() -> None:
-    with pytest.raises(ProtocolError, match="log probabilities of tokens"):
-        read_named_token(write_token(1, Logprobs(logprob=-1.0, top_ids=(1, 2), top_logprobs=(-1.0,))), 8)
-
-
 # ---- log probabilities of a token and of its alternatives: all of them, in order, of sum 1 -------------------
 
 TARGET = Distribution(np.array([2, 5, 7, 9]), np.array([0.25, 0.5, 0.25, 0.0]))
-
-
-def test_the_likeliest_come_first_and_equals_by_their_ids() -> None:
-    named = log_probabilities(TARGET, 7, 3)
-    assert named == known_of(math.log(0.25), (5, math.log(0.5)), (2, math.log(0.25)), (7, math.log(0.25)))
 
 
 def test_excluded_tokens_are_no_alternatives() -> None:

@@ -60,24 +60,6 @@ def test_the_lottery_agrees_with_the_rule_to_the_owner() -> None:
             assert reference.owner(given, seed, seed % 7) == draw_owner(given, seed=seed, step=seed % 7)
 
 
-def test_by_lottery_each_token_is_the_owners_own() -> None:
-    workers, weights = [voter(seed) for seed in range(3)], [0.2, 0.5, 0.3]
-    tokens = reference.federated(workers, weights, has(12), 4, by_lottery=True)
-    for step, token in enumerate(tokens):
-        owner = workers[reference.owner(weights, 4, step)]
-        assert token == reference.draw(owner(tokens[:step]).probabilities, 4, step)
-    assert tokens != reference.federated(workers, weights, has(12), 4)
-
-
-def test_federated_with_one_weight_of_one_is_that_worker_alone() -> None:
-    workers = [voter(seed) for seed in range(4)]
-    for seed in range(20):
-        alone = reference.solo(workers[2], has(10), seed)
-        assert reference.federated(workers, [0.0, 0.0, 1.0, 0.0], has(10), seed) == alone
-        assert reference.federated(workers, [0.0, 0.0, 1.0, 0.0], has(10), seed, None, True) == alone
-        assert reference.speculative(workers[2], has(10), seed) == alone
-
-
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_federated_by_documents_is_the_mixture_by_their_shares(temperature: float) -> None:
     log_weights = [0.3, -0.2, 1.0]
@@ -88,15 +70,6 @@ def test_federated_by_documents_is_the_mixture_by_their_shares(temperature: floa
         assert by_documents == reference.federated(workers, shares(*log_weights), has(10), drawn)
     two = workers[:2]
     assert reference.federated(two, None, has(10), 1) == reference.dual(*two, has(10), 1)
-
-
-def test_whoever_is_left_is_weighed_by_the_own_documents() -> None:
-    log_weights = [0.3, -0.2, 1.0]
-    workers = [voter(number, weight) for number, weight in enumerate(log_weights)]
-    left = reference.answer_with_losses(workers, None, voter(9), lambda step: (0, 2), has(10), 1)
-    assert left == reference.federated(workers[::2], shares(0.3, 1.0), has(10), 1)
-    alone = reference.answer_with_losses(workers, None, voter(9), lambda step: (), has(10), 1)
-    assert alone == reference.solo(voter(9), has(10), 1)
 
 
 @pytest.mark.parametrize("by_lottery", [False, True])

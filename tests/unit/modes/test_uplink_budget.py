@@ -17,7 +17,7 @@ import pytest
 from tandem.aggregation.distributions import Distribution
 from tandem.aggregation.rules import acceptance, residual
 from tandem.aggregation.steps import Step
-from tandem.messages import Alone, LinkFrame, Local, Vote, encode
+from tandem.messages import LinkFrame, Local, Vote, encode
 from tandem.modes.spec import SessionSpec
 from tandem.modes.speculative import UplinkBudget
 from tandem.protocol.decoding import DraftingSession, Forward
@@ -183,50 +183,10 @@ def test_as_many_tokens_as_fit() -> None:
     assert lengths(spec(max_proposal=16, uplink_budget_bits=100, vocab_size=128)) == {12}
 
 
-def test_a_proposal_that_is_full_does_not_wait_for_its_length() -> None:
-    """Without another draft where only ids count, and else as soon as there is one that does not fit."""
-    made = drafter(spec(max_proposal=16, uplink_budget_bits=50))
-    assert proposals(draw(made, 5)) == []
-    assert [each.tokens for each in proposals(draw(made, 6))] == [(5, 6)]
-    assert made.next_job() is None
-    made = drafter(spec(draft_rule="rejection", max_proposal=16, uplink_budget_bits=8 * (2 * 24 + 10)))
-    assert proposals(draw(made, 5, 20)) == []
-    assert proposals(draw(made, 6, 20)) == []
-    assert [each.tokens for each in proposals(draw(made, 7, 20))] == [(5, 6)]
-    assert made.next_job() is None, "stop and wait"
-    made.receive(commit(0, 5))
-    made.receive(commit(1, 6))
-    assert made.receive(commit(2, 7)) == [], "what was kept back is committed"
-    assert isinstance(made.next_job(), Forward)
-
-
 def draw(made: DraftingSession, token: int, size: int = 1) -> list[Send]:
     job = made.next_job()
     assert isinstance(job, Forward)
     return made.finish(job, [Step(job.step, token, bytes(size), 5)])
-
-
-def test_a_budget_below_one_id_asks_for_each_token() -> None:
-    made, sends = begin(spec(uplink_budget_bits=23))
-    assert [each.tokens for each in proposals(sends)] == [()]
-    assert made.next_job() is None, "drafts that nobody can be told are not computed"
-    assert [each.step for each in proposals(made.receive(commit(0, 9)))] == [1]
-
-
-def test_what_is_too_large_for_a_proposal_is_left_to_the_verifier() -> None:
-    made = drafter(spec(draft_rule="rejection", pacing="pipelined", max_proposal=1, uplink_budget_bits=300))
-    assert [each.tokens for each in proposals(draw(made, 5, 20))] == [(5,)]
-    assert proposals(draw(made, 6, 100)) == [], "a verdict for the first may bring this token"
-    assert made.next_job() is None
-    assert [(each.step, each.tokens) for each in proposals(made.receive(commit(0, 5)))] == [(1, ())]
-    assert proposals(made.receive(commit(1, 6))) == []
-    assert isinstance(made.next_job(), Forward)
-
-
-def test_a_drafter_that_answers_alone_has_no_budget() -> None:
-    made = drafter(spec(uplink_budget_bits=1))
-    made.receive(Alone(session=1, is_alone=True))
-    assert [each.tokens for each in proposals(draw(made, 5))] == [(5,)]
 
 
 def test_the_budget_is_for_speculative_mode() -> None:

@@ -86,24 +86,6 @@ def test_a_damaged_card_is_no_obstacle_and_one_sentence(made: Path, tmp_path: Pa
         assert describe_card(tmp_path) == {}
 
 
-def test_the_same_seed_makes_the_same_drafter(target: str, made: Path, tmp_path: Path) -> None:
-    train_drafter(target, tmp_path / "again", texts=TEXTS, recipe=RECIPE)
-    weights = [(folder / "model.safetensors").read_bytes() for folder in (made, tmp_path / "again")]
-    assert weights[0] == weights[1]
-
-
-def test_a_model_is_never_overwritten(target: str) -> None:
-    with pytest.raises(
-        GenerationError, match=r"^The drafter is to be written into .*, which is its target's folder"
-    ):
-        train_drafter(target, Path(target), texts=TEXTS, recipe=RECIPE)
-
-
-def test_nothing_to_learn_from(target: str, tmp_path: Path) -> None:
-    with pytest.raises(GenerationError, match=r"^There are 0 rows to learn from"):
-        train_drafter(target, tmp_path / "out", texts=[""], recipe=RECIPE)
-
-
 def test_no_drafter_overwrites_its_target(made: Path, tmp_path: Path) -> None:
     """Not even one that is a drafter itself, by another name, or an adapter, which has no model of its own."""
     (link := tmp_path / "link").symlink_to(made)

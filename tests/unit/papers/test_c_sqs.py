@@ -286,26 +286,6 @@ def test_mutants_that_do_not_roll_back(mutant: Callable[[], NoCheckpoint]) -> No
         check_rollbacks(mutant, 20)
 
 
-def test_a_session_is_a_value() -> None:
-    session = ADAPTIVE.open()
-    before = (session, session.beta)
-    payload, after = session.encode(dense_after([]))
-    assert (session, session.beta) == before
-    assert session.encode(dense_after([])) == (payload, after)
-    assert after.beta != session.beta
-    with pytest.raises(AttributeError):
-        session.beta = 1.0  # type: ignore[misc]
-
-
-def test_ties_and_empty_supports_keep_the_lowest_id() -> None:
-    dense = np.array([0.1, 0.3, 0.3, 0.3])
-    ids, dropped = CSqsSession(PAPER, 0.9).support(dense)
-    assert (ids.tolist(), dropped) == ([1], pytest.approx(0.7))
-    assert CSqsSession(PAPER, 0.3).support(dense)[0].tolist() == [1, 2, 3]
-    everything, nothing = CSqsSession(PAPER, -0.01).support(dense)
-    assert (everything.tolist(), nothing) == ([0, 1, 2, 3], 0.0)
-
-
 def test_a_support_beyond_the_cap_becomes_the_vocabulary() -> None:
     """Which drops nothing, so the guarantee stays, and is cheaper to send."""
     dense = np.append(np.full(5000, 1.9e-4), np.full(5000, 1e-5))

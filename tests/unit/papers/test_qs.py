@@ -11,59 +11,21 @@ import pytest
 
 from tandem.errors import ConfigError
 from tandem.plugins.papers.qs import (
-    LAYERS,
     NUM_CONFIDENCES,
     SHAPES,
-    WEIGHTS,
     DoubleDqn,
     LastAccepted,
-    make_state,
     pack,
-    values,
 )
 from tandem.scheduler.lengths import (
     MAX_LENGTH,
     BestLength,
     LengthPolicy,
     RoundCosts,
-    load_length_policy,
-    make_length_policy,
 )
 from tests.unit.papers.rounds import costs_of, play_rounds, tokens_per_s
 
 COSTS = RoundCosts(fixed_s=0.2, token_s=0.02, alone_s=0.1)
-
-
-def weights_that_prefer(length: int) -> list[np.ndarray]:
-    """Whatever the state."""
-    weights = [np.zeros(shape, np.float32) for shape in SHAPES]
-    weights[-1][length - 1] = 1.0
-    return weights
-
-
-def test_the_state_is_that_of_the_paper_and_the_link() -> None:
-    state = make_state([0.5, 0.9], COSTS)
-    assert state.shape == (LAYERS[0],)
-    assert state[NUM_CONFIDENCES - 2 :] == pytest.approx([0.5, 0.9, 0.7, 0.9, np.log(10)])
-    assert not state[: NUM_CONFIDENCES - 2].any()
-    assert make_state([], COSTS)[:-1].any() == np.False_
-
-
-def test_the_length_of_the_largest_value_is_chosen(tmp_path: Path) -> None:
-    file = tmp_path / "seven.npy"
-    np.save(file, pack(weights_that_prefer(7)))
-    assert DoubleDqn(MAX_LENGTH, str(file)).choose([0.5] * MAX_LENGTH, COSTS) == 7
-    assert DoubleDqn(4, str(file)).choose([0.5] * 4, COSTS) == 1, "among the lengths that are allowed"
-
-
-def test_every_layer_but_the_last_is_cut_at_zero() -> None:
-    rng = np.random.default_rng(0)
-    weights = [rng.normal(size=shape) for shape in SHAPES]
-    state = rng.normal(size=LAYERS[0])
-    hidden = np.maximum(0, state @ weights[0] + weights[1])
-    hidden = np.maximum(0, hidden @ weights[2] + weights[3])
-    assert values(weights, state) == pytest.approx(hidden @ weights[4] + weights[5])
-    assert values(weights, np.stack([state, state])).shape == (2, MAX_LENGTH)
 
 
 def test_only_accepted_tokens_count(tmp_path: Path) -> None:
@@ -94,10 +56,6 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
         DoubleDqn(MAX_LENGTH, str(tmp_path / "text.npy"))
     with pytest.raises(ConfigError, match=r"cannot be read from .*none.npy"):
         DoubleDqn(MAX_LENGTH, str(tmp_path / "none.npy"))
-
-
-def test_the_file_is_small() -> None:
-    assert WEIGHTS.stat().st_size < 10_000
 
 
 def test_it_has_learned_more_than_the_heuristic_does() -> None:
@@ -135,21 +93,3 @@ def test_it_beats_the_heuristic_of_qs() -> None:
         own > other
         for own, other in zip(speed(lambda longest: BestLength()), speed(LastAccepted), strict=True)
     )
-
-
-def test_the_heuristic_never_gets_stuck() -> None:
-    heuristic = LastAccepted(MAX_LENGTH, first=4)
-    heuristic.observe(4, 0)
-    assert heuristic.choose([0.5] * MAX_LENGTH, costs_of(0.1, 1e6)) == 1
-    heuristic.observe(1, 1)
-    assert heuristic.choose([0.5] * MAX_LENGTH, costs_of(0.1, 1e6)) == 2
-    for length in range(2, 40):
-        heuristic.observe(length, length)
-    assert heuristic.choose([0.5] * MAX_LENGTH, costs_of(0.1, 1e6)) == MAX_LENGTH
-
-
-@pytest.mark.parametrize("policy", [LastAccepted, DoubleDqn])
-def test_settings_load_them(policy: type) -> None:
-    address = f"tandem.plugins.papers.qs:{policy.__name__}"
-    load_length_policy(address, {}, "This process")
-    assert type(make_length_policy(address, 3)) is policy

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import islice
 from pathlib import Path
 from random import Random
 
@@ -22,7 +21,6 @@ from tandem.plugins.papers.flexspec.training import (
     distil,
     distillation_loss,
     draw_pairs,
-    learning_rate,
     logits_of,
     measure,
     pair_of,
@@ -61,17 +59,6 @@ def test_acceptance_is_that_of_the_rules() -> None:
     assert acceptance_of(p, p) == Acceptance(pytest.approx(1), pytest.approx(1), 1.0, 6)
 
 
-def test_of_many_tokens_every_nth_is_raced() -> None:
-    q, p = random_laws(5, 10), random_laws(6, 10)
-    assert acceptance_of(q, p, 5).coupled == pytest.approx(acceptance_of(q[::2], p[::2]).coupled)
-
-
-def test_rows_count_from_their_start() -> None:
-    side = collate([Example((7, 8, 9, 10), 2), Example((7, 8, 9), 1)])
-    assert side.ids.tolist() == [[7, 8, 9, 10], [7, 8, 9, 0]]
-    assert side.is_counted.tolist() == [[False, True, True, False], [True, True, False, False]]
-
-
 def test_company_in_a_batch_changes_no_logits(save_model: Callable[..., Path]) -> None:
     model = load_model(str(save_model("llama")), device="cpu", dtype="float32")
     with torch.inference_mode():
@@ -79,22 +66,6 @@ def test_company_in_a_batch_changes_no_logits(save_model: Callable[..., Path]) -
         alone = torch.cat([logits_of(model, collate([example])) for example in EXAMPLES])
     torch.testing.assert_close(together, alone, rtol=1e-5, atol=1e-5)
     assert len(alone) == sum(len(example.ids) - example.start for example in EXAMPLES)
-
-
-def test_every_round_has_every_row() -> None:
-    batches = list(islice(draw_pairs(Random(1), ROWS, 5), 6))
-    for part in (batches[:3], batches[3:]):
-        assert sum(pair.target.is_counted.sum() for pair in part) == sum(
-            len(example.ids) - example.start for example in EXAMPLES
-        )
-
-
-def test_rate_warms_up_and_falls() -> None:
-    schedule = Schedule(num_steps=100, peak_rate=0.1, num_warmup_steps=10)
-    rates = [learning_rate(step, schedule) for step in range(100)]
-    assert max(rates) == pytest.approx(0.1)
-    assert rates[0] == pytest.approx(0.01)
-    assert rates[-1] == pytest.approx(0.005, rel=0.02)
 
 
 @pytest.mark.parametrize("loss", ["kl", "tv"])
