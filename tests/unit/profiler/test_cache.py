@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -59,28 +58,6 @@ def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
     assert cache.cached_line(PARTY, tmp_path, pytest.fail) == list(PROFILE.line.to_tuple())
 
 
-def test_no_profile_is_no_line_and_no_warning(tmp_path: Path) -> None:
-    assert cache.cached_line(PARTY, tmp_path, pytest.fail) == []
-
-
-@pytest.mark.parametrize(
-    "other", [{"dtype": "bfloat16"}, {"num_threads": 2}, {"num_documents": 5}, {"torch_device": "cpu:0"}]
-)
-def test_other_settings_have_no_profile(tmp_path: Path, other: dict[str, Any]) -> None:
-    saved(tmp_path)
-    assert cache.cached_line(replace(PARTY, **other), tmp_path, pytest.fail) == []
-
-
-def test_the_index_does_not_matter_for_the_key() -> None:
-    assert cache.profile_key(replace(PARTY, index="/elsewhere")) == cache.profile_key(PARTY)
-
-
-def test_another_machine_has_no_profile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    saved(tmp_path)
-    monkeypatch.setattr(cache, "processor_name", lambda: "another processor")
-    assert cache.cached_line(PARTY, tmp_path, pytest.fail) == []
-
-
 def test_a_model_is_known_by_its_files_and_not_by_its_place(tmp_path: Path) -> None:
     copy = Path(shutil.copytree(WEIGHTS, tmp_path / "copy"))
     assert cache.model_fingerprint(str(copy)) == cache.model_fingerprint(str(WEIGHTS))
@@ -120,13 +97,6 @@ def test_a_wrong_file_is_not_used(tmp_path: Path, changes: dict[str, Any], reaso
 def test_a_damaged_file_is_not_used(tmp_path: Path, content: bytes) -> None:
     saved(tmp_path).write_bytes(content)
     assert "was ignored because it is damaged or of another kind" in refused(tmp_path)
-
-
-def test_a_folder_in_the_place_of_a_file(tmp_path: Path) -> None:
-    path = saved(tmp_path)
-    path.unlink()
-    path.mkdir()
-    refused(tmp_path)
 
 
 def test_a_failed_write_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,24 +11,12 @@ from tandem.profiler.estimates import MIN_VALUES, OUTLIER, DecodeLine, DecodeTim
 LINE = DecodeLine.fit([100, 200, 300], [0.010, 0.012, 0.014])
 
 
-def test_nothing_is_known_at_first() -> None:
-    assert isnan(DecodeTime().predict(0))
-    assert DecodeTime(LINE).predict(50) == pytest.approx(0.011)
-
-
 def test_the_line_predicts_while_it_is_right() -> None:
     """It sees the growth with the context, the average lags behind."""
     decode_time = DecodeTime(LINE)
     for step in range(100):
         assert decode_time.predict(step) == pytest.approx(LINE.predict(100 + step), rel=1e-9)
         assert decode_time.add(step, LINE.predict(100 + step)) is None
-
-
-def test_the_average_predicts_where_the_machine_has_another_speed() -> None:
-    decode_time = DecodeTime(LINE)
-    for step in range(10):
-        decode_time.add(step, 0.060)
-    assert decode_time.predict(10) == pytest.approx(0.060, rel=0.01)
 
 
 @pytest.mark.parametrize("wrong", [0.0, -1.0, inf])

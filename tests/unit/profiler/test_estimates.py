@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 
 from tandem.messages import Observation
-from tandem.profiler.estimates import DecodeLine, Estimator, draft_window
+from tandem.profiler.estimates import Estimator, draft_window
 from tandem.topology import PARTIES, Party
 
 DEVICE, CLOUD = PARTIES
-LINE = DecodeLine.fit([50, 100, 200], [0.06, 0.07, 0.09])
 
 
 def measurement(**changes: Any) -> Observation:
@@ -44,33 +43,6 @@ def measurement(**changes: Any) -> Observation:
 def test_the_window(rtt_s: float, own_s: float, peer_s: float, window: int) -> None:
     """W = ceil((rtt + c_own) / max(c)) + 2."""
     assert draft_window(rtt_s, own_s, peer_s) == window
-
-
-def test_nothing_is_known_at_first() -> None:
-    estimates = Estimator({DEVICE: LINE}).estimate(1)
-    assert estimates.decode_s[DEVICE] == pytest.approx(LINE.predict(51))
-    assert isnan(estimates.decode_s[CLOUD])
-    assert all(isnan(rate) for rate in estimates.acceptance.values())
-    assert isnan(estimates.rtt_s)
-    assert estimates.window(DEVICE) == estimates.window(CLOUD) == 2
-
-
-def test_one_measurement_is_the_estimate() -> None:
-    estimator = Estimator({})
-    assert estimator.add(measurement(bytes_per_s=1e5)) == ()
-    estimates = estimator.estimate(1)
-    assert estimates.decode_s == {DEVICE: 0.05, CLOUD: 0.1}
-    assert estimates.acceptance == {DEVICE: 0.9, CLOUD: 0.5}
-    assert (estimates.rtt_s, estimates.rtt_average_s, estimates.bytes_per_s) == (0.3, 0.3, 1e5)
-    assert (estimates.window(DEVICE), estimates.window(CLOUD)) == (6, 6)
-    estimator.add(measurement(bytes_per_s=nan, rtt_s=nan))
-    assert (estimator.estimate(2).rtt_s, estimator.estimate(2).bytes_per_s) == (0.3, 1e5)
-
-
-def test_every_time_that_is_not_believed_is_a_note_of_its_party() -> None:
-    estimator = Estimator({})
-    notes = estimator.add(measurement(step=2, decode_s=(inf, -1.0)))
-    assert [note.partition(":")[0] for note in notes] == ["device", "cloud"]
 
 
 @pytest.mark.parametrize("decode_of", [(), (DEVICE,), PARTIES])

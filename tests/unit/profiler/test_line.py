@@ -15,11 +15,6 @@ from tandem.profiler.estimates import DecodeLine
 LINE = DecodeLine(k_a=2.0, k_b=1000.0, k_c=0.01, start=30.0)
 
 
-def on(line: DecodeLine, t: float) -> float:
-    """The line without its floor."""
-    return line.slope * t + line.k_c
-
-
 def test_fit_recovers_a_line() -> None:
     lengths = range(100, 500)
     line = DecodeLine.fit(lengths, [2e-5 * t + 0.003 for t in lengths])
@@ -28,15 +23,6 @@ def test_fit_recovers_a_line() -> None:
     assert line.start == 100.0
     assert line.predict(1000) == pytest.approx(0.023, rel=1e-12)
     assert DecodeLine.fit(lengths, [0.003] * 400, start=99).to_tuple()[3] == 99.0
-
-
-def test_fit_by_hand() -> None:
-    line = DecodeLine.fit([1, 2, 3], [1.0, 2.0, 6.0])  # slope 5/2, intercept -2, mean of t^2 14/3
-    assert line.slope == pytest.approx(2.5)
-    assert line.k_c == pytest.approx(-2.0)
-    assert line.k_b == pytest.approx(14 / 3)
-    assert line.k_a == pytest.approx(35 / 3)
-    assert line.predict(0.1) == 0.0  # the line is below 0 there
 
 
 def test_fit_is_least_squares_and_k_a_k_b_are_its_moments() -> None:
@@ -52,19 +38,6 @@ def test_fit_is_least_squares_and_k_a_k_b_are_its_moments() -> None:
     assert line.k_b == pytest.approx(np.mean(np.square(lengths)), rel=1e-9)
 
 
-def test_update_by_hand() -> None:
-    updated = LINE.update(20, 0.11, zeta=0.5)  # (0.5 * 2 + 0.5 * 0.1 * 20) / (0.5 * 1000 + 0.5 * 400)
-    assert updated.slope == pytest.approx(2.0 / 700.0)
-    assert (updated.k_c, updated.start) == (LINE.k_c, LINE.start)
-
-
-def test_a_time_on_the_line_leaves_the_slope() -> None:
-    line = LINE
-    for t in (1, 20, 31, 5000):
-        line = line.update(t, on(line, t))
-        assert line.slope == pytest.approx(LINE.slope, rel=1e-12)
-
-
 @pytest.mark.parametrize("zeta", [0.05, 0.2, 1.0])
 def test_the_slope_converges_to_a_new_one(zeta: float) -> None:
     line, errors = LINE, []
@@ -76,25 +49,11 @@ def test_the_slope_converges_to_a_new_one(zeta: float) -> None:
     assert errors[-1] < 1e-12
 
 
-def test_zeta_is_the_share_of_one_point_at_the_typical_length() -> None:
-    line = DecodeLine.fit(range(100, 500), [0.01 + 1e-5 * t for t in range(100, 500)])
-    typical = line.k_b**0.5
-    updated = line.update(typical, 2e-5 * typical + line.k_c, zeta=0.1)
-    assert updated.slope == pytest.approx(0.9 * 1e-5 + 0.1 * 2e-5, rel=1e-9)
-    assert line.update(typical, 1.0, zeta=0.0).slope == pytest.approx(line.slope, rel=1e-12)
-
-
 @pytest.mark.parametrize(
     ("t", "seconds"), [(40, nan), (40, inf), (40, -0.1), (nan, 0.1), (0, 0.1), (-1, 0.1)]
 )
 def test_what_was_not_measured_changes_nothing(t: float, seconds: float) -> None:
     assert LINE.update(t, seconds) == LINE
-
-
-@pytest.mark.parametrize("zeta", [-0.1, 1.1, nan])
-def test_a_wrong_weight(zeta: float) -> None:
-    with pytest.raises(TandemError, match=r"must lie in \[0, 1\], got .*; the default is 0.2"):
-        LINE.update(40, 0.1, zeta)
 
 
 @pytest.mark.parametrize(
@@ -113,16 +72,3 @@ def test_a_wrong_weight(zeta: float) -> None:
 def test_points_that_make_no_line(lengths: list[float], seconds: list[float], sentence: str) -> None:
     with pytest.raises(TandemError, match=sentence):
         DecodeLine.fit(lengths, seconds)
-
-
-def test_control_plane() -> None:
-    assert LINE.to_tuple() == (2.0, 1000.0, 0.01, 30.0)
-    assert DecodeLine.from_tuple(list(LINE.to_tuple())) == LINE
-
-
-@pytest.mark.parametrize(
-    "values", [(), (1.0, 2.0, 3.0), (1.0, 0.0, 3.0, 4.0), (1.0, -2.0, 3.0, 4.0), (1.0, 2.0, nan, 4.0)]
-)
-def test_a_tuple_that_is_not_a_line(values: tuple[float, ...]) -> None:
-    with pytest.raises(TandemError, match="four finite numbers"):
-        DecodeLine.from_tuple(values)

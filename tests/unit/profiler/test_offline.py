@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import count
 from typing import Any
 
 import pytest
@@ -14,7 +13,7 @@ from tandem.corpora import WEIGHTS
 from tandem.engine.drafter import Drafter
 from tandem.engine.engine import Engine
 from tandem.errors import TandemError
-from tandem.plugins.papers.measure import QUERY, dummy_documents, measure, measure_drafting, row_tokens
+from tandem.plugins.papers.measure import QUERY, dummy_documents, measure, measure_drafting
 from tandem.profiler.profiles import OfflineProfile
 from tandem.topology import Party
 
@@ -89,19 +88,6 @@ def test_it_goes_to_the_end_of_the_context(engine: Engine, monkeypatch: pytest.M
     assert profile(engine, Clock(engine, 0), limit=900, runs=1).lengths[-1] == 64
 
 
-def test_long_documents_are_cut_as_in_a_session(engine: Engine) -> None:
-    found = profile(engine, Clock(engine, 0), chunk_tokens=2000, max_new=6, limit=None, runs=1)
-    assert found.rows == 2
-    assert 512 - 6 - 30 < found.prompt_tokens <= 512 - 6
-    assert found.lengths[-1] == 512
-
-
-def test_without_documents_there_is_one_row(engine: Engine) -> None:
-    found = profile(engine, Clock(engine, 0), num_documents=0, limit=30, runs=1)
-    assert found.rows == 1
-    assert found.prompt_tokens == prompt_tokens(engine, [])
-
-
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
@@ -124,25 +110,6 @@ def test_an_interruption_closes_the_session(engine: Engine) -> None:
     assert engine.runner.sessions == {}
 
 
-def test_dummies_have_the_requested_length_and_differ(engine: Engine) -> None:
-    documents = dummy_documents(engine, 4, 100, seed=1)
-    assert len(set(documents)) == 4
-    bare = prompt_tokens(engine, [""])
-    assert all(abs(prompt_tokens(engine, [each]) - bare - 100) <= 3 for each in documents)
-    assert documents == dummy_documents(engine, 4, 100, seed=1)
-    assert documents != dummy_documents(engine, 4, 100, seed=2)
-    assert dummy_documents(engine, 2, 0, seed=1) == ["", ""]
-
-
-def test_a_batch_is_as_long_as_its_longest_row(engine: Engine) -> None:
-    texts = [" word" * n for n in range(1, 101)]
-    lengths = [row_tokens(engine, texts, n) for n in (1, 4, 16)]
-    assert lengths == sorted(set(lengths))
-    most, middle = row_tokens(engine, texts, 10_000), row_tokens(engine, texts, 1)
-    assert middle == pytest.approx(most / 2, rel=0.05)
-    assert row_tokens(engine, [], 4) == 0
-
-
 def test_a_draft_is_what_the_decoder_draws(engine: Engine) -> None:
     from tandem.engine.drafter import mix_rows
 
@@ -154,25 +121,3 @@ def test_a_draft_is_what_the_decoder_draws(engine: Engine) -> None:
     drafter = Drafter(codec, SamplingParams(temperature=0.7), "coupled")
     drafted = [measure_drafting(drafter, Party.CLOUD)(logits, step) for step in range(8)]
     assert drafted == [rule.draft(distribution, seed=0, step=step, party=Party.CLOUD) for step in range(8)]
-
-
-def test_times_that_are_all_alike_have_no_r_squared() -> None:
-    found = OfflineProfile(prompt_tokens=1, rows=1, runs=1, lengths=(2, 3, 4), seconds=(0.5, 0.5, 0.5))
-    assert found.line.slope == 0
-    assert found.r_squared != found.r_squared
-
-
-def test_a_clock_of_its_own_is_all_it_reads(engine: Engine) -> None:
-    ticks = count()
-    draft = measure_drafting(GREEDY, Party.DEVICE)
-    found = measure(
-        engine,
-        num_documents=1,
-        chunk_tokens=5,
-        max_new=4,
-        draft=draft,
-        clock=lambda: float(next(ticks)),
-        limit=24,
-        runs=1,
-    )
-    assert set(found.seconds) == {1.0}

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from itertools import product
 from math import inf, isfinite, nan
 
 import pytest
 
-from tandem.scheduler.greedy import MAX_S, UNKNOWN_DECODE_S, Situation, choose, fill_gaps
+from tandem.scheduler.greedy import MAX_S, Situation, choose, fill_gaps
 from tandem.topology import PARTIES, Party
 
 BAD = (nan, 0.0, inf, -inf, -1.0, 1e-9, 0.05, 5.0, 1e300)
@@ -26,14 +25,6 @@ def fill(**changes: float) -> tuple[Situation, tuple[str, ...]]:
     )
 
 
-def test_what_was_measured_is_taken_as_it_is() -> None:
-    now, assumed = fill()
-    assert assumed == ()
-    assert now.decode_s == {Party.DEVICE: 0.06, Party.CLOUD: 0.02}
-    assert now.acceptance == {Party.DEVICE: 0.9, Party.CLOUD: 0.7}
-    assert now.rtt_s == 0.3
-
-
 @pytest.mark.parametrize(
     "name", ["device_decode_s", "cloud_decode_s", "device_acceptance", "cloud_acceptance", "rtt_s"]
 )
@@ -44,16 +35,6 @@ def test_a_bad_value_stays_finite_and_takes_one_sentence_at_most(name: str, valu
     assert {choose(now, party) for party in PARTIES} <= set(PARTIES)
     assert len(assumed) <= 1
     assert all(sentence.endswith("assumed.") and sentence.count(". ") == 0 for sentence in assumed)
-
-
-def test_everything_bad_at_once() -> None:
-    for decode_s, acceptance, rtt_s in product(BAD, BAD, BAD):
-        now, _ = fill(
-                device_decode_s=decode_s, cloud_decode_s=decode_s,
-                device_acceptance=acceptance, cloud_acceptance=acceptance, rtt_s=rtt_s,
-            )  # fmt: skip
-        assert isfinite(now.delta_z_s)
-        assert all(isfinite(now.token_s(party)) for party in PARTIES)
 
 
 @pytest.mark.parametrize(
@@ -73,12 +54,6 @@ def test_everything_bad_at_once() -> None:
 )
 def test_one_sentence_for_each_assumption(changes: dict[str, float], sentence: str) -> None:
     assert fill(**changes)[1] == (sentence,)
-
-
-def test_no_decode_time_at_all() -> None:
-    now, assumed = fill(device_decode_s=nan, cloud_decode_s=inf)
-    assert set(now.decode_s.values()) == {UNKNOWN_DECODE_S}
-    assert len(assumed) == 2
 
 
 def test_rates_outside_0_to_1_and_long_round_trips_are_cut() -> None:

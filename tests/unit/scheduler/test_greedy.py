@@ -23,12 +23,6 @@ def situation(device_s: float, cloud_s: float, device: float, cloud: float, rtt_
     )
 
 
-def test_eq7_by_hand() -> None:
-    assert token_s(0.06, 0.02, 0.75, 0.3) == pytest.approx(0.75 * 0.06 + 0.25 * 0.32)
-    assert token_s(0.5, 0.02, 0.75, 0.3) == 0.5  # a remote rejection is hidden behind the local draft
-    assert token_s(0.02, 0.06, 1.0, 0.3) == 0.06  # nothing is rejected: the slower side's pace
-
-
 def test_eq8_is_the_difference_of_eq7_on_a_grid_with_the_boundaries() -> None:
     edges = [c_l - c_r in (-rtt, 0.0, rtt) for c_l, c_r, _, _, rtt in GRID]
     assert sum(edges) > 100
@@ -50,12 +44,6 @@ def test_eq9_is_the_token_wise_loop_over_eq7() -> None:
         expected = max(c_l, c_r + rtt) / token_s(c_l, c_r, alpha_r, rtt)
         assert speedup(c_l, c_r, alpha_r, rtt) == pytest.approx(expected)
         assert speedup(c_l, c_r, alpha_r, rtt) >= 1 - 1e-12
-
-
-def test_a_situation_counts_from_the_device() -> None:
-    now = situation(0.06, 0.02, 0.9, 0.7, 0.3)
-    assert now.delta_z_s == pytest.approx(now.token_s(Party.DEVICE) - now.token_s(Party.CLOUD))
-    assert now.token_s(Party.DEVICE) == token_s(0.06, 0.02, 0.7, 0.3)
 
 
 @pytest.mark.parametrize("aggregator", Party)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import pairwise, product
+from itertools import product
 from statistics import median
 
 import numpy as np
@@ -11,7 +11,6 @@ import pytest
 from tandem.scheduler.lengths import (
     MAX_LENGTH,
     BestLength,
-    FixedLength,
     RoundCosts,
     best_length,
     expected_tokens,
@@ -94,26 +93,6 @@ def test_a_drafter_that_goes_on_pays_a_whole_round_for_a_rejection_only(rate: fl
         assert chain_speed(rate, PIPELINED, length, length) == pytest.approx(speeds[length], rel=0.03)
 
 
-def test_what_need_not_hide_a_round_trip_is_short() -> None:
-    waiting = RoundCosts(fixed_s=PIPELINED.fixed_s, token_s=PIPELINED.token_s, alone_s=PIPELINED.alone_s)
-    assert best_length(flat(0.94), waiting) >= 12
-    assert 2 <= best_length(flat(0.94), PIPELINED) <= 4
-    slow = RoundCosts(fixed_s=0.3, token_s=0.035, alone_s=0.3, draft_s=0.015, pass_s=0.1)
-    assert best_length(flat(0.94), slow) > best_length(flat(0.94), PIPELINED), (
-        "a long pass is shared by many tokens"
-    )
-
-
-def test_no_fixed_length_is_good_everywhere() -> None:
-    def share(length: int, rate: float, rtt_s: float) -> float:
-        costs = RoundCosts(fixed_s=rtt_s + 0.04, token_s=0.0105, alone_s=10.0)
-        return throughputs(flat(rate), costs)[length] / hindsight(rate, costs)
-
-    assert share(5, 0.9, 0.3) < 0.8
-    assert share(1, 0.9, 0.3) < 0.8
-    assert share(16, 0.4, 0.05) < 0.8
-
-
 @pytest.mark.parametrize("streamed", [True, False])
 def test_it_comes_close_to_the_best_length_in_hindsight(streamed: bool) -> None:
     """The estimates are made on the way."""
@@ -148,23 +127,9 @@ def test_it_follows_a_change() -> None:
     assert max(rounds_until_good((0.8, 0.8), (0.02, 0.3), seed) for seed in range(21)) <= 15
 
 
-def test_it_changes_seldom_when_nothing_does() -> None:
-    for rate, rtt_s in product(ALL_RATES, [0.02, 0.3]):
-        costs = costs_of(rtt_s, 1e6, streamed=False)
-        rounds = play_rounds(BestLength(), lambda _: rate, lambda _: costs, 3000, 3)[50:]  # noqa: B023
-        changes = sum(one.length != other.length for one, other in pairwise(rounds))
-        assert changes <= len(rounds) / 5
-
-
 def test_it_stops_proposing_where_that_does_not_pay_and_tries_again() -> None:
     costs = costs_of(0.3, 1e6)
     rounds = play_rounds(BestLength(), lambda _: 0.3, lambda _: costs, 4000, 5)
     assert all(each.length == 0 for each in rounds[10:20])
     assert tokens_per_s(rounds) >= 0.97 / costs.alone_s
     assert any(each.length for each in rounds[20:])
-
-
-def test_a_fixed_length_is_fixed() -> None:
-    policy = FixedLength(5)
-    policy.observe(5, 0)
-    assert policy.choose(flat(0.1), costs_of(0.1, 1e6)) == 5

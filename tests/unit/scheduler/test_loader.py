@@ -13,7 +13,6 @@ from tandem.scheduler.lengths import (
     BestLength,
     FixedLength,
     RoundCosts,
-    load_length_policy,
     make_length_policy,
 )
 from tandem.scheduler.policies import PLACEMENTS, Loader, load_policy, make_policy
@@ -88,24 +87,6 @@ def test_a_loaded_placement_is_made_by_its_address() -> None:
     policy: Any = make_policy("own_policies:Stay", first=Party.CLOUD)
     assert (policy.first, policy.patience) == (Party.CLOUD, 5)
     assert load_policy("greedy", {}, "This process") == ""
-
-
-def test_a_loaded_length_policy_is_made_by_its_address() -> None:
-    load_length_policy("own_policies:Half", {"share": 0.25}, "The device's scheduler")
-    assert make_length_policy("own_policies:Half", 12).choose((0.5,) * 12, COSTS) == 3
-
-
-def test_a_query_loads_nothing(kind: Kind) -> None:
-    """Its policy may come from another machine: only what the own settings name is ever imported."""
-    with pytest.raises(ConfigError) as caught:
-        kind.loader.make("own_policies:Not", **kind.given)
-    sentence = str(caught.value)
-    assert "policy 'own_policies:Not' is not loaded here; name it as decoding." in sentence
-    assert sentence.endswith(f"in the settings of {kind.owner} again.")
-
-
-def test_parameters_of_the_other_policy_do_not_concern_a_built_in_one(kind: Kind) -> None:
-    kind.loader.load(kind.built_in, {"share": 5}, "This process")
 
 
 def test_what_is_no_policy_is_one_sentence(kind: Kind) -> None:
