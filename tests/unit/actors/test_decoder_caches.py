@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from pathlib import Path
 
 import pytest
@@ -10,9 +9,7 @@ import pytest
 from tandem.actors.base import Runtime
 from tandem.actors.decoder import DecoderActor
 from tandem.config.schema import Config
-from tandem.conversation import Message
 from tandem.engine.engine import OpenResult
-from tandem.protocol.decoding import Prefill
 from tandem.retrieval.factory import kv_folder
 from tandem.topology import Party
 from tests.unit.transport.conftest import PLANES
@@ -42,18 +39,6 @@ def answer(actor: DecoderActor) -> OpenResult:
     return opened
 
 
-async def test_history_becomes_part_of_the_question(tmp_path: Path) -> None:
-    history = (Message("user", "Who is Mira?"), Message("assistant", "She likes puzzle games."))
-    actor = await decoder(Party.DEVICE, tmp_path)
-    alone, later = (
-        actor.open_prompt(Prefill(number, "Why?", ("A note.",), 8, turns))
-        for number, turns in enumerate([(), history])
-    )
-    expected = actor.engine.build_prompt("Why?", ["A note."], 8, history)
-    assert later.num_prompt_tokens == (len(expected.document_tokens[0]) + len(expected.query_tokens),)
-    assert later.num_prompt_tokens[0] > alone.num_prompt_tokens[0]
-
-
 def counters(extra: dict[str, float]) -> tuple[float, float]:
     return extra["kv_hits"], extra["kv_misses"]
 
@@ -69,15 +54,6 @@ async def test_a_restarted_decoder_finds_what_the_first_one_computed(tmp_path: P
     assert counters(extra) == (2, 0)
     files = list(kv_folder(Party.DEVICE, again.config).glob("*/*/*"))
     assert extra["kv_bytes"] == sum(path.stat().st_size for path in files) > 0
-
-
-@pytest.mark.parametrize(("store", "hits"), [("memory", 2), ("off", 0)])
-async def test_in_memory_and_off_leave_no_file(tmp_path: Path, store: str, hits: int) -> None:
-    actor = await decoder(Party.CLOUD, tmp_path, f"cloud.kv_store={store}")
-    answer(actor)
-    answer(actor)
-    assert counters((await actor.statistics()).extra) == (hits, 4 - hits)
-    assert not kv_folder(Party.CLOUD, actor.config).exists()
 
 
 async def with_damaged_store(party: Party, folder: Path) -> DecoderActor:
@@ -104,11 +80,3 @@ async def test_no_path_of_this_machine_goes_elsewhere(tmp_path: Path) -> None:
     again = await with_damaged_store(Party.CLOUD, tmp_path)
     notes = again.notes(answer(again), is_home=False)
     assert notes == ("The cloud cannot use its stored caches; its log says why.",)
-
-
-async def test_no_thread_is_left_behind(tmp_path: Path) -> None:
-    """The store itself starts none."""
-    actor = await decoder(Party.DEVICE, tmp_path)
-    before = threading.active_count()
-    answer(actor)
-    assert threading.active_count() == before

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import random
-import time
 from collections.abc import Iterable
 from dataclasses import replace
 
 import pytest
 
-from tandem.actors.draft_queue import EVENTS_KEPT_S, DraftQueueActor, EventLog
+from tandem.actors.draft_queue import DraftQueueActor, EventLog
 from tandem.client.request import spec_of
 from tandem.corpora import WEIGHTS
 from tandem.engine.tokenizer import Detokenizer, StopRule
@@ -18,13 +17,11 @@ from tandem.events import (
     ClientEvent,
     DoneEvent,
     Event,
-    PlacementEvent,
     ProvisionalEvent,
     RetractEvent,
     SessionStatistics,
     Source,
     SourcesEvent,
-    WaitEvent,
 )
 from tandem.protocol import admission
 from tandem.protocol.outbox import Send
@@ -90,26 +87,6 @@ def test_provisional_text_is_what_the_committed_token_will_add(stop: tuple[str, 
         assert "\ufffd" not in display.text
 
 
-def test_a_queue_whose_user_sits_at_the_peer_forgets_as_well() -> None:
-    """It sees no DoneEvent: its logs would stay for good."""
-    queue = Queue(Party.CLOUD)
-    queue.logs[7] = EventLog(StopRule((), (), 8, Detokenizer(TOKENIZER)), None)
-    queue.forget_old_logs(1.0)
-    assert set(queue.logs) == {7}
-    queue.forget_old_logs(2.0 + EVENTS_KEPT_S)
-    assert not queue.logs
-
-
-def test_the_last_event_alone_names_its_session() -> None:
-    actor = Queue(Party.DEVICE)
-    actor.logs[7] = EventLog(StopRule((), (), 9, Detokenizer(TOKENIZER)), LinkCounters())
-    done = DoneEvent(reason="eos", statistics=SessionStatistics(num_tokens=1))
-    for event in (PlacementEvent(step=0, aggregator=Party.DEVICE), done):
-        assert asyncio.run(actor.events(7, -1, 0.01, at_once=True)) == []
-        actor.on_event(ClientEvent(7, event))
-    assert asyncio.run(actor.events(7, -1, 0.01, at_once=True)) == [replace(done, session=7)]
-
-
 async def test_calls_that_overtake_the_one_that_opens_their_session(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ray may run them in any order: without waiting an answer lacks its sources, or counts as late."""
     actor = Queue(Party.DEVICE)
@@ -146,34 +123,6 @@ async def ask_alone(queue: Queue, sessions: Iterable[int]) -> None:
         await queue.open(spec.to_json())
 
 
-async def test_one_query_too_many_waits_and_is_opened_in_its_turn() -> None:
-    queue = await open_queue(2, 4)
-    sources = asyncio.create_task(queue.sources(3, 5.0))
-    await asyncio.sleep(0.01)
-    opened = [set(queue.table.sessions)]
-    for ended in (1, 2):
-        await queue.cancel(ended)
-        opened.append(set(queue.table.sessions))
-    assert await queue.events(4, 0, 5.0, at_once=False) == [WaitEvent(num_ahead=1)]
-    assert queue.table.num_waiting == 0
-    assert not sources.done(), "its documents are awaited, as it waits itself"
-    queue.forget_old_logs(time.monotonic())
-    assert all(queue.logs[session].ended_s is None for session in (3, 4))
-    assert opened == [{1, 2}, {2, 3}, {3, 4}]
-    sources.cancel()
-
-
-async def test_a_waiting_query_can_be_cancelled() -> None:
-    queue = await open_queue(1, 3)
-    await asyncio.sleep(0)  # its timer begins
-    await queue.cancel(2)
-    (last,) = await queue.events(2, -1, 5.0, at_once=True)
-    await queue.cancel(1)
-    assert isinstance(last, DoneEvent)
-    assert (last.reason, last.session) == ("cancelled", 2)
-    assert set(queue.table.sessions) == {3}
-
-
 @pytest.mark.parametrize(
     ("taken", "num_open", "remedy"),
     [(1, 1, "ask the cloud's owner to raise devices.max_queries"), (9, 2, "raise cluster.max_sessions")],
@@ -192,17 +141,3 @@ async def test_a_device_opens_as_many_queries_as_its_cloud_takes(
     assert isinstance(refused, DoneEvent)
     assert refused.error is not None
     assert refused.error.endswith(f"wait; retry after 30 s, or {remedy}.")
-
-
-class _WithoutDecoder(Outbox):
-    """As while a new decoder loads: the connection to it is not open yet."""
-
-    def is_connected(self, to: str) -> bool:
-        return not to.endswith("/decoder")
-
-
-async def test_what_is_in_the_way_of_queries_can_be_asked() -> None:
-    queue = Queue(Party.CLOUD)
-    assert await queue.find_obstacle() is None
-    queue.plane = _WithoutDecoder()  # type: ignore[assignment]
-    assert str(await queue.find_obstacle()).startswith("The cloud's decoder has stopped; ")

@@ -140,16 +140,3 @@ def test_a_decoder_that_begins_in_the_middle_comes_to_the_same_evidence(engine: 
     assert (results[-1].log_weight, results[-1].evidence) == (wanted[-1].log_weight, wanted[-1].evidence)
     engine.close("1")
     engine.close("2")
-
-
-def test_the_baseline_is_a_row_without_document(engine: Engine) -> None:
-    """What the documents add to the question's likelihood; another session of the engine, which is closed again."""
-    decoder = Decoder(engine, 1, has_several_models=True)
-    engine.open("plain", decoder.spec.query, (*FOUND.texts, ""), 40, scores_question=True)
-    engine.next_logits("plain", ())
-    *found, bare = engine.question_likelihoods("plain")
-    expected = [likelihood - bare for likelihood in found]
-    assert decoder.session.weights.question == pytest.approx(expected, rel=1e-12)
-    engine.close("plain")
-    engine.close("1")
-    assert not engine.runner.sessions

@@ -106,12 +106,6 @@ async def test_a_frame_of_no_query_is_dropped(caplog: pytest.LogCaptureFixture) 
     assert [line for line in caplog.messages if "dropped" in line] == [said.format(n) for n in (1, 2, 4, 8)]
 
 
-async def test_a_name_without_the_mark_of_a_device_is_an_actor_of_the_cloud() -> None:
-    hosting = Hosting()
-    hosting.hear("cloud/decoder", Heartbeat(), 7)
-    assert hosting.queue.num_foreign == 0
-
-
 async def test_so_many_queries_per_device() -> None:
     """Twice those that it may ask at once, and no device answers by itself what was refused."""
     hosting = Hosting("devices.max_queries=2")

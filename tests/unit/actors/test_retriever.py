@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,18 +12,16 @@ import pytest
 from tandem.actors import retriever as module
 from tandem.actors.retriever import RetrieverActor
 from tandem.config.parties import PartyConfig
-from tandem.errors import Code, Fault, FilterError, TandemError
+from tandem.errors import FilterError, TandemError
 from tandem.messages import (
     RetrieveFailed,
     RetrieveRequest,
     RetrieveResult,
     decode,
 )
-from tandem.retrieval import Embedder, build_index
 from tandem.retrieval.documents import Document
 from tandem.retrieval.retriever import Hit
 from tandem.topology import Party
-from tests.unit.retrieval.conftest import WordEmbedder
 
 from .conftest import Outbox, runtime
 
@@ -108,18 +105,6 @@ def test_a_failure_ends_its_query_alone(query: str, reason: str, caplog: pytest.
     )
 
 
-@pytest.mark.parametrize(("filter", "parsed"), [("", None), ('{"page": [1, 2]}', {"page": [1, 2]})])
-def test_a_search_keeps_to_its_filter(filter: str, parsed: Any) -> None:
-    actor = Actor(Documents())
-    search = RetrieveRequest(session=1, query="q", num_documents=3, filter=filter)
-    (result,) = asyncio.run(answers(actor, search))
-    assert isinstance(result, RetrieveResult)
-    assert (result.ids, result.texts, result.scores) == (("a",), ("text",), (0.5,))
-    assert actor.retriever.filter == parsed
-    known = {"title": "a.md", "text": "text", "page": None, "metadata": {"source": "a.md"}}
-    assert asyncio.run(actor.passages(["a", "b"])) == [known, {}]
-
-
 def test_a_retriever_remembers_a_bounded_number_of_passages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_REMEMBERED", 1)
     documents = Documents()
@@ -129,20 +114,6 @@ def test_a_retriever_remembers_a_bounded_number_of_passages(monkeypatch: pytest.
     monkeypatch.setattr(documents, "search", lambda *_, **__: [Hit("b", Document(page_content="more"), 0.5)])
     actor.answer(search)
     assert [bool(passage) for passage in asyncio.run(actor.passages(["a", "b"]))] == [False, True]
-
-
-def test_a_party_without_documents_embeds_nothing() -> None:
-    with pytest.raises(TandemError, match="has no embedder"):
-        asyncio.run(Actor(Documents()).embed(["text"]))
-
-
-def test_a_filter_that_cannot_be_kept_to_is_the_asker_s_fault() -> None:
-    search = RetrieveRequest(session=1, query="q", num_documents=3, filter='{"colour": "red"}')
-    (refused,) = asyncio.run(answers(Actor(Documents()), search))
-    fault = Fault(code=Code.INVALID, option="device_filter")
-    assert refused == RetrieveFailed(session=1, reason="no such key", fault=fault)
-    assert fault.is_refusal
-    assert not TandemError("the disk is gone").fault.is_refusal
 
 
 @pytest.mark.parametrize(
@@ -192,47 +163,3 @@ def test_an_answer_that_cannot_be_encoded_fails_its_query_alone(caplog: pytest.L
     )
     assert isinstance(answered, RetrieveResult)
     assert SECRET not in caplog.text
-
-
-async def test_an_index_that_changes_is_used_from_the_next_request_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Embedder, "load", lambda *_, **__: WordEmbedder())
-    texts = [
-        Document(page_content=f"{animal} games", metadata={"source": animal}) for animal in ("owl", "fox")
-    ]
-    build_index(texts[:1], tmp_path, WordEmbedder())
-    actor = RetrieverActor(Party.DEVICE, runtime(f"device.index={tmp_path}"))
-    search = RetrieveRequest(session=1, query="owl games", num_documents=4)
-    await actor.prepare()
-    before = actor.answer(search)
-    assert isinstance(before, RetrieveResult)
-    assert before.texts == ("owl games",)
-    build_index(texts[1:], tmp_path, WordEmbedder())
-    after = actor.answer(search)
-    assert isinstance(after, RetrieveResult)
-    assert after.texts == ("fox games",)
-    assert [known["text"] for known in await actor.passages([*before.ids, *after.ids])] == [
-        "owl games",
-        "fox games",
-    ]
-    await asyncio.sleep(0)  # its loop begins
-    await actor.close()
-
-
-async def test_a_request_that_repeats_an_unanswered_one_is_answered_once() -> None:
-    """A coordinator reminds a decoder that is only slow, which then asks again."""
-    actor = Actor(Documents())
-    request = RetrieveRequest(session=1, query="q", num_documents=1)
-    for _ in range(3):
-        actor.handle(request, "device/decoder")
-    actor.spawn(actor.serve(), "serve")
-    await asyncio.wait_for(actor.sent.get(), 60)
-    actor.handle(replace(request, session=2), "device/decoder")
-    second = await asyncio.wait_for(actor.sent.get(), 60)
-    assert second.session == 2, "the repetitions were answered, too"
-    actor.handle(request, "device/decoder")
-    assert (await asyncio.wait_for(actor.sent.get(), 60)).session == 1, (
-        "an answer that was lost is given again"
-    )
-    await actor.close()

@@ -21,7 +21,6 @@ from tandem.engine.tokenizer import Detokenizer
 from tandem.errors import TandemError
 from tandem.events import DoneEvent, EstimateEvent, Event, TokenEvent
 from tandem.messages import Local, Vote, decode, encode
-from tandem.plugins.ray.handles import RayActor, names_in, process_name
 from tandem.protocol.outbox import ActorKind, Send
 from tandem.protocol.prefix import Prefix
 from tandem.topology import Party
@@ -182,33 +181,3 @@ def test_a_ballot_that_cannot_be_decided_ends_its_query_alone() -> None:
     (done,) = asyncio.run(run())
     assert isinstance(done, DoneEvent)
     assert done.reason == "failed"
-
-
-def test_an_actor_that_shares_its_process_is_called_through_it() -> None:
-    calls: list[Any] = []
-
-    class Call:
-        def remote(self, *arguments: Any) -> str:
-            calls.append(arguments)
-            return "reference"
-
-    class Process:
-        call = statistics = Call()
-
-    assert RayActor(Process(), "profiler").start("connect_peers", []) == "reference"
-    assert RayActor(Process()).start("statistics") == "reference"
-    assert calls == [("profiler", "connect_peers", []), ()]
-
-
-def test_a_process_is_named_after_its_actors() -> None:
-    name = process_name(Party.CLOUD, ("draft_queue", "profiler"))
-    assert name == "cloud/draft_queue+profiler"
-    assert names_in(name) == ["cloud/draft_queue", "cloud/profiler"]
-    assert names_in("cloud/decoder") == ["cloud/decoder"]
-
-
-def test_statistics_of_every_actor_say_that_they_share_a_process() -> None:
-    process = SharedProcess(Party.DEVICE, runtime(), CLASSES)
-    reports = [asyncio.run(process.call(role, "statistics")) for role in CLASSES]
-    assert [report.name for report in reports] == [f"device/{role}" for role in CLASSES]
-    assert len({report.pid for report in reports}) == 1

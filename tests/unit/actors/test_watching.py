@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
-import errno
 import logging
 import signal
 import subprocess
@@ -17,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tandem.actors import watching
-from tandem.actors.watching import Events, claimed, patiently, watched_since
+from tandem.actors.watching import Events, watched_since
 from tandem.config.files import replace_settings
 from tandem.config.schema import Config
 from tandem.errors import install_line
@@ -25,7 +23,6 @@ from tandem.retrieval.build import build_index
 from tandem.retrieval.embedding import Embedder
 from tandem.retrieval.index import Index
 from tandem.retrieval.retriever import Retriever
-from tandem.retrieval.store import IndexBusyError
 from tests.unit.retrieval.conftest import WordEmbedder
 
 
@@ -96,30 +93,6 @@ def test_a_file_is_found_soon_after_it_was_written_and_not_after_it_was_deleted(
     assert watched_since(inside) is None
 
 
-def test_a_second_process_is_refused_with_a_sentence(index: Path, embedder) -> None:
-    with (
-        claimed(index),
-        pytest.raises(IndexBusyError, match=r"One process at a time may watch .* end that one"),
-    ):
-        watching.follow(index, embedder, {})
-
-
-def test_a_build_waits_for_the_one_that_watches(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watching, "BUSY_S", 0.01)
-    tries: list[int] = []
-
-    def work() -> str:
-        tries.append(1)
-        if len(tries) < 3:
-            raise IndexBusyError("busy")
-        return "done"
-
-    with pytest.raises(IndexBusyError):
-        patiently(index, work)
-    with claimed(index):
-        assert patiently(index, work) == "done"
-
-
 def test_without_events_folders_are_looked_at_again_and_again(
     corpus: Path, index: Path, embedder, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -134,37 +107,6 @@ def test_without_events_folders_are_looked_at_again_and_again(
         f"The folders are looked at every 0.05 s: {corpus} is on a file system (nfs4) that others change without an "
         "event."
     ]
-
-
-def test_events_that_do_not_come_are_noticed(
-    corpus: Path, index: Path, embedder, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(watching, "RESCAN_S", 0.3)
-    monkeypatch.setattr(Events, "handle", lambda self, event: None)
-    with caplog.at_level(logging.WARNING, "tandem"), following(index, embedder):
-        wait(lambda: watched_since(index) is not None)
-        time.sleep(0.5)
-        (corpus / "tea.txt").write_text("Tea.")
-        wait(lambda: "something changed without an event" in caplog.text)
-
-
-def test_a_full_table_of_the_system_is_noticed(
-    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from watchdog.observers import inotify_c
-
-    def refuse(*_: object) -> int:
-        ctypes.set_errno(errno.ENOSPC)
-        return -1
-
-    monkeypatch.setattr(inotify_c, "inotify_add_watch", refuse)
-    events = Events(tmp_path, lambda: None)
-    assert events.cover([str(corpus)])
-    assert events.why_none == (
-        "the system has no events left (inotify watch limit reached; see fs.inotify.max_user_watches)"
-    )
-    assert not events.cover([str(corpus)])
-    events.close()
 
 
 def test_without_watchdog_the_sentence_says_how_to_install_it(

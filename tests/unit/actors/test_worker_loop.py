@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import threading
 import time
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
@@ -215,19 +214,3 @@ async def test_proposals_that_cannot_be_read_are_counted_beyond_their_session() 
     actor.free_ended()
     counts.append((await actor.statistics()).extra["num_malformed_proposals"])
     assert counts == [3, 6, 6]
-
-
-async def test_a_long_question_is_counted_while_the_loop_serves_others() -> None:
-    actor = _Decoder(random.Random(0))
-    goes_on = threading.Event()
-
-    class Slow(_Engine):
-        def answer_room(self, *_: object) -> int:
-            return 5 if goes_on.wait(5) else 0
-
-    actor.fake_engine = Slow()
-    counting = asyncio.create_task(actor.answer_room(make_spec().to_json(), 512))
-    await asyncio.sleep(0.01)
-    goes_on.set()
-    assert await counting == 5
-    await actor.close()

@@ -46,24 +46,11 @@ def write_default_file(home: Path) -> Path:
     return home / ".ray" / "auth_token"
 
 
-def test_nothing_is_known() -> None:
-    assert credentials.find_token(ADDRESS) is None
-    assert chosen() == (None, None, None)
-    assert credentials.describe_source() == ""
-
-
 def test_the_recorded_token_counts_before_rays_own_file(home: Path) -> None:
     write_default_file(home)
     record("recorded")
     assert credentials.find_token(ADDRESS) == "recorded"
     assert chosen() == ("token", "recorded", None)
-
-
-def test_rays_own_file_comes_last(home: Path) -> None:
-    file = write_default_file(home)
-    record("recorded")
-    assert credentials.find_token("10.0.0.9:1") is None
-    assert chosen() == ("token", None, str(file))
 
 
 @pytest.mark.parametrize("name", ["RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"])
@@ -73,15 +60,6 @@ def test_the_environment_counts_first_and_sets_the_mode(name: str, monkeypatch: 
     credentials.find_token(ADDRESS)
     assert os.environ["RAY_AUTH_MODE"] == "token"
     assert credentials.describe_source().startswith(name)
-
-
-def test_the_environment_is_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Otherwise the next cluster, whose token is another, would be asked with this one."""
-    record("recorded")
-    with credentials.kept_environment():
-        credentials.find_token(ADDRESS)
-        assert chosen() == ("token", "recorded", None)
-    assert chosen() == (None, None, None)
 
 
 def test_a_token_file_that_ray_would_die_of(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -79,24 +79,6 @@ def test_a_node_stops_with_all_that_it_started(start: Start, tmp_path: Path) -> 
     bystander.wait()
 
 
-def test_a_node_that_does_not_listen_is_killed(start: Start) -> None:
-    node, processes = start(STUBBORN)
-    begin_s = time.monotonic()
-    node.stop()
-    assert LIMIT_S <= time.monotonic() - begin_s < 5
-    assert all(map(is_over, processes))
-
-
-def test_a_node_that_has_ended_can_be_stopped(start: Start) -> None:
-    node, processes = start()
-    for process in reversed(processes):
-        process.kill()
-    while node.is_running():
-        time.sleep(0.01)
-    node.stop()
-    assert not node.is_running()
-
-
 def test_a_node_survives_a_cut_of_its_link_unless_the_user_wants_it_otherwise(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -186,15 +168,6 @@ def listings(monkeypatch: pytest.MonkeyPatch) -> list[list[dict[str, Any]]]:
 
 def listed(resource: str, *, is_alive: bool = True) -> dict[str, Any]:
     return {"Alive": is_alive, "Resources": {resource: 1000.0}}
-
-
-def test_a_node_has_joined_once_it_is_listed(start: Start, listings: list[list[dict[str, Any]]]) -> None:
-    node, _ = start()
-    node.resource = "tandem_node_own"
-    other = listed("tandem_node_other")
-    listings += [[other], [other, listed(node.resource, is_alive=False)], [other, listed(node.resource)]]
-    attach.wait_for_node(node, 60.0)
-    assert len(listings) == 1, "it waited for its own, and alive"
 
 
 @pytest.mark.parametrize("ends", [True, False])

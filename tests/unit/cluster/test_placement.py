@@ -41,16 +41,6 @@ def test_actors_are_at_home(role: str) -> None:
     assert options == {"resources": SLIVER}
 
 
-def test_a_decoder_gets_its_gpus() -> None:
-    config = Config.load(None, ["cloud.gpus_per_decoder=0.5", "cloud.torch_device=cuda"])
-    assert place("cloud", "decoder", config, detached=True)["num_gpus"] == 0.5
-    assert "num_gpus" not in place("cloud", "retriever", config, detached=True)
-
-
-def test_a_node_that_has_not_joined_is_waited_for_by_ray() -> None:
-    assert place("cloud", "decoder", Config(), detached=False) == {"resources": SLIVER}
-
-
 def test_a_party_without_a_node_is_one_sentence(cluster: list[dict[str, Any]]) -> None:
     cluster[:] = [known for known in cluster if known["NodeID"] == "d" * 56]
     with pytest.raises(ClusterError, match=r"^The cloud has no node in this cluster; start one with"):

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -63,12 +61,6 @@ async def check(actor: Profiler, site: LocalSite) -> None:
             await site.call("profiler", "wait")
     await asyncio.sleep(0.05)
     assert actor.log == ["a", "cancelled"]
-
-
-@pytest.mark.filterwarnings("error")
-async def test_calls_on_the_loop_of_the_actor() -> None:
-    actor = Profiler()
-    await check(actor, site_of(actor, asyncio.get_running_loop()))
 
 
 @pytest.mark.filterwarnings("error")
@@ -167,23 +159,3 @@ async def test_a_call_ends_when_this_machines_node_does(monkeypatch: pytest.Monk
         await while_node_runs(call)
     assert call.cancelled()
     assert next(looks, None) is None
-
-
-async def test_a_result_needs_no_look_at_the_node(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(handles, "is_node_there", lambda: pytest.fail("it was there"))
-    call = asyncio.get_running_loop().create_future()
-    call.set_result(7)
-    assert await while_node_runs(call) == 7
-
-
-def test_a_raylet_that_does_not_listen_has_ended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    path = tmp_path / "raylet"
-    monkeypatch.setattr(handles, "raylet_socket", lambda: str(path))
-    assert not handles.is_node_there()
-    with socket.socket(socket.AF_UNIX) as raylet:
-        raylet.bind(str(path))
-        raylet.listen()
-        assert handles.is_node_there()
-    assert not handles.is_node_there(), "it was killed, and its file is left"
-    monkeypatch.setattr(handles, "raylet_socket", lambda: "")
-    assert handles.is_node_there(), "it cannot be told"

@@ -11,10 +11,9 @@ import pytest
 
 from tandem.actors.base import Runtime
 from tandem.config.schema import Config
-from tandem.errors import ClusterError
 from tandem.plugins.ray import supervisor
 from tandem.plugins.ray.launch import PartyLost
-from tandem.plugins.ray.supervisor import MAX_PAUSE_S, WATCH_S, Supervisor, Watch
+from tandem.plugins.ray.supervisor import WATCH_S, Supervisor, Watch
 from tandem.protocol.outbox import ROLES
 from tandem.topology import PARTIES, Party
 
@@ -129,19 +128,6 @@ def test_a_worker_meets_the_server_and_the_server_whoever_is_there(cluster: Fake
         server.look()
         ada.look()
     assert cluster.done[3:] == ["connect server+ada+ben"]
-
-
-def test_a_start_that_fails_is_tried_again_ever_more_rarely(cluster: FakeCluster) -> None:
-    watch = Watch(Party.DEVICE, RUNTIME)
-    cluster.kill("device/retriever")
-    cluster.failures = [ClusterError("There is no index."), *(OSError("full") for _ in range(9))]
-    assert (watch.look(), watch.problem) == (2 * WATCH_S, "There is no index.")
-    pauses = [watch.look() for _ in range(9)]
-    assert pauses[:2] == [4 * WATCH_S, 8 * WATCH_S]
-    assert pauses[-1] == MAX_PAUSE_S
-    assert (watch.look(), watch.problem, watch.num_replaced) == (WATCH_S, "", 1)
-    assert cluster.done[0] == "replace retriever of device"
-    assert cluster.done[1:] == ["replace device"] * 10 + [MEET], "alone it did not work"
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
