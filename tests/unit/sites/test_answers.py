@@ -47,16 +47,6 @@ def test_speculative_answers_are_those_of_the_cloud_alone(
         assert alone.statistics.sent_bytes == 0
 
 
-@pytest.mark.parametrize("placement", ["mirror", "device", "greedy"])
-def test_the_synchronous_loop_answers_alike(rag: Tandem, placement: str) -> None:
-    for seed, question in enumerate(QUESTIONS):
-        answers = [
-            rag.query(question, seed=seed, temperature=1.0, placement=placement, max_window=max_window)
-            for max_window in (16, 1)
-        ]
-        assert answers[0].token_ids == answers[1].token_ids
-
-
 def test_federated_answers_are_those_of_the_draft_free_loop(tmp_path: Path) -> None:
     overrides = (
         *settings_of(tmp_path, "alice=device", "bob=cloud"),

@@ -60,24 +60,6 @@ def test_shares_are_those_of_passes_from_nothing(rag: Tandem, asked: dict[str, A
         assert {token.citation.others for token in answer.tokens if token.citation} == {0.0}
 
 
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_shares_are_the_same_in_every_run_and_wherever_all_votes_are_known(
-    rag: Tandem, temperature: float
-) -> None:
-    for seed, question in enumerate(QUESTIONS):
-        first, *others = (
-            rag.query(question, seed=seed, temperature=temperature, placement=placement)
-            for placement in ("mirror", "device", "mirror", "cloud")
-        )
-        shares = [token.citation for token in first.tokens]
-        for other in others[:2]:
-            assert other.token_ids == first.token_ids
-            assert [token.citation for token in other.tokens] == shares
-        for mine, blind in zip(shares, others[2].tokens, strict=True):
-            if mine is not None and blind.citation is not None and temperature == 0.0:
-                assert 1.0 - blind.citation.others <= 2 / 3 + 1e-6, "no more than what the home can know"
-
-
 def test_the_cited_note_is_the_one_that_says_it(rag: Tandem) -> None:
     answer = rag.query("Which game should Mira try?", temperature=0.0)
     assert answer.text == "Mira likes puzzle games, so try Pukan Vakun."
@@ -86,11 +68,3 @@ def test_the_cited_note_is_the_one_that_says_it(rag: Tandem) -> None:
     assert answer.own_sources[span.document].title == "note-01-mira-games.md"
     told = answer.text.index("Pukan")
     assert not any(span.start <= told < span.end for span in answer.citations), "a page of the cloud told it"
-
-
-def test_where_the_device_has_no_vote_nothing_is_cited(rag: Tandem) -> None:
-    answer = rag.query(QUESTIONS[0], seed=1, mode="speculative")
-    assert {token.citation for token in answer.tokens} == {None}
-    assert answer.citations == []
-    bare = rag.query(QUESTIONS[0], seed=1, num_documents={"device": 0})
-    assert {token.citation for token in bare.tokens} == {None}

@@ -16,11 +16,9 @@ import pytest
 
 from tandem import Config, Tandem
 from tandem.actors.host_queue import HostQueue
-from tandem.config.schema import DevicesConfig
 from tandem.corpora import WEIGHTS
 from tandem.errors import ClusterError, Code, ConfigError, ProtocolError, QueryError
 from tandem.events import DoneEvent, PeerEvent, TokenEvent
-from tandem.joining.join_link import JoinLink
 from tandem.messages import LinkFrame, Open, decode_link
 from tandem.modes.spec import SessionSpec
 from tandem.plugins.torch.model import load_model
@@ -107,23 +105,6 @@ async def test_a_device_whose_grammar_costs_too_much_holds_no_other_device_up(
         ) as refused:
             await tablet.aquery(QUESTIONS[0], grammar=hostile)
         assert (refused.value.code, refused.value.option) == (Code.OVER_LIMIT, "grammar")
-
-
-@pytest.mark.parametrize("max_queries", [1, 4])
-def test_more_questions_than_a_device_may_ask_at_once(rag: Tandem, tmp_path: Path, max_queries: int) -> None:
-    """With the settings that everybody has, but for a longer margin: the machine of the tests may be busy."""
-    served_one = Config.load(None, [f"devices.max_queries={max_queries}"])
-    config = Config.load(None, ["link.peer_loss_margin_s=60"])
-    questions = [QUESTIONS[index % len(QUESTIONS)] for index in range(12)]
-    with (
-        served(served_one, ANYWHERE, tmp_path) as cloud,
-        Tandem.join(str(cloud.link_for("phone")), config) as phone,
-    ):
-        items = list(phone.batch(questions, concurrency=12, seed=1, max_new_tokens=6))
-        assert not [item.error for item in items if item.error is not None]
-        assert not [item.index for item in items if item.result().is_degraded]
-    expected = [rag.query(question, seed=1, max_new_tokens=6).token_ids for question in QUESTIONS]
-    assert {item.index: item.result().token_ids for item in items} == dict(enumerate(expected * 4))
 
 
 def test_what_crosses_holds_no_document_and_no_setting_of_the_device(tmp_path: Path) -> None:
@@ -289,110 +270,3 @@ def test_mistakes_get_one_sentence(cloud: ServedCloud, phone: Tandem, tmp_path: 
         served(WAIT, Address("127.0.0.1", cloud.port), tmp_path / "keys"),
     ):
         pass
-
-
-@pytest.mark.parametrize("on_peer_loss", ["continue", "wait", "fail"])
-def test_a_query_beyond_a_limit_is_refused_with_the_limit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_peer_loss: str
-) -> None:
-    monkeypatch.setattr(DevicesConfig, "max_answer_tokens", 20)
-    config = Config.load(None, [f"link.on_peer_loss={on_peer_loss}"])
-    with (
-        served(config, ANYWHERE, tmp_path) as cloud,
-        Tandem.join(str(cloud.link_for("phone")), config) as phone,
-    ):
-        with pytest.raises(QueryError, match="at most 20 for max_new_tokens"):
-            phone.query(QUESTIONS[0], max_new_tokens=21)
-        assert phone.query(QUESTIONS[0], max_new_tokens=20).text
-
-
-def test_a_second_process_with_the_same_link_is_told(
-    cloud: ServedCloud, phone: Tandem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The first keeps its connection, and the second starts as where no cloud answers."""
-    monkeypatch.setattr(home, "FIRST_JOIN_S", 0.5)
-    link = cloud.link_for("shared")
-    in_use = f"This link to the cloud at {link.address} is in use by another process; stop that one, or give"
-    said: list[str] = []
-    fail = Config.load(None, ["link.on_peer_loss=fail"])
-    with Tandem.join(str(link), WAIT) as first:
-        with pytest.raises(ClusterError, match=in_use):
-            Tandem.join(str(link), fail)
-        config = Config.load(None, ["link.peer_loss_margin_s=0.2"])
-        with Tandem.join(str(link), config, progress=said.append) as second:
-            assert in_use in second.status()["cluster"]
-            answer = second.query(QUESTIONS[0], seed=1)
-            assert in_use in (answer.degraded_reason or "")
-        assert not first.query(QUESTIONS[0], seed=1).is_degraded
-    assert any(in_use in line and line.endswith("until then the device answers by itself") for line in said)
-    with Tandem.join(str(link), fail) as third:
-        assert not third.query(QUESTIONS[0], seed=1).is_degraded
-
-
-def test_a_device_that_starts_while_its_cloud_loads(
-    cloud: ServedCloud, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It comes back when the cloud said, instead of ending after three refusals."""
-    monkeypatch.setattr(host, "STARTING_S", 0.2)
-    monkeypatch.setattr(home, "FIRST_JOIN_S", 1.0)
-    link, about, said = cloud.link_for("sooner"), cloud.admission.about, list[str]()
-    cloud.admission.about = None
-    try:
-        with Tandem.join(str(link), WAIT, progress=said.append) as tandem:
-            assert any("is busy; retry after 0.2 s; until then questions wait" in line for line in said)
-            cloud.admission.about = about
-            assert not tandem.query(QUESTIONS[0], seed=1).is_degraded
-    finally:
-        cloud.admission.about = about
-
-
-def test_as_many_devices_as_may_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(home, "FIRST_JOIN_S", 1.0)
-    config = Config.load(None, ["devices.max_devices=1", "link.on_peer_loss=fail"])
-    with served(config, ANYWHERE, tmp_path) as cloud:
-        first, second = cloud.link_for("first"), cloud.link_for("second")
-        with Tandem.join(str(first), config) as tandem:
-            with pytest.raises(ClusterError, match="is busy; retry after 30 s"):
-                Tandem.join(str(second), config)
-            assert not tandem.query(QUESTIONS[0], seed=1, on_peer_loss="wait").is_degraded
-        with Tandem.join(str(second), config) as tandem:
-            assert not tandem.query(QUESTIONS[0], seed=1, on_peer_loss="wait").is_degraded
-
-
-def test_a_certificate_is_renewed_while_devices_are_connected(
-    cloud: ServedCloud, phone: Tandem, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    before = cloud.identity.certificate_file.read_bytes()
-    cloud.identity.certificate_file.unlink()
-
-    async def renew() -> None:
-        cloud.admission.renew()
-
-    cloud.loop.run(renew())
-    assert cloud.identity.certificate_file.read_bytes() != before
-    link: JoinLink = cloud.link_for("newcomer")
-    with Tandem.join(str(link), WAIT) as newcomer:
-        assert newcomer.query(QUESTIONS[0], seed=1).token_ids == phone.query(QUESTIONS[0], seed=1).token_ids
-
-
-def test_the_port_is_closed_again(tmp_path: Path) -> None:
-    async def knock(port: int) -> None:
-        with pytest.raises(ConnectionRefusedError):
-            await asyncio.open_connection("127.0.0.1", port)
-
-    with served(WAIT, ANYWHERE, tmp_path) as cloud:
-        port = cloud.port
-    asyncio.run(knock(port))
-
-
-def test_a_device_that_comes_back_all_the_time_is_written_down_once(
-    cloud: ServedCloud, phone: Tandem, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each note is a write to disk, which the cloud's event loop waits for."""
-    link = cloud.link_for("eager")
-    written: list[str] = []
-    monkeypatch.setattr(cloud.devices, "note_joined", written.append)
-    for _ in range(3):
-        with Tandem.join(str(link), WAIT):
-            pass
-    assert written == ["eager"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import resource
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -156,23 +155,3 @@ def test_a_list_that_cannot_be_read_is_read_again(
     with caplog.at_level(logging.ERROR, "tandem"):
         run(main)
     assert len(caplog.records) <= num_failures.bit_length() < num_failures
-
-
-def test_devices_leave_the_process_files(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """By default 64 may come. A process that may open two files keeps one of them."""
-    monkeypatch.setattr(resource, "getrlimit", lambda kind: (2, 2))
-
-    async def main() -> None:
-        async with opened(tmp_path) as cloud, joined(cloud.link_for("phone")):
-            laptop = Phone(cloud.link_for("laptop"))
-            joining = asyncio.create_task(laptop.join())
-            await until(lambda: "The device 'laptop' cannot be taken now (busy)." in caplog.text)
-            joining.cancel()
-            await asyncio.gather(joining, return_exceptions=True)
-            await laptop.plane.close()
-
-    with caplog.at_level(logging.WARNING, "tandem"):
-        run(main)
-    assert "At most 1 devices are connected at once, not 64 (devices.max_devices)" in caplog.text

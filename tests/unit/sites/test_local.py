@@ -6,22 +6,20 @@ import asyncio
 import threading
 import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tandem import Config, Tandem
 from tandem.actors.decoder import DecoderActor
-from tandem.actors.retriever import RetrieverActor
 from tandem.client.ask import Asker
 from tandem.client.request import build_spec
-from tandem.errors import ClusterError, ConfigError, GenerationError, QueryError, TandemError
-from tandem.events import DoneEvent, PeerEvent, SourcesEvent, TokenEvent, WaitEvent
+from tandem.errors import ConfigError, QueryError
+from tandem.events import DoneEvent, PeerEvent, SourcesEvent, TokenEvent
 from tandem.protocol.outbox import ROLES
 from tandem.sites.local import LocalSite
 from tandem.sites.startup import start_actors
-from tandem.topology import PARTIES, Party
+from tandem.topology import Party
 from tandem.transport.memory import MemoryNetwork
 from tandem_lab.bundled import read_bundled_questions
 
@@ -78,23 +76,6 @@ def test_async_twins_on_an_event_loop_of_the_caller(rag: Tandem) -> None:
     assert num_tokens > 5
 
 
-def test_several_queries_at_once_answer_as_alone(rag: Tandem) -> None:
-    questions = [asked.question for asked in read_bundled_questions()[:6]]
-    items = {item.index: item.result().token_ids for item in rag.batch(questions, seed=3)}
-    assert [items[index] for index in range(6)] == [
-        rag.query(question, seed=3).token_ids for question in questions
-    ]
-
-
-@pytest.mark.parametrize("options", [{"stop": (" likes",)}, {"max_new_tokens": 3}, {"max_new_tokens": 1}])
-def test_stop_strings_and_length_end_an_answer(rag: Tandem, options: dict[str, Any]) -> None:
-    answer = rag.query(QUESTION, seed=7, **options)
-    if "stop" in options:
-        assert (answer.text, answer.reason) == ("Mira", "stop")
-    else:
-        assert (len(answer.tokens), answer.reason) == (options["max_new_tokens"], "length")
-
-
 def test_leaving_a_stream_early_cancels_both_parties(rag: Tandem) -> None:
     for event in rag.stream(QUESTION, max_new_tokens=200, temperature=1.0, seed=1):
         if isinstance(event, TokenEvent) and event.step == 2:
@@ -120,18 +101,6 @@ def test_what_fails_is_one_sentence_and_nothing_dies_of_it(rag: Tandem) -> None:
     assert rag.query(QUESTION, seed=7).text == ANSWER
 
 
-def test_filters_hold_for_each_side_apart(rag: Tandem) -> None:
-    """Without documents a side still answers, and says why it has none."""
-    filters = {"device_filter": {"source": "note-01-mira-games.md"}, "cloud_filter": {"source": "moon.md"}}
-    events = list(rag.stream(QUESTION, **filters))
-    found = {event.party: event for event in events if isinstance(event, SourcesEvent)}
-    assert {source.title for source in found[Party.DEVICE].sources} == {"note-01-mira-games.md"}
-    assert found[Party.CLOUD].sources == ()
-    assert "no document that its filter lets through" in found[Party.CLOUD].notes[0]
-    assert isinstance(events[-1], DoneEvent)
-    assert events[-1].reason in ("eos", "length")
-
-
 def test_status_has_every_actor_in_one_process_and_no_node(rag: Tandem) -> None:
     status = rag.status()
     assert (status["cluster"], status["nodes"], rag.nodes) == ("inline", [], ())
@@ -142,22 +111,6 @@ def test_status_has_every_actor_in_one_process_and_no_node(rag: Tandem) -> None:
     assert status["parties"]["device"]["model"] == "bundled"
     queue = next(actor for actor in status["actors"] if actor["name"] == "device/draft_queue")
     assert set(queue["links"]) == {"cloud/draft_queue"}, "only the link carries frames"
-
-
-def test_queries_beyond_the_limit_wait_in_order() -> None:
-    config = Config.load(None, ["link.on_peer_loss=wait", "cluster.max_sessions=1"])
-    with Tandem.launch(config, runtime="inline") as rag:
-
-        async def ask_all() -> list[list[Any]]:
-            async def ask() -> list[Any]:
-                return [event async for event in rag.astream(QUESTION, seed=7, max_new_tokens=4)]
-
-            return list(await asyncio.gather(ask(), ask(), ask()))
-
-        streams = asyncio.run(ask_all())
-    waits = [event.num_ahead for events in streams for event in events if isinstance(event, WaitEvent)]
-    assert sorted(waits) == [0, 1]
-    assert len({tuple(e.token for e in events if isinstance(e, TokenEvent)) for events in streams}) == 1
 
 
 def test_closing_leaves_no_thread_and_ends_what_is_half_read() -> None:
@@ -173,34 +126,6 @@ def test_closing_leaves_no_thread_and_ends_what_is_half_read() -> None:
     while left := set(threading.enumerate()) - before:
         assert time.monotonic() < deadline_s, left
         time.sleep(0.02)
-
-
-def test_a_loop_of_the_caller_learns_that_the_sites_were_closed() -> None:
-    rag = Tandem.launch(runtime="inline")
-
-    async def ask() -> None:
-        stream = rag.astream(QUESTION, max_new_tokens=300, temperature=1.0, seed=1)
-        await anext(stream)
-        await rag.aclose()
-        with pytest.raises((QueryError, ClusterError), match=r"closed"):
-            async for _ in stream:
-                pass
-
-    asyncio.run(ask())
-
-
-class SlowRetriever(RetrieverActor):
-    """Finds nothing for a while."""
-
-    def search(self, request: Any) -> Any:
-        time.sleep(0.3)
-        return super().search(request)
-
-
-def test_actor_classes_of_ones_own() -> None:
-    with Tandem.launch(runtime="inline", actor_classes={"retriever": SlowRetriever}) as rag:
-        sources = [event for event in rag.stream(QUESTION, seed=7) if isinstance(event, SourcesEvent)]
-        assert all(event.retrieve_s >= 0.3 for event in sources)
 
 
 class DeafDecoder(DecoderActor):
@@ -275,28 +200,6 @@ def test_one_site_answers_by_itself_and_goes_on_without_a_peer_that_never_came()
     assert any(isinstance(event, PeerEvent) for event in deserted)
 
 
-def test_a_model_that_changed_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is wrong with it: documents are computed again as they are used."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    said: list[list[str]] = []
-    for dtype in ("float32", "bfloat16", "bfloat16"):
-        lines: list[str] = []
-        said.append(lines)
-        config = Config.load(None, [f"{party}.dtype={dtype}" for party in PARTIES])
-        with Tandem.launch(config, runtime="inline", progress=lines.append) as tandem:
-            answer = tandem.query(QUESTION, seed=7, max_new_tokens=2)
-            assert not [note for note in answer.notes if "cache" in note or "key-value" in note]
-    stale = [[line for line in lines if line.startswith("caches: ")] for lines in said]
-    assert [len(lines) for lines in stale] == [0, 1, 0]
-    assert stale[1][0].startswith("caches: device and cloud had another model, template, precision")
-    assert [line.split(" after ")[0] for line in said[1] if line.startswith("models: ")] == [
-        "models: loading for device and cloud bundled (a toy of 0.97 million parameters, trained on its own kind of "
-        "sentences), 2 MB of bfloat16",
-        "models: device and cloud bundled (a toy of 0.97 million parameters, trained on its own kind of sentences), "
-        "2 MB of bfloat16,",
-    ]
-
-
 @pytest.mark.parametrize(
     ("start", "sentence"),
     [
@@ -326,15 +229,3 @@ def test_a_model_that_changed_is_one_line(tmp_path: Path, monkeypatch: pytest.Mo
 def test_what_only_ray_has_is_one_sentence(start: Any, sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
         start()
-
-
-def test_a_failed_start_is_one_sentence_and_leaves_no_thread(tmp_path: Path) -> None:
-    before = set(threading.enumerate())
-    with pytest.raises(GenerationError, match=r"is neither a model directory"):
-        Tandem.launch(Config.load(None, [f"device.model={tmp_path}/none"]), runtime="inline")
-    with pytest.raises(TandemError, match=r"^All actors must be ready within 0\.01 s"):
-        Tandem.launch(Config.load(None, ["cluster.start_timeout_s=0.01"]), runtime="inline")
-    deadline_s = time.monotonic() + 60
-    while left := set(threading.enumerate()) - before:
-        assert time.monotonic() < deadline_s, left
-        time.sleep(0.05)

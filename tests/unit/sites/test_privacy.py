@@ -18,9 +18,7 @@ from tandem.client import request
 from tandem.engine import privacy
 from tandem.engine.privacy import Ledger, Privacy, ledger_path
 from tandem.errors import Code
-from tandem.joining.handshakes import hello_of, new_instance
 from tandem.messages import Cancel, LinkFrame, Logprobs, Open, Tail, Verdict, Vote, encode
-from tandem.sites.host import Address, served
 from tandem.transport.port import join_frames
 from tandem_lab.tally import KINDS, Tally, listening_queue
 
@@ -100,37 +98,6 @@ def test_log_probabilities_are_a_kind_of_their_own() -> None:
     )
     assert (tally.counts["committed tokens"], tally.num_bytes["committed tokens"]) == (2, 2)
     assert tally.total_bytes == len(join_frames([encode(frame)]))
-
-
-def test_a_filter_is_named_and_counted() -> None:
-    tally, counters, frames = asked(
-        WAIT, cloud_filter={"source": "puzzles.md"}, device_filter={"source": "x"}
-    )
-    (opening, *_) = [frame.body for frame in frames if isinstance(frame.body, Open)]
-    assert "puzzles.md" in opening.spec
-    assert tally.num_bytes["filter"] == tally.counts["filter"] * len(json.dumps({"source": "puzzles.md"}))
-    assert tally.total_bytes == counters["sent_bytes"]
-
-
-def test_over_a_join_link_with_the_handshake(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with served(Config.load(None, WAIT), Address("127.0.0.1", 0), tmp_path) as cloud:
-        link = cloud.link_for("phone")
-        assert main(["lab", "audit", QUESTION, "--seed", "7", "--join", str(link), "--json"]) == 0
-        shown = json.loads(capsys.readouterr().out)
-        (queue,) = [actor for actor in cloud.status() if actor["name"] == "cloud/draft_queue"]
-    hello = len(join_frames([hello_of(link, new_instance())]))
-    assert shown["kinds"]["handshake"] == {"count": 1, "bytes": hello}
-    assert shown["total_bytes"] == sum(kind["bytes"] for kind in shown["kinds"].values())
-    assert shown["total_bytes"] - hello == queue["links"]["@phone/draft_queue"]["received_bytes"]
-
-
-def test_a_table_for_people(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["lab", "audit", QUESTION, "--seed", "7", "--mode", "speculative"]) == 0
-    shown = capsys.readouterr().out.splitlines()
-    assert shown[0].startswith("Left the device for an answer of ")
-    assert any(line.startswith("question                    1        27  the question") for line in shown)
-    (nothing,) = [line for line in shown if line.startswith("Nothing of: handshake, filter, ")]
-    assert "race lists, distributions, document weights" in nothing  # and drafts, where the cloud was quicker
 
 
 def weights_of(privacy: float, **options: Any) -> dict[bytes, float]:
@@ -264,21 +231,6 @@ def test_with_a_bound_the_cloud_sees_no_difference_where_nothing_is_found(
     assert "The device answers without documents: A filter must name metadata" in told[2][0]
 
 
-@pytest.mark.nightly("two whole sites; that only the cloud's draw counts is tested for every rule")
-def test_private_noise_leaves_speculative_answers_as_they_are(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """The cloud decides with the noise of the seed, whatever the device draws with its own."""
-    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
-    settings = [*WAIT, "decoding.mode=speculative", "decoding.pacing=pipelined", "sampling.temperature=1.0"]
-    texts = []
-    for bound in (0.0, 50.0):
-        config = Config.load(None, [*settings, f"device.privacy={bound}"])
-        with Tandem.launch(config, runtime="inline") as tandem:
-            texts.append([tandem.query(QUESTION, seed=seed).text for seed in range(6)])
-    assert texts[0] == texts[1]
-
-
 def test_a_query_that_no_budget_can_cover_fails_alone(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -290,12 +242,3 @@ def test_a_query_that_no_budget_can_cover_fails_alone(
         with pytest.raises(QueryError, match="a codec cuts its distributions off"):
             tandem.query(QUESTION, mode="speculative", draft_rule="rejection")
         assert tandem.query(QUESTION).tokens
-
-
-def test_federated_mode_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    settings = tmp_path / "three.toml"
-    settings.write_text(
-        '[decoding]\nmode = "federated"\n[workers.one]\nnum_documents = 0\n[workers.two]\nnum_documents = 0\n'
-    )
-    assert main(["lab", "audit", QUESTION, "--config", str(settings)]) == 1
-    assert 'decoding.mode is "federated"; choose "dual" or "speculative"' in capsys.readouterr().err

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import random
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +14,7 @@ pytest.importorskip("llguidance", reason="answers that follow a grammar need llg
 from tandem import Config, Tandem
 from tandem.client.request import build_spec
 from tandem.engine import grammars
-from tandem.errors import Code, QueryError
+from tandem.errors import QueryError
 from tandem.topology import PARTIES
 from tandem_lab.bundled import read_bundled_questions
 from tandem_lab.quality.local import LocalPair, answer_uncompressed
@@ -93,26 +92,6 @@ def test_answers_stay_the_same_where_masks_come_late(
     assert sum(late) > 10
 
 
-@pytest.mark.parametrize(("mode", "only"), [("dual", None), ("speculative", None), (None, "device")])
-def test_a_grammar_in_every_mode(rag: Tandem, mode: Any, only: Any) -> None:
-    answers = {
-        rag.query(
-            QUESTION, mode=mode, only=only, grammar={"regex": "(yes|no)"}, temperature=1.5, seed=seed
-        ).text
-        for seed in range(8)
-    }
-    assert answers == {"yes", "no"}
-
-
-def test_a_json_schema_is_followed_to_its_end(rag: Tandem) -> None:
-    enough = {"type": "array", "items": {"enum": ["a", "b"]}, "minItems": 2, "maxItems": 2}
-    for seed in range(5):
-        answer = rag.query(QUESTION, grammar={"json_schema": {"type": "object", "properties": {"x": enough},
-                           "required": ["x"], "additionalProperties": False}}, temperature=1.0, seed=seed)  # fmt: skip
-        assert set(json.loads(answer.text)["x"]) <= {"a", "b"}
-        assert answer.reason == "eos"
-
-
 def test_a_system_prompt_of_the_query_alone(rag: Tandem) -> None:
     """The bundled model has a plain template, which writes a query's system prompt before the question."""
     plain, told, empty = (
@@ -121,18 +100,6 @@ def test_a_system_prompt_of_the_query_alone(rag: Tandem) -> None:
     )
     assert told.token_ids != plain.token_ids
     assert empty.token_ids == plain.token_ids == rag.query(QUESTION, seed=1, max_new_tokens=6).token_ids
-
-
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
-        ({"grammar": {"regex": "("}}, r"The grammar of the answer cannot be followed \(.*invalid regex"),
-        ({"grammar": {"json_schema": {"a": {1}}}}, "A grammar must be JSON, but"),
-    ],
-)
-def test_what_is_no_grammar(rag: Tandem, options: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(QueryError, match=sentence):
-        rag.query(QUESTION, **options)
 
 
 def test_a_party_without_llguidance() -> None:
@@ -145,28 +112,6 @@ def test_a_party_without_llguidance() -> None:
 
 HOSTILE = {"json_schema": {"type": "integer", "multipleOf": 19_999_999}}
 """45 bytes that llguidance computes for minutes, and gigabytes, before the first token."""
-
-
-@pytest.mark.parametrize("options", [{}, {"mode": "speculative"}, {"only": "device"}, {"only": "cloud"}])
-def test_a_grammar_that_costs_too_much_ends_its_query_with_one_sentence(
-    rag: Tandem, options: dict[str, Any]
-) -> None:
-    with pytest.raises(
-        QueryError, match="The grammar of the answer takes more than 2 s of a processor"
-    ) as caught:
-        rag.query(QUESTION, grammar=HOSTILE, **options)
-    assert (caught.value.code, caught.value.option) == (Code.OVER_LIMIT, "grammar")
-
-
-def test_a_grammar_that_becomes_too_complex_ends_its_query_with_one_sentence(rag: Tandem) -> None:
-    """Such an answer used to end there as if it were complete."""
-    rules = "".join(f'r{n}: r{n + 1} | "{n}" r{n * 7 % 1100}\n' for n in range(1100))
-    lark = f'start: "yes" r0\n{rules}r1100: "e"'
-    with pytest.raises(
-        QueryError, match=r"is too complex for token \d+ \(Parser Error: .*\); simplify"
-    ) as caught:
-        rag.query(QUESTION, grammar={"lark": lark})
-    assert (caught.value.code, caught.value.option) == (Code.OVER_LIMIT, "grammar")
 
 
 async def test_answers_go_on_while_a_grammar_is_built_and_a_cancelled_query_ends_the_work(
