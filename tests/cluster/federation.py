@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import torch
-from transformers import AutoConfig, AutoModelForCausalLM
-
 from tandem.client.tandem import Tandem
 from tandem.config.schema import Config
-from tandem.corpora import BUNDLED, DRAFTER
+from tandem.corpora import BUNDLED
 from tandem.retrieval import Embedder, build_index
 from tandem_lab.quality.workers import LocalWorkers
 
@@ -33,16 +30,6 @@ def settings_of(folder: Path, *owners: str, server: str = "bundled-drafter") -> 
             build_index(BUNDLED / corpus, index, Embedder.load("auto"))
         made += [f"workers.{name}.index={index}", f"workers.{name}.num_documents=4"]
     return tuple(made)
-
-
-def write_untrained(folder: Path) -> Path:
-    """A model with the bundled tokenizer that knows nothing: what it drafts is garbage."""
-    torch.manual_seed(0)
-    AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(DRAFTER)).save_pretrained(folder)
-    for file in DRAFTER.iterdir():
-        if not (folder / file.name).exists():
-            (folder / file.name).write_bytes(file.read_bytes())
-    return folder
 
 
 class Stopped:

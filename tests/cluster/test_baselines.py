@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,9 +11,6 @@ import pytest
 from tandem import Tandem
 from tandem.aggregation.rules import draft_rule
 from tandem.codecs import codec_of
-from tandem.errors import QueryError, TandemError
-from tandem.events import DoneEvent
-from tandem.plugins.ray.launch import find_party
 from tandem.topology import PARTIES, Party
 from tandem_lab.baselines.client import Baselines
 from tandem_lab.baselines.experiments import Experiments, Treatment
@@ -62,19 +58,6 @@ def test_law_of_a_lone_answer_is_the_party_s_own(
         ]
 
 
-def test_dense_distributions_and_that_they_are_fetched_once(rag: Tandem, baselines: Baselines) -> None:
-    answer = rag.query(QUESTION, only="device", seed=7)
-    dense = [
-        np.frombuffer(distribution, "<f2")
-        for distribution in baselines.fetch_sequence(answer, Party.DEVICE, dense=True).distributions
-    ]
-    assert [int(distribution.argmax()) for distribution in dense] == list(answer.token_ids)
-    assert {len(distribution) for distribution in dense} == {rag.described[Party.DEVICE]["vocab_size"]}
-    assert all(abs(float(distribution.sum(dtype=np.float64)) - 1) < 0.01 for distribution in dense)
-    with pytest.raises(TandemError, match=r"until they are fetched"):
-        baselines.fetch_sequence(answer, Party.DEVICE)
-
-
 def test_a_whole_answer_in_one_call_is_the_same(rag: Tandem, baselines: Baselines) -> None:
     for party in PARTIES:
         answer = rag.query(QUESTION, only=party.value, seed=7)
@@ -82,29 +65,6 @@ def test_a_whole_answer_in_one_call_is_the_same(rag: Tandem, baselines: Baseline
         assert baselines.write_answer(QUESTION, party, seed=7) == kept
         assert len(kept.tokens) > 8
         assert np.isfinite(kept.log_weight)
-
-
-def test_a_stream_s_last_event_names_its_sequence(rag: Tandem, baselines: Baselines) -> None:
-    *_, done = rag.stream(QUESTION, only="cloud", seed=7)
-    assert isinstance(done, DoneEvent)
-    assert baselines.fetch_sequence(done, Party.CLOUD) == baselines.write_answer(
-        QUESTION, Party.CLOUD, seed=7
-    )
-
-
-def test_a_whole_answer_in_one_call_ends_at_a_stop_text_or_says_why_it_failed(
-    rag: Tandem, baselines: Baselines
-) -> None:
-    for party in PARTIES:
-        whole = rag.query(QUESTION, only=party.value, seed=7)
-        stop = next(event.text for event in whole.tokens[1:] if event.text.strip())
-        answer = rag.query(QUESTION, only=party.value, seed=7, stop=(stop,))
-        assert (answer.reason, len(answer.tokens) < len(whole.tokens)) == ("stop", True)
-        assert baselines.write_answer(QUESTION, party, seed=7, stop=(stop,)).tokens == answer.token_ids
-        began_s = time.monotonic()
-        with pytest.raises(QueryError, match=r"(?i)tokens.*context"):
-            baselines.write_answer("why " * 3000, party)
-        assert time.monotonic() - began_s < 20, "not at the time limit"
 
 
 def test_texts_of_the_cloud_and_one_row(rag: Tandem, baselines: Baselines) -> None:
@@ -123,20 +83,3 @@ def test_texts_of_the_cloud_and_one_row(rag: Tandem, baselines: Baselines) -> No
     assert [source.id for source in joined.sources] == ["joined"]
     baselines.treat({})
     assert answer.text == rag.query(QUESTION, seed=7).text, "all documents on one side"
-
-
-def test_one_row_on_both_parties(rag: Tandem, baselines: Baselines) -> None:
-    baselines.treat(dict.fromkeys(PARTIES, Treatment(concat_documents=True)))
-    answer = rag.query(QUESTION, seed=7)
-    assert answer.reason in ("eos", "length")
-    assert len(answer.sources) == 2
-    assert answer.token_ids == rag.query(QUESTION, seed=7, max_window=1).token_ids
-
-
-def test_the_device_hands_no_texts_out(rag: Tandem) -> None:
-    import ray
-    from ray.exceptions import RayTaskError
-
-    retriever: Any = find_party(Party.DEVICE, rag.config)["retriever"]
-    with pytest.raises((RayTaskError, TandemError), match=r"Only the cloud hands out its documents"):
-        ray.get(retriever.start("texts", QUESTION, 1))

@@ -80,24 +80,6 @@ finally:
     assert (done.returncode, done.stdout) == (40, "cleaned up\n"), done.stderr
 
 
-def test_connect_without_an_address_says_which_cluster_it_is(address: str) -> None:
-    lines: list[str] = []
-    with Tandem.connect(None, PATIENT, progress=lines.append) as tandem:
-        assert tandem.query(QUESTION, seed=7).text == ANSWER
-        Tandem.connect(address).close()
-        assert tandem.query(QUESTION, seed=7).text == ANSWER, "the second connection ends by itself"
-    assert lines[0] == f"cluster: {address} is running here (tandem up device)"
-
-
-def test_a_token_set_after_ray_was_imported_counts(
-    address: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("RAY_AUTH_TOKEN", registry.token_file(Party.DEVICE).read_text().strip())
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    with Tandem.connect(address, PATIENT) as tandem:
-        assert tandem.query(QUESTION, seed=7).text == ANSWER
-
-
 @pytest.mark.parametrize(
     ("token", "sentence"),
     [
@@ -139,12 +121,6 @@ def test_ask_uses_the_cluster_that_runs_here(address: str) -> None:
     assert asked.stdout.startswith(ANSWER), asked.stderr
     assert f"{address} is running here" in asked.stderr
     assert "2 up (device, cloud)" not in asked.stderr, "none was started"
-
-
-def test_a_side_whose_actors_live_is_not_started_again(address: str) -> None:
-    again = run("up", "device")
-    assert again.returncode == 1
-    assert "tandem: The device node is already running at" in again.stderr
 
 
 LONG: dict[str, Any] = {"max_new_tokens": 200, "temperature": 1.0, "seed": 1, "timeout_s": 120.0}
@@ -241,24 +217,6 @@ def test_a_dead_actor_is_named_everywhere_and_replaced(address: str) -> None:
     assert [entry.pid for entry in registry.running_nodes()] == nodes, "the cloud's node stays in its cluster"
     with Tandem.connect(None, PATIENT) as tandem:
         assert tandem.query(QUESTION, seed=7).text == ANSWER
-
-
-def test_a_cloud_whose_draft_queue_died_is_reached_at_its_new_address(address: str) -> None:
-    """With its light actors in one process, and apart again: neither device nor client needs to know."""
-    shared = "cloud/draft_queue+aggregator+profiler+scheduler"
-    without_supervisor(address, Party.CLOUD)
-    for settings, name in ((("--set", "cluster.light_actors=together"), shared), ((), "cloud/draft_queue")):
-        with Tandem.connect() as tandem:
-            process_of(tandem, "cloud/draft_queue").kill()
-        replaced = run("up", "cloud", *settings)
-        without_supervisor(address, Party.CLOUD)
-        assert replaced.returncode == 0, replaced.stderr
-        with Tandem.connect(None, PATIENT) as tandem:
-            assert tandem.query(QUESTION, seed=7).text == ANSWER
-            actors = tandem.status()["actors"]
-        assert all(actor["state"] == "alive" for actor in actors)
-        assert len({actor["pid"] for actor in actors}) == (9 if settings else 12)
-        assert {actor["process"] for actor in actors if actor["name"] == "cloud/draft_queue"} == {name}
 
 
 def wait_for(condition: Callable[[], bool], limit_s: float = 240.0) -> None:

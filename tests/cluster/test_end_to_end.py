@@ -8,15 +8,12 @@ import time
 from pathlib import Path
 
 import psutil
-import pytest
 import ray
 
 from tandem import Tandem
-from tandem.errors import TandemError
-from tandem.events import DoneEvent, PeerEvent, PlacementEvent, SourcesEvent, TokenEvent
+from tandem.events import TokenEvent
 from tandem.plugins.ray.handles import is_node_there, raylet_socket
-from tandem.plugins.ray.supervisor import start_party
-from tandem.topology import PARTIES, Party
+from tandem.topology import Party
 from tandem_lab.bundled import read_bundled_questions
 
 from .conftest import descendants
@@ -90,20 +87,6 @@ def test_the_answer_needs_both_corpora_and_names_sources_of_both(rag: Tandem) ->
     assert shown == {(None, None, None, None)}, "the cloud's documents are opaque ids"
 
 
-def test_citations_name_the_note_that_was_read(rag: Tandem) -> None:
-    answer = rag.query(QUESTION, temperature=0.0)
-    (span,) = answer.citations
-    assert answer.text[span.start : span.end].startswith("puzzle")
-    assert answer.own_sources[span.document].title == "note-01-mira-games.md"
-    assert all(token.citation is not None for token in answer.tokens)
-
-
-def test_leaving_a_stream_early_cancels_both_parties(rag: Tandem) -> None:
-    for event in rag.stream(QUESTION, max_new_tokens=200, temperature=1.0, seed=1):
-        if isinstance(event, TokenEvent) and event.step == 2:
-            break  # the autouse fixture sees that nothing is left
-
-
 def test_cancelling_from_another_thread_frees_the_session(rag: Tandem) -> None:
     started = threading.Event()
 
@@ -121,50 +104,3 @@ def test_cancelling_from_another_thread_frees_the_session(rag: Tandem) -> None:
     worker.join(30)
     assert not worker.is_alive()
     time.sleep(0.2)
-
-
-def test_launch_refuses_a_process_that_is_connected(rag: Tandem) -> None:
-    with pytest.raises(TandemError, match=r"ray\.shutdown"):
-        Tandem.launch(runtime="ray")
-
-
-def test_a_second_party_in_the_same_role(rag: Tandem) -> None:
-    with pytest.raises(TandemError, match=r"^The device side of this cluster is already up"):
-        start_party(Party.DEVICE, rag.config)
-
-
-def quiet_link_bytes(rag: Tandem) -> int:
-    """As `link_bytes`, once the last receipts of earlier queries have been sent."""
-    seen = -1
-    while seen != (now := link_bytes(rag)):
-        seen = now
-        time.sleep(1.0)
-    return seen
-
-
-def link_bytes(rag: Tandem) -> int:
-    """Bytes that the two draft queues have sent each other so far."""
-    actors = {actor["name"]: actor for actor in rag.status()["actors"]}
-    return sum(
-        int(actors[f"{party}/draft_queue"]["links"][f"{party.other}/draft_queue"]["sent_bytes"])
-        for party in PARTIES
-    )
-
-
-@pytest.mark.parametrize("party", PARTIES)
-def test_nothing_of_a_lone_answer_crosses_the_link(rag: Tandem, party: Party) -> None:
-    rag.query(QUESTION)
-    before = quiet_link_bytes(rag)
-    events = list(rag.stream(QUESTION, only=party.value, seed=7))
-    assert link_bytes(rag) == before
-    done = events[-1]
-    assert isinstance(done, DoneEvent)
-    assert (done.reason, done.statistics.degraded_from, done.statistics.sent_bytes) == ("eos", None, 0)
-    tokens = [event for event in events if isinstance(event, TokenEvent)]
-    assert {token.aggregator for token in tokens} == {party}
-    assert all(getattr(token, f"{party}_accepted") for token in tokens)
-    assert 0 < tokens[0].committed_s <= tokens[-1].committed_s == done.statistics.total_s
-    (found,) = [event for event in events if isinstance(event, SourcesEvent)]
-    assert found.party is party
-    assert all(source.title and source.text for source in found.sources), "it is home, and they are its own"
-    assert not [event for event in events if isinstance(event, PeerEvent | PlacementEvent)]

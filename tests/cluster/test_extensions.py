@@ -43,11 +43,3 @@ def test_code_beside_the_user_reaches_every_actor(tmp_path: Path) -> None:
     assert answer["answer"]
     handovers = [(event["step"], event["aggregator"]) for event in answer["placements"]]
     assert handovers[:2] == [(4, "cloud"), (8, "device")]
-
-
-def test_a_codec_that_no_actor_can_import(tmp_path: Path) -> None:
-    done = ask(tmp_path, "codec.name=custom_codek:TopK8", "cluster.runtime=inline")
-    assert done.returncode == 1
-    assert "cannot import custom_codek of codec.name = 'custom_codek:TopK8'" in done.stderr
-    assert "add that folder to PYTHONPATH." in done.stderr
-    assert "Traceback" not in done.stderr

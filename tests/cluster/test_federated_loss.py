@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import runpy
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import pytest
 
 from tandem import Tandem
 from tandem.config.schema import Config
-from tandem.events import DoneEvent, PeerEvent, TokenEvent
+from tandem.events import PeerEvent, TokenEvent
 from tandem.topology import SERVER
 from tandem_lab.bundled import read_bundled_questions
 from tests.cluster.conftest import process_of
@@ -137,21 +136,6 @@ def test_a_worker_that_is_asked_goes_on_without_the_server(
     assert seen[-1].statistics.degraded_from == lost.step
 
 
-def test_an_answer_may_fail_with_the_worker(
-    rag: Tandem, questions: list[str], rejoined: list[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whoever asks says what is to happen."""
-    failing = replace(rag.config, link=replace(rag.config.link, on_peer_loss="fail"))
-    monkeypatch.setattr(rag, "config", failing)
-    with Stopped(rag, "dan") as dan:
-        for event in rag.stream(questions[1], pacing="stop_and_wait", max_proposal=1, **OPTIONS):
-            if isinstance(event, TokenEvent) and event.step == 1:
-                dan.stop()
-    assert isinstance(event, DoneEvent)
-    assert event.reason == "failed"
-    assert (event.error or "").startswith("dan has been silent for ")
-
-
 @pytest.fixture(scope="module")
 def events(rag: Tandem, questions: list[str], rejoined: list[Any]) -> list[object]:
     """The same query; the draft queue of one worker is killed once a few tokens are there."""
@@ -162,29 +146,3 @@ def events(rag: Tandem, questions: list[str], rejoined: list[Any]) -> list[objec
         if isinstance(event, TokenEvent) and event.step == KILLED_AT:
             victim.kill()
     return seen
-
-
-def test_the_others_go_on_from_a_stated_step(events: list[object]) -> None:
-    (lost,) = [event for event in events if isinstance(event, PeerEvent)]
-    assert (lost.party, lost.is_alone) == ("ben", True)
-    done = events[-1]
-    assert isinstance(done, DoneEvent)
-    assert done.reason in ("eos", "length")
-    assert done.statistics.degraded_from == lost.step > KILLED_AT
-
-
-def test_the_mixture_is_that_of_the_others(loop: Loop, questions: list[str], events: list[object]) -> None:
-    """Their weights are scaled to sum 1: tokens are those of the draft-free loop with the same loss."""
-    (lost,) = [event for event in events if isinstance(event, PeerEvent)]
-    wanted = loop.answer(
-        questions[1], 3, 1.0, MAX_NEW_TOKENS, lambda step: range(4) if step < lost.step else (0, 2, 3)
-    )
-    assert [event.token for event in events if isinstance(event, TokenEvent)] == wanted
-
-
-def test_the_next_query_is_answered_without_it(
-    rag: Tandem, questions: list[str], events: list[object]
-) -> None:
-    answer = rag.query(questions[0], **OPTIONS)
-    assert answer.statistics.degraded_from == 0
-    assert answer.degraded_reason == "From token 0 on the others answered without ben (it fell silent)."

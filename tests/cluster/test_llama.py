@@ -11,7 +11,6 @@ import pytest
 from tandem.client.tandem import Tandem
 from tandem.config.schema import Config
 from tandem.errors import QueryError
-from tandem.events import TokenEvent
 from tests.cluster.conftest import process_of
 from tests.tiny_gguf import write_gguf
 
@@ -49,13 +48,6 @@ def test_the_device_s_decoder_imports_no_torch(rag: Tandem) -> None:
     mapped = Path(f"/proc/{process_of(rag, 'device/decoder').pid}/maps").read_text()
     assert "libllama" in mapped
     assert "libtorch" not in mapped
-
-
-def test_leaving_a_stream_frees_the_session(rag: Tandem) -> None:
-    """The fixture sees that nothing is left."""
-    for event in rag.stream(QUESTIONS[0], seed=1, **DRAWN):
-        if isinstance(event, TokenEvent):
-            break
 
 
 def test_a_crash_within_the_library_is_a_lost_decoder(rag: Tandem, killed: None) -> None:

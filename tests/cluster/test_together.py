@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
-from tandem import Event, Tandem, WaitEvent
+from tandem import Tandem
 from tandem.errors import QueryError
-from tandem.events import collect
 from tandem.protocol.outbox import ROLES
-from tandem.topology import Party
-from tandem_lab.bundled import read_bundled_questions
 from tests.cluster.conftest import process_of
 from tests.cluster.recorded import check_answers
 
 pytestmark = pytest.mark.nightly("a cluster of its own: light actors in one process")
 
 NUM_PAIRS = 4
-MAX_SESSIONS, NUM_AT_ONCE = 2, 7
 CASES = [("auto", "coupled/mirror"), ("auto", "coupled/greedy"), ("top_p", "algorithm1/device")]
 SHARED = "device/draft_queue+aggregator+profiler+scheduler"
 
 
 @pytest.fixture(scope="module")
 def overrides() -> tuple[str, ...]:
-    return ("cluster.light_actors=together", f"cluster.max_sessions={MAX_SESSIONS}")
+    return ("cluster.light_actors=together",)
 
 
 @pytest.mark.parametrize(("codec", "case"), CASES)
@@ -34,26 +28,6 @@ def test_answers_are_those_recorded_with_actors_apart(
     rag: Tandem, codec: str, case: str, temperature: int
 ) -> None:
     check_answers(rag, codec, case, temperature, NUM_PAIRS)
-
-
-def test_more_queries_than_may_be_open_wait_and_answer_as_alone(rag: Tandem) -> None:
-    questions = [question.question for question in read_bundled_questions()][:NUM_AT_ONCE]
-
-    async def ask(question: str) -> list[Event]:
-        return [event async for event in rag.astream(question, seed=7)]
-
-    async def ask_all() -> list[list[Event]]:
-        return list(await asyncio.gather(*map(ask, questions)))
-
-    streams = asyncio.run(ask_all())
-    waits = [event for events in streams for event in events if isinstance(event, WaitEvent)]
-    assert sorted(event.num_ahead for event in waits) == list(range(NUM_AT_ONCE - MAX_SESSIONS))
-    answers = [collect(events, 7) for events in streams]
-    assert not any(answer.is_degraded for answer in answers)
-    assert all({source.party for source in answer.sources} == set(Party) for answer in answers)
-    assert [answer.token_ids for answer in answers] == [
-        rag.query(question, seed=7).token_ids for question in questions
-    ]
 
 
 def test_three_processes_per_party_and_every_actor_reports(rag: Tandem) -> None:
