@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -18,8 +17,6 @@ from tandem_lab.netlab.lab import NetLab, lab_names
 from tandem_lab.netlab.shape import Shape
 from tandem_lab.netlab.state import FOLDER
 from tests.network.conftest import has_netem, traces_of, unique
-
-needs_router = pytest.mark.skipif(has_netem(), reason="this machine's kernel has netem, so no router is used")
 
 
 @pytest.fixture
@@ -43,17 +40,6 @@ def test_up_and_down_leave_nothing_and_end_what_ran_in_the_hosts(name: str) -> N
     assert not lab.is_known()
 
 
-def test_two_networks_do_not_meet(name: str) -> None:
-    first, second = NetLab(f"{name}-a"), NetLab(f"{name}-b")
-    with first.while_up(), second.while_up():
-        assert first.address("device") != second.address("device")
-        done = subprocess.run(
-            [*first.enter("device"), "ping", "-c1", "-W1", second.address("device")], check=False
-        )
-        assert done.returncode != 0
-        assert {first.name, second.name} <= set(lab_names())
-
-
 @pytest.mark.parametrize(
     "step", ["unshare --net sh -e -c", "qdisc add dev lo", "link add eth0", "neighbour replace"]
 )
@@ -72,24 +58,6 @@ def test_a_failure_half_way_leaves_nothing(name: str, step: str) -> None:
         NetLab(name, run=run).up()
 
 
-def test_a_failure_after_the_link_stands_leaves_nothing(name: str) -> None:
-    def run(command: Sequence[str]) -> str:
-        if sys.executable in command:
-            raise NetLabError("injected")
-        return tools.run(command)
-
-    with pytest.raises(NetLabError, match=r"must reach each other, but device does not reach 198\.18\."):
-        NetLab(name, run=run).up()
-
-
-@needs_router
-def test_a_router_that_does_not_boot_leaves_nothing(name: str) -> None:
-    with pytest.raises(
-        NetLabError, match="The router must be ready within 60 s, but it ended; its last words: none"
-    ):
-        NetLab(name, kernel="false").up()
-
-
 def test_what_a_crash_left_is_seen_and_replaced(name: str) -> None:
     script = f"from tandem_lab.netlab import NetLab; NetLab({name!r}).up()"
     process = subprocess.Popen([sys.executable, "-c", script], cwd=Path(__file__).parents[2])
@@ -101,19 +69,6 @@ def test_what_a_crash_left_is_seen_and_replaced(name: str) -> None:
     NetLab(name).up()
     assert NetLab(name).is_up()
     NetLab(name).down()
-
-
-@needs_router
-def test_a_router_that_dies_is_noticed(name: str) -> None:
-    lab = NetLab(name)
-    state = lab.up()
-    assert state.router_pid is not None
-    os.kill(state.router_pid, signal.SIGKILL)
-    time.sleep(0.3)
-    assert lab.status()["lacks"] == ["router's process"]
-    with pytest.raises(NetLabError, match="must be running, but it is not"):
-        lab.shape(Shape(rtt_s=0.1))
-    lab.down()
 
 
 def test_somebody_elses_namespace_of_such_a_name_is_not_touched(name: str) -> None:
