@@ -44,16 +44,6 @@ def sources(party: Party, *given: Source) -> SourcesEvent:
 show_in_notebook = methodcaller("_repr_html_")
 
 
-def test_an_answer_prints_as_its_text_and_is_short_in_a_traceback(capsys: pytest.CaptureFixture[str]) -> None:
-    print(answer("Try Pukan Vakun."))
-    assert capsys.readouterr().out == "Try Pukan Vakun.\n"
-    assert repr(answer("Try Pukan Vakun.")) == "Answer('Try Pukan Vakun.', 3 tokens, 0 sources)"
-    long = repr(answer("word\n" + "word " * 100, degraded_from=2))
-    assert "\n" not in long
-    assert len(long) < 130
-    assert long.endswith("...', 101 tokens, 0 sources, degraded from token 2)")
-
-
 def cite(*said: tuple[str, tuple[float, float]]) -> Answer:
     """An answer of tokens, each with the shares of two documents, a and b."""
     tokens = [

@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from tandem.client.batch import BatchItem, answer_all, bounded, list_questions, read_texts
+from tandem.client.batch import BatchItem, answer_all, bounded, read_texts
 from tandem.client.tandem import Tandem
 from tandem.config.schema import Config
-from tandem.errors import ConfigError, QueryError, TandemError
+from tandem.errors import ConfigError, QueryError
 from tandem.events import Answer, DoneEvent, SessionStatistics, collect
 from tandem.plugins.ray.bootstrap import Cluster
 from tandem.topology import PARTIES, Party
@@ -84,10 +84,6 @@ def test_no_more_are_open_than_asked_for(concurrency: int) -> None:
     assert model.most_open == concurrency
 
 
-def test_no_questions_are_no_answers() -> None:
-    assert asyncio.run(gather(answer_all([], Model().ask, 8))) == []
-
-
 def test_leaving_early_cancels_the_open_ones_and_asks_no_other() -> None:
     model = Model()
 
@@ -117,13 +113,6 @@ def test_what_is_no_concurrency(concurrency: Any) -> None:
         bounded(concurrency, 32)
 
 
-@pytest.mark.parametrize("questions", ["Why?", None, 3])
-def test_what_are_no_questions(questions: Any) -> None:
-    sentence = f"The questions of a batch are a list of texts, but they are {questions!r}; give a list."
-    with pytest.raises(QueryError, match=f"^{re.escape(sentence)}$"):
-        list_questions(questions)
-
-
 # ---- through the API -----------------------------------------------------------------------------------------
 
 
@@ -148,15 +137,6 @@ def test_batch_is_checked_before_anything_is_asked() -> None:
         assert [item.index for item in rag.batch(iter(["1", "2"]), concurrency=1)] == [0, 1]
 
 
-def test_leaving_a_batch_cancels_it() -> None:
-    with AskingTandem() as rag:
-        for item in rag.batch(["1", "stuck"]):
-            assert item.index == 0
-            break
-        del item
-        assert rag.model.cancelled == ["stuck"]
-
-
 @pytest.fixture
 def interruptible() -> Iterator[None]:
     """A shell starts background jobs with SIGINT ignored, and Python keeps that."""
@@ -177,12 +157,6 @@ def test_an_interrupted_batch_is_cancelled() -> None:
             next(items)
         assert rag.model.cancelled == ["stuck", "stuck"]
         assert rag.model.num_open == 0
-
-
-def test_an_item_always_has_a_result_or_an_error() -> None:
-    item = BatchItem(index=3, question="Why?")
-    with pytest.raises(TandemError, match="Question 3 has no answer"):
-        item.result()
 
 
 @pytest.mark.parametrize("mark", ["", "\ufeff"])

@@ -12,8 +12,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.tiny_gguf import RECURRENT
-
 pytest.importorskip("matplotlib", reason="plots need the extra [lab]")
 
 ROOT = Path(__file__).parent.parent.parent
@@ -30,41 +28,6 @@ def test_smoke(script: str, tmp_path: Path) -> None:
     assert lines[0].startswith("prediction"), "the prediction comes before the measurement"
     assert "environment" in json.loads(lines[-1])
     assert list(tmp_path.glob("*.png"))
-
-
-def test_retrieval() -> None:
-    command = [sys.executable, "benchmarks/retrieval.py", "--smoke", "--kinds", "flat", "ivf"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=300)
-    assert done.returncode == 0, done.stderr
-    lines = done.stdout.splitlines()
-    assert lines[0].startswith("prediction"), "the prediction comes before the measurement"
-    found = json.loads(lines[-1])["sizes"]["3000"]
-    assert found["flat"]["tandem_recall"] == 1
-    assert found["ivf"]["tandem_recall"] >= 0.95
-
-
-@SMOKE
-def test_llama_bits() -> None:
-    command = [sys.executable, "benchmarks/llama_bits.py", "--smoke", "--threads", "1"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    results = json.loads(done.stdout.splitlines()[-1])["results"]
-    assert [(found["rows"], found["different"]) for found in results] == [(49, 0)] * (5 + len(RECURRENT))
-
-
-@SMOKE
-def test_recurrent_states() -> None:
-    command = [sys.executable, "benchmarks/recurrent_states.py", "--smoke"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    assert len(json.loads(done.stdout.splitlines()[-1])["results"]) == len(RECURRENT)
-
-
-@SMOKE
-def test_model_start() -> None:
-    command = [sys.executable, "benchmarks/model_start.py", "--smoke"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout.startswith("prediction")
-    (found,) = json.loads(done.stdout.splitlines()[-1])["medians"].values()
-    assert found["child new"] > 10 * found["child kept"]
 
 
 @SMOKE

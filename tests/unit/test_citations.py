@@ -66,17 +66,6 @@ def test_words_are_whole_and_without_the_punctuation_around_them() -> None:
     assert found == ["On", "Friday", "at", "3.30", "Marburg"]
 
 
-def test_a_word_has_the_mean_of_its_tokens() -> None:
-    (word,) = find_words([Token(" Mar", NOTE), Token("burg", PAGE)])
-    assert word.citation.documents == pytest.approx((0.5, 0.4))
-    assert word.citation.others == pytest.approx(0.1)
-
-
-def test_tokens_without_text_and_without_shares_count_for_nothing() -> None:
-    tokens = [Token("", PAGE), Token(" caf", NOTE), Token("", PAGE), Token("é"), Token(" x"), Token("", PAGE)]
-    assert [(word.start, word.end, word.citation) for word in find_words(tokens)] == [(0, 4, NOTE)]
-
-
 def test_scripts_without_spaces_have_a_word_for_each_character() -> None:
     tokens = [
         Token("金曜日", NOTE),
@@ -99,10 +88,6 @@ def test_a_span_goes_from_the_first_to_the_last_clear_word_of_one_document_in_a_
     assert first.share == pytest.approx((0.9 + 0.4 + 0.9) / 3)
     assert (second.start, second.end, second.document) == (19, 21, 1)
     assert (third.start, third.end, third.document) == (23, 25, 1)
-
-
-def test_an_answer_of_which_nothing_is_known_has_no_spans() -> None:
-    assert find_words([]) == find_spans([]) == find_spans([Token(" Yes."), Token("")]) == []
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -151,9 +136,3 @@ def test_what_a_list_says_depends_on_no_more_than_every_list_has(seed: int, temp
         assert most_probable(dense, token, least, **race) == float(dense[token])
         if token in best:
             assert value == float(dense[token])
-
-
-def test_a_list_of_every_token_leaves_nothing_open() -> None:
-    dense = np.array([0.5, 0.0, 0.5, 0.0], np.float32)
-    race = {"seed": 1, "step": 0, "temperature": 1.0}
-    assert most_probable(race_list(dense, 8, **race), 1, 4, **race) == 0.0

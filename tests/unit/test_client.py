@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import os
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,9 +13,8 @@ import pytest
 from tandem.client import ask as asking
 from tandem.client.tandem import Tandem
 from tandem.config.schema import Config
-from tandem.errors import ConfigError, QueryError, TandemError
-from tandem.events import DoneEvent, Event, SessionStatistics, Source, SourcesEvent, collect
-from tandem.plugins.ray import nodes
+from tandem.errors import QueryError
+from tandem.events import DoneEvent, Event, SessionStatistics, Source, SourcesEvent
 from tandem.sites.port import Deployment, SitePort
 from tandem.topology import PARTIES, Party
 
@@ -179,14 +176,6 @@ def test_the_home_party_alone_shows_its_passages(make: Make, only: Any) -> None:
     assert parties[home.other]["retriever"].called == []
 
 
-def test_an_answer_has_the_notes_on_its_documents() -> None:
-    late, early = (
-        SourcesEvent(party=party, sources=(), retrieve_s=0.0, prefill_s=0.0, notes=(f"{number} cut.",))
-        for number, party in enumerate(PARTIES)
-    )
-    assert collect([early, late, done()], 7).notes == ("cloud: 1 cut.", "device: 0 cut.")
-
-
 CLOSED = r"^This Tandem is closed; create a new one with Tandem.launch or Tandem.connect.$"
 
 
@@ -227,33 +216,3 @@ def test_closing_ends_a_stream_that_is_half_read(make: Make) -> None:
         next(stream)
     del stream
     gc.collect()
-
-
-@pytest.mark.parametrize(
-    ("setting", "sentence"),
-    [
-        ("device.model=/nowhere/model", r"^'/nowhere/model' is neither a model directory nor a hub id"),
-        ("cloud.model={folder}", r"^The model directory .* has no config\.json"),
-        ("cloud.index={folder}", r"^The index .* is damaged.*`tandem index`"),
-        (f"device.model=/{'x' * 5000}", r"^'/xxx.* is neither a model directory"),
-        ("device.index=/nowhere", r"^An index must hold a tandem-index\.sqlite, but /nowhere has none"),
-    ],
-)
-def test_wrong_files_are_found_before_anything_is_started(
-    setting: str, sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "tandem-index.sqlite").write_text("{" * 200, "utf-8")
-    monkeypatch.setattr(nodes, "start", lambda *_, **__: pytest.fail("a node was started"))
-    environment = dict(os.environ)
-    with pytest.raises(TandemError, match=sentence):
-        Tandem.launch(Config.load(None, [setting.format(folder=tmp_path)]))
-    assert dict(os.environ) == environment
-
-
-def test_settings_that_are_none_are_one_sentence() -> None:
-    for wrong in ("nope.toml", {"device": {}}):
-        for start in (Tandem.launch, lambda config: Tandem.connect(None, config)):
-            with pytest.raises(
-                ConfigError, match=r"^The settings must be a Config \(got .*\); use Config\.load\(FILE\)"
-            ):
-                start(wrong)  # type: ignore[arg-type]

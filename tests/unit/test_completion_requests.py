@@ -9,8 +9,8 @@ import pytest
 pytest.importorskip("fastapi")
 
 from tandem.conversation import Message
-from tandem.plugins.server.completion_requests import MAX_ANSWERS, MAX_STOPS, read_chat, read_prompt
-from tandem.plugins.server.http import MAX_LOGGED, MAX_NAMES, ApiError, name_ignored
+from tandem.plugins.server.completion_requests import MAX_ANSWERS, MAX_STOPS, read_chat
+from tandem.plugins.server.http import ApiError
 
 CONFIGURED = "Be brief."
 QUESTION = "Which games does Mira like?"
@@ -214,26 +214,3 @@ def test_messages(
 def test_a_format_leaves_no_room_for_a_thought() -> None:
     assert request().may_think
     assert not request(response_format={"type": "json_object"}).may_think
-
-
-def test_a_prompt_is_one_text() -> None:
-    assert read_prompt({"model": "tandem", "prompt": [QUESTION], "logprobs": 2}).options == {
-        "num_logprobs": 2
-    }
-    for prompt in ([1, 2], ["a", "b"], None, {}):
-        with pytest.raises(ApiError, match="prompt must be one text"):
-            read_prompt({"model": "tandem", "prompt": prompt})
-
-
-def test_what_is_ignored_is_named_within_bounds_and_logged_once() -> None:
-    logged: set[str] = set()
-    assert name_ignored([], logged) == {}
-    assert name_ignored(["user", "a b\r\nSet-Cookie: x", "user", "\ud83d"], logged) == {
-        "X-Tandem-Ignored": "user, a?b??Set-Cookie??x, ?"
-    }
-    assert logged == {"user"}, "what may be a text is not logged"
-    many = name_ignored((f"a{number}{'x' * 1000}" for number in range(1000)), logged)["X-Tandem-Ignored"]
-    assert many.count(",") == MAX_NAMES
-    assert many.endswith(", ...")
-    assert len(many) < 1000
-    assert len(logged) == MAX_LOGGED

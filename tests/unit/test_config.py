@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import math
-import os
-import pickle
 import re
 import tomllib
 from dataclasses import FrozenInstanceError, replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tandem.client.request import spec_of
 from tandem.config.files import REMOVED, replace_settings, walk
 from tandem.config.sampling import SamplingParams
 from tandem.config.schema import Config, PartyConfig
@@ -105,26 +100,6 @@ def test_what_was_removed_says_what_stands_in_its_place(tmp_path: Path, key: str
     for load in (lambda: Config.load(None, [f"{key}=1"]), lambda: Config.load(tmp_path / "old.toml")):
         with pytest.raises(ConfigError, match=f"^The setting {re.escape(key)} was removed: .*\\.$"):
             load()
-
-
-def test_relative_paths_count_from_where_they_were_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = write(tmp_path, "[device]\nindex = 'mine'\nmodel = './model'\n[cloud]\nmodel = 'org/name'\n")
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.mkdir()
-    monkeypatch.chdir(elsewhere)
-    config = Config.load(path, ["cloud.index=public", "retrieval.embedder=~/embedder"])
-    assert config.device.index == str(tmp_path / "mine")
-    assert config.device.model == str(tmp_path / "model")
-    assert config.cloud.index == str(elsewhere / "public")
-    assert config.cloud.model == "org/name"
-    assert config.retrieval.embedder == os.path.expanduser("~/embedder")
-
-
-def test_json_there_and_back() -> None:
-    config = Config.load(None, ['sampling.stop=["\\u00e9", "."]', "sampling.temperature=0.7"])
-    assert Config.from_json(config.to_json()) == config
 
 
 @given(
@@ -251,14 +226,6 @@ def test_a_wrong_override_is_one_sentence(override: str, sentence: str) -> None:
         Config.load(None, [override])
 
 
-def test_mirror_needs_drafts_with_shared_noise() -> None:
-    with pytest.raises(
-        ConfigError,
-        match=r'"mirror" needs drafts with shared noise, but decoding\.draft_rule is "algorithm1"',
-    ):
-        Config.load(None, ["decoding.draft_rule=algorithm1", "decoding.placement=mirror"])
-
-
 @pytest.mark.parametrize(
     ("mode", "placement"),
     [
@@ -277,43 +244,6 @@ def test_patience_needs_the_device_to_decide(mode: str, placement: str) -> None:
         f'With decoding.patience_s (got 0.2) the device decides every step, but decoding.mode is "{mode}" and '
         f'decoding.placement "{placement}"; set them to "dual" and "device".'
     )
-
-
-def test_patience_without_limit_survives_files_and_json() -> None:
-    config = Config.from_json(Config().to_json())
-    assert config == Config()
-    assert config.decoding.patience_s == math.inf
-    assert "patience_s = inf" in config.to_toml()
-    assert Config.load(None, ["decoding.patience_s=inf", "decoding.placement=greedy"])
-
-
-def test_votes_are_race_lists_where_coupled_drafts_of_both_parties_race() -> None:
-    def has_lists(*settings: str) -> bool:
-        return spec_of(Config.load(None, ["decoding.placement=device", *settings])).rules.has_race_lists
-
-    assert spec_of(Config.load(None, ["codec.parameters={depth = 5}"])).race_depth == 5
-    assert has_lists()
-    assert not has_lists("decoding.draft_rule=algorithm1")
-    assert not has_lists("decoding.mode=speculative")
-    assert not has_lists("decoding.mode=speculative", "decoding.draft_rule=rejection")
-    assert not has_lists("codec.name=top_p")
-    assert not has_lists("preset=dragon", "decoding.draft_rule=coupled")
-    assert not has_lists("decoding.draft_rule=lottery")
-
-
-def test_the_lottery_draws_above_temperature_0_unless_something_else_is_named() -> None:
-    def rule(*settings: str, **changes: Any) -> str:
-        return replace(spec_of(Config.load(None, list(settings))), **changes).rules.draft_rule
-
-    warm = "sampling.temperature=0.7"
-    assert rule() == "coupled"
-    assert rule(warm) == "lottery"
-    assert rule(warm, num_logprobs=0) == "coupled"
-    assert rule(warm, "codec.name=top_p") == "coupled"
-    assert rule(warm, "decoding.draft_rule=coupled") == "coupled"
-    assert rule(warm, "decoding.mode=speculative") == "coupled"
-    assert rule(warm, only="device") == "coupled"
-    assert rule(warm, "decoding.draft_rule=lottery", only="device") == "lottery"
 
 
 @pytest.mark.parametrize(
@@ -339,35 +269,6 @@ def test_a_wrong_file_is_one_sentence(tmp_path: Path, text: str, sentence: str) 
     with pytest.raises(ConfigError, match=sentence) as caught:
         Config.load(write(tmp_path, text))
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize("value", ["'books'", "['books']"])
-def test_a_text_is_one_stop_text(tmp_path: Path, value: str) -> None:
-    assert Config.load(write(tmp_path, f"[sampling]\nstop = {value}")).sampling.stop == ("books",)
-    assert Config.load(
-        None, [f"sampling.stop={value[1:-1] if value[0] != '[' else value}"]
-    ).sampling.stop == ("books",)
-
-
-def test_files_that_cannot_be_read(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"none\.toml does not exist; check the path"):
-        Config.load(tmp_path / "none.toml")
-    with pytest.raises(ConfigError, match="cannot be read"):
-        Config.load(tmp_path)
-    (tmp_path / "latin.toml").write_bytes(b"# \xe9")
-    with pytest.raises(ConfigError, match="is not UTF-8 text; save it as UTF-8"):
-        Config.load(tmp_path / "latin.toml")
-
-
-@pytest.mark.parametrize("text", ["", "[]", "3", '{"device": {"modl": "x"}}'])
-def test_json_is_as_strict_as_a_file(text: str) -> None:
-    with pytest.raises(ConfigError):
-        Config.from_json(text)
-
-
-def test_settings_from_code_are_checked_too() -> None:
-    with pytest.raises(ConfigError, match="must be a number of at least 0, but it is inf"):
-        Config(sampling=SamplingParams(temperature=math.inf))
 
 
 def test_each_party_is_told_its_own_paths_alone() -> None:
@@ -396,25 +297,7 @@ def test_no_message_shows_pydantic() -> None:
         assert caught.value.__suppress_context__ or caught.value.__context__ is None
 
 
-def test_an_error_survives_pickling() -> None:
-    with pytest.raises(ConfigError) as caught:
-        SamplingParams(top_k=-1)
-    assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
-
-
 # ---- templates and local models --------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("value", "nearest"), [("chatt", "chat"), ("plane", "plain"), ("", "auto"), ("default", "auto")]
-)
-def test_a_template_is_a_word_or_a_path(value: str, nearest: str) -> None:
-    with pytest.raises(ConfigError) as raised:
-        Config.load(None, [f"cloud.template={value}"])
-    assert str(raised.value) == (
-        f"The setting cloud.template must be auto, chat, plain, or a path such as ./template.json, but it is "
-        f'{value!r}; the nearest is "{nearest}".'
-    )
 
 
 def test_paths_of_models_and_templates_count_from_the_file(
@@ -454,32 +337,6 @@ def test_code_of_ones_own_and_its_parameters_survive_a_round_trip(tmp_path: Path
     assert Config.load(file) == config
     overrides = ["codec.name=own.codecs:top_k", 'codec.parameters={k = 4, "a b" = "x"}']
     assert Config.load(None, overrides).codec == config.codec
-
-
-@pytest.mark.parametrize(
-    ("overrides", "sentence"),
-    [
-        (
-            ["cloud.gpus_per_decoder=1"],
-            'The setting cloud.gpus_per_decoder is 1, but cloud.torch_device is "cpu"; set torch_device to "cuda", or '
-            "gpus_per_decoder to 0.",
-        ),
-        (
-            ["cloud.gpus_per_decoder=1.5", "cloud.torch_device=cuda"],
-            "The setting cloud.gpus_per_decoder must be a whole number or below 1 (got 1.5); Ray shares no GPU beside "
-            "a whole one.",
-        ),
-    ],
-)
-def test_decoders_that_cannot_be_are_refused(overrides: list[str], sentence: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        Config.load(None, overrides)
-    assert str(caught.value) == sentence
-
-
-def test_a_decoder_with_a_share_of_a_gpu() -> None:
-    overrides = ["cloud.gpus_per_decoder=0.5", "cloud.torch_device=cuda"]
-    assert Config.load(None, overrides).cloud.gpus_per_decoder == 0.5
 
 
 @pytest.mark.parametrize(

@@ -19,10 +19,10 @@ pytest.importorskip("fastapi", reason="fastapi is not installed (extra [server])
 from tandem.cli.options import Place
 from tandem.cli.output import StageLog
 from tandem.client import device as running_device
-from tandem.client.device import STARTED, RunningDevice, is_device_running, reserved
+from tandem.client.device import RunningDevice, is_device_running, reserved
 from tandem.config.schema import Config
 from tandem.errors import ClusterError, QueryError
-from tandem.events import EVENT_TYPES, Event, PeerEvent, WaitEvent
+from tandem.events import Event, WaitEvent
 from tandem.plugins.server.app import create_app
 from tandem.plugins.server.runner import Server
 from tests.unit.cli.conftest import answer_events
@@ -90,11 +90,6 @@ def test_events_come_as_they_were(tandem: ScriptedTandem, tmp_path: Path) -> Non
     assert tandem.asked == [("Which game?", {"seed": 7})]
 
 
-def test_every_kind_of_event_has_a_name() -> None:
-    assert len(EVENT_TYPES) == len(set(EVENT_TYPES.values())) == len(Event.__args__)  # type: ignore[attr-defined]
-    assert EVENT_TYPES["peer"] is PeerEvent
-
-
 def test_options_of_a_question_are_the_commands_own(tandem: ScriptedTandem, tmp_path: Path) -> None:
     settings = ["sampling.temperature=0.5", "sampling.stop=END", "link.on_peer_loss=wait", "weights.scale=3"]
     config = Config.load(None, [*settings, "device.num_documents=3", "cluster.query_timeout_s=9"])
@@ -151,11 +146,6 @@ def test_many_questions(tandem: ScriptedTandem, tmp_path: Path) -> None:
     }
 
 
-def test_the_status(tandem: ScriptedTandem, tmp_path: Path) -> None:
-    status = RunningDevice(Config(), tmp_path).status()
-    assert status == {"cluster": "joined", "actors": [{"name": "device/decoder", "decode_s": None}]}
-
-
 def test_one_device_per_folder(tmp_path: Path) -> None:
     assert not is_device_running(tmp_path)
     with pytest.raises(
@@ -170,13 +160,6 @@ def test_one_device_per_folder(tmp_path: Path) -> None:
     assert not is_device_running(tmp_path)
     with pytest.raises(ClusterError, match=r"^The device \(process \d+\) has stopped; start it again with "):
         list(device.stream("Why?"))
-
-
-def test_another_version_is_refused(tandem: ScriptedTandem, tmp_path: Path) -> None:
-    file = tmp_path / STARTED
-    file.write_text(file.read_text().replace('"version": "', '"version": "9'))
-    with pytest.raises(ClusterError, match=r"runs Tandem '9.*; restart `tandem device`"):
-        RunningDevice(Config(), tmp_path)
 
 
 def test_commands_find_it_and_name_the_settings_that_it_was_started_without(

@@ -2,27 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from tests import durations
 from tests.conftest import share_of
 from tests.durations import LONG_S, Durations
-
-ROOT = Path(__file__).parents[2]
 
 
 def report(name: str, seconds: float, *keywords: str, when: str = "call") -> pytest.TestReport:
     return pytest.TestReport(
         name, ("", 0, ""), dict.fromkeys(keywords, 1), "passed", None, when, duration=seconds
     )  # type: ignore[arg-type]
-
-
-def test_what_was_recorded_is_still_there() -> None:
-    recorded = durations.read()
-    assert max(recorded.values()) > LONG_S
-    assert not [share for share in recorded if not (ROOT / share.removesuffix(" commands")).exists()]
 
 
 def test_a_long_test_needs_a_reason() -> None:

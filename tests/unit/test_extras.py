@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from tandem import errors
 from tandem.errors import install_line
 
 
@@ -50,27 +49,6 @@ def test_of_a_wheel_its_file_or_address(monkeypatch: pytest.MonkeyPatch, tmp_pat
     ]
     address = f"https://example.org/{name}"
     assert line(monkeypatch, {"url": address, "archive_info": {}})[3:] == [f"tandem-rag[lab] @ {address}"]
-
-
-def test_of_a_package_its_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(errors, "CLONE", tmp_path)
-    assert line(monkeypatch, None) == ["-m", "pip", "install", "tandem-rag[lab]"]
-    repository = {"url": "https://example.org/tandem", "vcs_info": {"vcs": "git", "commit_id": "ab"}}
-    assert line(monkeypatch, repository)[3:] == ["tandem-rag[lab] @ git+https://example.org/tandem"]
-
-
-def test_without_any_installation(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """As with a clone on PYTHONPATH."""
-
-    def missing(name: str) -> None:
-        raise metadata.PackageNotFoundError(name)
-
-    monkeypatch.setattr(metadata, "distribution", missing)
-    (tmp_path / "pyproject.toml").touch()
-    monkeypatch.setattr(errors, "CLONE", tmp_path)
-    assert shlex.split(install_line("lab"))[3:] == ["install", f"{tmp_path}[lab]"]
-    monkeypatch.setattr(errors, "CLONE", tmp_path / "elsewhere")
-    assert install_line("lab").endswith("-m pip install 'tandem-rag[lab]'")
 
 
 @pytest.mark.parametrize("is_active", [True, False])

@@ -4,33 +4,25 @@ from __future__ import annotations
 
 import os
 import re
-import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tandem.actors.base import Runtime
-from tandem.actors.decoder import make_drafter
 from tandem.actors.draft_queue import DraftQueueActor
-from tandem.client.request import build_spec, spec_of
-from tandem.codecs import RaceLists, codec_of
-from tandem.config.files import replace_settings
+from tandem.client.request import build_spec
 from tandem.config.schema import Config
-from tandem.config.start_settings import explain_ignored, start_settings
-from tandem.engine.drafter import Drafter, TokenDrafter
 from tandem.errors import ClusterError, ConfigError, QueryError, TandemError
-from tandem.messages import Heartbeat, LinkFrame, Open
 from tandem.modes.spec import SessionSpec
 from tandem.plugins.ray import registry
-from tandem.plugins.ray.launch import plan_processes
 from tandem.plugins.ray.nodes import NodeInfo
 from tandem.plugins.ray.registry import find_local
 from tandem.protocol.outbox import Send
 from tandem.sites.startup import HANDSHAKE_FIELDS, compare
 from tandem.system.paths import state_folder
-from tandem.topology import PARTIES, SERVER, star
-from tandem.transport.port import LinkCounters, add_counters
+from tandem.topology import SERVER, star
+from tandem.transport.port import LinkCounters
 
 FILE = """
 [decoding]
@@ -69,17 +61,6 @@ def test_a_file_names_the_workers(tmp_path: Path) -> None:
     assert config.party("bob").num_documents == 0
     assert config.holders == ("alice",)
     assert config.with_paths(tmp_path) == config
-
-
-def test_settings_of_workers_go_there_and_back(config: Config) -> None:
-    assert Config.from_json(config.to_json()) == config
-    assert replace_settings(Config(), tomllib.loads(config.to_toml())) == config
-    changed = config.to_toml(only_changed=True)
-    assert replace_settings(Config(), tomllib.loads(changed)) == config
-
-
-def test_without_workers_the_parties_are_device_and_cloud() -> None:
-    assert Config().parties == Config().holders == PARTIES
 
 
 def test_each_party_is_told_its_own_paths_alone(config: Config) -> None:
@@ -138,18 +119,6 @@ def test_what_cannot_be_is_one_sentence(overrides: list[str], sentence: str) -> 
     assert "\n" not in str(refused.value)
 
 
-@pytest.mark.parametrize("text", ["workers = 3", "[workers]\nalice = 3", "[workers.alice]\nweigth = 2"])
-def test_a_wrong_file_is_one_sentence(tmp_path: Path, text: str) -> None:
-    (tmp_path / "tandem.toml").write_text(text)
-    with pytest.raises(ConfigError, match="workers"):
-        Config.load(tmp_path / "tandem.toml")
-
-
-def test_a_worker_that_is_none() -> None:
-    with pytest.raises(ConfigError, match=r"^There is no party 'alice'; choose one of device, cloud"):
-        Config().party("alice")
-
-
 # ---- queries -------------------------------------------------------------------------------------------------------
 
 
@@ -172,31 +141,6 @@ def test_documents_may_say_how_much_a_worker_counts() -> None:
     assert SessionSpec.from_json(spec.to_json()) == spec
 
 
-def test_votes_are_race_lists_unless_a_codec_is_named(config: Config) -> None:
-    loaded = {party: {**values, "race_depth": 8} for party, values in described(config).items()}
-    spec = build_spec(config, loaded, "Why?")
-    assert spec.rules.has_race_lists
-    assert type(spec.rules.codec_of_votes(codec_of(config.codec))) is RaceLists
-    whole = Config.load(None, [*FEDERATED, "codec.name=top_k"])
-    assert not build_spec(whole, loaded, "Why?").rules.has_race_lists
-
-
-def test_one_number_of_documents_is_for_those_that_have_some(config: Config) -> None:
-    spec = build_spec(config, described(config), "Why?", num_documents=2)
-    assert spec.documents == {SERVER: 0, "alice": 2, "bob": 0}
-    assert (
-        build_spec(config, described(config), "Why?", num_documents={"alice": 7}).num_documents("alice") == 7
-    )
-    with pytest.raises(ConfigError, match=r"^There are bundled documents of device and cloud only"):
-        build_spec(config, described(config), "Why?", num_documents={"bob": 1})
-
-
-def test_a_worker_can_be_asked_alone(config: Config) -> None:
-    spec = build_spec(config, described(config), "Why?", only="alice")
-    assert (spec.home, spec.parties) == ("alice", ("alice",))
-    assert type(make_drafter(codec_of(config.codec), spec, "alice")) is Drafter
-
-
 def test_a_worker_can_be_where_all_are_asked(config: Config) -> None:
     spec = build_spec(config, described(config), "Why?", home="alice")
     assert (spec.home, spec.parties) == ("alice", (SERVER, "alice", "bob"))
@@ -211,16 +155,6 @@ def test_a_worker_can_be_where_all_are_asked(config: Config) -> None:
     assert build_spec(by_setting, described(config), "Why?", home=SERVER).home == SERVER
     assert build_spec(by_setting, described(config), "Why?", only="alice").home == "alice"
     assert by_setting.topology == config.topology, "who dials whom does not depend on it"
-
-
-def test_a_length_policy_counts_where_the_drafts_are_made(config: Config) -> None:
-    policy = "some.module:Policy"
-    loaded = described(config)
-    loaded[SERVER]["length_policy"] = policy
-    asked: Any = {"home": "alice", "length_policy": policy}
-    assert build_spec(config, loaded, "Why?", **asked).decoding.length_policy == policy
-    with pytest.raises(ConfigError, match=r"^The server has not loaded the length policy"):
-        build_spec(config, described(config), "Why?", **asked)
 
 
 def test_log_probabilities_at_a_worker_come_from_the_server(config: Config) -> None:
@@ -260,35 +194,6 @@ def test_options_of_another_cluster_are_one_sentence(
         build_spec(config, described(config), "Why?", **options)
 
 
-def test_a_device_and_a_cloud_have_no_such_home() -> None:
-    sentence = (
-        r'^The setting decoding\.home names who is asked in mode "federated" \(got \'device\'\), but decoding\.mode is '
-        r'"dual"; remove it\.$'
-    )
-    with pytest.raises(ConfigError, match=sentence):
-        Config.load(None, ["decoding.home=device"])
-
-
-def test_a_device_and_a_cloud_have_no_workers() -> None:
-    loaded = {party: {"decode_line": [], "eos_token_ids": [2]} for party in PARTIES}
-    with pytest.raises(ConfigError, match=r'^The mode "federated" needs 2 to 63 workers \(got none\)'):
-        build_spec(Config(), loaded, "Why?", mode="federated")
-    assert spec_of(Config()).weights == ()
-
-
-def test_what_a_worker_was_started_with_is_known(config: Config) -> None:
-    """Its own settings and the shared ones; not what travels with each question."""
-    changed = Config.load(None, [*FEDERATED, "workers.alice.dtype=bfloat16", "workers.bob.num_threads=2"])
-    assert start_settings(changed, "alice").keys() - start_settings(config, "alice").keys() == {
-        "workers.alice.dtype"
-    }
-    heavier = Config.load(None, [*FEDERATED, "workers.alice.weight=3"])
-    assert start_settings(heavier, "alice") == start_settings(config, "alice")
-    ignored = explain_ignored(changed, [("alice", start_settings(config, "alice"))])
-    assert ignored is not None
-    assert "workers.alice.dtype" in ignored
-
-
 def test_a_question_finds_a_cluster_of_its_own_parties(
     config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -319,17 +224,6 @@ def test_all_parties_are_compared(config: Config) -> None:
     )
     with pytest.raises(ClusterError, match=f"^{re.escape(sentence)}"):
         compare({SERVER: without, "alice": same, "bob": other})
-
-
-def test_light_actors_share_a_process(config: Config) -> None:
-    assert len(plan_processes("bob", config)) == 3
-    assert len(plan_processes("cloud", Config())) == 6
-
-
-def test_the_server_drafts_tokens_and_workers_vote_distributions(config: Config) -> None:
-    spec, codec = build_spec(config, described(config), "Why?"), codec_of(config.codec)
-    assert type(make_drafter(codec, spec, SERVER)) is TokenDrafter
-    assert type(make_drafter(codec, spec, "bob")) is Drafter
 
 
 class Plane:
@@ -367,24 +261,3 @@ def test_the_server_opens_a_query_at_each_worker(config: Config) -> None:
     queue.dispatch([send for send in queue.table.open(spec, 0.0) if send.to == "peer"])
     assert queue.plane.sent == ["alice/draft_queue", "bob/draft_queue"]
     assert queue.peer_counters().sent_bytes == 7
-
-
-def test_a_frame_counts_for_the_worker_that_sent_it(config: Config) -> None:
-    server, bob = Queue(config, SERVER), Queue(config, "bob")
-    spec = build_spec(config, described(config), "Why?")
-    opened = {send.peer: send.message for send in server.table.open(spec, 0.0) if send.to == "peer"}
-    assert isinstance(opened["bob"].body, Open)
-    answers = [send for send in bob.table.receive(opened["bob"], 0.1, SERVER) if send.to == "peer"]
-    assert {send.peer for send in answers} == {SERVER}
-    heard: LinkFrame = answers[0].message
-    assert isinstance(heard.body, Heartbeat)
-    server.table.receive(heard, 0.2, "bob")
-    links = server.table.sessions[spec.session].peers
-    assert (links["alice"].has_spoken, links["bob"].has_spoken) == (False, True)
-    resent = server.table.resend_all(0.3, "alice")
-    assert {send.peer for send in resent} == {"alice"}
-
-
-def test_traffic_of_many_links_adds_up() -> None:
-    one, two = LinkCounters(sent_frames=1, connections=1), LinkCounters(sent_frames=2, received_bytes=5)
-    assert add_counters(one, two) == LinkCounters(sent_frames=3, received_bytes=5, connections=1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +9,7 @@ import pytest
 
 from tandem.client.request import build_spec
 from tandem.codecs import codec_of
-from tandem.config import presets
 from tandem.config.presets import PRESETS
-from tandem.config.sampling import SamplingParams
 from tandem.config.schema import Config, DecodingConfig
 from tandem.errors import ConfigError
 from tandem.topology import PARTIES, Party
@@ -41,11 +38,6 @@ def test_every_row_is_a_setting_and_arrives(name: str) -> None:
             assert getattr(getattr(config, section), key) == value
 
 
-@EVERY
-def test_every_preset_is_described(name: str) -> None:
-    assert f"\n- {name}: " in (presets.__doc__ or "")
-
-
 def test_a_file_names_a_preset_and_an_override_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -53,20 +45,6 @@ def test_a_file_names_a_preset_and_an_override_another(
     monkeypatch.setitem(PRESETS, "other", {"weights": {"evidence": 3.0}})  # type: ignore[index]
     changed = load(tmp_path, 'preset = "dragon"\n', "preset=other")
     assert (changed.weights.evidence, changed.decoding) == (3.0, DecodingConfig())
-
-
-def test_what_is_set_by_hand_counts_instead(tmp_path: Path) -> None:
-    text = "[codec.parameters]\np = 0.9\n"
-    config = load(tmp_path, f'preset = "dragon"\n{text}', "decoding.placement=device")
-    assert (config.codec.name, config.codec.parameters) == ("top_p", {"p": 0.9})
-    assert (config.decoding.placement, config.decoding.draft_rule) == ("device", "algorithm1")
-    overridden = load(tmp_path, text, "preset=dragon")
-    assert (overridden.codec.parameters, overridden.decoding.draft_rule) == ({"p": 0.9}, "algorithm1")
-
-
-def test_settings_of_one_section_may_be_set_together() -> None:
-    config = Config.load(None, ["decoding.placement=mirror", "preset=dragon", "decoding.draft_rule=coupled"])
-    assert config.decoding == DecodingConfig(draft_rule="coupled")
 
 
 def test_a_question_takes_the_settings_of_its_preset() -> None:
@@ -96,21 +74,6 @@ def test_a_question_cannot_change_the_codec() -> None:
     )
 
 
-@EVERY
-def test_what_no_question_can_set_is_the_codec_alone(name: str) -> None:
-    """Else a question would leave out a part of its preset without a word."""
-    options = {field.name for group in (SamplingParams, DecodingConfig) for field in fields(group)}
-    for section, group in PRESETS[name].items():
-        assert section in ("codec", "weights") or set(group) <= options
-
-
-def test_a_question_with_the_preset_of_dragon_has_static_weights() -> None:
-    config = Config.load(None, ["codec.name=top_p"])
-    spec = build_spec(config, described(config), "Why?", preset="dragon")
-    assert (spec.question_weight, spec.evidence_weight) == (0.0, 0.0)
-    assert build_spec(config, described(config), "Why?").evidence_weight == 1.0
-
-
 def test_an_unknown_preset_is_one_sentence(tmp_path: Path) -> None:
     nearest = "There is no preset 'dragoon'; did you mean dragon?"
     with pytest.raises(ConfigError, match=f"^{nearest.replace('?', '[?]')}$"):
@@ -121,11 +84,6 @@ def test_an_unknown_preset_is_one_sentence(tmp_path: Path) -> None:
         load(tmp_path, "preset = 3\n")
     with pytest.raises(ConfigError, match=r"^There is no preset ''; choose one of dragon"):
         Config.load(None, ["preset="])
-
-
-def test_a_section_that_is_none_is_still_found_out(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"^'codec' is no section but has the value 3"):
-        load(tmp_path, 'preset = "dragon"\ncodec = 3\n')
 
 
 @pytest.mark.parametrize(

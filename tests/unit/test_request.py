@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import fields, replace
+from dataclasses import replace
 from datetime import date
 from typing import Any
 
@@ -57,14 +57,6 @@ def test_settings_fill_the_spec() -> None:
     assert SessionSpec.from_json(spec_of(UNUSUAL).to_json()) == WANTED
 
 
-def test_what_no_setting_says_stays_empty() -> None:
-    bare, unusual = spec_of(Config()), spec_of(UNUSUAL)
-    same = {
-        each.name for each in fields(SessionSpec) if getattr(bare, each.name) == getattr(unusual, each.name)
-    }
-    assert same >= {"session", "query", "seed", "eos_token_ids"}
-
-
 DESCRIBED: dict[Party, dict[str, Any]] = {
     party: {"decode_line": [], "eos_token_ids": [number]} for number, party in enumerate(PARTIES)
 }
@@ -80,23 +72,6 @@ def test_a_policy_of_ones_own_is_one_that_both_parties_have_loaded() -> None:
         "settings of both parties and start them again."
     )
     assert build_spec(Config(), DESCRIBED, "Why?", placement="mirror").decoding.placement == "mirror"
-
-
-def test_a_length_policy_of_ones_own_is_the_one_that_the_device_has_loaded() -> None:
-    options: dict[str, Any] = {"mode": "speculative", "length_policy": "own:Half"}
-    loaded = {**DESCRIBED, Party.DEVICE: {**DESCRIBED[Party.DEVICE], "length_policy": "own:Half"}}
-    assert build_spec(Config(), loaded, "Why?", **options).decoding.length_policy == "own:Half"
-    with pytest.raises(ConfigError) as caught:
-        build_spec(Config(), DESCRIBED, "Why?", **options)
-    assert str(caught.value) == (
-        "The device has not loaded the length policy 'own:Half' (it has none); name it as decoding.length_policy in "
-        "its settings and start it again."
-    )
-
-
-def test_a_spec_knows_the_vocabulary_of_the_models() -> None:
-    described = {party: {**DESCRIBED[party], "vocab_size": 2000} for party in PARTIES}
-    assert build_spec(Config(), described, "Why?").vocab_size == 2000
 
 
 def test_an_answer_is_of_the_tokens_that_all_parties_have() -> None:
@@ -323,37 +298,11 @@ def test_a_wrong_option_is_one_sentence(options: dict[str, Any], sentence: str) 
         build_spec(Config(), DESCRIBED, "Why?", **options)
 
 
-def test_a_text_is_one_stop_text() -> None:
-    """It was taken letter by letter once, which ended answers at the first of its letters."""
-    assert build_spec(Config(), DESCRIBED, "Why?", stop="books").sampling.stop == ("books",)
-    assert build_spec(Config(), DESCRIBED, "Why?", stop=["a", "b"]).sampling.stop == ("a", "b")
-
-
 def test_sampling_params_stand_for_all_sampling_options() -> None:
     given = SamplingParams(temperature=0.5, top_k=3)
     spec = build_spec(UNUSUAL, DESCRIBED, "Why?", sampling=given, top_k=4)
     assert spec.sampling == replace(given, top_k=4)
     assert build_spec(UNUSUAL, DESCRIBED, "Why?", sampling=None).sampling == UNUSUAL.sampling
-
-
-def test_a_query_may_say_how_many_documents_it_retrieves() -> None:
-    spec = build_spec(Config(), DESCRIBED, "Why?", num_documents=3)
-    assert spec.documents == {"device": 3, "cloud": 3}
-    spec = build_spec(Config(), DESCRIBED, "Why?", num_documents={"cloud": 5})
-    assert spec.documents == {"device": Config().with_names().device.num_documents, "cloud": 5}
-
-
-@pytest.mark.parametrize(
-    ("given", "sentence"),
-    [
-        ({"phone": 2}, "^A party is device or cloud, not 'phone'; name one of the two"),
-        (-2, "^The setting device.num_documents must be .*, but it is -2"),
-        ({"cloud": "many"}, "^The setting cloud.num_documents must be .*, but it is 'many'"),
-    ],
-)
-def test_a_number_of_documents_that_is_none(given: Any, sentence: str) -> None:
-    with pytest.raises(ConfigError, match=sentence):
-        build_spec(Config(), DESCRIBED, "Why?", num_documents=given)
 
 
 def test_what_fits_no_context_is_refused_before_any_work() -> None:
@@ -387,16 +336,6 @@ def test_a_malformed_spec_is_one_sentence(text: str) -> None:
 # ---- history -------------------------------------------------------------------------------------------------
 
 TURNS = [{"role": "user", "content": "Who?"}, {"role": "assistant", "content": "Mira."}]
-
-
-def test_history_travels_with_the_question() -> None:
-    spec = build_spec(Config(), DESCRIBED, "And why?", history=TURNS)  # type: ignore[typeddict-item]
-    assert spec.history == (Message("user", "Who?"), Message("assistant", "Mira."))
-    assert spec.query == "And why?"
-    assert SessionSpec.from_json(spec.to_json()) == spec
-    again = build_spec(Config(), DESCRIBED, "And why?", history=spec.history)
-    assert again.history == spec.history
-    assert build_spec(Config(), DESCRIBED, "And why?", history=[]).history == ()
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ import math
 import re
 import subprocess
 import sys
-from dataclasses import FrozenInstanceError
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +15,6 @@ import tandem
 from tandem.config.checks import settings_of
 from tandem.config.sampling import SamplingOptions, SamplingParams
 from tandem.errors import ConfigError
-
-
-def test_defaults_change_no_distribution() -> None:
-    params = SamplingParams()
-    assert (params.temperature, params.top_k, params.min_p) == (0.0, 0, 0.0)
-    with pytest.raises(FrozenInstanceError):
-        params.top_k = 3  # type: ignore[misc]
 
 
 def test_query_options_are_the_fields() -> None:
@@ -39,10 +31,6 @@ def test_an_integer_is_a_number_and_a_list_of_texts_is_taken() -> None:
     params = SamplingParams(temperature=1, stop=["."])  # type: ignore[arg-type]
     assert params == SamplingParams(temperature=1.0, stop=(".",))
     assert isinstance(params.temperature, float)
-
-
-def test_a_text_is_one_stop_text() -> None:
-    assert SamplingParams(stop="books").stop == ("books",)  # type: ignore[arg-type]
 
 
 NUMBER = "must be a number of at least 0, but it is {}; the default is 0.0."

@@ -7,13 +7,7 @@ from typing import Any
 import pytest
 
 from tandem.errors import ConfigError
-from tandem.topology import PAIR, PARTIES, Party, Topology, alone, star
-
-
-def test_a_party_is_its_index() -> None:
-    assert [PAIR.index(party) for party in PARTIES] == [0, 1]
-    assert [PAIR.name(index) for index in (0, 1)] == list(PARTIES)
-    assert star("server", ("a", "b")).index("b") == 2
+from tandem.topology import PAIR, Topology, alone, star
 
 
 def test_who_has_a_link_to_whom() -> None:
@@ -34,12 +28,6 @@ def test_every_party_knows_the_way_home() -> None:
         "server",
     ]
     assert [PAIR.toward_home(party) for party in PAIR.parties] == [None, "device"]
-
-
-def test_the_device_dials_is_home_and_wins_a_divergence() -> None:
-    assert (PAIR.home, PAIR.authority) == (Party.DEVICE, Party.DEVICE)
-    assert PAIR.private == {Party.DEVICE}
-    assert PAIR.dials == {(Party.DEVICE, Party.CLOUD)}
 
 
 @pytest.mark.parametrize(
