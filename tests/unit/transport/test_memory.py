@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import asyncio
 
-import pytest
-
-from tandem.errors import ProtocolError
 from tandem.transport.memory import MemoryNetwork
 from tandem.transport.port import Endpoint, join_frames
 
@@ -52,36 +49,5 @@ def test_frames_arrive_together_in_order_in_a_later_turn_and_count_as_on_a_socke
         assert (received.received_frames, received.received_bytes) == (3, num_bytes)
         await near.close()
         await far.close()
-
-    asyncio.run(run())
-
-
-def test_without_a_link_frames_are_dropped_and_counted_and_a_renewed_one_carries_again() -> None:
-    async def run() -> None:
-        network, device, cloud = MemoryNetwork(), Owner(DEVICE), Owner(CLOUD)
-        near = network.new_plane(device)
-        await near.start()
-        with pytest.raises(
-            ProtocolError, match=r"^device/draft_queue finds no cloud/draft_queue in this process"
-        ):
-            await near.connect(Endpoint(CLOUD))
-        near.send(CLOUD, b"lost")
-        near.flush()
-        assert near.counters[CLOUD].dropped_frames == 1
-        far = network.new_plane(cloud)
-        await far.start()
-        near.renew(CLOUD)
-        near.renew(CLOUD)
-        assert near.is_connected(CLOUD)
-        assert far.is_connected(DEVICE)
-        assert device.log == [f"connected to {CLOUD}"]
-        near.send(CLOUD, b"under way")
-        near.flush()
-        await far.close()
-        await asyncio.sleep(0)
-        assert cloud.log == [f"connected to {DEVICE}"], "a closed end receives nothing"
-        assert device.log[1:] == [f"lost {CLOUD}"]
-        assert not near.is_connected(CLOUD)
-        await near.close()
 
     asyncio.run(run())

@@ -9,7 +9,6 @@ from typing import Any
 from tandem_lab.bench.records import Cell, Prediction, Record, Setting
 
 SETTING = Setting(floors_s=(0.06, 0.025), rtt_s=0.3, temperature=0.0, max_new_tokens=48)
-HALF = replace(SETTING, models="half")
 TOKENS = (5, 6, 7, 8, 9)
 NUM_QUESTIONS = 2
 
@@ -72,7 +71,6 @@ def cell(
 # ---- Cells whose drafter has no vote -----------------------------------------------------------------------------
 
 
-PACES_S = {"asked": 0.127, "streamed": 0.027, "pipelined": 0.045, "cloud_goes_on": 0.025}
 PROPOSING = replace(SETTING, floors_s=(0.015, 0.027), rtt_s=0.1, temperature=1.0)
 WORKERS_S = {"token-wise": 0.128, "stop_and_wait": 0.045, "pipelined": 0.025}
 VOTING = replace(PROPOSING, models="close", num_workers=2, slow=4.0)
@@ -87,20 +85,6 @@ def proposed(system: str, pace_s: float, **changes: Any) -> Record:
         "wire_bytes": {"device": {"data": 200, "ray": 9}, "cloud": {"data": 300, "ray": 9}},
     }
     return record(system, pace_s, **(values | changes))
-
-
-def proposing_cell(
-    setting: Setting = PROPOSING, *records: Record, acceptance: float = 0.9, **changes: Any
-) -> Cell:
-    """One question and run of each system, measured as predicted."""
-    predictions = {name: Prediction(token_s=pace_s) for name, pace_s in PACES_S.items()}
-    predictions["pipelined"] = Prediction(
-        token_s=PACES_S["pipelined"],
-        forwards={"device": 1.5, "cloud": 0.4},
-        also={"first_s": 0.2, "up_bytes": 50.0, "down_bytes": 40.0, "acceptance": acceptance},
-    )
-    own = records or tuple(proposed(name, pace_s) for name, pace_s in PACES_S.items())
-    return cell(setting=setting, **({"records": own, "predictions": predictions} | changes))
 
 
 def voted(system: str, pace_s: float, **changes: Any) -> Record:
