@@ -16,9 +16,9 @@ import os
 import re
 import sys
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 from unittest import mock
 
 import numpy as np
@@ -240,14 +240,14 @@ def preset_table() -> str:
 def query_options() -> str:
     """What `Tandem.query` and its twins take, besides the question and the settings of one query."""
     settings = {setting.name for section, setting, _ in walk(Config()) if section in ("sampling", "decoding")}
-    pattern = r'^    (\w+): ([^\n]+)\n    """(.+?)"""$'
-    found = re.findall(pattern, inspect.getsource(QueryOptions), re.MULTILINE)
-    own = {name: (kind, meaning) for name, kind, meaning in found}
+    pattern = r'^    (\w+): [^\n]+\n    """(.+?)"""$'
+    meanings = dict(re.findall(pattern, inspect.getsource(QueryOptions), re.MULTILINE))
     lines = ["| option | type | meaning |", "|---|---|---|"]
-    for name in QueryOptions.__annotations__:
+    for name, hint in get_type_hints(QueryOptions).items():
         if name not in settings:
-            kind, meaning = own[name]
-            lines.append(f"| `{name}` | `{_cell(kind.removesuffix(' | None'))}` | {_cell(meaning)} |")
+            kind = re.sub(r"[a-z_.]+\.(?=[A-Z])", "", inspect.formatannotation(hint))
+            kind = re.sub(r"^Optional\[(.+)\]$| \| None$", r"\1", kind)
+            lines.append(f"| `{name}` | `{_cell(kind)}` | {_cell(meanings[name])} |")
     return "\n".join(lines)
 
 
@@ -262,7 +262,15 @@ def _type_name(setting: Setting) -> str:
         float: "number",
         bool: "true or false",
     }
-    return names[setting.type] + (f", {setting.range}" if setting.range else "")
+    return ", ".join([names[setting.type], *_limits(setting)])
+
+
+def _limits(setting: Setting) -> Iterator[str]:
+    """The least and the largest value, as in ">= 0", "< 1"."""
+    for limit in setting.info.metadata:
+        for name, sign in (("ge", ">="), ("gt", ">"), ("le", "<="), ("lt", "<")):
+            if (number := getattr(limit, name, None)) is not None:
+                yield f"{sign} {number:g}"
 
 
 # ---- the command line ----------------------------------------------------------------------------------------

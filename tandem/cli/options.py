@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar, get_type_
 from typer import Argument, BadParameter, Option
 
 from tandem import plugins
-from tandem.config.checks import Setting, as_toml
+from tandem.config.checks import Setting, SettingError, as_toml
 from tandem.errors import ConfigError
 from tandem.topology import PARTIES, Party
 
@@ -302,18 +302,22 @@ def with_options(*keys: str, models: bool = False, documents: bool = False) -> C
 
         @functools.wraps(command)
         def run(*values: Any, **options: Any) -> int:
-            written = [
-                text
-                for name, write in {each.parameter.name: each.write for each in added}.items()
-                if (value := options.pop(name, None)) is not None
-                for text in write(value)
-            ]
+            flags, written = dict[str, str](), list[str]()
+            for name, write in {each.parameter.name: each.write for each in added}.items():
+                if (value := options.pop(name, None)) is not None:
+                    texts = write(value)
+                    written += texts
+                    flag = f"--{name.rpartition('__')[2].replace('_', '-')}"
+                    flags |= {text.partition("=")[0]: flag for text in texts}
             if written:
                 options["overrides"] = [*(options.get("overrides") or ()), *written]
             for name, group in groups.items():
                 own = {field.name for field in fields(group)} & set(options)
                 options[name] = group(**{field: options.pop(field) for field in own})
-            return command(*values, **options)
+            try:
+                return command(*values, **options)
+            except SettingError as error:
+                raise error.renamed(flags.get(error.name, error.name)) from None
 
         own = [spread for each in signature.parameters.values() for spread in _spread(each)]
         parameters = [*own, *(option.parameter for option in added)]

@@ -4,32 +4,29 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from datetime import date
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import Annotated, Any, Unpack
 
+from pydantic import AfterValidator, Field, PlainValidator, TypeAdapter, ValidationError, with_config
 from pydantic_core import PydanticSerializationError
 
 from tandem.client.batch import check_question
 from tandem.codecs.base import MAX_VOCAB
-from tandem.config.checks import S, Settings, change
+from tandem.config.checks import STRICT, S, Settings, change, explain
 from tandem.config.extensions import CodecConfig, is_extension
 from tandem.config.parties import shares_of
 from tandem.config.presets import KEY, settings_of_preset
 from tandem.config.sampling import GRAMMARS, SamplingOptions, SamplingParams
 from tandem.config.schema import Config, DecodingConfig, DecodingOptions, LinkConfig, OnPeerLoss
 from tandem.conversation import Message, MessageDict, read_history
-from tandem.errors import Code, ConfigError, QueryError, install_line, nearest
+from tandem.errors import Code, ConfigError, QueryError, install_line
 from tandem.modes.dual import Dual, adds_nothing
 from tandem.modes.query import MAX_BIAS, MAX_BIASES, MAX_GRAMMAR
 from tandem.modes.query import MAX_TOP_LOGPROBS as MAX_TOP_LOGPROBS
 from tandem.modes.spec import SessionSpec
 from tandem.topology import PARTIES, Party, as_party, at_start, in_words
-
-if TYPE_CHECKING:
-    from tandem.retrieval.store import Filter
-
 
 # ---- What a question may only use if its parties have loaded it --------------------------------------------
 
@@ -40,11 +37,11 @@ def check_codec(preset: str | None, described: Mapping[Any, Mapping[str, Any]]) 
         return
     from tandem.codecs import codec_of
 
-    wanted = codec_of(CodecConfig(**settings_of_preset(preset)["codec"])).fingerprint()
+    needed = codec_of(CodecConfig(**settings_of_preset(preset)["codec"])).fingerprint()
     loaded = next(iter(described.values())).get("codec", "")
-    if loaded != wanted:
+    if loaded != needed:
         raise ConfigError(
-            f"The preset {preset!r} needs the codec {wanted}, but the parties have loaded {loaded or 'none'}; start "
+            f"The preset {preset!r} needs the codec {needed}, but the parties have loaded {loaded or 'none'}; start "
             f"them again with preset={preset}.",
             option="preset",
         )
@@ -82,6 +79,57 @@ MAX_SPEC_BYTES = 4_000_000
 MAX_TIMEOUT_S = 1e9
 
 
+def _check_day(day: str) -> str:
+    try:
+        is_day = date.fromisoformat(day).isoformat() == day
+    except ValueError:
+        is_day = False
+    if not is_day:
+        raise ValueError("must be a date such as 2026-11-25")
+    return day
+
+
+def _write_filter(metadata: Mapping[str, Any]) -> str:
+    """A filter as it travels: a JSON object, or empty."""
+    from tandem.retrieval.store import values_of
+
+    scalar = (str, int, float, bool)
+    values = {
+        key: value if isinstance(value, scalar) else values_of(value) for key, value in metadata.items()
+    }
+    if not all(isinstance(each, scalar) for value in values.values() for each in values_of(value)):
+        raise ValueError(
+            'must hold texts, numbers or lists of them, as in {"source": "a.txt", "page": [1, 2]}'
+        )
+    try:
+        json.dumps(values, ensure_ascii=False).encode()
+    except ValueError:
+        raise ValueError("must be Unicode, without numbers of thousands of digits") from None
+    return json.dumps(values) if values else ""
+
+
+def _write_grammar(grammar: Mapping[str, Any]) -> str:
+    """A grammar as it travels, which is JSON."""
+    ((kind, rules),) = grammar.items() if len(grammar) == 1 else (("", None),)
+    is_text = kind in GRAMMARS and isinstance(rules, str) and rules
+    if not (isinstance(rules, Mapping) if kind == "json_schema" else is_text):
+        raise ValueError('must be one of {"json_schema": object}, {"regex": text} and {"lark": text}')
+    try:
+        written = json.dumps(grammar)
+    except (TypeError, ValueError, RecursionError):
+        raise ValueError("must be plain JSON, nested with an end") from None
+    if len(written) > MAX_GRAMMAR:
+        raise ValueError(f"must have at most {MAX_GRAMMAR} characters as JSON, not {len(written)}")
+    return written
+
+
+Biased = Annotated[int, Field(strict=False, ge=0, lt=MAX_VOCAB)]
+"""A token id, which JSON writes as a text where it is a key."""
+Bias = Annotated[float, Field(ge=-MAX_BIAS, le=MAX_BIAS)]
+Metadata = Annotated[Mapping[str, Any], AfterValidator(_write_filter)]
+
+
+@with_config(STRICT)
 class QueryOptions(SamplingOptions, DecodingOptions, total=False):
     """Options of one query; what is left out or None is as configured. Sampling: see `SamplingParams`."""
 
@@ -89,21 +137,21 @@ class QueryOptions(SamplingOptions, DecodingOptions, total=False):
     """Settings of a paper by name, such as "dragon"; options that are given besides count before them."""
     sampling: SamplingParams | None
     """All sampling options at once, instead of the configured ones; those that are given singly replace its fields."""
-    seed: int | None
+    seed: Annotated[int, Field(ge=0, lt=1 << 64)] | None
     """64 bits, fresh if None. With the documents, models and codec it determines the answer."""
-    day: str | None
+    day: Annotated[str, AfterValidator(_check_day)] | None
     """What a chat template takes for today, if it writes the date, as "2026-11-25"; today if None."""
-    timeout_s: float | None
+    timeout_s: Annotated[float, Field(gt=0, le=MAX_TIMEOUT_S)] | None
     """Limit for the whole answer, in seconds; `config.cluster.query_timeout_s` if None."""
     only: str | None
     """"device", "cloud" or another party of the cluster: it answers alone and nothing crosses the link."""
-    device_filter: Filter | None
+    device_filter: Metadata | None
     """Metadata that the device's documents must have, as {"source": "a.txt", "page": [1, 2]}; it stays there."""
-    cloud_filter: Filter | None
+    cloud_filter: Metadata | None
     """The same for the cloud's documents."""
     num_documents: int | Mapping[str, int] | None
     """Documents to retrieve: at each party that has an index, or by party, as {"device": 2}."""
-    history: Sequence[Message | MessageDict] | None
+    history: Annotated[Sequence[Message | MessageDict], PlainValidator(read_history)] | None
     """Earlier turns, as {"role": "user" or "assistant", "content": text}."""
     on_peer_loss: OnPeerLoss | None
     """What the device does without the cloud: "continue", "wait" or "fail"."""
@@ -111,65 +159,26 @@ class QueryOptions(SamplingOptions, DecodingOptions, total=False):
     """Also yield a ProvisionalEvent for each draft as soon as it is there, and a RetractEvent if it is void."""
     system_prompt: str | None
     """Of this query, at every party; empty: none. As each party has it if None, whose stored caches serve that only."""
-    logit_bias: Mapping[int, float] | None
+    logit_bias: Annotated[Mapping[Biased, Bias], Field(max_length=MAX_BIASES)] | None
     """Token id -> what is added to its logit, -100 to 100; each party does so before it mixes or draws."""
-    grammar: Mapping[str, Any] | None
+    grammar: Annotated[Mapping[str, Any], AfterValidator(_write_grammar)] | None
     """What the answer follows: {"json_schema": schema}, {"regex": text} or {"lark": text}; extra [grammar]."""
-    num_logprobs: int | None
+    num_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None
     """0 to 20: each TokenEvent has its log probability in the target, and those of so many likeliest tokens."""
 
 
-def _is_day(value: Any) -> bool:
+OPTIONS = dict.fromkeys(QueryOptions.__annotations__)
+"""Every option of a query; none has a default of its own."""
+_CHECKED = TypeAdapter(QueryOptions)
+
+
+def check_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that are given, filters, grammar and history as they travel. Raises SettingError and QueryError."""
+    given = {name: value for name, value in options.items() if value is not None}
     try:
-        return isinstance(value, str) and date.fromisoformat(value).isoformat() == value
-    except ValueError:
-        return False
-
-
-def _is_duration(value: Any) -> bool:
-    """Finite and above 0; a truth value is no number."""
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return is_number and 0 < value <= MAX_TIMEOUT_S
-
-
-def _is_bias(value: Any) -> bool:
-    return (
-        isinstance(value, Mapping)
-        and len(value) <= MAX_BIASES
-        and all(type(token) is int and 0 <= token < MAX_VOCAB for token in value)
-        and all(type(bias) in (int, float) and abs(bias) <= MAX_BIAS for bias in value.values())
-    )
-
-
-def _is_grammar(value: Any) -> bool:
-    if not (isinstance(value, Mapping) and len(value) == 1):
-        return False
-    ((kind, grammar),) = value.items()
-    if kind == "json_schema":
-        return isinstance(grammar, Mapping)
-    return kind in GRAMMARS and isinstance(grammar, str) and bool(grammar)
-
-
-OPTION_CHECKS: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
-    ("sampling", "a SamplingParams", lambda value: isinstance(value, SamplingParams)),
-    ("seed", "a whole number from 0 to 2^64 - 1", lambda value: type(value) is int and 0 <= value < 1 << 64),
-    ("day", "a date such as 2026-11-25", _is_day),
-    ("timeout_s", "a number of seconds above 0, at most 1e9", _is_duration),
-    ("show_drafts", "true or false", lambda value: isinstance(value, bool)),
-    ("system_prompt", "a text", lambda value: isinstance(value, str)),
-    (
-        "logit_bias",
-        f"a mapping of at most {MAX_BIASES} token ids to numbers from {-MAX_BIAS:g} to {MAX_BIAS:g}",
-        _is_bias,
-    ),
-    ("grammar", 'one of {"json_schema": object}, {"regex": text} and {"lark": text}', _is_grammar),
-    (
-        "num_logprobs",
-        f"a whole number from 0 to {MAX_TOP_LOGPROBS}",
-        lambda value: type(value) is int and 0 <= value <= MAX_TOP_LOGPROBS,
-    ),
-)
-"""Options that are no settings: name, what they must be in words, and the check."""
+        return {**_CHECKED.validate_python(given)}
+    except ValidationError as error:
+        raise explain(error, OPTIONS) from None
 
 
 def spec_of(config: Config) -> SessionSpec:
@@ -217,27 +226,26 @@ def build_spec(
 ) -> SessionSpec:
     """The spec of a new session. described: what each party's actors reported. Raises QueryError or ConfigError."""
     check_question(question)
-    _check_options(options)
-    check_codec(options.get("preset"), described)
-    seed = options.get("seed")
-    config = _configure(config, options)
-    only = options.get("only") or _answers_alone(config, described, options)
+    given = check_options(options)
+    check_codec(given.get("preset"), described)
+    config = _configure(config, given)
+    only = given.get("only") or _answers_alone(config, described, given)
     spec = replace(
         spec_of(config),
         session=secrets.randbits(32),
         query=question,
-        seed=secrets.randbits(64) if seed is None else seed,
+        seed=given.get("seed", secrets.randbits(64)),
         device_decode_line=_decode_line(described, Party.DEVICE),
         cloud_decode_line=_decode_line(described, Party.CLOUD),
-        only=None if only is None else find_party(only, config.parties, "only"),
-        device_filter=_filter("device_filter", options.get("device_filter")),
-        cloud_filter=_filter("cloud_filter", options.get("cloud_filter")),
-        history=read_history(options.get("history")),
-        show_drafts=bool(options.get("show_drafts")),
-        num_logprobs=options.get("num_logprobs"),
-        system_prompt=options.get("system_prompt"),
-        logit_bias=tuple((token, float(bias)) for token, bias in (options.get("logit_bias") or {}).items()),
-        grammar=_write_grammar(options.get("grammar")),
+        only=None if only is None else _find_party(only, config.parties, "only"),
+        device_filter=given.get("device_filter", ""),
+        cloud_filter=given.get("cloud_filter", ""),
+        history=given.get("history", ()),
+        show_drafts=given.get("show_drafts", False),
+        num_logprobs=given.get("num_logprobs"),
+        system_prompt=given.get("system_prompt"),
+        logit_bias=tuple(given.get("logit_bias", {}).items()),
+        grammar=given.get("grammar", ""),
     )
     _check_grammar(spec, described)
     _check_context(spec, described)
@@ -246,16 +254,16 @@ def build_spec(
     _check_filters(spec)
     _check_size(spec)
     home, loaded = described[spec.home], [described.get(party, {}) for party in spec.parties]
-    vocab_size = min(known.get("vocab_size", spec.vocab_size) for known in loaded)  # what all of them have
+    vocab_size = min(about.get("vocab_size", spec.vocab_size) for about in loaded)  # what all of them have
     spec = replace(
         spec,
         eos_token_ids=tuple(token for token in home["eos_token_ids"] if token < vocab_size),
         vocab_size=vocab_size,
-        day=_day(options.get("day"), loaded),
+        day=_day(given.get("day"), loaded),
         weights_fingerprints={
-            party: found
+            party: fingerprint
             for party in spec.parties
-            if (found := described.get(party, {}).get("weights_fingerprint", "")) and party != spec.home
+            if (fingerprint := described.get(party, {}).get("weights_fingerprint", "")) and party != spec.home
         },
         has_several_models=have_several_models(described, spec),
         race_depth=home.get("race_depth", 0) if spec.race_depth else 0,  # of the codec that is loaded there
@@ -283,45 +291,30 @@ def notes_on(spec: SessionSpec, options: Mapping[str, Any]) -> tuple[str, ...]:
     return (NOTHING_TO_ADD,) if spec.only and not options.get("only") else ()
 
 
-def _check_options(options: Mapping[str, Any]) -> None:
-    """Names of all, and values of those that are no settings. Raises ConfigError."""
-    for name in options:
-        if name not in QueryOptions.__annotations__:
-            near = nearest(name, QueryOptions.__annotations__)
-            raise ConfigError(f"A query has no option {name!r}; the nearest is {near!r}.", option=name)
-    for name, expected, is_right in OPTION_CHECKS:
-        value = options.get(name)
-        if value is not None and not is_right(value):
-            raise ConfigError(
-                f"The option {name} must be {expected}, but it is {value!r:.100}; correct it or omit it.",
-                option=name,
-            )
-
-
 def _configure(config: Config, options: Mapping[str, Any]) -> Config:
     """The settings, with those of one query."""
     parties: dict[str, Any] = {
-        party: _change(config.party(party), {"num_documents": count}, party)
+        party: change(config.party(party), {"num_documents": count})
         for party, count in _counts(config, options.get("num_documents")).items()
     }
     workers = {name: parties.pop(name, worker) for name, worker in config.workers.items()}
-    preset = {} if options.get(KEY) is None else settings_of_preset(options[KEY])
+    preset = settings_of_preset(options[KEY]) if KEY in options else {}
     sampling = {**preset.get("sampling", {}), **_changes(SamplingParams, options)}
     decoding = {**preset.get("decoding", {}), **_changes(DecodingConfig, options)}
     codec = CodecConfig(**preset["codec"]) if "codec" in preset else config.codec
     return replace(
         config,
-        sampling=_change(options.get("sampling") or config.sampling, sampling, "sampling"),
-        decoding=_change(config.decoding, decoding, "decoding"),
-        link=_change(config.link, _changes(LinkConfig, options), "link"),
-        weights=change(config.weights, preset.get("weights", {}), "weights"),
+        sampling=change(options.get("sampling", config.sampling), sampling),
+        decoding=_change(config.decoding, decoding),
+        link=change(config.link, _changes(LinkConfig, options)),
+        weights=change(config.weights, preset.get("weights", {})),
         codec=codec,
         workers=workers,
         **parties,
     )
 
 
-def _counts(config: Config, num_documents: object) -> dict[str, Any]:
+def _counts(config: Config, num_documents: int | Mapping[str, int] | None) -> dict[str, int]:
     """How many documents each party retrieves, where a query says so. Raises ConfigError for a party that is none.
 
     One number is for every party that has an index.
@@ -330,15 +323,15 @@ def _counts(config: Config, num_documents: object) -> dict[str, Any]:
         return {}
     if isinstance(num_documents, Mapping):
         return {
-            find_party(name, config.parties, "num_documents"): count for name, count in num_documents.items()
+            _find_party(name, config.parties, "num_documents"): count for name, count in num_documents.items()
         }
     return dict.fromkeys(config.holders, num_documents)
 
 
-def _change(group: S, changes: Mapping[str, Any], section: str) -> S:
+def _change(group: S, changes: Mapping[str, Any]) -> S:
     """As `change`; of settings that contradict each other the first that the query names is at fault."""
     try:
-        return change(group, changes, section)
+        return change(group, changes)
     except ConfigError as error:
         error.option = error.option or next(iter(changes), None)
         raise
@@ -346,10 +339,10 @@ def _change(group: S, changes: Mapping[str, Any], section: str) -> S:
 
 def _changes(group: type[Settings], options: Mapping[str, Any]) -> dict[str, Any]:
     names = {field.name for field in fields(group)}
-    return {name: value for name, value in options.items() if name in names and value is not None}
+    return {name: value for name, value in options.items() if name in names}
 
 
-def find_party(name: str, parties: Sequence[str] = PARTIES, option: str | None = None) -> str:
+def _find_party(name: str, parties: Sequence[str], option: str) -> str:
     """The party of that name, out of these. option: of a query, which names it. Raises ConfigError."""
     if name in parties:
         return as_party(name)
@@ -368,64 +361,12 @@ def have_several_models(described: Mapping[Any, Mapping[str, Any]], spec: Sessio
 
 def _day(day: str | None, loaded: Sequence[Mapping[str, Any]]) -> str:
     """The query's, today if none is given; empty where no chat template of these parties writes it."""
-    return (day or date.today().isoformat()) if any(known.get("writes_day") for known in loaded) else ""
+    return (day or date.today().isoformat()) if any(about.get("writes_day") for about in loaded) else ""
 
 
 def _decode_line(described: Mapping[Any, Mapping[str, Any]], party: Party) -> tuple[float, ...]:
     """The offline profile of a party; empty where it takes no part."""
     return tuple(described[party]["decode_line"]) if party in described else ()
-
-
-def _filter(name: str, metadata: Filter | None) -> str:
-    """A filter as it travels: a JSON object, or empty. Raises QueryError."""
-    if metadata is None:
-        return ""
-    from tandem.retrieval.store import values_of
-
-    scalar = (str, int, float, bool)
-    is_filter = isinstance(metadata, Mapping) and all(
-        isinstance(key, str) and all(isinstance(value, scalar) for value in values_of(wanted))
-        for key, wanted in metadata.items()
-    )
-    if not is_filter:
-        raise QueryError(
-            f'{name} is metadata as {{"source": "a.txt", "page": [1, 2]}}, this is {metadata!r:.100}; '
-            "give texts, numbers or lists of them.",
-            option=name,
-        )
-    values = {
-        key: wanted if isinstance(wanted, scalar) else values_of(wanted) for key, wanted in metadata.items()
-    }
-    try:
-        json.dumps(values, ensure_ascii=False).encode()
-        return json.dumps(values) if values else ""
-    except UnicodeEncodeError:
-        raise QueryError(
-            f"{name} must be Unicode, but it holds half a surrogate pair; remove that character.", option=name
-        ) from None
-    except ValueError:  # of a whole number with thousands of digits
-        raise QueryError(
-            f"{name} holds a whole number with thousands of digits; give a smaller one.", option=name
-        ) from None
-
-
-def _write_grammar(grammar: Mapping[str, Any] | None) -> str:
-    """A grammar as it travels: JSON, or empty. Raises QueryError."""
-    if grammar is None:
-        return ""
-    try:
-        written = json.dumps(grammar)
-    except (TypeError, ValueError, RecursionError):
-        raise QueryError(
-            "A grammar must be JSON, but this one holds other values, or is nested without end; give a plain one.",
-            option="grammar",
-        ) from None
-    if len(written) > MAX_GRAMMAR:
-        raise QueryError(
-            f"A grammar has at most {MAX_GRAMMAR} characters as JSON, but this one has {len(written)}; shorten it.",
-            option="grammar",
-        )
-    return written
 
 
 def _check_grammar(spec: SessionSpec, described: Mapping[Any, Mapping[str, Any]]) -> None:

@@ -9,13 +9,13 @@ import inspect
 from collections.abc import Mapping
 from importlib import import_module
 from types import ModuleType
-from typing import Annotated, Any, Literal, cast, get_args
+from typing import Annotated, Any, cast
 
 from pydantic import Field, model_validator
 from pydantic.dataclasses import dataclass
 
 from tandem import plugins
-from tandem.config.checks import STRICT, PluginName, Settings
+from tandem.config.checks import STRICT, Settings, plugin_or
 from tandem.errors import ConfigError, did_you_mean
 
 Parameters = dict[str, bool | int | float | str]
@@ -25,10 +25,8 @@ Parameters = dict[str, bool | int | float | str]
 DEPTH = 8
 MAX_DEPTH = 1024
 """Tokens of a query's first race list: by default, and at most."""
-Placement = Literal["device", "cloud", "greedy", "mirror"]
-LengthPolicyName = Literal["fixed", "best"]
-PLACEMENTS: tuple[str, ...] = get_args(Placement)
-LENGTH_POLICIES: tuple[str, ...] = get_args(LengthPolicyName)
+PLACEMENTS = ("device", "cloud", "greedy", "mirror")
+LENGTH_POLICIES = ("fixed", "best")
 """Policies of the core, by name; every other one is an extension."""
 AUTO = "auto"
 WHOLE = "top_p"
@@ -43,7 +41,7 @@ class CodecConfig(Settings):
     distributions go through top_p.
     """
 
-    name: Annotated[str, PluginName("codec", (AUTO,))] = Field(
+    name: Annotated[str, plugin_or("codec", AUTO)] = Field(
         default=AUTO,
         description="auto: race lists or, by lottery, ids where several vote, else top_p; or the name of a plugin: "
         "top_p, top_k, k_sqs, c_sqs, lattice, or of a package",

@@ -8,7 +8,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tandem.config.checks import Setting, Settings, as_toml, change, settings_of, wrong_value
+from tandem.config.checks import Setting, Settings, as_toml, change, settings_of
 from tandem.config.parties import WorkerConfig
 from tandem.errors import ConfigError, nearest
 
@@ -90,8 +90,7 @@ def replace_settings(tree: S, changes: Mapping[str, Any]) -> S:
             raise unknown(section, tree, f"is no section but has the value {values!r}")
         for name in values:
             find(f"{section}.{name}", tree)
-        default = _defaults(section, tree)
-        group = change(present.get(section, default), values, section, default)
+        group = change(present.get(section) or _defaults(section, tree), values, section)
         table, _, name = section.partition(".")
         if table in TABLES:
             groups[table][name] = group
@@ -112,22 +111,19 @@ def parse_overrides(assignments: Iterable[str], tree: Settings) -> dict[str, dic
             raise ConfigError(
                 f"Settings have the form section.name=value, but {text!r} has no equals sign; add it."
             )
-        section, setting, default = find(key, tree)
-        try:
-            changes.setdefault(section, {})[setting.name] = _value(raw, setting)
-        except ValueError:
-            raise wrong_value(setting, raw, section, default) from None
+        section, setting = find(key, tree)
+        changes.setdefault(section, {})[setting.name] = _value(raw, setting)
     return changes
 
 
-def find(key: str, tree: Settings) -> tuple[str, Setting, Any]:
-    """Section, declaration and default of a key. Raises ConfigError where there is none."""
+def find(key: str, tree: Settings) -> tuple[str, Setting]:
+    """Section and declaration of a key. Raises ConfigError where there is none."""
     section, _, name = key.rpartition(".")
     if section:
         group = _defaults(section, tree, key)
         for setting in settings_of(type(group)):
             if setting.name == name:
-                return section, setting, getattr(group, name)
+                return section, setting
     raise unknown(key, tree)
 
 
@@ -173,10 +169,13 @@ def _new_member(section: str) -> Settings | None:
 
 
 def _value(raw: str, setting: Setting) -> Any:
-    """The value of a setting from a command line. ValueError if it cannot be read."""
+    """The value of a setting from a command line; what is not written as TOML has it is a text."""
     if setting.type is str and not raw.startswith('"'):
         return raw
     if setting.type is tuple and not raw.startswith(("[", '"')):
         return (raw,)
-    value = tomllib.loads(f"value = {raw}")["value"]
+    try:
+        value = tomllib.loads(f"value = {raw}")["value"]
+    except ValueError:
+        return raw
     return (value,) if setting.type is tuple and isinstance(value, str) else value

@@ -12,7 +12,7 @@ from pydantic import AfterValidator, Field
 from pydantic.dataclasses import dataclass
 
 from tandem import plugins
-from tandem.config.checks import STRICT, Settings, WordOrPath
+from tandem.config.checks import STRICT, Settings
 from tandem.conversation import SYSTEM_PROMPT
 from tandem.corpora import AUTO, CORPORA, TOYS, default_index, default_model
 from tandem.errors import ConfigError, did_you_mean
@@ -23,7 +23,8 @@ RowLayout = Literal["rows", "joined", "both"]
 SearchBy = Literal["hybrid", "dense", "words"]
 NO_INDEX = "none"
 """What a party without an index reports as its kind."""
-TEMPLATES = WordOrPath(words=("auto", "chat", "plain"), example="./template.json")
+TEMPLATES = ("auto", "chat", "plain")
+"""Words for what frames document and question; all else is a path."""
 NUM_DOCUMENTS = 2
 """Documents per question that suit a chat model (docs/explanation/evaluation.md)."""
 MAX_PRIVACY = 50.0
@@ -31,6 +32,12 @@ MAX_PRIVACY = 50.0
 MIN_WORKERS = 2
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,31}")
 """Of a worker: it names its node, its actors and its files."""
+
+
+def _check_template(template: str) -> str:
+    if template in TEMPLATES or "/" in template or "." in template:
+        return template
+    raise ValueError(f"must be {', '.join(TEMPLATES)}, or a path such as ./template.json")
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -43,7 +50,7 @@ class PartyConfig(Settings):
         description='language model: "smollm2", "bundled" (a toy), "bundled-drafter", a hub id, a folder, a GGUF file, '
         '"ollama:NAME", or "auto": smollm2, unless only the toy can be loaded',
     )
-    template: Annotated[str, TEMPLATES] = Field(
+    template: Annotated[str, AfterValidator(_check_template)] = Field(
         default="auto",
         description='what frames document and question: "auto", "chat" (the tokenizer\'s template), "plain", or a file',
     )
@@ -149,8 +156,7 @@ class PartyConfig(Settings):
         """The same settings with every path absolute; relative ones count from `folder`."""
         own = self.index_folder
         index = self.index if own is None else str(folder / own.expanduser())
-        is_file = TEMPLATES.is_path(self.template)
-        template = absolute(self.template, folder) if is_file else self.template
+        template = self.template if self.template in TEMPLATES else absolute(self.template, folder)
         return replace(self, model=resolve_model(self.model, folder), index=index, template=template)
 
     def with_names(self, model: str | None = None, toy_documents: int = 4) -> Self:

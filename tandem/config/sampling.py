@@ -9,10 +9,10 @@ by `tandem.aggregation.distributions`.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TypedDict
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass
+from typing_extensions import TypedDict
 
 from tandem.config.checks import STRICT, Settings, Texts
 

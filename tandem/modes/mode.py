@@ -16,6 +16,7 @@ from tandem.citations import Part
 from tandem.codecs.base import Codec
 from tandem.codecs.race_lists import RaceLists
 from tandem.codecs.token import log_probabilities, read_named_token
+from tandem.config.checks import SettingError
 from tandem.errors import ConfigError, ProtocolError
 from tandem.messages import ListRequest, Logprobs, Tail, Verdict, VerifyResult, Vote
 from tandem.messages.wire import MAX_FRAME_BYTES
@@ -94,7 +95,7 @@ class Mode(ABC):
         if spec.sampling.temperature == 0:
             problem = "there is nothing to draw at temperature 0; raise it"
         elif spec.num_logprobs is not None:
-            problem = f"nobody knows the mixture of which num_logprobs = {spec.num_logprobs} asks; omit it"
+            problem = "nobody knows the mixture, nor log probabilities in it; ask for none"
         elif spec.race_depth == 0:
             problem = 'no distribution travels that a codec could encode; set codec.name to "auto"'
         if problem:
@@ -282,19 +283,19 @@ class Mode(ABC):
         if spec.num_logprobs is None:
             return
         if self.is_placed and not (self.all_decide or roles.deciders == (roles.topology.home,)):
-            raise ConfigError(
-                f'num_logprobs needs every token to be decided at home, but with placement "{spec.decoding.placement}" '
-                'the cloud may decide and sends tokens alone; set placement to "mirror" or "device".',
-                option="num_logprobs",
+            raise SettingError(
+                "num_logprobs",
+                f'needs every token to be decided at home, but with placement "{spec.decoding.placement}" the cloud '
+                'may decide and sends tokens alone; set placement to "mirror" or "device".',
             )
         num_voters, num_votes = len(roles.voters), 1 + self.follows_proposals * self.longest_proposal
         num_bytes = num_voters * num_votes * BYTES_PER_TOKEN * spec.vocab_size
         if self.has_race_lists and num_bytes > MAX_FRAME_BYTES // 2:
-            raise ConfigError(
-                f"num_logprobs has {num_voters} workers send whole distributions over {spec.vocab_size} tokens for "
-                f"{num_votes} tokens at a time, which exceeds a message of {MAX_FRAME_BYTES} bytes; lower "
-                "max_proposal, or set codec.name to top_p.",
-                option="num_logprobs",
+            raise SettingError(
+                "num_logprobs",
+                f"has {num_voters} workers send whole distributions over {spec.vocab_size} tokens for {num_votes} "
+                f"tokens at a time, which exceeds a message of {MAX_FRAME_BYTES} bytes; lower max_proposal, or set "
+                "codec.name to top_p.",
             )
 
     def make_tail(self, tally: Tally, tokens: Sequence[int]) -> tuple[Tail, ...]:

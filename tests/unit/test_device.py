@@ -110,7 +110,7 @@ def test_options_of_a_question_are_the_commands_own(tandem: ScriptedTandem, tmp_
     [
         ("", {}, r"The question is empty \(got ''\); ask something\."),
         ("boom", {}, r"The cloud was lost\."),
-        ("Why?", {"temperature": -1}, "The option temperature must be a number of at least 0, but it is -1"),
+        ("Why?", {"temperature": -1}, r"temperature must be greater than or equal to 0 \(got -1"),
     ],
 )
 def test_what_fails_is_one_sentence(

@@ -96,7 +96,7 @@ def test_each_party_is_told_its_own_paths_alone(config: Config) -> None:
         ),
         (
             [*FEDERATED, "workers.bob.weight=-2"],
-            "The setting workers.bob.weight must be a number of at least -1, but it is -2; the default is -1.0.",
+            "workers.bob.weight must be greater than or equal to -1 (got -2); the default is -1.0.",
         ),
         (
             [*FEDERATED, "workers.alice.weight=0", "workers.bob.weight=0"],

@@ -206,9 +206,13 @@ def test_filters(ask: Ask, tandem: FakeTandem) -> None:
 @pytest.mark.parametrize(
     ("options", "code", "sentence"),
     [
-        (["--temperature", "-1"], 1, "sampling.temperature must be a number of at least 0, but it is -1;"),
-        (["--max-new-tokens", "0"], 1, "sampling.max_new_tokens must be a whole number of at least 1"),
-        (["--placement", "clod"], 1, "MODULE:FUNCTION, but it is 'clod'; the nearest is \"cloud\"."),
+        (
+            ["--temperature", "-1"],
+            1,
+            "--temperature must be greater than or equal to 0 (got -1); the default is 0.0.",
+        ),
+        (["--max-new-tokens", "0"], 1, "--max-new-tokens must be greater than or equal to 1 (got 0)"),
+        (["--placement", "clod"], 1, "--placement must be device, cloud, greedy, mirror, "),
         (["--config", "none.toml"], 1, "none.toml does not exist; check the path."),
         (
             ["--fresh", "--address", "10.0.0.1:6379"],

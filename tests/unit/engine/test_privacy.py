@@ -559,7 +559,7 @@ def test_private_noise_that_follows_nothing_is_found() -> None:
 @pytest.mark.parametrize("setting", ["device.privacy", "device.privacy_budget"])
 @pytest.mark.parametrize("value", ["-1", "nan", "inf"])
 def test_a_bound_or_budget_that_is_none_is_refused(setting: str, value: str) -> None:
-    with pytest.raises(ConfigError, match=f"{setting} must be a number of at least 0.* but it is {value}"):
+    with pytest.raises(ConfigError, match=rf"^{setting} must be .* \(got {value}\)"):
         Config.load(None, [f"{setting}={value}"])
 
 

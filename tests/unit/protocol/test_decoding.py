@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tandem.aggregation.steps import Step
 from tandem.aggregation.document_weights import DocumentWeights, log_weight
 from tandem.errors import GenerationError
 from tandem.messages import (

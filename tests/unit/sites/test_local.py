@@ -205,11 +205,11 @@ def test_one_site_answers_by_itself_and_goes_on_without_a_peer_that_never_came()
     [
         (
             lambda: Tandem.launch(runtime="local"),  # type: ignore[arg-type]
-            r"^The setting cluster\.runtime must be one of auto, inline, ray, but it is \'local\'; the nearest is .*$",
+            r"^cluster\.runtime must be 'auto', 'inline' or 'ray' \(got 'local'\); the default is \"auto\"\.$",
         ),
         (
             lambda: Config.load(None, ["cluster.runtime=inlin"]),
-            r"^The setting cluster\.runtime must be .*, but it is 'inlin'; the nearest is \"inline\"\.$",
+            r"^cluster\.runtime must be .* \(got 'inlin'\); the default is \"auto\"\.$",
         ),
         (
             lambda: Tandem.launch(runtime="inline", hosts={}),
