@@ -58,7 +58,7 @@ def test_events_of_a_response_make_it_up(client: Any, text: str) -> None:
     [
         ({"input": 3}, "input"),
         ({"input": []}, "input"),
-        ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input[0].content[0]"),
+        ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input[0].content[0].type"),
         (
             {
                 "input": [
@@ -69,14 +69,14 @@ def test_events_of_a_response_make_it_up(client: Any, text: str) -> None:
             "input[1]",
         ),
         ({"input": [{"type": "function_call", "name": "f", "arguments": "{"}]}, "input[0]"),
-        ({"input": [{"type": "item_reference", "id": "a"}]}, "input[0]"),
-        ({"instructions": [{"type": "input_image"}]}, "instructions[0]"),
+        ({"input": [{"type": "item_reference", "id": "a"}]}, "input[0].type"),
+        ({"instructions": [{"type": "input_image"}]}, "instructions[0].type"),
         ({"previous_response_id": "resp_1"}, "previous_response_id"),
         ({"conversation": "c"}, "conversation"),
         ({"background": True}, "background"),
         ({"tools": [{"type": "web_search"}]}, "tools"),
         ({"max_output_tokens": 0}, "max_output_tokens"),
-        ({"text": {"format": {"type": "xml"}}}, "text.format"),
+        ({"text": {"format": {"type": "xml"}}}, "text.format.type"),
         ({"text": {"format": 3}}, "text.format"),
         ({"model": "gpt-5"}, "model"),
     ],
@@ -118,23 +118,33 @@ def test_events_of_a_message_make_it_up(http: httpx.Client, text: str) -> None:
     ("options", "status", "kind", "sentence"),
     [
         ({"model": "claude"}, 404, "not_found_error", "There is no model 'claude'; use tandem."),
-        ({"messages": []}, 400, "invalid_request_error", "messages must be a list of at least one message"),
-        ({"system": [{"type": "image"}]}, 400, "invalid_request_error", "system must be text"),
+        ({"messages": []}, 400, "invalid_request_error", "messages must have at least 1 item"),
+        ({"system": [{"type": "image"}]}, 400, "invalid_request_error", "system[0].type must be 'text'"),
         (
             {"tools": [{"name": "add"}]},
             400,
             "invalid_request_error",
             "`tandem mcp` offers it to an assistant",
         ),
-        ({"messages": CALLED}, 400, "invalid_request_error", "messages[1] is a call of a tool or its result"),
+        ({"messages": CALLED}, 400, "invalid_request_error", "messages[1] must be no call of a tool"),
         (
             {"messages": CALLED[:1] + CALLED[2:]},
             400,
             "invalid_request_error",
-            "messages[1] is a call of a tool",
+            "messages[1] must be no call of a tool",
         ),
-        ({"max_tokens": 0}, 400, "invalid_request_error", "max_tokens must be a whole number of at least 1"),
-        ({"stop_sequences": [""]}, 400, "invalid_request_error", "stop must be a text"),
+        (
+            {"max_tokens": 0},
+            400,
+            "invalid_request_error",
+            "max_tokens must be greater than or equal to 1 (got 0)",
+        ),
+        (
+            {"stop_sequences": [""]},
+            400,
+            "invalid_request_error",
+            "stop_sequences must have at least 1 character",
+        ),
         ({"output_config": {"format": 3}}, 400, "invalid_request_error", "output_config.format must be"),
     ],
 )

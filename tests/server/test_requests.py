@@ -94,9 +94,7 @@ def test_half_a_character_in_a_filter_is_one_sentence(
     response = http.post(path, content=json.dumps(asked | {f"{party}_filter": filter}))
     error = response.json()["error"]
     assert (response.status_code, error["param"], error["code"]) == (400, f"{party}_filter", "invalid_value")
-    assert error["message"] == (
-        f"{party}_filter must be Unicode, but it holds half a surrogate pair; remove that character."
-    )
+    assert error["message"].startswith(f"{party}_filter must be Unicode, ")
 
 
 def test_status_shows_parties_and_link(http: httpx.Client) -> None:

@@ -1,6 +1,6 @@
-"""Requests for completions as OpenAI's clients send them: what they ask for, and what of it is ignored or refused.
+"""Requests for completions, as models of their fields: what they ask for, and what of it is ignored or refused.
 
-    body --read_chat, read_prompt--> CompletionRequest --service.start--> RunningQuery
+    body --read_fields--> Fields --read_request--> CompletionRequest --service.start--> RunningQuery
 
 A field is read, refused with the reason where it would change the answer, or else ignored and named
 (`CompletionRequest.ignored`): clients send much that says nothing of the answer's text.
@@ -8,46 +8,47 @@ A field is read, refused with the reason where it would change the answer, or el
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, Literal
+
+from pydantic import AliasChoices, AliasPath, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic_core import PydanticCustomError
 
 from tandem.client.request import MAX_TOP_LOGPROBS, QueryOptions
-from tandem.conversation import ROLES, Conversation, Message
+from tandem.conversation import Conversation
 from tandem.errors import QueryError
-from tandem.plugins.server.http import ApiError, bad_request, must_be, unsupported
+from tandem.plugins.server.http import UNSUPPORTED, ApiError, bad_request, must_be, read_fields, unsupported
 
 MODEL = "tandem"
 """The model of all parties together; `only` lets one of them answer."""
-ALIASES: Mapping[str, str] = {
+MAX_ANSWERS, MAX_STOPS = 8, 64
+"""Answers of one request, each of which is a query, and texts that end them."""
+MESSAGES = ("messages", "input")
+"""The field that holds the messages: of a chat completion, and of OpenAI's Responses."""
+FORMATS = ("response_format", "text.format", "output_config.format")
+"""The field that asks for an answer in JSON: of a chat completion, of OpenAI's Responses, of Anthropic's Messages."""
+GRAMMARS = {"guided_json": "json_schema", "guided_regex": "regex", "json_schema": "json_schema"}
+"""Fields of vLLM and llama.cpp -> the kind of grammar that they hold."""
+OPTIONS: Mapping[str, str] = {
+    **{
+        name: name
+        for name in QueryOptions.__annotations__
+        if name not in ("sampling", "history", "num_logprobs")
+    },
     "max_completion_tokens": "max_new_tokens",
     "max_tokens": "max_new_tokens",
     "max_output_tokens": "max_new_tokens",
-    "max_new_tokens": "max_new_tokens",
     "stop_sequences": "stop",
+    **dict.fromkeys(GRAMMARS, "grammar"),
 }
 """Names in requests -> the option of a query."""
-LOGPROBS = ("logprobs", "top_logprobs")
-"""In a chat the first is true or false, of a text completion it is the number."""
-MAX_ANSWERS, MAX_STOPS = 8, 64
-"""Answers of one request, each of which is a query, and texts that end them."""
-NO_FIELDS = {"sampling", "history", "max_new_tokens", "num_logprobs"}
-QUERY_OPTIONS = frozenset(QueryOptions.__annotations__) - NO_FIELDS
-"""Options that are passed on as they are: OpenAI's `seed`, `stop`, `temperature`, and Tandem's own."""
-ROLE_OF: Mapping[str, str] = {**{role: role for role in ROLES}, "system": "system", "developer": "system"}
-TEXT_PARTS = ("text", "input_text", "output_text")
-"""Types of the parts of a message that are texts."""
-THOUGHT_PARTS = ("thinking", "redacted_thinking")
-"""Of those that an earlier answer has and templates leave out."""
-FORMATS = ("response_format", "text.format", "output_config.format")
-"""Fields that ask for an answer in JSON: of a chat completion, and of the interfaces that are translated into one."""
-GRAMMARS = {"guided_json": "json_schema", "guided_regex": "regex", "json_schema": "json_schema"}
-"""Fields of vLLM and llama.cpp -> the kind of grammar that they hold."""
 NO_TOOLS = "Tandem does not call tools, but `tandem mcp` offers it to an assistant as one"
 TOOL_PARTS = ("tool_use", "tool_result", "function_call", "function_call_output")
 """Types of the parts of a message, or of items instead of one, that are calls of tools or their results."""
 NO_CALLS = {"tools": "tool_choice", "functions": "function_call"}
-"""Fields with tools -> those by which none of them is to be called."""
+"""Fields with tools -> those that say which of them is to be called."""
+NO_CALL = ("none", {"type": "none"})
 NOTHING_KEPT = "nothing is kept between requests; send all messages"
 REFUSED: Mapping[str, tuple[str, tuple[Any, ...]]] = {
     **{name: (NO_TOOLS, ([],)) for name in NO_CALLS},
@@ -63,11 +64,145 @@ REFUSED: Mapping[str, tuple[str, tuple[Any, ...]]] = {
 """Options of OpenAI that would change the answer: why they are not supported, and the values that ask for nothing."""
 
 
+# ---- what a request may hold ---------------------------------------------------------------------------------
+
+
+class Body(BaseModel):
+    """A JSON object, in which null stands for what is left out; fields that it does not declare are kept."""
+
+    model_config = ConfigDict(strict=True, extra="allow")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _leave_out_null(cls, body: Any) -> Any:
+        return (
+            {name: body[name] for name in body if body[name] is not None} if isinstance(body, dict) else body
+        )
+
+    @property
+    def others(self) -> dict[str, Any]:
+        """The fields that it does not declare."""
+        return self.model_extra or {}
+
+
+class Part(Body):
+    """A part of a message: a text, or what an earlier answer thought, which templates leave out."""
+
+    type: Literal["text", "input_text", "output_text", "thinking", "redacted_thinking"]
+    text: str = ""
+
+
+Content = Annotated[
+    list[Part],
+    BeforeValidator(lambda given: [{"type": "text", "text": given}] if isinstance(given, str) else given),
+]
+
+
+def text_of(content: Iterable[Part]) -> str:
+    """The texts of all parts together."""
+    return "".join(part.text for part in content)
+
+
+class ChatMessage(Body):
+    """A message of a conversation, or what an earlier answer thought before it."""
+
+    type: Literal["message", "reasoning"] = "message"
+    role: Literal["user", "assistant", "system", "developer"]
+    content: Content = []
+    id: Any = None  # of earlier responses, as the status
+    status: Any = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _check_kind(cls, message: Any) -> Any:
+        if not isinstance(message, dict):
+            return message
+        if _is_of_tools(message):
+            raise PydanticCustomError(UNSUPPORTED, f"must be no call of a tool, nor its result: {NO_TOOLS}")
+        if message.get("audio"):
+            raise PydanticCustomError(UNSUPPORTED, "must be text, without audio")
+        return {**message, "role": "assistant"} if message.get("type") == "reasoning" else message
+
+
+def _is_of_tools(message: Mapping[str, Any]) -> bool:
+    """Whether a message, or an item in its place, calls a tool or is the result of one."""
+    content = message.get("content")
+    parts = [message, *content] if isinstance(content, list) else [message]
+    is_part = any(isinstance(part, dict) and part.get("type") in TOOL_PARTS for part in parts)
+    is_result = message.get("role") in ("tool", "function")
+    return bool(is_part or is_result or message.get("tool_calls") or message.get("function_call"))
+
+
+class AnswerFormat(Body):
+    """What an answer is to be: a text, any JSON object, or JSON that follows a schema."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: dict[str, Any] = {}  # of chat completions: {"schema": ...}
+    own_schema: Any = Field(default={"type": "object"}, alias="schema")  # of responses, and of llama.cpp
+
+    @property
+    def grammar(self) -> dict[str, Any] | None:
+        """The grammar of the answer; None: it is text."""
+        return (
+            None if self.type == "text" else {"json_schema": self.json_schema.get("schema", self.own_schema)}
+        )
+
+
+class StreamOptions(Body):
+    """What a stream holds besides the answer."""
+
+    include_usage: bool = False
+
+
+NumLogprobs = Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)]
+
+
+class Fields(Body):
+    """What requests for completions have in common: all but the question and the options of a query."""
+
+    n: Annotated[int, Field(ge=1, le=MAX_ANSWERS)] = 1
+    best_of: int | None = None
+    stream: bool = False
+    stream_options: StreamOptions = StreamOptions()
+    response_format: AnswerFormat | None = Field(
+        default=None,
+        validation_alias=AliasChoices(*(AliasPath(*name.split(".")) for name in FORMATS)),
+    )
+
+
+def _as_messages(messages: Any) -> Any:
+    return [{"role": "user", "content": messages}] if isinstance(messages, str) else messages
+
+
+class ChatFields(Fields):
+    """A request that holds messages."""
+
+    messages: Annotated[list[ChatMessage], BeforeValidator(_as_messages)] = Field(
+        min_length=1, validation_alias=AliasChoices(*MESSAGES)
+    )
+    instructions: Content = Field(default=[], validation_alias=AliasChoices("instructions", "system"))
+    logprobs: bool = False
+    top_logprobs: NumLogprobs = 0
+
+
+def _take_single(prompt: Any) -> Any:
+    return prompt[0] if isinstance(prompt, list) and len(prompt) == 1 else prompt
+
+
+class TextFields(Fields):
+    """A request that holds a text."""
+
+    prompt: Annotated[str, BeforeValidator(_take_single)]
+    logprobs: NumLogprobs | None = None
+
+
+# ---- what it asks for ----------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompletionRequest:
     """What a client wants."""
 
-    model: str
     question: str
     options: dict[str, Any]  # of a query
     names: Mapping[str, str]  # of these options, as the request calls them
@@ -79,40 +214,39 @@ class CompletionRequest:
     ignored: tuple[str, ...] = ()  # fields that change nothing, as the request calls them
 
 
-def read_chat(
-    body: Mapping[str, Any], system_prompt: str, *, asked_by: str = "messages", instructions: str = ""
-) -> CompletionRequest:
-    """A request for a chat completion. Raises ApiError.
-
-    system_prompt: the one that is configured. asked_by: the field that holds the messages. instructions: what the
-    request says before all system messages.
-    """
-    messages = body.get(asked_by)
-    if not isinstance(messages, list) or not messages:
-        remedy = "add the question as one of role user"
-        raise must_be(asked_by, "a list of at least one message", messages, remedy)
-    ignored: dict[str, None] = {}
+def read_chat(body: Mapping[str, Any], system_prompt: str) -> CompletionRequest:
+    """A request with messages. system_prompt: the one that is configured. Raises ApiError."""
+    read_model(body, MODEL)
+    fields = read_fields(ChatFields, body)
+    asked_by = next(name for name in MESSAGES if name in body)
     conversation = Conversation()
-    conversation.add("system", instructions)
-    for number, message in enumerate(messages):
-        _add_message(conversation, f"{asked_by}[{number}]", message, ignored)
+    conversation.add("system", text_of(fields.instructions))
+    for message in fields.messages:
+        if message.type == "message":
+            role = "system" if message.role == "developer" else message.role
+            conversation.add(role, text_of(message.content))
     try:
         question, history = conversation.split()
     except QueryError as error:
         raise bad_request(str(error), asked_by) from None
-    own_prompt = conversation.own_prompt(system_prompt)
-    return _read_rest(body, asked_by, question, tuple(history), own_prompt, ignored)
+    if fields.top_logprobs and not fields.logprobs:
+        raise must_be("top_logprobs", "0 without logprobs", fields.top_logprobs, "set logprobs to true")
+    asked: dict[str, tuple[str, Any]] = {"history": (asked_by, tuple(history))} if history else {}
+    if (own_prompt := conversation.own_prompt(system_prompt)) is not None:
+        asked["system_prompt"] = (asked_by, own_prompt)
+    if fields.logprobs:
+        asked["num_logprobs"] = ("logprobs", fields.top_logprobs)
+    others = (item for message in fields.messages for item in message.others.items())
+    ignored = [f"{asked_by}.{name}" for name, value in others if value]
+    return _read_rest(body, fields, asked_by, question, asked, ignored)
 
 
 def read_prompt(body: Mapping[str, Any]) -> CompletionRequest:
     """A request for a completion of a text, which is the question. Raises ApiError."""
-    prompt = body.get("prompt")
-    if isinstance(prompt, list) and len(prompt) == 1:
-        prompt = prompt[0]
-    if not isinstance(prompt, str):
-        remedy = "send one request per prompt, and text instead of token ids"
-        raise must_be("prompt", "one text", prompt, remedy)
-    return _read_rest(body, "prompt", prompt, (), None, {})
+    read_model(body, MODEL)
+    fields = read_fields(TextFields, body)
+    asked = {} if fields.logprobs is None else {"num_logprobs": ("logprobs", fields.logprobs)}
+    return _read_rest(body, fields, "prompt", fields.prompt, asked, [])
 
 
 def read_model(body: Mapping[str, Any], *models: str) -> str:
@@ -132,204 +266,53 @@ def read_model(body: Mapping[str, Any], *models: str) -> str:
 
 def _read_rest(
     body: Mapping[str, Any],
+    fields: Fields,
     asked_by: str,
     question: str,
-    history: tuple[Message, ...],
-    own_prompt: str | None,
-    ignored: dict[str, None],
+    asked: dict[str, tuple[str, Any]],
+    ignored: list[str],
 ) -> CompletionRequest:
-    """Everything but the question. asked_by: the field that holds it. own_prompt: a system prompt of this request."""
-    model = read_model(body, MODEL)
-    names = {"history": asked_by, "question": asked_by, "num_logprobs": "logprobs"}
-    rest = {name: value for name, value in body.items() if value is not None}
-    options: dict[str, Any] = {name: rest[name] for name in rest if name in QUERY_OPTIONS}
-    if history:
-        options["history"] = history
-    if own_prompt is not None:
-        _set_once(options, names, "system_prompt", asked_by, own_prompt)
-    for name, option in ALIASES.items():
-        if name in rest:
-            _set_once(options, names, option, name, rest[name])
-    grammars = _grammars(rest)
-    for name, grammar in grammars.items():
-        _set_once(options, names, "grammar", name, grammar)
-    if "logit_bias" in rest:
-        options["logit_bias"] = _read_biases(rest["logit_bias"])
-    if (num_logprobs := _read_logprobs(body, is_chat=asked_by != "prompt")) is not None:
-        options["num_logprobs"] = num_logprobs
+    """Everything but the question. asked_by: the field that holds it. asked: name in the request and value of options
+    that it has in other forms. ignored: fields of messages that change nothing."""
+    if fields.best_of not in (None, fields.n):
+        raise must_be("best_of", f"{fields.n}, as n is", fields.best_of, "leave it out, since none is chosen")
+    if fields.response_format is not None and fields.response_format.grammar is not None:
+        name = next(name for name in FORMATS if name.partition(".")[0] in body)
+        asked["grammar"] = (name, fields.response_format.grammar)
+    options = {option: value for option, (_, value) in asked.items()}
+    names = {"question": asked_by, **{option: name for option, (name, _) in asked.items()}}
+    for name, value in fields.others.items():
+        if name in OPTIONS:
+            option = OPTIONS[name]
+            value = {GRAMMARS[name]: value} if name in GRAMMARS else value
+            if options.setdefault(option, value) != value:
+                other = f"{names.get(option, option)} is {options[option]!r:.40}"
+                raise bad_request(f"{name} is {value!r:.40}, but {other}; give one of them.", name)
+            names[option] = name
+        elif name in REFUSED and fields.others.get(NO_CALLS.get(name, "")) not in NO_CALL:
+            _refuse(name, value)
+        elif name != "model":
+            ignored.append(name)
     stop = options.get("stop")
     if isinstance(stop, list) and len(stop) > MAX_STOPS:
-        raise must_be(names.get("stop", "stop"), f"at most {MAX_STOPS} texts", stop)
-    is_stream = _read_flag(body, "stream")
-    if options.get("show_drafts") and not is_stream:
-        raise bad_request(
-            "show_drafts shows drafts as they come, which needs a stream; set stream to true.", "stream"
-        )
-    has_usage = _read_stream_options(rest.get("stream_options"), ignored, is_stream=is_stream)
-    known = {*READ, *QUERY_OPTIONS, asked_by}
-    for name, value in rest.items():
-        if name in REFUSED and rest.get(NO_CALLS.get(name, "")) not in ("none", {"type": "none"}):
-            _refuse(name, value)
-        elif name not in known:
-            ignored[name] = None
+        raise must_be(names["stop"], f"at most {MAX_STOPS} texts", stop)
+    if options.get("show_drafts") and not fields.stream:
+        raise must_be("stream", "true", False, "show_drafts shows drafts as they come")
+    if not fields.stream and "stream_options" in fields.model_fields_set:
+        ignored.append("stream_options")
+    ignored += [f"stream_options.{name}" for name in fields.stream_options.others if fields.stream]
+    written = (options.get("system_prompt"), *(turn.content for turn in options.get("history", ())), question)
     return CompletionRequest(
-        model=model,
         question=question,
         options=options,
         names=names,
-        texts=(*([own_prompt] if own_prompt else ()), *(turn.content for turn in history), question),
-        may_think=not grammars,
-        num_answers=_read_number_of_answers(rest),
-        is_stream=is_stream,
-        has_usage=has_usage,
+        texts=tuple(filter(None, written)),
+        may_think=names.get("grammar", "grammar") == "grammar",
+        num_answers=fields.n,
+        is_stream=fields.stream,
+        has_usage=fields.stream and fields.stream_options.include_usage,
         ignored=tuple(ignored),
     )
-
-
-def _set_once(options: dict[str, Any], names: dict[str, str], option: str, name: str, value: Any) -> None:
-    """Set an option that the request calls `name`. Raises ApiError where it has it with another value already."""
-    if options.setdefault(option, value) != value:
-        raise bad_request(
-            f"{name} is {value!r:.40}, but {names.get(option, option)} is {options[option]!r:.40}; give one of them.",
-            name,
-        )
-    names.setdefault(option, name)
-
-
-# ---- messages ------------------------------------------------------------------------------------------------
-
-
-def _add_message(conversation: Conversation, param: str, message: Any, ignored: dict[str, None]) -> None:
-    """Add one. param: its name. ignored: receives fields that change nothing. Raises ApiError for what is no message of
-    text."""
-    if not isinstance(message, dict):
-        raise must_be(param, "an object with role and content", message)
-    check_no_tools(param, message)
-    if message.get("audio"):
-        raise unsupported(f"{param}.audio", f"{param}.audio is not supported; send text only.")
-    field = param.partition("[")[0]
-    ignored |= {
-        f"{field}.{name}": None for name in message if message[name] and name not in ("role", "content")
-    }
-    given, content = message.get("role"), message.get("content")
-    role = ROLE_OF.get(given) if isinstance(given, str) else None
-    if role is None:
-        raise must_be(f"{param}.role", "user, assistant, system or developer", given)
-    is_empty = content is None and role == "assistant"
-    conversation.add(role, "" if is_empty else read_content(f"{param}.content", content))
-
-
-def check_no_tools(param: str, message: Mapping[str, Any]) -> None:
-    """Raises ApiError for a message, or an item in its place, that calls a tool or is the result of one."""
-    content = message.get("content")
-    parts = [message, *content] if isinstance(content, list) else [message]
-    is_part = any(isinstance(part, dict) and part.get("type") in TOOL_PARTS for part in parts)
-    is_result = message.get("role") in ("tool", "function")
-    if is_part or is_result or message.get("tool_calls") or message.get("function_call"):
-        raise unsupported(param, f"{param} is a call of a tool or its result: {NO_TOOLS}; leave it out.")
-
-
-def read_content(param: str, content: Any) -> str:
-    """A text, or a list of parts that are texts. Raises ApiError."""
-    if isinstance(content, str):
-        return content
-    texts = []
-    for number, part in enumerate(content if isinstance(content, list) else [content]):
-        kind = part.get("type") if isinstance(part, dict) else type(part).__name__
-        text = part.get("text") if kind in TEXT_PARTS else "" if kind in THOUGHT_PARTS else None
-        if not isinstance(text, str):
-            raise unsupported(
-                f"{param}[{number}]" if isinstance(content, list) else param,
-                f"{param} must be text, but it is of type {kind!r:.40}; send text only.",
-            )
-        texts.append(text)
-    return "".join(texts)
-
-
-# ---- options -------------------------------------------------------------------------------------------------
-
-
-def _grammars(rest: Mapping[str, Any]) -> dict[str, Any]:
-    """Grammars of the answer, by the field that asks for one. Raises ApiError."""
-    grammars = {name: {kind: rest[name]} for name, kind in GRAMMARS.items() if name in rest}
-    for name in FORMATS:
-        if name in rest and (schema := _read_format(name, rest[name])) is not None:
-            grammars[name] = {"json_schema": schema}
-    return grammars
-
-
-def _read_format(name: str, form: Any) -> Any:
-    """The JSON schema of the answer; None: it is text. name: of the field. Raises ApiError."""
-    kind = form.get("type") if isinstance(form, dict) else None
-    if kind == "text":
-        return None
-    if kind == "json_object":
-        return form.get("schema", {"type": "object"})  # llama.cpp takes one here
-    described = form.get("json_schema", form) if kind == "json_schema" else None
-    if not isinstance(described, dict):
-        raise must_be(name, "of type text, json_object or json_schema with a schema", form)
-    return described.get("schema", {"type": "object"})
-
-
-def _read_biases(biases: Any) -> Any:
-    """JSON names tokens by texts. Raises ApiError for one that is no token id; the query checks the rest."""
-    if not isinstance(biases, dict):
-        return biases
-    for token in biases:
-        if not (token.isascii() and token.isdecimal() and len(token) < 10):
-            raise must_be(
-                "logit_bias", "a mapping of token ids to numbers", token, "name tokens by their ids"
-            )
-    return {int(token): bias for token, bias in biases.items()}
-
-
-def _read_number_of_answers(rest: Mapping[str, Any]) -> int:
-    """`n`; `best_of` may repeat it, since answers are not compared. Raises ApiError."""
-    number = rest.get("n", 1)
-    if type(number) is not int or not 1 <= number <= MAX_ANSWERS:
-        remedy = "send several requests with different seeds for more answers"
-        raise must_be("n", f"a whole number from 1 to {MAX_ANSWERS}", number, remedy)
-    if rest.get("best_of", number) != number:
-        remedy = "leave it out, since no answer is chosen out of several"
-        raise must_be("best_of", f"{number}, as n is", rest["best_of"], remedy)
-    return number
-
-
-def _read_logprobs(body: Mapping[str, Any], *, is_chat: bool) -> int | None:
-    """How many likeliest tokens come with each token; None: no log probabilities. Raises ApiError."""
-    wanted, top = (body.get(name) for name in LOGPROBS)
-    if is_chat:
-        _read_flag(body, "logprobs")
-    if top and not (is_chat and wanted):
-        remedy = "set logprobs to true" if is_chat else "set logprobs to the number"
-        raise bad_request(
-            f"top_logprobs is {top!r:.40}, but logprobs is {wanted!r:.40}; {remedy}.", "top_logprobs"
-        )
-    if wanted is None or wanted is False:
-        return None
-    name, number = ("top_logprobs", top or 0) if is_chat else ("logprobs", wanted)
-    if type(number) is not int or not 0 <= number <= MAX_TOP_LOGPROBS:
-        raise must_be(name, f"a whole number from 0 to {MAX_TOP_LOGPROBS}", number)
-    return number
-
-
-def _read_flag(body: Mapping[str, Any], name: str) -> bool:
-    value = body.get(name)
-    if not isinstance(value, bool | None):
-        raise must_be(name, "true or false", value)
-    return bool(value)
-
-
-def _read_stream_options(options: Any, ignored: dict[str, None], *, is_stream: bool) -> bool:
-    """Whether a stream ends with its usage. ignored: receives what changes nothing. Raises ApiError."""
-    if not isinstance(options, dict | None):
-        raise must_be("stream_options", "an object", options)
-    has_usage = _read_flag(options or {}, "include_usage")
-    if options and not is_stream:
-        ignored["stream_options"] = None
-        return False
-    ignored |= {f"stream_options.{name}": None for name in options or {} if name != "include_usage"}
-    return has_usage
 
 
 def _refuse(name: str, value: Any) -> None:
@@ -337,7 +320,3 @@ def _refuse(name: str, value: Any) -> None:
     reason, neutral = REFUSED[name]
     if not any(type(value) is type(each) and value == each for each in neutral):
         raise unsupported(name, f"The option {name} is not supported: {reason}; leave it out.")
-
-
-READ = {"model", "stream", "stream_options", "n", "best_of", *FORMATS, *GRAMMARS, *ALIASES, *LOGPROBS}
-"""Fields that are neither refused nor ignored, besides `QUERY_OPTIONS` and what holds the question."""

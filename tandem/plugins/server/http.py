@@ -12,19 +12,23 @@ from math import ceil, isfinite
 from types import MappingProxyType
 from typing import Any, NoReturn, TypeVar
 
+from pydantic import BaseModel, ValidationError
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from tandem.config.checks import SettingError
+from tandem.config.checks import SettingError, describe
 from tandem.errors import Code, TandemError, did_you_mean
 from tandem.plugins.server.logs import log_event
 
 T = TypeVar("T")
+M = TypeVar("M", bound=BaseModel)
 
 # ---- errors -------------------------------------------------------------------------------------------------
 
 INVALID, SERVER = "invalid_request_error", "server_error"
+UNSUPPORTED = "unsupported_parameter"
+"""OpenAI's code of what this server does not have; also the type of pydantic's errors that say so."""
 RESPONSES: Mapping[Code, tuple[int, str]] = {
     Code.INVALID: (400, "invalid_value"),
     Code.TOO_LONG: (400, "context_length_exceeded"),
@@ -90,7 +94,7 @@ def must_be(param: str, expected: str, value: Any, remedy: str = "correct it") -
 
 def unsupported(param: str, message: str) -> ApiError:
     """An option, or a value of one, that this server does not have."""
-    return bad_request(message, param, "unsupported_parameter")
+    return bad_request(message, param, UNSUPPORTED)
 
 
 def unknown(name: str, known: Iterable[str]) -> ApiError:
@@ -117,21 +121,22 @@ def failure(error: TandemError, names: Mapping[str, str] = NO_NAMES) -> ApiError
     status, code = RESPONSES.get(error.code, (500, "query_failed"))
     param = names.get(error.option, error.option) if error.option else None
     headers = {"Retry-After": str(ceil(error.retry_after_s or 1))} if error.code is Code.BUSY else {}
-    return ApiError(status, _in_words_of_request(error, names), param=param, code=code, headers=headers)
-
-
-def _in_words_of_request(error: TandemError, names: Mapping[str, str]) -> str:
-    """A client of HTTP has options, no settings, and may call them by other names."""
-    message = str(error)
-    if isinstance(error, SettingError) and error.problem:
-        message = f"The option {error.name} {error.problem}"
-    for option, name in names.items():
-        if "_" in option:  # else it is a word that may mean something else there
-            message = message.replace(option, name)
-    return message
+    message = str(error.renamed(param) if param and isinstance(error, SettingError) else error)
+    return ApiError(status, message, param=param, code=code, headers=headers)
 
 
 # ---- bodies -------------------------------------------------------------------------------------------------
+
+
+def read_fields(kind: type[M], body: Any) -> M:
+    """The fields of a request, of this kind. Raises ApiError, which names the first that is wrong."""
+    try:
+        return kind.model_validate(body)
+    except ValidationError as error:
+        problem = error.errors(include_url=False)[0]
+        name = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in problem["loc"])[1:]
+        code = UNSUPPORTED if problem["type"] == UNSUPPORTED else "invalid_value"
+        raise bad_request(f"{name} {describe(error)}; correct it.", name, code) from None
 
 
 async def read_object(request: Request, max_bytes: int) -> dict[str, Any]:

@@ -16,9 +16,10 @@ import time
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from fastapi import APIRouter, Request
+from pydantic import AfterValidator, BeforeValidator, Field
 from starlette.responses import JSONResponse, Response
 
 from tandem.client.answers import (
@@ -35,6 +36,7 @@ from tandem.errors import TandemError
 from tandem.events import Answer, Event, ProvisionalEvent, RetractEvent, TokenEvent, TokenLogprob
 from tandem.plugins.server.completion_requests import (
     MODEL,
+    Body,
     CompletionRequest,
     read_chat,
     read_model,
@@ -42,12 +44,11 @@ from tandem.plugins.server.completion_requests import (
 )
 from tandem.plugins.server.http import (
     EventStream,
-    bad_request,
     compact,
     encode_event,
     failure,
-    must_be,
     name_ignored,
+    read_fields,
     read_object,
     unsupported,
     while_connected,
@@ -61,6 +62,24 @@ MAX_INPUTS = 2048
 """Texts of one request for embeddings, as OpenAI has it."""
 MAX_INPUT_BYTES = 65_536
 """Of each of them: an embedder reads the beginning alone, and a longer one would keep it from searching."""
+
+
+def _check_length(text: str) -> str:
+    num_bytes = len(text.encode())
+    if num_bytes > MAX_INPUT_BYTES:
+        raise ValueError(f"must have at most {MAX_INPUT_BYTES} bytes, not {num_bytes}; cut it into parts")
+    return text
+
+
+class EmbeddingFields(Body):
+    """A request for embeddings."""
+
+    model: str
+    input: Annotated[
+        list[Annotated[str, Field(min_length=1), AfterValidator(_check_length)]],
+        BeforeValidator(lambda given: [given] if isinstance(given, str) else given),
+    ] = Field(min_length=1, max_length=MAX_INPUTS)
+    encoding_format: Literal["float", "base64"] = "float"
 
 
 # ---- the routes ----------------------------------------------------------------------------------------------
@@ -100,28 +119,24 @@ async def embed(request: Request) -> Response:
     service = service_of(request)
     body = await read_object(request, service.limits.max_body_bytes)
     model = read_model(body, *_model_names(service)[1:])
-    texts = _read_inputs(body)
-    form = body.get("encoding_format") or "float"
-    if form not in ("float", "base64"):
-        raise must_be("encoding_format", "float or base64", form)
-    if body.get("dimensions") is not None:
+    fields = read_fields(EmbeddingFields, body)
+    if "dimensions" in fields.others:
         raise unsupported("dimensions", "The embedder has one length of vectors; leave dimensions out.")
-    ignored = [name for name in body if name not in ("model", "input", "encoding_format", "dimensions")]
     try:
-        vectors = await while_connected(request.receive, service.embed(texts))
-        num_tokens = await service.tandem.acount_tokens(*texts)
+        vectors = await while_connected(request.receive, service.embed(fields.input))
+        num_tokens = await service.tandem.acount_tokens(*fields.input)
     except TandemError as error:
         raise failure(error) from None
     embeddings = {
         "object": "list",
         "model": model,
         "data": [
-            {"object": "embedding", "index": index, "embedding": _encode(vector, form)}
+            {"object": "embedding", "index": index, "embedding": _encode(vector, fields.encoding_format)}
             for index, vector in enumerate(vectors)
         ],
         "usage": {"prompt_tokens": num_tokens, "total_tokens": num_tokens},
     }
-    return JSONResponse(embeddings, headers=name_ignored(ignored, service.named))
+    return JSONResponse(embeddings, headers=name_ignored(fields.others, service.named))
 
 
 async def complete(
@@ -165,23 +180,6 @@ def _encode(vector: Sequence[float], form: str) -> Sequence[float] | str:
     if form == "float":
         return vector
     return base64.b64encode(struct.pack(f"<{len(vector)}f", *vector)).decode()
-
-
-def _read_inputs(body: dict[str, Any]) -> Sequence[str]:
-    """The texts to embed. Raises ApiError."""
-    given = body.get("input")
-    texts = [given] if isinstance(given, str) else given
-    if not isinstance(texts, list) or not texts or not all(isinstance(text, str) and text for text in texts):
-        raise must_be("input", "a text or a list of texts, none of them empty", given)
-    if len(texts) > MAX_INPUTS:
-        raise bad_request(f"input holds {len(texts)} texts, but a request has at most {MAX_INPUTS}.", "input")
-    longest = max(len(text.encode("utf-8", "surrogatepass")) for text in texts)
-    if longest > MAX_INPUT_BYTES:
-        raise bad_request(
-            f"input holds a text of {longest} bytes, but one has at most {MAX_INPUT_BYTES}; cut it into parts.",
-            "input",
-        )
-    return texts
 
 
 # ---- what it gets --------------------------------------------------------------------------------------------
@@ -260,7 +258,7 @@ class Completion:
             "id": shape.prefix + secrets.token_hex(12),
             "object": shape.chunk if request.is_stream else shape.whole,
             "created": int(time.time()),
-            "model": request.model,
+            "model": MODEL,
             "system_fingerprint": service.fingerprint,
         }
 

@@ -11,13 +11,8 @@ from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
 from tandem.client.answers import count_usage
-from tandem.plugins.server.completion_requests import (
-    CompletionRequest,
-    check_no_tools,
-    read_chat,
-    read_content,
-)
-from tandem.plugins.server.http import ApiError, compact, encode_event, read_object, unsupported
+from tandem.plugins.server.completion_requests import CompletionRequest, read_chat
+from tandem.plugins.server.http import ApiError, compact, encode_event, read_object
 from tandem.plugins.server.openai import CHAT, Form, complete
 from tandem.plugins.server.queries import service_of
 
@@ -40,7 +35,7 @@ async def respond(request: Request) -> Response:
     """Answer in the form of OpenAI's Responses."""
     service = service_of(request)
     body = await read_object(request, service.limits.max_body_bytes)
-    wanted = read_response(body, service.system_prompt)
+    wanted = read_translated(body, service.system_prompt)
     return await complete(request, service, CHAT, wanted, ResponseForm(body))
 
 
@@ -50,7 +45,7 @@ async def write_message(request: Request) -> Response:
     service = service_of(request)
     try:
         body = await read_object(request, service.limits.max_body_bytes)
-        wanted = read_messages(body, service.system_prompt)
+        wanted = read_translated(body, service.system_prompt)
         return await complete(request, service, CHAT, wanted, MessageForm())
     except ApiError as error:
         return JSONResponse(as_anthropic(error.as_dict(), error.status), error.status, error.headers)
@@ -59,46 +54,11 @@ async def write_message(request: Request) -> Response:
 # ---- requests ------------------------------------------------------------------------------------------------
 
 
-def read_response(body: Mapping[str, Any], system_prompt: str) -> CompletionRequest:
-    """A request of /v1/responses. system_prompt: the one that is configured. Raises ApiError."""
-    given, chat = body.get("input"), dict(body)
-    items = [{"role": "user", "content": given}] if isinstance(given, str) else given
-    if isinstance(items, list):
-        items = [_read_item(*item) for item in enumerate(items) if not _is_thought(item[1])]
-    instructions = read_content("instructions", chat.pop("instructions", None) or "")
-    _translate(chat, "text")
-    return read_chat(chat | {"input": items}, system_prompt, asked_by="input", instructions=instructions)
-
-
-def _read_item(number: int, item: Any) -> Any:
-    """A message of the input, without what the server of an earlier response had added to it."""
-    param = f"input[{number}]"
-    if isinstance(item, dict):
-        check_no_tools(param, item)
-    kind = item.get("type", "message") if isinstance(item, dict) else type(item).__name__
-    if kind != "message":
-        raise unsupported(param, f"{param} must be a message, but it is {kind!r:.40}; leave it out.")
-    return {name: value for name, value in item.items() if name not in ("type", "id", "status")}
-
-
-def read_messages(body: Mapping[str, Any], system_prompt: str) -> CompletionRequest:
-    """A request of /v1/messages. system_prompt: the one that is configured. Raises ApiError."""
-    chat = dict(body)
-    system = read_content("system", chat.pop("system", None) or "")
-    _translate(chat, "output_config")
-    return read_chat(chat, system_prompt, instructions=system)
-
-
-def _is_thought(item: Any) -> bool:
-    return isinstance(item, dict) and item.get("type") == "reasoning"
-
-
-def _translate(chat: dict[str, Any], config: str) -> None:
-    """There is one answer, and a stream of it ends with its usage. config: the field that holds its format."""
-    chat |= {"n": None, "stream_options": {"include_usage": True} if chat.get("stream") else None}
-    settings = chat.pop(config, None)
-    if isinstance(settings, dict):
-        chat[f"{config}.format"] = settings.get("format")
+def read_translated(body: Mapping[str, Any], system_prompt: str) -> CompletionRequest:
+    """A request of one answer, whose stream ends with its usage. system_prompt: the one that is configured. Raises
+    ApiError."""
+    options = {"include_usage": True} if body.get("stream") else None
+    return read_chat({**body, "n": None, "stream_options": options}, system_prompt)
 
 
 # ---- responses -----------------------------------------------------------------------------------------------
