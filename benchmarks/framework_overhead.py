@@ -4,8 +4,8 @@ In the synchronous loop a token costs the larger of the two decode times, which 
 else: hops between actors, pairing, aggregation, commit. That rest is the framework's. Targets on 2 idle
 cores: at most 3 ms at the median, 1.5 ms in the speculative loop, where decoding overlaps with all of this, and 6 ms
 at the 95th percentile. Prediction for actors apart: 6 hops of about 0.09 ms (half of the 0.18 ms round trip measured
-for an asyncio socket) plus about 0.3 ms of Python in five actors: 0.9 ms; with the light actors together, 2 of the
-hops remain: 0.5 ms; without Ray none: 0.35 ms, with a target of 1 ms in the speculative loop. `joined` is a device
+for an asyncio socket) plus about 0.3 ms of Python in five actors: 0.9 ms; without Ray there is no hop: 0.35 ms, with a
+target of 1 ms in the speculative loop. `joined` is a device
 that is one process and has joined a cloud by a link, which is another process; `inline` has both parties in one.
 
 The loop `alone` is the device by itself, whose pace is compared with its decode time alone: at most 1.3 of it with
@@ -42,7 +42,7 @@ from tandem_lab.bench.models import half_accepted
 from tandem_lab.bundled import read_bundled_questions
 from tandem_lab.reliability.processes import child, cloud_arguments
 
-PREDICTED_MS = {"apart": 0.9, "together": 0.5, "inline": 0.35, "joined": 0.35}
+PREDICTED_MS = {"apart": 0.9, "inline": 0.35, "joined": 0.35}
 TARGET_MS = {"synchronous": 3.0, "speculative": 1.5, "alone": 3.0}
 OPTIONS: dict[str, dict[str, Any]] = {
     "synchronous": {"max_window": 1},
@@ -116,10 +116,8 @@ def running(shape: str, models: tuple[str, ...]) -> Iterator[Tandem]:
         ):
             yield rag
         return
-    runs = ["cluster.runtime=inline"]
-    if shape != "inline":
-        runs = ["cluster.runtime=ray", f"cluster.light_actors={shape}"]
-    with Tandem.launch(Config.load(None, (*settings, *runs))) as rag:
+    runtime = "inline" if shape == "inline" else "ray"
+    with Tandem.launch(Config.load(None, (*settings, f"cluster.runtime={runtime}"))) as rag:
         yield rag
 
 

@@ -64,10 +64,10 @@ class HashEmbeddings(Embeddings):
 def serve(folder: Path) -> None:
     """Serve, and answer each line on stdin with what happened since the last one."""
     from tandem import Config, Tandem
-    from tandem.config.schema import HttpConfig
     from tandem.plugins.clients.stores import LangChainEmbedder
     from tandem.plugins.server.app import create_app
     from tandem.plugins.server.document_store import open_store
+    from tandem.plugins.server.http import ServerLimits
     from tandem.plugins.server.runner import Server, bind
     from tandem.retrieval.build import build_index
 
@@ -87,7 +87,7 @@ def serve(folder: Path) -> None:
             tasks.append(asyncio.get_running_loop().create_task(_beat(holds)))
             print(json.dumps(listener.getsockname()[1]), flush=True)
 
-        server = Server(create_app(tandem, documents=store), HttpConfig(drain_timeout_s=1.0), begin)
+        server = Server(create_app(tandem, documents=store), begin, ServerLimits(drain_timeout_s=1.0))
 
         def report() -> None:
             for _ in sys.stdin:

@@ -47,8 +47,6 @@ PREDICTION = {
 }
 PRINTED_EVERY = 25
 """Questions of a soak between two lines that say how it goes."""
-SETTINGS = ("devices.max_bytes_per_s=1073741824",)
-"""A million frames are to be sent as fast as they can be read."""
 
 
 def run_outages(bench: Trial, count: int, seconds: float, random: Random) -> dict[str, Any]:
@@ -145,7 +143,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     for what in arguments.what:
         print(f"prediction of {what}: {PREDICTION[what]}", flush=True)
     results = {}
-    with running(SETTINGS) as bench:
+    with running() as bench:
         for what, count in zip(arguments.what, counts, strict=True):
             result = run(what, bench, count, arguments.seconds, Random(arguments.seed))
             results[what] = {"count": count, "load": os.getloadavg()[0]} | result

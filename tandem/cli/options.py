@@ -250,9 +250,9 @@ class Place:
             return Tandem.join(self.join, config, progress=log)
         if is_inline or self.fresh:
             return Tandem.launch(config, progress=log)
-        address = self.address or config.cluster.address
-        if not address and (config.cluster.runtime == "ray" or find_spec("ray") is not None):
-            address = plugins.find("runtime", "ray").find_running(config, log) or ""
+        address = self.address
+        if address is None and (config.cluster.runtime == "ray" or find_spec("ray") is not None):
+            address = plugins.find("runtime", "ray").find_running(config, log)
         return (
             Tandem.connect(address, config, progress=log) if address else Tandem.launch(config, progress=log)
         )
@@ -261,7 +261,7 @@ class Place:
         """As `open`, but where nothing is named the device that `tandem device` runs here comes first."""
         from tandem.client.device import RunningDevice, is_device_running
 
-        is_named = self.join or self.fresh or self.address or config.cluster.address
+        is_named = self.join or self.fresh or self.address
         if is_named or config.is_federated or config.cluster.runtime == "inline" or not is_device_running():
             return self.open(config, log)
         device = RunningDevice(config)

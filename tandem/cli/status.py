@@ -41,7 +41,7 @@ def status(
     """
     log = StageLog(is_quiet=as_json)
     config = settings.load()
-    state = read_state(address or config.cluster.address, config, log)
+    state = read_state(address, config, log)
     if as_json:
         print_json(state)
     else:
@@ -49,13 +49,13 @@ def status(
     return int(any(actor["state"] == "dead" for actor in state["actors"]))
 
 
-def read_state(address: str, config: Config, log: StageLog) -> dict[str, Any]:
+def read_state(address: str | None, config: Config, log: StageLog) -> dict[str, Any]:
     """Read the state of what runs at an address, or on this machine. Raises ClusterError."""
     from tandem.client.device import RunningDevice, is_device_running
 
     if not address and not config.is_federated and is_device_running():
         return RunningDevice(config).status()
-    state: dict[str, Any] = plugins.find("runtime", "ray").read_status(address or None, config, log)
+    state: dict[str, Any] = plugins.find("runtime", "ray").read_status(address, config, log)
     return state
 
 

@@ -92,9 +92,9 @@ class Tandem:
     ) -> Tandem:
         """Use the parties of a running cluster (`tandem up`). Raises ClusterError if they are not up.
 
-        address: of the cluster, host:port. None takes `cluster.address` of the settings, or else the cluster whose node
-        `tandem up` started here. A cluster's token comes from RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH, or else from what
-        `tandem up` recorded here. progress: called with one line for each stage.
+        address: of the cluster, host:port. None takes the cluster whose node `tandem up` started here. A cluster's
+        token comes from RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH, or else from what `tandem up` recorded here. progress:
+        called with one line for each stage.
         """
         config = checked_config(config)
         cluster: ClusterRuntime = plugins.find("runtime", CLUSTER)

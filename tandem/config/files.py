@@ -18,17 +18,29 @@ TABLES: Mapping[str, type[Settings]] = {"workers": WorkerConfig}
 """Fields of a tree that hold groups by a name that the user chooses: sections such as [workers.alice]."""
 
 _PARAMETERS = "p max_tokens depth k rest resolution index alpha eta beta_1 beta_max"
-_BY_EVIDENCE = "documents are weighted by evidence: weights.evidence and weights.memory"
+_BY_EVIDENCE = "documents are weighted by evidence: weights.evidence"
 REMOVED: Mapping[str, str] = {
     **{f"codec.{name}": f"it is in codec.parameters, as {{{name} = ...}}" for name in _PARAMETERS.split()},
     **dict.fromkeys(("weights.interval", "weights.lag", "weights.momentum"), _BY_EVIDENCE),
     **dict.fromkeys(("device.learns", "cloud.learns", "server.learns"), "no drafter learns between queries"),
     "decoding.synchronous": "the token-wise loop is decoding.max_window = 1",
+    "cluster.address": "--address HOST:PORT or Tandem.connect(ADDRESS) names a cluster",
+    "cluster.light_actors": "actors share a process in mode federated",
     "devices.max_answer_tokens": "an answer for a device has 4,096 tokens at most",
+    "devices.max_bytes_per_s": "a device may send 4 MiB per second",
+    "devices.max_devices": "64 devices may be connected at once",
+    "http.drain_timeout_s": "open answers have a minute to end",
     "http.max_body_bytes": "a request has 4 MB at most",
+    "http.max_connections": "there are 512 at most",
+    "http.max_connections_per_address": "one address has 128 at most",
     "http.max_document_bytes": "a file that is uploaded has 32 MB at most; `tandem index` takes longer ones",
+    "http.max_queries": "two are open for each of cluster.max_sessions",
+    "http.request_timeout_s": "a client has 20 s for a request",
     "link.data_plane": "frames travel over sockets",
+    "link.peer_stall_s": "a peer may owe a vote for 15 s, or as long as its own pace suggests",
+    "retrieval.chunk_overlap": "neighbouring chunks share an eighth",
     "scheduler.length_parameters": "scheduler.parameters are those of either policy",
+    "weights.memory": "0.8 of the evidence is kept at each token",
     "weights.scale": "it is 10 for the embedder's cosines and 1 for a cross-encoder's logits",
     "weights.workers": "a worker counts by its documents, unless some worker has a weight",
 }

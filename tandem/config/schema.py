@@ -40,51 +40,19 @@ class DevicesConfig(Settings):
     """Limits of a cloud for each of the devices that join it (`tandem cloud serve`)."""
 
     max_answer_tokens: ClassVar[int] = 4096  # longest answer
-    max_devices: int = Field(default=64, ge=1, description="devices connected at once, at most")
+    max_devices: ClassVar[int] = 64  # connected at once
+    max_bytes_per_s: ClassVar[int] = 4 << 20  # that one device may send; what exceeds them waits
     max_queries: int = Field(
         default=4,
         ge=1,
         description="queries that one device asks at once, at most; the rest waits at the device",
     )
-    max_bytes_per_s: int = Field(
-        default=4 << 20,
-        ge=1024,
-        description="bytes that one device may send per second; what exceeds them waits",
-    )
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class HttpConfig(Settings):
-    """Limits of the HTTP server for its clients (`tandem serve`)."""
+    """The HTTP server (`tandem serve`)."""
 
-    send_timeout_s: ClassVar[float] = 60.0  # longest wait for a client that does not read
-    min_body_bytes_per_s: ClassVar[int] = 1000  # that a body comes at, once the time for a request has passed
-    max_body_bytes: ClassVar[int] = 4_000_000  # of a request that is no document
-    max_document_bytes: ClassVar[int] = 32_000_000  # of a file that is added to the device's documents
-    max_queries: int = Field(
-        default=64,
-        ge=1,
-        description="queries of HTTP clients open or waiting at once, at most; one more is refused with status 429",
-    )
-    drain_timeout_s: float = Field(
-        default=30.0, gt=0, description="longest wait for open answers when the server is stopped, in seconds"
-    )
-    max_connections: int = Field(
-        default=512,
-        ge=1,
-        description="connections at once, at most; fewer where the process may not open so many files",
-    )
-    max_connections_per_address: int = Field(
-        default=128,
-        ge=1,
-        description="connections at once from one address, at most; behind a reverse proxy all have its address",
-    )
-    request_timeout_s: float = Field(
-        default=20.0,
-        gt=0,
-        description="longest wait for the head of a request, and for a body that brings less than 1,000 bytes per "
-        "second, in seconds",
-    )
     allowed_hosts: Texts = Field(
         default=(),
         description="further names by which a server without an API key may be asked, or a list of them",
@@ -220,16 +188,11 @@ class RetrievalConfig(Settings):
         description='kind of new indexes: "auto" by size (docs/explanation/retrieval.md), or a FAISS factory string',
     )
     chunk_chars: int = Field(default=800, ge=1, description="length of a chunk of a document, in characters")
-    chunk_overlap: int = Field(default=100, ge=0, description="overlap of neighbouring chunks, in characters")
 
-    @model_validator(mode="after")
-    def _check_overlap(self) -> RetrievalConfig:
-        if self.chunk_overlap >= self.chunk_chars:
-            raise ConfigError(
-                f"The setting retrieval.chunk_overlap must be below retrieval.chunk_chars, but they are "
-                f"{self.chunk_overlap} and {self.chunk_chars}; lower the overlap."
-            )
-        return self
+    @property
+    def chunk_overlap(self) -> int:
+        """Characters that neighbouring chunks share."""
+        return self.chunk_chars // 8
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -253,12 +216,7 @@ class WeightsConfig(Settings):
         le=100,
         description="how much it counts how well a document predicted question and answer so far; 0: only scores count",
     )
-    memory: float = Field(
-        default=0.8,
-        ge=0,
-        le=1,
-        description="what is kept of this evidence at each token; 1: all of it",
-    )
+    memory: ClassVar[float] = 0.8  # what is kept of this evidence at each token
     max_peer_share: float = Field(
         default=1.0,
         gt=0,
@@ -281,12 +239,9 @@ class LinkConfig(Settings):
     peer_loss_margin_s: float = Field(
         default=1.0, ge=0, description="silence allowed beyond max(4 RTT, 0.5 s), in seconds"
     )
-    peer_stall_s: float = Field(
-        default=15.0,
-        gt=0,
-        description="how long a peer that is heard may owe what the answer needs, at least, in seconds; before its "
-        "first vote, or where it was slow before, up to four times as long",
-    )
+    # How long a peer that is heard may owe what the answer needs, at least; before its first vote, or where it was slow
+    # before, up to four times as long.
+    peer_stall_s: ClassVar[float] = 15.0
     host: str = Field(default="", description="where a party awaits its peer; empty: its node's address")
     port: int = Field(
         default=0, ge=0, le=65535, description="port at which a party awaits its peer; 0: any free one"
@@ -303,7 +258,6 @@ class ClusterConfig(Settings):
         description="what runs the actors: the process that asks, or processes of a Ray cluster; auto: Ray where a "
         "cluster runs here",
     )
-    address: str = Field(default="", description="address of a running cluster; empty: one that runs here")
     namespace: ClassVar[str] = "tandem"  # of the actors, in Ray's terms
     start_timeout_s: float = Field(
         default=300.0, gt=0, description="longest wait for nodes, actors and models, in seconds"
@@ -311,10 +265,6 @@ class ClusterConfig(Settings):
     query_timeout_s: float = Field(default=120.0, gt=0, description="longest wait for an answer, in seconds")
     max_sessions: int = Field(
         default=32, ge=1, description="queries open at once at a party, at most; others wait in order"
-    )
-    light_actors: Literal["apart", "together"] = Field(
-        default="apart",
-        description="aggregator, profiler and scheduler: each in a process, or in the draft queue's",
     )
 
 
@@ -343,11 +293,6 @@ class Config(Settings):
     def _check_together(self) -> Config:
         check_gpus(self._by_party())
         check_privacy(self._by_party())
-        if self.cluster.runtime == "inline" and self.cluster.address:
-            raise ConfigError(
-                f"The setting cluster.address names a running Ray cluster (got {self.cluster.address!r}), but "
-                'cluster.runtime is "inline"; remove one of them.'
-            )
         policies = self.decoding.placement, self.decoding.length_policy
         if self.scheduler.parameters and not any(map(is_extension, policies)):
             raise ConfigError(
@@ -375,7 +320,7 @@ class Config(Settings):
         runtime = self.cluster.runtime
         if runtime == "auto":
             runtime = "ray" if on_ray else "inline"
-        return replace(self, cluster=replace(self.cluster, runtime=runtime, address=""))
+        return replace(self, cluster=replace(self.cluster, runtime=runtime))
 
     @property
     def is_federated(self) -> bool:

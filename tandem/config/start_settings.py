@@ -9,7 +9,7 @@ from tandem.config.files import walk
 from tandem.config.parties import WorkerConfig
 from tandem.config.schema import Config
 
-SHARED = ("cluster.light_actors", "codec.", "retrieval.embedder", "weights.scorer")
+SHARED = ("codec.", "retrieval.embedder", "weights.scorer")
 """Beginnings of keys that count when either party starts."""
 ASKED = ("num_documents", "weight")
 """Settings of a party that travel with each question."""

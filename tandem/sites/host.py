@@ -67,10 +67,10 @@ class Address:
 class Admission:
     """Admission of devices: who may have a link to the cloud's draft queue, and until when."""
 
-    def __init__(self, config: Config, identity: Identity, devices: DeviceList, address: Address) -> None:
+    def __init__(self, identity: Identity, devices: DeviceList, address: Address) -> None:
         self.about: dict[str, Any] | None = None  # what devices receive; None: models are still being loaded
         self.address = address
-        self._limits = _fitting(config.devices)
+        self._max_devices = _count_places()
         self._identity = identity
         self._devices = devices
         self._tls = identity.server_context()
@@ -88,7 +88,7 @@ class Admission:
             host=self.address.host,
             port=self.address.port,
             server_tls=self._tls,
-            max_bytes_per_s=self._limits.max_bytes_per_s,
+            max_bytes_per_s=DevicesConfig.max_bytes_per_s,
         )
         return self._plane
 
@@ -109,7 +109,7 @@ class Admission:
         if self.about is None:
             return RetryLater("busy", STARTING_S)
         joined = self.plane.connected_names
-        if len(joined) >= self._limits.max_devices and queue_of(device.name) not in joined:
+        if len(joined) >= self._max_devices and queue_of(device.name) not in joined:
             return RetryLater("busy", BUSY_S)
         later = self._leases.acquire(device.name, instance)
         if later is None:
@@ -181,17 +181,16 @@ class Admission:
         self._tls.load_cert_chain(renewed.certificate_file, renewed.key_file)
 
 
-def _fitting(limits: DevicesConfig) -> DevicesConfig:
-    """With no more devices than this process may have connections."""
-    if (most := max_connections()) >= limits.max_devices:
-        return limits
-    _log.warning(
-        "At most %d devices are connected at once, not %d (devices.max_devices), since this process may not open more "
-        "files; raise its limit (`ulimit -n`).",
-        most,
-        limits.max_devices,
-    )
-    return replace(limits, max_devices=most)
+def _count_places() -> int:
+    """How many devices may be connected at once: no more than this process may have connections."""
+    if (most := max_connections()) < DevicesConfig.max_devices:
+        _log.warning(
+            "At most %d devices are connected at once, not %d, since this process may not open more files; raise its "
+            "limit (`ulimit -n`).",
+            most,
+            DevicesConfig.max_devices,
+        )
+    return min(most, DevicesConfig.max_devices)
 
 
 @dataclass
@@ -253,7 +252,7 @@ def served(
     check_files(config, (Party.CLOUD,), progress)
     identity, devices = load_identity(folder), DeviceList(folder)
     devices.all()  # a damaged list is an error now, not when somebody joins
-    admission = Admission(config, identity, devices, address)
+    admission = Admission(identity, devices, address)
     deployment = LocalDeployment()
     try:
         watching = deployment.loop.run(_start(deployment, config, admission, progress, actor_classes))

@@ -22,7 +22,7 @@ import psutil
 
 from tandem.client.device import reserved
 from tandem.client.tandem import Tandem
-from tandem.config.schema import Config
+from tandem.config.schema import Config, DevicesConfig
 from tandem.joining.join_link import JoinLink
 from tandem.plugins.server.app import create_app
 from tandem.plugins.server.runner import Server
@@ -141,6 +141,8 @@ def _say(values: Mapping[str, Any]) -> None:
 
 
 def _serve(keys: Path, port: int, config: Config) -> None:
+    """Frames are read as fast as they come."""
+    DevicesConfig.max_bytes_per_s = 1 << 30
     with served(config, Address("127.0.0.1", port), keys) as cloud:
         known = {device.name for device in cloud.devices.all()}
         _say({"port": cloud.port, "link": "" if "device" in known else str(cloud.link_for("device"))})
@@ -150,7 +152,7 @@ def _serve(keys: Path, port: int, config: Config) -> None:
 
 def _join(link: str, folder: Path, config: Config) -> None:
     with reserved(folder, {}) as listener, Tandem.join(link, config) as device:
-        server = Server(create_app(device), config.http, lambda: _say({"pid": os.getpid()}))
+        server = Server(create_app(device), lambda: _say({"pid": os.getpid()}))
         serving = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
         serving.start()
         for _ in sys.stdin:

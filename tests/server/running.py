@@ -12,8 +12,8 @@ from typing import Any
 import httpx
 
 from tandem import Tandem
-from tandem.config.schema import HttpConfig
 from tandem.plugins.server.app import create_app
+from tandem.plugins.server.http import ServerLimits
 from tandem.plugins.server.runner import Server, bind
 
 KEY = "a-key-of-the-tests-only"
@@ -53,9 +53,9 @@ def wait_until(condition: Callable[[], bool], limit_s: float = 180.0) -> None:
 def serving(tandem: Tandem, **options: Any) -> Iterator[Served]:
     """A server on a free port. options: of `create_app`."""
     ready = threading.Event()
-    limits = options.get("limits") or HttpConfig(drain_timeout_s=5.0)
+    limits = options.get("limits", ServerLimits(drain_timeout_s=5.0))
     with closing(bind("127.0.0.1", 0)) as listener:
-        server = Server(create_app(tandem, **options), limits, ready.set)
+        server = Server(create_app(tandem, **options), ready.set, limits)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, name="http", daemon=True)
         port = listener.getsockname()[1]
         thread.start()

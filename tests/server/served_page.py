@@ -17,6 +17,7 @@ from starlette.types import ASGIApp
 from tandem import Config, Tandem
 from tandem.plugins.server.app import create_app
 from tandem.plugins.server.document_store import open_store
+from tandem.plugins.server.http import ServerLimits
 from tandem.plugins.server.runner import Server, bind
 from tandem.sites.host import Address, served
 from tests.server.relay import Relay, relayed
@@ -46,8 +47,7 @@ class ServedPage:
         """Serve, and wait until it listens."""
         listener, ready = bind("127.0.0.1", self._port), threading.Event()
         self._port = listener.getsockname()[1]
-        limits = replace(self.tandem.config.http, drain_timeout_s=0.5)
-        self._server = Server(self._app, limits, ready.set)
+        self._server = Server(self._app, ready.set, ServerLimits(drain_timeout_s=0.5))
         self._thread = threading.Thread(target=self._server.run, kwargs={"sockets": [listener]})
         self._thread.start()
         assert ready.wait(180)

@@ -8,6 +8,7 @@ import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
@@ -145,8 +146,12 @@ def test_no_page_asks_uploads_or_reads_over_the_wire(http: httpx.Client, origin:
     assert http.get(STATUS, headers=handshake | key).status_code == 403
 
 
-def test_the_setting_reaches_the_server_and_web_sockets_reach_nothing(tandem: Tandem) -> None:
-    asyncio.run(try_app(create_app(tandem, limits=HttpConfig(allowed_hosts=("box.lan",)))))
+def test_the_setting_reaches_the_server_and_web_sockets_reach_nothing(
+    tandem: Tandem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = replace(tandem.config, http=HttpConfig(allowed_hosts=("box.lan",)))
+    monkeypatch.setattr(tandem, "config", settings)
+    asyncio.run(try_app(create_app(tandem)))
 
 
 async def try_app(app: ASGIApp) -> None:

@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 from tandem import Tandem
-from tandem.config.schema import HttpConfig
+from tandem.plugins.server.http import ServerLimits
 from tests.server.running import LONG, LONG_SEEDS, QUESTION, Served, serving, wait_until
 
 QUICK_S = 0.25
@@ -28,14 +28,15 @@ OWN, OTHER = "127.0.0.1", "127.0.0.2"
 @pytest.fixture(scope="module")
 def quick(tandem: Tandem) -> Iterator[Served]:
     """A server that waits for no one."""
-    with serving(tandem, limits=HttpConfig(request_timeout_s=QUICK_S, drain_timeout_s=5.0)) as running:
+    limits = ServerLimits(request_timeout_s=QUICK_S, send_timeout_s=QUICK_S, drain_timeout_s=5.0)
+    with serving(tandem, limits=limits) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
 def small(tandem: Tandem) -> Iterator[Served]:
     """A server that takes 8 connections of one address, 20 in all."""
-    limits = HttpConfig(max_connections=20, max_connections_per_address=8, drain_timeout_s=5.0)
+    limits = ServerLimits(max_connections=20, max_connections_per_address=8, drain_timeout_s=5.0)
     with serving(tandem, limits=limits) as running:
         yield running
 
@@ -148,8 +149,7 @@ def test_so_has_a_body(dial: Dial, quick: Served, head: bytes, more: bytes) -> N
     assert dropped(quick, "slow_body") > before
 
 
-def test_who_reads_nothing_is_cut_off(dial: Dial, quick: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(HttpConfig, "send_timeout_s", QUICK_S)
+def test_who_reads_nothing_is_cut_off(dial: Dial, quick: Served) -> None:
     before = dropped(quick, "slow_reading")
     connection = dial(quick)
     request = b"GET /main.js HTTP/1.1\r\nHost: localhost\r\n\r\n" * 100
@@ -227,7 +227,9 @@ def test_it_stops_while_they_come(tandem: Tandem) -> None:
                     stack.enter_context(connect(served, b"GET /"))
             has_ended.wait(60)
 
-    with serving(tandem, limits=HttpConfig(drain_timeout_s=120.0)) as running:  # ends within 20 s, or raises
+    with serving(
+        tandem, limits=ServerLimits(drain_timeout_s=120.0)
+    ) as running:  # ends within 20 s, or raises
         threads = [threading.Thread(target=flood, args=(running,), daemon=True) for _ in range(4)]
         for thread in threads:
             thread.start()

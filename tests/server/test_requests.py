@@ -10,9 +10,9 @@ import httpx
 import pytest
 
 from tandem import Tandem
-from tandem.config.schema import HttpConfig
 from tandem.events import Event
 from tandem.plugins.server.app import EVENT_NAMES
+from tandem.plugins.server.http import ServerLimits
 from tests.server.running import KEY, LONG, LONG_SEEDS, QUESTION, Served, serving, wait_until
 
 CHAT = "/v1/chat/completions"
@@ -115,7 +115,7 @@ def test_status_shows_parties_and_link(http: httpx.Client) -> None:
 
 def test_one_query_too_many_is_told_when_to_try_again(tandem: Tandem) -> None:
     with (
-        serving(tandem, limits=HttpConfig(max_queries=1)) as small,
+        serving(tandem, limits=ServerLimits(max_queries=1)) as small,
         httpx.Client(base_url=small.url) as client,
     ):
         with client.stream(

@@ -31,7 +31,6 @@ class Process:
         """max_files: that the process may have open."""
         self.log = log
         arguments = ["--listen", "127.0.0.1:0", "--log-json"]
-        arguments += ["--set", "http.drain_timeout_s=120"]
         limited = ["sh", "-c", f'ulimit -n {max_files} && exec "$@"', "sh"]
         self.process = subprocess.Popen(
             [*limited, sys.executable, "-m", "tandem", "serve", *arguments, "--api-key-file", str(key_file)],

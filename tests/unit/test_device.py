@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from tandem.config.schema import Config
 from tandem.errors import ClusterError, QueryError
 from tandem.events import Event, WaitEvent
 from tandem.plugins.server.app import create_app
+from tandem.plugins.server.http import ServerLimits
 from tandem.plugins.server.runner import Server
 from tests.unit.cli.conftest import answer_events
 from tests.unit.test_request import ALIKE
@@ -60,7 +60,7 @@ class ScriptedTandem:
 def listening(tandem: Any, folder: Path) -> Iterator[None]:
     ready = threading.Event()
     with reserved(folder, {"codec.parameters": "{}"}) as listener:
-        server = Server(create_app(tandem), replace(Config().http, drain_timeout_s=0.1), ready.set)
+        server = Server(create_app(tandem), ready.set, ServerLimits(drain_timeout_s=0.1))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
         thread.start()
         assert ready.wait(60)

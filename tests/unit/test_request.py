@@ -31,7 +31,7 @@ UNUSUAL = Config(
     cloud=PartyConfig(num_documents=5),
     sampling=SamplingParams(temperature=0.7, top_k=40, min_p=0.05, max_new_tokens=9, stop=("\n",)),
     decoding=DecodingConfig(draft_rule="algorithm1", placement="cloud", max_window=3),
-    weights=WeightsConfig(scorer="cross-encoder", question=0.75, evidence=0.5, memory=0.25),
+    weights=WeightsConfig(scorer="cross-encoder", question=0.75, evidence=0.5),
     link=LinkConfig(on_peer_loss="fail", peer_loss_margin_s=0.5),
 )
 WANTED = SessionSpec(
@@ -44,7 +44,7 @@ WANTED = SessionSpec(
     relevance_scale=1.0,
     question_weight=0.75,
     evidence_weight=0.5,
-    evidence_memory=0.25,
+    evidence_memory=0.8,
     layouts={"device": "both"},
     on_peer_loss="fail",
     peer_loss_margin_s=0.5,

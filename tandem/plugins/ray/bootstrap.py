@@ -138,7 +138,7 @@ def launch(
 def connect(address: str | None, config: Config, progress: Progress) -> Cluster:
     """Meet the parties of a running cluster (`tandem up`). Raises ClusterError.
 
-    address: None takes `cluster.address` of the settings, then the cluster that `tandem up` started on this machine.
+    address: None takes the cluster that `tandem up` started on this machine.
     """
     config.require_cluster("Tandem.connect")
     address = find_address(address, config, progress)

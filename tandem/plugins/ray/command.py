@@ -216,8 +216,7 @@ def _ask_command(entry: Entry, config: Config, config_file: str | None) -> str:
     from tandem.plugins.ray import registry
 
     running = [node for node in registry.running_nodes() if node.party in config.parties]
-    found = config.cluster.address or running[0].address
-    option = "" if found == entry.address else f" --address {entry.address}"
+    option = "" if running[0].address == entry.address else f" --address {entry.address}"
     if config_file and config.is_federated:
         option += f" --config {config_file}"
     where = "" if config.is_federated else config.party(entry.party).index

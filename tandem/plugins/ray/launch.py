@@ -77,7 +77,7 @@ def create_party(
 
 def plan_processes(config: Config) -> list[tuple[ActorKind, ...]]:
     """The actors of each process of a side. Light ones have little to do in mode "federated"."""
-    shared = LIGHT if config.cluster.light_actors == "together" or config.is_federated else ()
+    shared = LIGHT if config.is_federated else ()
     return [(role, *shared) if role == "draft_queue" else (role,) for role in ROLES if role not in shared]
 
 

@@ -98,11 +98,9 @@ def unregister(party: str) -> None:
 
 
 def find_address(address: str | None, config: Config, progress: Callable[[str], None]) -> str:
-    """The address of the cluster to use; an explicit one counts first, then `cluster.address`, then the registry.
-
-    Raises ClusterError if there is none.
-    """
-    address = address or config.cluster.address or find_local(config, progress)
+    """The address of the cluster to use: an explicit one, else that of the registry. Raises ClusterError if there is
+    none."""
+    address = address or find_local(config, progress)
     if not address:
         raise ClusterError(
             "No address of a cluster was given, and none that `tandem up` started runs on this machine; start one with "

@@ -19,15 +19,17 @@ from starlette.staticfiles import StaticFiles
 from tandem import __version__, plugins
 from tandem.client.answers import new_seed, to_plain
 from tandem.client.request import QueryOptions
-from tandem.config.schema import Config, HttpConfig, placement_of
+from tandem.config.schema import Config, placement_of
 from tandem.corpora import TOYS, example_questions
 from tandem.errors import TandemError
 from tandem.events import EVENT_TYPES
 from tandem.plugins.server.access import GUIDE, Frame, Guard, on_api_error, on_failure, on_http_error
 from tandem.plugins.server.document_store import DocumentStore
 from tandem.plugins.server.http import (
+    LIMITS,
     ApiError,
     EventStream,
+    ServerLimits,
     compact,
     encode_event,
     failure,
@@ -117,13 +119,13 @@ def create_app(
     *,
     key: str = "",
     host: str = "127.0.0.1",
-    limits: HttpConfig | None = None,
+    limits: ServerLimits = LIMITS,
     documents: DocumentStore | None = None,
 ) -> Frame:
     """An ASGI application that answers through `tandem`, which stays the caller's to close.
 
     key: an API key that requests must carry; empty: none, and only names of this machine are served. host: the address
-    at which the server listens. limits: None takes `tandem.config.http`. documents: of the device, where its site runs
+    at which the server listens. documents: of the device, where its site runs
     in this process.
     """
     quiet: dict[str, Any] = (
@@ -131,7 +133,7 @@ def create_app(
     )
     # FastAPI's own pages would load scripts from elsewhere.
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, **quiet)
-    app.state.service = service = Service(tandem, limits or tandem.config.http, documents)
+    app.state.service = service = Service(tandem, limits, documents)
     for name in plugins.names("route"):
         app.include_router(plugins.find("route", name))
     app.include_router(router)  # last, since it refuses whatever it does not know
@@ -139,7 +141,7 @@ def create_app(
     app.add_exception_handler(HTTPException, on_http_error)
     app.add_exception_handler(Exception, on_failure)
     app.mount("/", PageFiles(), name="page")
-    return Frame(app, Guard(key, host, service.limits.allowed_hosts), service.metrics)
+    return Frame(app, Guard(key, host, tandem.config.http.allowed_hosts), service.metrics)
 
 
 POLICY = "; ".join(

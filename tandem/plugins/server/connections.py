@@ -20,9 +20,8 @@ from uvicorn import Config
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
-from tandem.config.schema import HttpConfig
 from tandem.plugins.server.access import error_response
-from tandem.plugins.server.http import ApiError
+from tandem.plugins.server.http import ApiError, ServerLimits
 from tandem.plugins.server.logs import log_event
 from tandem.plugins.server.metrics import Metrics
 from tandem.system.connections import client_of, max_connections
@@ -113,7 +112,7 @@ class Connection(H11Protocol):
             return Debt.HEAD  # or the rest of a body that is needed no more
         return Debt.BODY if self.cycle.more_body and not self.flow.read_paused else Debt.NOTHING
 
-    def look(self, now_s: float, limits: HttpConfig) -> None:
+    def look(self, now_s: float, limits: ServerLimits) -> None:
         """End the connection where its client has owed something for too long."""
         debt = self.debt
         if (debt, self.cycle) != self._seen[:2]:
@@ -155,7 +154,7 @@ class Connection(H11Protocol):
 class Connections(ServerState):
     """The places of one server. uvicorn's own set has those, too, that end without one."""
 
-    def __init__(self, limits: HttpConfig, metrics: Metrics) -> None:
+    def __init__(self, limits: ServerLimits, metrics: Metrics) -> None:
         super().__init__()
         self._limits = limits
         self._metrics = metrics

@@ -34,7 +34,7 @@ def device(join: Join = None, *, settings: Settings) -> int:
         reserved(device_folder(), start_settings(config, Party.DEVICE)) as listener,
         Tandem.join(join, config, progress=log) as tandem,
     ):
-        server = Server(create_app(tandem), config.http, lambda: log(ready))
+        server = Server(create_app(tandem), lambda: log(ready))
         with contextlib.suppress(KeyboardInterrupt):
             server.run(sockets=[listener])
         log("stopping")

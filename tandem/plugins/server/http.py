@@ -7,6 +7,7 @@ import json
 import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping
+from dataclasses import dataclass
 from http import HTTPStatus
 from math import ceil, isfinite
 from types import MappingProxyType
@@ -23,6 +24,25 @@ from tandem.plugins.server.logs import log_event
 
 T = TypeVar("T")
 M = TypeVar("M", bound=BaseModel)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerLimits:
+    """What a server allows its clients."""
+
+    max_queries: int | None = None  # open or waiting at once; None: two for each of `cluster.max_sessions`
+    max_body_bytes: int = 4_000_000  # of a request that is no document
+    max_document_bytes: int = 32_000_000  # of a file that is added to the device's documents
+    max_connections: int = 512  # at once; fewer where the process may not open so many files
+    max_connections_per_address: int = 128
+    request_timeout_s: float = 20.0  # for the head of a request, and for a body that comes more slowly than:
+    min_body_bytes_per_s: int = 1000
+    send_timeout_s: float = 60.0  # for a client to read
+    drain_timeout_s: float = 60.0  # for open answers when the server is stopped
+
+
+LIMITS = ServerLimits()
+
 
 # ---- errors -------------------------------------------------------------------------------------------------
 

@@ -14,11 +14,10 @@ from fastapi import Request
 
 from tandem.client.answers import fingerprint
 from tandem.client.request import build_spec
-from tandem.config.schema import HttpConfig
 from tandem.errors import QueryError, TandemError
 from tandem.events import DoneEvent, Event, TokenEvent
 from tandem.plugins.server.document_store import DocumentStore
-from tandem.plugins.server.http import NO_NAMES, ApiError, busy, refusal
+from tandem.plugins.server.http import NO_NAMES, ApiError, ServerLimits, busy, refusal
 from tandem.plugins.server.logs import log_failure
 from tandem.plugins.server.metrics import Metrics, QueryObserver
 
@@ -47,8 +46,8 @@ class QueryLimit:
         if self.num_open >= self.max_queries:
             retry_after_s = min(MAX_RETRY_AFTER_S, math.ceil(self._duration_s))
             raise busy(
-                f"{self.num_open} queries are open, as many as this server answers at once (http.max_queries); "
-                f"try again in {retry_after_s} s.",
+                f"{self.num_open} queries are open, as many as this server takes at once (two for each of "
+                f"cluster.max_sessions); try again in {retry_after_s} s.",
                 retry_after_s,
             )
         self.num_open += 1
@@ -138,13 +137,13 @@ EMBEDDED_AT_ONCE = 8
 class Service:
     """One Tandem as HTTP clients share it."""
 
-    def __init__(self, tandem: Tandem, limits: HttpConfig, documents: DocumentStore | None = None) -> None:
+    def __init__(self, tandem: Tandem, limits: ServerLimits, documents: DocumentStore | None = None) -> None:
         """documents: of the device, where its site runs in this process."""
         self.tandem = tandem
         self.limits = limits
         self.documents = documents
         self.metrics = Metrics()
-        self.queries = QueryLimit(self.limits.max_queries)
+        self.queries = QueryLimit(limits.max_queries or 2 * tandem.config.cluster.max_sessions)
         self.named: set[str] = set()  # ignored fields that the log has named
 
     @property

@@ -9,10 +9,10 @@ from collections.abc import Callable
 
 import uvicorn
 
-from tandem.config.schema import HttpConfig
 from tandem.errors import ConfigError
 from tandem.plugins.server.access import Frame
 from tandem.plugins.server.connections import Connection, Connections
+from tandem.plugins.server.http import LIMITS, ServerLimits
 
 BACKLOG = 2048
 """Connections that the system keeps until they are accepted."""
@@ -49,7 +49,7 @@ class Server(uvicorn.Server):
     them at once.
     """
 
-    def __init__(self, app: Frame, limits: HttpConfig, on_ready: Callable[[], None]) -> None:
+    def __init__(self, app: Frame, on_ready: Callable[[], None], limits: ServerLimits = LIMITS) -> None:
         """on_ready: called when the server listens."""
         self._connections = Connections(limits, app.metrics)
         settings = uvicorn.Config(

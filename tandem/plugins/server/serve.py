@@ -85,7 +85,7 @@ def serve(
             logs.set_up(as_json=log_json)
             own = documents if is_home else None
             application = app.create_app(tandem, key=key, host=host, documents=own)
-            server = runner.Server(application, config.http, lambda: logs.log_event("listening", url=url))
+            server = runner.Server(application, lambda: logs.log_event("listening", url=url))
             server.run(sockets=[listener])
     return 0
 

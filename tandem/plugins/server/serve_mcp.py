@@ -67,7 +67,7 @@ def mcp(
                 await server.run_stdio_async()
                 return
             app = make_app(server, key, host, config.http.allowed_hosts)
-            serving = runner.Server(app, config.http, lambda: log(f"listening: {url_of(listener)}{PATH}"))
+            serving = runner.Server(app, lambda: log(f"listening: {url_of(listener)}{PATH}"))
             async with server.session_manager.run():
                 await serving.serve(sockets=[listener])
 

@@ -130,17 +130,11 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> Entry:
     return entry
 
 
-SETTING = ["--set", "cluster.address=10.0.0.3:6379"]
-
-
 @pytest.mark.parametrize(
     ("options", "address"),
     [
         ([], "10.0.0.2:6379"),
         (["--address", "10.0.0.1:6379"], "10.0.0.1:6379"),
-        (["--address", "10.0.0.1:6379", *SETTING], "10.0.0.1:6379"),
-        (SETTING, "10.0.0.3:6379"),
-        (["--fresh", *SETTING], ""),
         (["--fresh"], ""),
         (["--runtime", "inline"], ""),
         (["--runtime", "ray"], "10.0.0.2:6379"),

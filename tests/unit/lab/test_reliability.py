@@ -23,10 +23,7 @@ from tandem.messages import decode_link
 from tandem_lab.reliability import hostile, malformed, outages, targets
 from tandem_lab.reliability.bench import Bench, Watched, running
 
-SETTINGS = (
-    "devices.max_bytes_per_s=1073741824",
-    "link.peer_loss_margin_s=2.0",
-)  # other tests may use the machine, too
+SETTINGS = ("link.peer_loss_margin_s=2.0",)  # other tests may use the machine, too
 
 
 @pytest.fixture(scope="module")

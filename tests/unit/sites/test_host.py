@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from tandem import Config
 from tandem.errors import ConfigError, ProtocolError
 from tandem.joining.devices import Device, DeviceList
 from tandem.joining.handshakes import CLOUD_QUEUE, queue_of
@@ -43,7 +42,7 @@ class Opened:
 
     def __init__(self, folder: Path) -> None:
         self.identity, self.devices = load_identity(folder), DeviceList(folder)
-        self.admission = Admission(Config(), self.identity, self.devices, Address("127.0.0.1", 0))
+        self.admission = Admission(self.identity, self.devices, Address("127.0.0.1", 0))
         self.admission.about = ABOUT
         self.plane = self.admission.new_plane(Owner())
 
