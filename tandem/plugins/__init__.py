@@ -51,7 +51,8 @@ OWN: Mapping[Kind, Mapping[str, str]] = {
     },
     "route": {
         "openai": "tandem.plugins.server.openai:router",
-        "others": "tandem.plugins.server.other_interfaces:router",
+        "responses": "tandem.plugins.server.responses:router",
+        "messages": "tandem.plugins.server.messages:router",
         "documents": "tandem.plugins.server.documents:router",
     },
     "runtime": {"ray": "tandem.plugins.ray.runtime:RayRuntime"},
