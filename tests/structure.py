@@ -22,15 +22,15 @@ PACKAGE, LAB = ROOT / "tandem", ROOT / "tandem_lab"
 PLUGINS = "plugins"
 """The package whose folders hang on the core."""
 LIMITS = {
-    "lines of the core": 36500,
-    "lines of the product": 48150,
-    "lines of the tests": 64400,
+    "lines of the core": 36350,
+    "lines of the product": 48000,
+    "lines of the tests": 52100,
     "lines of the laboratory": 15000,
     "lines of the benchmarks": 6000,
     "modules of the core": 170,
     "commands": 16,
-    "settings": 72,
-    "class names that exist twice": 20,
+    "settings": 60,
+    "class names that exist twice": 8,
 }
 """The most there may be of what a reader has to hold in mind. A rise is a commit of its own that says why; a test reads
 git for it. The aim: 29,000 lines of core, 41,000 of the product, 42,000 of tests, 15,000 of the laboratory, 6,000 of

@@ -103,11 +103,11 @@ class BallotBox:
                 break
             if not self._has_room(source, step, prefix):
                 return False
-            if branches is not None and entry.token is not None:
+            if branches is not None and (token := entry.token) is not None:
                 if entry.payload is None and source in self._drawers:
-                    entry = replace(entry, payload=write_token(entry.token))
+                    entry = replace(entry, payload=write_token(token))
                 if step >= len(prefix):
-                    branches.add(digest, step, entry.token)
+                    branches.add(digest, step, token)
             self._hold(source, digest, entry, prefix)
         return True
 

@@ -286,6 +286,7 @@ def answer_alone(engine: Engine, codec: Codec, spec: SessionSpec, document: str,
                 party=Party.DEVICE,
                 lineage=prefix.digests,
             )
+            assert draft.token is not None, "a draft has one"
             prefix.append(draft.token)
     finally:
         engine.close(key)

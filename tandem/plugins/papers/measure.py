@@ -82,7 +82,9 @@ def measure_drafting(drafter: Drafter, party: Party) -> DraftToken:
     """The decoder's work after each forward pass, so that a profile times a whole draft."""
 
     def draft(logits: Any, step: int) -> int:
-        return drafter.draft(logits, [0.0] * logits.shape[0], seed=0, step=step, party=party).token
+        token = drafter.draft(logits, [0.0] * logits.shape[0], seed=0, step=step, party=party).token
+        assert token is not None, "a draft has one"
+        return token
 
     return draft
 

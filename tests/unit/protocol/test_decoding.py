@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tandem.aggregation.steps import Step
 from tandem.aggregation.document_weights import DocumentWeights, log_weight
+from tandem.aggregation.steps import Step
 from tandem.errors import GenerationError
 from tandem.messages import (
     DecoderReady,
@@ -21,6 +21,7 @@ from tandem.modes.spec import SessionSpec
 from tandem.protocol import decoding
 from tandem.protocol.decoding import (
     DecodingSession,
+    DocumentRow,
     DraftingSession,
     FollowingSession,
     Forward,
