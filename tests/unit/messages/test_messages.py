@@ -247,7 +247,7 @@ def test_the_layout_is_pinned() -> None:
     body = struct.pack("<BB8sBBBB3sBfB", 1, 7, b"\1" * 8, 1, 7, 1, 3, b"ABC", 1, -1.5, 9)
     sent = draft(step=7, log_weights=(-1.5,), decode_us=9, payloads=(b"ABC",))
     assert encode(sent) == body
-    header = struct.pack("<BBIBBBBBB8sBBB", 10, 16, 5, 1, 6, 2, 1, 2, 3, b"\2" * 8, 10, 11, 12)
+    header = struct.pack("<BBIBBBBBB8sBBB", 10, 17, 5, 1, 6, 2, 1, 2, 3, b"\2" * 8, 10, 11, 12)
     frame = LinkFrame(
         session=5, view=1, number=6, received=(1, 2), committed=3, committed_digest=b"\2" * 8,
         stamp=10, echo=11, held_us=12, body=sent,

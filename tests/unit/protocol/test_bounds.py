@@ -69,7 +69,7 @@ def test_proposals_from_the_next_step_on_are_bounded_too() -> None:
 
 
 def test_payloads_of_a_peer_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ballots, "MAX_HELD_BYTES", 1000)
+    monkeypatch.setattr(ballots, "MAX_ENTRY_BYTES", 1000)
     box, prefix = BallotBox(1, make_spec().rules, Party.DEVICE), Prefix(1)
     for step in range(1, 20):
         late = replace(DRAFT, step=step, digest=bytes([step] * 8), payloads=(bytes(300),))
