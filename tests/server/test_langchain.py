@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any, Literal
 
 import pytest
@@ -79,6 +80,16 @@ def test_a_stream_is_the_answer_piece_by_piece(chat: ChatTandem, answer: Answer)
     assert whole.usage_metadata is not None
     assert whole.usage_metadata["output_tokens"] == len(answer.tokens)
     assert whole.response_metadata["tandem"]["seed"] == 5
+
+
+def test_batch_and_the_asynchronous_twins(chat: ChatTandem, answer: Answer) -> None:
+    async def ask() -> tuple[str, str, list[str]]:
+        streamed = "".join([str(chunk.content) async for chunk in chat.astream(QUESTION)])
+        batch = await chat.abatch([QUESTION, QUESTION])
+        return str((await chat.ainvoke(QUESTION)).content), streamed, [str(each.content) for each in batch]
+
+    assert [each.content for each in chat.batch([QUESTION, QUESTION])] == [answer.text] * 2
+    assert asyncio.run(ask()) == (answer.text, answer.text, [answer.text] * 2)
 
 
 def test_options_of_the_model_and_of_a_call(chat: ChatTandem, answer: Answer, tandem: Tandem) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import runpy
 import subprocess
@@ -70,6 +71,20 @@ def test_streams_grow_to_the_answer(llm: TandemLLM, answer: Answer) -> None:
     assert "".join(each.delta or "" for each in messages) == messages[-1].message.content == answer.text
     assert completions[-1].raw is not None
     assert completions[-1].raw["finish_reason"] == "stop"
+
+
+def test_the_asynchronous_twins(llm: TandemLLM, answer: Answer) -> None:
+    async def ask() -> list[str | None]:
+        completions = [each async for each in await llm.astream_complete(QUESTION)]
+        messages = [each async for each in await llm.astream_chat([user(QUESTION)])]
+        return [
+            (await llm.acomplete(QUESTION)).text,
+            (await llm.achat([user(QUESTION)])).message.content,
+            completions[-1].text,
+            messages[-1].message.content,
+        ]
+
+    assert asyncio.run(ask()) == [answer.text] * 4
 
 
 def test_a_conversation(llm: TandemLLM, tandem: Tandem) -> None:

@@ -131,6 +131,12 @@ def test_exit_code_and_output(monkeypatch: pytest.MonkeyPatch, run: Run) -> None
     assert run("doctor").code == 0
 
 
+def test_all_of_it_runs_here() -> None:
+    names = [check.name for check in doctor.all_checks(Config())]
+    assert len(names) == len(set(names))
+    assert {"python", "packages", "ports"} <= set(names)
+
+
 def test_the_engine_is_tried_where_its_model_is_small(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

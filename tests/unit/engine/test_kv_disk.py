@@ -252,6 +252,16 @@ def test_computing_ahead_stops_where_the_disk_refuses(
     assert len(store.files()) == 2
 
 
+def test_prune_keeps_only_what_is_named(store: Store) -> None:
+    store.open("old").put(TOKENS, entry())
+    files = store.open()
+    files.put(TOKENS, entry())
+    files.put((0, 1, 1, 1), entry())
+    files.prune({files.name(TOKENS)})
+    assert [path.stem for path in store.files()] == [files.name(TOKENS)]
+    assert files.num_bytes == store.files()[0].stat().st_size
+
+
 WORKER = """
 import sys
 sys.path.insert(0, {root!r})
