@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
+from pydantic import ConfigDict
 from typing_extensions import TypedDict
 
 from tandem.errors import QueryError
@@ -18,6 +19,10 @@ THOUGHT, THOUGHT_END = "<think>", "</think>"
 """How reasoning models mark what they think before they answer."""
 
 
+KNOWN_FIELDS = ConfigDict(extra="forbid")
+"""Of what other parties write: whatever is not known might change the answer."""
+
+
 class MessageDict(TypedDict):
     """A message as chat libraries write it."""
 
@@ -28,6 +33,8 @@ class MessageDict(TypedDict):
 @dataclass(frozen=True, slots=True)
 class Message:
     """One turn: what the user asked, or what was answered."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = KNOWN_FIELDS
 
     role: Role
     content: str

@@ -28,7 +28,7 @@ from tandem.codecs import Codec, codec_of
 from tandem.codecs.base import ROOT
 from tandem.config.extensions import is_extension
 from tandem.errors import Code, ConfigError, Fault, TandemError, describe_origin
-from tandem.messages import PROTOCOL_VERSION, Begin, DecoderFailed, End
+from tandem.messages import OLDEST_VERSION, PROTOCOL_VERSION, Begin, DecoderFailed, End
 from tandem.modes.spec import SessionSpec
 from tandem.protocol.decoding import (
     DecodingSession,
@@ -177,6 +177,7 @@ class DecoderActor(SiteActor):
             "policy": policy,  # empty: no custom one
             "length_policy": decoding.length_policy if is_extension(decoding.length_policy) else "",
             "protocol_version": PROTOCOL_VERSION,
+            "oldest_version": OLDEST_VERSION,
             "has_grammars": find_spec("llguidance") is not None,
             "has_stale_caches": isinstance(store, DiskStore) and store.is_of_another_model(),
             "decode_line": line,  # k_a, k_b, k_c, start; [] without a profile of these settings here

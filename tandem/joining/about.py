@@ -19,7 +19,8 @@ Word = Annotated[str, Field(max_length=300)]
 class About:
     """Those descriptions of a cloud's actors that a device needs; "" and None where the cloud has nothing to say."""
 
-    protocol_version: int
+    protocol_version: int  # the newest
+    oldest_version: int | None = None  # None: the same
     vocabulary_fingerprint: Word
     tokenizer: Word
     vocabulary_prefixes: Annotated[list[Word], Field(max_length=64)] = field(default_factory=list)

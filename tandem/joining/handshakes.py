@@ -23,7 +23,7 @@ from tandem.errors import ProtocolError
 from tandem.joining.devices import Device
 from tandem.joining.identity import check_certificate
 from tandem.joining.join_link import JoinLink
-from tandem.messages import PROTOCOL_VERSION
+from tandem.messages import OLDEST_VERSION, PROTOCOL_VERSION, describe_versions, is_spoken
 from tandem.transport.handshake import Refusal, Refused
 
 JOINING_VERSION = 1
@@ -165,10 +165,13 @@ class CloudHandshake:
             raise _refusal("A token that this cloud has not given out was shown.", "stranger")
         if not device.is_welcome:
             raise _refusal(f"The device {device.name!r} was revoked on {device.revoked}.", "revoked")
-        if hello.get("tandem") != JOINING_VERSION or hello.get("protocol") != PROTOCOL_VERSION:
+        newest = hello.get("protocol")
+        oldest = hello.get("oldest", newest)
+        is_range = isinstance(newest, int) and isinstance(oldest, int)
+        if hello.get("tandem") != JOINING_VERSION or not is_range or not is_spoken(oldest, newest):
             raise _refusal(
-                f"The device {device.name!r} speaks another version of the protocol ({hello.get('protocol')!r:.20}, "
-                f"this cloud {PROTOCOL_VERSION}).",
+                f"The device {device.name!r} speaks other versions of the protocol ({oldest!r:.20} to {newest!r:.20}, "
+                f"this cloud {describe_versions()}).",
                 "version",
                 PROTOCOL_VERSION,
             )
@@ -188,7 +191,8 @@ def new_instance() -> str:
 def hello_of(link: JoinLink, instance: str = "") -> bytes:
     """The hello by which a device introduces itself to the cloud of its link; instance: of its process."""
     secret = b64encode(link.secret).decode()
-    return _pack(tandem=JOINING_VERSION, protocol=PROTOCOL_VERSION, secret=secret, instance=instance)
+    versions = {"protocol": PROTOCOL_VERSION, "oldest": OLDEST_VERSION}
+    return _pack(tandem=JOINING_VERSION, **versions, secret=secret, instance=instance)
 
 
 def queue_of(device: str) -> str:

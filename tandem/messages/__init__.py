@@ -38,9 +38,11 @@ from tandem.messages.wire import (
     write_varint,
 )
 
-PROTOCOL_VERSION = 17
-"""Raised with every body or field, of the query too, that comes, goes or changes. Numbers of bodies that are gone (7,
-13, 14) are not given again."""
+PROTOCOL_VERSION, OLDEST_VERSION = 17, 17
+"""The newest version that this party speaks, and the oldest. A frame says the version that its reader must have: that
+in which its body got its present form. So two versions speak with each other as long as they use what both have. A new
+body, or a new field of one, is of a version of its own; numbers of bodies that are gone (7, 13, 14) are not given
+again."""
 
 registry = Registry()
 
@@ -51,13 +53,26 @@ class LinkBody(WireMessage):
     __slots__ = ()
     words: ClassVar[str]
     """The body within a sentence."""
+    since: ClassVar[int] = 17
+    """The version of the protocol that gave the body its present form."""
+
+
+def describe_versions(oldest: int | None = None, newest: int | None = None) -> str:
+    """A range of versions in words; None: that of this party."""
+    oldest, newest = oldest or OLDEST_VERSION, newest or PROTOCOL_VERSION
+    return f"version {newest}" if oldest == newest else f"versions {oldest} to {newest}"
+
+
+def is_spoken(oldest: int, newest: int) -> bool:
+    """Whether this party and one that speaks these versions have one in common."""
+    return oldest <= PROTOCOL_VERSION and newest >= OLDEST_VERSION
 
 
 def _read_version(cursor: FrameCursor) -> int:
     version = cursor.varint()
-    if version != PROTOCOL_VERSION:
+    if not OLDEST_VERSION <= version <= PROTOCOL_VERSION:
         raise ProtocolError(
-            f"A frame of protocol version {version} was received, but this party speaks version {PROTOCOL_VERSION}; "
+            f"A frame of protocol version {version} was received, but this party speaks {describe_versions()}; "
             "install the same version of tandem-rag at both parties."
         )
     return version
@@ -253,7 +268,7 @@ class ListRequest(LinkBody):
 class LinkFrame(WireMessage):
     """A frame of the link: one body under the header that acknowledges and measures. Coordinator -> peer."""
 
-    version: Version = PROTOCOL_VERSION  # of the protocol; a frame of another one is refused
+    version: Version = OLDEST_VERSION  # of the protocol, that the reader must have
     session: UInt32  # the query
     view: Varint  # number of Resyncs so far; frames of an older view are ignored
     number: Varint = 0  # of a body whose receipt is to be acknowledged, from 1 on; 0: none is needed

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import get_type_hints
+from typing import ClassVar, get_type_hints
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 
+from tandem.conversation import KNOWN_FIELDS
 from tandem.errors import ConfigError, ProtocolError
 from tandem.modes import rules_of
 from tandem.modes.mode import Mode
@@ -19,6 +21,8 @@ from tandem.topology import Party
 @dataclass(frozen=True, kw_only=True)
 class SessionSpec(QuerySpec):
     """One query. Both parties hold the same spec, except that the cloud does not see the device's filter (`as_for`)."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = KNOWN_FIELDS
 
     @cached_property
     def rules(self) -> Mode:
@@ -58,13 +62,31 @@ class SessionSpec(QuerySpec):
 
     @classmethod
     def from_json(cls, text: str) -> SessionSpec:
-        """Inverse of `to_json`. Raises ProtocolError."""
+        """Inverse of `to_json`. Raises ProtocolError.
+
+        A newer party may write fields that this one does not know. One that changes no token has a name that begins
+        with `NO_TOKEN`, and is ignored; any other is refused by its name.
+        """
+        try:
+            return cls._read(text)
+        except ProtocolError:
+            if (known := _drop_newer(text)) is None:
+                raise
+            return cls._read(known)
+
+    @classmethod
+    def _read(cls, text: str) -> SessionSpec:
         try:
             return _JSON.validate_json(text, strict=True)
         except ValidationError as error:
             problem = error.errors(include_url=False, include_context=False)[0]
             name, *inner = problem["loc"] or ("JSON",)
             where = ".".join(map(str, (_NAMES.get(str(name), name), *inner)))
+            if problem["type"] == "unexpected_keyword_argument":
+                raise ProtocolError(
+                    f"The query has an option that this version does not know and that may change the answer "
+                    f"({where:.60}); install the newer version of tandem-rag here, or ask without it."
+                ) from None
             value = problem["input"]
             got = f", got {value:g}" if isinstance(value, int | float) and abs(value) < MAX_SHOWN else ""
             raise ProtocolError(
@@ -78,6 +100,21 @@ class SessionSpec(QuerySpec):
             ) from None
 
 
+def _drop_newer(text: str) -> str | None:
+    """A query without the fields that change no token, of a newer version; None if it has none."""
+    try:
+        query = json.loads(text)
+    except ValueError:
+        return None
+    groups = [group for group in (query, *getattr(query, "values", list)()) if isinstance(group, dict)]
+    newer = [(group, name) for group in groups for name in group if name.startswith(NO_TOKEN)]
+    for group, name in newer:
+        del group[name]
+    return json.dumps(query) if newer else None
+
+
+NO_TOKEN = "_"
+"""Begins the names of fields that change no token."""
 MAX_SHOWN = 1e15
 """Numbers below are quoted where they are refused."""
 _JSON = TypeAdapter(SessionSpec)

@@ -266,6 +266,7 @@ class Peer:
         if isinstance(body, Open) and not self.has_spoken:
             self._repeats.extra_s = len(body.spec.encode()) / SLOWEST_BYTES_PER_S
         frame = LinkFrame(
+            version=body.since,
             session=self.session,
             view=self.view,
             number=number,

@@ -209,7 +209,16 @@ def _fit(key: str, one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     party says that its own is."""
     if key == "vocabulary_fingerprint" and all("vocabulary_prefixes" in known for known in (one, other)):
         return common_size(one, other) is not None
+    if key == "protocol_version":
+        (old_one, new_one), (old_other, new_other) = _versions(one), _versions(other)
+        return old_one <= new_other and old_other <= new_one
     return one.get(key) == other.get(key)
+
+
+def _versions(known: Mapping[str, Any]) -> tuple[int, int]:
+    """The oldest and the newest version of the protocol that a party speaks."""
+    newest = known.get("protocol_version") or 0
+    return known.get("oldest_version") or newest, newest
 
 
 def _shown(key: str, known: Mapping[str, Any]) -> Any:

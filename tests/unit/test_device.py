@@ -91,7 +91,12 @@ def test_events_come_as_they_were(tandem: ScriptedTandem, tmp_path: Path) -> Non
 
 
 def test_options_of_a_question_are_the_commands_own(tandem: ScriptedTandem, tmp_path: Path) -> None:
-    settings = ["sampling.temperature=0.5", "sampling.stop=END", "link.on_peer_loss=wait", "weights.question=0.5"]
+    settings = [
+        "sampling.temperature=0.5",
+        "sampling.stop=END",
+        "link.on_peer_loss=wait",
+        "weights.question=0.5",
+    ]
     config = Config.load(None, [*settings, "device.num_documents=3", "cluster.query_timeout_s=9"])
     with RunningDevice(config, tmp_path) as device:
         list(device.stream("Which game?", seed=7, temperature=0.25))
