@@ -305,7 +305,7 @@ def test_votes_in_full_travel_in_as_many_messages_as_they_need(
     prefix = Prefix(spec.session, [4, 5])
     session.prefix.extend([4, 5])
     job = Forward(spec.session, 2, prefix.digest, (4, 5), DocumentWeights(()), (), tuple(prefix.digests), 2)
-    sends = session.finish(job, [Step(step, 0, bytes(12), 1) for step in range(3)])
+    sends = session.finish(job, [Step(step, 0, bytes(12), 1, 0.0) for step in range(3)])
     votes = [send.message.body for send in sends]
     assert [len(each.payloads) for each in votes] == sizes
     chains = [digests_along(each.digest, each.tokens) for each in votes]
