@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from tandem.engine.engine import Engine
+from tandem.engine.model import context_length
 from tandem.engine.session import EngineSession
 from tandem.errors import GenerationError
-from tandem.plugins.torch import model as models
 
 # Fixed, since the fixtures of conftest.py are not importable.
 NAMES = ["qwen2", "qwen2-sliding", "llama", "llama-grouped", "opt", "phi", "gpt-neox"]
@@ -96,4 +96,4 @@ def test_longrope_per_kind_of_layer(save_model: Save) -> None:
     parameters = {"rope_type": "longrope", "original_max_position_embeddings": 64}
     config = AutoConfig.for_model("llama", max_position_embeddings=128)
     config.rope_parameters = {"full_attention": parameters, "sliding_attention": {"rope_type": "default"}}
-    assert models.context_length(config) == 64
+    assert context_length(config) == 64
