@@ -119,10 +119,10 @@ async def test_a_query_that_fails_in_a_batch_fails_alone(
 ) -> None:
     forward = Engine.forward
 
-    def broken(self: Engine, batch: Any, **options: Any) -> list[torch.Tensor]:
-        if any(feed.session == "2" and len(feed.tokens) == 1 for feed in batch):
+    def broken(self: Engine, answers: dict[str, Any], *how: Any, **options: Any) -> list[torch.Tensor]:
+        if len(answers.get("2", ())) == 1:
             raise GenerationError("Session 2 is broken.")
-        return forward(self, batch, **options)
+        return forward(self, answers, *how, **options)
 
     monkeypatch.setattr(Engine, "forward", broken)
     actor = await started(tmp_path)
