@@ -85,29 +85,6 @@ def test_an_adapter_of_another_base(save_model: Callable[..., Path], copied: Pat
         assert said.endswith("to the model that it was trained on.")
 
 
-def test_an_adapter_that_is_not_whole(copied: Path, adapt: Adapt) -> None:
-    from safetensors.torch import load_file, save_file
-
-    folder = adapt(copied)
-    weights = load_file(folder / "adapter_model.safetensors")
-    dropped = next(iter(weights))
-    save_file(
-        {name: value for name, value in weights.items() if name != dropped},
-        folder / "adapter_model.safetensors",
-    )
-    assert "1 of its weights do not fit" in sentence(folder)
-
-
-def test_a_base_that_is_not_here_or_not_named(copied: Path, adapt: Adapt) -> None:
-    folder = adapt(copied)
-    set_base(folder, str(copied / "nowhere"))
-    assert "is not here; set base_model_name_or_path in its adapter_config.json." in sentence(folder)
-    set_base(folder, None)
-    assert "names no base model; set its base_model_name_or_path" in sentence(folder)
-    (folder / "adapter_config.json").write_text("{", "utf-8")
-    assert "cannot be read" in sentence(folder)
-
-
 def test_a_kind_that_cannot_be_merged(copied: Path, tmp_path: Path) -> None:
     from peft import PromptTuningConfig, get_peft_model
 

@@ -158,16 +158,6 @@ def test_marks_in_texts_of_others_are_text(wrapper: Any, text: str) -> None:
     assert row.count(text) == 5
 
 
-def test_a_document_that_is_cut_keeps_what_comes_before_and_after_it(wrapper: Any) -> None:
-    builder = PromptBuilder(wrapper.backend_tokenizer, ChatTemplate(info_of(wrapper), SYSTEM), (), 160)
-    prompt = builder.build(QUESTION, ["Mira likes puzzle games. " * 30], 8)
-    assert prompt.truncated == (0,)
-    assert 155 <= len(prompt.document_tokens[0]) + len(prompt.query_tokens) + 8 <= 160
-    text = wrapper.backend_tokenizer.decode(prompt.document_tokens[0], skip_special_tokens=False)
-    assert text.startswith("<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nMira likes")
-    assert text.endswith("\n\n")
-
-
 # ---- tokenizers ----------------------------------------------------------------------------------------------
 
 
@@ -202,23 +192,6 @@ def test_prefix_spaces_stand_where_the_whole_text_has_them(kind: str, start: str
         text = template.document.replace(DOCUMENT, document) + template.question(ASKED)[0]
         whole = text.replace("\ufdd10\ufdd2", QUESTION)
         assert row == tuple(backend.encode(whole, add_special_tokens=False).ids)
-
-
-def test_the_border_is_where_the_tokenizer_cuts(folder: Path, wrapper: Any) -> None:
-    """GPT-2's pattern takes an empty line before a word apart and one at the end of a text together."""
-    state = json.loads(wrapper.backend_tokenizer.to_str())
-    pair = wrapper.backend_tokenizer.encode("\n").tokens * 2
-    state["model"]["vocab"]["".join(pair)] = wrapper.backend_tokenizer.get_vocab_size()
-    state["model"]["merges"].insert(0, pair)
-    backend = Tokenizer.from_str(json.dumps(state))
-    template = ChatTemplate(info_of(wrapper), SYSTEM)
-    builder = PromptBuilder(backend, template, (), None)
-    with_documents, bare = (builder.build(QUESTION, documents, 8) for documents in (DOCUMENTS, []))
-    rows = [tokens + with_documents.query_tokens for tokens in with_documents.document_tokens]
-    texts = [f"{document}\n\n" for document in DOCUMENTS] + [""]
-    for row, first in zip([*rows, bare.document_tokens[0] + bare.query_tokens], texts, strict=True):
-        text = template.bare + first + template.question(ASKED)[0].replace("\ufdd10\ufdd2", QUESTION)
-        assert row == tuple(Tokenizer.from_str(json.dumps(state)).encode(text).ids)
 
 
 # ---- refusals ------------------------------------------------------------------------------------------------
@@ -282,25 +255,6 @@ def test_auto_is_the_file_then_the_tokenizers_own_then_plain(folder: Path, tmp_p
         f"The tokenizer of {str(copy)!r} has no chat template; "
         'set template to "plain", or to a file with one.'
     )
-
-
-def test_files_of_ones_own(folder: Path, tmp_path: Path) -> None:
-    (tmp_path / "own.json").write_text(json.dumps({"query": "Q: {query}"}))
-    (tmp_path / "own.jinja").write_text(WITHOUT_SYSTEM)
-    assert find(str(tmp_path / "own.json"), folder).question(ASKED)[0] == "Q: \ufdd10\ufdd2"
-    assert (
-        find(str(tmp_path / "own.jinja"), folder).describe() == "chat, the system prompt in the first message"
-    )
-    with pytest.raises(GenerationError) as raised:
-        find(str(tmp_path / "own.jina"), folder)
-    assert (
-        str(raised.value) == f"There is no template {tmp_path}/own.jina; the nearest is {tmp_path}/own.jinja."
-    )
-    (tmp_path / "own.jinja").write_bytes(b"\xff\xfe")
-    with pytest.raises(
-        GenerationError, match=r"^The template .*own\.jinja cannot be read: .*; correct the file\.$"
-    ):
-        find(str(tmp_path / "own.jinja"), folder)
 
 
 THINKS = "{% set answer = message['content'].split('</think>') | last %}"

@@ -5,7 +5,6 @@ What is expected are the bits of the same row, alone in a session of its own, in
 
 from __future__ import annotations
 
-import json
 import random
 import subprocess
 import sys
@@ -522,23 +521,6 @@ def test_engines_compute_the_same_function(load_tiny: Load, kind: str) -> None:
     assert np.corrcoef(found)[0, 1] > 0.999  # the error is 4 % of the spread of logits
     assert np.corrcoef(found)[0, 2] < 0.5
     assert likelihoods(one) == pytest.approx(likelihoods(other), rel=0.02)
-
-
-def test_a_runner_says_what_it_is(engine: Engine, load_tiny: Load, request: pytest.FixtureRequest) -> None:
-    how = request.node.callspec.params["loaded"]
-    name, runner = how.split()[0], engine.runner
-    about = json.loads(json.dumps(runner.describe()))
-    assert about["engine"].startswith({"torch": "PyTorch ", "llama": "llama.cpp "}[name])
-    assert about["num_parameters"] == 107_456 or how.split()[-1] in RECURRENT
-    assert (runner.vocab_size, runner.context_length) == (261, 1024)
-    same, other, threads = load_tiny(how), load_tiny(how, seed=1), load_tiny(how, num_threads=2)
-    load_tiny(how)  # of PyTorch, threads are the process's
-    prints = [runner.weights_fingerprint, runner.computing_fingerprint]
-    assert all(len(bytes.fromhex(each)) == 16 for each in prints)
-    assert [same.weights_fingerprint, same.computing_fingerprint] == prints
-    assert other.weights_fingerprint != prints[0]
-    assert other.computing_fingerprint != prints[1]
-    assert threads.weights_fingerprint == prints[0]
 
 
 def test_close_frees(runner: Runner) -> None:

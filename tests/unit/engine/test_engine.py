@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from tandem.engine.engine import Engine
-from tandem.engine.model import context_length
 from tandem.engine.session import EngineSession
 from tandem.errors import GenerationError
 
@@ -62,13 +61,6 @@ def fresh(engine: Engine, tokens: Sequence[int]) -> torch.Tensor:
         engine.close("fresh")
 
 
-def test_padded_logits_are_cut_to_the_tokenizer(save_model: Save) -> None:
-    """Two models of one tokenizer, differently padded, give laws over the same ids."""
-    narrow, wide = (Engine.load(str(save_model("llama", size)), num_threads=1) for size in (304, 512))
-    assert narrow.vocab_size == wide.vocab_size == 300
-    assert narrow.vocabulary_fingerprint == wide.vocabulary_fingerprint
-
-
 def test_threads_that_cannot_be_are_one_sentence(save_model: Save) -> None:
     with pytest.raises(GenerationError, match="num_threads is 0"):
         Engine.load(str(save_model("llama")), num_threads=0)
@@ -88,12 +80,3 @@ def test_a_long_row_does_not_change_the_others_with_longrope(save_model: Save) -
         alone = uncached_logits(engine, [*document, *prompt.query_tokens], tokens)
         torch.testing.assert_close(row, alone, atol=1e-4, rtol=1e-4)
     engine.close("s")
-
-
-def test_longrope_per_kind_of_layer(save_model: Save) -> None:
-    from transformers import AutoConfig
-
-    parameters = {"rope_type": "longrope", "original_max_position_embeddings": 64}
-    config = AutoConfig.for_model("llama", max_position_embeddings=128)
-    config.rope_parameters = {"full_attention": parameters, "sliding_attention": {"rope_type": "default"}}
-    assert context_length(config) == 64

@@ -61,18 +61,6 @@ def test_a_package_brings_an_engine_by_its_entry_point(
     assert loaded == [LoadOptions(num_threads=1)]
 
 
-def test_an_unknown_engine_is_refused_with_those_that_there_are(save_model: Save) -> None:
-    with pytest.raises(
-        GenerationError, match="There is no engine 'lama'; set engine to one of auto, llama, torch"
-    ):
-        Engine.load(str(save_model("llama")), engine="lama")
-
-
-def test_llama_cpp_refuses_what_is_no_gguf_file(save_model: Save) -> None:
-    with pytest.raises(GenerationError, match=r"llama.cpp reads GGUF files, and .* is none; name one"):
-        Engine.load(str(save_model("llama")), engine="llama")
-
-
 # ---- Ollama's store --------------------------------------------------------------------------------------------
 
 

@@ -32,14 +32,14 @@ from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM, PreTraine
 
 from tandem.codecs.race_lists import RaceLists
 from tandem.config.sampling import SamplingParams
-from tandem.conversation import Frame, Message
+from tandem.conversation import Message
 from tandem.corpora import BUNDLED, can_load_smollm2, model_path
 from tandem.engine.chat_template import ChatTemplate, find_template
 from tandem.engine.drafter import Drafter
 from tandem.engine.engine import Engine
 from tandem.engine.model import info_of, load_tokenizer, load_wrapper
 from tandem.engine.prompt import PromptBuilder
-from tandem.engine.template import PlainTemplate, turn_mark
+from tandem.engine.template import PlainTemplate
 from tandem.engine.tokenizer import (
     Detokenizer,
     StopRule,
@@ -456,44 +456,6 @@ def test_old_thoughts_are_taken_out_as_the_template_does(
     )
     unfinished = f"{opened}They ask who"  # the template leaves it, and so do we
     assert "They ask who" in made.decode(made.row(history=(HISTORY[0], Message("assistant", unfinished))))
-
-
-def test_an_answer_that_the_template_refuses_stays(chat: Callable[[str], Made]) -> None:
-    jinja = CHATML.replace(
-        "{{ '<|im_start|>'",
-        "{% if 'x' in message['content'] %}{{ raise_exception('x') }}{% endif %}{{ '<|im_start|>'",
-    )
-    template = ChatTemplate(info_of(chat("qwen2").wrapper), SYSTEM, jinja)
-    for text in ("x", "yes"):
-        _, fill = template.question([HISTORY[0], Message("assistant", text), HISTORY[0]])
-        assert fill[turn_mark(1)] == text
-
-
-def test_a_template_writes_the_day_of_the_query(chat: Callable[[str], Made]) -> None:
-    engine = chat("llama3").engine
-    texts = []
-    for day in ("2026-11-25", "2026-11-26", "", "2026-11-25"):
-        prompt = engine.build_prompt(QUESTION, [DOCUMENT], 8, frame=Frame(day))
-        texts.append(chat("llama3").decode(list(prompt.document_tokens[0])))
-    assert ["25 Nov 2026" in texts[0], "26 Nov 2026" in texts[1], "26 Jul 2024" in texts[2]] == [True] * 3
-    assert texts[0] == texts[3]
-    assert engine.template.writes_day
-    assert not chat("qwen2").engine.template.writes_day
-    assert engine.template.within(Frame("2026-11-25")).fingerprint == engine.template.fingerprint
-
-
-def test_the_fingerprint_names_template_and_system_prompt(chat: Callable[[str], Made]) -> None:
-    wrapper = chat("qwen2").wrapper
-    prints = {
-        ChatTemplate(info_of(wrapper), *options).fingerprint
-        for options in [(SYSTEM,), ("Be long.",), (SYSTEM, QWEN_3)]
-    }
-    prints |= {PlainTemplate().fingerprint, PlainTemplate(document_text="{document}").fingerprint}
-    assert len(prints) == 5
-    assert (
-        ChatTemplate(info_of(wrapper), SYSTEM, CHATML).fingerprint
-        == ChatTemplate(info_of(wrapper), SYSTEM).fingerprint
-    )
 
 
 def test_ids_that_name_no_token_have_probability_0(chat: Callable[[str], Made], tmp_path: Path) -> None:

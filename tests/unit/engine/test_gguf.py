@@ -11,7 +11,7 @@ import pytest
 
 from tandem.engine import gguf, places
 from tandem.engine.engine import Engine
-from tandem.engine.model import load_config, load_tokenizer
+from tandem.engine.model import load_tokenizer
 from tandem.errors import GenerationError
 from tandem.plugins.torch import model
 from tests.tiny_gguf import write_gguf
@@ -117,25 +117,6 @@ def test_a_disk_that_is_full_is_one_sentence(
     ):
         gguf.convert(file, "float32")
     assert folders(cache) == []
-
-
-def test_without_the_packages_the_sentence_says_what_to_install(
-    file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(gguf, "can_read", lambda: False)
-    with pytest.raises(
-        GenerationError,
-        match="with the packages torch, transformers, gguf, accelerate, of which some are not installed; run",
-    ):
-        gguf.convert(file, "float32")
-
-
-def test_an_architecture_that_transformers_does_not_know_is_one_sentence(tmp_path: Path) -> None:
-    file = write_gguf(tmp_path / "x.gguf", architecture="unheard-of")
-    with pytest.raises(
-        GenerationError, match="cannot be loaded: GGUF model with architecture unheard-of is not"
-    ):
-        load_config(str(file))
 
 
 TEXT = "It's 2024,  x\n\n1234 WE'LL Ünï-日本語 (a+b)\n"

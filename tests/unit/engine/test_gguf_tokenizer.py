@@ -98,21 +98,6 @@ def test_tokens_that_texts_are_searched_for_keep_their_spelling_and_ids(tmp_path
     assert tokenizer.token_to_id("æĹ¥") == 11
 
 
-def test_a_text_begins_as_llama_cpp_has_it(tmp_path: Path) -> None:
-    for name, more, tokens in (
-        ("llama-bpe", {"tokenizer_pre": "llama-bpe"}, ["<|endoftext|>", "ab"]),
-        ("gpt-2", {"tokenizer_pre": "gpt-2"}, ["ab"]),
-    ):
-        file = write(tmp_path / f"{name}.gguf", "gpt2", BYTE_LEVEL, bos_token_id=12, **more)
-        assert load_tokenizer(str(file))[0].encode("ab").tokens == tokens
-    spaced = load_tokenizer(str(write(tmp_path / "s.gguf", "llama", LLAMA, bos_token_id=1)))[0]
-    bare = load_tokenizer(
-        str(write(tmp_path / "b.gguf", "llama", LLAMA, bos_token_id=1, add_space_prefix=False))
-    )[0]
-    assert (spaced.encode(" ab").tokens, bare.encode(" ab").tokens) == (["<s>", "▁", "▁ab"], ["<s>", "▁ab"])
-    assert (spaced.decode([264]), bare.decode([264])) == ("ab", " ab")
-
-
 @pytest.mark.parametrize(
     ("kind", "tokens", "more", "reason"),
     [

@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from tandem.engine import kv as kv_disk
-from tandem.engine.engine import Engine, precompute
+from tandem.engine.engine import Engine
 from tandem.engine.kv import DiskStore
 from tandem.plugins.torch.kv import DocumentCache, TorchForm
 from tandem.system import paths
@@ -184,25 +184,6 @@ def test_files_of_another_model_or_prefix_that_were_copied_here(store: Store) ->
     assert "it is no cache of this document" in store.warnings[1]
 
 
-def test_the_least_recently_used_goes_first_whatever_its_model(store: Store) -> None:
-    files = store.open("old")
-    files.put(TOKENS, entry())
-    size = files.num_bytes
-    files = store.open(max_bytes=int(3.3 * size))  # a sixteenth of it stays free: three files
-    names = [(0, number, 1, 1) for number in range(4)]
-    for age, tokens in enumerate(names[:2]):
-        files.put(tokens, entry())
-        os.utime(files.path(tokens), (1000 + age, 1000 + age))
-    assert equal(files.get(names[0]), entry())  # now the second is the older one
-    os.utime(next(path for path in store.files() if path.parent.parent.name == "old"), (1, 1))
-    files.put(names[2], entry())
-    assert store.open("old").get(TOKENS) is None
-    files.put(names[3], entry())
-    again = store.open(max_bytes=int(3.3 * size))
-    assert [again.get(tokens) is not None for tokens in names] == [True, False, True, True]
-    assert again.num_bytes == sum(path.stat().st_size for path in store.files()) <= 3.3 * size
-
-
 def test_a_budget_holds_with_two_writers_and_counts_what_a_killed_one_left(store: Store) -> None:
     store.open().put(TOKENS, entry())
     size = store.files()[0].stat().st_size
@@ -232,24 +213,6 @@ def test_a_full_disk_is_said_once_and_the_rest_goes_on(store: Store, monkeypatch
     ]
     assert [path.suffix for path in store.files()] == [".safetensors"]  # nothing half-written stays
     assert equal(files.get(TOKENS), entry())
-
-
-def test_computing_ahead_stops_where_the_disk_refuses(
-    store: Store, save_model: Save, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    engine = Engine.load(str(save_model("llama-grouped")), num_threads=1)
-    files, replace, left = store.open(), os.replace, iter(range(2))
-
-    def full_after_two(*paths: Path) -> None:
-        if next(left, None) is None:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        replace(*paths)
-
-    monkeypatch.setattr(paths.os, "replace", full_after_two)
-    report = precompute(engine, files, 5, lambda number: f"Level {number}.")
-    assert (report.num_computed, report.num_left_out) == (2, 3)
-    assert engine.caches.num_misses == 3  # the rest is not even computed
-    assert len(store.files()) == 2
 
 
 def test_prune_keeps_only_what_is_named(store: Store) -> None:

@@ -4,27 +4,23 @@ from __future__ import annotations
 
 import ctypes
 import json
-import random
 import sys
-import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from tokenizers import Tokenizer
 
-from benchmarks._random_batches import bits_of, compute, count_differences, draw_tokens
+from benchmarks._random_batches import compute, count_differences
 from tandem.engine import places
 from tandem.engine.engine import Engine
 from tandem.engine.kv import MemoryStore
-from tandem.engine.port import Preempted, Row
+from tandem.engine.port import Row
 from tandem.errors import GenerationError
 from tandem.plugins.llama import abi, library, rows
 from tandem.plugins.llama.runner import LlamaRunner
-from tests.tiny_gguf import CONTEXT, GEMMA, LAYERS, MATRICES, write_gguf, write_lora
+from tests.tiny_gguf import CONTEXT, GEMMA, MATRICES, write_gguf, write_lora
 
 Load = Callable[..., Engine]
 
@@ -63,29 +59,6 @@ def test_mutant_pieces_of_any_shape(f16: Any) -> None:
 
 
 # ---- how passes are put together --------------------------------------------------------------------------------
-
-
-def test_a_pass_stops_inside(q8: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """llama.cpp gives it up as soon as another thread says so, and computes it again with the same bits."""
-    lib, codes = library.library(""), []
-    decode, stop = lib.llama_decode, threading.Event()
-
-    def stop_third(*arguments: Any) -> int:
-        if len(codes) == 2:
-            stop.set()
-            time.sleep(0.1)  # until the thread that polls has told llama.cpp
-        codes.append(decode(*arguments))
-        return int(codes[-1])
-
-    prompts = [Row((), draw_tokens(random.Random(row), q8, 900)) for row in range(3)]
-    expected = compute(q8, prompts, ((), 1))[0]
-    monkeypatch.setattr(lib, "llama_decode", stop_third)
-    q8.open("s", prompts, 0, num_scored=0, is_later_turn=False)
-    with pytest.raises(Preempted):
-        q8.forward({"s": ()}, {}, stop.is_set)
-    assert codes == [0, 0, 2]
-    assert np.array_equal(bits_of(q8.forward({"s": ()}, {}, None)[0]), expected)
-    q8.close("s")
 
 
 @pytest.mark.parametrize("cache_type", ["q8_0", "q4_0"])
@@ -166,22 +139,6 @@ def sentence(path: Path, **options: Any) -> str:
     return str(raised.value)
 
 
-def test_an_adapter_of_another_model_is_one_sentence(tmp_path: Path, base: Path) -> None:
-    make_adapter(tmp_path / "adapter", base)
-    wrong = {f"blk.{LAYERS}.attn_q": (np.ones((2, 64), np.float32), np.ones((64, 2), np.float32))}
-    write_lora(tmp_path / "adapter" / "lora.gguf", wrong)
-    assert sentence(tmp_path / "adapter").startswith(
-        f"The adapter {str(tmp_path / 'adapter' / 'lora.gguf')!r} does not fit its base model: "
-    )
-    wrong = {"blk.0.attn_q": (np.ones((2, 32), np.float32), np.ones((64, 2), np.float32))}
-    write_lora(tmp_path / "adapter" / "lora.gguf", wrong)
-    assert "does not fit its base model" in sentence(tmp_path / "adapter")
-    (tmp_path / "adapter" / "lora.gguf").write_bytes(b"GGUF")
-    assert "does not fit its base model" in sentence(tmp_path / "adapter")
-    (tmp_path / "adapter" / "lora.gguf").unlink()
-    assert "has 0 GGUF files in its folder" in sentence(tmp_path / "adapter")
-
-
 # ---- what fails at loading ----------------------------------------------------------------------------------------
 
 
@@ -191,22 +148,6 @@ def test_an_unknown_architecture_is_one_sentence(tmp_path: Path, base: Path) -> 
         f"llama.cpp cannot load {str(file)!r}: llama_model_load: error loading model: unknown model architecture: "
         "'unheard-of'; use another file, or set engine to \"torch\"."
     )
-
-
-def test_a_tokenizer_that_is_read_in_two_ways_is_one_sentence(base: Path, load_tiny: Load) -> None:
-    name, tokenizer = str(base), Tokenizer.from_str(load_tiny("llama Q8_0").tokenizer_json)
-    runner = load(base).runner
-    runner.check_tokenizer(tokenizer, name)
-    vocabulary = json.loads(tokenizer.to_str())
-    tokens = vocabulary["model"]["vocab"]
-    tokens["a"], tokens["b"] = tokens["b"], tokens["a"]
-    with pytest.raises(GenerationError) as raised:
-        runner.check_tokenizer(Tokenizer.from_str(json.dumps(vocabulary)), name)
-    assert str(raised.value).startswith(
-        f"The tokenizer of {name!r} is read in two ways: what is \"The 12 goats' names:"
-    )
-    assert "... to one is \"The 12 gobts' nbmes:" in str(raised.value)
-    assert str(raised.value).endswith('... to llama.cpp; use another file, or set engine to "torch".')
 
 
 @pytest.mark.parametrize(("scaling", "expected"), [("longrope", 512), ("yarn", CONTEXT)])
@@ -219,17 +160,6 @@ def test_rows_stay_below_the_length_at_which_frequencies_change(
     if expected <= 512:
         cache = runner.row_model.make_cache(1, expected)
         assert cache.reserve(0, expected)[0].capacity <= 512
-
-
-def test_settings_that_cannot_be(base: Path) -> None:
-    assert sentence(base, cache_type="f64") == (
-        "Unknown kind of cache 'f64'; set cache_type to one of f16, q8_0, q4_0."
-    )
-    if not library.library("").llama_supports_gpu_offload():
-        assert sentence(base, gpu_layers=-1) == (
-            "gpu_layers is -1, but this llama.cpp was built without a GPU; set it to 0, or name a build for your GPU "
-            "with engine_library."
-        )
 
 
 @pytest.fixture

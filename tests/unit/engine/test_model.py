@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tokenizers import Tokenizer
 
 from tandem.engine.engine import Engine
 from tandem.errors import GenerationError
@@ -38,13 +37,6 @@ def test_model_without_tokenizer(save_model: Save, family: str) -> None:
     assert text.endswith("save the tokenizer into the model's directory.")
 
 
-def test_no_fast_tokenizer(save_model: Save, monkeypatch: pytest.MonkeyPatch) -> None:
-    from transformers import AutoTokenizer
-
-    monkeypatch.setattr(AutoTokenizer, "from_pretrained", lambda *_, **__: object())
-    assert "has no fast tokenizer (tokenizer.json), only object; convert it" in sentence(save_model("llama"))
-
-
 def test_damaged_weights_and_missing_weights(copied: Path) -> None:
     path = copied / "model.safetensors"
     weights = load_file(path)
@@ -55,10 +47,6 @@ def test_damaged_weights_and_missing_weights(copied: Path) -> None:
     assert "is no whole safetensors file" in sentence(copied)
     path.unlink()
     assert "has a config.json but no weights" in sentence(copied)
-
-
-def test_tokenizer_larger_than_the_model(save_model: Save) -> None:
-    assert "its ids reach 299 and the model has 200 outputs" in sentence(save_model("llama", 200))
 
 
 def test_device_and_dtype(save_model: Save) -> None:
@@ -96,11 +84,6 @@ def test_layers_that_read_the_cache_of_others_are_used(tmp_path: Path, save_mode
     before = engine.next_logits("s", (30, 31, 32))
     engine.next_logits("s", (30, 40))
     assert torch.equal(engine.next_logits("s", (30, 31, 32)), before)
-
-
-def test_tokenizer_json_is_complete(save_model: Save) -> None:
-    engine = Engine.load(str(save_model("llama")))
-    assert Tokenizer.from_str(engine.tokenizer_json).get_vocab_size() == 300
 
 
 # ---- fingerprints --------------------------------------------------------------------------------------------

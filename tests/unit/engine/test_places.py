@@ -81,14 +81,6 @@ def test_a_name_that_is_none(name: str, sentence: str) -> None:
     assert fault(name) == sentence
 
 
-def test_a_folder_nearby_is_named(here: Path) -> None:
-    (here / "models").mkdir()
-    (here / "models" / "small").mkdir()
-    assert fault("./modles/small").endswith(f"there is no such directory; the nearest is {here / 'models'}.")
-    assert fault("models/smal").endswith(f"the nearest is {here / 'models' / 'small'}.")
-    assert fault("modls") == "There is no model 'modls'; did you mean './models'?"
-
-
 def point(folder: Path) -> None:
     (folder / "model.safetensors").write_bytes(POINTER)
 

@@ -131,19 +131,6 @@ def test_a_file_that_fails_an_assertion_of_llama_cpp_is_one_sentence(
     )
 
 
-def test_what_is_whole_is_loaded_and_one_with_equal_tokens_is_not(tmp_path: Path) -> None:
-    """One flipped bit: the letter b is a second a, an assertion of llama.cpp."""
-    file = write_gguf(tmp_path / "good.gguf")
-    assert load(file).vocab_size == 261
-    content = file.read_bytes()
-    at = content.index(text("b"))
-    file.write_bytes(content[: at + 8] + b"a" + content[at + 9 :])
-    with pytest.raises(
-        GenerationError, match=r"no whole GGUF file: its tokens \d+ and \d+ are the same \('a'\); down"
-    ):
-        load(file)
-
-
 @pytest.mark.nightly("takes minutes; headers are damaged at every change, and two files that end a child")
 def test_no_damaged_file_ends_the_process_that_loads_it(tmp_path: Path) -> None:
     arguments = [sys.executable, "-m", "tests.load_damaged", str(tmp_path), "2000", "5"]

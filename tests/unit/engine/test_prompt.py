@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from threading import Event, Thread
 
 import pytest
 from tokenizers import Tokenizer
 
 from tandem.conversation import Message
 from tandem.engine.prompt import PromptBuilder
-from tandem.engine.template import DOCUMENT, PlainTemplate, turn_mark
+from tandem.engine.template import PlainTemplate
 from tandem.errors import Code, GenerationError
 
 TEMPLATE = PlainTemplate(document_text="Note: {document}\n", query_text="Question: {query}\nAnswer:")
@@ -37,15 +36,6 @@ def test_a_long_document_loses_its_end_and_keeps_the_templates(tokenizers: dict[
     assert text.startswith("Note: Mira")
     assert text.endswith("\n")
     assert LONG.startswith(text[len("Note: ") : -1])
-
-
-def test_documents_of_several_bytes_a_character_are_cut_between_characters(
-    tokenizers: dict[str, Tokenizer],
-) -> None:
-    prompt = builder(tokenizers).build("Mira?", ["日本語€😀" * 40], 8)
-    text = tokenizers["byte_level"].decode(prompt.document_tokens[0][1:])
-    assert "\ufffd" not in text
-    assert ("日本語€😀" * 40).startswith(text[len("Note: ") : -1])
 
 
 @pytest.mark.parametrize("context", range(30, 70, 3))
@@ -81,22 +71,6 @@ def test_of_a_hopelessly_long_text_only_the_beginning_is_tokenised(tokenizers: d
         prompts.build("Why?", [], 1, history)
 
 
-def test_others_run_while_a_long_text_is_tokenised(tokenizers: dict[str, Tokenizer]) -> None:
-    prompts = PromptBuilder(tokenizers["byte_level"], PlainTemplate(), (), None)
-    is_done = Event()
-
-    def tokenise() -> None:
-        prompts.question_tokens("3141592653" * 20_000)
-        is_done.set()
-
-    thread, num_steps = Thread(target=tokenise), 0
-    thread.start()
-    while not is_done.wait(0.001):
-        num_steps += 1
-    thread.join()
-    assert num_steps > 3, "with Python's lock held for the whole text at most two waits end"
-
-
 def test_special_tokens_in_a_document_are_text(tokenizers: dict[str, Tokenizer]) -> None:
     prompt = builder(tokenizers).build("<eos>?", ["<eos> <bos>"], 8)
     assert 1 not in prompt.document_tokens[0] + prompt.query_tokens
@@ -104,21 +78,6 @@ def test_special_tokens_in_a_document_are_text(tokenizers: dict[str, Tokenizer])
 
 
 # ---- template ------------------------------------------------------------------------------------------------
-
-
-def test_marks_of_the_template_in_texts_stay(tokenizers: dict[str, Tokenizer]) -> None:
-    text = f"{DOCUMENT}{turn_mark(0)}"
-    prompt = PromptBuilder(tokenizers["byte_level"], PlainTemplate(), (), 120).build(text, [text], 8)
-    assert prompt.document_tokens == (ids(tokenizers, f"{text}\n\n"),)
-    assert prompt.query_tokens == ids(tokenizers, f"Question: {text}\nAnswer:")
-
-
-def test_a_conversation_longer_than_the_context(tokenizers: dict[str, Tokenizer]) -> None:
-    history = [Message("user", LONG), Message("assistant", LONG)]
-    with pytest.raises(
-        GenerationError, match=r"^The conversation of \d+ tokens .*; begin a new one, lower max_new"
-    ):
-        builder(tokenizers).build("Cor?", [], 8, history)
 
 
 @pytest.mark.parametrize(

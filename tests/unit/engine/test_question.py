@@ -87,15 +87,3 @@ def test_the_question_alone_is_scored(engine: Engine) -> None:
     assert "Mira." not in asked
     found = likelihoods(engine, history=HISTORY)
     assert found == pytest.approx(plain(engine, DOCUMENTS, history=HISTORY), abs=1e-3)
-
-
-def test_the_fallback_agrees(save_model: Save) -> None:
-    """One token of one session at a time: the same numbers but for rounding."""
-    batched, growing = (
-        Engine.load(str(save_model("llama")), num_threads=1, is_batched=is_batched)
-        for is_batched in (True, False)
-    )
-    for history in ((), HISTORY):
-        found = likelihoods(growing, history=history)
-        assert found == pytest.approx(likelihoods(batched, history=history), abs=1e-3)
-        assert found == pytest.approx(plain(growing, DOCUMENTS, history=history), abs=1e-3)

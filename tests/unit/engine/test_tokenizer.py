@@ -20,13 +20,10 @@ from tandem.engine.tokenizer import (
     TokenizerInfo,
     Vocabulary,
     find_eos_token_ids,
-    fingerprint_prefixes,
     fingerprint_vocabulary,
     is_loop,
 )
-from tandem.errors import ClusterError, GenerationError
-from tandem.sites.startup import HANDSHAKE_FIELDS, compare
-from tandem.topology import Party
+from tandem.errors import GenerationError
 
 TEXTS = [
     "Mira likes puzzle games, so try Vantelu Cor.",
@@ -154,21 +151,6 @@ def test_one_more_token_is_another_vocabulary(tokenizers: dict[str, Tokenizer], 
     assert fingerprint_vocabulary(other) != fingerprint_vocabulary(tokenizers["byte_level"])
 
 
-def test_a_party_cannot_say_that_the_same_vocabulary_is_smaller(tokenizers: dict[str, Tokenizer]) -> None:
-    """A hostile cloud would leave the device one token to choose from."""
-    prefixes = list(fingerprint_prefixes(tokenizers["byte_level"]))
-    honest = {
-        **dict.fromkeys(HANDSHAKE_FIELDS, "same"),
-        "vocabulary_fingerprint": prefixes[0],
-        "vocabulary_prefixes": prefixes,
-        "vocab_size": 300,
-    }
-    compare({Party.DEVICE: honest, Party.CLOUD: honest})
-    for size in (1, 299):
-        with pytest.raises(ClusterError, match="same vocabulary"):
-            compare({Party.DEVICE: honest, Party.CLOUD: {**honest, "vocab_size": size}})
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_beginnings_are_the_same_in_vocabularies_with_more_or_fewer_tokens(
     tokenizers: dict[str, Tokenizer], kind: str
@@ -294,17 +276,3 @@ def test_bytes_of_all_tokens_are_the_text() -> None:
     assert b"".join(bytes(spelling.utf8 or ()) for spelling in spellings).decode() == text
     assert spellings[0].text == " "
     assert spellings[5] == ("\\xe2", (0xE2,)), "a part of a character is named by its byte"
-
-
-def test_special_tokens_have_a_name_and_no_bytes() -> None:
-    tokenizer = byte_level()
-    assert Speller(tokenizer).spell(tokenizer.token_to_id("<end>")) == ("<end>", None)
-    assert Speller(tokenizer).spell(tokenizer.token_to_id("né")) == ("né", tuple("né".encode()))
-    assert Speller(tokenizer).spell(100_000) == ("", None)
-
-
-@pytest.mark.parametrize(
-    ("token", "text", "utf8"), [(1, " tea", b" tea"), (2, "\\xe2", b"\xe2"), (3, "s", b"s")]
-)
-def test_pieces_of_text(token: int, text: str, utf8: bytes) -> None:
-    assert Speller(pieces()).spell(token) == (text, tuple(utf8))

@@ -119,26 +119,6 @@ def test_a_filter_goes_to_the_search_and_what_lets_nothing_through_is_told() -> 
     assert compute(made, 9), "it drafts all the same"
 
 
-@pytest.mark.parametrize(
-    ("changes", "ids", "rows"),
-    [
-        ({"device_documents": 0}, (), ()),  # nothing was searched
-        ({"device_filter": ""}, (), ()),
-        ({}, ("a",), ()),  # found, but it did not fit the context
-    ],
-)
-def test_a_filter_is_not_blamed_for_what_it_did_not_do(
-    changes: dict[str, Any], ids: tuple[str, ...], rows: tuple[int, ...]
-) -> None:
-    made = DraftingSession(spec(**{"device_filter": '{"a": 1}', **changes}), Party.DEVICE)
-    made.begin()
-    if changes.get("device_documents") != 0:
-        made.receive(RetrieveResult(session=1, ids=ids, texts=ids, scores=(0.5,) * len(ids), retrieve_us=7))
-    ready = made.finish_prefill(11, (), rows)[0].message
-    assert isinstance(ready, DecoderReady)
-    assert ready.notes == ()
-
-
 def test_memory_is_bounded() -> None:
     made = session(max_new_tokens=600)
     for step in range(500):
@@ -173,27 +153,6 @@ def first(count: int) -> RetrieveResult:
 )
 def test_each_layout_has_its_rows(layout: str, rows: tuple[DocumentRow, ...]) -> None:
     assert arrange_rows(FOUND, layout) == rows
-
-
-@pytest.mark.parametrize(
-    ("layout", "rows"), [("rows", ROWS[:1]), ("joined", ROWS[:1]), ("both", (ROWS[0], BARE))]
-)
-def test_one_document_is_joined_with_nothing(layout: str, rows: tuple[DocumentRow, ...]) -> None:
-    assert arrange_rows(first(1), layout) == rows
-
-
-def test_a_decoder_opens_the_rows_of_its_own_layout() -> None:
-    spec = make_spec(device_documents=3, layouts={"device": "both", "cloud": "joined"})
-    made = DraftingSession(spec, Party.DEVICE)
-    made.begin()
-    made.receive(FOUND)
-    job = made.next_job()
-    assert isinstance(job, Prefill)
-    assert (job.documents, job.num_stored, job.num_rows) == (("A.", "B.", "C.", JOINED.text, ""), 3, 5)
-    (ready,) = [send.message for send in made.finish_prefill(1, ())]
-    assert isinstance(ready, DecoderReady)
-    assert dict(zip(ready.sources, ready.scores, strict=True)) == {"a": 0.2, "b": 0.9, "c": 0.5}
-    assert made.weights.prior == pytest.approx(tuple(10 * row.score for row in (*ROWS, JOINED, BARE)))
 
 
 # ---- private documents

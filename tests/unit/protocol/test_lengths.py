@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import random
-from math import inf, isnan
+from math import inf
 from typing import Any
 
 import pytest
 
 from tandem.messages import (
-    Begin,
-    End,
     ProposalLength,
     Round,
-    RoundProfile,
-    Rounds,
 )
 from tandem.modes.spec import SessionSpec
-from tandem.protocol.estimating import LengthSession, ProfilingTable, RoundProfilingSession
+from tandem.protocol.estimating import LengthSession, RoundProfilingSession
 from tandem.protocol.outbox import Send
 from tandem.scheduler.lengths import RoundCosts, best_length, load_length_policy
-from tandem.topology import Party
-from tandem_lab.simulation.specs import change_spec, make_spec
+from tandem_lab.simulation.specs import make_spec
 
 
 def spec(**changes: Any) -> SessionSpec:
@@ -114,27 +109,3 @@ def test_nor_does_one_of_ones_own() -> None:
     (profile,) = RoundProfilingSession(spec(max_proposal=7)).observe(round_of(4, 4))
     (sent,) = LengthSession(spec(max_proposal=7), _Wild()).observe(profile.message)
     assert sent == Send("decoder", ProposalLength(session=1, length=7))
-
-
-def test_the_next_query_begins_with_what_the_last_one_showed() -> None:
-    profiler = ProfilingTable(Party.DEVICE)
-    assert profiler.receive(Begin(session=1, spec=spec().to_json())) == []
-    profiler.receive(Rounds(session=1, rounds=(round_of(4, 4),) * 20))
-    profiler.receive(End(session=1))
-
-    def begun(session: int, **changes: Any) -> list[Any]:
-        made = change_spec(spec(**changes), session=session)
-        return [send.message for send in profiler.receive(Begin(session=session, spec=made.to_json()))]
-
-    (same,) = begun(2)
-    assert isinstance(same, RoundProfile)
-    assert same.rounds == ()
-    assert same.rates[0] > 0.9
-    (warmer,), (other,) = begun(3, temperature=0.3), begun(4, pacing="pipelined")
-    known, pipelined = (RoundCosts(*profile.costs) for profile in (same, other))
-    assert warmer.costs[0] == known.fixed_s
-    assert warmer.rates[0] == pytest.approx(0.7)
-    assert (pipelined.fixed_s, other.rates[0]) == (known.fixed_s, warmer.rates[0])
-    assert isnan(known.draft_s)
-    assert pipelined.draft_s == pytest.approx(0.015)
-    assert begun(5, pacing="cloud_goes_on") == []

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -76,11 +74,3 @@ def test_of_a_verdict_that_began_before_only_the_rest_counts(
     assert rest is not None
     assert tokens_of(rest) == tokens_of(joined)[num_known:]
     assert rest.logprobs == logprobs(num_known, len(joined.tokens) - num_known)
-
-
-def test_log_probabilities_of_some_tokens_are_those_of_none() -> None:
-    """A receiver could not tell which ones they are."""
-    named, plain = verdicts([(2, 1)], has_tails=True), verdicts([(2, 1), (1, 0)])[1:]
-    assert join_verdicts([*named, *plain]).tail == ()
-    assert join_verdicts(named) is named[0]
-    assert replace(named[0], tail=(named[0].tail[0].cut(1),)).for_home().tail == ()

@@ -12,7 +12,6 @@ from tandem.events import ClientEvent, RoundEvent
 from tandem.messages import Round, Rounds, Vote
 from tandem.protocol.outbox import Send
 from tandem.protocol.prefix import Prefix
-from tandem.protocol.report import REPORT_STEPS
 from tandem.protocol.rounds import ProposalRounds, count_accepted
 from tandem.topology import Party
 from tandem_lab.simulation.specs import make_spec
@@ -70,25 +69,6 @@ def test_a_round_is_reported_once_with_its_time() -> None:
     (event,) = (send.message for send in sends if isinstance(send.message, ClientEvent))
     assert event.event == RoundEvent(step=1, length=3, num_accepted=1, judged_s=2.25)
     assert commit(rounds, 5, 6, 9, 10) == []
-
-
-def test_the_cloud_s_own_tokens_are_rounds_of_none_where_it_goes_on() -> None:
-    rounds = made(pacing="cloud_goes_on")
-    sends: list[Send] = []
-    for step in range(REPORT_STEPS):
-        assert reported(sends) == []
-        sends = commit(rounds, *range(step + 1), now_s=0.5 * step)
-    waits = [each.waited_s for each in reported(sends)]
-    assert isnan(waits[0])
-    assert waits[1:] == [0.5] * (REPORT_STEPS - 1)
-
-
-@pytest.mark.parametrize("lost", [frozenset({Party.CLOUD}), None])
-def test_what_is_on_its_way_to_a_lost_voter_is_forgotten(lost: frozenset[str] | None) -> None:
-    rounds = made()
-    rounds.propose(proposal((5,), 6, 7), 1, 2.0)
-    assert commit(rounds, 5, lost=lost) == []
-    assert commit(rounds, 5, 6, 7, lost=lost) == []
 
 
 @pytest.mark.parametrize("changes", [{"length_policy": "fixed"}, {"max_proposal": 0}, {"only": Party.DEVICE}])

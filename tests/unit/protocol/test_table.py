@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import itertools
 import logging
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from tandem.errors import Code, Fault, ProtocolError, TandemError
+from tandem.errors import Code, Fault, TandemError
 from tandem.events import PeerEvent, StopReason
 from tandem.messages import (
-    Ballot,
     Begin,
     Cancel,
     Done,
@@ -65,13 +63,6 @@ def draft(party: Party, tokens: Any = (), session: int = 1) -> Vote:
 
 def verdict(step: int, target: int, decider: int = 0) -> Verdict:
     return Verdict(step=step, tokens=(target,), accepted=(1, 1), acceptance=(127, 127), next_decider=decider)
-
-
-def ballot(device: Vote, cloud: Vote) -> Ballot:
-    return Ballot(
-        session=1, view=4, step=device.step, digest=device.digest, voters=(0, 1), tokens=(),
-        payloads=device.payloads + cloud.payloads, log_weights=device.log_weights + cloud.log_weights,
-    )  # fmt: skip
 
 
 # ---- open and early frames -------------------------------------------------------------------------------------
@@ -179,16 +170,6 @@ def test_a_peer_that_gives_up_in_mid_answer_takes_no_committed_token_with_it(
         assert (event.reason, event.error) == ("failed", "The cloud gave the query up: No more room.")
 
 
-def test_queries_of_one_link_share_what_is_known_of_it_and_those_of_two_devices_do_not() -> None:
-    queue = host(Party.CLOUD)
-    queue.owner_of = {1: "phone", 2: "phone", 3: "laptop"}.__getitem__
-    for session in (1, 2, 3):
-        queue.open(spec(session), 0.0)
-    rooms = [queue.sessions[session].peers[Party.DEVICE].window.room for session in (1, 2, 3)]
-    assert rooms[0] is rooms[1]
-    assert rooms[0] is not rooms[2]
-
-
 def test_a_session_that_breaks_does_not_stop_the_timers_of_the_others(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -265,14 +246,3 @@ def test_a_misdirected_message_is_an_error_with_its_name(number: int) -> None:
     small.receive(Begin(session=1, spec=spec().to_json()))
     with pytest.raises(TandemError, match="A Local is not for a"):
         small.receive(decided(0, 1))
-
-
-def test_a_vote_that_cannot_be_read_names_its_voter() -> None:
-    aggregator = AggregatingTable(Party.DEVICE, CODEC)
-    aggregator.receive(Begin(session=1, spec=spec().to_json()))
-    pair = ballot(draft(Party.DEVICE), draft(Party.CLOUD))
-    (send,) = aggregator.receive(replace(pair, payloads=(pair.payloads[0], pair.payloads[1][:-1])))
-    assert (send.message.unreadable, send.message.tokens) == ((1,), ())
-    assert send.message.problem.startswith("The vote of the cloud cannot be read; install the same")
-    with pytest.raises(ProtocolError, match=r"^The vote of the device cannot be read; install the same"):
-        aggregator.receive(replace(pair, payloads=(pair.payloads[0][:-1], pair.payloads[1])))
