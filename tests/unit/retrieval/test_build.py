@@ -25,28 +25,6 @@ def test_a_report_counts_files_chunks_and_problems(corpus: Path, tmp_path: Path,
     }
 
 
-def test_an_unchanged_corpus_is_not_embedded_again(corpus: Path, tmp_path: Path, embedder) -> None:
-    first = build_index(corpus, tmp_path / "index", embedder)
-    embedder.calls.clear()
-    again = build_index(corpus, tmp_path / "index", embedder)
-    assert again.is_unchanged
-    assert again.manifest == first.manifest
-    assert embedder.calls == []
-
-
-def test_whatever_differs_is_built_anew(corpus: Path, tmp_path: Path, embedder, other_embedder) -> None:
-    directory = tmp_path / "index"
-    build_index(corpus, directory, embedder)
-    assert not build_index(corpus, directory, embedder, factory="HNSW8").is_unchanged
-    assert not build_index(corpus, directory, other_embedder, factory="HNSW8").is_unchanged
-    assert not build_index(corpus, directory, embedder).is_unchanged
-    (corpus / "soup.txt").write_text("A recipe for leek soup.")
-    assert not build_index(corpus, directory, embedder).is_unchanged
-    (directory / "vectors-5.faiss").write_bytes(b"")
-    assert not build_index(corpus, directory, embedder).is_unchanged
-    assert build_index(corpus, directory, embedder).is_unchanged
-
-
 def test_a_failing_build_keeps_the_index(corpus: Path, tmp_path: Path, embedder) -> None:
     build_index(corpus, tmp_path / "index", embedder)
     with pytest.raises(RetrievalError, match="needs at least 64 chunks to train, but there are 3"):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from tandem.errors import RetrievalError
 from tandem.retrieval.documents import (
     Document,
     Window,
@@ -51,18 +50,6 @@ def test_a_row_is_whole_and_under_its_first(window: Window | None) -> None:
         assert max(map(len, chunks)) <= 80
 
 
-def test_headings_leave_half_of_the_window() -> None:
-    """Where all do not fit, the nearest are kept; one that is longer than the window is text."""
-    text = "# " + "far " * 12 + "\n## near\n" + "word " * 100
-    chunks = [chunk.page_content for chunk in split([document(text, "a.md")], 800, 0, window=Window(60, len))]
-    assert all(len(chunk) <= 60 for chunk in chunks)
-    assert all("## near\n" in chunk for chunk in chunks if "word" in chunk)
-    long = document("# " + "long " * 40, "a.md")
-    whole = [chunk.page_content for chunk in split([long], 800, 0, window=Window(60, len))]
-    assert all(len(chunk) <= 60 for chunk in whole)
-    assert " ".join(whole).count("long") >= 40
-
-
 # ---- Lengths, numbers and ids of chunks --------------------------------------------------------------
 
 
@@ -102,17 +89,3 @@ def test_an_unchanged_chunk_keeps_its_id_when_others_come() -> None:
     before = split([document("kept")], CHUNK_CHARS, OVERLAP)
     after = split([document("new", "0.txt"), document("kept")], CHUNK_CHARS, OVERLAP)
     assert before[0].id == after[1].id
-
-
-@pytest.mark.parametrize(
-    ("chunk_chars", "overlap", "sentence"),
-    [
-        (0, 0, "A chunk needs at least 1 character, but chunk_chars is 0; raise it."),
-        (10, 10, "The overlap must lie between 0 and chunk_chars - 1 = 9, but it is 10; change it."),
-        (10, -1, "The overlap must lie between 0 and chunk_chars - 1 = 9, but it is -1; change it."),
-    ],
-)
-def test_lengths_that_make_no_sense(chunk_chars: int, overlap: int, sentence: str) -> None:
-    with pytest.raises(RetrievalError) as caught:
-        split([document("a")], chunk_chars, overlap)
-    assert str(caught.value) == sentence

@@ -5,24 +5,13 @@ from __future__ import annotations
 import importlib.util
 import sys
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
-from tandem import Config
-from tandem.corpora import HOUSEHOLD
 from tandem.errors import MINILM_PACKAGE, RetrievalError, install_line, install_model_line
-from tandem.retrieval import build_index, embedding, update_index
-from tandem.retrieval.embedding import HUB_NAME, Embedder, resolve
-from tandem.retrieval.factory import corpus_of
+from tandem.retrieval import embedding
+from tandem.retrieval.embedding import Embedder, resolve
 from tandem.retrieval.retriever import CrossEncoderScorer
-
-
-def test_auto_prefers_the_offline_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(embedding, "offline_folder", lambda: "/somewhere/model")
-    assert resolve("auto") == resolve("offline") == "/somewhere/model"
-    monkeypatch.setattr(embedding, "offline_folder", lambda: None)
-    assert resolve("auto") == HUB_NAME
 
 
 @pytest.mark.parametrize("name", ["offline", "auto"])
@@ -50,21 +39,3 @@ def test_without_the_library(
     assert str(caught.value) == (
         f"{what} needs sentence_transformers, which is not installed; run `{install_line('embedders')}`."
     )
-
-
-# ---- Which documents a party's index holds: some that come with Tandem, or the user's own ------------
-
-
-def test_an_index_of_given_documents_is_theirs_with_others_beside_them(
-    tmp_path: Path, corpus: Path, embedder
-) -> None:
-    build_index(HOUSEHOLD / "device", tmp_path / "index", embedder)
-    config = Config.load(None, ["device.model=bundled", f"device.index={tmp_path / 'index'}"])
-    assert corpus_of("device", config) == "household"
-    update_index(tmp_path / "index", embedder, add=corpus)
-    assert corpus_of("device", config) == "household"
-
-
-def test_an_index_that_is_missing_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(RetrievalError, match="has none; build it"):
-        corpus_of("device", Config.load(None, [f"device.index={tmp_path / 'none'}"]))

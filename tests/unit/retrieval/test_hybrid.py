@@ -13,11 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tandem import Config
 from tandem.config.parties import SearchBy
-from tandem.errors import FilterError, RetrievalError
 from tandem.retrieval.documents import Document
-from tandem.retrieval.factory import open_retriever
 from tandem.retrieval.retriever import POOL, RANK_CONSTANT, Retriever, fuse
 from tests.unit.retrieval.conftest import WordEmbedder
 from tests.unit.retrieval.helpers import make_index
@@ -123,21 +120,6 @@ def test_hybrid_finds_the_codes_that_vectors_miss(retriever: Retriever) -> None:
     assert recall("dense") < 0.2
 
 
-@pytest.mark.parametrize("search_by", get_args(SearchBy))
-def test_what_cannot_be_searched_is_said_alike(retriever: Retriever, search_by: SearchBy) -> None:
-    searched = by(retriever, search_by)
-    for query, k, filter, sentence in (
-        ("owl", 0, None, "A search must ask for at least 1 document, but k is 0; raise it."),
-        (" ", 1, None, "The query is empty (got ' '); ask something."),
-    ):
-        with pytest.raises(RetrievalError) as caught:
-            searched.search(query, k, filter=filter)
-        assert str(caught.value) == sentence
-    with pytest.raises(FilterError, match="'sorce' is none of page, source; did you mean source"):
-        searched.search("owl", 1, filter={"sorce": "1"})
-    assert searched.search("owl", 3, filter={"source": "none"}) == []
-
-
 class Counting:
     """Prefers documents with a late number, and notes what it was asked."""
 
@@ -162,13 +144,3 @@ def test_a_scoring_model_chooses_from_the_pool(retriever: Retriever, search_by: 
     assert len(scorer.asked[0]) == POOL * 3
     assert [hit.score for hit in hits] == sorted(Counting().scores("", scorer.asked[0]), reverse=True)[:3]
     assert ranked.relevance([hit.id for hit in hits], "owl fox cat") == [hit.score for hit in hits]
-
-
-def test_a_party_sets_how_its_documents_are_found(tmp_path: Path) -> None:
-    embedder = CodeBlindEmbedder()
-    make_index(tmp_path / "i", notes(), embedder).close()
-    settings = [f"{party}.index={tmp_path / 'i'}" for party in ("device", "cloud")]
-    config = Config.load(None, [*settings, "device.model=bundled", "device.search_by=words"])
-    found = {party: open_retriever(party, config, embedder) for party in ("device", "cloud")}
-    assert [len(found[party].search("10001", 5)) for party in found] == [1, 5]
-    assert [found[party].ranks_again for party in found] == [False, True]

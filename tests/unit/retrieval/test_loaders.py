@@ -70,11 +70,6 @@ def test_a_file_that_cannot_be_read(corpus: Path, monkeypatch: pytest.MonkeyPatc
     ]
 
 
-def test_an_index_inside_the_corpus_is_not_read(corpus: Path, embedder) -> None:
-    build_index(corpus, corpus / "index", embedder)
-    assert len(load_path(corpus).documents) == 3
-
-
 def test_a_missing_path(tmp_path: Path) -> None:
     with pytest.raises(RetrievalError) as caught:
         load_path(tmp_path / "nowhere")
@@ -253,17 +248,6 @@ def test_a_file_of_more_passages_than_a_reader_gives(
     assert problems == []
     assert len(passages) > 9 or name == "a.md"  # whose headings stand together
     assert max(len(passage.text) for passage in passages) <= MAX_HEADINGS * 400 + 400
-
-
-def test_metadata_that_every_chunk_would_repeat(tmp_path: Path) -> None:
-    tags = ", ".join(f"tag{number}" for number in range(2_000))
-    (tmp_path / "a.md").write_text(f"---\nproject: Vantelu\ntags: [{tags}]\nlong: {'x' * 3_000}\n---\nChess.")
-    (document,), problems, _ = load_path(tmp_path)
-    assert document.metadata == {"source": "a.md", "project": "Vantelu", "long": "x" * 3_000}
-    assert problems == [
-        "a.md: the metadata of a document have at most 4,000 characters, so the longest fields were left out (tags); "
-        "shorten what should be metadata."
-    ]
 
 
 @pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGKILL])

@@ -87,24 +87,6 @@ def test_vectors_have_unit_length_and_a_text_alone_always_the_same_bits(minilm: 
     assert minilm.embed([]).shape == (0, 384)
 
 
-def test_of_a_text_that_is_too_long_the_chosen_end_counts(minilm: Embedder) -> None:
-    long = "start " + "word " * 400
-    begins = [minilm.embed([long + last])[0] for last in ("puzzle", "train")]
-    ends = [minilm.embed([long + last], is_query=True)[0] for last in ("puzzle", "train")]
-    assert np.array_equal(*begins)
-    assert not np.array_equal(*ends)
-
-
-def test_the_window_is_what_the_model_reads(minilm: Embedder) -> None:
-    """A text of just so many tokens is read to its end, one token more is not."""
-    assert minilm.window is not None
-    fits = " ".join(["the"] * minilm.window.max_tokens)
-    assert minilm.window.count_tokens(fits) == minilm.window.max_tokens == 254
-    last, beyond = fits[:-3] + "sea", f"{fits} sea"
-    assert not np.array_equal(minilm.embed([last])[0], minilm.embed([fits])[0])
-    assert np.array_equal(minilm.embed([beyond])[0], minilm.embed([fits])[0])
-
-
 def test_vectors_and_fingerprint_are_the_librarys(minilm: Embedder) -> None:
     """So an index that the library's vectors are in stays valid."""
     from sentence_transformers import SentenceTransformer

@@ -9,10 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tandem.errors import RetrievalError
 from tandem.retrieval import Embedder, Retriever, build_index
 from tandem.retrieval.documents import Document, split
-from tandem.retrieval.index import Index
 
 LENGTH = 48
 PROMPTS = {"query": "query: ", "document": "passage: "}
@@ -81,19 +79,6 @@ def test_every_name_of_a_documents_prompt(load, name: str) -> None:
     assert np.array_equal(load(**{name: "passage: "}).embed([TEXT]), load().embed([f"passage: {TEXT}"]))
 
 
-def test_of_a_long_query_the_end_counts_behind_the_prompt(load) -> None:
-    prompted, plain = load(**PROMPTS), load()
-    long = "abc " * 30
-    ends = [prompted.embed([long + end], is_query=True)[0] for end in ("zzz", "www")]
-    assert not np.allclose(*ends, atol=1e-3)
-    room = LENGTH - 2 - len("query:")  # a token is a letter
-    exactly = "c " + "abc " * 12 + "zzz"
-    assert len(exactly.replace(" ", "")) == room
-    assert np.array_equal(ends[0], prompted.embed([exactly], is_query=True)[0])
-    beheaded = plain.embed([f"query: {long}zzz"], is_query=True)[0]
-    assert not np.allclose(ends[0], beheaded, atol=1e-3), "the prompt was cut off"
-
-
 def test_a_chunk_fits_the_window_with_its_prompt(load) -> None:
     plain, prompted = load(), load(**PROMPTS)
     assert plain.window is not None
@@ -105,19 +90,6 @@ def test_a_chunk_fits_the_window_with_its_prompt(load) -> None:
         vector = prompted.embed([text])[0]
         assert not np.allclose(vector, prompted.embed([text[:-1]])[0], atol=1e-4), "its end is not read"
     assert len(chunks) == 5
-
-
-def test_prompts_are_part_of_the_fingerprint(load, tmp_path: Path) -> None:
-    plain, prompted, other = load(), load(**PROMPTS), load(query="ask: ", document="passage: ")
-    assert len({plain.fingerprint, prompted.fingerprint, other.fingerprint}) == 3
-    assert load(query="", document="").fingerprint == plain.fingerprint
-    build_index([Document(page_content=TEXT, metadata={"source": "a"})], tmp_path / "i", prompted)
-    with pytest.raises(
-        RetrievalError, match=r"^An index must be searched with the embedder that built it, but "
-    ):
-        Index.open(tmp_path / "i", other.fingerprint)
-    report = build_index([Document(page_content=TEXT, metadata={"source": "a"})], tmp_path / "i", other)
-    assert report.num_embedded == 1
 
 
 def test_a_retriever_asks_with_the_query_prompt(load, tmp_path: Path) -> None:

@@ -127,24 +127,6 @@ def test_html_keeps_rows_lists_and_headings(tmp_path: Path, page: str, text: str
     assert document.page_content == text
 
 
-@pytest.mark.parametrize(
-    ("data", "text", "num_problems"),
-    [
-        ("<meta charset=iso-8859-1>„grün“".encode("cp1252"), "„grün“", 0),
-        ("<meta charset=iso-8859-1>grün".encode(), "grün", 0),
-        ("<meta charset=utf-16>grün".encode(), "grün", 0),
-        ("<meta charset=utf-8>grün … blau".encode("cp1252"), "grün … blau", 1),
-        ("grün, schön".encode("cp1252"), "grün, schön", 1),
-        ("<meta charset=koi8-r>Привет".encode("koi8-r"), "Привет", 0),
-        ("<meta http-equiv=a content='text/html; charset=iso-2022-jp'>会議".encode("iso-2022-jp"), "会議", 0),
-        ("<meta charset=nonsense>grün".encode(), "grün", 0),
-    ],
-)
-def test_html_in_many_encodings(tmp_path: Path, data: bytes, text: str, num_problems: int) -> None:
-    (document,), problems = read(tmp_path / "a.html", data)
-    assert (document.page_content, len(problems)) == (text, num_problems)
-
-
 def test_pdf_gives_a_document_a_page(tmp_path: Path, make_pdf) -> None:
     documents, problems = read(tmp_path / "a.pdf", make_pdf("First page", "", "Third page"))
     assert [(d.page_content.strip(), d.metadata) for d in documents] == [
@@ -250,39 +232,6 @@ def test_front_matter_is_metadata_and_not_text(tmp_path: Path) -> None:
         "source": "a.md",
     }
     assert problems == []
-
-
-@pytest.mark.parametrize(
-    ("written", "value"),
-    [
-        *(
-            (text, text)
-            for text in ("NO", "off", "7:05", "007", "1_000", "0x1F", "1e3", "2.50", "+49", ".5", "1.")
-        ),
-        *((text, text) for text in ("2024-13-45", "2024-05-06", "10:30:00", "~home", "Nullable", "9" * 30)),
-        *(("0", 0), ("-12", -12), ("1.5", 1.5), ("-0.25", -0.25), ("true", True), ("False", False)),
-        *(('"5"', "5"), ("'true'", "true"), ("[NO, 5]", ["NO", 5])),
-    ],
-)
-def test_values_are_as_they_are_written(tmp_path: Path, written: str, value: object) -> None:
-    documents, problems = read(tmp_path / "a.md", f"---\nx: {written}\n---\nText.")
-    assert (documents[0].metadata["x"], problems) == (value, [])
-    assert type(documents[0].metadata["x"]) is type(value)
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "---\nJust a line.\n---\nMore.",
-        "Text\n---\na: b\n---\n",
-        "---\nno end: here\n",
-        "--- \n- a\n---\nlist",
-    ],
-)
-def test_lines_across_the_page_are_no_front_matter(tmp_path: Path, text: str) -> None:
-    documents, problems = read(tmp_path / "a.md", text)
-    assert [document.page_content for document in documents] == [text]
-    assert (documents[0].metadata, problems) == ({"source": "a.md"}, [])
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from tandem.errors import RetrievalError
-from tandem.retrieval.build import GIVEN, build_index, update_index
-from tandem.retrieval.documents import Document
+from tandem.retrieval.build import build_index, update_index
 from tandem.retrieval.index import Index
 from tandem.retrieval.store import read_manifest
 
@@ -50,21 +49,6 @@ def test_a_folder_that_was_moved_is_the_new_root(index: Path, corpus: Path, embe
     assert read_manifest(index).roots == [str(moved)]
 
 
-def test_documents_from_python_are_a_root(index: Path, corpus: Path, tmp_path: Path, embedder) -> None:
-    given = [Document(page_content="One."), Document(page_content="Two.")]
-    with pytest.raises(RetrievalError, match="would delete 3 documents"):
-        build_index(given, index, embedder)
-    build_index(given, tmp_path / "given", embedder)
-    assert build_index(given[:1], tmp_path / "given", embedder).num_deleted == 1
-    assert read_manifest(tmp_path / "given").roots == [GIVEN]
-    with pytest.raises(
-        RetrievalError, match=f"from {GIVEN}, and building it from .*corpus would delete 1 document"
-    ):
-        build_index(corpus, tmp_path / "given", embedder)
-    with pytest.raises(RetrievalError, match=f"was built from {GIVEN}; name a file"):
-        build_index(None, tmp_path / "given", embedder)
-
-
 def test_further_roots_are_brought_up_to_date(index: Path, corpus: Path, tmp_path: Path, embedder) -> None:
     further = tmp_path / "elsewhere" / "corpus"  # of the same name
     further.mkdir(parents=True)
@@ -83,18 +67,4 @@ def test_further_roots_are_brought_up_to_date(index: Path, corpus: Path, tmp_pat
         build_index(corpus, index, embedder)
     update_index(index, embedder, delete=[str(further)])
     assert sources(index) == ["puzzle.md", "soup.txt"]
-    assert read_manifest(index).roots == [str(corpus)]
-
-
-def test_adding_a_folder_within_the_root_replaces_it(index: Path, corpus: Path, embedder) -> None:
-    (corpus / "sub").mkdir()
-    for name in ("a.txt", "b.txt"):
-        (corpus / "sub" / name).write_text(f"Text of {name}.")
-    build_index(corpus, index, embedder)
-    (corpus / "sub" / "a.txt").unlink()
-    report = update_index(index, embedder, add=corpus / "sub")
-    assert (report.num_deleted, report.num_unchanged) == (1, 4)
-    assert "sub/b.txt" in sources(index)
-    update_index(index, embedder, delete=[str(corpus / "sub" / "b.txt")])
-    assert len(sources(index)) == 3
     assert read_manifest(index).roots == [str(corpus)]

@@ -104,17 +104,6 @@ def test_what_was_embedded_before_a_failure_is_not_embedded_again(
     assert names(tmp_path / "index") == [NAME, "vectors-1.faiss"]
 
 
-def test_a_journal_that_outlived_its_build_goes(corpus: Path, tmp_path: Path, embedder) -> None:
-    directory = tmp_path / "index"
-    build_index(corpus, directory, embedder)
-    (directory / writer.JOURNAL).write_bytes(b"left")
-    with store.writing(directory):
-        assert build_index(corpus, directory, embedder).is_unchanged
-        assert (directory / writer.JOURNAL).exists(), "another process may be using it"
-    assert build_index(corpus, directory, embedder).is_unchanged
-    assert not (directory / writer.JOURNAL).exists()
-
-
 KILLED_AFTER_ITS_COMMIT = """
 import os, sys
 from collections.abc import Iterable
@@ -242,40 +231,6 @@ def test_a_file_that_changed_while_it_was_read_is_read_again(
     documents, problems, _ = loaders.load_path(corpus)
     assert documents[0].page_content.endswith("players. More.")
     assert problems == []
-
-
-def test_a_file_that_goes_on_changing_is_left_out(
-    corpus: Path, tmp_path: Path, embedder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write_while_read(corpus / "chess.txt", monkeypatch, 9)
-    report = build_index(corpus, tmp_path / "index", embedder)
-    assert report.num_files == 2
-    assert report.problems == [
-        "chess.txt was left out: it changed while it was read; index it again when it is finished."
-    ]
-
-
-def test_documents_of_another_library(tmp_path: Path, embedder) -> None:
-    given = [
-        Document(id="a", page_content="Chess at noon.", metadata={"page": 3}),
-        Document(id="a", page_content="Chess at night."),
-        Document(id="b", page_content=" "),
-        Document(page_content="Soup.", metadata={"source": "soup"}),
-    ]
-    report = build_index(given, tmp_path / "index", embedder)
-    assert report.problems == [
-        "A second document with the id a was left out; give each an id of its own.",
-        "b was left out: it holds no text; fill it or remove it.",
-    ]
-    index = Index.open(tmp_path / "index")
-    found = [(index.document(row).page_content, index.document(row).metadata) for row in range(2)]
-    assert found == [
-        ("Chess at noon.", {"page": 3, "source": "a", "chunk": 0}),
-        ("Soup.", {"source": "soup", "chunk": 0}),
-    ]
-    with pytest.raises(RetrievalError) as caught:
-        build_index([], tmp_path / "index", embedder)
-    assert str(caught.value) == "A corpus must hold at least one document, but it has none; add one."
 
 
 @pytest.mark.parametrize("kind", ["Flat", "IVF4,Flat", "HNSW8"])

@@ -16,8 +16,6 @@ from tandem.retrieval.documents import Document
 from tandem.retrieval.folders import Found
 from tandem.retrieval.index import Index
 from tandem.retrieval.watch import (
-    LONGEST_S,
-    QUIET_S,
     Follower,
     Pace,
 )
@@ -84,35 +82,6 @@ def test_the_first_look_is_due_at_once_and_the_next_one_after_a_while() -> None:
     pace.begin()
     pace.end(101.0)
     assert (pace.due_s, pace.is_rescan) == (161, True)
-
-
-def test_a_look_waits_for_quiet_but_not_for_ever() -> None:
-    pace = Pace(0.0)
-    pace.begin()
-    pace.end(0.0)
-    pace.note(10.0)
-    assert pace.due_s == pytest.approx(10 + QUIET_S)
-    now_s = 10.0
-    while now_s < pace.due_s:  # written to again and again
-        pace.note(now_s)
-        now_s += QUIET_S / 3
-    assert now_s == pytest.approx(10 + LONGEST_S, abs=QUIET_S)
-
-
-def test_what_changes_during_a_look_needs_another_one() -> None:
-    pace = Pace(0.0)
-    pace.note(0.0)
-    pace.begin()
-    pace.note(0.5)
-    pace.end(2.0)
-    assert pace.due_s == pytest.approx(0.5 + QUIET_S)
-
-
-def test_a_look_that_could_not_do_all_is_repeated() -> None:
-    pace = Pace(0.0)
-    pace.begin()
-    pace.end(1.0, 0.5)
-    assert (pace.due_s, pace.is_rescan) == (1.5, False)
 
 
 # ---- what ----------------------------------------------------------------------------------------------------
@@ -256,39 +225,3 @@ def test_a_disk_within_a_folder(corpus: Path, index: Path, embedder, monkeypatch
     texts = [text for _, text, _ in held(index)]
     assert "Tea." in texts
     assert not any("Chess" in text for text in texts)
-
-
-def test_several_roots_and_a_single_file(corpus: Path, index: Path, tmp_path: Path, embedder) -> None:
-    more, single = tmp_path / "more", tmp_path / "single.txt"
-    more.mkdir()
-    (more / "tea.txt").write_text("Tea.")
-    single.write_text("One.")
-    update_index(index, embedder, add=more)
-    update_index(index, embedder, add=single)
-    following = Follower(index, embedder, {})
-    following.look(NOW_NS)
-    (more / "tea.txt").write_text("Green tea.")
-    single.write_text("Two.")
-    (corpus / "soup.txt").unlink()
-    following.look(NOW_NS)
-    assert {text for _, text, _ in held(index)} >= {"Green tea.", "Two."}
-    before = held(index)
-    assert build_index(None, index, embedder).num_unchanged == len(before)
-    assert held(index) == before
-
-
-def test_many_new_files_are_read_a_part_at_a_time(
-    follower: Follower, corpus: Path, index: Path, embedder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(watch, "AT_ONCE_BYTES", 50)
-    for number in range(10):
-        (corpus / f"{number}.txt").write_text(f"number {number} " + "word " * 4)
-    sizes = []
-    while True:
-        follower.look(NOW_NS)
-        sizes.append(len(held(index)))
-        if not follower.is_behind:
-            break
-    assert sizes == sorted(set(sizes))
-    assert len(sizes) > 3
-    assert held(index) == fresh(index, corpus, index.with_name("fresh"), embedder)

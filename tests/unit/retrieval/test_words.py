@@ -127,20 +127,6 @@ def test_names_numbers_and_codes_as_typed_and_in_parts(notes: Index, query: str,
     assert found(notes, query, 1) == [row]
 
 
-@pytest.mark.parametrize(
-    ("query", "codes"),
-    [
-        ("Who paid INV-24-7 in 2024?", [("inv247",), ("inv", "24"), ("24", "7")]),
-        ("call 044 555", [("044555",), ("044", "555")]),
-        ("number 55831", [("55831",)]),
-        ("the well-known 3rd of 2024", [("3rd",), ("3", "rd")]),
-        ("what is it, 東京", []),
-    ],
-)
-def test_what_of_a_query_are_numbers_and_codes(query: str, codes: list[tuple[str, ...]]) -> None:
-    assert words.codes(words.terms(query)) == codes
-
-
 def test_a_term_of_one_or_two_characters_finds_all_that_hold_it_and_no_other(
     tmp_path: Path, embedder
 ) -> None:
@@ -186,12 +172,6 @@ def holds(text: str, term: tuple[str, ...]) -> bool:
         if any(tuple(stored[n : n + len(term)]) == term for n in range(len(stored))):
             return True
     return False
-
-
-def test_a_query_of_a_whole_book(notes: Index) -> None:
-    assert found(notes, "word " * 50_000 + "skis", 1) == [2]
-    assert found(notes, " ".join(f"x{number}" for number in range(20_000)) + " skis", 1) == [2]
-    assert found(notes, "skis " + " ".join(f"x{number}" for number in range(20_000)), 1) == []
 
 
 def test_ranks_are_those_of_bm25_and_equals_stand_in_their_order(tmp_path: Path, embedder) -> None:
