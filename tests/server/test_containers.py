@@ -6,7 +6,6 @@ import json
 import os
 import re
 import shlex
-import shutil
 import socket
 import stat
 import subprocess
@@ -70,20 +69,6 @@ def test_what_is_copied_exists_and_is_not_ignored() -> None:
 def test_no_process_runs_as_root() -> None:
     assert re.search(r"^USER tandem$", targets()["base"], re.MULTILINE)
     assert not [name for name in ("cloud", "device") if "USER" in targets()[name]]
-
-
-@pytest.mark.parametrize(("target", "names"), [("cloud", ["cloud", "serve"]), ("device", ["serve"])])
-def test_the_command_exists(target: str, names: list[str]) -> None:
-    arguments = command(target, "CMD ")
-    assert arguments[: len(names)] == names
-    done = subprocess.run(
-        [sys.executable, "-m", "tandem", *names, "--help"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert not [word for word in arguments if word.startswith("--") and word not in done.stdout]
 
 
 @pytest.mark.parametrize("target", ["cloud", "device"])
@@ -155,21 +140,6 @@ def test_compose_has_the_keys_of_the_specification() -> None:
         assert set(service.get("networks", [])) <= set(whole["networks"])
         assert {mount.split(":")[0] for mount in service["volumes"]} <= set(whole["volumes"])
         assert set(service.get("depends_on", {})) <= set(services()) - {name}
-
-
-def test_docker_compose_takes_the_file() -> None:
-    """Compose itself holds it to its schema; that needs no daemon."""
-    program = shutil.which("docker-compose")
-    command = [program] if program else ["docker", "compose"]
-    if not program and (
-        shutil.which("docker") is None
-        or subprocess.run([*command, "version"], capture_output=True).returncode
-    ):
-        pytest.skip("Docker Compose is not installed here")
-    done = subprocess.run(
-        [*command, "-f", str(COMPOSE), "config", "--quiet"], capture_output=True, text=True, check=False
-    )
-    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_compose_builds_what_the_container_file_has_and_runs_commands_that_exist() -> None:

@@ -136,24 +136,6 @@ def test_names_that_desktops_give_are_taken_as_they_are(client: httpx.Client, na
     assert names(client) == {"mira.txt": False}
 
 
-@pytest.mark.parametrize("name", ["caf\u00e9.txt", "cafe\u0301.txt"])
-def test_no_name_is_listed_twice(
-    client: httpx.Client, store: DocumentStore, name: str, embedder: Embedder
-) -> None:
-    """That of a document in the device's own folder is refused, however its accents are written."""
-    notes = store.index.parent / "notes"
-    (notes / "caf\u00e9.txt").write_text("Mira meets Zomi there.")
-    build_index(notes, store.index, embedder)
-    error = add(client, name).json()["error"]
-    assert (error["code"], error["param"]) == ("document_exists", "name")
-    assert error["message"] == (
-        f"The device's folder has a document named {name!r} already; change it there, or rename this file."
-    )
-    assert names(client) == {"caf\u00e9.txt": False, "mira.txt": False}
-    assert NOTE.decode() not in texts(store)
-    assert not store.folder.exists() or list(store.folder.iterdir()) == []
-
-
 def test_files_that_would_end_or_hold_up_the_server_end_no_answer(
     client: httpx.Client, store: DocumentStore
 ) -> None:
@@ -258,13 +240,6 @@ def test_a_file_over_the_limit_is_refused(client: httpx.Client, store: DocumentS
     assert response.status_code == 413
     assert "at most 32000000 bytes" in response.json()["error"]["message"]
     assert list(store.folder.iterdir()) == []
-
-
-def test_only_what_was_added_can_be_deleted(client: httpx.Client, store: DocumentStore) -> None:
-    response = client.delete(f"{PATH}/mira.txt")
-    assert response.status_code == 404
-    assert "'mira.txt' was not" in response.json()["error"]["message"]
-    assert names(client) == {"mira.txt": False}
 
 
 @pytest.mark.parametrize(

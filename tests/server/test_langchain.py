@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import pytest
 from langchain_core.callbacks import BaseCallbackHandler
-from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 from pydantic import BaseModel, Field
 
 from tandem import Answer, Tandem
@@ -90,31 +90,6 @@ def test_batch_and_the_asynchronous_twins(chat: ChatTandem, answer: Answer) -> N
 
     assert [each.content for each in chat.batch([QUESTION, QUESTION])] == [answer.text] * 2
     assert asyncio.run(ask()) == (answer.text, answer.text, [answer.text] * 2)
-
-
-def test_options_of_the_model_and_of_a_call(chat: ChatTandem, answer: Answer, tandem: Tandem) -> None:
-    assert chat.invoke(QUESTION, stop=[","]).content == answer.text.split(",")[0]
-    short = chat.invoke(QUESTION, max_tokens=2)
-    assert short.response_metadata["finish_reason"] == "length"
-    assert short.usage_metadata is not None
-    assert short.usage_metadata["output_tokens"] == 2
-    warm = ChatTandem(tandem=tandem, temperature=20.0, max_tokens=8, options={"only": "device"})
-    texts = {str(warm.invoke(QUESTION, seed=seed).content) for seed in (1, 1, 2)}
-    assert len(texts) == 2, "the same seed gives the same answer, another seed another one"
-    assert warm.bind(seed=1).invoke(QUESTION).response_metadata["tandem"]["acceptance"] == {}
-
-
-def test_a_system_message_is_of_its_question_alone(
-    chat: ChatTandem, tandem: Tandem, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[Any] = []
-    query = tandem.query
-    monkeypatch.setattr(
-        tandem, "query", lambda *args, **options: asked.append(options) or query(*args, **options)
-    )
-    for content in ("Be a pirate.", tandem.config.device.system_prompt):
-        chat.invoke([SystemMessage(content), HumanMessage(QUESTION)])
-    assert [options.get("system_prompt") for options in asked] == ["Be a pirate.", None]
 
 
 def test_answers_follow_a_schema(chat: ChatTandem) -> None:

@@ -14,7 +14,6 @@ from llama_index.core.llms import ChatMessage, MessageRole
 from llama_index.core.prompts import PromptTemplate
 
 from tandem import Answer, Tandem
-from tandem.errors import ConfigError, QueryError
 from tandem.plugins.clients.llamaindex import TandemLLM
 from tests.server.running import LONG, QUESTION, Served
 
@@ -85,27 +84,6 @@ def test_the_asynchronous_twins(llm: TandemLLM, answer: Answer) -> None:
         ]
 
     assert asyncio.run(ask()) == [answer.text] * 4
-
-
-def test_a_conversation(llm: TandemLLM, tandem: Tandem) -> None:
-    turns = [
-        user("Which tea would suit Vedi?"),
-        ChatMessage(role=MessageRole.ASSISTANT, content="Mint."),
-        user(QUESTION),
-    ]
-    wanted = tandem.query(
-        QUESTION,
-        seed=5,
-        history=[
-            {"role": "user", "content": "Which tea would suit Vedi?"},
-            {"role": "assistant", "content": "Mint."},
-        ],
-    )
-    assert llm.chat(turns).message.content == wanted.text
-    with pytest.raises(QueryError, match="one is of type 'tool'; leave it out"):
-        llm.chat([*turns, ChatMessage(role=MessageRole.TOOL, content="4")])
-    with pytest.raises(ConfigError, match="A query has no option 'tools'"):
-        llm.chat(turns, tools=[{"type": "function", "function": {"name": "add"}}])
 
 
 def test_leaving_a_stream_ends_its_query(served: Served) -> None:

@@ -399,23 +399,6 @@ def check_with_axe(page: Page) -> None:
     assert faults == []
 
 
-def test_a_reader_hears_the_answer_once(opened: Page) -> None:
-    opened.evaluate(
-        """() => {
-            const status = document.querySelector("#status");
-            window.heard = [];
-            new MutationObserver(() => heard.push(status.textContent)).observe(status, { childList: true });
-        }"""
-    )
-    ask(opened)
-    wait_for_end(opened)
-    expect(opened.locator("#status")).to_contain_text(answer_of(opened))
-    assert opened.evaluate("heard") == [
-        "Answering.",
-        f"Answer complete: {answer_of(opened)}",
-    ]
-
-
 def test_the_page_loads_nothing_from_elsewhere(served: ServedPage) -> None:
     response = httpx.get(served.url)
     assert "default-src 'none'; script-src 'self'" in response.headers["content-security-policy"]

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 import socket
-from typing import Any, get_args
+from typing import Any
 
 import httpx
 import pytest
 
 from tandem import Tandem
-from tandem.events import Event
-from tandem.plugins.server.app import EVENT_NAMES
 from tandem.plugins.server.http import ServerLimits
 from tests.server.running import KEY, LONG, LONG_SEEDS, QUESTION, Served, serving, wait_until
 
@@ -97,22 +95,6 @@ def test_half_a_character_in_a_filter_is_one_sentence(
     assert error["message"].startswith(f"{party}_filter must be Unicode, ")
 
 
-def test_status_shows_parties_and_link(http: httpx.Client) -> None:
-    http.post("/v1/tandem/events", json={"question": QUESTION, "max_new_tokens": 2})
-    status = http.get("/v1/tandem/status").json()
-    assert {party["name"]: party["num_documents"] for party in status["parties"]} == {
-        "device": 10,
-        "cloud": 76,
-    }
-    assert all(party["is_connected"] for party in status["parties"])
-    assert {party["corpus"] for party in status["parties"]} == {"bundled"}
-    assert "Which game should Mira try?" in status["examples"]
-    (link,) = status["links"]
-    assert link["peer"] == "cloud"
-    assert link["sent_bytes"] > 0
-    assert link["received_bytes"] > 0
-
-
 def test_one_query_too_many_is_told_when_to_try_again(tandem: Tandem) -> None:
     with (
         serving(tandem, limits=ServerLimits(max_queries=1)) as small,
@@ -157,11 +139,6 @@ def test_a_key_guards_everything_but_page_and_health(tandem: Tandem) -> None:
             assert client.get(path, headers={"Authorization": f"Bearer {KEY}"}).status_code == 200
         for path in ("/health", "/"):
             assert client.get(path, headers={"Host": "tandem.example"}).status_code == 200
-
-
-def test_every_event_has_a_name() -> None:
-    assert set(EVENT_NAMES) == set(get_args(Event))
-    assert len(set(EVENT_NAMES.values())) == len(EVENT_NAMES)
 
 
 def test_no_token_of_a_prompt_that_is_refused_is_counted(

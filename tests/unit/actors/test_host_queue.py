@@ -12,7 +12,7 @@ from tandem.config.sampling import SamplingParams
 from tandem.config.schema import DecodingConfig, DevicesConfig
 from tandem.errors import Code, Fault
 from tandem.joining.handshakes import queue_of
-from tandem.messages import Begin, Cancel, End, Heartbeat, LinkFrame, Open, encode
+from tandem.messages import Begin, Cancel, Heartbeat, LinkFrame, Open, encode
 from tandem.modes.spec import SessionSpec
 from tandem.protocol import limits
 from tandem.topology import Party
@@ -165,20 +165,6 @@ async def test_the_next_query_is_of_the_device_with_the_fewest_open() -> None:
     assert hosting.outbox.begun() == [1, 2, 5]
     hosting.hear(PHONE, Cancel(reason="It is over."), 2)
     assert hosting.outbox.begun() == [1, 2, 5, 3]
-
-
-async def test_whose_a_query_was_is_forgotten_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tandem.actors.host_queue.MAX_OWNERS", 10)
-    hosting = Hosting()
-    hosting.open(LAPTOP, 1000)
-    for session in range(50):
-        hosting.open(PHONE, session)
-        hosting.hear(PHONE, Cancel(reason="It is over."), session)
-    assert len(hosting.queue.owners) <= 11
-    assert hosting.queue.owners[1000] == LAPTOP, "it is open"
-    assert not [
-        message for _, message in hosting.outbox.sent if isinstance(message, End) and message.session == 1000
-    ]
 
 
 async def test_a_malformed_frame_and_a_malformed_query_are_counted() -> None:

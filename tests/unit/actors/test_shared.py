@@ -158,26 +158,3 @@ def test_a_broken_actor_does_not_hurt_those_beside_it() -> None:
         type(event) for event in asyncio.run(answer(sound, only=None)) if not isinstance(event, EstimateEvent)
     ]
     assert BrokenProfiler.num_failures > 0
-
-
-def test_a_ballot_that_cannot_be_decided_ends_its_query_alone() -> None:
-    """The aggregator's error travels back as a message, not as an exception through the queue."""
-
-    async def run() -> list[Event]:
-        site = Site(together=True)
-        await site.queue.set_detokenizer(Detokenizer((WEIGHTS / "tokenizer.json").read_text("utf-8")))
-        spec = replace(spec_of(Config()), query="q", only=Party.DEVICE, vocab_size=VOCAB)
-        for session in (SESSION, 8):
-            await site.queue.open(replace(spec, session=session).to_json())
-        site.run()
-        bad = make_proposal(Prefix(SESSION), 3, payload=b"\xff" * 9)
-        site.queue.on_frames("device/decoder", [encode(bad)])
-        assert list(site.queue.table.sessions) == [8]
-        events: list[Event] = await site.queue.events(SESSION, 0, 1.0, False)
-        await asyncio.sleep(0)  # its timer begins
-        await site.queue.close()
-        return events
-
-    (done,) = asyncio.run(run())
-    assert isinstance(done, DoneEvent)
-    assert done.reason == "failed"

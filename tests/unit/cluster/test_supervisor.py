@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -108,26 +107,6 @@ def test_one_that_was_restarted_finishes_what_it_was_at(
     for _ in range(2):
         watch.look()
     assert cluster.done == done
-
-
-def test_a_worker_meets_the_server_and_the_server_whoever_is_there(cluster: FakeCluster) -> None:
-    """Workers have no link to each other, so one that is away does not keep the others from the server."""
-    config = Config.load(
-        None, ["decoding.mode=federated", "workers.ada.num_documents=0", "workers.ben.num_documents=0"]
-    )
-    cluster.wanted = {f"{party}/{role}" for party in ("server", "ada", "ben") for role in ROLES}
-    cluster.alive = {name for name in cluster.wanted if not name.startswith("ben/")}
-    runtime = replace(RUNTIME, config=config)
-    server, ada = Watch("server", runtime), Watch("ada", runtime)
-    for _ in range(2):
-        server.look()
-        ada.look()
-    assert cluster.done == ["connect server+ada"] * 3, "the server goes on looking for ben"
-    cluster.alive = set(cluster.wanted)
-    for _ in range(2):
-        server.look()
-        ada.look()
-    assert cluster.done[3:] == ["connect server+ada+ben"]
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")

@@ -16,7 +16,6 @@ from tandem.client.ask import Asker
 from tandem.client.request import build_spec
 from tandem.errors import ConfigError, QueryError
 from tandem.events import DoneEvent, PeerEvent, SourcesEvent, TokenEvent
-from tandem.protocol.outbox import ROLES
 from tandem.sites.local import LocalSite
 from tandem.sites.startup import start_actors
 from tandem.topology import Party
@@ -99,18 +98,6 @@ def test_what_fails_is_one_sentence_and_nothing_dies_of_it(rag: Tandem) -> None:
     with pytest.raises(ConfigError, match="temperature"):
         rag.query(QUESTION, temperature=-1.0)
     assert rag.query(QUESTION, seed=7).text == ANSWER
-
-
-def test_status_has_every_actor_in_one_process_and_no_node(rag: Tandem) -> None:
-    status = rag.status()
-    assert (status["cluster"], status["nodes"], rag.nodes) == ("inline", [], ())
-    assert [actor["name"] for actor in status["actors"]] == [
-        f"{party}/{role}" for party in Party for role in ROLES
-    ]
-    assert len({actor["pid"] for actor in status["actors"]}) == 1
-    assert status["parties"]["device"]["model"] == "bundled"
-    queue = next(actor for actor in status["actors"] if actor["name"] == "device/draft_queue")
-    assert set(queue["links"]) == {"cloud/draft_queue"}, "only the link carries frames"
 
 
 def test_closing_leaves_no_thread_and_ends_what_is_half_read() -> None:

@@ -18,8 +18,7 @@ from tandem.client import request
 from tandem.engine import privacy
 from tandem.engine.privacy import Ledger, Privacy, ledger_path
 from tandem.errors import Code
-from tandem.messages import Cancel, LinkFrame, Logprobs, Open, Tail, Verdict, Vote, encode
-from tandem.transport.port import join_frames
+from tandem.messages import Cancel, LinkFrame, Open, Vote
 from tandem_lab.tally import KINDS, Tally, listening_queue
 
 QUESTION = "Which game should Mira try?"
@@ -80,24 +79,6 @@ def test_the_kinds_add_up_to_what_the_link_counts(
     payloads = [body.payloads for body in (frame.body for frame in frames) if isinstance(body, Vote)]
     counted = tally.num_bytes.get("race lists", 0) + tally.num_bytes.get("distributions", 0)
     assert counted == sum(len(payload) for each in payloads for payload in each)
-
-
-def test_log_probabilities_are_a_kind_of_their_own() -> None:
-    """Of a party that decides, with the ids of tokens that may never be committed."""
-    known = Logprobs(logprob=-0.5, top_ids=(7, 300), top_logprobs=(-0.5, -2.0))
-    tail = Tail(logprobs=(known, known))
-    body = Verdict(step=0, tokens=(7, 7), accepted=(3,), acceptance=(), next_decider=1, tail=(tail,))
-    frame = LinkFrame(
-        session=1, view=0, committed=2, committed_digest=bytes(8), stamp=1, echo=0, held_us=0, body=body
-    )
-    tally = Tally()
-    tally.add(frame, encode(frame))
-    assert (tally.counts["log probabilities"], tally.num_bytes["log probabilities"]) == (
-        2,
-        2 * len(encode(known)),
-    )
-    assert (tally.counts["committed tokens"], tally.num_bytes["committed tokens"]) == (2, 2)
-    assert tally.total_bytes == len(join_frames([encode(frame)]))
 
 
 def weights_of(privacy: float, **options: Any) -> dict[bytes, float]:
@@ -229,16 +210,3 @@ def test_with_a_bound_the_cloud_sees_no_difference_where_nothing_is_found(
     assert told[0] == []
     assert "no document that its filter lets through" in told[1][0]
     assert "The device answers without documents: A filter must name metadata" in told[2][0]
-
-
-def test_a_query_that_no_budget_can_cover_fails_alone(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
-    settings = ["device.privacy=1", "device.privacy_budget=5", "sampling.temperature=1.0"]
-    with Tandem.launch(Config.load(None, settings), runtime="inline") as tandem:
-        with pytest.raises(QueryError, match=r"budget \(5 nats\) needs a temperature above 0"):
-            tandem.query(QUESTION, temperature=0)
-        with pytest.raises(QueryError, match="a codec cuts its distributions off"):
-            tandem.query(QUESTION, mode="speculative", draft_rule="rejection")
-        assert tandem.query(QUESTION).tokens

@@ -14,10 +14,8 @@ from tandem.errors import ProtocolError
 from tandem.transport import sockets
 from tandem.transport.handshake import Refused
 from tandem.transport.sockets import (
-    BRIEF_S,
     MAX_ATTEMPTS,
     MAX_REFUSALS,
-    MAX_RETRY_S,
     Attempt,
     Connection,
     Dialler,
@@ -135,25 +133,3 @@ async def test_an_end_that_says_when_to_come_back_is_not_asked_before() -> None:
     assert 2 <= len(begun_s) <= 3
     assert begun_s[1] - begun_s[0] >= 6 * RETRY_S
     await give_up(dialled)
-
-
-@pytest.mark.parametrize(
-    ("lives_s", "waits"),
-    [([], False), ([0.5], False), ([0.5] * 4, True), ([0.5] * 4 + [BRIEF_S], False)],
-)
-async def test_connections_that_live_briefly_count_as_failed_after_the_first(
-    lives_s: list[float], waits: bool
-) -> None:
-    assert BRIEF_S > MAX_RETRY_S, "ends that replace each other after MAX_RETRY_S would start over"
-    begun_s: list[float] = []
-
-    async def opens() -> Connection:
-        begun_s.append(asyncio.get_running_loop().time())
-        return cast(Connection, object())
-
-    one, start_s = dialler(opens), asyncio.get_running_loop().time()
-    for number, life_s in enumerate(lives_s):
-        one.opened(100.0 * number)
-        one.lost(100.0 * number + life_s)
-    await one.run()
-    assert (begun_s[0] - start_s >= 4 * RETRY_S) is waits

@@ -314,18 +314,6 @@ async def test_a_restarted_server_is_dialled_again(directory: str, tcp: bool) ->
     assert cloud.lost == []  # the own close is no loss
 
 
-async def test_an_actor_that_was_replaced_is_dialled_at_its_new_address(directory: str) -> None:
-    """Also where its old address is being dialled already, because the connection broke."""
-    cloud, device, old = await pair(directory)
-    await cloud.plane.close()
-    await until(lambda: device.lost == [QUEUE])
-    another = Recorder(QUEUE, directory, host="127.0.0.1")
-    endpoint = await another.plane.start()
-    assert endpoint.port != old.port
-    await asyncio.wait_for(device.plane.connect(endpoint), 60)
-    await until(lambda: another.connected == [PEER])
-
-
 class _Proxy:
     """Between two actors: passes bytes on until told to hang, then holds them and both connections."""
 
