@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -87,24 +85,3 @@ def test_a_filter_is_tried_at_home_before_the_query_is_opened(
     assert ("open" not in site.called) == is_refused
     fault = (Code.INVALID, "device_filter") if is_refused else (Code.TIMEOUT, None)
     assert (raised.value.code, raised.value.option) == fault
-
-
-def test_texts_are_counted_while_the_loop_serves_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    goes_on = threading.Event()
-
-    class Slow:
-        def encode_batch_fast(self, texts: list[str], **_: object) -> list[str]:
-            return texts if goes_on.wait(5) else []
-
-    async def count() -> int:
-        async def tokenizer_json() -> str:
-            return ""
-
-        sites: Any = {"device": SimpleNamespace(tokenizer_json=tokenizer_json)}
-        counting = asyncio.create_task(Asker(sites, str).count_tokens(["abc", "", "de"]))
-        await asyncio.sleep(0.01)
-        goes_on.set()
-        return await counting
-
-    monkeypatch.setattr("tandem.client.ask.Tokenizer", SimpleNamespace(from_str=lambda _: Slow()))
-    assert asyncio.run(count()) == 5

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import io
 import os
 import re
 import signal
-import sys
 import threading
 from collections.abc import AsyncGenerator, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tandem.client.batch import BatchItem, answer_all, bounded, read_texts
+from tandem.client.batch import BatchItem, answer_all, bounded
 from tandem.client.tandem import Tandem
 from tandem.config.schema import Config
 from tandem.errors import ConfigError, QueryError
@@ -157,16 +154,3 @@ def test_an_interrupted_batch_is_cancelled() -> None:
             next(items)
         assert rag.model.cancelled == ["stuck", "stuck"]
         assert rag.model.num_open == 0
-
-
-@pytest.mark.parametrize("mark", ["", "\ufeff"])
-def test_a_list_of_questions_may_begin_with_a_byte_order_mark(
-    mark: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """In a file as on standard input, whose encoding is of no matter; U+2028 within a question ends no line."""
-    lines = f'{mark}{{"question": "Who called?"}}\r\nWhen\u2028and why?\r\n'.encode()
-    (tmp_path / "q.txt").write_bytes(lines)
-    wanted = ["Who called?", "When\u2028and why?"]
-    assert read_texts(str(tmp_path / "q.txt")) == wanted
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(lines), encoding="ascii"))
-    assert read_texts("-") == wanted

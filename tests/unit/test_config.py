@@ -48,11 +48,6 @@ def test_every_setting_says_what_it_means() -> None:
         assert len(setting.meaning) > 3, f"{section}.{setting.name}"
 
 
-def test_a_file_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
-    (tmp_path / "tandem.toml").write_text("\ufeff[device]\nnum_documents = 3\n", "utf-8")
-    assert Config.load(tmp_path / "tandem.toml").device.num_documents == 3
-
-
 def test_a_file_changes_only_what_it_names(tmp_path: Path) -> None:
     config = Config.load(
         write(tmp_path, "[cloud]\nnum_threads = 2\n[sampling]\ntemperature = 1\nstop = ['.']\n")

@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tandem.actors.base import Runtime
-from tandem.actors.draft_queue import DraftQueueActor
 from tandem.client.request import build_spec
 from tandem.config.schema import Config
 from tandem.errors import ClusterError, ConfigError, QueryError, TandemError
 from tandem.modes.spec import SessionSpec
-from tandem.plugins.ray import registry
-from tandem.plugins.ray.nodes import NodeInfo
-from tandem.plugins.ray.registry import find_local
-from tandem.protocol.outbox import Send
 from tandem.sites.startup import HANDSHAKE_FIELDS, compare
-from tandem.system.paths import state_folder
 from tandem.topology import SERVER, star
-from tandem.transport.port import LinkCounters
 
 FILE = """
 [decoding]
@@ -194,21 +185,6 @@ def test_options_of_another_cluster_are_one_sentence(
         build_spec(config, described(config), "Why?", **options)
 
 
-def test_a_question_finds_a_cluster_of_its_own_parties(
-    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    monkeypatch.setattr("tandem.plugins.ray.registry.is_listening", lambda address: True)
-    state_folder().mkdir(parents=True)
-    for party, address in (("device", "127.0.0.1:1"), ("bob", "127.0.0.1:2")):
-        node = NodeInfo(party, address, os.getpid(), "", "")
-        registry.register(registry.Entry(party=party, node=node, token=None))
-    assert find_local(config, print) == "127.0.0.1:2"
-    assert find_local(Config(), print) == "127.0.0.1:1"
-    registry.unregister("bob")
-    assert find_local(config, print) is None
-
-
 # ---- actors --------------------------------------------------------------------------------------------------------
 
 
@@ -224,40 +200,3 @@ def test_all_parties_are_compared(config: Config) -> None:
     )
     with pytest.raises(ClusterError, match=f"^{re.escape(sentence)}"):
         compare({SERVER: without, "alice": same, "bob": other})
-
-
-class Plane:
-    """A data plane that remembers what was sent to whom."""
-
-    def __init__(self) -> None:
-        self.sent: list[str] = []
-        self.renewed: list[str] = []
-        self.counters = {
-            f"{name}/draft_queue": LinkCounters(sent_bytes=size) for name, size in (("alice", 3), ("bob", 4))
-        }
-
-    def send(self, to: str, frame: bytes) -> None:
-        self.sent.append(to)
-
-    def flush(self) -> None:
-        pass
-
-    def is_connected(self, to: str) -> bool:
-        return True
-
-
-class Queue(DraftQueueActor):
-    """The draft queue of one party, whose links lead nowhere."""
-
-    def __init__(self, config: Config, party: str) -> None:
-        super().__init__(party, Runtime(secret=b"s", directory="unused", config=config.seen_by(party)))
-        self.plane: Any = Plane()
-        self.made: list[Send] = []
-
-
-def test_the_server_opens_a_query_at_each_worker(config: Config) -> None:
-    queue = Queue(config, SERVER)
-    spec = build_spec(config, described(config), "Why?")
-    queue.dispatch([send for send in queue.table.open(spec, 0.0) if send.to == "peer"])
-    assert queue.plane.sent == ["alice/draft_queue", "bob/draft_queue"]
-    assert queue.peer_counters().sent_bytes == 7

@@ -274,13 +274,6 @@ def test_a_wrong_option_is_one_sentence(options: dict[str, Any], sentence: str) 
         build_spec(Config(), DESCRIBED, "Why?", **options)
 
 
-def test_sampling_params_stand_for_all_sampling_options() -> None:
-    given = SamplingParams(temperature=0.5, top_k=3)
-    spec = build_spec(UNUSUAL, DESCRIBED, "Why?", sampling=given, top_k=4)
-    assert spec.sampling == replace(given, top_k=4)
-    assert build_spec(UNUSUAL, DESCRIBED, "Why?", sampling=None).sampling == UNUSUAL.sampling
-
-
 def test_what_fits_no_context_is_refused_before_any_work() -> None:
     known: Any = {
         party: DESCRIBED[party] | {"context_length": length, "longest_token": 6}
@@ -352,18 +345,6 @@ def test_wrong_history_is_one_sentence(history: Any, sentence: str) -> None:
     with pytest.raises(QueryError) as raised:
         build_spec(Config(), DESCRIBED, "And why?", history=history)
     assert str(raised.value) == sentence
-
-
-@pytest.mark.parametrize(("models", "differ"), [(("m", "m"), False), (("m", "n"), True), (("m", None), True)])
-def test_models_differ_unless_they_are_known_to_be_the_same(
-    models: tuple[str, str | None], differ: bool
-) -> None:
-    described = {
-        party: {**DESCRIBED[party], "weights_fingerprint": model}
-        for party, model in zip(PARTIES, models, strict=True)
-    }
-    assert build_spec(Config(), described, "Why?").has_several_models == differ
-    assert not build_spec(Config(), described, "Why?", only="device").has_several_models
 
 
 ALIKE: dict[Party, dict[str, Any]] = {

@@ -448,14 +448,3 @@ def test_what_only_json_says(ask: Ask, tandem: FakeTandem) -> None:
         "rtt_s": 0.1,
         "rtt_average_s": 0.1,
     }
-
-
-def test_the_bundled_model_with_other_documents_is_noted_once(ask: Ask) -> None:
-    note = (
-        "tandem: The bundled model is a demonstration that can read the bundled documents only, but device.index names "
-        "others; set device.model and cloud.model to a model of your own.\n"
-    )
-    other = ["--set", "device.index=/mine"]
-    assert ask(*other).err.count(note) == 1
-    assert "demonstration" not in ask(*other, "--device-model", "./a", "--cloud-model", "./b").err
-    assert "demonstration" not in ask("--set", "cloud.index=/mine", "--num-documents", "cloud:0").err

@@ -168,24 +168,3 @@ def test_down_never_stops_another_process(launcher: FakeLauncher, run: Run) -> N
     assert [call for call in launcher.calls if call[0] == "stop_node"] == []
     assert shown.out == f"The device node (process {os.getpid()}) had ended before.\n"
     assert not file.exists(), "it is forgotten"
-
-
-@pytest.mark.parametrize(
-    "text", ["", "[]", "{}", '{"node": {}, "token": null, "started_s": 1}', '{"node": 3}']
-)
-def test_a_damaged_entry_is_ignored(launcher: FakeLauncher, text: str) -> None:
-    state_folder().mkdir(parents=True)
-    (state_folder() / "device.json").write_text(text)
-    assert registry.running_nodes() == []
-    assert main(["up", "device"]) == 0
-
-
-@pytest.mark.parametrize(
-    "arguments", [["up", "device", "--runtime", "inline"], ["status", "--set", "cluster.runtime=inline"]]
-)
-def test_what_needs_a_cluster_says_so(launcher: FakeLauncher, run: Run, arguments: list[str]) -> None:
-    assert run(*arguments, code=1).err == (
-        f'tandem: `tandem {arguments[0]}` needs a Ray cluster, but cluster.runtime is "inline"; use `tandem ask '
-        '--runtime inline`, `tandem device --join LINK` or Tandem.launch, or set cluster.runtime to "auto".\n'
-    )
-    assert launcher.calls == []

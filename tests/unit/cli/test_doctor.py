@@ -17,12 +17,9 @@ from tandem import corpora
 from tandem.cli import doctor
 from tandem.cli.doctor import Check
 from tandem.config.schema import Config, PartyConfig
-from tandem.engine import gguf
 from tandem.engine.tokenizer import find_difference
-from tandem.errors import install_line
 from tandem.topology import PARTIES, Party
 from tests import chat_model
-from tests.tiny_gguf import write_gguf
 
 from .conftest import Run
 
@@ -81,33 +78,6 @@ def test_the_bundled_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert check() == "missing"
     (folder / "checksum.json").write_text("[]")
     assert check() == "missing"
-
-
-def test_other_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "is_cached", lambda name, file: name == "org/cached")
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
-
-    def check(model: str) -> str:
-        return status(doctor.language_model(Party.CLOUD, PartyConfig(model=model)))
-
-    folder = Path(shutil.copytree(corpora.WEIGHTS, tmp_path / "model"))
-    assert check(str(folder)) == "ok"
-    (folder / "model.safetensors").unlink()
-    assert check(str(folder)) == "missing"
-    assert check(str(tmp_path / "none")) == "missing"
-    assert check("org/cached") == "ok"
-    assert check("org/other") == "weak"
-
-
-def test_a_gguf_file_without_what_computes_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One line of the list, not the end of it."""
-    pytest.importorskip("gguf", reason="the package gguf (extra torch) is not installed")
-    config = PartyConfig(model=str(write_gguf(tmp_path / "tiny.gguf")), engine="torch")
-    assert status(doctor.language_model(Party.DEVICE, config)) == "ok"
-    monkeypatch.setattr(gguf, "can_read", lambda: False)
-    check = doctor.language_model(Party.DEVICE, config)
-    assert status(check) == "missing"
-    assert check.found.endswith(f"of which some are not installed; run `{install_line('torch')}`.")
 
 
 def test_exit_code_and_output(monkeypatch: pytest.MonkeyPatch, run: Run) -> None:

@@ -159,14 +159,3 @@ def test_another_path_is_refused_before_the_embedder_is_loaded(
     )
     assert embedders == []
     assert len(sources()) == 30
-
-
-@pytest.mark.parametrize(
-    ("line", "sentence"),
-    [
-        ("x --add y", "PATH must be left out with --add and --delete; see `tandem index --help`."),
-        ("--replace", "--replace needs a PATH; see `tandem index --help`."),
-    ],
-)
-def test_options_that_do_not_fit(line: str, sentence: str, index: IndexRun) -> None:
-    assert index(*line.split()) == (2, "", f"tandem: {sentence}\n")

@@ -58,18 +58,6 @@ def test_what_is_there_is_not_overwritten(notes: Path, run: Run) -> None:
     assert Config.load("tandem.toml").device.index.endswith(".tandem/device")
 
 
-def test_a_folder_that_is_not_there(notes: Path, run: Run) -> None:
-    assert run("init", "--settings-only", str(notes.with_name("my note")), code=1).err == (
-        f"tandem: The documents must be a file or a folder, but {notes.with_name('my note')} does not exist; "
-        "did you mean my notes?\n"
-    )
-    assert (
-        "there is no such directory"
-        in run("init", "--settings-only", str(notes), "--model", "./none", code=1).err
-    )
-    assert not Path("tandem.toml").exists()
-
-
 def test_models_are_proposed_that_fit_and_can_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tandem.cli.init.can_load_smollm2", lambda: True)
     monkeypatch.setattr("tandem.engine.places.is_offline", lambda: False)

@@ -165,18 +165,6 @@ def test_a_reader_that_leaves_causes_no_traceback() -> None:
     assert done.stderr == ""
 
 
-def test_the_package_offers_its_names_lazily() -> None:
-    script = (
-        "import sys, tandem; assert 'tandem.config' not in sys.modules;"
-        "from tandem import Answer, Config, Party, TokenEvent;"
-        "print(Config().codec.race_depth, Party.DEVICE, 'ray' in sys.modules)"
-    )
-    assert python("-c", script).stdout == "8 device False\n"
-    assert set(tandem.__all__) <= set(dir(tandem))
-    with pytest.raises(AttributeError, match="no attribute 'Tandme'"):
-        tandem.Tandme  # noqa: B018
-
-
 def test_a_full_disk_is_one_sentence(monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
     def fail(number: int) -> Callable[[], NoReturn]:
         def build_command() -> NoReturn:

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tandem.cli import main
-from tandem.config.schema import Config
 from tandem.engine.engine import Engine
-from tandem.profiler.estimates import DecodeLine
-from tandem.topology import Party
 
 from .conftest import Run
 
@@ -57,17 +51,6 @@ def test_a_line_and_where_it_is_kept(cache: Path, loads: list[str], run: Run) ->
     assert len(loads) == 1
 
 
-def test_a_line_that_falls_is_remarked_upon(cache: Path, run: Run) -> None:
-    assert main(["profile", "device", *SHORT]) == 0
-    (file,) = (cache / "tandem" / "profiles").iterdir()
-    value = json.loads(file.read_text())
-    steps = len(value["profile"]["seconds"])
-    for seconds, is_falling in ((list(range(steps)), False), (list(range(steps, 0, -1)), True)):
-        value["profile"]["seconds"] = seconds
-        file.write_text(json.dumps(value))
-        assert ("the line falls" in run("profile", "device", *SHORT, code=0).out) == is_falling
-
-
 @pytest.mark.parametrize(
     ("options", "code", "sentence"),
     [
@@ -80,22 +63,3 @@ def test_wrong_models_and_limits_are_one_sentence(
     options: list[str], code: int, sentence: str, run: Run
 ) -> None:
     assert sentence in run("profile", "device", *options, code=code).err
-
-
-def test_the_decoder_describes_what_was_kept(tmp_path: Path) -> None:
-    from tandem.actors.base import Runtime
-    from tandem.actors.decoder import DecoderActor
-
-    def described(*overrides: str) -> list[float]:
-        async def prepare() -> list[float]:
-            runtime = Runtime(secret=b"", directory=str(tmp_path), config=Config.load(None, overrides))
-            lines: list[float] = (await DecoderActor(Party.DEVICE, runtime).prepare())["decode_line"]
-            return lines
-
-        return asyncio.run(prepare())
-
-    assert described() == []
-    assert main(["profile", "device", *SHORT]) == 0
-    line = described("device.num_documents=2")
-    assert DecodeLine.from_tuple(line).predict(40) > 0
-    assert described() == []  # has another number of rows

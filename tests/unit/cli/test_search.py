@@ -47,21 +47,6 @@ def test_passages_best_first(index: list[str], run: Run) -> None:
     )
 
 
-def test_a_filter(index: list[str], run: Run) -> None:
-    conditions = ["--filter", "year=2023", "--filter", "source=tom.md", "--filter", "source=mira.md"]
-    assert [
-        line.split()[2]
-        for line in run("search", "device", "games", *conditions, *index, code=0).out.splitlines()[:1]
-    ] == ["tom.md"]
-    assert run("search", "device", "games", "--filter", "yaer=2023", *index, code=1).err.endswith(
-        "tandem: A filter must name metadata that the documents have, but 'yaer' is none of chunk, page, source, year; "
-        "did you mean year?\n"
-    )
-    assert (
-        run("search", "device", "games", "--filter", "year=1", *index, code=0).out == "Nothing was found.\n"
-    )
-
-
 @pytest.mark.parametrize(
     ("line", "code", "sentence"),
     [

@@ -90,20 +90,6 @@ def test_a_dead_actor_with_a_supervisor_needs_nobody(problem: str, end: str) -> 
     assert list(summary_lines(shown))[-1] == f"         its supervisor starts it again{end}"
 
 
-def test_actors_that_share_a_process_are_named_together() -> None:
-    shared = "cloud/draft_queue+aggregator+profiler+scheduler"
-    sharing = [actor(Party.CLOUD, number, process=shared, pid=55) for number in range(2, 6)]
-    lines = list(summary_lines(state(*sharing)))
-    assert lines[-1].endswith("retriever 110, decoder 111, draft_queue+aggregator+profiler+scheduler 55")
-    died = {"state": "dead", "ended_s": DIED_S, "reason": "its worker process has died"}
-    lines = list(summary_lines(state(*(each | died for each in sharing))))
-    assert lines[-2:] == [
-        f"         DEAD {shared}, process 55 since {clock(DIED_S)}: its worker process has died",
-        "         run `tandem up cloud` on its machine to replace this side's actors",
-    ]
-    assert lines[-3].endswith("retriever 110, decoder 111")
-
-
 @pytest.fixture
 def scripted(monkeypatch: pytest.MonkeyPatch) -> list[str | None]:
     asked: list[str | None] = []

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import math
-import statistics
 
 import pytest
 
 from tandem_lab.errors import NetLabError
 from tandem_lab.netlab.schedule import (
-    PERIOD_S,
     LinkSchedule,
     ScheduleRow,
-    bundled,
-    bundled_names,
     parse_schedule,
     play,
 )
@@ -62,29 +58,6 @@ def test_a_malformed_line_is_named_with_its_field(text: str, sentence: str) -> N
     with pytest.raises(NetLabError) as caught:
         parse_schedule(text, "t.csv")
     assert sentence in str(caught.value)
-
-
-def test_bundled_traces_are_what_their_names_and_the_papers_say() -> None:
-    assert [bundled(name).name for name in bundled_names()] == bundled_names()
-    assert [bundled(f"constant-{ms}").value_at(1e6).rtt_s for ms in (0, 50, 300)] == [0, 0.05, 0.3]
-    assert bundled("jitter-300").value_at(0).jitter_s == pytest.approx(0.06)
-    drawn = [row.shape.rtt_s for row in bundled("random-200").rows]
-    assert all(0.16 <= rtt_s <= 0.24 for rtt_s in drawn)
-    assert statistics.mean(drawn) == pytest.approx(0.2, rel=0.03)
-    assert len(set(drawn)) == len(drawn) == 300
-    assert bundled("random-200") == bundled("random-200")
-    wave = bundled("sinusoid-100")
-    assert pytest.approx(20 * math.pi) == PERIOD_S
-    assert max(row.shape.rtt_s for row in wave.rows) == pytest.approx(0.12, rel=1e-3)
-    assert min(row.shape.rtt_s for row in wave.rows) == pytest.approx(0.08, rel=1e-3)
-    assert wave.end_s >= 4 * PERIOD_S
-    rates = {name: bundled(name).value_at(0).rate_bits_per_s for name in ("5g", "4g", "weak-wifi")}
-    assert rates == {"5g": 300e6, "4g": 50e6, "weak-wifi": 10e6}
-    assert bundled("walk").value_at(45) == bundled("weak-wifi").value_at(0)
-    gone = bundled("outage-100")
-    assert [gone.value_at(time).loss for time in (19.9, 20, 29.9, 30, 100)] == [0, 1, 1, 0, 0]
-    with pytest.raises(NetLabError, match="nearest bundled one is 'sinusoid-100'"):
-        bundled("sinus-100")
 
 
 class Lab:

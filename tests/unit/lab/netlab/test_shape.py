@@ -55,22 +55,6 @@ def test_each_way_has_half_of_rtt_and_jitter_and_all_of_rate_and_loss() -> None:
     assert " ".join(shape.netem()) == "limit 1250 delay 50000us 10000us loss 1% rate 50000000bit"
 
 
-def test_a_rate_for_one_port_has_a_queue_of_its_own() -> None:
-    shape = Shape(rtt_s=0.1, rate_bits_per_s=1e4, rate_port=7700)
-    root, classes, others, port, *filters = (" ".join(each) for each in shape.commands("eth0"))
-    assert root.startswith("qdisc replace dev eth0 root netem ")
-    assert root.endswith("rate 0bit")
-    assert "root handle 1: prio bands 2" in classes
-    assert "parent 1:1 netem" in others
-    assert others.endswith("rate 0bit")
-    assert "parent 1:2 netem" in port
-    assert port.endswith("delay 50000us 0us loss 0% rate 10000bit")
-    assert [each.split(" ip ")[-1] for each in filters] == [
-        "sport 7700 0xffff flowid 1:2",
-        "dport 7700 0xffff flowid 1:2",
-    ]
-
-
 def test_a_slow_long_link_has_room_for_what_is_on_the_way() -> None:
     shape = Shape(rtt_s=0.3, rate_bits_per_s=300e6)
     assert shape.limit_packets - 1000 == pytest.approx(0.15 * 300e6 / 12000, abs=1)

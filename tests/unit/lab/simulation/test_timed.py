@@ -10,7 +10,7 @@ from tandem.protocol.send_window import QUEUED_FRAMES
 from tandem.topology import SERVER
 from tandem_lab.bench.systems import FEDERATED
 from tandem_lab.simulation import timed
-from tandem_lab.simulation.timed import Times, Timing, Work, play_timed
+from tandem_lab.simulation.timed import Times, Timing, play_timed
 
 SERVER_S, WORKER_S, RTT_S, NUM_TOKENS = 0.015, 0.027, 0.1, 40
 OPTIONS = {system.name: system.options for system in FEDERATED}
@@ -43,32 +43,6 @@ def test_a_round_brings_the_accepted_tokens_and_one_more() -> None:
     rejected = play("stop_and_wait", accepted=False)
     assert pace_s(rejected) == pytest.approx(RTT_S + WORKER_S + 4 * SERVER_S, rel=0.06)
     assert rejected.num_accepted == 0
-
-
-# ---- processors that are shared ----------------------------------------------------------------------------------
-
-PASS_WORK_S, TOKEN_WORK_S = 0.01, 0.004
-
-
-def play_on_cores(system: str, num_workers: int, *, together: bool, frame_s: float = 0.0) -> Timing:
-    """Without floors. together: all workers on one core, else each on its own."""
-    names = [f"worker-{number}" for number in range(1, num_workers + 1)]
-    work = Work(
-        pass_s={SERVER: 0.005, **dict.fromkeys(names, PASS_WORK_S)},
-        token_s={SERVER: 0.0, **dict.fromkeys(names, TOKEN_WORK_S)},
-        frame_s=dict.fromkeys([SERVER, *names], frame_s),
-        core={SERVER: 0, **{name: 1 if together else number for number, name in enumerate(names, start=1)}},
-    )
-    times = Times(passes_s=dict.fromkeys([SERVER, *names], 0.0), rtt_s=RTT_S, hop_s=0.0, work=work)
-    return play_timed(OPTIONS[system], times, [True] * NUM_TOKENS)
-
-
-@pytest.mark.parametrize("num_workers", [2, 4])
-def test_workers_on_one_core_wait_for_each_other(num_workers: int) -> None:
-    alone_s = PASS_WORK_S + TOKEN_WORK_S
-    assert pace_s(play_on_cores("token-wise", num_workers, together=False)) == pytest.approx(RTT_S + alone_s)
-    shared = play_on_cores("token-wise", num_workers, together=True)
-    assert pace_s(shared) == pytest.approx(RTT_S + num_workers * alone_s)
 
 
 # ---- a slow link -----------------------------------------------------------------------------------------------
