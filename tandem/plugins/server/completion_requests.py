@@ -75,9 +75,10 @@ class Body(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _leave_out_null(cls, body: Any) -> Any:
-        return (
-            {name: body[name] for name in body if body[name] is not None} if isinstance(body, dict) else body
-        )
+        """Pydantic would drop a name that holds half a surrogate pair, which is to be named."""
+        if not isinstance(body, dict):
+            return body
+        return {name.encode(errors="replace").decode(): body[name] for name in body if body[name] is not None}
 
     @property
     def others(self) -> dict[str, Any]:
