@@ -14,11 +14,10 @@ from typer import Argument, BadParameter, Option
 from tandem.cli.citing import cited_lines, mark
 from tandem.cli.options import (
     QUESTION_SETTINGS,
-    Output,
-    Place,
-    Query,
-    Settings,
-    parse_count,
+    AskOptions,
+    OutputOptions,
+    PlaceOptions,
+    SettingsOptions,
     with_options,
 )
 from tandem.cli.output import StageLog, emit, plural, print_json, warn
@@ -72,24 +71,22 @@ Cite = Annotated[
 ]
 Concurrency = Annotated[
     int | None,
-    Option(
-        metavar="N", parser=parse_count, help="of many questions, how many are answered at once (default: 8)"
-    ),
+    Option(metavar="N", min=1, help="of many questions, how many are answered at once (default: 8)"),
 ]
 
 
-@with_options(*QUESTION_SETTINGS, models=True, documents=True)
+@with_options(*QUESTION_SETTINGS)
 def ask(
     question: QuestionOrStdin = None,
     file: QuestionFile = None,
     *,
-    query: Query,
+    query: AskOptions,
     provisional: Provisional = False,
     cite: Cite = False,
     concurrency: Concurrency = None,
-    place: Place,
-    output: Output,
-    settings: Settings,
+    place: PlaceOptions,
+    output: OutputOptions,
+    settings: SettingsOptions,
 ) -> int:
     """Ask a question and stream the answer with its sources; or ask many, and print answers in their order.
 
@@ -133,8 +130,8 @@ def _read_questions(question: str | None, file: str | None, *, provisional: bool
 
 def stream_answer(
     question: str,
-    query: Query,
-    place: Place,
+    query: AskOptions,
+    place: PlaceOptions,
     config: Config,
     log: StageLog,
     *,
@@ -169,7 +166,7 @@ def exit_code(transcript: Transcript) -> int:
             return 0
 
 
-def print_rest(transcript: Transcript, output: Output, *, cite: bool = False) -> int:
+def print_rest(transcript: Transcript, output: OutputOptions, *, cite: bool = False) -> int:
     """What marks name, sources and statistics, or everything as JSON; returns the exit code. Raises QueryError as
     `exit_code`."""
     if output.as_json:

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 from tandem.cli.ask import note_toy
 from tandem.cli.options import (
     QUESTION_SETTINGS,
-    Place,
-    Query,
-    Settings,
+    AskOptions,
+    PlaceOptions,
+    SettingsOptions,
     with_options,
 )
 from tandem.cli.output import StageLog, emit, warn
@@ -35,8 +35,8 @@ PROMPT = "> "
 WELCOME = "Ask a question; /help lists the commands, /quit or Ctrl-D leaves."
 
 
-@with_options(*QUESTION_SETTINGS, models=True, documents=True)
-def chat(*, query: Query, place: Place, settings: Settings) -> int:
+@with_options(*QUESTION_SETTINGS)
+def chat(*, query: AskOptions, place: PlaceOptions, settings: SettingsOptions) -> int:
     """Ask one question after the other; each answer is context for the next question.
 
     Documents are retrieved for every question separately. Lines that begin with / are commands: /sources and /stats of
@@ -52,7 +52,7 @@ def chat(*, query: Query, place: Place, settings: Settings) -> int:
 class Chat:
     """The loop, the conversation so far, and the last answer."""
 
-    def __init__(self, tandem: Tandem | RunningDevice, query: Query, decoding: DecodingConfig) -> None:
+    def __init__(self, tandem: Tandem | RunningDevice, query: AskOptions, decoding: DecodingConfig) -> None:
         """query: how each question is asked."""
         self._tandem = tandem
         self._query = query

@@ -13,8 +13,9 @@ from typer import Argument, Option
 
 from tandem.cli.options import (
     LOOPBACK,
+    MODELS,
     AsJson,
-    Settings,
+    SettingsOptions,
     parse_address,
     with_options,
 )
@@ -69,14 +70,14 @@ app = new_app(_cloud)
 
 
 @app.command()
-@with_options(models=True)
+@with_options(*MODELS)
 def serve(
     listen: Listen = None,
     public: Public = None,
     device: DeviceName = None,
     keys: Keys = None,
     *,
-    settings: Settings,
+    settings: SettingsOptions,
 ) -> int:
     """Run the cloud's side until it is stopped, and let the devices of its list join.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tandem.cli.options import Settings, with_options
+from tandem.cli.options import SettingsOptions, with_options
 from tandem.cli.output import emit
 
 HEADER = """\
@@ -11,7 +11,7 @@ HEADER = """\
 
 
 @with_options()
-def config(settings: Settings) -> int:
+def config(settings: SettingsOptions) -> int:
     """Print the settings as TOML, each with its meaning."""
     emit(HEADER, settings.load().to_toml(), sep="\n\n", end="")
     return 0

@@ -28,7 +28,7 @@ import psutil
 from tandem import plugins
 from tandem.actors.loading import check_model, engine_key, engine_name
 from tandem.cli.ask import toy_problem
-from tandem.cli.options import AsJson, Settings, with_options
+from tandem.cli.options import MODELS, AsJson, SettingsOptions, with_options
 from tandem.cli.output import emit, print_json
 from tandem.engine import gguf
 from tandem.engine.places import expand, is_cached
@@ -91,8 +91,8 @@ def judge(name: str, found: str, is_well: bool, remedy: str, otherwise: Status =
     return Check(name, "ok", found) if is_well else Check(name, otherwise, found, remedy)
 
 
-@with_options(models=True)
-def doctor(as_json: AsJson = False, *, settings: Settings) -> int:
+@with_options(*MODELS)
+def doctor(as_json: AsJson = False, *, settings: SettingsOptions) -> int:
     """Say what is missing on this machine, and the remedy.
 
     Exit code 1 if something essential is missing.

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 from typer import Argument, BadParameter, Option
 
 from tandem.actors.loading import build_options, drop_stale_caches
-from tandem.cli.options import AsJson, PartyArgument, Settings, with_options
+from tandem.cli.options import AsJson, PartyArgument, SettingsOptions, with_options
 from tandem.cli.output import StageLog, emit, plural, print_json, progress_bar, warn
 from tandem.errors import ConfigError, RetrievalError
 from tandem.system.file_kinds import COMMON, as_text
@@ -82,7 +82,7 @@ def index(
     watch: Watch = False,
     as_json: AsJson = False,
     *,
-    settings: Settings,
+    settings: SettingsOptions,
 ) -> int:
     """Index one party's documents, or bring their index up to date.
 

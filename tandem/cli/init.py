@@ -100,7 +100,7 @@ def init(
     from tandem.cli.index import index
 
     for party, path in folders.items():
-        index(party, str(path))
+        index(party=party, path=str(path))
     if question is None and pair is not None and is_interactive():
         question = (
             typer.prompt("Your first question (empty: none)", default="", show_default=False).strip() or None
@@ -110,7 +110,7 @@ def init(
         return 0
     from tandem.cli.ask import ask
 
-    return ask(question=question, cluster__runtime="inline")
+    return ask(question=question, runtime="inline")
 
 
 def propose(available_bytes: int) -> list[Pair]:

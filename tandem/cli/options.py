@@ -1,4 +1,4 @@
-"""Options that several commands share: how their texts are read, groups of them, and those that stand for settings."""
+"""Options that several commands share: groups of them, and those that stand for settings."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import contextlib
 import functools
 import inspect
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, get_type_hints
 
 from typer import Argument, BadParameter, Option
 
@@ -27,8 +27,21 @@ if TYPE_CHECKING:
 
 CONFIG_NAME = "tandem.toml"
 LOOPBACK = "127.0.0.1"
-SEED_LIMIT = 1 << 64
+MAX_SEED = (1 << 64) - 1
+MODELS = ("model", "device-model", "cloud-model")
+SHORT: Mapping[str, tuple[tuple[str, ...], str]] = {
+    "model": (("device.model", "cloud.model"), "language model of both parties, as the setting device.model"),
+    "device-model": (("device.model",), "language model of the device"),
+    "cloud-model": (("cloud.model",), "language model of the cloud"),
+    "num-documents": (
+        ("device.num_documents", "cloud.num_documents"),
+        "documents retrieved per question, at both parties (default: as in the settings)",
+    ),
+}
+"""Options for the settings that are changed most often: which, and what help says."""
 QUESTION_SETTINGS = (
+    *MODELS,
+    "num-documents",
     "sampling",
     "decoding.mode",
     "decoding.placement",
@@ -37,49 +50,14 @@ QUESTION_SETTINGS = (
     "decoding.home",
     "cluster.runtime",
 )
-"""Settings that commands which ask questions have as options."""
+"""What commands that ask questions have as options."""
 OR_A_LIST = ", or a list of them"
 """End of a setting's meaning that does not suit an option, which is repeated instead."""
 
 Command = Callable[..., int]
-T = TypeVar("T", bound=str)
 
 
 # ---- how texts are read --------------------------------------------------------------------------------------
-
-
-def one_of(*names: T) -> Callable[[str], T]:
-    """The name that a text is, out of these. Raises a usage error for any other."""
-
-    def parse(text: str) -> T:
-        for name in names:
-            if name == text:
-                return name
-        raise BadParameter(f"must be {', '.join(names[:-1])} or {names[-1]} (got {text!r})")
-
-    return parse
-
-
-def parse_seed(text: str) -> int:
-    """A seed of 64 bits."""
-    if not (text.isascii() and text.isdigit() and int(text) < SEED_LIMIT):
-        raise BadParameter(f"must be a whole number from 0 to 2^64 - 1 (got {text!r})")
-    return int(text)
-
-
-def parse_count(text: str) -> int:
-    """A whole number of at least 1."""
-    if not (text.isascii() and text.isdigit() and int(text) > 0):
-        raise BadParameter(f"must be a whole number of at least 1 (got {text!r})")
-    return int(text)
-
-
-def parse_documents(text: str) -> tuple[tuple[Party, ...], int]:
-    """The parties and the number of "8" or "device:4"."""
-    party, _, number = text.rpartition(":")
-    if party not in {"", *PARTIES} or not (number.isascii() and number.isdigit()):
-        raise BadParameter(f"must be N or PARTY:N, such as device:4 (got {text!r})")
-    return (Party(party),) if party else PARTIES, int(number)
 
 
 def parse_filter(text: str) -> tuple[str, str, str]:
@@ -117,12 +95,13 @@ def merge_filters(filters: Iterable[tuple[str, str, str]]) -> dict[str, dict[str
 # ---- options of several commands -----------------------------------------------------------------------------
 
 PartyArgument = Annotated[
-    Party, Argument(metavar="PARTY", parser=one_of(*PARTIES), help="device or cloud", show_default=False)
+    Party, Argument(metavar="PARTY", help="device or cloud", show_default=False, show_choices=False)
 ]
 AsJson = Annotated[bool, Option("--json", help="print one JSON object")]
 Quiet = Annotated[bool, Option("--quiet", help="print only the answer")]
 Seed = Annotated[
-    int | None, Option(metavar="N", parser=parse_seed, help="repeat an answer exactly (default: a new seed)")
+    int | None,
+    Option(metavar="N", min=0, max=MAX_SEED, help="repeat an answer exactly (default: a new seed)"),
 ]
 Filters = Annotated[
     list[Any] | None,
@@ -146,8 +125,8 @@ Join = Annotated[
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """A group of options: the settings of a command. Those that are options of their own come in `overrides`."""
+class SettingsOptions:
+    """The settings of a command. Those that are options of their own come in `overrides`."""
 
     config_file: Annotated[
         str | None,
@@ -177,8 +156,8 @@ class Settings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Output:
-    """A group of options: how much of one answer is printed."""
+class OutputOptions:
+    """How much of one answer is printed."""
 
     show_sources: Annotated[
         bool, Option("--show-sources", help="print the passages that this side's model read")
@@ -188,17 +167,13 @@ class Output:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Query:
-    """A group of options: how each question of a command is asked."""
+class AskOptions:
+    """How each question of a command is asked."""
 
     seed: Seed = None
     only: Annotated[
         Party | None,
-        Option(
-            metavar="PARTY",
-            parser=one_of(*PARTIES),
-            help="let the device or the cloud answer alone; nothing crosses the link",
-        ),
+        Option(metavar="PARTY", help="let the device or the cloud answer alone; nothing crosses the link"),
     ] = None
     filters: Filters = None
 
@@ -208,8 +183,8 @@ class Query:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """A group of options: which device or cluster is asked."""
+class PlaceOptions:
+    """Which device or cluster is asked."""
 
     address: Annotated[
         str | None,
@@ -279,115 +254,88 @@ class Place:
 class SettingOption(NamedTuple):
     """An option that is another way to write some settings."""
 
-    parameter: inspect.Parameter
-    write: Callable[[Any], list[str]]
-    """What it stands for, as values of --set."""
+    flag: str
+    keys: tuple[str, ...]
+    kind: Any  # of its parameter, as typer reads it
+
+    @property
+    def name(self) -> str:
+        """The name of its parameter."""
+        return self.flag.removeprefix("--").replace("-", "_")
 
 
-def with_options(*keys: str, models: bool = False, documents: bool = False) -> Callable[[Command], Command]:
-    """Give a command one option for each of these settings, which reach its `Settings` as if they came by --set; and
-    for each parameter whose type is a dataclass, a group of options, one option per field.
+def with_options(*names: str) -> Callable[[Command], Command]:
+    """Give a command one option for each of these settings, which reach its `SettingsOptions` as if they came by --set;
+    and for each parameter whose type is a dataclass, one option per field.
 
-    keys: "section.name", or "section" for all of a section. models: --model and its like. documents: --num-documents.
+    names: of `SHORT`, "section.name", or "section" for all of a section.
     """
-    added = [
-        *(_model_options() if models else ()),
-        *([_documents_option()] if documents else ()),
-        *_setting_options(keys),
-    ]
+    added = list(_setting_options(names))
 
     def add(command: Command) -> Command:
         signature = inspect.signature(command, eval_str=True)
-        groups = {each.name: each.annotation for each in signature.parameters.values() if _is_group(each)}
+        groups = {
+            each.name: each.annotation
+            for each in signature.parameters.values()
+            if is_dataclass(each.annotation)
+        }
 
         @functools.wraps(command)
-        def run(*values: Any, **options: Any) -> int:
-            flags, written = dict[str, str](), list[str]()
-            for name, write in {each.parameter.name: each.write for each in added}.items():
-                if (value := options.pop(name, None)) is not None:
-                    texts = write(value)
-                    written += texts
-                    flag = f"--{name.rpartition('__')[2].replace('_', '-')}"
-                    flags |= {text.partition("=")[0]: flag for text in texts}
-            if written:
-                options["overrides"] = [*(options.get("overrides") or ()), *written]
+        def run(**options: Any) -> int:
+            flags = dict[str, str]()
+            for option in added:
+                if (value := options.pop(option.name, None)) is not None:
+                    text = as_toml(tuple(value)) if isinstance(value, list) else value
+                    options["overrides"] = [
+                        *(options.get("overrides") or ()),
+                        *(f"{key}={text}" for key in option.keys),
+                    ]
+                    flags |= dict.fromkeys(option.keys, option.flag)
             for name, group in groups.items():
                 own = {field.name for field in fields(group)} & set(options)
                 options[name] = group(**{field: options.pop(field) for field in own})
             try:
-                return command(*values, **options)
+                return command(**options)
             except SettingError as error:
                 raise error.renamed(flags.get(error.name, error.name)) from None
 
-        own = [spread for each in signature.parameters.values() for spread in _spread(each)]
-        parameters = [*own, *(option.parameter for option in added)]
+        parameters = [
+            *(spread for each in signature.parameters.values() for spread in _spread(each)),
+            *(_parameter(option.name, None, option.kind) for option in added),
+        ]
         run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
         return run
 
     return add
 
 
-def _is_group(parameter: inspect.Parameter) -> bool:
-    return is_dataclass(parameter.annotation)
-
-
 def _spread(parameter: inspect.Parameter) -> Iterator[inspect.Parameter]:
-    """The parameters of a group, or the parameter itself."""
-    if not _is_group(parameter):
+    """A parameter for each field of a group, or the parameter itself."""
+    if not is_dataclass(parameter.annotation):
         yield parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
         return
     hints = get_type_hints(parameter.annotation, include_extras=True)
     for field in fields(parameter.annotation):
-        yield inspect.Parameter(
-            field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=hints[field.name]
-        )
+        yield _parameter(field.name, field.default, hints[field.name])
 
 
-def _setting_option(name: str, annotation: Any, write: Callable[[Any], list[str]]) -> SettingOption:
-    parameter = inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
-    return SettingOption(parameter, write)
+def _parameter(name: str, default: Any, kind: Any) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
 
 
-def _model_options() -> Iterator[SettingOption]:
-    """Options for the settings that are changed most often."""
-    meanings: Mapping[str, tuple[tuple[Party, ...], str]] = {
-        "model": (PARTIES, "language model of both parties, as the setting device.model"),
-        "device_model": (PARTIES[:1], "language model of the device"),
-        "cloud_model": (PARTIES[1:], "language model of the cloud"),
-    }
-    for name, (parties, meaning) in meanings.items():
-        kind = Annotated[str | None, Option(metavar="NAME", help=meaning, show_default=False)]
-        yield _setting_option(
-            name,
-            kind,
-            functools.partial(lambda own, name: [f"{party}.model={name}" for party in own], parties),
-        )
-
-
-def _documents_option() -> SettingOption:
-    option = Option(
-        "--num-documents",
-        metavar="[PARTY:]N",
-        parser=parse_documents,
-        help="documents retrieved per question, at both parties or at one (default: as in the settings); may be "
-        "repeated",
-    )
-    return _setting_option(
-        "num_documents",
-        Annotated[list[Any] | None, option],
-        lambda given: [f"{party}.num_documents={count}" for parties, count in given for party in parties],
-    )
-
-
-def _setting_options(keys: Sequence[str]) -> Iterator[SettingOption]:
+def _setting_options(names: Iterable[str]) -> Iterator[SettingOption]:
     """The options of each setting; a field that is added to a section adds its option."""
-    if not keys:
-        return
     from tandem.config.files import walk
     from tandem.config.schema import Config
 
+    for name in names:
+        if name in SHORT:
+            keys, meaning = SHORT[name]
+            metavar = "N" if name == "num-documents" else "NAME"
+            option = Option(f"--{name}", metavar=metavar, help=meaning, show_default=False)
+            yield SettingOption(f"--{name}", keys, Annotated[str | None, option])
     for section, setting, _ in walk(Config()):
-        if section in keys or f"{section}.{setting.name}" in keys:
+        if section in names or f"{section}.{setting.name}" in names:
             yield _option_of(section, setting)
 
 
@@ -396,16 +344,12 @@ def _option_of(section: str, setting: Setting) -> SettingOption:
     default = f"{setting.default:g}" if isinstance(setting.default, int | float) else setting.default
     more = "; may be repeated" if is_list else f" (default: {default})" if default != "" else ""
     choices = f": {', '.join(setting.choices)}" if setting.choices else ""
+    flag = f"--{setting.name.replace('_', '-')}"
     option = Option(
-        f"--{setting.name.replace('_', '-')}",
-        metavar="TEXT" if is_list else "NAME" if setting.choices or setting.type is str else "N",
+        flag,
+        metavar="TEXT" if is_list else "NAME" if setting.type is str else "N",
         help=f"{setting.meaning.removesuffix(OR_A_LIST)}{choices}{more}",
         show_default=False,
     )
-
-    def write(value: Any) -> list[str]:
-        text = as_toml(tuple(value)) if isinstance(value, list) else value
-        return [f"{section}.{setting.name}={text}"]
-
     kind = list[str] | None if is_list else str | None
-    return _setting_option(f"{section}__{setting.name}", Annotated[kind, option], write)
+    return SettingOption(flag, (f"{section}.{setting.name}",), Annotated[kind, option])

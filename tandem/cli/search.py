@@ -10,9 +10,8 @@ from typer import Argument, BadParameter, Option
 from tandem.cli.options import (
     AsJson,
     PartyArgument,
-    Settings,
+    SettingsOptions,
     merge_filters,
-    parse_count,
     with_options,
 )
 from tandem.cli.output import (
@@ -48,7 +47,7 @@ QuestionArgument = Annotated[
 ]
 NumDocuments = Annotated[
     int | None,
-    Option(metavar="N", parser=parse_count, help="passages to find (default: as many as for an answer)"),
+    Option(metavar="N", min=1, help="passages to find (default: as many as for an answer)"),
 ]
 Conditions = Annotated[
     list[Any] | None,
@@ -72,7 +71,7 @@ def search(
     full: Full = False,
     as_json: AsJson = False,
     *,
-    settings: Settings,
+    settings: SettingsOptions,
 ) -> int:
     """Show which passages of one party's documents a question finds.
 

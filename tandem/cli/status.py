@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Option
 
 from tandem import plugins
-from tandem.cli.options import AsJson, Settings, with_options
+from tandem.cli.options import AsJson, SettingsOptions, with_options
 from tandem.cli.output import StageLog, emit, plural, print_json
 from tandem.corpora import describe_model
 from tandem.topology import Party
@@ -33,7 +33,7 @@ def status(
     show_all: All = False,
     as_json: AsJson = False,
     *,
-    settings: Settings,
+    settings: SettingsOptions,
 ) -> int:
     """Show nodes, models, indexes and actors, dead ones included; exits with 1 if there are any.
 

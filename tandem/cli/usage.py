@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperCommand
 from typer.exceptions import TyperException
 
 from tandem import __version__
 from tandem.cli.output import emit
-from tandem.errors import TandemError, did_you_mean
+from tandem.config.checks import as_predicate
+from tandem.errors import TandemError
 
 HELP_COLUMNS = 100
 
@@ -27,7 +28,6 @@ HELP_COLUMNS = 100
 def new_app(root: Callable[..., None]) -> typer.Typer:
     """An app without commands, whose help is plain text; its own help and options are those of `root`."""
     app = typer.Typer(
-        cls=CommandGroup,
         add_completion=False,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
@@ -54,19 +54,6 @@ def root(
     """Dual-side RAG: a device's private documents and a cloud's public ones write one answer."""
 
 
-class CommandGroup(TyperGroup):
-    """Commands, of which a wrong name is answered with the nearest."""
-
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """As the base class; raises a usage error with a sentence of ours."""
-        name = args[0]
-        if name.startswith("-") or self.get_command(ctx, name) is not None:
-            return super().resolve_command(ctx, args)
-        ctx.fail(
-            f"`{ctx.command_path}` has no command {name!r}; {did_you_mean(name, self.list_commands(ctx))}"
-        )
-
-
 class LazyCommand(TyperCommand):
     """Stands for an app that is imported when it is used; its help line is known before."""
 
@@ -86,19 +73,16 @@ class LazyCommand(TyperCommand):
 
 def explain(error: TyperException) -> str:
     """The sentence for a wrong command line."""
-    context, option = getattr(error, "ctx", None), getattr(error, "option_name", None)
-    parameter = getattr(error, "param", None)
-    if context is not None and option is not None:
-        return _explain_option(context, option)
-    if context is not None and parameter is not None:
-        name = parameter.get_error_hint().strip("'")
-        if not error.message:
-            return f"{name} is missing; see `{context.command_path} --help`."
-        return f"{name} {error.message.removeprefix('Value error, ').rstrip('.')}."
-    sentence = error.message.rstrip(".")
-    if context is None or "`" in sentence:
-        return sentence if sentence.endswith("?") else f"{sentence}."
-    return f"{sentence}; see `{context.command_path} --help`."
+    context, parameter = getattr(error, "ctx", None), getattr(error, "param", None)
+    if parameter is not None:
+        problem = as_predicate(error.message) if error.message else "is missing"
+        sentence = f"{parameter.get_error_hint().strip(chr(39))} {problem}"
+    else:
+        sentence = error.message if isinstance(error, typer.BadParameter) else error.format_message()
+    sentence = sentence.rstrip(".")
+    if sentence.endswith("?"):
+        return sentence
+    return f"{sentence}." if context is None else f"{sentence}; see `{context.command_path} --help`."
 
 
 def this_command() -> str:
@@ -115,11 +99,3 @@ def this_command() -> str:
 def _from_here(path: Path) -> str:
     """A path as short as it can be written in the current folder."""
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
-
-
-def _explain_option(context: Any, option: str) -> str:
-    """The remedy for an option that the command does not have."""
-    command = context.command_path
-    names = [name for parameter in context.command.get_params(context) for name in parameter.opts]
-    options = [name for name in names if name.startswith("--")]
-    return f"`{command}` has no option {option}; {did_you_mean(option, options)}"

@@ -92,12 +92,12 @@ def describe(error: ValidationError) -> str:
     alternatives = [
         each for each in others if each["input"] is first["input"] and each["loc"][:1] == first["loc"][:1]
     ]
-    ways = dict.fromkeys(_words(each["msg"]) for each in (first, *alternatives))
+    ways = dict.fromkeys(as_predicate(each["msg"]) for each in (first, *alternatives))
     return f"{' or '.join(ways).replace(' or must be ', ' or ')} (got {show(first['input'])})"
 
 
-def _words(message: str) -> str:
-    """A message of pydantic as the rest of a sentence."""
+def as_predicate(message: str) -> str:
+    """A message of pydantic as what is said of a value: "must be a valid integer"."""
     words = re.sub(r"^\w+ should ", "must ", message.removeprefix("Value error, "))
     words = re.sub(r" or (an )?instance of \w+$", "", words)
     return words if words.startswith("must ") else f"is not valid: {words[:1].lower()}{words[1:]}"

@@ -11,7 +11,7 @@ from tandem.cli.options import (
     Filters,
     Join,
     Seed,
-    Settings,
+    SettingsOptions,
     merge_filters,
     with_options,
 )
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 WIDTH = 22
 
 
-@with_options(*(key for key in QUESTION_SETTINGS if key != "cluster.runtime"), models=True, documents=True)
+@with_options(*(key for key in QUESTION_SETTINGS if key != "cluster.runtime"))
 def audit(
     question: QuestionArgument,
     *,
@@ -36,7 +36,7 @@ def audit(
     filters: Filters = None,
     join: Join = None,
     as_json: AsJson = False,
-    settings: Settings,
+    settings: SettingsOptions,
 ) -> int:
     """Ask a question, and list what left the device for it: every kind of bytes, how many items, how many bytes.
 

@@ -17,7 +17,7 @@ from typing import Annotated, Any, TypeVar, cast
 import typer
 from typer.core import TyperCommand
 
-from tandem.cli.options import Settings, parse_count, with_options
+from tandem.cli.options import MODELS, SettingsOptions, with_options
 from tandem.cli.output import StageLog
 from tandem.config.parties import MIN_WORKERS
 from tandem.config.schema import Config
@@ -192,7 +192,7 @@ Runs = Annotated[
     int | None,
     typer.Option(
         metavar="N",
-        parser=parse_count,
+        min=1,
         help="take medians over N runs (default: latency and ttft 5, speculative 3, federated 2)",
     ),
 ]
@@ -201,7 +201,7 @@ NumQuestions = Annotated[
     typer.Option(
         "--questions",
         metavar="N",
-        parser=parse_count,
+        min=1,
         help=f"questions about the parties' documents per run (default: {QUESTIONS})",
     ),
 ]
@@ -215,7 +215,7 @@ Smoke = Annotated[bool, typer.Option("--smoke", help="one run of one question at
 Within = Annotated[str | None, typer.Option(hidden=True)]  # the network, up already
 
 
-@with_options(models=True)
+@with_options(*MODELS)
 def bench(
     context: typer.Context,
     name: Name,
@@ -234,7 +234,7 @@ def bench(
     smoke: Smoke = False,
     within: Within = None,
     *,
-    settings: Settings,
+    settings: SettingsOptions,
 ) -> int:
     """Measure over the test network (as root): DRAGON's figures (latency, ttft), speculative or federated decoding.
 

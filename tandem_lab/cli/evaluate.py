@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tandem.cli.options import AsJson, Settings, parse_count, with_options
+from tandem.cli.options import MODELS, AsJson, SettingsOptions, with_options
 from tandem.cli.output import StageLog, print_json, progress_bar
 from tandem.errors import ConfigError
 from tandem.topology import PARTIES
@@ -60,19 +60,15 @@ MaxNewTokens = Annotated[
     int | None,
     typer.Option(
         metavar="N",
-        parser=parse_count,
+        min=1,
         help=f"longest answer, in tokens (default: {MAX_NEW_TOKENS}, unless the settings change theirs)",
     ),
 ]
 Passages = Annotated[
     int | None,
-    typer.Option(
-        metavar="N", parser=parse_count, help=f"passages in the prompt of rag (default: {NUM_PASSAGES})"
-    ),
+    typer.Option(metavar="N", min=1, help=f"passages in the prompt of rag (default: {NUM_PASSAGES})"),
 ]
-Limit = Annotated[
-    int | None, typer.Option(metavar="N", parser=parse_count, help="ask the first N (default: all)")
-]
+Limit = Annotated[int | None, typer.Option(metavar="N", min=1, help="ask the first N (default: all)")]
 NumDocuments = Annotated[
     str | None,
     typer.Option(
@@ -94,7 +90,7 @@ Methods = Annotated[
 Out = Annotated[str | None, typer.Option(metavar="DIR", help="write result.json, table.txt and predictions")]
 
 
-@with_options(models=True)
+@with_options(*MODELS)
 def evaluate(
     questions: Questions = None,
     split: Split = None,
@@ -106,7 +102,7 @@ def evaluate(
     out: Out = None,
     as_json: AsJson = False,
     *,
-    settings: Settings,
+    settings: SettingsOptions,
 ) -> int:
     """Measure how many questions are answered right, and what an answer costs."""
     from tandem_lab.bundled import QUESTIONS

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tandem.cli.options import AsJson, parse_count, parse_seed
+from tandem.cli.options import MAX_SEED, AsJson
 from tandem.cli.output import plural, print_json, progress_bar
 from tandem.errors import ConfigError, did_you_mean
 
@@ -33,16 +33,12 @@ HOSTILE = (
 )
 """As `tandem_lab.simulation.hostile.CASES`, which is imported late."""
 
-Runs = Annotated[
-    int | None, typer.Option(metavar="N", parser=parse_count, help=f"how many (default: {NUM_RUNS})")
-]
+Runs = Annotated[int | None, typer.Option(metavar="N", min=1, help=f"how many (default: {NUM_RUNS})")]
 First = Annotated[
     int | None,
-    typer.Option(metavar="SEED", parser=parse_seed, help="seed of the first run (default: 0)"),
+    typer.Option(metavar="SEED", min=0, max=MAX_SEED, help="seed of the first run (default: 0)"),
 ]
-Jobs = Annotated[
-    int | None, typer.Option(metavar="J", parser=parse_count, help="processes (default: one per CPU)")
-]
+Jobs = Annotated[int | None, typer.Option(metavar="J", min=1, help="processes (default: one per CPU)")]
 Roles = Annotated[
     str | None,
     typer.Option(
@@ -53,7 +49,7 @@ Roles = Annotated[
 ]
 OneSeed = Annotated[
     int | None,
-    typer.Option(metavar="S", parser=parse_seed, help="replay one run and print its events"),
+    typer.Option(metavar="S", min=0, max=MAX_SEED, help="replay one run and print its events"),
 ]
 
 

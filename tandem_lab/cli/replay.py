@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tandem.cli.options import (
+    MODELS,
     AsJson,
-    Settings,
+    SettingsOptions,
     with_options,
 )
 from tandem.cli.output import StageLog, plural, print_json
@@ -50,7 +51,7 @@ Out = Annotated[str, typer.Option(metavar="DIR", help="where the files go")]
 Within = Annotated[str | None, typer.Option(hidden=True)]  # the network, up already
 
 
-@with_options("sampling", models=True)
+@with_options(*MODELS, "sampling")
 def replay(
     context: typer.Context,
     trace_name: TraceName,
@@ -59,7 +60,7 @@ def replay(
     within: Within = None,
     as_json: AsJson = False,
     *,
-    settings: Settings,
+    settings: SettingsOptions,
 ) -> int:
     """Ask questions over a link that follows a trace; record every token (as root)."""
     log = StageLog(is_quiet=as_json)

@@ -15,7 +15,7 @@ import pytest
 
 pytest.importorskip("fastapi", reason="fastapi is not installed (extra [server])")
 
-from tandem.cli.options import Place
+from tandem.cli.options import PlaceOptions
 from tandem.cli.output import StageLog
 from tandem.client import device as running_device
 from tandem.client.device import RunningDevice, is_device_running, reserved
@@ -174,11 +174,11 @@ def test_commands_find_it_and_name_the_settings_that_it_was_started_without(
     said: list[str] = []
     log: Any = said.append
     config = Config.load(None, ["codec.parameters={depth = 5}"])
-    assert isinstance(Place().open_to_ask(config, log), RunningDevice)
+    assert isinstance(PlaceOptions().open_to_ask(config, log), RunningDevice)
     assert any("was started with codec.parameters = {}" in line for line in said)
     opened = object()
-    monkeypatch.setattr(Place, "open", lambda *_: opened)
-    assert Place(fresh=True).open_to_ask(config, StageLog(is_quiet=True)) is opened
+    monkeypatch.setattr(PlaceOptions, "open", lambda *_: opened)
+    assert PlaceOptions(fresh=True).open_to_ask(config, StageLog(is_quiet=True)) is opened
 
 
 def wait_until(is_true: Any) -> None:

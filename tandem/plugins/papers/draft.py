@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated, Literal, cast
 
 from typer import Option
 
-from tandem.cli.options import one_of, parse_count, parse_seed
+from tandem.cli.options import MAX_SEED
 from tandem.cli.output import StageLog, emit, progress_bar
 from tandem.cli.usage import new_app
 from tandem.client.batch import read_texts
@@ -41,25 +41,19 @@ Trunk = Annotated[
         help="blocks of the target that are copied and frozen: first, last, first+last, or N first ones",
     ),
 ]
-LossOption = Annotated[
-    str, Option("--loss", metavar="L", parser=one_of("kl", "tv"), help="kl, or tv (total variation)")
-]
-Steps = Annotated[
-    int | None, Option(metavar="N", parser=parse_count, help="steps of the optimiser (default: 300)")
-]
+LossOption = Annotated[Literal["kl", "tv"], Option("--loss", metavar="L", help="kl, or tv (total variation)")]
+Steps = Annotated[int | None, Option(metavar="N", min=1, help="steps of the optimiser (default: 300)")]
 Answers = Annotated[
     int | None,
-    Option(
-        metavar="N", parser=parse_count, help="answers that the target writes to the questions (default: 400)"
-    ),
+    Option(metavar="N", min=1, help="answers that the target writes to the questions (default: 400)"),
 ]
 MaxTokens = Annotated[
     int | None,
-    Option(metavar="N", parser=parse_count, help="length of a row of text, or of an answer (default: 128)"),
+    Option(metavar="N", min=1, help="length of a row of text, or of an answer (default: 128)"),
 ]
 TrainingSeed = Annotated[
     int | None,
-    Option("--seed", metavar="N", parser=parse_seed, help="of the training (default: 0)"),
+    Option("--seed", metavar="N", min=0, max=MAX_SEED, help="of the training (default: 0)"),
 ]
 
 

@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from typer import Argument, Option
 
 from tandem import plugins
-from tandem.cli.options import AsJson, Settings, one_of, parse_count, with_options
+from tandem.cli.options import MODELS, AsJson, SettingsOptions, with_options
 from tandem.cli.output import StageLog, emit, plural, print_json, progress_bar
 from tandem.errors import TandemError, install_line
 from tandem.topology import PARTIES, Party
@@ -42,22 +42,19 @@ class Result:
 
 
 Parties = Annotated[
-    str,
+    Literal["device", "cloud", "both"],
     Argument(
         metavar="PARTY",
-        parser=one_of(*PARTIES, "both"),
         help="device, cloud or both, one after the other (default: both)",
         show_default=False,
     ),
 ]
-Runs = Annotated[
-    int | None, Option(metavar="N", parser=parse_count, help="take medians over N runs (default: 3)")
-]
+Runs = Annotated[int | None, Option(metavar="N", min=1, help="take medians over N runs (default: 3)")]
 Limit = Annotated[
     int | None,
     Option(
         metavar="TOKENS",
-        parser=parse_count,
+        min=1,
         help="context length to stop at (default: the model's, at most 2048)",
     ),
 ]
@@ -67,7 +64,7 @@ Plot = Annotated[
 ]
 
 
-@with_options(models=True)
+@with_options(*MODELS)
 def profile(
     name: Parties = "both",
     runs: Runs = None,
@@ -76,7 +73,7 @@ def profile(
     plot: Plot = None,
     as_json: AsJson = False,
     *,
-    settings: Settings,
+    settings: SettingsOptions,
 ) -> int:
     """Measure how long a party's model takes per token on this machine."""
     log = StageLog(is_quiet=as_json)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, BadParameter, Option
 
-from tandem.cli.options import Settings, with_options
+from tandem.cli.options import MODELS, SettingsOptions, with_options
 from tandem.cli.output import StageLog, emit
 from tandem.cli.usage import this_command
 from tandem.corpora import example_question
@@ -54,7 +54,7 @@ NodeOnly = Annotated[
 ]
 
 
-@with_options(models=True)
+@with_options(*MODELS)
 def up(
     party: PartyArgument,
     join: Join = None,
@@ -62,7 +62,7 @@ def up(
     node_only: NodeOnly = False,
     runtime: Runtime = None,
     *,
-    settings: Settings,
+    settings: SettingsOptions,
 ) -> int:
     """Start this machine's node of a cluster, as one of its parties, in the background.
 

@@ -92,7 +92,7 @@ async def status(request: Request) -> dict[str, Any]:
 
 @router.get("/v1/tandem/actors")
 async def actors(request: Request) -> Any:
-    """All that the parties report of themselves, as `tandem status --all` shows it."""
+    """All that the parties report of themselves, as `tandem status --json` shows it."""
     return to_plain(await asyncio.to_thread(service_of(request).tandem.status))
 
 

@@ -6,13 +6,13 @@ import contextlib
 
 from typer import BadParameter
 
-from tandem.cli.options import Join, Settings, with_options
+from tandem.cli.options import MODELS, Join, SettingsOptions, with_options
 from tandem.cli.output import StageLog
 from tandem.plugins.server.serve import NEEDED, require_modules
 
 
-@with_options(models=True)
-def device(join: Join = None, *, settings: Settings) -> int:
+@with_options(*MODELS)
+def device(join: Join = None, *, settings: SettingsOptions) -> int:
     """Run the device until it is stopped, joined to a cloud; `tandem ask` and `chat` find it on this machine.
 
     It keeps models, index and link, so that a question costs no start. Only commands of this user reach it.

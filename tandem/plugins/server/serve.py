@@ -14,8 +14,8 @@ from tandem.cli.ask import note_toy
 from tandem.cli.options import (
     LOOPBACK,
     QUESTION_SETTINGS,
-    Place,
-    Settings,
+    PlaceOptions,
+    SettingsOptions,
     parse_address,
     with_options,
 )
@@ -51,14 +51,14 @@ KeyFile = Annotated[
 LogJson = Annotated[bool, Option("--log-json", help="log requests as JSON lines")]
 
 
-@with_options(*QUESTION_SETTINGS, models=True, documents=True)
+@with_options(*QUESTION_SETTINGS)
 def serve(
     *,
     listen: Listen = None,
     api_key_file: KeyFile = None,
     log_json: LogJson = False,
-    place: Place,
-    settings: Settings,
+    place: PlaceOptions,
+    settings: SettingsOptions,
 ) -> int:
     """Serve answers over HTTP until it is stopped: OpenAI's interface, Tandem's typed events, and a page.
 

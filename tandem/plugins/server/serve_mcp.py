@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import BadParameter, Option
 
-from tandem.cli.options import LOOPBACK, QUESTION_SETTINGS, Place, Settings, with_options
+from tandem.cli.options import LOOPBACK, QUESTION_SETTINGS, PlaceOptions, SettingsOptions, with_options
 from tandem.cli.output import StageLog
 from tandem.plugins.server.serve import DEFAULT_PORT, NEEDED, KeyFile, Listen, require_modules, url_of
 
@@ -25,14 +25,14 @@ Http = Annotated[
 ]
 
 
-@with_options(*QUESTION_SETTINGS, models=True, documents=True)
+@with_options(*QUESTION_SETTINGS)
 def mcp(
     *,
     http: Http = False,
     listen: Listen = None,
     api_key_file: KeyFile = None,
-    place: Place,
-    settings: Settings,
+    place: PlaceOptions,
+    settings: SettingsOptions,
 ) -> int:
     """Offer the tools ask, search and sources to an assistant, until it leaves or this is stopped.
 

@@ -201,7 +201,7 @@ def test_a_worker_that_loses_one_is_found(where: str, monkeypatch: pytest.Monkey
 
 
 async def test_proposals_that_cannot_be_read_are_counted_beyond_their_session() -> None:
-    """`tandem status --all` shows the decoder's counters."""
+    """`tandem status --json` shows the decoder's counters."""
     actor = _Decoder(random.Random(0))
     actor.plane = None
     PLANES.append(actor)

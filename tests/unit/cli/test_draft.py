@@ -57,6 +57,6 @@ def test_without_anything_to_learn(calls: Calls, run: Run) -> None:
 
 def test_a_wrong_loss(calls: Calls, run: Run) -> None:
     assert (
-        "must be kl or tv (got 'l2')"
+        "'l2' is not one of 'kl', 'tv'"
         in run("draft", "train", "--from", "b", "--out", "d", "--text", ".", "--loss", "l2", code=2).err
     )

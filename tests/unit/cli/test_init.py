@@ -89,7 +89,7 @@ def test_a_person_chooses_models_and_asks(notes: Path, monkeypatch: pytest.Monke
         "Qwen/Qwen2.5-1.5B-Instruct",
         "bfloat16",
     )
-    assert asked == [{"question": "Who is Mira?", "cluster__runtime": "inline"}]
+    assert asked == [{"question": "Who is Mira?", "runtime": "inline"}]
     assert "Indexed: 1 file" in shown.out
 
 

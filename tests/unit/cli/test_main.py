@@ -72,32 +72,45 @@ def test_help_loads_nothing_heavy() -> None:
     ("line", "sentence"),
     [
         ("", "Missing command; see `tandem --help`."),
-        ("aks", "`tandem` has no command 'aks'; did you mean ask?"),
-        ("zebra", f"`tandem` has no command 'zebra'; choose one of {', '.join(COMMANDS)}."),
-        ("lab bensh", "`tandem lab` has no command 'bensh'; did you mean bench?"),
+        ("aks", "No such command 'aks'. Did you mean 'ask'?"),
+        ("zebra", "No such command 'zebra'; see `tandem --help`."),
+        ("lab bensh", "No such command 'bensh'. Did you mean 'bench'?"),
         ("lab", "Missing command; see `tandem lab --help`."),
         ("up phone", "PARTY must be device or cloud (got 'phone'); see `tandem up --help`."),
-        ("ask", "`tandem ask` needs a QUESTION, - or --file FILE."),
-        ("ask x --file q.txt", "`tandem ask` takes a question or --file (got 'x' and q.txt); leave out one."),
+        ("ask", "`tandem ask` needs a QUESTION, - or --file FILE; see `tandem ask --help`."),
+        (
+            "ask x --file q.txt",
+            "`tandem ask` takes a question or --file (got 'x' and q.txt); leave out one; see `tandem ask --help`.",
+        ),
         (
             "ask - --provisional",
-            "`tandem ask --provisional` shows the drafts of one answer; ask one question.",
+            "`tandem ask --provisional` shows the drafts of one answer; ask one question; see `tandem ask --help`.",
         ),
-        ("ask - --concurrency 0", "--concurrency must be a whole number of at least 1 (got '0')."),
         (
-            "ask x --num-documents moon:3",
-            "--num-documents must be N or PARTY:N, such as device:4 (got 'moon:3').",
+            "ask - --concurrency 0",
+            "--concurrency must be greater than or equal to 1; see `tandem ask --help`.",
         ),
-        ("ask x --num-documents -1", "--num-documents must be N or PARTY:N, such as device:4 (got '-1')."),
-        ("device", "`tandem device` needs --join LINK; `tandem cloud serve` prints one."),
+        (
+            "device",
+            "`tandem device` needs --join LINK; `tandem cloud serve` prints one; see `tandem device --help`.",
+        ),
         ("ask x y", "Got unexpected extra argument(s) (y); see `tandem ask --help`."),
         ("ask x --seed", "Option '--seed' requires an argument."),
-        ("ask x --seed -1", "--seed must be a whole number from 0 to 2^64 - 1 (got '-1')."),
-        ("ask x --seed many", "--seed must be a whole number from 0 to 2^64 - 1 (got 'many')."),
-        ("ask x --temprature 1", "`tandem ask` has no option --temprature; did you mean --temperature?"),
-        ("down --zebra", "`tandem down` has no option --zebra; choose one of --help."),
-        ("ask x --only moon", "--only must be device or cloud (got 'moon')."),
-        ("--versoin", "`tandem` has no option --versoin; did you mean --version?"),
+        ("ask x --seed -1", "--seed must be greater than or equal to 0; see `tandem ask --help`."),
+        (
+            "ask x --seed many",
+            "--seed must be a valid integer, unable to parse string as an integer; see `tandem ask --help`.",
+        ),
+        (
+            "ask x --temprature 1",
+            "No such option: --temprature (Possible options: --temperature); see `tandem ask --help`.",
+        ),
+        ("down --zebra", "No such option: --zebra; see `tandem down --help`."),
+        (
+            "ask x --only moon",
+            "--only is not valid: 'moon' is not one of 'device', 'cloud'; see `tandem ask --help`.",
+        ),
+        ("index", "PARTY is missing; see `tandem index --help`."),
     ],
 )
 def test_a_wrong_command_line_is_one_sentence_and_exit_code_2(line: str, sentence: str, run: Run) -> None:
@@ -117,7 +130,7 @@ def command(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
     def fail(*_: object) -> NoReturn:
         raise error
 
-    monkeypatch.setattr("tandem.cli.options.Settings.load", fail)
+    monkeypatch.setattr("tandem.cli.options.SettingsOptions.load", fail)
 
 
 def test_control_c_is_130(monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
@@ -136,7 +149,7 @@ def run(*_):
         os.kill(os.getpid(), signal.SIGHUP)
         print("cleaned up", flush=True)
     raise SystemExit(0)
-options.Settings.load = run
+options.SettingsOptions.load = run
 sys.exit(main(["config"]))
 """
 """The end of a terminal comes twice, from shell and kernel."""

@@ -54,9 +54,13 @@ def test_passages_best_first(index: list[str], run: Run) -> None:
         (
             ["device", "x", "--filter", "year"],
             2,
-            "--filter must be KEY=VALUE, such as source=notes.md (got 'year').",
+            "--filter must be KEY=VALUE, such as source=notes.md (got 'year'); see `tandem search --help`.",
         ),
-        (["phone", "x"], 2, "PARTY must be device or cloud (got 'phone')."),
+        (
+            ["phone", "x"],
+            2,
+            "PARTY is not valid: 'phone' is not one of 'device', 'cloud'; see `tandem search --help`.",
+        ),
         (
             ["device", "x", "--set", "device.index=/nowhere"],
             1,
