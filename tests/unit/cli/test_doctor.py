@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import sys
 from collections.abc import Callable
 from dataclasses import asdict, replace
-from hashlib import sha256
+from importlib import metadata
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from tokenizers import AddedToken, Tokenizer, decoders
@@ -17,21 +19,30 @@ from tandem import corpora
 from tandem.cli import doctor
 from tandem.cli.doctor import Check
 from tandem.config.schema import Config, PartyConfig
+from tandem.engine import gguf
 from tandem.engine.tokenizer import find_difference
+from tandem.errors import install_line
+from tandem.retrieval import embedding
 from tandem.topology import PARTIES, Party
 from tests import chat_model
+from tests.tiny_gguf import write_gguf
 
 from .conftest import Run
 
 
-def status(check: Check) -> str:
+def look(looks: Callable[[], str]) -> Check:
     """What was found says the remedy, or there is one beside it, unless all is well."""
-    assert not check.remedy if check.status == "ok" else check.remedy or check.found.endswith(".")
-    return check.status
+    found = doctor.check("it", looks)
+    assert not found.remedy if found.status == "ok" else found.remedy or found.finding.endswith(".")
+    return found
+
+
+def status(looks: Callable[[], str]) -> str:
+    return look(looks).status
 
 
 @pytest.mark.parametrize(
-    ("check", "wanted"),
+    ("looks", "expected"),
     [
         (lambda _: doctor.python((3, 10, 9)), "missing"),
         (lambda _: doctor.python((3, 11, 0)), "ok"),
@@ -42,42 +53,129 @@ def status(check: Check) -> str:
         (lambda _: doctor.open_files(256), "missing"),
         (lambda _: doctor.open_files(1024), "weak"),
         (lambda _: doctor.open_files(65536), "ok"),
-        (lambda _: doctor.ports(), "ok"),
-        (lambda _: doctor.ports("203.0.113.1"), "missing"),  # an address that is no machine's
         (lambda folder: doctor.shared_memory(folder / "none"), "weak"),
         (lambda _: doctor.temporary_folder(Path("/") / ("x" * 50)), "missing"),
-        (lambda folder: doctor.writable("folder", folder / "not" / "yet"), "ok"),
-        (lambda folder: doctor.writable("folder", folder / "file" / "below"), "missing"),
+        (lambda folder: doctor.writable(folder / "not" / "yet"), "ok"),
+        (lambda folder: doctor.writable(folder / "file" / "below"), "missing"),
     ],
 )
-def test_the_machine(check: Callable[[Path], Check], wanted: str, tmp_path: Path) -> None:
+def test_the_machine(looks: Callable[[Path], str], expected: str, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     before = set(tmp_path.rglob("*"))
-    assert status(check(tmp_path)) == wanted
+    assert status(lambda: looks(tmp_path)) == expected
     assert set(tmp_path.rglob("*")) == before, "nothing is left behind"
 
 
-def write_model(folder: Path) -> Path:
-    folder.mkdir()
-    for name in ("model.safetensors", "config.json", "tokenizer.json"):
-        (folder / name).write_text(name)
-    digest = sha256(b"model.safetensors").hexdigest()
-    (folder / "checksum.json").write_text(json.dumps({"model.safetensors": digest}))
-    return folder
+def test_packages(monkeypatch: pytest.MonkeyPatch) -> None:
+    requirements = ["numpy>=1", "pytest<1; extra == 'test'", "no-such-engine-of-tandem; extra == 'torch'"]
+    monkeypatch.setattr(metadata, "requires", lambda name: requirements)
+    assert doctor.packages().startswith("all 1; xllamacpp ")
+    requirements += ["no-such-package-of-tandem", "packaging<1; extra == 'ray'"]
+    found = look(doctor.packages)
+    assert found.status == "missing"
+    assert found.finding.startswith("no-such-package-of-tandem is not installed; packaging is ")
 
 
-def test_the_bundled_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def check() -> str:
-        return status(doctor.language_model(Party.DEVICE, PartyConfig(model="bundled")))
+def test_other_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "is_cached", lambda name, file: name == "org/cached")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
 
-    monkeypatch.setattr(corpora, "WEIGHTS", tmp_path / "weights")
-    assert check() == "missing"
-    folder = write_model(tmp_path / "weights")
+    def check(model: str) -> str:
+        return status(lambda: doctor.language_model(PartyConfig(model=model)))
+
+    folder = Path(shutil.copytree(corpora.WEIGHTS, tmp_path / "model"))
+    assert check(str(folder)) == "ok"
+    (folder / "model.safetensors").unlink()
+    assert check(str(folder)) == "missing"
+    assert check(str(tmp_path / "none")) == "missing"
+    assert check("org/cached") == "ok"
+    assert check("org/other") == "weak"
+
+
+def test_a_gguf_file_without_what_computes_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One line of the list, not the end of it."""
+    pytest.importorskip("gguf", reason="the package gguf (extra torch) is not installed")
+    config = PartyConfig(model=str(write_gguf(tmp_path / "tiny.gguf")), engine="torch")
+    assert status(lambda: doctor.language_model(config)) == "ok"
+    monkeypatch.setattr(gguf, "can_read", lambda: False)
+    found = look(lambda: doctor.language_model(config))
+    assert found.status == "missing"
+    assert found.finding.endswith(f"of which some are not installed; run `{install_line('torch')}`.")
+
+
+def test_hub_names_are_looked_up_without_a_server() -> None:
+    assert doctor.is_cached("no-such-organisation/no-such-model", "config.json") is False
+    assert doctor.is_cached("../..//", "config.json") is False
+
+
+def test_indexes(tmp_path: Path) -> None:
+    def check(**settings: object) -> str:
+        return status(lambda: doctor.index(Party.DEVICE, PartyConfig(**settings)))  # type: ignore[arg-type]
+
+    assert check(num_documents=0, index=str(tmp_path)) == "ok"
+    assert check(index=str(tmp_path)) == "missing"
+    (tmp_path / "tandem-index.sqlite").write_text("{}" * 100)
+    assert check(index=str(tmp_path)) == "missing"
+
+
+def test_the_bundled_model_with_other_documents() -> None:
+    found = [
+        check
+        for check in doctor.all_checks(Config.load(None, ["device.index=/mine"]))
+        if check.name == "bundled model"
+    ]
+    assert found == [
+        Check(
+            "bundled model",
+            "weak",
+            "The bundled model is a demonstration that can read the bundled documents only, but device.index names "
+            "others",
+            "set device.model and cloud.model to a model of your own",
+        )
+    ]
+    assert not [check for check in doctor.all_checks(Config.load()) if check.name == "bundled model"]
+
+
+def test_embedders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(embedding, "offline_folder", lambda: None)
+    monkeypatch.setattr(doctor, "is_cached", lambda name, file: False)
+    (tmp_path / "modules.json").touch()
+    assert status(lambda: doctor.embedder("all-MiniLM-L6-v2")) == "weak"
+    assert status(lambda: doctor.embedder("offline")) == "missing"
+    assert status(lambda: doctor.embedder(str(tmp_path))) == "ok"
+
+
+@pytest.mark.parametrize(
+    ("where", "wanted"),
+    [("json:loads", "ok"), ("json.decoder:Shelf", "ok"), ("nowhere.shelf:store", "weak")]
+    + [(where, "missing") for where in ("", "json", "json:", ":loads", "json:loads:x")],
+)
+def test_what_langchain_brings(where: str, wanted: str) -> None:
+    config = Config.load(None, [f"device.index=langchain:{where}"])
+    for looks in (
+        lambda: doctor.index(Party.DEVICE, config.device),
+        lambda: doctor.embedder(f"langchain:{where}"),
+    ):
+        assert status(looks) == wanted
+
+
+def test_caches(tmp_path: Path) -> None:
+    def check(*named: str) -> str:
+        config = Config.load(None, (f"cloud.index={tmp_path}", *named))
+        return status(lambda: doctor.stored_caches(Party.CLOUD, config))
+
     assert check() == "ok"
-    (folder / "model.safetensors").write_text("damaged")
-    assert check() == "missing"
-    (folder / "checksum.json").write_text("[]")
-    assert check() == "missing"
+    assert not (tmp_path / "kv").exists()
+    (tmp_path / "kv").touch()
+    assert check() == "weak"
+    assert check("cloud.kv_store=memory") == "ok"
+
+
+def test_what_langchain_brings_is_left_to_the_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "shelf", ModuleType("shelf"))
+    config = Config.load(None, ["device.index=langchain:shelf:store"])
+    assert "langchain:shelf:store; opened" in doctor.index(Party.DEVICE, config.device)
+    assert "langchain:shelf:words; opened" in doctor.embedder("langchain:shelf:words")
 
 
 def test_exit_code_and_output(monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
@@ -104,33 +202,44 @@ def test_exit_code_and_output(monkeypatch: pytest.MonkeyPatch, run: Run) -> None
 def test_all_of_it_runs_here() -> None:
     names = [check.name for check in doctor.all_checks(Config())]
     assert len(names) == len(set(names))
-    assert {"python", "packages", "ports"} <= set(names)
+    assert {"python", "packages", "vocabulary"} <= set(names)
 
 
 def test_the_engine_is_tried_where_its_model_is_small(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     config = Config()
-    device, cloud = doctor.engines(config, PARTIES)
-    assert (device.name, cloud.name) == ("device engine", "cloud engine")
-    assert device.found == cloud.found, "tried once"
-    what = (
-        r"PyTorch [\w.+]+, float32, \d+ ms per token; computes many queries in one pass \(self-check passed\)"
-    )
-    assert re.fullmatch(what, device.found)
+    found = {check.name: check for check in doctor.check_models(config)}
+    assert found["device engine"].finding == found["cloud engine"].finding
+    what = r"PyTorch [\w.+]+, float32; computes many queries in one pass \(self-check passed\)"
+    assert re.fullmatch(what, found["device engine"].finding)
     monkeypatch.setattr("tandem.plugins.torch.runner.find_fault", lambda *_: "its logits are off by 2")
-    slow = doctor.engine("device engine", config.device)
-    assert status(slow) == "weak"
-    assert " computes one token of one query at a time, because its logits are off by 2 (on " in slow.found
+    slow = look(lambda: doctor.engine(config.device))
+    assert slow.status == "weak"
+    assert " computes one token of one query at a time, because its logits are off by 2 (on " in slow.finding
     monkeypatch.setattr(doctor, "MAX_WEIGHT_BYTES", 1)
-    large = doctor.engine("device engine", config.device)
-    assert status(large) == "ok"
-    assert large.found.startswith("not tried here, since its weights are 0.0 GiB; `tandem status` shows it")
-    away = doctor.engine("device engine", replace(config.device, model="someone/model"))
-    assert away.found.startswith("not tried here, since its weights are in the hub's cache; ")
-    (tmp_path / "config.json").write_text("{}")
-    monkeypatch.setattr(doctor, "MAX_WEIGHT_BYTES", 1 << 30)
-    assert status(doctor.engine("device engine", replace(config.device, model=str(tmp_path)))) == "missing"
+    large = doctor.engine(config.device)
+    assert large.startswith("not tried here, since its weights are 0.0 GiB; `tandem status` shows it")
+    away = doctor.engine(replace(config.device, model="someone/model"))
+    assert away.startswith("not tried here, since its weights are in the hub's cache; ")
+
+
+@pytest.mark.parametrize(
+    ("options", "models"),
+    [
+        (["--model", "./a"], ["a", "a"]),
+        (["--device-model", "./a", "--set", "device.model=./b"], ["a", "bundled"]),
+        (["--cloud-model", "./a", "--model", "./b"], ["b", "a"]),
+        ([], ["bundled", "bundled"]),
+    ],
+)
+def test_models_of_the_command_line(
+    options: list[str], models: list[str], run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Config] = []
+    monkeypatch.setattr(doctor, "all_checks", lambda config: seen.append(config) or [])
+    assert run("doctor", *options).code == 0
+    assert [Path(seen[0].party(party).model).name for party in PARTIES] == models
 
 
 # ---- models of both parties ------------------------------------------------------------------------------------
@@ -151,7 +260,7 @@ def copied(folder: Path, tmp_path: Path) -> Path:
 
 def checks(device: Path | str, cloud: Path | str, *settings: str) -> dict[str, Check]:
     config = Config.load(None, [f"device.model={device}", f"cloud.model={cloud}", *settings])
-    return {check.name: check for check in doctor.prompts(config)}
+    return {check.name: check for check in doctor.check_models(config)}
 
 
 def edit(file: Path, change: Callable[[dict[str, object]], object]) -> None:
@@ -162,47 +271,64 @@ def edit(file: Path, change: Callable[[dict[str, object]], object]) -> None:
 
 def test_one_model_on_both_sides(folder: Path) -> None:
     found = checks(folder, folder)
-    assert [check.status for check in found.values()] == ["ok"] * 5
-    assert found["device prompt"].found == (
+    assert found["device prompt"].status == found["vocabulary"].status == "ok"
+    assert found["device prompt"].finding == (
         "Qwen2 tokenizer, 1,024 tokens; context of 2,048 tokens; template: chat"
     )
-    assert found["vocabulary"].found == "the same on both sides"
+    assert found["vocabulary"].finding == "the same on both sides"
 
 
 def test_another_vocabulary_is_refused_and_named(folder: Path, run: Run) -> None:
     vocabulary = checks(folder, "bundled")["vocabulary"]
     assert vocabulary.status == "missing"
-    assert vocabulary.found.startswith(
+    assert vocabulary.finding.startswith(
         "device: Qwen2 tokenizer, 1,024 tokens; cloud: BPE tokenizer, 1,636 tokens: they differ at id 0 "
         "('<|endoftext|>' and "
     )
-    assert vocabulary.remedy == doctor.SAME_VOCABULARY
+    assert vocabulary.remedy.endswith("models of one family, which share a tokenizer")
     shown = run("doctor", "--set", f"device.model={folder}")
     assert shown.code == 1
     assert "they differ at id 0" in shown.out
     assert run("doctor", "--model", str(folder)).code == 0
 
 
-def test_other_templates_and_contexts_are_notes(folder: Path, copied: Path) -> None:
-    edit(copied / "config.json", lambda config: config.update(max_position_embeddings=512))
+def test_other_templates_are_a_note(folder: Path, copied: Path) -> None:
     found = checks(folder, copied, "cloud.template=plain")
     assert found["vocabulary"].status == "ok"
     assert found["templates"].status == "weak"
-    assert found["templates"].found == (
+    assert found["templates"].finding == (
         "device: chat; cloud: plain text: the models are led to answers of different forms"
     )
-    assert found["contexts"].status == "ok"
-    assert found["contexts"].found == (
-        "device: 2,048 tokens; cloud: 512 tokens: a question and its answer must fit 512 tokens"
+
+
+def test_a_template_that_cannot_be_used(folder: Path, copied: Path) -> None:
+    (copied / "chat_template.jinja").write_text("{% for message in messages %}")
+    found = checks(folder, copied)
+    assert "vocabulary" not in found
+    assert found["cloud prompt"].status == "missing"
+    assert found["cloud prompt"].finding.startswith(
+        f"The chat template of {copied} cannot be used: Unexpected end of template"
     )
+    assert found["cloud prompt"].finding.endswith(
+        'set template to "plain", or to a file with a template of your own.'
+    )
+    (copied / "template.json").write_text("{")
+    assert checks(folder, copied)["cloud model"].finding.endswith("; correct or delete it.")
+
+
+def test_a_tokenizer_that_is_damaged(folder: Path, copied: Path) -> None:
+    (copied / "tokenizer.json").write_text("{}")
+    check = checks(copied, folder)["device prompt"]
+    assert check.status == "missing"
+    assert "\n" not in check.finding + check.remedy
 
 
 def test_nothing_is_downloaded(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     monkeypatch.setattr("socket.socket.connect", lambda *_: pytest.fail("it asked a server"))
-    check = checks("nobody/no-such-model", folder)["device prompt"]
+    check = checks("nobody/no-such-model", folder)["device model"]
     assert check.status == "missing"
-    assert check.found.startswith("The model 'nobody/no-such-model' is not in the hub's cache")
+    assert check.finding.startswith("The model 'nobody/no-such-model' is not in the hub's cache")
 
 
 # ---- differences of tokenizers ---------------------------------------------------------------------------------
@@ -259,6 +385,6 @@ def test_differences(tokenizer: Tokenizer, one: Change, two: Change, difference:
 
 def test_tokens_that_only_one_side_has_are_named(tokenizer: Tokenizer) -> None:
     facts = [doctor.ModelFacts(each, "", "chat", None) for each in (tokenizer, changed(tokenizer, FEW))]
-    assert next(doctor.compare(*facts)).found == (
+    assert doctor.vocabularies(*facts) == (
         "only the cloud's has id 1024 ('<new>') and 1 more; answers are of the tokens that both have"
     )

@@ -10,12 +10,11 @@ from pathlib import Path
 import pytest
 
 from tandem.actors.loading import check_model
-from tandem.cli.doctor import language_model
+from tandem.cli.doctor import check, language_model
 from tandem.config.schema import PartyConfig
 from tandem.corpora import WEIGHTS
 from tandem.engine import places
 from tandem.errors import GenerationError
-from tandem.topology import Party
 
 POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 9\n"
 HUB = '"Qwen/Qwen2.5-0.5B-Instruct"'
@@ -36,8 +35,8 @@ def fault(model: str) -> str:
     party = PartyConfig(model=model)
     with pytest.raises(GenerationError) as caught:
         check_model(party)
-    check = language_model(Party.DEVICE, party)
-    assert (check.status, check.found) == ("missing", str(caught.value))
+    found = check("device model", lambda: language_model(party))
+    assert (found.status, found.finding) == ("missing", str(caught.value))
     return str(caught.value)
 
 
