@@ -17,7 +17,6 @@ from tandem.client.answers import to_plain
 if TYPE_CHECKING:
     from rich.console import Console
 
-NUM_PROGRESS_LINES = 10
 WIDTH = 100
 INDENT = TAB = "    "
 PLACE_KEYS = ("source", "chunk", "page", "line")
@@ -54,32 +53,14 @@ class StageLog:
 
 @contextmanager
 def progress_bar(label: str, *, is_quiet: bool = False) -> Iterator[Callable[[int, int], None]]:
-    """A function of (done, total) that shows progress on stderr: a bar on a terminal, ten lines elsewhere."""
-    if is_quiet:
-        yield lambda done, total: None
-    elif not sys.stderr.isatty():
-        yield _line_printer(label)
-    else:
-        from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+    """A function of (done, total) that shows progress as a bar on stderr, where that is a terminal."""
+    from rich.progress import Progress
 
-        columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
-        with Progress(*columns, console=open_console(stderr=True), redirect_stdout=False) as progress:
-            task = progress.add_task(label, total=None)
-            yield lambda done, total: progress.update(task, completed=done, total=total)
-
-
-def _line_printer(label: str) -> Callable[[int, int], None]:
-    """Prints a line for every tenth of the way."""
-    last_tenth = -1
-
-    def advance(done: int, total: int) -> None:
-        nonlocal last_tenth
-        tenth = done * NUM_PROGRESS_LINES // max(1, total)
-        if tenth != last_tenth:
-            last_tenth = tenth
-            emit(f"{label}: {100 * done // max(1, total)} %", to_stderr=True)
-
-    return advance
+    console = open_console(stderr=True)
+    is_hidden = is_quiet or not console.is_terminal
+    with Progress(console=console, redirect_stdout=False, disable=is_hidden) as progress:
+        task = progress.add_task(label, total=None)
+        yield lambda done, total: progress.update(task, completed=done, total=total)
 
 
 # ---- the one way out for text: nothing that came from outside steers the terminal -----------------------------

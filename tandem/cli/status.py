@@ -23,21 +23,19 @@ ClusterAddress = Annotated[
         metavar="HOST:PORT", help="the cluster (default: the one that `tandem up` started or joined here)"
     ),
 ]
-All = Annotated[bool, Option("--all", help="show every counter of every actor")]
 DAY_S = 86_400
 
 
 @with_options()
 def status(
     address: ClusterAddress = None,
-    show_all: All = False,
     as_json: AsJson = False,
     *,
     settings: SettingsOptions,
 ) -> int:
     """Show nodes, models, indexes and actors, dead ones included; exits with 1 if there are any.
 
-    Of the cluster that is named, or else of the device or the cluster that runs here.
+    Of the cluster that is named, or else of the device or the cluster that runs here. --json has every counter.
     """
     log = StageLog(is_quiet=as_json)
     config = settings.load()
@@ -45,7 +43,7 @@ def status(
     if as_json:
         print_json(state)
     else:
-        emit("\n".join(nested_lines(state) if show_all else summary_lines(state)))
+        emit("\n".join(summary_lines(state)))
     return int(any(actor["state"] == "dead" for actor in state["actors"]))
 
 
@@ -140,30 +138,3 @@ def _since(moment_s: float | None) -> str:
 def _moment(moment_s: float) -> str:
     form = "%H:%M:%S" if abs(time.time() - moment_s) < DAY_S else "%Y-%m-%d %H:%M"
     return time.strftime(form, time.localtime(moment_s))
-
-
-def nested_lines(value: Any, indent: str = "") -> Iterator[str]:
-    """A nested value as indented lines, one leaf each."""
-    is_mapping = isinstance(value, dict)
-    items = value.items() if is_mapping else ((_label(i, item), item) for i, item in enumerate(value))
-    for key, item in items:
-        has_children = isinstance(item, list | tuple) and any(isinstance(child, dict) for child in item)
-        if isinstance(item, dict) or has_children:
-            yield f"{indent}{key}"
-            yield from nested_lines(item, indent + "  ")
-        else:
-            yield f"{indent}{key}: {_leaf(item)}"
-
-
-def _label(index: int, item: Any) -> str:
-    """The label of an item of a list."""
-    name = item.get("name") if isinstance(item, dict) else None
-    return str(name or index + 1)
-
-
-def _leaf(value: Any) -> str:
-    if isinstance(value, float):
-        return f"{value:.4g}"
-    if isinstance(value, list | tuple):
-        return ", ".join(map(_leaf, value)) or "-"
-    return "-" if value in (None, "") else str(value)

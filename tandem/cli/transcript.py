@@ -37,8 +37,6 @@ E = TypeVar("E")
 
 SHOWN_IDS = 3
 """Opaque ids shown to a person; --json holds all."""
-SHOWN_SWITCHES = 3
-"""Handovers shown one by one to a person; --json holds all."""
 
 
 @dataclass(slots=True)
@@ -183,7 +181,7 @@ class Transcript:
         sent, received = _per(statistics.sent_bytes, count), _per(statistics.received_bytes, count)
         rtt = "unknown" if math.isnan(statistics.rtt_s) else f"{1000 * statistics.rtt_s:.1f} ms"
         yield "link", f"{sent} bytes out and {received} in per token, RTT {rtt}"
-        yield "placement", self._placements()
+        yield "placement", self._placement()
         yield "verdicts", self._verdicts()
         if statistics.degraded_from is not None:
             yield "degraded", self._degraded(statistics.degraded_from)
@@ -211,16 +209,11 @@ class Transcript:
             return f"{device} of the tokens as the device proposed them, the others are the cloud's"
         return f"device {device}, cloud {_share(statistics.num_cloud_accepted, count)}"
 
-    def _handovers(self) -> list[PlacementEvent]:
-        """Those after which a token was decided; the last verdict may hold one without any."""
+    def _placement(self) -> str:
+        """A line on who decides, and how often that changed before a token was decided."""
         count = len(self.tokens)
-        return [switch for switch in self._of(PlacementEvent) if switch.step < count]
-
-    def _placements(self) -> str:
-        shown = self._of(PlacementEvent)[:SHOWN_SWITCHES]
-        more = len(self._handovers()) - len(shown)
-        switches = "".join(f", {switch.aggregator} from token {switch.step}" for switch in shown)
-        return self.placement + switches + (f", and {more} more" if more > 0 else "")
+        num_handovers = sum(switch.step < count for switch in self._of(PlacementEvent))
+        return self.placement + (f", {plural(num_handovers, 'handover')}" if num_handovers else "")
 
     def _verdicts(self) -> str:
         """A line on how often each party decided."""
@@ -229,10 +222,7 @@ class Transcript:
             solo = f", except {num_solo} by the device alone" if num_solo else ""
             return f"each party decided all {len(self.tokens)} itself{solo}"
         deciders = Counter(event.aggregator for event in self.tokens)
-        if self.placement == SERVER:
-            return ", ".join(f"{party} {deciders[party]}" for party in deciders)
-        counts = ", ".join(f"{party} {deciders[party]}" for party in PARTIES)
-        return f"{counts}; {plural(len(self._handovers()), 'handover')}"
+        return ", ".join(f"{party} {deciders[party]}" for party in deciders)
 
 
 _ENDS = {

@@ -1,4 +1,4 @@
-"""`tandem status` of a scripted cluster: every actor in about ten lines, everything with --all and --json."""
+"""`tandem status` of a scripted cluster: every actor in about ten lines, everything with --json."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 
 from tandem.cli.status import summary_lines
 from tandem.protocol.outbox import ROLES
+from tandem.sites.status import ActorState
 from tandem.topology import PARTIES, Party
 
 from .conftest import Run
@@ -90,6 +91,52 @@ def test_a_dead_actor_with_a_supervisor_needs_nobody(problem: str, end: str) -> 
     assert list(summary_lines(shown))[-1] == f"         its supervisor starts it again{end}"
 
 
+def test_engine_quantisation_and_pace() -> None:
+    described = DESCRIBED | {"engine": "llama.cpp 0.3.36", "dtype": "Q4_1", "batching": ""}
+    decoder = next(each for each in state()["actors"] if each["name"] == "device/decoder")
+    asked = decoder | {"extra": {"num_forwards": 4, "decode_s": 0.05}}
+    shown = state(asked) | {"parties": {"device": described, "cloud": described}}
+    lines = list(summary_lines(shown))
+    assert f"model {TOY} (llama.cpp 0.3.36, Q4_1, 12 ms per token) in batches, " in lines[1]
+    assert f"model {TOY} (llama.cpp 0.3.36, Q4_1) in batches, " in lines[3], "asked nothing so far"
+
+
+def test_the_engine_s_self_check() -> None:
+    fallback = "The model 'x' computes one token of one query at a time, because its logits are off by 2."
+    shown = state()
+    shown["parties"] = {"device": DESCRIBED | {"batching": ""}, "cloud": DESCRIBED | {"batching": fallback}}
+    lines = list(summary_lines(shown))
+    assert lines[1] == f"device   model {TOY} in batches, index Flat of 12 documents"
+    assert lines[3:5] == [
+        f"cloud    model {TOY}, index Flat of 12 documents",
+        f"         engine: {fallback}",
+    ]
+
+
+def test_actors_that_share_a_process_are_named_together() -> None:
+    shared = "cloud/draft_queue+aggregator+profiler+scheduler"
+    sharing = [actor(Party.CLOUD, number, process=shared, pid=55) for number in range(2, 6)]
+    lines = list(summary_lines(state(*sharing)))
+    assert lines[-1].endswith("retriever 110, decoder 111, draft_queue+aggregator+profiler+scheduler 55")
+    died = {"state": "dead", "ended_s": DIED_S, "reason": "its worker process has died"}
+    lines = list(summary_lines(state(*(each | died for each in sharing))))
+    assert lines[-2:] == [
+        f"         DEAD {shared}, process 55 since {clock(DIED_S)}: its worker process has died",
+        "         run `tandem up cloud` on its machine to replace this side's actors",
+    ]
+    assert lines[-3].endswith("retriever 110, decoder 111")
+
+
+def test_a_party_that_is_not_up() -> None:
+    nothing = {"state": "absent", "pid": None, "started_s": None}
+    shown = state(*(actor(Party.CLOUD, number, **nothing) for number in range(6)))
+    shown["parties"]["cloud"] = {}
+    assert list(summary_lines(shown))[-2:] == [
+        "cloud    model unknown, index unknown",
+        "         not up; run `tandem up cloud --join ADDRESS` on its machine",
+    ]
+
+
 @pytest.fixture
 def scripted(monkeypatch: pytest.MonkeyPatch) -> list[str | None]:
     asked: list[str | None] = []
@@ -106,9 +153,27 @@ def test_the_command(scripted: list[str | None], run: Run) -> None:
     assert run("status", "--address", "10.0.0.1:6379", code=0).out.splitlines() == list(
         summary_lines(state())
     )
-    shown = run("status", "--all", code=0).out.splitlines()
-    assert shown[:4] == ["cluster: 10.0.0.1:6379", "nodes", "  1", "    address: 10.0.0.1"]
-    assert "    eos_token_ids: 2" in shown
-    assert "    cpu_s: 1.235" in shown
     assert json.loads(run("status", "--json", code=0).out)["parties"]["device"]["x"] is None
-    assert scripted == ["10.0.0.1:6379", None, None]
+    assert scripted == ["10.0.0.1:6379", None]
+
+
+@pytest.mark.parametrize("form", [[], ["--json"]])
+def test_a_dead_actor_can_be_told_by_the_exit_code(
+    form: list[str], monkeypatch: pytest.MonkeyPatch, run: Run
+) -> None:
+    shown = state(actor(Party.CLOUD, 0, state="dead", ended_s=DIED_S))
+    monkeypatch.setattr("tandem.plugins.ray.table.read_status", lambda *_: shown)
+    assert run("status", *form, code=1).err == ""
+
+
+def test_status_of_nothing(run: Run) -> None:
+    assert run("status", code=1).err == (
+        "tandem: No address of a cluster was given, and none that `tandem up` started runs on this machine; start one "
+        "with `tandem up`, or name one as HOST:PORT.\n"
+    )
+
+
+def test_how_an_actor_s_end_is_described() -> None:
+    died = ActorState(name="cloud/decoder", state="dead", pid=7, reason="its worker process has died")
+    assert died.party == Party.CLOUD
+    assert died.describe_end() == "cloud/decoder (process 7: its worker process has died)"
