@@ -4,7 +4,7 @@ Modes dual, speculative and federated, with two parties or two and four owners, 
 the first two also as a device that has joined a served cloud by a link, and dual once more in the simulator over a
 virtual link of 100 ms. The parties may have different engines (`--engines llama torch`) and different models of one
 vocabulary (`--models small.gguf large.gguf`). Question, seed, temperature,
-draft rule, placement, pacing, length policy and longest proposal are drawn at random. What an answer must be is
+draft rule, placement, pacing and longest proposal are drawn at random. What an answer must be is
 computed from the same models and documents by `tandem.modes.reference`, which knows nothing of drafts, proposals or a
 link.
 
@@ -55,7 +55,6 @@ CHOICES: dict[str, dict[str, tuple[Any, ...]]] = {
     "speculative": {"pacing": ("stop_and_wait", "pipelined", "cloud_goes_on")},
     "federated": {
         "pacing": ("stop_and_wait", "pipelined"),
-        "length_policy": ("fixed", "best"),
         "max_proposal": (0, 1, 3, 4, 8, 16),
     },
 }

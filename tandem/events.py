@@ -167,16 +167,6 @@ class EstimateEvent:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RoundEvent:
-    """The outcome of one proposal, where lengths adapt (`decoding.length_policy`)."""
-
-    step: int  # of the first proposed token
-    length: int  # tokens that were proposed; 0: the next one was asked for
-    num_accepted: int  # those before the first rejected one
-    judged_s: float  # when the device knew, since the query was opened on the device
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PeerEvent:
     """A peer was lost or came back; in between the home party answers without it."""
 
@@ -239,7 +229,6 @@ Event: TypeAlias = (
     | WaitEvent
     | PlacementEvent
     | EstimateEvent
-    | RoundEvent
     | PeerEvent
     | DoneEvent
 )
@@ -252,7 +241,6 @@ EVENT_TYPES: Mapping[str, type[Event]] = {
     "wait": WaitEvent,
     "placement": PlacementEvent,
     "estimate": EstimateEvent,
-    "round": RoundEvent,
     "peer": PeerEvent,
     "done": DoneEvent,
 }
@@ -282,7 +270,6 @@ class Answer:
     placements: tuple[PlacementEvent, ...] = ()  # the handovers
     session: int = 0  # names the query at its parties
     peer_events: tuple[PeerEvent, ...] = ()  # when a party was lost, and when it came back
-    rounds: tuple[RoundEvent, ...] = ()  # the judged proposals, where their lengths adapt
 
     def __str__(self) -> str:
         return self.text
@@ -375,7 +362,6 @@ def collect(events: Sequence[Event], seed: int) -> Answer:
         placements=tuple(event for event in events if isinstance(event, PlacementEvent)),
         session=done.session,
         peer_events=tuple(event for event in events if isinstance(event, PeerEvent)),
-        rounds=tuple(event for event in events if isinstance(event, RoundEvent)),
     )
 
 

@@ -39,8 +39,9 @@ from tandem.protocol.decoding import (
     compute_steps,
 )
 from tandem.protocol.outbox import ActorKind, Send
+from tandem.scheduler.lengths import load_length_policy
 from tandem.scheduler.policies import load_policy
-from tandem.topology import PARTIES, Party, at_start
+from tandem.topology import PARTIES, SERVER, Party, at_start
 
 _log = logging.getLogger("tandem")
 
@@ -162,7 +163,10 @@ class DecoderActor(SiteActor):
         from tandem.system.paths import cache_folder
 
         codec, decoding = self.codec.fingerprint(), self.config.decoding
-        policy = load_policy(decoding.placement, self.config.scheduler.parameters, self.place)
+        parameters = self.config.scheduler.parameters
+        policy = load_policy(decoding.placement, parameters, self.place)
+        if self.party in (Party.DEVICE, SERVER):
+            load_length_policy(decoding.length_policy, parameters, self.place)
         self._loaded = engine = await self.in_thread(self._load)
         party = self.config.party(self.party)
         line = await self.in_thread(lambda: cached_line(party, cache_folder(), _log.warning))

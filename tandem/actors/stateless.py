@@ -2,7 +2,6 @@
 
 DraftQueue --Ballot--> Aggregator --VerifyResult--> DraftQueue
 DraftQueue --Observations--> Profiler --Profile--> Scheduler --Placement--> Aggregator, --Estimate--> DraftQueue
-DraftQueue --Rounds--> Profiler --RoundProfile--> Scheduler --ProposalLength--> Decoder
 """
 
 from __future__ import annotations
@@ -17,9 +16,7 @@ from tandem.messages import Ballot
 from tandem.protocol.aggregating import AggregatingTable
 from tandem.protocol.estimating import ProfilingTable, SchedulingTable
 from tandem.protocol.outbox import ActorKind, Send
-from tandem.scheduler.lengths import load_length_policy
 from tandem.scheduler.policies import load_policy
-from tandem.topology import SERVER, Party
 from tandem.transport.port import Endpoint
 
 
@@ -67,21 +64,18 @@ class ProfilerActor(SiteActor):
 
 
 class SchedulerActor(SiteActor):
-    """Advises which side should aggregate, and how long proposals should be."""
+    """Advises which side should aggregate."""
 
     role: ClassVar[ActorKind] = "scheduler"
-    dials: ClassVar[tuple[ActorKind, ...]] = ("aggregator", "decoder")
+    dials: ClassVar[tuple[ActorKind, ...]] = ("aggregator",)
 
     def __init__(self, party: str, runtime: Runtime) -> None:
         super().__init__(party, runtime)
         self.table = SchedulingTable(party)
 
     async def bind(self) -> Endpoint:
-        """Open the data plane once the policies are loaded. Raises ConfigError."""
-        decoding, scheduler = self.config.decoding, self.config.scheduler
-        load_policy(decoding.placement, scheduler.parameters, self.place)
-        if self.party in (Party.DEVICE, SERVER):
-            load_length_policy(decoding.length_policy, scheduler.parameters, self.place)
+        """Open the data plane once the policy is loaded. Raises ConfigError."""
+        load_policy(self.config.decoding.placement, self.config.scheduler.parameters, self.place)
         return await super().bind()
 
     def handle(self, message: Any, source: str) -> list[Send]:

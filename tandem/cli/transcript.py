@@ -19,7 +19,6 @@ from tandem.events import (
     PlacementEvent,
     ProvisionalEvent,
     RetractEvent,
-    RoundEvent,
     SessionStatistics,
     Source,
     SourcesEvent,
@@ -106,7 +105,6 @@ class Transcript:
             "tokens": self.tokens,
             "placements": self._of(PlacementEvent),
             "estimates": [_compact(event) for event in self._of(EstimateEvent)],
-            "rounds": self._of(RoundEvent),
             "provisional": list(self._provisional()),
         }
 
@@ -175,9 +173,6 @@ class Transcript:
                 "votes",
                 "weigh " + ", ".join(f"{name} {100 * share:.0f} %" for name, share in shares.items()),
             )
-        if rounds := self._of(RoundEvent):
-            mean = sum(each.length for each in rounds) / len(rounds)
-            yield "proposals", f"{len(rounds)}, of {mean:.1f} tokens on average"
         sent, received = _per(statistics.sent_bytes, count), _per(statistics.received_bytes, count)
         rtt = "unknown" if math.isnan(statistics.rtt_s) else f"{1000 * statistics.rtt_s:.1f} ms"
         yield "link", f"{sent} bytes out and {received} in per token, RTT {rtt}"

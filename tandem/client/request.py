@@ -61,9 +61,9 @@ def _check_placement(spec: SessionSpec, described: Mapping[Any, Mapping[str, Any
 
 
 def _check_length_policy(spec: SessionSpec, described: Mapping[Any, Mapping[str, Any]]) -> None:
-    """A custom length policy is the one that the drafter has loaded."""
+    """A length policy is the one that the drafter has loaded."""
     drafter = spec.roles.drafters[0]
-    is_needed = spec.rules.adapts_lengths(drafter) and is_extension(spec.decoding.length_policy)
+    is_needed = spec.rules.proposes(drafter) and is_extension(spec.decoding.length_policy)
     loaded = described[drafter].get("length_policy", "") if is_needed else ""
     if is_needed and loaded != spec.decoding.length_policy:
         raise ConfigError(

@@ -26,7 +26,7 @@ DEPTH = 8
 MAX_DEPTH = 1024
 """Tokens of a query's first race list: by default, and at most."""
 PLACEMENTS = ("device", "cloud", "greedy", "mirror")
-LENGTH_POLICIES = ("fixed", "best")
+LENGTH_POLICIES = ("fixed",)
 """Policies of the core, by name; every other one is an extension."""
 AUTO = "auto"
 WHOLE = "top_p"

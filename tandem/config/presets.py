@@ -14,7 +14,7 @@ A preset stands for its rows of `PRESETS`. Whatever a file, an override or an op
   12. NOT in the paper: no lattice of 1/720; their learned policy is `decoding.length_policy =
   "double_dqn"`.
 - flexspec: FlexSpec. Ids travel, one proposal at a time, with the length of most tokens per second, up to 16.
-  NOT in the paper: lengths are chosen by the right count of tokens, may be 0, and drafts are coupled.
+  NOT in the paper: lengths are chosen by the right count of tokens, and drafts are coupled.
 """
 
 from __future__ import annotations

@@ -97,8 +97,8 @@ class DecodingConfig(Settings):
     )
     length_policy: Annotated[str, plugin_or("policy", *LENGTH_POLICIES)] = Field(
         default="fixed",
-        description="speculative, federated: proposals of max_proposal tokens (fixed), or as many as pay (best), or as "
-        "a policy says (MODULE:FUNCTION)",
+        description="speculative, federated: proposals of max_proposal tokens (fixed), or of as many as a policy says "
+        "(best, last_accepted, double_dqn, MODULE:FUNCTION)",
     )
     uplink_budget_bits: int = Field(
         default=0,

@@ -401,14 +401,6 @@ class Alone(WireMessage):
     is_alone: Flag
 
 
-@registry.message(42)
-class ProposalLength(WireMessage):
-    """The length of the next proposals. Scheduler -> own decoder, of a drafter without a vote."""
-
-    session: UInt32
-    length: Varint  # 0: the decider continues without proposals
-
-
 @registry.message(36)
 class RetrieveResult(WireMessage):
     """The retrieved documents; they stay at this site. Retriever -> own decoder."""
@@ -523,38 +515,6 @@ class Estimate(WireMessage):
     delta_z_s: Float64  # Z(device) - Z(cloud), DRAGON Eq. 8: above 0 the cloud should aggregate
     chosen: PartyIndex
     assumed: Texts  # one sentence for each value that was not measured or not believed
-
-
-@registry.part(84)
-class Round(WireMessage):
-    """The outcome of one proposal, or the decider's time for a token without one. Part of `Rounds`."""
-
-    length: Varint = 0  # tokens that were proposed; 0: none
-    num_accepted: Varint = 0  # those before the first rejected one
-    draft_us: Varint = 0  # time of the drafter's passes, microseconds
-    num_bytes: Varint = 0  # of the proposed tokens as they are sent, without the frame
-    waited_s: Float64  # until the verdict; nan: not measured
-    rtt_s: Float64  # the last round trip; nan: not measured yet
-    bytes_per_s: Float64  # of the link towards the peer; nan: not measured yet, inf: too much to measure
-
-
-@registry.message(85)
-class Rounds(WireMessage):
-    """The outcomes of the last proposals of a party without a vote. Coordinator -> own profiler."""
-
-    session: UInt32
-    rounds: Annotated[tuple[Any, ...], sequence(registry.nested(Round))]
-
-
-@registry.message(86)
-class RoundProfile(WireMessage):
-    """The profiler's estimates of proposals; costs are nan where nothing is known. Profiler -> own scheduler."""
-
-    session: UInt32
-    rounds: Annotated[tuple[Any, ...], sequence(registry.nested(Round))]  # those since the last profile
-    rates: Float64s  # of acceptance, by position in a proposal, as many as its longest has tokens
-    error: Float64  # standard error of them
-    costs: Float64s  # the fields of `RoundCosts`, seconds
 
 
 def encode(message: Any) -> bytes:

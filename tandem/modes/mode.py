@@ -120,10 +120,6 @@ class Mode(ABC):
         """The mode within a sentence, with what matters for who may send what."""
         return f"mode {self.name}"
 
-    def is_estimated(self, party: str) -> bool:
-        """Whether profiler and scheduler of `party` take part: there is a decider to place or a length to choose."""
-        return self.is_placed or self.adapts_lengths(party)
-
     @property
     def pacing(self) -> str:
         """The pacing, how far proposals run ahead of verdicts: "stop_and_wait", "pipelined" or "cloud_goes_on"."""
@@ -159,19 +155,10 @@ class Mode(ABC):
         """Whether `party` drafts for others, who decide what stands."""
         return False
 
-    def adapts_lengths(self, party: str) -> bool:
-        """Whether `party` chooses the length of its proposals again after each."""
-        return False
-
     @property
     def longest_proposal(self) -> int:
         """Tokens of a proposal, at most; distributions that travel with them may leave room for fewer."""
         return self.spec.decoding.max_proposal
-
-    @property
-    def first_length(self) -> int:
-        """Tokens of a proposal before anything is known."""
-        return self.longest_proposal
 
     def count_fitting(self, payloads: Sequence[bytes]) -> int:
         """How many of these drafts, in order, one proposal may hold. payloads: their encoded distributions."""

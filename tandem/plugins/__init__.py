@@ -37,6 +37,7 @@ OWN: Mapping[Kind, Mapping[str, str]] = {
         "lattice": "tandem.plugins.papers.lattice:Lattice",
     },
     "policy": {
+        "best": "tandem.plugins.papers.flexspec:BestLength",
         "last_accepted": "tandem.plugins.papers.qs:LastAccepted",
         "double_dqn": "tandem.plugins.papers.qs:DoubleDqn",
     },

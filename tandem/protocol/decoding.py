@@ -23,7 +23,6 @@ from tandem.messages import (
     DecoderReady,
     DraftWindow,
     Local,
-    ProposalLength,
     Resync,
     RetrieveFailed,
     RetrieveRequest,
@@ -37,7 +36,9 @@ from tandem.modes.spec import SessionSpec
 from tandem.profiler.estimates import SHORTEST
 from tandem.protocol.outbox import Send
 from tandem.protocol.prefix import Prefix, digests_along, extend_digest
+from tandem.protocol.proposals import count_accepted, is_open
 from tandem.protocol.table import SessionTable
+from tandem.scheduler.lengths import make_length_policy
 from tandem.topology import at_start
 
 MAX_BLOCK = 16
@@ -605,11 +606,15 @@ class DraftingSession(DecodingSession):
         self.has_vote = spec.roles.role(
             party
         ).votes  # then each token is a proposal of its own, with its distribution
-        self.length = 1 if self.has_vote else spec.rules.first_length
+        self.length = 1 if self.has_vote else spec.rules.longest_proposal
         self.window = min(4, spec.decoding.max_window) if self.has_vote else spec.decoding.max_window
         self._is_alone = False  # no voter is there: the answer continues with what is drafted here
         self._num_proposed = 0  # tokens of the line that are committed or proposed
         self._asked_step = -1  # for which a proposal without tokens asked
+        has_policy = spec.rules.proposes(party)
+        self._policy = make_length_policy(spec.decoding.length_policy, self.length) if has_policy else None
+        self._unjudged: list[Vote] = []  # proposals of which the policy will hear
+        self._choose_length()
 
     # ---- what a pass gave ----------------------------------------------------------------------------------------
 
@@ -695,6 +700,8 @@ class DraftingSession(DecodingSession):
             step = self._num_proposed
             sends.append(self._make_vote(step, self.prefix.digests[step], left[:count]))
             self._num_proposed += count
+        if self._policy is not None and not self._is_alone:
+            self._unjudged += [send.message.body for send in sends]
         return sends
 
     def _ask(self) -> list[Send]:
@@ -728,14 +735,27 @@ class DraftingSession(DecodingSession):
             case DraftWindow():
                 self.window = max(1, min(message.size, self.spec.decoding.max_window))
             case Alone():
-                self._is_alone = message.is_alone
-            case ProposalLength():
-                self.length = min(message.length, self.spec.rules.longest_proposal)
+                self._is_alone, self._unjudged = message.is_alone, []
         return self._extend()  # what was drafted before under a wider window
 
     def _on_resync(self, message: Local) -> list[Send]:
-        self._num_proposed, self._asked_step = 0, -1  # what was proposed may be lost
+        self._num_proposed, self._asked_step, self._unjudged = 0, -1, []  # what was proposed may be lost
         return super()._on_resync(message)
+
+    def _continue(self) -> list[Send]:
+        """With what the policy makes of proposals that were decided."""
+        num_committed = self.line.num_committed
+        for proposal in self._unjudged:
+            num_accepted = count_accepted(proposal, self.prefix, num_committed)
+            if num_accepted is not None and self._policy is not None:
+                self._policy.observe(len(proposal.tokens), num_accepted, proposal.decode_us / 1e6)
+        self._unjudged = [kept for kept in self._unjudged if is_open(kept, self.prefix, num_committed)]
+        self._choose_length()
+        return super()._continue()
+
+    def _choose_length(self) -> None:
+        if self._policy is not None:
+            self.length = max(0, min(int(self._policy.choose()), self.spec.rules.longest_proposal))
 
     def _forget(self) -> None:
         self._forget_before(self.line.num_committed - KEPT_DRAFTS)

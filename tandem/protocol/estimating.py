@@ -1,38 +1,22 @@
-"""The profiler and scheduler of one query: placement where there is a choice of who decides, and lengths of the
-proposals of a drafter without a vote.
+"""The profiler and scheduler of one query, where there is a choice of who decides.
 
-Coordinator --Observations, Rounds--> profiler --Profile, RoundProfile--> scheduler --Placement, ProposalLength--> own
-aggregator, own decoder. The numbers are those of `tandem.profiler` and `tandem.scheduler`; this is their message form.
-No token ever waits for it. Each party has one of each; the scheduler's advice stands until the next one, also while the
-other party aggregates.
+Coordinator --Observations--> profiler --Profile--> scheduler --Placement--> own aggregator. The numbers are those of
+`tandem.profiler` and `tandem.scheduler`; this is their message form. No token ever waits for it. Each party has one of
+each; the scheduler's advice stands until the next one, also while the other party aggregates.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import astuple
-from math import isfinite, isnan
+from math import isfinite
 from typing import Any
 
-from tandem.messages import (
-    DraftWindow,
-    Estimate,
-    Observation,
-    Observations,
-    Placement,
-    Profile,
-    ProposalLength,
-    Round,
-    RoundProfile,
-    Rounds,
-)
+from tandem.messages import DraftWindow, Estimate, Observation, Observations, Placement, Profile
 from tandem.modes.spec import SessionSpec
 from tandem.profiler.estimates import DecodeLine, Estimator
-from tandem.profiler.rounds import RoundEstimator
 from tandem.protocol.outbox import Send
 from tandem.protocol.table import SessionTable, misdirected
 from tandem.scheduler.greedy import fill_gaps
-from tandem.scheduler.lengths import BestLength, LengthPolicy, RoundCosts, make_length_policy
 from tandem.scheduler.policies import Policy, make_policy
 from tandem.topology import PARTIES, Party
 
@@ -146,134 +130,33 @@ class SchedulingSession:
         return sends
 
 
-class RoundProfilingSession:
-    """Estimates of the rounds of one query, at the party that drafts."""
-
-    def __init__(self, spec: SessionSpec, before: RoundProfilingSession | None = None) -> None:
-        """before: an earlier query, whose estimates are the first of this one as far as they apply."""
-        self.spec = spec
-        self._estimator = _new_estimator(spec) if before is None else before.carry_over(spec)
-
-    def carry_over(self, spec: SessionSpec) -> RoundEstimator:
-        """This query's estimates for another one: times if both deciders go on or neither does, rates if drafts are
-        alike."""
-        goes_on = [each.rules.pacing == "cloud_goes_on" for each in (spec, self.spec)]
-        if goes_on[0] != goes_on[1] or spec.rules.longest_proposal != self.spec.rules.longest_proposal:
-            return _new_estimator(spec)
-        is_alike = _drafts_of(spec) == _drafts_of(self.spec)
-        return self._estimator.carry_over(acceptance=is_alike, is_pipelined=spec.rules.pacing == "pipelined")
-
-    def begin(self) -> list[Send]:
-        """Start from the estimates of earlier queries, if there were any."""
-        return [] if isnan(self._estimator.costs.fixed_s) else [Send("scheduler", self.profile())]
-
-    def observe(self, *rounds: Round) -> list[Send]:
-        """Take in rounds."""
-        for observed in rounds:
-            self._estimator.add(observed)
-        return [Send("scheduler", self.profile(*rounds))]
-
-    def profile(self, *rounds: Round) -> RoundProfile:
-        """The present estimates. rounds: taken in since the last profile."""
-        acceptance = self._estimator.acceptance
-        return RoundProfile(
-            session=self.spec.session,
-            rounds=rounds,
-            rates=acceptance.rates,
-            error=acceptance.error,
-            costs=astuple(self._estimator.costs),
-        )
-
-
-class LengthSession:
-    """Chooses the lengths of one query's proposals."""
-
-    def __init__(
-        self, spec: SessionSpec, policy: LengthPolicy | None = None, before: LengthSession | None = None
-    ) -> None:
-        """policy: default the one that the query asks for. before: an earlier query; proposals that did not pay are
-        tried again only after many tokens, and an answer may be short."""
-        self.spec = spec
-        self._policy = policy or make_length_policy(spec.decoding.length_policy, spec.rules.longest_proposal)
-        if policy is None and before is not None and before.spec.rules.pacing == spec.rules.pacing:
-            earlier = before._policy
-            if isinstance(self._policy, BestLength) and isinstance(earlier, BestLength):
-                self._policy = BestLength(earlier.num_alone)
-
-    def observe(self, profile: RoundProfile) -> list[Send]:
-        """Take in rounds and estimates; nothing follows before the time of a round is known.
-
-        The length is repeated with every profile, since the decoder may have restarted.
-        """
-        for observed in profile.rounds:
-            self._policy.observe(observed.length, observed.num_accepted)
-        costs = RoundCosts(*profile.costs)
-        if isnan(costs.fixed_s):
-            return []
-        chosen = self._policy.choose(profile.rates, costs, profile.error)
-        length = max(0, min(int(chosen), self.spec.rules.longest_proposal))
-        return [Send("decoder", ProposalLength(session=self.spec.session, length=length))]
-
-
-def _new_estimator(spec: SessionSpec) -> RoundEstimator:
-    return RoundEstimator(
-        spec.rules.longest_proposal,
-        goes_on=spec.rules.pacing == "cloud_goes_on",
-        is_pipelined=spec.rules.pacing == "pipelined",
-    )
-
-
-def _drafts_of(spec: SessionSpec) -> tuple[object, ...]:
-    """The key of the acceptance of a draft, besides the question."""
-    return spec.rules.draft_rule, spec.sampling.without_end(), *sorted(spec.documents.items())
-
-
-class ProfilingTable(SessionTable[ProfilingSession | RoundProfilingSession]):
-    """The profiler of one party. A query begins with what the last one of its kind learned."""
+class ProfilingTable(SessionTable[ProfilingSession]):
+    """The profiler of one party. A query begins with what the last one learned."""
 
     def __init__(self, party: str) -> None:
         super().__init__(party)
         self._latest: ProfilingSession | None = None
-        self._latest_rounds: RoundProfilingSession | None = None
 
-    def _open(self, spec: SessionSpec) -> ProfilingSession | RoundProfilingSession:
-        if spec.rules.adapts_lengths(self.party):
-            self._latest_rounds = RoundProfilingSession(spec, self._latest_rounds)
-            return self._latest_rounds
+    def _open(self, spec: SessionSpec) -> ProfilingSession:
         self._latest = ProfilingSession(spec, Party(self.party), self._latest)
         return self._latest
 
-    def _begin(self, session: ProfilingSession | RoundProfilingSession) -> list[Send]:
+    def _begin(self, session: ProfilingSession) -> list[Send]:
         return session.begin()
 
-    def _act(self, session: ProfilingSession | RoundProfilingSession, message: Any) -> list[Send]:
-        match session, message:
-            case ProfilingSession(), Observations():
-                return session.observe(*message.steps)
-            case RoundProfilingSession(), Rounds():
-                return session.observe(*message.rounds)
-            case _:
-                raise misdirected(message, "a profiler")
+    def _act(self, session: ProfilingSession, message: Any) -> list[Send]:
+        if not isinstance(message, Observations):
+            raise misdirected(message, "a profiler")
+        return session.observe(*message.steps)
 
 
-class SchedulingTable(SessionTable[SchedulingSession | LengthSession]):
+class SchedulingTable(SessionTable[SchedulingSession]):
     """The scheduler of one party."""
 
-    def __init__(self, party: str) -> None:
-        super().__init__(party)
-        self._latest_lengths: LengthSession | None = None
-
-    def _open(self, spec: SessionSpec) -> SchedulingSession | LengthSession:
-        if spec.rules.adapts_lengths(self.party):
-            self._latest_lengths = LengthSession(spec, before=self._latest_lengths)
-            return self._latest_lengths
+    def _open(self, spec: SessionSpec) -> SchedulingSession:
         return SchedulingSession(spec, Party(self.party))
 
-    def _act(self, session: SchedulingSession | LengthSession, message: Any) -> list[Send]:
-        match session, message:
-            case SchedulingSession(), Profile():
-                return session.observe(message)
-            case LengthSession(), RoundProfile():
-                return session.observe(message)
-            case _:
-                raise misdirected(message, "a scheduler")
+    def _act(self, session: SchedulingSession, message: Any) -> list[Send]:
+        if not isinstance(message, Profile):
+            raise misdirected(message, "a scheduler")
+        return session.observe(message)

@@ -182,11 +182,6 @@ class Reporter:
             self._fresh = (self._fresh[0], bytes_per_s)
             self._counts = replace(self._counts, bytes_per_s=bytes_per_s)
 
-    @property
-    def link(self) -> tuple[float, float]:
-        """Round trip in seconds and bytes per second, both as last measured; nan: not yet."""
-        return self._last_rtt_s, self._counts.bytes_per_s
-
     def cite(self, attributions: Sequence[Attribution]) -> list[Send]:
         """The home's decoder attributes tokens to documents: for the client where they are committed."""
         return self.emit(*self.cited.take(attributions, self._counts.num_tokens))

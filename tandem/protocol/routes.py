@@ -115,7 +115,7 @@ class Routes:
     @property
     def listeners(self) -> tuple[ActorKind, ...]:
         """The actors of this party that hear of the session: the last two only where there is something to estimate."""
-        return LISTENERS if self.rules.is_estimated(self.party) else LISTENERS[:2]
+        return LISTENERS if self.rules.is_placed else LISTENERS[:2]
 
     @property
     def other_decider(self) -> str:

@@ -13,7 +13,7 @@ from tandem.messages import Verdict, Vote
 from tandem.modes.proposing import MAX_PROPOSAL
 from tandem.protocol.log import MAX_VERDICT_TOKENS, join_verdicts
 from tandem.protocol.prefix import Prefix
-from tandem.protocol.rounds import is_open
+from tandem.protocol.proposals import is_open
 
 FIRST_FRAMES = 8
 """Before any frame was echoed; TCP has 10 packets (RFC 6928)."""
@@ -123,7 +123,7 @@ class SendWindow:
 
     def take_proposal(self, prefix: Prefix) -> Vote | None:
         """The first that waits, if the link has room; those that no token behind `prefix` can accept are forgotten."""
-        self._proposals = [kept for kept in self._proposals if is_open(kept, prefix)]
+        self._proposals = [kept for kept in self._proposals if is_open(kept, prefix, len(prefix))]
         return self._proposals.pop(0) if self._proposals and not self.is_full else None
 
     def clear_proposals(self) -> None:

@@ -46,7 +46,6 @@ from tandem.protocol.peer import Backoff, Numbered, Peer
 from tandem.protocol.prefix import Prefix
 from tandem.protocol.race_votes import RaceVotes
 from tandem.protocol.report import Reporter, expected_acceptance, make_estimate_event
-from tandem.protocol.rounds import ProposalRounds
 from tandem.protocol.routes import Routes
 from tandem.topology import at_start
 
@@ -139,7 +138,6 @@ class Session:
         names = spec.roles.topology.peers(party)
         self.peers = {name: Peer(spec.session, now_s, name, measures=measures) for name in names}
         self.race_votes = RaceVotes(spec, party)
-        self.rounds = ProposalRounds(spec, party)
         self.report = Reporter(spec, party)
         self.end = Ending()
         self.refusals: list[str] = []  # one sentence for each thing of a peer that proved unusable later on
@@ -322,7 +320,6 @@ class Session:
             return []
         num_before = len(self.ballots.own)
         self.ballots.hold(self.party, vote, self.prefix, now_s - self.log.opened_s)
-        self.rounds.propose(vote, len(self.prefix), now_s)
         sends = self._show(now_s)
         if len(self.ballots.own) > num_before or vote.num_prefixes == 0:
             public = self._make_public(self.ballots.restore(vote) if self.routes.follows_proposals else vote)
@@ -463,10 +460,7 @@ class Session:
             if self.end.reason is not None:  # a peer's verdict follows the end
                 break
             sends += self._commit_token(verdict, position, result, now_s)
-        lost, link = None if self.decides_alone else frozenset(self.lost), self.report.link
-        num_tokens, opened_s = len(self.prefix) - num_before, self.log.opened_s
-        events, rounds = self.rounds.commit(self.prefix, num_tokens, now_s, opened_s, link, lost)
-        sends += [*self.report.emit(*events), *rounds]
+        num_tokens = len(self.prefix) - num_before
         order = self._to_decoder(replace(verdict, tokens=verdict.tokens[:num_tokens], tail=()))
         return [order, *sends, *self._complete(now_s)]
 

@@ -89,9 +89,9 @@ class Shared:
         self._list_length: ListLength | None = None  # of the race lists of all queries
         self._rooms: defaultdict[tuple[str, str], LinkRoom] = defaultdict(LinkRoom)  # by owner and peer
 
-    def take_measuring(self, spec: SessionSpec, party: str, now_s: float) -> bool:
+    def take_measuring(self, spec: SessionSpec, now_s: float) -> bool:
         """Whether this query is the one that probes the link."""
-        measures = spec.rules.is_estimated(party) and now_s - self._measured_s > MEASURE_AGAIN_S
+        measures = spec.rules.is_placed and now_s - self._measured_s > MEASURE_AGAIN_S
         if measures:
             self._measured_s = now_s
         return measures
@@ -142,7 +142,7 @@ class CoordinatorTable:
     def open(self, spec: SessionSpec, now_s: float) -> list[Send]:
         """A query starts; frames of the peer that arrived before it are taken in."""
         obstacle = self._find_obstacle()
-        measures = self._shared.take_measuring(spec, self.party, now_s)
+        measures = self._shared.take_measuring(spec, now_s)
         session = Session(spec, self.party, self._make_stop_check(spec), now_s, measures=measures)
         self.sessions[spec.session] = session
         self._shared.join(session, self.owner_of(spec.session))

@@ -12,7 +12,6 @@ from typing import Any, Literal
 from tandem.config.presets import PRESETS
 from tandem.config.schema import Pacing
 from tandem.errors import TandemError, nearest
-from tandem.modes.proposing import MAX_PROPOSAL
 from tandem.topology import Party
 from tandem_lab.baselines.experiments import Treatment
 
@@ -141,15 +140,11 @@ TOKEN_WISE, MIRROR = BY_NAME["DRDG/TW"], BY_NAME["Tandem/mirror"]
 
 
 FIXED_PROPOSAL = 4
-"""How long proposals are where their length is fixed."""
+"""How long proposals are."""
 
 
 def make_options(
-    pacing: str,
-    max_proposal: int,
-    draft_rule: str = "coupled",
-    mode: str = "speculative",
-    policy: str = "fixed",
+    pacing: str, max_proposal: int, draft_rule: str = "coupled", mode: str = "speculative"
 ) -> dict[str, Any]:
     """Options of a query whose drafter has no vote."""
     return {
@@ -157,7 +152,7 @@ def make_options(
         "pacing": pacing,
         "max_proposal": max_proposal,
         "draft_rule": draft_rule,
-        "length_policy": policy,
+        "length_policy": "fixed",
     }
 
 
@@ -189,13 +184,6 @@ SPECULATIVE: tuple[System, ...] = (
     *(_proposing(pacing, PACINGS[pacing], pacing) for pacing in PACINGS),
     *(
         _proposing(
-            f"{pacing}/best", f"{PACINGS[pacing]}, and chooses the length of most tokens per second", pacing,
-            MAX_PROPOSAL, policy="best",
-        )
-        for pacing in PACINGS
-    ),
-    *(
-        _proposing(
             f"{pacing}/rejection", f"{pacing} with the rejection rule, distributions by the codec of the settings",
             pacing, draft_rule="rejection",
         )
@@ -224,14 +212,6 @@ FEDERATED: tuple[System, ...] = (
     ),
     _proposing(
         "pipelined", "the server goes on drafting and sending while votes are under way", "pipelined", mode="federated"
-    ),
-    _proposing(
-        "stop_and_wait/best", "the server waits, and chooses the length of most tokens per second; a round lasts as "
-        "long as the slowest worker takes", "stop_and_wait", MAX_PROPOSAL, mode="federated", policy="best",
-    ),
-    _proposing(
-        "pipelined/best", "the server drafts on, and chooses that length", "pipelined", MAX_PROPOSAL, mode="federated",
-        policy="best",
     ),
 )  # fmt: skip
 """In the order of tables and legends."""

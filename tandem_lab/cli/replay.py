@@ -160,10 +160,11 @@ def _setup(replay: Replay, config: Config) -> str:
     decoding, num_questions = config.decoding, len(replay.asked)
     rule = spec_of(config).rules.draft_rule
     drafts = {"coupled": "coupled drafts", "algorithm1": "Algorithm 1"}.get(rule, rule)
-    if decoding.mode == "dual":
-        how = f"placement {decoding.placement}"
-    else:
-        how = f"{decoding.mode}, pacing {decoding.pacing}, lengths {decoding.length_policy}"
+    how = (
+        f"placement {decoding.placement}"
+        if decoding.mode == "dual"
+        else f"{decoding.mode}, pacing {decoding.pacing}"
+    )
     return (
         f"{plural(num_questions, 'question')}, {plural(len(replay.tokens()), 'token')}; {how}, {drafts}, "
         f"temperature {config.sampling.temperature:g}"

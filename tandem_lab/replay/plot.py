@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from tandem_lab.plots import check_matplotlib, save
 
 if TYPE_CHECKING:
-    from tandem_lab.replay.records import Replay, RoundRecord, TokenRecord
+    from tandem_lab.replay.records import Replay, TokenRecord
 
 DRAFTERS = {
     "both": ("both drafts accepted", "#009e73", "o"),
@@ -34,29 +34,23 @@ MINOR_LABELS = 1000.0
 """From this ratio of the longest to the shortest time on, labels between powers of ten would overlap."""
 RATE_WIDTH = 0.045
 """Share of the plot's width that the scale of the rate takes beside it."""
-PROPOSED, ACCEPTED = "#009e73", "#cc79a7"
 
 
 def plot_replay(replay: Replay, path: str | Path, *, title: str, setup: str = "", mode: str = "dual") -> None:
     """Draw a replay into `path` (png, pdf or svg).
 
-    Above, each token where it was committed, by how long it took since the token before it; below, the link; between
-    them the length of each proposal, where lengths adapt. setup: a line below the title. mode: of the answers. Raises
-    TandemError without matplotlib, or if the file cannot be written.
+    Above, each token where it was committed, by how long it took since the token before it; below, the link. setup: a
+    line below the title. mode: of the answers. Raises TandemError without matplotlib, or if the file cannot be written.
     """
     check_matplotlib()
     from matplotlib.figure import Figure
 
     width = min(MAX_WIDTH, max(MIN_WIDTH, SECOND_WIDTH * replay.took_s))
-    rounds = replay.rounds()
-    heights = (2.2, 1.2, 1) if rounds else (2.2, 1)
-    figure = Figure(figsize=(width, 9.2 if rounds else 7.2), dpi=130, layout="constrained")
-    above, *between, below = plots = figure.subplots(len(heights), 1, sharex=True, height_ratios=heights)
+    figure = Figure(figsize=(width, 7.2), dpi=130, layout="constrained")
+    above, below = plots = figure.subplots(2, 1, sharex=True, height_ratios=(2.2, 1))
     tokens = replay.tokens()
     for axes in plots:
         _draw_losses(axes, replay)
-    for axes in between:
-        _draw_rounds(axes, rounds)
     _draw_latencies(above, tokens, OWN_TOKENS if mode == "speculative" else {})
     _draw_answers(above, replay)
     _draw_end(above, replay)
@@ -92,18 +86,6 @@ def _draw_latencies(axes: Any, tokens: Sequence[TokenRecord], labels: Mapping[st
         )
     label, colour, marker = FIRST
     _points(axes, [token for token in tokens if not token.step], label, colour, marker)
-
-
-def _draw_rounds(axes: Any, rounds: Sequence[RoundRecord]) -> None:
-    """The length of each proposal where its verdict came, and how much of it stood."""
-    at_s = [judged.judged_s for judged in rounds]
-    lengths, accepted = [judged.length for judged in rounds], [judged.num_accepted for judged in rounds]
-    axes.vlines(at_s, accepted, lengths, color=PROPOSED, lw=0.6, alpha=0.5, zorder=1)
-    axes.plot(at_s, lengths, "_", color=PROPOSED, ms=7, mew=1.8, label="K, tokens of a proposal", zorder=3)
-    axes.plot(at_s, accepted, ".", color=ACCEPTED, ms=4, label="accepted of them", zorder=2)
-    axes.set_ylim(-0.5, max(lengths) + 0.5)
-    axes.yaxis.get_major_locator().set_params(integer=True)
-    axes.set_ylabel("tokens", fontsize=11)
 
 
 def _draw_latency_axis(axes: Any) -> None:

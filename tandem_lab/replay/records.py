@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from math import nan
 from typing import Literal, TypeAlias
 
-from tandem.events import DoneEvent, Event, RoundEvent, SessionStatistics, TokenEvent
+from tandem.events import DoneEvent, Event, SessionStatistics, TokenEvent
 from tandem.topology import Party
 from tandem_lab.netlab.lab import Counters
 from tandem_lab.netlab.schedule import LinkSchedule, ScheduleRow
@@ -44,11 +44,6 @@ class QuestionRun:
     def tokens(self) -> list[TokenEvent]:
         """The committed tokens in order."""
         return [event for event in self.events if isinstance(event, TokenEvent)]
-
-    @property
-    def rounds(self) -> list[RoundEvent]:
-        """Its judged proposals in order, where their lengths adapt."""
-        return [event for event in self.events if isinstance(event, RoundEvent)]
 
     @property
     def done(self) -> DoneEvent | None:
@@ -86,20 +81,6 @@ class TokenRecord:
     injected_loss: float  # share of the packets, each way
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RoundRecord:
-    """One judged proposal of a drafter whose lengths adapt, and the link when the verdict came."""
-
-    question: int
-    step: int  # of the first proposed token
-    length: int  # K: tokens that were proposed; 0: the next one was asked for
-    num_accepted: int  # those before the first rejected one
-    judged_s: float
-    ping_rtt_s: float  # of the last reply by then; nan: there was none
-    injected_rtt_s: float
-    injected_bits_per_s: float | None  # None: no limit
-
-
 @dataclass(slots=True, kw_only=True)
 class Replay:
     """A trace with the questions that were asked meanwhile."""
@@ -129,15 +110,6 @@ class Replay:
             for previous, token in zip([None, *asked.tokens], asked.tokens, strict=False)
         ]
 
-    def rounds(self) -> list[RoundRecord]:
-        """Every judged proposal of every question; none where lengths do not adapt."""
-        heard = self._heard()
-        return [
-            self._round(number, asked.opened_s + judged.judged_s, judged, heard)
-            for number, asked in enumerate(self.asked)
-            for judged in asked.rounds
-        ]
-
     def _heard(self) -> list[tuple[float, float]]:
         """When each reply came, and its round trip, by time."""
         return sorted((reply.sent_s + reply.rtt_s, reply.rtt_s) for reply in self.replies)
@@ -146,21 +118,6 @@ class Replay:
         """What was injected then."""
         row = bisect_right(self.rows, at_s, key=lambda row: row.time_s) - 1
         return self.rows[row].shape if row >= 0 else self.trace.value_at(0)
-
-    def _round(
-        self, question: int, at_s: float, judged: RoundEvent, heard: Sequence[tuple[float, float]]
-    ) -> RoundRecord:
-        shape = self._shape_at(at_s)
-        return RoundRecord(
-            question=question,
-            step=judged.step,
-            length=judged.length,
-            num_accepted=judged.num_accepted,
-            judged_s=at_s,
-            ping_rtt_s=_last_rtt_s(heard, at_s),
-            injected_rtt_s=shape.rtt_s,
-            injected_bits_per_s=shape.rate_bits_per_s,
-        )
 
     def _token(
         self,

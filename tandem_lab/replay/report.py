@@ -13,7 +13,7 @@ from typing import Any
 from tandem.config.schema import Config
 from tandem_lab.netlab.shape import Shape
 from tandem_lab.numbers import mean, median_of, percentile
-from tandem_lab.replay.records import QuestionRun, Replay, RoundRecord, TokenRecord
+from tandem_lab.replay.records import QuestionRun, Replay, TokenRecord
 
 FORMAT = 1
 """Version of `as_dict`."""
@@ -21,7 +21,7 @@ FORMAT = 1
 
 def as_dict(replay: Replay, config: Config) -> dict[str, Any]:
     """All of it, for JSON; values that are not known are nan here."""
-    tokens, rounds = replay.tokens(), replay.rounds()
+    tokens = replay.tokens()
     return {
         "format": FORMAT,
         "clock": "seconds since the trace began, by the device's clock; null: not known",
@@ -35,11 +35,7 @@ def as_dict(replay: Replay, config: Config) -> dict[str, Any]:
         "summary": summary(replay),
         "interfaces": {party.value: asdict(counters) for party, counters in replay.counters.items()},
         "questions": [
-            _question(
-                asked,
-                [token for token in tokens if token.question == number],
-                [judged for judged in rounds if judged.question == number],
-            )
+            _question(asked, [token for token in tokens if token.question == number])
             for number, asked in enumerate(replay.asked)
         ],
         "pings": {"num_sent": replay.num_pings, "replies": [asdict(reply) for reply in replay.replies]},
@@ -52,7 +48,6 @@ def summary(replay: Replay) -> dict[str, Any]:
     tokens = replay.tokens()
     later = [token.latency_s for token in tokens if token.step]
     pairs = [token for token in tokens if not token.is_alone]
-    lengths = [judged.length for judged in replay.rounds()]
     busy_s = sum(asked.tokens[-1].committed_s for asked in replay.asked if asked.tokens)
     each = [asked.statistics for asked in replay.asked]
     return {
@@ -68,8 +63,6 @@ def summary(replay: Replay) -> dict[str, Any]:
         "tokens_per_s": len(tokens) / busy_s if busy_s else nan,
         "device_acceptance": mean([token.device_accepted for token in pairs]),
         "cloud_acceptance": mean([token.cloud_accepted for token in pairs]),
-        "num_rounds": len(lengths),
-        "mean_proposal": mean(lengths),
         "median_ping_s": median_of([reply.rtt_s for reply in replay.replies]),
         "num_pings_lost": replay.num_pings - len(replay.replies),
         "frames_sent_bytes": sum(one.sent_bytes for one in each),
@@ -86,15 +79,12 @@ def table(replay: Replay) -> list[str]:
     tokens = found["num_tokens"]
     alone = f", {found['num_alone']} of them by the device alone" if found["num_alone"] else ""
     asked = f"{found['num_questions']} asked, {found['num_complete']} answered in {replay.took_s:.1f} s"
-    mean_length = f"{found['num_rounds']} judged, {found['mean_proposal']:.1f} tokens proposed in the mean"
-    rounds = [("rounds", mean_length)] if found["num_rounds"] else []
     rows = [
         ("questions", asked),
         ("tokens", f"{tokens}{alone}; {found['tokens_per_s']:.1f} a second while answering"),
         ("latency", f"median {_ms(found['median_latency_s'])}, p95 {_ms(found['p95_latency_s'])} per token"),
         ("first", f"median {_ms(found['median_first_token_s'])} to the first token"),
         ("accepted", f"device {_percent(found['device_acceptance'])}, cloud {_percent(found['cloud_acceptance'])}"),
-        *rounds,
         ("ping", f"median {_ms(found['median_ping_s'])}; {found['num_pings_lost']} of {replay.num_pings} lost"),
         ("frames", f"{_each(found['frames_sent_bytes'], tokens)} bytes out and "
                    f"{_each(found['frames_received_bytes'], tokens)} in per token"),
@@ -106,9 +96,7 @@ def table(replay: Replay) -> list[str]:
     return [f"  {name:<9}  {value}" for name, value in rows] + notes
 
 
-def _question(
-    asked: QuestionRun, tokens: Sequence[TokenRecord], rounds: Sequence[RoundRecord]
-) -> dict[str, Any]:
+def _question(asked: QuestionRun, tokens: Sequence[TokenRecord]) -> dict[str, Any]:
     done = asked.done
     return {
         "question": asked.question,
@@ -120,7 +108,6 @@ def _question(
         "is_degraded": asked.statistics.degraded_from is not None,
         "statistics": asdict(asked.statistics),
         "tokens": [asdict(token) for token in tokens],
-        "rounds": [asdict(judged) for judged in rounds],
     }
 
 

@@ -23,7 +23,7 @@ from tandem.modes.proposing import MAX_PROPOSAL
 from tandem.modes.spec import SessionSpec
 from tandem.protocol.outbox import ActorKind
 from tandem.protocol.session import StopCheck
-from tandem.scheduler.lengths import RoundCosts, load_length_policy
+from tandem.scheduler.lengths import load_length_policy
 from tandem.topology import PARTIES, Party
 from tandem_lab.simulation.link import Link, Wire
 from tandem_lab.simulation.oracle import WorldVoter, dense_of
@@ -58,17 +58,16 @@ class WildLengths:
     def __init__(self, max_length: int, seed: int | None = None) -> None:
         self._rng, self._max_length = random.Random(max_length if seed is None else seed), max_length
 
-    def choose(self, rates: Sequence[float], costs: RoundCosts, error: float = 0.0) -> int:
+    def choose(self) -> int:
         """Each as often as the others."""
         return self._rng.randint(-1, self._max_length + 3)
 
-    def observe(self, length: int, num_accepted: int, confidences: Sequence[float] = ()) -> None:
+    def observe(self, length: int, num_accepted: int, draft_s: float) -> None:
         """Nothing to learn."""
 
 
 WILD = f"{__name__}:WildLengths"
-QS = ("last_accepted", "double_dqn")
-for _policy in (WILD, *QS):
+for _policy in (WILD, "last_accepted"):
     load_length_policy(_policy, {}, "The simulator")
 
 
@@ -383,12 +382,9 @@ def _vary_votes(spec: SessionSpec, seed: int) -> SessionSpec:
 
 
 def _pick_policy(seed: int, pacing: str) -> str:
-    """How lengths of proposals are chosen; "wild" may be any each time."""
-    policies = ["fixed", "best", "wild"]
-    if pacing != "cloud_goes_on":
-        policies += QS
-    policy = random.Random(number("lengths", seed)).choice(policies)
-    return WILD if policy == "wild" else policy
+    """How lengths of proposals are chosen; those that are wild may be any each time."""
+    policies = ["fixed", WILD, *([] if pacing == "cloud_goes_on" else ["last_accepted"])]
+    return random.Random(number("lengths", seed)).choice(policies)
 
 
 def _plan_chain_fault(rng: random.Random, parties: Sequence[str]) -> Fault:

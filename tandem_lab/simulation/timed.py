@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from math import inf
 from typing import Any
@@ -152,11 +152,6 @@ class TimedRun(WatchedRun):
         self._cores: dict[int, Core] = {}
         self._turns: Counter[Core] = Counter()
 
-    def learn_from(self, before: TimedRun) -> None:
-        """Estimates of an earlier run at the home party, before this one begins."""
-        own, earlier = self.parties[self.topology.home], before.parties[self.topology.home]
-        own.profiler, own.scheduler = earlier.profiler, earlier.scheduler
-
     def hop_s(self) -> float:
         """Always the same."""
         return self._times.hop_s
@@ -257,10 +252,6 @@ def play_timed(
     )
     scenario = Scenario(seed=seed, spec=spec, link=link, first_end=NEVER, model_s=times.passes_s)
     run = TimedRun(scenario, times, accepted)
-    if spec.rules.adapts_lengths(spec.home):  # what an answer before this one has shown, as in a benchmark
-        before = TimedRun(replace(scenario, spec=replace(spec, session=2)), times, accepted)
-        before.run()
-        run.learn_from(before)
     run.run()
     run.check_end()
     return Timing(

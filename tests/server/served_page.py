@@ -65,7 +65,7 @@ def served_page(folder: Path, model: str = "bundled") -> Iterator[ServedPage]:
         environment.setenv("XDG_DATA_HOME", str(folder / "data"))
         settings = [f"link.peer_loss_margin_s={PATIENCE_S}", f"device.model={model}", f"cloud.model={model}"]
         # Under mode speculative the device shall have its say, however fast the cloud is.
-        proposing = ["decoding.pacing=stop_and_wait", "decoding.length_policy=fixed"]
+        proposing = ["decoding.pacing=stop_and_wait"]
         config, documents = open_store(Config.load(None, settings + proposing))
         with served(Config.load(None, settings), Address("127.0.0.1", 0), folder / "keys") as cloud:
             link = cloud.link_for("page")

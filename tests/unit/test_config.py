@@ -112,7 +112,7 @@ def test_toml_there_and_back(model: str, stop: list[str], temperature: float) ->
 
 
 RANGE = "{} must be {} (got {}); the default is {}."
-POLICIES = "last_accepted, double_dqn, or MODULE:FUNCTION of your own"
+POLICIES = "best, last_accepted, double_dqn, or MODULE:FUNCTION of your own"
 
 WRONG = [
     (
@@ -136,7 +136,7 @@ WRONG = [
             ("sampling.stop", "[1]", "a valid string", "1", "[]"),
             ("decoding.mode", "dula", "'dual', 'speculative' or 'federated'", "'dula'", '"dual"'),
             ("decoding.placement", "mirorr", f"device, cloud, greedy, mirror, {POLICIES}", "'mirorr'", '"mirror"'),
-            ("decoding.length_policy", "bset", f"fixed, best, {POLICIES}", "'bset'", '"fixed"'),
+            ("decoding.length_policy", "bset", f"fixed, {POLICIES}", "'bset'", '"fixed"'),
             ("codec.name", "own_codecs:",
              "auto, top_p, top_k, k_sqs, c_sqs, lattice, or MODULE:FUNCTION of your own", "'own_codecs:'", '"auto"'),
             ("codec.parameters", "{k = [1]}",

@@ -104,5 +104,5 @@ def test_papers_wait_for_each_verdict(name: str, rule: str, policy: str, longest
         policy,
         longest,
     )
-    assert spec.rules.adapts_lengths(Party.DEVICE) == (policy != "fixed")
-    assert not spec.rules.adapts_lengths(Party.CLOUD)
+    assert spec.rules.proposes(Party.DEVICE)
+    assert not spec.rules.proposes(Party.CLOUD)

@@ -1,23 +1,22 @@
 """QS (arXiv 2507.00605): its lattice, its heuristic for the length of proposals, and its learned policy for it.
 
 As `codec.name = "lattice"`, and `decoding.length_policy = "last_accepted"` or `"double_dqn"`. Both policies propose at
-least one token, so they suit the pacings stop_and_wait and pipelined.
+least one token, so they suit the pacings stop_and_wait and pipelined; the learned one measures rounds of the first.
 
 The learned policy is a double deep Q-network, here its values in numpy. State (QS IV-B): the drafter's probabilities
 of the last 64 accepted tokens, their mean, the newest one, and the link.
-Action: a length from 1. Trained in the simulator with QS's reward (docs/explanation/speculative.md).
+Action: a length from 1. Trained in a simulator with QS's reward (docs/explanation/speculative.md).
 
 NOT in the paper: the link is told as log(fixed_s / token_s), on which alone the best length depends, so that one
-network serves every link; the hidden layers have 32 and 16 units, so that the weights take 6 kB; where the drafter's
-probabilities are not known, the estimated acceptance rate stands for them. The codec is not chosen.
-`tandem.scheduler.lengths.BestLength` needs no training, may propose nothing, and is better where the acceptance stays
-as it is (`benchmarks/proposal_length.py`).
+network serves every link; the hidden layers have 32 and 16 units, so that the weights take 6 kB; the measured
+acceptance rate stands for the drafter's probabilities. The codec is not chosen. FlexSpec's policy (`"best"`) needs no
+training, and is better where the acceptance stays as it is.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from itertools import pairwise
 from math import log, prod
@@ -29,11 +28,11 @@ from numpy.typing import NDArray
 
 from tandem.errors import ConfigError
 from tandem.plugins.papers.lattice import Lattice as Lattice
-from tandem.scheduler.lengths import MAX_LENGTH, RoundCosts
+from tandem.plugins.papers.rounds import FIRST_LENGTH, Rounds
 
 WEIGHTS = Path(__file__).with_name("double_dqn.npy")
 """The trained weights: float16, all layers in a row."""
-NUM_CONFIDENCES = 64
+NUM_CONFIDENCES, MAX_LENGTH = 64, 16
 LAYERS = (NUM_CONFIDENCES + 3, 32, 16, MAX_LENGTH)
 """Units: of the state, the hidden layers, and one value for each length from 1."""
 SHAPES = tuple(shape for size, after in pairwise(LAYERS) for shape in ((size, after), (after,)))
@@ -44,16 +43,16 @@ SHAPES = tuple(shape for size, after in pairwise(LAYERS) for shape in ((size, af
 class LastAccepted:
     """The heuristic that QS compares with: one token more after a full acceptance, else as many as were accepted."""
 
-    def __init__(self, max_length: int, first: int = 4) -> None:
+    def __init__(self, max_length: int, first: int = FIRST_LENGTH) -> None:
         """max_length: tokens of a proposal, at most. first: the length of the first one."""
         self._max_length = max_length
         self._length = first
 
-    def choose(self, rates: Sequence[float], costs: RoundCosts, error: float = 0.0) -> int:
+    def choose(self) -> int:
         """The length, at least 1: from 0 it would never come back."""
         return max(1, min(self._length, self._max_length))
 
-    def observe(self, length: int, num_accepted: int, confidences: Sequence[float] = ()) -> None:
+    def observe(self, length: int, num_accepted: int, draft_s: float) -> None:
         """Adapts to the last verdict."""
         self._length = length + 1 if num_accepted == length else num_accepted
 
@@ -62,34 +61,42 @@ class LastAccepted:
 
 
 class DoubleDqn:
-    """The length with the largest value. Without state of its own but the confidences of one session."""
+    """The length with the largest value."""
 
-    def __init__(self, max_length: int, weights: str = str(WEIGHTS)) -> None:
-        """max_length: tokens of a proposal, at most. weights: a file, as `pack` made it. Raises ConfigError if not."""
+    def __init__(
+        self, max_length: int, weights: str = str(WEIGHTS), rounds: Callable[[], Rounds] = Rounds
+    ) -> None:
+        """max_length: tokens of a proposal, at most. weights: a file, as `pack` made it. rounds: makes what measures.
+
+        Raises ConfigError if there is no such file.
+        """
         self._max_length = max_length
         self._weights = load_weights(Path(weights))
         self._confidences = deque[float](maxlen=NUM_CONFIDENCES)
-        self._rate = 0.0  # as last estimated
+        self._rounds = rounds()
 
-    def choose(self, rates: Sequence[float], costs: RoundCosts, error: float = 0.0) -> int:
-        """The length from 1 to max_length; the shortest of equals."""
-        self._rate = rates[0]
-        found = values(self._weights, make_state(self._confidences, costs))
+    def choose(self) -> int:
+        """The length from 1 to max_length, a few until times are known; the shortest of equals."""
+        self._rounds.begin()
+        if not self._rounds.is_known:
+            return min(FIRST_LENGTH, self._max_length)
+        found = values(self._weights, make_state(self._confidences, self._rounds))
         return 1 + int(np.argmax(found[: self._max_length]))
 
-    def observe(self, length: int, num_accepted: int, confidences: Sequence[float] = ()) -> None:
-        """Keeps what the drafter thought of the tokens that were accepted."""
-        self._confidences.extend((confidences or [self._rate] * length)[:num_accepted])
+    def observe(self, length: int, num_accepted: int, draft_s: float) -> None:
+        """Measures the round, and keeps how sure a drafter was of the tokens that were accepted."""
+        self._confidences.extend([self._rounds.rate] * num_accepted)
+        self._rounds.end(length, num_accepted, draft_s)
 
 
-def make_state(confidences: Sequence[float] | deque[float], costs: RoundCosts) -> NDArray[np.float32]:
+def make_state(confidences: Sequence[float] | deque[float], rounds: Rounds) -> NDArray[np.float32]:
     """[LAYERS[0]]. confidences: of accepted tokens, the newest last, at most NUM_CONFIDENCES; zeros stand before."""
     state = np.zeros(LAYERS[0], np.float32)
     if confidences:
         state[NUM_CONFIDENCES - len(confidences) : NUM_CONFIDENCES] = confidences
         state[NUM_CONFIDENCES] = sum(confidences) / len(confidences)
         state[NUM_CONFIDENCES + 1] = confidences[-1]
-    state[-1] = log(costs.fixed_s / costs.token_s)
+    state[-1] = log(rounds.fixed_s / rounds.token_s)
     return state
 
 

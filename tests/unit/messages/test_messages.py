@@ -29,9 +29,6 @@ from tandem.messages import (
     Observation,
     Observations,
     Profile,
-    Round,
-    RoundProfile,
-    Rounds,
     Tail,
     Verdict,
     VerifyResult,
@@ -99,8 +96,6 @@ FIELD: dict[Any, st.SearchStrategy[Any]] = {
 }
 PARTS: dict[tuple[type[Any], str], type[Any]] = {
     (Observations, "steps"): Observation,
-    (Rounds, "rounds"): Round,
-    (RoundProfile, "rounds"): Round,
     (VerifyResult, "tail"): Tail,
     (Tail, "logprobs"): Logprobs,
     (Verdict, "tail"): Tail,

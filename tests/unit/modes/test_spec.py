@@ -43,7 +43,7 @@ def test_every_decoding_option_travels() -> None:
     """Whatever is added to the group."""
     values = {
         "mode": "speculative", "draft_rule": "rejection", "placement": "cloud", "max_window": 3,
-        "max_proposal": 5, "length_policy": "best", "uplink_budget_bits": 900, "pacing": "pipelined", "home": "ada",
+        "max_proposal": 5, "length_policy": "own:Half", "uplink_budget_bits": 900, "pacing": "pipelined", "home": "ada",
     }  # fmt: skip
     of_dual = {"draft_rule": "coupled", "placement": "device", "patience_s": 0.25}
     assert {field.name for field in fields(DecodingConfig)} == {*values, *of_dual}

@@ -6,7 +6,7 @@ from math import inf, isnan, nan
 
 import pytest
 
-from tandem.profiler.estimates import MovingAverage, MovingLine
+from tandem.profiler.estimates import MovingAverage
 
 
 def test_it_starts_with_the_first_value_and_moves_towards_new_ones() -> None:
@@ -28,22 +28,3 @@ def test_missing_values_are_ignored(value: float) -> None:
     average.add(value)
     assert average.value == 1.0
     assert average.num_values == 1
-
-
-def test_a_line_is_found() -> None:
-    line = MovingLine()
-    assert isnan(line.intercept)
-    for x in (1, 5, 2, 9, 4) * 20:
-        line.add(x, 3.0 + 0.5 * x)
-    line.add(nan, 7.0)
-    assert line.slope == pytest.approx(0.5, rel=0.05)
-    assert line.intercept == pytest.approx(3.0, rel=0.05)
-
-
-def test_a_line_never_falls_nor_begins_below_zero() -> None:
-    falling, steep = MovingLine(), MovingLine()
-    for x in (1, 5, 2, 9, 4) * 20:
-        falling.add(x, 30.0 - x)
-        steep.add(x, x - 0.9)
-    assert falling.slope == 0.0
-    assert steep.intercept == 0.0

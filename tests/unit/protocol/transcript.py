@@ -37,6 +37,7 @@ from tandem.protocol.decoding import DecodingSession, DraftingSession, Forward, 
 from tandem.protocol.outbox import Send
 from tandem.protocol.prefix import Prefix
 from tandem.protocol.session import StopCheck
+from tandem.scheduler.lengths import load_length_policy
 from tandem_lab.simulation.specs import make_spec
 from tests.unit.protocol import talk
 
@@ -309,6 +310,26 @@ class Player:
         return "; ".join([*(opened or ["nothing is open"]), *waiting, *refused])
 
 
+class Told:
+    """A policy of lengths that is told what to say."""
+
+    length = 0
+
+    def __init__(self, max_length: int) -> None:
+        """max_length: of every policy."""
+
+    def choose(self) -> int:
+        """What it was told last."""
+        return self.length
+
+    def observe(self, length: int, num_accepted: int, draft_s: float) -> None:
+        """Nothing to learn."""
+
+
+POLICY = f"{__name__}:Told"
+load_length_policy(POLICY, {}, "This process")
+
+
 class DecoderPlayer:
     """The decoder of one party: what it says, and where it computes next if that has changed."""
 
@@ -354,7 +375,7 @@ class DecoderPlayer:
             case "window":
                 yield from self.made.receive(messages.DraftWindow(session=1, size=tokens[0]))
             case "length":
-                yield from self.made.receive(messages.ProposalLength(session=1, length=tokens[0]))
+                Told.length = tokens[0]
             case _:
                 raise ValueError(verb)
 
@@ -362,6 +383,8 @@ class DecoderPlayer:
         """A query, with no documents, prefilled."""
         values = {key: value for key, value in values.items() if key != "words"}
         party = values.pop("decoder")
+        if "length" in values:
+            Told.length, values["length_policy"] = values.pop("length"), POLICY
         self.made = DraftingSession(
             make_spec(**{f"{party}_documents": 0, "eos_token_ids": (3,), **values}), party
         )

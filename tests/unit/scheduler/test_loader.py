@@ -8,13 +8,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from tandem.errors import ConfigError
-from tandem.scheduler.lengths import (
-    LENGTH_POLICIES,
-    BestLength,
-    FixedLength,
-    RoundCosts,
-    make_length_policy,
-)
+from tandem.scheduler.lengths import LENGTH_POLICIES, load_length_policy, make_length_policy
 from tandem.scheduler.policies import PLACEMENTS, Loader, load_policy, make_policy
 from tandem.topology import Party
 
@@ -34,17 +28,16 @@ class Half:
     def __init__(self, max_length, share=0.5):
         self.length = int(share * max_length)
 
-    def choose(self, rates, costs, error=0.0):
+    def choose(self):
         return self.length
 
-    def observe(self, length, num_accepted, confidences=()):
+    def observe(self, length, num_accepted, draft_s):
         pass
 
 
 def nothing(**given):
     return object()
 """
-COSTS = RoundCosts(fixed_s=0.1, token_s=0.02, alone_s=0.1)
 
 
 class Kind(NamedTuple):
@@ -59,7 +52,7 @@ KINDS = {
     "placement": Kind(
         PLACEMENTS, {"first": Party.CLOUD}, "greedy", "advise, choose_next", "both parties and start them"
     ),
-    "length": Kind(LENGTH_POLICIES, {"max_length": 4}, "best", "choose, observe", "the device and start it"),
+    "length": Kind(LENGTH_POLICIES, {"max_length": 4}, "fixed", "choose, observe", "the device and start it"),
 }
 
 
@@ -74,19 +67,20 @@ def _own_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(tmp_path))
 
 
-@pytest.mark.parametrize(("name", "policy"), [("fixed", FixedLength), ("best", BestLength)])
-def test_lengths_by_name(name: str, policy: type) -> None:
-    made = make_length_policy(name, 3)
-    assert type(made) is policy
-    assert 0 <= made.choose((0.9,) * 3, COSTS) <= 3
-
-
 def test_a_loaded_placement_is_made_by_its_address() -> None:
     shared = load_policy("own_policies:Stay", {"patience": 5}, "The cloud's aggregator")
     assert shared == "own_policies:Stay(patience=5)"
     policy: Any = make_policy("own_policies:Stay", first=Party.CLOUD)
     assert (policy.first, policy.patience) == (Party.CLOUD, 5)
     assert load_policy("greedy", {}, "This process") == ""
+
+
+def test_a_loaded_length_policy_is_made_by_its_address() -> None:
+    load_length_policy("own_policies:Half", {"share": 0.25}, "The device's decoder")
+    policy = make_length_policy("own_policies:Half", 12)
+    assert policy is not None
+    assert policy.choose() == 3
+    assert make_length_policy("fixed", 12) is None
 
 
 def test_what_is_no_policy_is_one_sentence(kind: Kind) -> None:

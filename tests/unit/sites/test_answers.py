@@ -23,7 +23,6 @@ SPECULATIVE: tuple[dict[str, Any], ...] = (
     {"pacing": "pipelined", "max_proposal": 3},
     {"pacing": "cloud_goes_on", "max_proposal": 4},
     {"pacing": "stop_and_wait", "max_proposal": 0},
-    {"pacing": "pipelined", "max_proposal": 12, "length_policy": "best"},
 )
 
 
@@ -45,6 +44,16 @@ def test_speculative_answers_are_those_of_the_cloud_alone(
         assert together.token_ids == alone.token_ids
         assert not together.is_degraded
         assert alone.statistics.sent_bytes == 0
+
+
+def test_answers_with_lengths_that_adapt_are_those_of_the_cloud_alone() -> None:
+    config = Config.load(None, ["preset=flexspec", "link.on_peer_loss=wait"])
+    with Tandem.launch(config, runtime="inline") as rag:
+        for seed, question in enumerate(QUESTIONS[:2]):
+            asked: dict[str, Any] = {"seed": seed, "temperature": 0.0}
+            alone, together = rag.query(question, only="cloud", **asked), rag.query(question, **asked)
+            assert together.token_ids == alone.token_ids
+            assert together.statistics.num_device_accepted > 0
 
 
 def test_federated_answers_are_those_of_the_draft_free_loop(tmp_path: Path) -> None:

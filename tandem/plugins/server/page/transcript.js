@@ -37,7 +37,6 @@ export function begin(question, options, mode, isWithHistory) {
     sources: [],
     placements: [],
     peers: [],
-    rounds: [],
     ahead: null, // queries that wait before this one
     done: null,
     error: null,
@@ -61,7 +60,6 @@ const TAKERS = {
   },
   wait: (state, { num_ahead: ahead }) => { state.ahead = ahead; },
   placement: (state, fields) => { state.placements.push(fields); },
-  round: (state, fields) => { state.rounds.push(fields); },
   peer: (state, fields) => { state.peers.push(fields); },
   done: (state, fields) => {
     state.done = fields;

@@ -3,7 +3,7 @@
 import { make, makeSvg } from "./dom.js";
 import { clearDocument, findSpans, findWords, ownSources } from "./citations.js";
 import { namesOfOthers, showDetail } from "./detail.js";
-import { bytes, duration, percent, plural, rate } from "./format.js";
+import { bytes, duration, plural, rate } from "./format.js";
 import { drawTimeline, tabulate } from "./timeline.js";
 import { TokenStrip } from "./tokens.js";
 import {
@@ -249,15 +249,8 @@ function drawLink(state) {
   }
   if (state.numRetracted) rows.push(["Retracted", plural(state.numRetracted, "draft")]);
   if (state.placements.length) rows.push(["Handovers", String(state.placements.length)]);
-  if (state.rounds.length) rows.push(["Proposals", describeRounds(state.rounds)]);
   return make("section", { class: "link-facts" }, make("h3", {}, "Over the link"),
     make("dl", {}, ...rows.flatMap(([name, value]) => [make("dt", {}, name), make("dd", {}, value)])));
-}
-
-function describeRounds(rounds) {
-  const accepted = rounds.reduce((sum, round) => sum + round.num_accepted, 0);
-  const proposed = rounds.reduce((sum, round) => sum + round.length, 0);
-  return `${rounds.length}, ${percent(proposed ? accepted / proposed : null)} accepted`;
 }
 
 function drawTime(state, isTableOpen) {
