@@ -49,14 +49,7 @@ from tandem.corpora import HOUSEHOLD
 from tandem.retrieval import Document, Embedder, Retriever, TextEmbedder, build_index, update_index, words
 from tandem.retrieval import index as kinds
 from tandem.retrieval.build import write_index
-from tandem.retrieval.index import (
-    ADD_AT_ONCE,
-    aligned,
-    calm,
-    parts,
-    training_sample,
-    vectors_to_train,
-)
+from tandem.retrieval.index import aligned, training_rows, vectors_to_train
 from tandem.retrieval.retriever import CrossEncoderScorer
 from tandem.retrieval.store import NAME
 from tandem.topology import PARTIES
@@ -65,6 +58,7 @@ from tandem_lab.quality.statistics import wilson
 
 DIMENSION, LATENT, NEIGHBOURS, WARM_UP = 384, 48, 10, 10
 PAPER_PASSAGES = 21_000_000
+ADD_AT_ONCE = 65_536
 ALLOWED_SHARE, ALLOWED_MS = 0.05, 0.2
 DEPTHS = (1, 4, 16)
 """Places up to which a hit counts."""
@@ -76,8 +70,6 @@ TAIL = " a passage of about a hundred words, as long as those of the paper are" 
 KINDS: dict[str, Callable[[int], str]] = {
     "flat": lambda count: "Flat",
     "ivf": lambda count: f"IVF{kinds.num_lists(count)},Flat",
-    "ivfpq": lambda count: f"IVF{kinds.num_lists(count)},PQ{kinds.code_bytes(DIMENSION)}",
-    "hnsw": lambda count: "HNSW32",
 }
 
 
@@ -136,11 +128,11 @@ def build(folder: Path, factory: str) -> dict[str, Any]:
 
     faiss.omp_set_num_threads(1)
     vectors = np.load(folder / "vectors.npy", mmap_mode="r")
-    index = faiss.index_factory(DIMENSION, factory, faiss.METRIC_INNER_PRODUCT)
-    for part in parts(index):
-        calm(part)
+    index: Any = faiss.index_factory(DIMENSION, factory, faiss.METRIC_INNER_PRODUCT)
     started_s = time.perf_counter()
-    index.train(training_sample(vectors, vectors_to_train(index)))
+    if vectors_to_train(factory):
+        index.cp.min_points_per_centroid = 1
+        index.train(vectors[training_rows(factory, len(vectors))])
     trained_s = time.perf_counter()
     for start in range(0, len(vectors), ADD_AT_ONCE):
         index.add(np.ascontiguousarray(vectors[start : start + ADD_AT_ONCE], np.float32))
@@ -217,14 +209,11 @@ def search(folder: Path) -> dict[str, Any]:
 
 
 def predicted_bytes(kind: str, size: int) -> float:
-    """Bytes that a search reads: of centroids, and of vectors or codes in the lists that are looked at."""
-    if kind == "hnsw":
-        return 64 * 32 * 4.0 * DIMENSION  # 64 candidates, each with about 32 neighbours
+    """Bytes that a search reads: of centroids, and of vectors in the lists that are looked at."""
     if kind == "flat":
         return 4.0 * DIMENSION * size
     lists = kinds.num_lists(size)
-    stored = 4.0 * DIMENSION if kind == "ivf" else kinds.code_bytes(DIMENSION)
-    return 4.0 * DIMENSION * lists + stored * size * math.ceil(2 * math.sqrt(lists)) / lists
+    return 4.0 * DIMENSION * (lists + size * math.ceil(2 * math.sqrt(lists)) / lists)
 
 
 def embedding_rate() -> float | None:
@@ -391,7 +380,7 @@ def main() -> None:
     parser.add_argument(
         "--sizes", type=lambda text: int(float(text)), nargs="+", default=[10**4, 10**5, 10**6]
     )
-    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=["flat", "ivf", "ivfpq"])
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))
     parser.add_argument("--queries", type=int, default=300)
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
     parser.add_argument(

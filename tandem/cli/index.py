@@ -58,7 +58,7 @@ Delete = Annotated[
 ]
 Factory = Annotated[
     str | None,
-    Option(metavar="F", help="FAISS factory string, such as HNSW32 (default: by size)"),
+    Option(metavar="F", help="kind of index: Flat, or like IVF512,Flat (default: by size)"),
 ]
 PrecomputeKv = Annotated[
     bool, Option("--precompute-kv", help="compute the caches of all chunks now, not when first used")

@@ -185,7 +185,7 @@ class RetrievalConfig(Settings):
     factory: str = Field(
         default="auto",
         min_length=1,
-        description='kind of new indexes: "auto" by size (docs/explanation/retrieval.md), or a FAISS factory string',
+        description='kind of indexes: "auto" by size (docs/explanation/retrieval.md), "Flat", or like "IVF512,Flat"',
     )
     chunk_chars: int = Field(default=800, ge=1, description="length of a chunk of a document, in characters")
 

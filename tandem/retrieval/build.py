@@ -9,17 +9,16 @@ stands before its paths. Documents that Python hands over have no path: their ro
 from __future__ import annotations
 
 import os
+import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tandem.config.schema import RetrievalConfig
 from tandem.errors import RetrievalError, nearest
@@ -38,18 +37,13 @@ from tandem.retrieval.index import Index, VectorIndex
 from tandem.retrieval.loaders import Loaded, load_documents, load_passages
 from tandem.retrieval.store import (
     PRIVATE_FILE,
-    Checksum,
-    IndexBusyError,
-    Journal,
     Manifest,
+    Snapshot,
     Writer,
     canonical,
-    checksum,
-    hash_chunks,
     read_manifest,
-    remove_database,
-    text_key,
-    vector_files,
+    stored_vectors,
+    vector_key,
     writing,
 )
 
@@ -57,11 +51,11 @@ DEFAULTS = RetrievalConfig()
 """The settings, whose lengths of chunks are the default."""
 GIVEN = "documents given in Python"
 """The root of documents that are not files."""
-JOURNAL = "embedded.sqlite"
 EMBED_AT_ONCE = 256
 """Chunks handed to the embedder, and kept on disk, between two calls of `progress`."""
 MAX_KEY_BYTES = 64
-_WRITE_AT_ONCE = 4096
+_LEFT = re.compile(r"vectors-[0-9a-z]+\.(faiss|npy)|embedded\.sqlite.*|watched\.json")
+"""Files of builds that were killed, and of earlier versions."""
 
 Progress = Callable[[int, int], None]
 Source = Path | Sequence[Document]
@@ -130,8 +124,28 @@ def build_index(
         kept = [chunk for chunk in previous.chunks() if _is_of(source_of(chunk), loaded.failed)]
         chunks += kept
         problems += describe_kept(dict.fromkeys(map(source_of, kept)))
-    write = partial(write_index, id_key=key, num_threads=num_threads, progress=progress, roots=roots)
-    return _bring_up_to_date(directory, previous, chunks, embedder, factory, problems, roots, write)
+    kind, flaws = kinds.resolve(factory, len(chunks)), list[str]()
+    if previous is not None:
+        kind, flaws = _possible_kind(factory, len(chunks))
+    is_unchanged = previous is not None and _is_up_to_date(previous, embedder, kind, chunks)
+    if previous is not None and is_unchanged:
+        num_embedded, manifest = 0, _note_roots(previous, roots)
+    else:
+        num_embedded, manifest = write_index(
+            directory,
+            chunks,
+            embedder,
+            kind,
+            id_key=key,
+            num_threads=num_threads,
+            progress=progress,
+            previous=previous,
+            roots=roots,
+        )
+    chunks_before = () if previous is None else previous.chunks()
+    return _make_report(
+        manifest, chunks_before, chunks, problems + flaws, num_embedded, is_unchanged=is_unchanged
+    )
 
 
 def update_index(
@@ -196,10 +210,10 @@ def replace_sources(
 ) -> BuildReport:
     """Changes an open index, of this embedder: passages come in place of all that it holds of some sources.
 
-    Where its kind allows it, only rows that change are written: those of chunks that went are given to new ones, or to
-    the last. Raises as `update_index`.
+    Only rows that change are written: those of chunks that went are given to new ones, or to the last. Raises as
+    `update_index`.
     """
-    directory, key = previous.directory, bytes.fromhex(previous.manifest.id_key)
+    key = bytes.fromhex(previous.manifest.id_key)
     held = previous.sources()
     rows = np.sort(
         np.concatenate([np.zeros(0, np.int64), *(held[name] for name in replaced if name in held)])
@@ -219,35 +233,27 @@ def replace_sources(
     }
     come = [chunk for name, chunk in new.items() if name not in before]
     count = len(previous) - len(gone) + len(come)
-    kind, flaws = _possible_kind(factory, count, embedder.dimension)
+    kind, flaws = _possible_kind(factory, count)
     is_unchanged = not (gone or placed or come)
-    is_editable = previous.vector_index.is_editable and previous.manifest.factory == kind
-    if not (count and (is_editable or is_unchanged)):
-        kept = enumerate(previous.chunks())
-        chunks = [placed.get(row, chunk) for row, chunk in kept if row not in gone] + come
-        write = partial(
-            write_index,
-            id_key=key,
-            num_threads=num_threads,
-            progress=progress,
-            replaces=previous.manifest,
-            roots=roots,
-        )
-        return _bring_up_to_date(directory, previous, chunks, embedder, factory, problems, roots, write)
-    num_embedded = 0
-    if not is_unchanged:
-        placed = _fill(previous, gone, placed, come)
-        num_embedded = _edit_index(previous, count, gone, placed, embedder, roots, num_threads, progress)
+    if is_unchanged:
+        num_embedded, manifest = 0, _note_roots(previous, roots)
     else:
-        if previous.manifest.roots != roots:
-            _write_roots(directory, roots)
-        tidy(directory)
+        num_embedded, manifest = _write_rows(
+            previous.directory,
+            previous,
+            replace(previous.manifest, count=count, factory=kind, roots=roots),
+            _fill(previous, gone, placed, come),
+            embedder,
+            num_threads,
+            progress,
+            trained=previous.vector_index if previous.manifest.factory == kind else None,
+        )
     others = (
         len(held.keys() - set(replaced) - {source_of(chunk) for chunk in new.values()}),
         count - len(new),
     )
     return _make_report(
-        directory,
+        manifest,
         old.values(),
         new.values(),
         problems + flaws,
@@ -262,53 +268,30 @@ def source_of(chunk: Document | Passage) -> str:
     return str(chunk.metadata.get("source", ""))
 
 
-def _bring_up_to_date(
-    directory: Path,
-    previous: Index | None,
-    chunks: Sequence[Document],
-    embedder: TextEmbedder,
-    factory: str,
-    problems: list[str],
-    roots: list[str],
-    write: Callable[..., int],
-) -> BuildReport:
-    """Has the index of `chunks` written, by `write_index` with its settings, unless it is there already.
+def _is_up_to_date(previous: Index, embedder: TextEmbedder, kind: str, chunks: Sequence[Document]) -> bool:
+    """Whether an index is already of these chunks, this embedder and this kind, and has all its files."""
+    manifest = previous.manifest
+    is_alike = (manifest.embedder_fingerprint, manifest.factory) == (embedder.fingerprint, kind)
+    is_complete = not manifest.trained or (previous.directory / manifest.trained).exists()
+    return is_alike and is_complete and previous.is_of(chunks)
 
-    One that is there continues as "Flat" where its kind could not be trained any more: a deletion always goes through.
+
+def _possible_kind(factory: str, count: int) -> tuple[str, list[str]]:
+    """The kind that an index goes on as: "Flat", with a sentence, where its own cannot be trained any more, so that a
+    deletion always goes through.
     """
-    kind, flaws = kinds.resolve(factory, len(chunks), embedder.dimension), list[str]()
-    if previous is not None and chunks:
-        kind, flaws = _possible_kind(factory, len(chunks), embedder.dimension)
-    problems = problems + flaws
-    wanted = (embedder.fingerprint, kind)
-    if (
-        previous is not None
-        and (previous.manifest.embedder_fingerprint, previous.manifest.factory) == wanted
-        and previous.manifest.chunks_hash == hash_chunks(chunks)
-    ):
-        if previous.manifest.roots != roots:
-            _write_roots(directory, roots)
-        tidy(directory)
-        return _make_report(directory, chunks, chunks, problems, 0, is_unchanged=True)
-    num_embedded = write(directory, chunks, embedder, kind, previous=previous)
-    before = () if previous is None else previous.chunks()
-    return _make_report(directory, before, chunks, problems, num_embedded, is_unchanged=False)
-
-
-def _possible_kind(factory: str, count: int, dimension: int) -> tuple[str, list[str]]:
-    """The kind that an index goes on as: "Flat", with a sentence, where its own cannot be trained any more."""
-    kind = kinds.resolve(factory, count, dimension)
-    if not count or kinds.can_train(kind, count, dimension):
+    kind = kinds.resolve(factory, count)
+    if not count or count >= kinds.vectors_to_train(kind):
         return kind, []
     few = "1 chunk" if count == 1 else f"{count} chunks"
     flaw = (
         f'The index kind "{kind}" cannot be trained with {few}, so the index is "Flat" until there are more.'
     )
-    return "Flat", [flaw]
+    return kinds.FLAT, [flaw]
 
 
 def _make_report(
-    directory: Path,
+    manifest: Manifest,
     chunks_before: Iterable[Document],
     chunks: Collection[Document],
     problems: list[str],
@@ -338,7 +321,7 @@ def _make_report(
         num_unchanged=others[1] + num_stayed - num_changed,
         num_embedded=num_embedded,
         problems=problems,
-        manifest=read_manifest(directory),
+        manifest=manifest,
         is_unchanged=is_unchanged,
     )
 
@@ -535,61 +518,95 @@ def write_index(
     num_threads: int = 1,
     progress: Progress | None = None,
     previous: Index | None = None,
-    replaces: Manifest | None = None,
     roots: Sequence[str] = (),
-) -> int:
-    """Makes `directory` the index of these chunks (from `split`), and returns how many texts were embedded.
+) -> tuple[int, Manifest]:
+    """Makes `directory` the index of these chunks (from `split`), and returns how many texts were embedded, and its
+    manifest.
 
     The same chunks, embedder and kind give the same index, whatever was there before, except for the last bits of
     vectors where these depend on which texts are embedded together. previous: the index that is there, if it is open
-    already. replaces: the only index that may be replaced, if it matters. roots: what the chunks come from.
-    progress(done, total) counts the texts to embed; what it has counted is on the disk. Raises RetrievalError; whatever
-    fails, the previous index is kept, and what was embedded is not embedded again.
+    already. roots: what the chunks come from. progress(done, total) counts the texts to embed; what it has counted is
+    on the disk. Raises RetrievalError; whatever fails, the previous index is kept, and what was embedded is not
+    embedded again.
     """
-    if not documents:
+    if previous is None:
+        with suppress(RetrievalError):
+            previous = Index.open(directory)
+    manifest = Manifest(
+        embedder=embedder.name,
+        embedder_fingerprint=embedder.fingerprint,
+        dimension=embedder.dimension,
+        count=len(documents),
+        factory=kinds.resolve(factory, len(documents)),
+        id_key=id_key.hex(),
+        roots=list(roots),
+    )
+    placed = dict(enumerate(documents))
+    return _write_rows(directory, previous, manifest, placed, embedder, num_threads, progress)
+
+
+def _write_rows(
+    directory: Path,
+    previous: Index | None,
+    manifest: Manifest,
+    placed: Mapping[int, Document],
+    embedder: TextEmbedder,
+    num_threads: int,
+    progress: Progress | None,
+    *,
+    trained: VectorIndex | None = None,
+) -> tuple[int, Manifest]:
+    """Makes an index that of a manifest, by giving rows a chunk; all others stay. The rest as `write_index`.
+
+    trained: the vectors of the rows that stay, where the kind is trained; None trains it anew.
+    """
+    if not manifest.count:
         raise RetrievalError(
             f"An index needs at least one chunk, but {directory} would get none; add documents."
         )
-    kind = kinds.resolve(factory, len(documents), embedder.dimension)
-    with writing(directory) as writer:
-        if replaces is not None:
-            _check_is_the_same(writer, replaces)
-        writer.replace_chunks(documents)
-        vectors = writer.make_file("npy")
-        previous = _reusable(writer, embedder, previous)
-        with Journal(directory / JOURNAL, embedder.fingerprint, embedder.dimension) as journal:
-            num_embedded = _write_vectors(vectors, documents, embedder, previous, journal, progress)
-        files = _write_index_files(writer, vectors, kind, num_threads)
-        writer.commit(
-            Manifest(
-                embedder=embedder.name,
-                embedder_fingerprint=embedder.fingerprint,
-                dimension=embedder.dimension,
-                count=len(documents),
-                factory=kind,
-                id_key=id_key.hex(),
-                files=files,
-                roots=list(roots),
-            )
-        )
+    kinds.check_can_train(manifest.factory, manifest.count)
+    with writing(directory, previous and previous.manifest) as writer:
+        texts = {vector_key(manifest, chunk.page_content): chunk.page_content for chunk in placed.values()}
+        missing = [(key, text) for key, text in texts.items() if writer.lacks_vector(key)]
+        _embed(missing, embedder, writer, progress)
+        writer.write_chunks(placed, manifest)
+        name = ""
+        if kinds.vectors_to_train(manifest.factory):
+            vectors, rows = stored_vectors(writer.database, manifest, directory), np.array(sorted(placed))
+            if trained is None:
+                trained = VectorIndex.build(vectors, manifest.factory, num_threads)
+            else:
+                trained.edit(manifest.count, rows, vectors[rows])
+            name = trained.write(directory)
+        manifest = writer.commit(replace(manifest, trained=name))
     tidy(directory)
-    return num_embedded
+    return len(missing), manifest
 
 
-def _check_is_the_same(writer: Writer, replaces: Manifest) -> None:
-    """Raises IndexBusyError unless the index that is there is the one that was read."""
-    if writer.manifest != replaces:
-        raise IndexBusyError(
-            f"An update must start from the index that is there, but {writer.directory} was changed by another process "
-            "meanwhile; run the update again."
-        )
+def _embed(
+    missing: Sequence[tuple[bytes, str]],
+    embedder: TextEmbedder,
+    writer: Writer,
+    progress: Progress | None,
+) -> None:
+    """Embeds texts and keeps their vectors by their keys, a few hundred at a time."""
+    for start in range(0, len(missing), EMBED_AT_ONCE):
+        if progress:
+            progress(start, len(missing))
+        some = missing[start : start + EMBED_AT_ONCE]
+        vectors = embedder.embed([text for _, text in some])
+        if vectors.shape != (len(some), embedder.dimension):
+            raise ValueError(f"{len(some)} texts were embedded to vectors of the shape {vectors.shape}")
+        writer.keep_vectors([key for key, _ in some], vectors)
+    if progress and missing:
+        progress(len(missing), len(missing))
 
 
 def _fill(
     previous: Index, gone: set[int], changed: Mapping[int, Document], come: Sequence[Document]
 ) -> dict[int, Document]:
     """The chunks of all rows that change. Rows that become free are given to new chunks, then to the last ones, which
-    leave theirs (these are added to `gone`); new chunks that are left follow at the end.
+    leave theirs; new chunks that are left follow at the end.
     """
     count = len(previous) - len(gone) + len(come)
     free = chain(sorted(gone), range(len(previous), count))
@@ -597,150 +614,34 @@ def _fill(
     left = [row for row in sorted(gone) if row not in placed and row < count]
     last = [row for row in range(count, len(previous)) if row not in gone]
     moved = [placed.pop(row) if row in placed else previous.document(row) for row in last]
-    placed |= dict(zip(left, moved, strict=True))
-    gone.update(last)
-    return placed
+    return placed | dict(zip(left, moved, strict=True))
 
 
-def _edit_index(
-    previous: Index,
-    count: int,
-    gone: set[int],
-    placed: Mapping[int, Document],
-    embedder: TextEmbedder,
-    roots: Sequence[str],
-    num_threads: int,
-    progress: Progress | None,
-) -> int:
-    """Writes the rows of an index that change; returns how many texts were embedded. The rest as `write_index`."""
-    directory, manifest = previous.directory, previous.manifest
-    rows = sorted(placed)
-    keys = [text_key(placed[row].page_content) for row in rows]
-    held = sorted({row for row in {*gone, *rows} if row < len(previous)})
-    known = {
-        text_key(chunk.page_content): row for row, chunk in zip(held, previous.documents(held), strict=True)
-    }
-    with writing(directory) as writer:
-        _check_is_the_same(writer, manifest)
-        writer.edit_chunks(gone, placed)
-        with Journal(directory / JOURNAL, embedder.fingerprint, embedder.dimension) as journal:
-            texts = {key: placed[row].page_content for key, row in zip(keys, rows, strict=True)}
-            missing = [(key, text) for key, text in texts.items() if key not in known and key not in journal]
-            _embed(missing, embedder, journal, progress)
-            vectors = _block(keys, embedder.dimension, known, previous, journal)
-        index = VectorIndex.read(directory / next(iter(manifest.files)), num_threads)
-        index.edit(count, np.array(rows, np.int64), vectors)
-        path = writer.make_file("faiss")
-        index.write(path)
-        writer.commit(replace(manifest, count=count, files={path.name: checksum(path)}, roots=list(roots)))
-    tidy(directory)
-    return len(missing)
-
-
-def _write_roots(directory: Path, roots: list[str]) -> None:
+def _note_roots(previous: Index, roots: list[str]) -> Manifest:
     """Notes what the chunks of an index come from, unless it was changed meanwhile or cannot be written."""
-    with suppress(RetrievalError), writing(directory) as writer:
-        if writer.manifest is not None:
-            writer.write_manifest(replace(writer.manifest, roots=roots))
+    manifest = previous.manifest
+    if manifest.roots != roots:
+        with suppress(RetrievalError), writing(previous.directory, manifest) as writer:
+            manifest = writer.write_roots(replace(manifest, roots=roots))
+    tidy(previous.directory)
+    return manifest
 
 
 def tidy(directory: Path) -> None:
-    """Removes what builds left over, unless another one is under way: those that ended, were killed or superseded.
+    """Removes what builds left over that were killed, or earlier versions, unless a build is under way.
 
     Lets only their owner read the files of an index whose rights were widened.
     """
-    for path in (*vector_files(directory), *directory.glob("*.sqlite*")):
+    for path in (*directory.glob("*.sqlite*"), *directory.glob("vectors-*.faiss")):
         with suppress(OSError):  # another user's, who alone may change them
             path.chmod(PRIVATE_FILE)
-    if _leftovers(directory):
-        with suppress(RetrievalError), writing(directory):
-            for path in _leftovers(directory):
+    with Snapshot(directory) as snapshot:
+        manifest, has_unused = snapshot.manifest, snapshot.has_unused_vectors()
+    left = [
+        path for path in directory.iterdir() if _LEFT.fullmatch(path.name) and path.name != manifest.trained
+    ]
+    if left or has_unused:
+        with suppress(RetrievalError), writing(directory, manifest) as writer:
+            writer.drop_unused_vectors()
+            for path in left:
                 path.unlink(missing_ok=True)
-            remove_database(directory / JOURNAL)
-
-
-def _leftovers(directory: Path) -> list[Path]:
-    """Files of other indexes than the current one, and the journal."""
-    current = read_manifest(directory).files
-    others = [path for path in vector_files(directory) if path.name not in current]
-    return others + list(directory.glob(f"{JOURNAL}*"))
-
-
-def _reusable(writer: Writer, embedder: TextEmbedder, opened: Index | None) -> Index | None:
-    """The index that is there, if it is sound, of this embedder, and gives its vectors back exactly."""
-    try:
-        if opened is None or writer.manifest != opened.manifest:
-            opened = Index.open(writer.directory)
-    except RetrievalError:
-        return None
-    is_alike = opened.manifest.embedder_fingerprint == embedder.fingerprint
-    return opened if is_alike and opened.is_exact else None
-
-
-def _write_vectors(
-    path: Path,
-    documents: Sequence[Document],
-    embedder: TextEmbedder,
-    previous: Index | None,
-    journal: Journal,
-    progress: Progress | None,
-) -> int:
-    """Writes the unit vectors [len(documents), d] in NumPy's format; returns how many texts were embedded for it."""
-    keys = [text_key(document.page_content) for document in documents]
-    texts = {key: document.page_content for key, document in zip(keys, documents, strict=True)}
-    held = enumerate(previous.chunks()) if previous is not None else ()
-    rows = {key: row for row, chunk in held if (key := text_key(chunk.page_content)) in texts}
-    missing = [(key, text) for key, text in texts.items() if key not in rows and key not in journal]
-    _embed(missing, embedder, journal, progress)
-    with path.open("wb") as file:
-        header = {"descr": "<f4", "fortran_order": False, "shape": (len(keys), embedder.dimension)}
-        np.lib.format.write_array_header_1_0(file, header)
-        for start in range(0, len(keys), _WRITE_AT_ONCE):
-            block = _block(keys[start : start + _WRITE_AT_ONCE], embedder.dimension, rows, previous, journal)
-            file.write(block.tobytes())
-    return len(missing)
-
-
-def _embed(
-    missing: Sequence[tuple[bytes, str]],
-    embedder: TextEmbedder,
-    journal: Journal,
-    progress: Progress | None,
-) -> None:
-    """Embeds texts into the journal, a few hundred at a time."""
-    for start in range(0, len(missing), EMBED_AT_ONCE):
-        if progress:
-            progress(start, len(missing))
-        some = missing[start : start + EMBED_AT_ONCE]
-        journal.append([key for key, _ in some], embedder.embed([text for _, text in some]))
-    if progress and missing:
-        progress(len(missing), len(missing))
-
-
-def _block(
-    keys: Sequence[bytes],
-    dimension: int,
-    rows: dict[bytes, int],
-    previous: Index | None,
-    journal: Journal,
-) -> NDArray[np.float32]:
-    """The vectors [len(keys), d] of a few texts."""
-    block = np.empty((len(keys), dimension), "<f4")
-    old = [place for place, key in enumerate(keys) if key in rows]
-    new = [place for place, key in enumerate(keys) if key not in rows]
-    if old and previous is not None:
-        block[old] = previous.vectors(np.array([rows[keys[place]] for place in old], np.int64))
-    if new:
-        block[new] = journal.vectors([keys[place] for place in new])
-    return block
-
-
-def _write_index_files(writer: Writer, vectors: Path, factory: str, num_threads: int) -> dict[str, Checksum]:
-    """Writes the FAISS index of the vectors, which stay as a file where the kind does not keep them."""
-    index = VectorIndex.build(np.load(vectors, mmap_mode="r"), factory, num_threads)
-    path = writer.make_file("faiss")
-    index.write(path)
-    if index.is_exact:
-        vectors.unlink()
-        return {path.name: checksum(path)}
-    return {path.name: checksum(path), vectors.name: checksum(vectors)}

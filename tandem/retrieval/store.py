@@ -1,31 +1,30 @@
-"""An index on disk: one SQLite database, and next to it the files of vectors that its manifest names.
+"""An index on disk: one SQLite database in a folder of its own.
 
     index/
-      tandem-index.sqlite   manifest, chunks, their metadata and their words
-      vectors-7.faiss       the FAISS index of generation 7
-      vectors-7.npy         the vectors themselves, for kinds that do not give them back exactly
-      embedded.sqlite       while a build runs, or after it was interrupted: what it has embedded
+      tandem-index.sqlite    manifest, chunks, their metadata, words and vectors, and what was seen of watched files
+      vectors-1f0c....faiss  only for kinds that are trained: made of the vectors, and named by its checksum
 
-A build holds SQLite's write lock from beginning to end, and one transaction replaces manifest and chunks: before it
-the old index is whole, after it the new one. A reader holds a snapshot of the database (write-ahead log) and stays
-whole while others write. Only their owner may read the files.
+One process at a time writes: it holds a lock on the folder. Vectors are committed while texts are embedded, each under
+the text and embedder that it belongs to, so a build that was interrupted goes on where it was. Then one transaction
+replaces manifest and chunks: before it the old index is whole, after it the new one. A reader holds a snapshot of the
+database (write-ahead log) and stays whole while others write. Only their owner may read the files.
 """
 
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import os
-import re
 import sqlite3
 import unicodedata
 import weakref
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import asdict, dataclass, field, fields, replace
-from hashlib import blake2b, sha256
-from itertools import chain, count
+from dataclasses import asdict, dataclass, replace
+from hashlib import blake2b
+from itertools import chain, count, zip_longest
 from pathlib import Path
 from sqlite3 import Connection
 from threading import Lock
@@ -40,7 +39,7 @@ from tandem.retrieval.documents import ID_BYTES, Document, writable
 
 NAME = "tandem-index.sqlite"
 """The database that makes a folder an index."""
-VERSION = 3
+VERSION = 4
 APPLICATION_ID = 0x54616E64  # "Tand"
 PRIVATE_FOLDER, PRIVATE_FILE = 0o700, 0o600
 KEY_BYTES = 16
@@ -48,36 +47,37 @@ KEY_BYTES = 16
 Filter = Mapping[str, Any]
 """{key: value or list of values}: a chunk fits if for every key its value is one of those."""
 
+_VECTORS = (
+    "CREATE TABLE IF NOT EXISTS vectors (number INTEGER PRIMARY KEY, key BLOB NOT NULL UNIQUE, vector BLOB NOT NULL, "
+    "digest BLOB NOT NULL)"
+)
 _SCHEMA = (
-    "CREATE TABLE manifest (body TEXT NOT NULL)",
+    "CREATE TABLE manifest (body TEXT NOT NULL, written_ms INTEGER NOT NULL)",
     "CREATE TABLE chunks (row INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, text TEXT NOT NULL, metadata TEXT, "
-    "words_row INTEGER NOT NULL UNIQUE)",
+    "words_row INTEGER NOT NULL UNIQUE, vector INTEGER NOT NULL)",
     "CREATE TABLE facts (key TEXT, value TEXT, rows BLOB NOT NULL, PRIMARY KEY (key, value)) WITHOUT ROWID",
+    "CREATE TABLE watched (body TEXT NOT NULL)",
     *words.SCHEMA,
     f"PRAGMA application_id = {APPLICATION_ID}",
     f"PRAGMA user_version = {VERSION}",
 )
-_EMBEDDED = (
-    "CREATE TABLE IF NOT EXISTS embedded (row INTEGER PRIMARY KEY, key BLOB, vector BLOB, digest TEXT)"
+_CONTENT = (
+    "SELECT row, id, text, metadata, words_row, vector FROM chunks ORDER BY row",
+    "SELECT key, value, rows FROM facts ORDER BY key, value",
+    *words.STORED,
 )
+"""All that a manifest's digest is of, besides its own values. A vector has a digest of its own."""
+_NOW_MS = "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)"
 _WANTED = "SELECT rows FROM facts WHERE key = ? AND value IN (SELECT value FROM json_each(?))"
+_UNUSED = "FROM vectors WHERE number NOT IN (SELECT vector FROM chunks)"
 _ROW = np.dtype("<u4")
-_HASH_BYTES = 32
+_HASH_BYTES, _VECTOR_HASH_BYTES = 32, 8
 _READ_AT_ONCE = 4096
-_READ_TIMEOUT_S, _WATCH_TIMEOUT_S, _WRITE_TIMEOUT_S, _JOURNAL_TIMEOUT_S = 10.0, 1.0, 0.3, 10.0
+_READ_TIMEOUT_S, _WATCH_TIMEOUT_S, _WRITE_TIMEOUT_S = 10.0, 1.0, 10.0
 _JSON = json.JSONEncoder(sort_keys=True, ensure_ascii=False, default=str)
-_VECTORS = re.compile(r"vectors-\d+\.(faiss|npy)")
 
 
 # ---- the manifest: what must fit before an index is used -----------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Checksum:
-    """Length and SHA-256 of one file."""
-
-    num_bytes: int
-    sha256: str  # hexadecimal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,15 +87,12 @@ class Manifest:
     embedder: str  # name, for people
     embedder_fingerprint: str
     dimension: int
-    count: int  # vectors, and chunks
-    factory: str  # FAISS factory string
+    count: int  # chunks
+    factory: str  # kind of index
     id_key: str  # hexadecimal; keys the chunks' ids and never leaves this side
-    files: dict[str, Checksum]  # of vectors, next to the database
-    generation: int = 0  # builds of this index so far
-    chunks_hash: str = ""  # of ids, texts and metadata, hexadecimal
-    facts_hash: str = ""  # of the metadata that filters use, hexadecimal
-    words_hash: str = ""  # of the words and of which chunk has them, hexadecimal
-    roots: list[str] = field(default_factory=list)  # what it was built from: absolute paths, or `GIVEN`
+    roots: list[str]  # what it was built from: absolute paths, or `GIVEN`
+    trained: str = ""  # the file of a trained kind's vectors, which can be made again
+    digest: str = ""  # of all this, the chunks, their facts and words, hexadecimal
 
 
 class NoIndexError(RetrievalError):
@@ -111,15 +108,6 @@ def damaged(directory: Path, what: str) -> RetrievalError:
     return RetrievalError(f"The index {directory} is damaged: {what}; build it again with `tandem index`.")
 
 
-def checksum(path: Path) -> Checksum:
-    """Length and SHA-256 of a file, read in pieces."""
-    digest = sha256()
-    with path.open("rb") as file:
-        while piece := file.read(1 << 20):
-            digest.update(piece)
-        return Checksum(num_bytes=file.tell(), sha256=digest.hexdigest())
-
-
 def has_index(directory: Path) -> bool:
     """Whether a folder holds an index, sound or not."""
     return (directory / NAME).is_file()
@@ -132,23 +120,19 @@ def read_manifest(directory: Path) -> Manifest:
 
 
 def verify_index(directory: Path) -> Manifest:
-    """The manifest of an index whose content fits its checksums; its vectors are not loaded.
-
-    RetrievalError, or OSError where something cannot be read.
+    """The manifest of an index after every byte of the database was checked. RetrievalError, or OSError where
+    something cannot be read.
     """
     with Snapshot(directory) as snapshot:
         snapshot.verify()
+        snapshot.stored_vectors()
         return snapshot.manifest
 
 
 def modified_ns(directory: Path) -> int:
-    """The time when the index in a folder was written, in nanoseconds since 1970."""
-    return max((directory / name).stat().st_mtime_ns for name in read_manifest(directory).files)
-
-
-def vector_files(directory: Path) -> list[Path]:
-    """The files of vectors in a folder, of whatever generation."""
-    return sorted(path for path in directory.glob("vectors-*") if _VECTORS.fullmatch(path.name))
+    """The time when the chunks of an index were written, in nanoseconds since 1970."""
+    with Snapshot(directory) as snapshot:
+        return snapshot.written_ms * 1_000_000
 
 
 def _no_index(directory: Path) -> NoIndexError:
@@ -157,42 +141,29 @@ def _no_index(directory: Path) -> NoIndexError:
     )
 
 
-def _read_manifest(database: Connection, directory: Path) -> Manifest:
+def _read_manifest(database: Connection, directory: Path) -> tuple[Manifest, int]:
+    """The manifest, and when the chunks were written, in milliseconds since 1970."""
     if _is_empty(database):
         raise _no_index(directory)  # a first build was interrupted
     application, version = _identity(database)
     if application != APPLICATION_ID:
         raise damaged(directory, f"{NAME} is not a database of Tandem's")
     if version != VERSION:
+        age = "an earlier" if version < VERSION else "a later"
         raise RetrievalError(
-            f"This Tandem reads index version {VERSION}, but {directory} has version {version}; "
-            "build it again with `tandem index`, or use the Tandem that wrote it."
+            f"The index {directory} was written by {age} version of Tandem; run `tandem index` again."
         )
-    row = database.execute("SELECT body FROM manifest").fetchone()
-    if row is None:
-        raise _no_index(directory)
+    row = database.execute("SELECT body, written_ms FROM manifest").fetchone()
+    kinds = {"dimension": int, "count": int, "roots": list}
     try:
-        body = json.loads(row[0])
-    except (ValueError, RecursionError):
-        raise damaged(directory, "its manifest is not readable JSON") from None
-    return _parse_manifest(directory, body)
-
-
-def _parse_manifest(directory: Path, body: Any) -> Manifest:
-    """A manifest from its JSON object, every field of the right type; RetrievalError otherwise."""
-    kinds = {"dimension": int, "count": int, "generation": int, "files": dict, "roots": list}
-    names = [entry.name for entry in fields(Manifest)]
-    for name in names:
-        if not isinstance(body, dict) or type(body.get(name)) is not kinds.get(name, str):
-            raise damaged(directory, f'its manifest lacks a proper "{name}"')
-    try:
-        files = {name: Checksum(**entry) for name, entry in body["files"].items()}
-        bytes.fromhex(body["id_key"])
-    except (TypeError, ValueError):
-        raise damaged(directory, 'its manifest lacks a proper "files" or "id_key"') from None
-    if not all(isinstance(root, str) for root in body["roots"]):
-        raise damaged(directory, 'its manifest lacks a proper "roots"')
-    return Manifest(**{**{name: body[name] for name in names}, "files": files})
+        body, written_ms = row
+        manifest = Manifest(**json.loads(body))
+        bytes.fromhex(manifest.id_key)
+    except (ValueError, TypeError, RecursionError):
+        raise damaged(directory, "its manifest cannot be read") from None
+    if any(type(value) is not kinds.get(name, str) for name, value in asdict(manifest).items()):
+        raise damaged(directory, "its manifest cannot be read")
+    return manifest, written_ms
 
 
 # ---- SQLite --------------------------------------------------------------------------------------------------
@@ -212,34 +183,10 @@ def remove_database(path: Path) -> None:
         path.with_name(path.name + suffix).unlink(missing_ok=True)
 
 
-def flush(path: Path) -> None:
-    """Waits until a file's or folder's content is on the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _connect_private(path: Path, timeout_s: float) -> Connection:
-    """As `connect`; a database that is not there is made, for its owner's eyes only.
-
-    One that is there is never opened as a file: closing it would free the locks that this process holds on it.
-    """
-    with suppress(FileExistsError):
-        path.touch(PRIVATE_FILE, exist_ok=False)
-    return connect(path, timeout_s)
-
-
 def _code(error: Exception) -> int | None:
     """SQLite's error code without its details; None for an error that is not SQLite's own."""
     code = getattr(error, "sqlite_errorcode", None)
     return None if code is None else code & 0xFF
-
-
-def _is_damaged(error: sqlite3.Error) -> bool:
-    """Whether an error says that a file is no sound database."""
-    return _code(error) in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
 def _reason(error: Exception) -> str:
@@ -256,31 +203,47 @@ def _identity(database: Connection) -> tuple[int, int]:
 
 
 def _is_empty(database: Connection) -> bool:
-    """Whether nothing was ever committed to a database."""
-    return not database.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
+    """Whether no index was ever committed to a database."""
+    return not database.execute("SELECT 1 FROM sqlite_schema WHERE tbl_name != 'vectors' LIMIT 1").fetchone()
 
 
 # ---- chunks and what filters ask of their metadata -----------------------------------------------------------
 
 
-def hash_chunks(chunks: Iterable[Document]) -> str:
-    """BLAKE2b of ids, texts and metadata in their order, hexadecimal."""
-    return _hash(_columns(chunk) for chunk in chunks)
+def content_digest(database: Connection, manifest: Manifest) -> str:
+    """BLAKE2b of an index but for its vectors, hexadecimal."""
+    values = asdict(replace(manifest, digest=""))
+    return _hash(chain([(values,)], chain.from_iterable(map(database.execute, _CONTENT))))
 
 
-def hash_tables(database: Connection) -> dict[str, Any]:
-    """BLAKE2b of the chunks, as `hash_chunks` gives it, of the facts and of the words: fields of the manifest."""
-    stored = ("SELECT row, words_row FROM chunks ORDER BY row", *words.STORED)
-    return {
-        "chunks_hash": _hash(database.execute("SELECT id, text, metadata FROM chunks ORDER BY row")),
-        "facts_hash": _hash(database.execute("SELECT key, value, rows FROM facts ORDER BY key, value")),
-        "words_hash": _hash(chain.from_iterable(map(database.execute, stored))),
-    }
+def text_key(text: str) -> bytes:
+    """Equal for equal texts alone."""
+    return blake2b(text.encode("utf-8", "replace"), digest_size=KEY_BYTES).digest()
 
 
-def _fits(manifest: Manifest, sums: Mapping[str, str]) -> bool:
-    """Whether a manifest has these checksums of tables."""
-    return all(getattr(manifest, name) == value for name, value in sums.items())
+def vector_key(manifest: Manifest, text: str) -> bytes:
+    """The name of a text's vector: equal for equal texts and embedders alone."""
+    return text_key(f"{manifest.embedder_fingerprint} {manifest.dimension} {text}")
+
+
+def vector_digest(key: bytes, vector: bytes) -> bytes:
+    """What tells that a vector is the one that was written under a key."""
+    return blake2b(key + vector, digest_size=_VECTOR_HASH_BYTES).digest()
+
+
+def stored_vectors(database: Connection, manifest: Manifest, directory: Path) -> NDArray[np.float32]:
+    """The vectors of all chunks [n, d]. RetrievalError if one is not what was written."""
+    vectors = np.empty((manifest.count, manifest.dimension), np.float32)
+    query = "SELECT row, key, vectors.vector, digest FROM chunks JOIN vectors ON number = chunks.vector ORDER BY row"
+    place = 0
+    for row, key, vector, digest in database.execute(query):
+        if row != place or vector_digest(key, vector) != digest:
+            break
+        vectors[place] = np.frombuffer(vector, "<f4")
+        place += 1
+    if place < manifest.count:
+        raise damaged(directory, f"the vector of row {place} of {NAME} is not what was written")
+    return vectors
 
 
 def values_of(wanted: Any) -> list[Any]:
@@ -329,7 +292,11 @@ def _hash(rows: Iterable[tuple[Any, ...]]) -> str:
     """BLAKE2b of rows; `ascii` shows types and where columns end, in the same way in every version of Python."""
     digest = blake2b(digest_size=_HASH_BYTES)
     for row in rows:
-        digest.update(ascii(row).encode())
+        blobs = [value for value in row if isinstance(value, bytes)]
+        shown = [bytes if isinstance(value, bytes) else value for value in row] if blobs else row
+        digest.update(ascii((*shown, *map(len, blobs))).encode())
+        for blob in blobs:  # shown, they would take most of the time
+            digest.update(blob)
     return digest.hexdigest()
 
 
@@ -347,11 +314,16 @@ class Snapshot:
         self._lock = Lock()
         with self._reading():
             self._database = connect(directory / NAME, _READ_TIMEOUT_S)
-            # A connection is in a cycle with its statements, so forgetting the snapshot would not close it at once.
-            self.close = weakref.finalize(self, self._database.close)
-            self._database.execute("PRAGMA query_only = ON")
-            self._database.execute("BEGIN")
-            self.manifest = _read_manifest(self._database, directory)
+        # A connection is in a cycle with its statements, so forgetting the snapshot would not close it at once.
+        self.close = weakref.finalize(self, self._database.close)
+        try:
+            with self._reading():
+                self._database.execute("PRAGMA query_only = ON")
+                self._database.execute("BEGIN")
+                self.manifest, self.written_ms = _read_manifest(self._database, directory)
+        except BaseException:
+            self.close()
+            raise
         self._words = words.WordSearch(self._database)
 
     def __enter__(self) -> Self:
@@ -361,22 +333,39 @@ class Snapshot:
         self.close()
 
     def verify(self) -> None:
-        """Checks every byte that matters: FileNotFoundError if a file is missing, RetrievalError if one differs."""
-        for name, expected in self.manifest.files.items():
-            path = self.directory / name
-            if (num_bytes := path.stat().st_size) != expected.num_bytes:
-                raise damaged(self.directory, f"{name} has {num_bytes} bytes instead of {expected.num_bytes}")
-            if checksum(path) != expected:
-                raise damaged(self.directory, f"{name} does not match its checksum")
+        """Checks all but the vectors. RetrievalError if something differs from what was written."""
         try:
             with self._reading():
                 is_whole = self._database.execute("PRAGMA integrity_check(1)").fetchone()[0] == "ok"
-                sums = hash_tables(self._database)
+                digest = content_digest(self._database, self.manifest)
         except RetrievalError:
             deque(self.chunks(), maxlen=0)  # which row it is, if it is one
             raise
-        if not is_whole or not _fits(self.manifest, sums):
+        if not is_whole or digest != self.manifest.digest:
             raise damaged(self.directory, f"{NAME} does not match its checksum")
+
+    def stored_vectors(self) -> NDArray[np.float32]:
+        """The vectors of all chunks [n, d], after `verify`. RetrievalError if one is not what was written."""
+        with self._reading():
+            return stored_vectors(self._database, self.manifest, self.directory)
+
+    def has_unused_vectors(self) -> bool:
+        """Whether it keeps vectors of texts that no chunk has."""
+        with self._reading():
+            return self._database.execute(f"SELECT 1 {_UNUSED} LIMIT 1").fetchone() is not None
+
+    def is_of(self, chunks: Iterable[Document]) -> bool:
+        """Whether it holds just these chunks, in their order."""
+        query = "SELECT id, text, metadata FROM chunks ORDER BY row"
+        with self._reading():
+            rows = self._database.execute(query)
+            return all(row == other for row, other in zip_longest(rows, map(_columns, chunks)))
+
+    def watched(self) -> str | None:
+        """What was kept of the files that are watched."""
+        with self._reading():
+            row = self._database.execute("SELECT body FROM watched").fetchone()
+        return row and str(row[0])
 
     def documents(self, rows: Iterable[int] | NDArray[np.int64]) -> list[Document]:
         """The chunk of each row."""
@@ -400,11 +389,6 @@ class Snapshot:
         """All chunks, by row."""
         for start in range(0, self.manifest.count, _READ_AT_ONCE):
             yield from self.documents(range(start, min(start + _READ_AT_ONCE, self.manifest.count)))
-
-    def ids(self) -> list[str]:
-        """The id of each row."""
-        with self._reading():
-            return [name for (name,) in self._database.execute("SELECT id FROM chunks ORDER BY row")]
 
     def sources(self) -> dict[str, NDArray[np.int64]]:
         """The rows of each source, ascending."""
@@ -518,11 +502,12 @@ class Watch:
 
 
 @contextmanager
-def writing(directory: Path) -> Iterator[Writer]:
-    """The right to write an index, for one process at a time; without `commit` nothing changes.
+def writing(directory: Path, previous: Manifest | None) -> Iterator[Writer]:
+    """The right to change an index that was read and is sound, or to write a first one, for one process at a time;
+    without `commit` it stays as it is.
 
-    Raises RetrievalError if another process builds there, or when the disk refuses; what was indexed before is then
-    untouched. What is no database of Tandem's any more is replaced.
+    Raises IndexBusyError if another process builds there or has changed it since, and RetrievalError when the disk
+    refuses. What is damaged, or no database of this version, is replaced.
     """
     is_file = directory.exists() and not directory.is_dir()
     if is_file or (directory / "manifest.json").exists():
@@ -532,127 +517,210 @@ def writing(directory: Path) -> Iterator[Writer]:
         )
     try:
         directory.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
-        with closing(_begin_writing(directory / NAME)) as database:
-            yield Writer(directory, database)
+        with _locked(directory):
+            _check_is(directory, previous)
+            with closing(_open_to_write(directory / NAME, previous is not None)) as database:
+                yield Writer(database, previous is not None)
     except OSError as error:
         raise _refused(directory, error.strerror or str(error)) from error
     except sqlite3.Error as error:
-        if _code(error) == sqlite3.SQLITE_BUSY:
-            raise IndexBusyError(
-                f"One process at a time may build an index, and another is building {directory}; wait for it."
-            ) from None
         raise _refused(directory, _reason(error)) from None
+
+
+@contextmanager
+def _locked(directory: Path) -> Iterator[None]:
+    """The lock of a folder, which ends with the process. IndexBusyError if another process has it."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise IndexBusyError(
+            f"One process at a time may build an index, and another is building {directory}; wait for it."
+        ) from None
+    try:
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _check_is(directory: Path, previous: Manifest | None) -> None:
+    """Raises IndexBusyError if a sound index is there and not the one that was read."""
+    current = None
+    with suppress(RetrievalError):
+        current = verify_index(directory) if previous is None else read_manifest(directory)
+    if current != previous:
+        raise IndexBusyError(
+            f"An update must start from the index that is there, but {directory} was changed by another process "
+            "meanwhile; run the update again."
+        )
+
+
+def _open_to_write(path: Path, is_sound: bool) -> Connection:
+    """A connection to the database of an index, which is made if there is none, and anew if it is beyond repair.
+    sqlite3.Error or OSError when the disk refuses.
+    """
+    for _ in range(2):
+        with suppress(FileExistsError):
+            path.touch(PRIVATE_FILE, exist_ok=False)
+        # One that is there is never opened as a file: closing it would free the locks that this process holds on it.
+        database = connect(path, _WRITE_TIMEOUT_S)
+        try:
+            if _prepare(database, is_sound):
+                return database
+        except BaseException:
+            database.close()
+            raise
+        database.close()
+        remove_database(path)
+    raise OSError(errno.EIO, "the database cannot be replaced", str(path))
+
+
+def _prepare(database: Connection, is_sound: bool) -> bool:
+    """Makes a database ready for vectors; False if it must be replaced."""
+    try:
+        database.execute("PRAGMA journal_mode = WAL")
+        database.execute("PRAGMA synchronous = FULL")
+        database.execute("PRAGMA secure_delete = ON")  # texts that were deleted leave the disk
+        if not database.execute("SELECT 1 FROM pragma_module_list WHERE name = 'fts5'").fetchone():
+            raise OSError(errno.ENOSYS, "the SQLite of this Python has no FTS5")
+        if not is_sound:
+            is_whole = database.execute("PRAGMA integrity_check(1)").fetchone()[0] == "ok"
+            is_own = _is_empty(database) or _identity(database)[0] == APPLICATION_ID
+            if not (is_whole and is_own and words.can_open(database)):
+                return False
+        database.execute(_VECTORS)
+    except UnicodeDecodeError:  # in an error that quotes a damaged table
+        return False
+    except sqlite3.Error as error:
+        if _code(error) in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+            return False
+        raise
+    return True
+
+
+def _make_tables(database: Connection) -> None:
+    """Empty tables in place of all that there are, apart from that of vectors."""
+    query = "SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY sql NOT LIKE 'CREATE VIRTUAL%'"
+    names = database.execute(query).fetchall()  # with a virtual table go those that store it
+    old = (f'DROP TABLE IF EXISTS "{name}"' for (name,) in names if name != "vectors")
+    for statement in (*old, *_SCHEMA):
+        database.execute(statement)
 
 
 class Writer:
     """The one build of an index that is under way; `writing` makes it."""
 
-    def __init__(self, directory: Path, database: Connection) -> None:
-        self.directory = directory
-        self._database = database
-        try:
-            self.manifest: Manifest | None = _read_manifest(database, directory)
-        except RetrievalError:  # none, or a damaged one, which is replaced
-            self.manifest = None
+    def __init__(self, database: Connection, is_sound: bool) -> None:
+        """is_sound: what is there can be changed; else it is replaced."""
+        self.database = database
+        self._is_sound = is_sound
 
-    @property
-    def generation(self) -> int:
-        """Number of the index that is being written."""
-        return 1 + (self.manifest.generation if self.manifest else 0)
+    def lacks_vector(self, key: bytes) -> bool:
+        """Whether no vector is kept under a key, or one that is not what was written."""
+        row = self.database.execute("SELECT vector, digest FROM vectors WHERE key = ?", (key,)).fetchone()
+        return row is None or vector_digest(key, row[0]) != row[1]
 
-    def make_file(self, suffix: str) -> Path:
-        """An empty file of vectors for this generation, in place of what a killed build left under its name."""
-        path = self.directory / f"vectors-{self.generation}.{suffix}"
-        path.unlink(missing_ok=True)  # a reader of the same name keeps its own
-        path.touch(PRIVATE_FILE, exist_ok=False)
-        return path
+    def keep_vectors(self, keys: Sequence[bytes], vectors: NDArray[np.float32]) -> None:
+        """Keeps vectors [len(keys), d]; when this returns, they are on the disk."""
+        rows = [row.tobytes() for row in np.ascontiguousarray(vectors, "<f4")]
+        query = (
+            "INSERT INTO vectors (key, vector, digest) VALUES (?, ?, ?) "
+            "ON CONFLICT (key) DO UPDATE SET vector = excluded.vector, digest = excluded.digest"
+        )
+        self.database.execute("BEGIN IMMEDIATE")
+        values = ((key, row, vector_digest(key, row)) for key, row in zip(keys, rows, strict=True))
+        self.database.executemany(query, values)
+        self.database.execute("COMMIT")
 
-    def replace_chunks(self, chunks: Sequence[Document]) -> None:
-        """Writes the chunks in place of those before. RetrievalError for an id that is not proper or comes twice."""
-        kept = self._keep_words(chunks)
-        first = 1 + max(kept.values(), default=-1)  # of the rows of new words
-        for table in ("chunks", "facts"):
-            self._database.execute(f"DELETE FROM {table}")
-        facts: dict[tuple[str, str], list[int]] = {}
-        rows = _checked_rows(enumerate(chunks), facts, kept, count(first))
-        self._database.executemany("INSERT INTO chunks VALUES (?, ?, ?, ?, ?)", rows)
-        blobs = ((key, value, np.array(facts[key, value], _ROW).tobytes()) for key, value in sorted(facts))
-        self._database.executemany("INSERT INTO facts VALUES (?, ?, ?)", blobs)
-        words.add_words(self._database, first)
-        self._sums = hash_tables(self._database)
+    def drop_unused_vectors(self) -> None:
+        """Drops the vectors of texts that no chunk has."""
+        self.database.execute(f"DELETE {_UNUSED}")
 
-    def _keep_words(self, chunks: Sequence[Document]) -> dict[str, int]:
-        """Removes the words of other chunks than these, and everything if it is not sound any more; returns the row of
-        each one's words by its id.
+    def write_watched(self, body: str) -> None:
+        """Keeps what was seen of the files that are watched."""
+        self.database.execute("BEGIN IMMEDIATE")
+        self.database.execute("DELETE FROM watched")
+        self.database.execute("INSERT INTO watched VALUES (?)", (body,))
+        self.database.execute("COMMIT")
+
+    def write_chunks(self, placed: Mapping[int, Document], manifest: Manifest) -> None:
+        """Gives rows a chunk, in place of what they had, and drops those from `manifest.count` on; all others stay.
+
+        Their vectors are kept already. RetrievalError for an id that is not proper or comes twice.
         """
-        try:
-            if self.manifest is not None and _fits(self.manifest, hash_tables(self._database)):
-                texts = {chunk.id or "": writable(chunk.page_content) for chunk in chunks}
-                return words.keep_words(self._database, texts)
-        except (sqlite3.DatabaseError, UnicodeDecodeError):
-            pass
-        _make_tables(self._database)
-        return {}
-
-    def edit_chunks(self, gone: Collection[int], placed: Mapping[int, Document]) -> None:
-        """Empties some rows and gives some a chunk, in place of what they had; all others stay as they are."""
+        self.database.execute("BEGIN IMMEDIATE")
+        if not self._is_sound:
+            _make_tables(self.database)
+        query = (
+            "SELECT row, id, text, metadata, words_row FROM chunks "
+            "WHERE row >= ? OR row IN (SELECT value FROM json_each(?))"
+        )
+        old = self.database.execute(query, (manifest.count, json.dumps(list(placed)))).fetchall()
+        (last,) = self.database.execute("SELECT ifnull(max(words_row), -1) FROM chunks").fetchone()
+        self.database.executemany("DELETE FROM chunks WHERE row = ?", ((row,) for row, *_ in old))
+        texts = {chunk.id: writable(chunk.page_content) for chunk in placed.values()}
+        kept = {name: words_row for _, name, text, _, words_row in old if texts.get(name) == text}
+        if kept or self.database.execute("SELECT 1 FROM chunks LIMIT 1").fetchone():
+            gone = ((words_row, text) for _, name, text, _, words_row in old if name not in kept)
+            words.remove_words(self.database, gone)
+        else:
+            words.clear_words(self.database)
         before: dict[tuple[str, str], list[int]] = {}
         after: dict[tuple[str, str], list[int]] = {}
-        had: dict[str, tuple[str, int]] = {}
-        (last,) = self._database.execute("SELECT max(words_row) FROM chunks").fetchone()
-        query = "SELECT id, text, metadata, words_row FROM chunks WHERE row = ?"
-        for row in {*gone, *placed}:
-            for name, text, metadata, words_row in self._database.execute(query, (row,)):
-                _note_facts(row, metadata, before)
-                had[name] = text, words_row
-            self._database.execute("DELETE FROM chunks WHERE row = ?", (row,))
-        texts = {chunk.id: writable(chunk.page_content) for chunk in placed.values()}
-        same = {name: row for name, (text, row) in had.items() if texts.get(name) == text}
-        words.remove_words(
-            self._database, [(row, text) for name, (text, row) in had.items() if name not in same]
-        )
-        rows = _checked_rows(placed.items(), after, same, count(last + 1))
-        self._database.executemany("INSERT INTO chunks VALUES (?, ?, ?, ?, ?)", rows)
+        for row, _, _, metadata, _ in old:
+            _note_facts(row, metadata, before)
+        query = "INSERT INTO chunks VALUES (?, ?, ?, ?, ?, (SELECT number FROM vectors WHERE key = ?))"
+        rows = _checked_rows(placed, after, kept, count(last + 1), manifest)
+        self.database.executemany(query, rows)
+        self._write_facts(before, after)
+        words.add_words(self.database, last + 1)
+        self.drop_unused_vectors()
+
+    def _write_facts(
+        self, before: Mapping[tuple[str, str], list[int]], after: Mapping[tuple[str, str], list[int]]
+    ) -> None:
+        """Takes rows out of the facts that they had, and adds them to those that they have."""
         for fact in {*before, *after}:
-            held = self._database.execute(
-                "SELECT rows FROM facts WHERE key = ? AND value = ?", fact
-            ).fetchone()
-            known = np.frombuffer(held[0] if held else b"", _ROW)
-            kept = np.setdiff1d(known, np.array(before.get(fact, ()), _ROW), assume_unique=True)
-            wanted = np.union1d(kept, np.array(after.get(fact, ()), _ROW)).astype(_ROW)
-            self._database.execute("DELETE FROM facts WHERE key = ? AND value = ?", fact)
-            if len(wanted):
-                self._database.execute("INSERT INTO facts VALUES (?, ?, ?)", (*fact, wanted.tobytes()))
-        words.add_words(self._database, last + 1)
-        self._sums = hash_tables(self._database)
+            row = self.database.execute("SELECT rows FROM facts WHERE key = ? AND value = ?", fact).fetchone()
+            rows = np.frombuffer(row[0] if row else b"", _ROW)
+            rows = np.setdiff1d(rows, np.array(before.get(fact, ()), _ROW), assume_unique=True)
+            rows = np.union1d(rows, np.array(after.get(fact, ()), _ROW)).astype(_ROW)
+            self.database.execute("DELETE FROM facts WHERE key = ? AND value = ?", fact)
+            if len(rows):
+                self.database.execute("INSERT INTO facts VALUES (?, ?, ?)", (*fact, rows.tobytes()))
 
-    def commit(self, manifest: Manifest) -> None:
-        """Makes what was written the index; the manifest's generation and checksums of tables are set here."""
-        manifest = replace(manifest, generation=self.generation, **self._sums)
-        for name in manifest.files:
-            flush(self.directory / name)
-        flush(self.directory)
-        self.write_manifest(manifest)
+    def commit(self, manifest: Manifest) -> Manifest:
+        """Makes what was written the index, of this manifest, whose digest is set here."""
+        manifest = replace(manifest, digest=content_digest(self.database, manifest))
+        self.database.execute("DELETE FROM manifest")
+        body = json.dumps(asdict(manifest))
+        self.database.execute(f"INSERT INTO manifest VALUES (?, {_NOW_MS})", (body,))
+        self.database.execute("COMMIT")
+        return manifest
 
-    def write_manifest(self, manifest: Manifest) -> None:
-        """Makes this the manifest of what was written, or of what is there."""
-        self._database.execute("DELETE FROM manifest")
-        self._database.execute("INSERT INTO manifest VALUES (?)", (json.dumps(asdict(manifest)),))
-        self._database.execute("COMMIT")
+    def write_roots(self, manifest: Manifest) -> Manifest:
+        """Replaces the manifest by one of other roots; the rest is as old as it was."""
+        self.database.execute("BEGIN IMMEDIATE")
+        manifest = replace(manifest, digest=content_digest(self.database, manifest))
+        self.database.execute("UPDATE manifest SET body = ?", (json.dumps(asdict(manifest)),))
+        self.database.execute("COMMIT")
+        return manifest
 
 
 def _checked_rows(
-    chunks: Iterable[tuple[int, Document]],
+    chunks: Mapping[int, Document],
     facts: dict[tuple[str, str], list[int]],
     kept: Mapping[str, int],
     free: Iterator[int],
-) -> Iterator[tuple[int, str, str, str, int]]:
+    manifest: Manifest,
+) -> Iterator[tuple[int, str, str, str, int, bytes]]:
     """The rows of chunks, whose metadata go to `facts`; RetrievalError for an id that is not proper or came before.
 
     kept: the row of the words of chunks that had them before, by id. free: those of the others.
     """
     seen: set[str] = set()
-    for row, chunk in chunks:
+    for row, chunk in chunks.items():
         name, text, metadata = _columns(chunk)
         if not name or len(name) > 2 * ID_BYTES or not name.isascii():
             raise RetrievalError(
@@ -665,7 +733,8 @@ def _checked_rows(
             )
         seen.add(name)
         _note_facts(row, metadata, facts)
-        yield row, name, text, metadata, kept[name] if name in kept else next(free)
+        words_row = kept[name] if name in kept else next(free)
+        yield row, name, text, metadata, words_row, vector_key(manifest, chunk.page_content)
 
 
 def _note_facts(row: int, metadata: str, facts: dict[tuple[str, str], list[int]]) -> None:
@@ -676,134 +745,8 @@ def _note_facts(row: int, metadata: str, facts: dict[tuple[str, str], list[int]]
             facts.setdefault((key, fact), []).append(row)
 
 
-def _begin_writing(path: Path) -> Connection:
-    """A connection to an index's database that holds its write lock, for one process at a time.
-
-    The database is made if there is none, and replaced if it is damaged or not Tandem's. sqlite3.Error or OSError if
-    another process writes, or when the disk refuses.
-    """
-    for _ in range(2):
-        database = _connect_private(path, _WRITE_TIMEOUT_S)
-        try:
-            if _begin(database):
-                return database
-        except BaseException:
-            database.close()
-            raise
-        database.close()
-        remove_database(path)
-    raise OSError(errno.EIO, "the database cannot be replaced", str(path))
-
-
-def _begin(database: Connection) -> bool:
-    """Begins to write; False if the database must be replaced."""
-    try:
-        database.execute("PRAGMA journal_mode = WAL")
-        database.execute("PRAGMA synchronous = FULL")
-        database.execute("PRAGMA secure_delete = ON")  # texts that were deleted leave the disk
-        database.execute("BEGIN IMMEDIATE")
-        if not database.execute("SELECT 1 FROM pragma_module_list WHERE name = 'fts5'").fetchone():
-            raise OSError(errno.ENOSYS, "the SQLite of this Python has no FTS5")
-        application, version = _identity(database)
-        if _is_empty(database) or (application == APPLICATION_ID and version != VERSION):
-            _make_tables(database)
-            return True
-        is_whole = database.execute("PRAGMA quick_check(1)").fetchone()[0] == "ok"
-        return is_whole and application == APPLICATION_ID and words.can_open(database)
-    except UnicodeDecodeError:  # in an error that quotes a damaged table
-        return False
-    except sqlite3.Error as error:
-        if _is_damaged(error):
-            return False
-        raise
-
-
-def _make_tables(database: Connection) -> None:
-    """Empty tables in place of what another version of Tandem wrote."""
-    query = "SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY sql NOT LIKE 'CREATE VIRTUAL%'"
-    names = database.execute(query).fetchall()  # with a virtual table go those that store it
-    for statement in [*(f'DROP TABLE IF EXISTS "{name}"' for (name,) in names), *_SCHEMA]:
-        database.execute(statement)
-
-
 def _refused(directory: Path, why: str) -> RetrievalError:
     return RetrievalError(
         f"The index {directory} could not be written ({why}); what it held before is kept: "
         "free space or check its rights, then build again."
     )
-
-
-# ---- what an unfinished build has embedded -------------------------------------------------------------------
-
-
-def text_key(text: str) -> bytes:
-    """The name of a text in the journal: equal for equal texts alone."""
-    return blake2b(text.encode("utf-8", "replace"), digest_size=KEY_BYTES).digest()
-
-
-class Journal:
-    """Vectors by text, for one embedder and one process at a time (the lock on the index ensures that)."""
-
-    def __init__(self, path: Path, fingerprint: str, dimension: int) -> None:
-        """Opens the journal at `path`; what is none is emptied, and what another embedder gave is not found in it.
-
-        OSError or sqlite3.Error if the disk refuses.
-        """
-        self._embedder, self._dimension = f"{fingerprint} {dimension}".encode(), dimension
-        self._rows: dict[bytes, int] = {}
-        try:
-            self._open(path)
-        except sqlite3.Error as error:
-            if not _is_damaged(error):
-                raise
-            remove_database(path)
-            self._rows.clear()
-            self._open(path)
-
-    def _open(self, path: Path) -> None:
-        self._database = database = _connect_private(path, _JOURNAL_TIMEOUT_S)
-        try:
-            database.execute("PRAGMA journal_mode = WAL")  # one flush per batch
-            database.execute("PRAGMA synchronous = FULL")
-            database.execute(_EMBEDDED)
-            for row, key, vector, digest in database.execute("SELECT row, key, vector, digest FROM embedded"):
-                if self._digest(key, vector) == digest:
-                    self._rows[key] = row
-        except BaseException:
-            database.close()
-            raise
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._database.close()
-
-    def __contains__(self, key: bytes) -> bool:
-        return key in self._rows
-
-    def __len__(self) -> int:
-        """Number of texts whose vectors are kept."""
-        return len(self._rows)
-
-    def append(self, keys: Sequence[bytes], vectors: NDArray[np.float32]) -> None:
-        """Keeps vectors [len(keys), d]; when this returns, they are on the disk."""
-        if vectors.shape != (len(keys), self._dimension):
-            raise ValueError(f"{len(keys)} texts were embedded to vectors of the shape {vectors.shape}")
-        self._database.execute("BEGIN")
-        for key, row in zip(keys, np.ascontiguousarray(vectors, "<f4"), strict=True):
-            columns = (key, row.tobytes())
-            query = "INSERT INTO embedded (key, vector, digest) VALUES (?, ?, ?)"
-            number = self._database.execute(query, (*columns, self._digest(*columns))).lastrowid
-            self._rows[key] = number or 0
-        self._database.execute("COMMIT")
-
-    def vectors(self, keys: Sequence[bytes]) -> NDArray[np.float32]:
-        """The vectors [len(keys), d] of texts that are kept."""
-        query = "SELECT vector FROM embedded WHERE row = ?"
-        data = b"".join(self._database.execute(query, (self._rows[key],)).fetchone()[0] for key in keys)
-        return np.frombuffer(data, "<f4").reshape(len(keys), self._dimension).astype(np.float32)
-
-    def _digest(self, key: bytes, vector: bytes) -> str:
-        """Fits only what this embedder gave; a damaged file may hold values of any type."""
-        return _hash([(self._embedder, key, vector)])

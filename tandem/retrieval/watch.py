@@ -4,8 +4,8 @@
 
 Events say when to look, never what to do. A look walks the folders, reads the files whose state is not the one that was
 seen, and compares what the index holds with what was read. So a lost event, a kill or another process that builds the
-index costs time, but nothing else: the next look finds what is missing. The states are kept beside the index, each with
-a digest of what the index held of the file then; they are trusted only while it holds just that.
+index costs time, but nothing else: the next look finds what is missing. The states are kept in the index, each with a
+digest of what it held of the file then; they are trusted only while it holds just that.
 """
 
 from __future__ import annotations
@@ -34,13 +34,11 @@ from tandem.retrieval.embedding import TextEmbedder
 from tandem.retrieval.folders import Found
 from tandem.retrieval.index import Index
 from tandem.retrieval.loaders import read_files, walk_path
-from tandem.retrieval.store import PRIVATE_FILE, IndexBusyError, Snapshot
+from tandem.retrieval.store import IndexBusyError, Manifest, Snapshot, writing
 from tandem.system.version import __version__
 
 _log = logging.getLogger("tandem")
 
-STATES = "watched.json"
-"""What was seen, in the folder of the index."""
 QUIET_S, LONGEST_S = 0.3, 1.5
 """A look follows an event after so much quiet, and however much goes on after so long."""
 RESCAN_S = 60.0
@@ -122,7 +120,7 @@ class Follower:
         self._form = (
             f"{__version__} {embedder.fingerprint} {sorted(options.items())}"  # what else chunks depend on
         )
-        self._generation = -1  # of the index whose content is known
+        self._manifest: Manifest | None = None  # of the index whose content is known
         self._held: dict[str, str] = {}  # that content: digest by source
         self._absent: set[str] = set()  # roots without a file to read
         self._said: set[str] = set()
@@ -201,9 +199,8 @@ class Follower:
 
     def _replace(self, replaced: set[str], passages: Sequence[Passage]) -> BuildReport | None:
         """Brings sources up to date, and notes what the index holds from now on."""
-        generation = self._generation
         with Index.open(self._directory, self._embedder.fingerprint) as previous:
-            if previous.manifest.generation != generation:
+            if previous.manifest != self._manifest:
                 raise _changed(self._directory)
             others = {
                 name: value for name, value in self._options.items() if name not in ("chunk_chars", "overlap")
@@ -215,11 +212,11 @@ class Follower:
         if report.is_unchanged:
             return None
         with Snapshot(self._directory) as snapshot:
-            if snapshot.manifest.generation != generation + 1:  # what was written was replaced already
+            if snapshot.manifest != report.manifest:  # what was written was replaced already
                 raise _changed(self._directory)
             kept = {source: digest for source, digest in self._held.items() if source not in replaced}
             self._held = kept | snapshot.digests(replaced | {source_of(each) for each in passages})
-            self._generation += 1
+            self._manifest = snapshot.manifest
         return report
 
     def _read_index(self) -> list[str]:
@@ -231,9 +228,9 @@ class Follower:
                     f"Only an index of files can follow them, but {self._directory} was built from {GIVEN}; build it "
                     "again from a file or folder with `tandem index PARTY PATH --replace`."
                 )
-            if manifest.generation != self._generation:
+            if manifest != self._manifest:
                 self._held = snapshot.digests()
-                self._generation = manifest.generation
+                self._manifest = manifest
         self.roots = list(manifest.roots)
         return self.roots
 
@@ -258,21 +255,19 @@ class Follower:
 
     def _save_states(self) -> None:
         files = {path: [f.source, f.state, f.is_elsewhere, f.holds] for path, f in self._files.items()}
-        path = self._directory / STATES
-        new = path.with_suffix(".new")
-        with suppress(OSError):  # of a full disk; without them, files are read again
-            new.unlink(missing_ok=True)
-            new.touch(PRIVATE_FILE, exist_ok=False)
-            new.write_text(json.dumps({"form": self._form, "files": files}))
-            new.replace(path)
+        with (
+            suppress(RetrievalError),
+            writing(self._directory, self._manifest) as writer,
+        ):  # else they are read again
+            writer.write_watched(json.dumps({"form": self._form, "files": files}))
 
     def _load_states(self) -> dict[str, Seen]:
-        """The states that were kept; none where they are of another Tandem or embedder, or damaged."""
-        with suppress(OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
-            kept = json.loads((self._directory / STATES).read_text())
-            if kept["form"] == self._form:
-                return {path: Seen(*values) for path, values in kept["files"].items()}
-        return {}
+        """The states that were kept; none where they are of another Tandem or embedder."""
+        with Snapshot(self._directory) as snapshot:
+            kept = json.loads(snapshot.watched() or "{}")
+        if kept.get("form") != self._form:
+            return {}
+        return {path: Seen(*values) for path, values in kept["files"].items()}
 
     def say(self, *sentences: str) -> None:
         """Log what was not said before."""

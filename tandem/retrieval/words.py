@@ -16,7 +16,7 @@ import json
 import re
 import sqlite3
 import unicodedata
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from functools import cache
 from itertools import accumulate, pairwise
 from sqlite3 import Connection
@@ -151,35 +151,25 @@ def _patterns() -> tuple[re.Pattern[str], re.Pattern[str]]:
 
 
 def can_open(database: Connection) -> bool:
-    """Whether the tables are there and can be opened, and so removed, be they sound or not."""
+    """Whether the tables can be opened, and so removed, be they sound or not; or are not there."""
+    query = "SELECT name FROM sqlite_schema WHERE name IN ('words', 'vocabulary')"
     try:
-        for table in ("words", "vocabulary"):
+        for (table,) in database.execute(query).fetchall():
             database.execute(f"SELECT 1 FROM {table} LIMIT 1").fetchone()
     except sqlite3.Error:
         return False
     return True
 
 
-def keep_words(database: Connection, texts: Mapping[str, str]) -> dict[str, int]:
-    """Removes the words of all chunks but those of these texts, by id; returns the row of each one's words."""
-    kept: dict[str, int] = {}
-    gone: list[tuple[int, str]] = []
-    for name, text, row in database.execute("SELECT id, text, words_row FROM chunks"):
-        if texts.get(name) == text:
-            kept[name] = row
-        else:
-            gone.append((row, text))
-    if kept:
-        remove_words(database, gone)
-    else:
-        database.execute("INSERT INTO words (words) VALUES ('delete-all')")
-    return kept
-
-
 def remove_words(database: Connection, gone: Iterable[tuple[int, str]]) -> None:
     """Removes the words of these rows, which are those of these texts."""
     query = "INSERT INTO words (words, rowid, parts, joined) VALUES ('delete', ?, ?, ?)"
     database.executemany(query, ((row, *entries(text)) for row, text in gone))
+
+
+def clear_words(database: Connection) -> None:
+    """Removes all words."""
+    database.execute("INSERT INTO words (words) VALUES ('delete-all')")
 
 
 def add_words(database: Connection, first: int) -> None:

@@ -8,6 +8,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from tandem.retrieval.build import write_index
 from tandem.retrieval.documents import Document, Passage
 from tandem.retrieval.embedding import TextEmbedder
@@ -33,13 +35,27 @@ def make_index(
 
 
 def content(directory: Path) -> dict[str, Any]:
-    """The checksum of every part of a sound index, and which word is where; the generation is left out of the names of
-    files."""
-    index = Index.open(directory)
-    index.close()
-    files = {Path(name).suffix: file.sha256 for name, file in index.manifest.files.items()}
-    sums = {"chunks": index.manifest.chunks_hash, "facts": index.manifest.facts_hash}
-    return {**sums, "words": words_of(directory), **files}
+    """All that a sound index holds, whatever was there before."""
+    with Index.open(directory) as index:
+        chunks, vectors = list(index.chunks()), index.vectors(np.arange(len(index)))
+        trained = index.manifest.trained
+    with closing(sqlite3.connect(directory / NAME)) as database:
+        facts = database.execute("SELECT key, value, rows FROM facts ORDER BY key, value").fetchall()
+    words = words_of(directory)
+    return {
+        "chunks": chunks,
+        "facts": facts,
+        "vectors": vectors.tobytes(),
+        "trained": trained,
+        "words": words,
+    }
+
+
+def num_vectors(directory: Path) -> int:
+    """Vectors that an index keeps, also of an unfinished build."""
+    with closing(sqlite3.connect(directory / NAME)) as database:
+        number: int = database.execute("SELECT count(*) FROM vectors").fetchone()[0]
+        return number
 
 
 def words_of(directory: Path) -> list[tuple[str, int, str, int]]:

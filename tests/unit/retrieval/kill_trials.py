@@ -4,7 +4,7 @@
 
 After each kill: the index is the one before or the new one, whole; what was reported as embedded is not embedded
 again; and the resumed run ends with the very content of a run that nobody disturbed. The last line says in which
-states the kills left the folder. With --mutant the old files go before the commit: that must be found.
+states the kills left the folder. With --mutant chunks are committed before their manifest: that must be found.
 """
 
 from __future__ import annotations
@@ -21,9 +21,11 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from hashlib import blake2b
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,15 +33,14 @@ from numpy.typing import NDArray
 from tandem.errors import RetrievalError
 from tandem.retrieval import build as writer
 from tandem.retrieval import store
-from tandem.retrieval import store as tables
 from tandem.retrieval.build import BuildReport, build_index
 from tandem.retrieval.documents import Document
 from tandem.retrieval.index import Index
 from tandem.retrieval.store import NAME, Manifest
-from tests.unit.retrieval.helpers import content
+from tests.unit.retrieval.helpers import content, num_vectors
 
 AT_ONCE = 16
-FACTORY = "IVF4,PQ4"  # a kind that has every file
+FACTORY = "IVF4,Flat"  # a kind that has a file of its own
 
 
 class SlowEmbedder:
@@ -69,16 +70,6 @@ def build(directory: Path, documents: list[Document], told: Callable[[int, int],
     return build_index(documents, directory, SlowEmbedder(), factory=FACTORY, progress=told)
 
 
-def phase(directory: Path, generation: int) -> str:
-    """How far a killed run came, by what it left; generation: of the index that it was to write."""
-    names = {path.name for path in directory.iterdir()}
-    if f"vectors-{generation}.faiss" in names:
-        return "index written, or committed" if writer.JOURNAL in names else "end"
-    if f"vectors-{generation}.npy" not in names:
-        return "beginning"
-    return "vectors written" if (directory / f"vectors-{generation}.npy").stat().st_size else "embedding"
-
-
 class Trials:
     """Trials of one kind: from what `start` makes of an empty folder to the index of `NEW`."""
 
@@ -102,15 +93,29 @@ class Trials:
         )
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
-        struck, done = phase(directory, 2 if self.before else 1), struct.unpack("q", self.done[:8])[0]
+        done = struct.unpack("q", self.done[:8])[0]
         is_new = self._check_killed(directory)
+        struck = "end" if is_new else self._phase(directory)
         report = build(directory, NEW, lambda done, total: None)
         most = 0 if is_new else self.num_missing - done
         assert most - AT_ONCE <= report.num_embedded <= most, (report.num_embedded, most, done)
         assert content(directory) == self.new
         names = {path.name for path in directory.iterdir()}
-        assert names == {NAME, *report.manifest.files}, names
+        assert names == {NAME, report.manifest.trained}, names
+        assert num_vectors(directory) == len(NEW)
         return struck
+
+    def _phase(self, directory: Path) -> str:
+        """How far a run came that left the index before, by what it left."""
+        if {path.name for path in directory.glob("vectors-*")} - {path.name for path in self.start.iterdir()}:
+            return "trained"
+        if not (directory / NAME).exists():
+            return "beginning"
+        with closing(sqlite3.connect(directory / NAME)) as database:
+            tables = database.execute("SELECT 1 FROM sqlite_schema WHERE name = 'vectors'").fetchone()
+            (count,) = database.execute("SELECT count(*) FROM vectors").fetchone() if tables else (0,)
+        num_kept = count - len(self.before)
+        return {0: "beginning", self.num_missing: "embedded"}.get(num_kept, "embedding")
 
     def _check_killed(self, directory: Path) -> bool:
         """The killed run's index is old or new, and whole; tells which."""
@@ -127,7 +132,7 @@ class Trials:
         index.close()
         return found == self.new
 
-    def _undisturbed(self) -> dict[str, str]:
+    def _undisturbed(self) -> dict[str, Any]:
         """A run that nobody kills: its result, and how long its two halves take."""
         directory = self._fresh("whole")
         seen: list[tuple[float, int]] = []
@@ -160,28 +165,22 @@ class Trials:
 
 def slow_down(is_mutant: bool) -> None:
     """Stretches the phases that are over in no time, so that kills strike them."""
-    flush, hash_tables, writer.EMBED_AT_ONCE = store.flush, tables.hash_tables, AT_ONCE
+    content_digest, write_chunks = store.content_digest, store.Writer.write_chunks
+    writer.EMBED_AT_ONCE = AT_ONCE
 
-    def flush_slowly(path: Path) -> None:
-        time.sleep(0.02)
-        flush(path)
+    def digest_slowly(database: sqlite3.Connection, manifest: Manifest) -> str:
+        time.sleep(0.04)
+        return content_digest(database, manifest)
 
-    def hash_slowly(database: sqlite3.Connection) -> tuple[str, str]:
-        time.sleep(0.02)
-        return hash_tables(database)
+    def write_hastily(self: store.Writer, placed: Mapping[int, Document], manifest: Manifest) -> None:
+        write_chunks(self, placed, manifest)
+        self.database.execute("COMMIT")
+        time.sleep(0.2)  # so that some of the kills strike here
+        self.database.execute("BEGIN IMMEDIATE")
 
-    store.flush, tables.hash_tables = flush_slowly, hash_slowly
+    store.content_digest = digest_slowly
     if is_mutant:
-        commit = store.Writer.commit
-
-        def commit_hastily(self: store.Writer, manifest: Manifest) -> None:
-            for path in store.vector_files(self.directory):
-                if path.name not in manifest.files:
-                    path.unlink()
-            time.sleep(0.2)  # so that some of the kills strike here
-            commit(self, manifest)
-
-        store.Writer.commit = commit_hastily  # type: ignore[method-assign]
+        store.Writer.write_chunks = write_hastily  # type: ignore[method-assign]
 
 
 def main() -> None:

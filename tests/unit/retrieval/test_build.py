@@ -29,7 +29,7 @@ def test_a_failing_build_keeps_the_index(corpus: Path, tmp_path: Path, embedder)
     build_index(corpus, tmp_path / "index", embedder)
     with pytest.raises(RetrievalError, match="needs at least 64 chunks to train, but there are 3"):
         build_index(corpus, tmp_path / "new", embedder, factory="IVF64,Flat")
-    with pytest.raises(RetrievalError, match='does not take the index kind "nonsense"'):
+    with pytest.raises(RetrievalError, match="but 'nonsense' was asked for; use one like"):
         build_index(corpus, tmp_path / "index", embedder, factory="nonsense")
     with pytest.raises(RetrievalError, match="does not exist"):
         build_index(corpus / "nowhere", tmp_path / "index", embedder)

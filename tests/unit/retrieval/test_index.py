@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from tandem.errors import RetrievalError
-from tandem.retrieval.documents import Document
+from tandem.retrieval.documents import Document, split
 from tandem.retrieval.index import Index
 from tandem.retrieval.store import NAME, Snapshot
-from tests.unit.retrieval.helpers import edit, make_index
+from tests.unit.retrieval.helpers import CHUNK_CHARS, OVERLAP, edit, make_index
 
 
 def refusal(directory: Path, fingerprint: str | None = None) -> str:
@@ -47,6 +47,20 @@ def test_build_and_open(directory: Path, chunks: list[Document], embedder) -> No
     assert rows[0] == 1
 
 
+def test_an_index_can_be_moved(directory: Path, tmp_path: Path) -> None:
+    directory.rename(tmp_path / "elsewhere")
+    assert len(Index.open(tmp_path / "elsewhere")) == 3
+
+
+def test_progress_counts_to_the_end(tmp_path: Path, embedder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tandem.retrieval.build.EMBED_AT_ONCE", 2)
+    documents = [Document(page_content=f"page {n}", metadata={"source": f"{n}"}) for n in range(5)]
+    chunks = split(documents, CHUNK_CHARS, OVERLAP)
+    seen: list[tuple[int, int]] = []
+    make_index(tmp_path / "i", chunks, embedder, progress=lambda done, total: seen.append((done, total)))
+    assert seen == [(0, 5), (2, 5), (4, 5), (5, 5)]
+
+
 def test_no_index(tmp_path: Path) -> None:
     for directory in (tmp_path / "nowhere", tmp_path):
         assert refusal(directory) == (
@@ -62,51 +76,60 @@ def test_another_embedder(directory: Path, embedder, other_embedder) -> None:
     )
 
 
-@pytest.mark.parametrize("version", [2, 7])
-def test_an_unknown_version(directory: Path, chunks: list[Document], embedder, version: int) -> None:
-    if version == 2:  # had no words
-        edit(directory, "DROP TABLE vocabulary")
-        edit(directory, "DROP TABLE words")
+@pytest.mark.parametrize(("version", "age"), [(3, "an earlier"), (7, "a later")])
+def test_another_version(directory: Path, chunks: list[Document], embedder, version: int, age: str) -> None:
+    if version == 3:  # had its vectors in files
+        edit(directory, "DROP TABLE vectors")
+        for name in ("vectors-1.faiss", "vectors-1.npy", "embedded.sqlite"):
+            (directory / name).write_bytes(b"")
     edit(directory, f"PRAGMA user_version = {version}")
     assert refusal(directory) == (
-        f"This Tandem reads index version 3, but {directory} has version {version}; "
-        "build it again with `tandem index`, or use the Tandem that wrote it."
+        f"The index {directory} was written by {age} version of Tandem; run `tandem index` again."
     )
-    assert len(make_index(directory, chunks[:2], embedder)) == 2
+    make_index(directory, chunks[:2], embedder).close()
+    assert len(Index.open(directory)) == 2
+    assert [path.name for path in directory.iterdir()] == [NAME]
 
 
-FILES = ["vectors-1.faiss", "vectors-1.npy"]
-
-
-@pytest.fixture
-def coded(tmp_path: Path, chunks: list[Document], embedder) -> Path:
-    """An index that has every file."""
-    make_index(tmp_path / "coded", chunks, embedder, "SQ8").close()
-    return tmp_path / "coded"
-
-
-@pytest.mark.parametrize("name", FILES)
 @pytest.mark.parametrize("damage", ["missing", "truncated", "flipped"])
-def test_a_file_that_is_not_as_it_was_written(coded: Path, name: str, damage: str) -> None:
-    path, whole = coded / name, (coded / name).read_bytes()
-    middle = len(whole) // 2
+def test_a_trained_index_is_made_again_of_the_vectors(
+    tmp_path: Path, chunks: list[Document], embedder, damage: str
+) -> None:
+    directory = tmp_path / "trained"
+    whole = make_index(directory, chunks, embedder, "IVF2,Flat")
+    path = directory / whole.manifest.trained
+    content = path.read_bytes()
+    middle = len(content) // 2
     if damage == "missing":
         path.unlink()
-        what = f"{name} is missing"
     elif damage == "truncated":
-        path.write_bytes(whole[:-5])
-        what = f"{name} has {len(whole) - 5} bytes instead of {len(whole)}"
+        path.write_bytes(content[:-5])
     else:
-        path.write_bytes(whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :])
-        what = f"{name} does not match its checksum"
-    assert refusal(coded) == damaged(coded, what)
+        path.write_bytes(content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :])
+    index = Index.open(directory)
+    assert np.array_equal(index.vectors(np.arange(3)), whole.vectors(np.arange(3)))
+    query = embedder.embed(["puzzle"])[0]
+    assert [each.tolist() for each in index.search(query, 3)] == [
+        each.tolist() for each in whole.search(query, 3)
+    ]
+
+
+@pytest.mark.parametrize("what", ["vector = zeroblob(128)", "key = x'00'", "digest = x'00'", "number = 9"])
+def test_a_vector_that_is_not_what_was_written(
+    directory: Path, chunks: list[Document], embedder, what: str
+) -> None:
+    edit(directory, f"UPDATE vectors SET {what} WHERE number = 2")
+    assert refusal(directory) == damaged(directory, f"the vector of row 1 of {NAME} is not what was written")
+    assert len(make_index(directory, chunks, embedder)) == 3
 
 
 def state(directory: Path) -> Any:
     """What an index answers."""
     index = Index.open(directory)
     rows = [index.search(np.ones(32, np.float32), 3, {"source": f"{name}"})[0].tolist() for name in SOURCES]
-    answers = (list(index.chunks()), index.ids(), index.rows(index.ids()).tolist(), rows)
+    chunks = list(index.chunks())
+    found = index.rows([str(chunk.id) for chunk in chunks]).tolist()
+    answers = (chunks, found, rows, index.vectors(np.arange(len(index))).tolist())
     index.close()
     return answers
 
@@ -166,16 +189,63 @@ def test_a_truncated_database(directory: Path, length: int, chunks: list[Documen
 @pytest.mark.parametrize("text", ["{", "[" * 100_000])
 def test_a_manifest_that_is_not_json(directory: Path, text: str) -> None:
     edit(directory, "UPDATE manifest SET body = ?", text)
-    assert refusal(directory) == damaged(directory, "its manifest is not readable JSON")
+    assert refusal(directory) == damaged(directory, "its manifest cannot be read")
 
 
-@pytest.mark.parametrize(
-    ("field", "value", "what"),
-    [
-        ("dimension", 8, "its vectors have dimension 32, its manifest says 8"),
-        ("count", 4, "its counts differ (3 vectors, 4 in the manifest)"),
-    ],
-)
-def test_a_manifest_of_other_vectors(directory: Path, field: str, value: int, what: str) -> None:
+@pytest.mark.parametrize("text", ["{}", "[]", "3"])
+def test_a_manifest_of_something_else(directory: Path, text: str, chunks: list[Document], embedder) -> None:
+    edit(directory, "UPDATE manifest SET body = ?", text)
+    assert refusal(directory) == damaged(directory, "its manifest cannot be read")
+    assert len(make_index(directory, chunks, embedder)) == 3
+
+
+def test_a_database_of_another_program(directory: Path, chunks: list[Document], embedder) -> None:
+    edit(directory, "PRAGMA application_id = 1")
+    assert refusal(directory) == damaged(directory, f"{NAME} is not a database of Tandem's")
+    (directory / NAME).write_text("not a database, but long enough to be taken for one " * 100)
+    assert refusal(directory) == damaged(directory, f"{NAME} cannot be read (file is not a database)")
+    assert len(make_index(directory, chunks, embedder)) == 3
+
+
+@pytest.mark.parametrize("field", ["count", "dimension", "embedder", "factory", "id_key", "roots"])
+def test_a_manifest_without_a_proper_field(directory: Path, field: str) -> None:
+    edit_manifest(directory, lambda body: body.update({field: None}))
+    assert refusal(directory) == damaged(directory, "its manifest cannot be read")
+    edit(directory, "UPDATE manifest SET body = json_remove(body, ?)", f"$.{field}")
+    assert refusal(directory) == damaged(directory, "its manifest cannot be read")
+
+
+@pytest.mark.parametrize(("field", "value"), [("dimension", 8), ("count", 4), ("roots", ["/elsewhere"])])
+def test_a_manifest_that_was_changed(directory: Path, field: str, value: object) -> None:
     edit_manifest(directory, lambda body: body.update({field: value}))
-    assert refusal(directory) == damaged(directory, what)
+    assert refusal(directory) == damaged(directory, f"{NAME} does not match its checksum")
+
+
+def test_a_folder_that_nobody_may_write_to(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is created next to the database, as on a read-only disk."""
+    monkeypatch.setattr("os.access", lambda *_: False)
+    index = Index.open(directory)
+    assert [path.name for path in directory.iterdir()] == [NAME]
+    assert index.document(2).metadata["source"] == "soup.txt"
+
+
+def test_search_arguments(directory: Path) -> None:
+    index = Index.open(directory)
+    with pytest.raises(RetrievalError) as caught:
+        index.search(np.ones(32, np.float32), 0)
+    assert str(caught.value) == "A search must ask for at least 1 document, but k is 0; raise it."
+    with pytest.raises(RetrievalError) as caught:
+        index.search(np.ones(8, np.float32), 1)
+    assert str(caught.value) == (
+        "The index holds vectors of dimension 32, but the query's has shape (8,); "
+        "use the embedder that built it."
+    )
+
+
+def test_no_chunks(tmp_path: Path, embedder) -> None:
+    with pytest.raises(RetrievalError) as caught:
+        make_index(tmp_path / "i", [], embedder)
+    assert str(caught.value) == (
+        f"An index needs at least one chunk, but {tmp_path}/i would get none; add documents."
+    )
+    assert not (tmp_path / "i").exists()

@@ -23,7 +23,7 @@ def test_killed_builds_and_updates_lose_nothing() -> None:
     assert "'embedding'" in ended.stdout
 
 
-def test_a_build_that_removes_the_old_files_too_early_is_found() -> None:
+def test_a_build_that_commits_in_two_steps_is_found() -> None:
     """The chance that none of 40 kills strikes the gap, more than a quarter of the choices, is below 1e-5."""
     ended = run("--trials", "40", "--what", "update", "--mutant")
     assert ended.returncode == 1

@@ -1,11 +1,11 @@
-"""Builds that fail, are killed, meet readers or each other, and what an unfinished one has embedded."""
+"""Builds that fail, are killed, meet readers or each other, and the vectors that an unfinished one has kept."""
 
 from __future__ import annotations
 
-import sqlite3
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,8 +15,8 @@ from tandem.errors import RetrievalError
 from tandem.retrieval import store
 from tandem.retrieval.documents import Document
 from tandem.retrieval.index import Index
-from tandem.retrieval.store import NAME, Journal, text_key
-from tests.unit.retrieval.helpers import make_index
+from tandem.retrieval.store import NAME, IndexBusyError, Manifest, vector_key, writing
+from tests.unit.retrieval.helpers import edit, make_index, num_vectors
 
 
 def names(directory: Path) -> list[str]:
@@ -30,25 +30,36 @@ def test_a_rebuild_replaces_and_tidies_up(directory: Path, chunks: list[Document
     assert before.document(2) == chunks[2]  # one that is open stays whole
     assert before.rows([str(chunks[2].id)]).tolist() == [2]
     before.close()
-    assert names(directory) == [NAME, "vectors-2.faiss"]
+    assert names(directory) == [NAME]
 
 
+@pytest.mark.parametrize("kind", ["Flat", "IVF2,Flat"])
 @pytest.mark.parametrize("is_late", [True, False])
 def test_a_reader_that_comes_while_the_index_is_replaced(
-    directory: Path, chunks: list[Document], embedder, monkeypatch: pytest.MonkeyPatch, is_late: bool
+    directory: Path,
+    chunks: list[Document],
+    embedder,
+    monkeypatch: pytest.MonkeyPatch,
+    is_late: bool,
+    kind: str,
 ) -> None:
-    """Before its checksums are compared, or after."""
+    """Before its checksums are compared, or after: it reads what was there when it came."""
+    make_index(directory, chunks, embedder, kind).close()
     verify, is_first = store.Snapshot.verify, iter([True])
 
     def interrupted(self: store.Snapshot) -> None:
         if not is_late:
             verify(self)
         if next(is_first, False):
-            make_index(directory, chunks[:2], embedder)
+            make_index(directory, chunks[:2], embedder, kind).close()
         if is_late:
             verify(self)
 
     monkeypatch.setattr(store.Snapshot, "verify", interrupted)
+    with Index.open(directory) as index:
+        assert list(index.chunks()) == chunks
+        texts = [chunk.page_content for chunk in chunks]
+        assert np.array_equal(index.vectors(np.arange(3)), embedder.embed(texts))
     assert len(Index.open(directory)) == 2
 
 
@@ -60,7 +71,9 @@ def test_readers_see_old_or_new_while_an_index_is_replaced(
 
     def write() -> None:
         for number in range(12):
-            make_index(directory, chunks[: 1 + number % 3], embedder, ("Flat", "SQ8")[number % 2]).close()
+            make_index(
+                directory, chunks[: 1 + number % 3], embedder, ("Flat", "IVF1,Flat")[number % 2]
+            ).close()
         is_over.set()
 
     writer = threading.Thread(target=write)
@@ -85,14 +98,14 @@ class Stop(BaseException):
 @pytest.mark.parametrize(
     "target",
     [
-        "tandem.retrieval.store.Writer.replace_chunks",
-        "tandem.retrieval.store.hash_tables",
-        "tandem.retrieval.build.Journal.append",
-        "tandem.retrieval.build.Journal.vectors",
-        "tandem.retrieval.build.VectorIndex.build",
+        "tandem.retrieval.store.Writer.lacks_vector",
+        "tandem.retrieval.store.Writer.keep_vectors",
+        "tandem.retrieval.store.Writer.write_chunks",
+        "tandem.retrieval.store.Writer._write_facts",
+        "tandem.retrieval.words.add_words",
+        "tandem.retrieval.store.Writer.drop_unused_vectors",
+        "tandem.retrieval.build.stored_vectors",
         "tandem.retrieval.build.VectorIndex.write",
-        "tandem.retrieval.build.checksum",
-        "tandem.retrieval.store.Writer.make_file",
         "tandem.retrieval.store.Writer.commit",
     ],
 )
@@ -111,7 +124,7 @@ def test_a_build_that_fails_anywhere_loses_nothing(
     with monkeypatch.context() as patch:
         patch.setattr(target, fail)
         with pytest.raises((Stop, RetrievalError)) as caught:
-            make_index(directory, other, embedder)
+            make_index(directory, other, embedder, "IVF1,Flat")
     sentence = str(caught.value)
     del caught  # its frames hold an open index
     if error is OSError:
@@ -120,33 +133,19 @@ def test_a_build_that_fails_anywhere_loses_nothing(
             "free space or check its rights, then build again."
         )
     assert list(Index.open(directory).chunks()) == chunks
-    assert len(make_index(directory, other, embedder)) == 1
-    assert names(directory) == [NAME, "vectors-2.faiss"]
-
-
-@pytest.mark.parametrize("num_allowed", range(2))
-def test_flushing_that_fails_at_any_call_leaves_a_whole_index(
-    directory: Path, chunks: list[Document], embedder, monkeypatch: pytest.MonkeyPatch, num_allowed: int
-) -> None:
-    flush, allowed = store.flush, iter(range(num_allowed))
-
-    def limited(path: Path) -> None:
-        if next(allowed, None) is None:
-            raise OSError(5, "Input/output error")
-        flush(path)
-
-    monkeypatch.setattr(store, "flush", limited)
-    with pytest.raises(RetrievalError, match="Input/output error"):
-        make_index(directory, chunks[:1], embedder)
-    assert len(Index.open(directory)) == 3
+    index = make_index(directory, other, embedder, "IVF1,Flat")
+    assert len(index) == 1
+    index.close()
+    assert names(directory) == [NAME, index.manifest.trained]
 
 
 def test_a_second_builder_in_another_process_is_refused(
     directory: Path, chunks: list[Document], embedder
 ) -> None:
     script = (
-        "import sys, pathlib; from tandem.retrieval.store import writing\n"
-        "with writing(pathlib.Path(sys.argv[1])):\n"
+        "import sys, pathlib; from tandem.retrieval.store import read_manifest, writing\n"
+        "directory = pathlib.Path(sys.argv[1])\n"
+        "with writing(directory, read_manifest(directory)):\n"
         "    print('writing', flush=True); sys.stdin.read()"
     )
     command = [sys.executable, "-c", script, str(directory)]
@@ -163,29 +162,57 @@ def test_a_second_builder_in_another_process_is_refused(
     assert len(make_index(directory, chunks[:1], embedder)) == 1
 
 
-def test_what_a_killed_build_left_is_removed(directory: Path, chunks: list[Document], embedder) -> None:
-    script = (
-        "import os, sys, pathlib; from tandem.retrieval.store import writing\n"
-        "with writing(pathlib.Path(sys.argv[1])) as writer:\n"
-        "    writer.make_file('faiss').write_bytes(b'half'); writer.make_file('npy'); os._exit(9)"
-    )
-    ended = subprocess.run([sys.executable, "-c", script, str(directory)], check=False)
+def test_an_index_that_another_process_built_meanwhile_is_not_replaced(
+    tmp_path: Path, chunks: list[Document], embedder
+) -> None:
+    manifest = make_index(tmp_path, chunks, embedder).manifest
+    for read in (None, replace(manifest, digest="another")):
+        with (
+            pytest.raises(IndexBusyError, match="was changed by another process meanwhile"),
+            writing(tmp_path, read),
+        ):
+            pass
+    assert len(Index.open(tmp_path)) == 3
+
+
+KILLED = """
+import os, sys
+from pathlib import Path
+import numpy as np
+from tandem.errors import RetrievalError
+from tandem.retrieval.store import read_manifest, writing
+
+directory = Path(sys.argv[1])
+try:
+    manifest = read_manifest(directory)
+except RetrievalError:
+    manifest = None
+with writing(directory, manifest) as writer:
+    writer.keep_vectors([b"key"], np.ones((1, 32), np.float32))
+    (directory / "vectors-new.faiss").write_bytes(b"half")
+    os._exit(9)
+"""
+
+
+def kill_a_build(directory: Path) -> None:
+    ended = subprocess.run([sys.executable, "-c", KILLED, str(directory)], check=False)
     assert ended.returncode == 9
-    assert {"vectors-2.faiss", "vectors-2.npy"} < set(names(directory))
+
+
+def test_what_a_killed_build_left_is_removed(directory: Path, chunks: list[Document], embedder) -> None:
+    kill_a_build(directory)
+    assert "vectors-new.faiss" in names(directory)
+    assert num_vectors(directory) == 4
     assert len(Index.open(directory)) == 3
     make_index(directory, chunks, embedder).close()
-    assert names(directory) == [NAME, "vectors-2.faiss"]
+    assert names(directory) == [NAME]
+    assert num_vectors(directory) == 3
 
 
 def test_a_first_build_that_was_killed_leaves_no_index(
     tmp_path: Path, chunks: list[Document], embedder
 ) -> None:
-    script = (
-        "import os, sys, pathlib; from tandem.retrieval.store import writing\n"
-        "with writing(pathlib.Path(sys.argv[1])) as writer:\n"
-        "    writer.replace_chunks([]); os._exit(9)"
-    )
-    subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=False)
+    kill_a_build(tmp_path)
     with pytest.raises(RetrievalError, match="has none"):
         Index.open(tmp_path)
     assert len(make_index(tmp_path, chunks, embedder)) == 3
@@ -207,49 +234,67 @@ def test_foreign_folders_are_not_overwritten(tmp_path: Path, chunks: list[Docume
     )
 
 
-# ---- The journal of a build: what was appended comes back, and nothing that was not ------------------
+# ---- Vectors of a build that did not end: what was kept is there, and nothing that was not --------------------
 
 
-KEYS = [text_key(text) for text in ("one", "two", "three")]
 VECTORS = np.arange(12, dtype=np.float32).reshape(3, 4)
+KEYS = [text.encode() for text in ("one", "two", "three")]
 
 
-def opened(path: Path, fingerprint: str = "f", dimension: int = 4) -> Journal:
-    return Journal(path, fingerprint, dimension)
+def lacking(directory: Path) -> list[bool]:
+    with writing(directory, None) as writer:
+        return [writer.lacks_vector(key) for key in KEYS]
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
-    with opened(tmp_path / "j") as journal:
-        journal.append(KEYS[:2], VECTORS[:2])
-        journal.append(KEYS[2:], VECTORS[2:])
-    return tmp_path / "j"
+def unfinished(tmp_path: Path) -> Path:
+    with writing(tmp_path / "i", None) as writer:
+        writer.keep_vectors(KEYS[:2], VECTORS[:2])
+    with writing(tmp_path / "i", None) as writer:
+        writer.keep_vectors(KEYS[2:], VECTORS[2:])
+    return tmp_path / "i"
+
+
+def test_what_was_kept_is_there(unfinished: Path) -> None:
+    assert lacking(unfinished) == [False] * 3
+    with writing(unfinished, None) as writer:
+        assert writer.lacks_vector(b"four")
+    assert (unfinished / NAME).stat().st_mode & 0o777 == 0o600
 
 
 @pytest.mark.parametrize("column", ["key", "vector"])
-def test_a_vector_that_does_not_fit_its_checksum_is_dropped_and_can_be_written_again(
-    path: Path, column: str
+def test_a_vector_that_does_not_fit_its_checksum_is_lacking_and_can_be_written_again(
+    unfinished: Path, column: str
 ) -> None:
-    database = sqlite3.connect(path)
-    (data,) = database.execute(f"SELECT {column} FROM embedded WHERE row = 1").fetchone()
-    changed = bytes([data[0] ^ 4]) + data[1:]
-    database.execute(f"UPDATE embedded SET {column} = ? WHERE row = 1", (changed,))
-    database.commit()
-    database.close()
-    with opened(path) as journal:
-        assert [key in journal for key in KEYS] == [False, True, True]
-        journal.append(KEYS[:1], VECTORS[:1])
-    with opened(path) as journal:
-        assert np.array_equal(journal.vectors(KEYS), VECTORS)
+    edit(unfinished, f"UPDATE vectors SET {column} = CAST({column} || 'x' AS BLOB) WHERE number = 1")
+    assert lacking(unfinished) == [True, False, False]
+    with writing(unfinished, None) as writer:
+        writer.keep_vectors(KEYS[:1], VECTORS[:1])
+    assert lacking(unfinished) == [False] * 3
 
 
-@pytest.mark.parametrize("cut", [1, 1000, 65_536, 100_000])
-def test_a_file_that_was_cut_off_gives_no_wrong_vector(path: Path, cut: int) -> None:
+@pytest.mark.parametrize("cut", [1, 1000, 4096, 8000])
+def test_a_file_that_was_cut_off_is_written_again(
+    unfinished: Path, cut: int, chunks: list[Document], embedder
+) -> None:
+    path = unfinished / NAME
     path.write_bytes(path.read_bytes()[:-cut])
-    with opened(path) as journal:
-        known = [place for place, key in enumerate(KEYS) if key in journal]
-        if known:
-            assert np.array_equal(journal.vectors([KEYS[place] for place in known]), VECTORS[known])
-        journal.append(KEYS, VECTORS)
-    with opened(path) as journal:
-        assert np.array_equal(journal.vectors(KEYS), VECTORS)
+    lacking(unfinished)
+    with writing(unfinished, None) as writer:
+        writer.keep_vectors(KEYS, VECTORS)
+    assert lacking(unfinished) == [False] * 3
+    assert len(make_index(unfinished, chunks, embedder)) == 3
+
+
+def test_a_vector_belongs_to_one_text_and_one_embedder(directory: Path) -> None:
+    with Index.open(directory) as index:
+        manifest: Manifest = index.manifest
+    others = [replace(manifest, embedder_fingerprint="f"), replace(manifest, dimension=8)]
+    keys = {vector_key(each, text) for each in (manifest, *others) for text in ("a", "b", "")}
+    assert len(keys) == 9
+
+
+@pytest.mark.parametrize("data", [b"", b"short", b"x" * 500])
+def test_any_bytes_can_be_there(tmp_path: Path, data: bytes, chunks: list[Document], embedder) -> None:
+    (tmp_path / NAME).write_bytes(data)
+    assert len(make_index(tmp_path, chunks, embedder)) == 3

@@ -19,6 +19,7 @@ from tandem.retrieval.watch import (
     Follower,
     Pace,
 )
+from tests.unit.retrieval.helpers import edit
 
 NOW_NS = 10**20
 """Long after every change."""
@@ -130,7 +131,7 @@ def test_the_next_process_knows_what_was_seen(
     Follower(index, embedder, {}).look(NOW_NS)
     assert read == ["tea.txt"]
     assert held(index) == fresh(index, corpus, index.with_name("fresh"), embedder)
-    (index / watch.STATES).write_text("{")
+    edit(index, "DELETE FROM watched")
     read.clear()
     assert Follower(index, embedder, {}).look(NOW_NS) is None
     assert len(read) == 3
