@@ -16,10 +16,9 @@ import json
 import logging
 import os
 import sys
-import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
@@ -29,8 +28,8 @@ from tandem.config.schema import Config
 from tandem.errors import RetrievalError, install_line
 from tandem.retrieval.build import BuildReport
 from tandem.retrieval.embedding import TextEmbedder
-from tandem.retrieval.store import PRIVATE_FILE, IndexBusyError
-from tandem.retrieval.watch import RESCAN_S, Follower, Pace, is_below
+from tandem.retrieval.store import NAME, PRIVATE_FILE, IndexBusyError
+from tandem.retrieval.watch import Follower, is_below
 from tandem.system.file_kinds import kind_of
 
 T = TypeVar("T")
@@ -38,6 +37,10 @@ T = TypeVar("T")
 _log = logging.getLogger("tandem")
 
 LOCK = "watch.lock"
+QUIET_S, LONGEST_S = 0.3, 1.5
+"""A look follows an event after so much quiet, and however much goes on after so long."""
+RESCAN_S = 60.0
+"""Between two looks that no event asks for."""
 BUSY_S, FAILED_S = 0.5, 5.0
 """When to look again while another process builds the index, and after a look that failed."""
 PATIENCE_S = 30.0
@@ -98,86 +101,105 @@ def patiently(directory: Path, work: Callable[[], T]) -> T:
 
 
 class Events:
-    """Says when something changes below some roots, by the events of the system where there are any."""
+    """Says when something changes in the folders of an index, by the events of the system where there are any."""
 
-    def __init__(self, directory: Path, note: Callable[[], None]) -> None:
-        """directory: of the index, whose own changes do not count. note: called from another thread."""
+    def __init__(self, directory: Path) -> None:
+        """directory: of the index, which is not listened in."""
+        self.changed = threading.Event()
         self.why_none: str | None = (
-            None  # why the folders must be looked at again and again; None: there are events
+            None  # why folders must be looked at again and again; None: there are events
         )
-        self._own = os.path.join(os.path.realpath(directory), "")
-        self._note = note
-        self._covered: list[tuple[object, ...]] = []
-        self._observer: Any = None
+        self._own = os.path.realpath(directory)
+        self._roots: list[tuple[str, int, int]] = []
+        self._folders: list[tuple[str, int, int]] = []  # that are listened in
+        self._is_stale = threading.Event()  # there may be others
+        self._stop = threading.Event()
 
     def cover(self, roots: Sequence[str]) -> bool:
-        """Listens below these roots; whether that is new, as they are others or were replaced."""
-        covered = [_identity(root) for root in roots]
-        if covered == self._covered:
+        """Listens in these roots and the folders below; whether that is new, as they are others or were replaced."""
+        found = [_identity(root if os.path.isdir(root) else os.path.dirname(root)) for root in roots]
+        if found == self._roots and not self._is_stale.is_set():
+            return False
+        self._roots = found
+        self._is_stale.clear()
+        folders = [_identity(folder) for root in roots for folder in folders_of(root, self._own)]
+        if folders == self._folders:
             return False
         self.close()
-        self._covered = covered
-        self.why_none = self._listen([str(path) for path, *rest in covered if any(rest)])
+        self._folders = folders
+        self.why_none = self._listen()
         return True
 
     def close(self) -> None:
-        """Ends the threads."""
-        observer, self._observer = self._observer, None
-        if observer is not None and observer.is_alive():
-            observer.stop()
-            observer.join(1)
+        """Ends the thread."""
+        self._stop.set()
 
-    def _listen(self, folders: Sequence[str]) -> str | None:
+    def _listen(self) -> str | None:
         """Starts to; why it cannot."""
         try:
-            from watchdog import events
-            from watchdog.observers import Observer
+            from watchfiles._rust_notify import RustNotify
         except ImportError:
-            return f"the package watchdog is not installed; run `{install_line('watch')}`"
-        for folder in folders:
+            return f"the package watchfiles is not installed; run `{install_line('watch')}`"
+        for folder, *_ in self._roots:
             if (kind := file_system(folder)).partition(".")[0] in WITHOUT_EVENTS:
                 return f"{folder} is on a file system ({kind}) that others change without an event"
-        handler = events.FileSystemEventHandler()
-        handler.dispatch = self.handle  # type: ignore[method-assign]
-        kinds = [
-            events.FileCreatedEvent,
-            events.FileModifiedEvent,
-            events.FileMovedEvent,
-            events.FileDeletedEvent,
-        ]
-        kinds += [
-            events.FileClosedEvent,
-            events.DirCreatedEvent,
-            events.DirMovedEvent,
-            events.DirDeletedEvent,
-        ]
-        self._observer = Observer()
-        try:
-            with (
-                tempfile.TemporaryDirectory() as probe
-            ):  # below a root, the library is silent about a full table
-                self._observer.start()
-                for folder in folders:
-                    self._observer.schedule(handler, folder, recursive=True, event_filter=kinds)
-                self._observer.schedule(handler, probe)
+        paths = [folder for folder, *rest in self._folders if any(rest)]
+        try:  # one by one: by itself, it would go through links
+            events = RustNotify(paths, False, False, 0, recursive=False, ignore_permission_denied=True)
+        except FileNotFoundError:
+            self._is_stale.set()
+            return None
+        except UnicodeEncodeError:
+            return "the name of a folder is not UTF-8"
         except OSError as error:
-            self.close()
-            return f"the system has no events left ({error.strerror}; see fs.inotify.max_user_watches)"
+            return f"the system has no events left ({error}; see fs.inotify.max_user_watches)"
+        self._stop = threading.Event()
+        threading.Thread(target=self._pass_on, args=(events, self._stop), daemon=True).start()
         return None
 
-    def handle(self, event: Any) -> None:
-        """Passes on what may concern a document."""
-        paths = [os.fsdecode(path) for path in (event.src_path, event.dest_path) if path]
+    def _pass_on(self, events: Any, stop: threading.Event) -> None:
+        """Until it is stopped: notes what changed, once the folders were quiet."""
+        with events:
+            while True:
+                try:
+                    changes = events.watch(int(1000 * LONGEST_S), int(1000 * QUIET_S), 0, stop)
+                except RuntimeError:  # of a name that is not UTF-8, for one
+                    self._folders = []
+                    self._is_stale.set()
+                    self.changed.set()
+                    return
+                if isinstance(changes, str):
+                    return
+                self.handle(path for _, path in changes)
+
+    def handle(self, paths: Iterable[str]) -> None:
+        """Notes what may concern a document."""
+        folders = {folder for folder, *_ in self._folders}
         for path in paths:
-            is_document = event.is_directory or kind_of(path) is not None
-            if is_document and not path.startswith(self._own):
-                self._note()
+            is_folder = os.path.isdir(path) and not os.path.islink(path)
+            if is_folder:
+                self._is_stale.set()
+            if is_folder or path in folders or kind_of(path) is not None:
+                self.changed.set()
 
 
-def _identity(root: str) -> tuple[object, ...]:
-    """The folder to listen below for a root, and what tells it from another one in its place; nothing if it is not
-    there."""
-    folder = os.path.realpath(root if os.path.isdir(root) else os.path.dirname(root))
+def folders_of(root: str, own: str) -> Iterator[str]:
+    """The folders whose files a look at a root finds. Links are not followed. own: is left out."""
+    if not os.path.isdir(root):
+        yield os.path.realpath(os.path.dirname(root))
+        return
+    top = os.path.realpath(root)
+    for folder, names, files in os.walk(top):
+        if NAME in files and folder != top:
+            names.clear()
+            continue
+        names[:] = [name for name in names if name[0] != "." and os.path.join(folder, name) != own]
+        yield folder
+
+
+def _identity(folder: str) -> tuple[str, int, int]:
+    """What tells a folder from another one in its place; nothing if it is not there."""
+    folder = os.path.realpath(folder)
     try:
         status = os.stat(folder)
     except OSError:
@@ -209,29 +231,23 @@ def follow(
 
     Raises IndexBusyError if another process does, and RetrievalError as `Follower`.
     """
-    stop, wake = stop or threading.Event(), threading.Event()
-    pace = Pace(time.monotonic())
-
-    def note() -> None:
-        pace.note(time.monotonic())
-        wake.set()
-
+    stop = stop or threading.Event()
     with claimed(directory) as lock:
         follower = Follower(directory, embedder, options)
-        with closing(Events(directory, note)) as events:
+        with closing(Events(directory)) as events:
+            due_s, is_rescan, period_s = time.monotonic(), False, RESCAN_S
             while not stop.is_set():
                 if events.cover(follower.roots):
-                    pace.note(time.monotonic())
-                if events.why_none is not None and pace.rescan_s == RESCAN_S:
+                    due_s, is_rescan = min(due_s, time.monotonic() + QUIET_S), False
+                if events.why_none is not None and period_s == RESCAN_S:
                     _log.warning("The folders are looked at every %g s: %s.", POLL_S, events.why_none)
-                pace.rescan_s = RESCAN_S if events.why_none is None else POLL_S
-                left_s = pace.due_s - time.monotonic()
-                if left_s > 0:
-                    wake.wait(min(left_s, TICK_S))
-                    wake.clear()
+                period_s = RESCAN_S if events.why_none is None else POLL_S
+                left_s = min(due_s - time.monotonic(), TICK_S)
+                if left_s > 0 and not events.changed.wait(left_s):
                     continue
-                is_rescan, began_s = pace.is_rescan, time.monotonic()
-                pace.begin()
+                is_rescan = is_rescan and not events.changed.is_set()
+                events.changed.clear()
+                began_s = time.monotonic()
                 report, retry_s = _look(follower)
                 os.utime(lock)
                 took_s = time.monotonic() - began_s
@@ -245,11 +261,12 @@ def follow(
                         report.num_deleted,
                         report.num_chunks,
                     )
-                    if is_rescan and not pace.has_events and events.why_none is None:
+                    if is_rescan and not events.changed.is_set() and events.why_none is None:
                         events.why_none = "something changed without an event"
                 elif retry_s is None and events.why_none is not None:
                     retry_s = max(POLL_S, POLL_S if follower.num_read else BREATH * took_s)
-                pace.end(time.monotonic(), retry_s)
+                is_rescan = retry_s is None
+                due_s = time.monotonic() + (period_s if retry_s is None else retry_s)
 
 
 def _look(follower: Follower) -> tuple[BuildReport | None, float | None]:

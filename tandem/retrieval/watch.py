@@ -1,6 +1,6 @@
 """Keeping an index up to date with the folders that it was built from, while they change.
 
-    file system --something changed--> Pace --it is time--> Follower.look --sources that changed--> replace_sources
+    file system --something changed, then quiet--> Follower.look --sources that changed--> replace_sources
 
 Events say when to look, never what to do. A look walks the folders, reads the files whose state is not the one that was
 seen, and compares what the index holds with what was read. So a lost event, a kill or another process that builds the
@@ -39,10 +39,6 @@ from tandem.system.version import __version__
 
 _log = logging.getLogger("tandem")
 
-QUIET_S, LONGEST_S = 0.3, 1.5
-"""A look follows an event after so much quiet, and however much goes on after so long."""
-RESCAN_S = 60.0
-"""Between two looks that no event asks for."""
 AT_ONCE_BYTES = 64_000
 """Of new files that one look reads, more or less: what changes while a large folder is new need not wait for all of it.
 Of those that the index knows it reads KNOWN_COST times as many, as little of them has to be embedded."""
@@ -50,49 +46,6 @@ KNOWN_COST = 16
 SETTLED_NS = 3_000_000_000
 """A file that changed so shortly before it was seen may change again without showing it, as some file systems count
 time in steps of two seconds. It is read once more."""
-
-
-class Pace:
-    """When to look at the folders. Times are seconds of any clock that never goes back."""
-
-    def __init__(self, now_s: float, rescan_s: float = RESCAN_S) -> None:
-        """The first look is due at once."""
-        self.rescan_s = rescan_s
-        self._next_s = now_s  # whatever happens
-        self._first_s: float | None = None  # of the events since the last look began
-        self._last_s = 0.0
-        self._is_retry = True  # the first one finds what changed while nobody watched
-
-    def note(self, now_s: float) -> None:
-        """Something changed."""
-        self._first_s = now_s if self._first_s is None else self._first_s
-        self._last_s = now_s
-
-    @property
-    def has_events(self) -> bool:
-        """Whether something changed since the last look began."""
-        return self._first_s is not None
-
-    @property
-    def is_rescan(self) -> bool:
-        """Whether the next look is one that nothing asked for."""
-        return not (self.has_events or self._is_retry)
-
-    @property
-    def due_s(self) -> float:
-        """When the next look is due."""
-        if self._first_s is None:
-            return self._next_s
-        return min(self._next_s, self._last_s + QUIET_S, self._first_s + LONGEST_S)
-
-    def begin(self) -> None:
-        """A look begins: what changes from here on needs another one."""
-        self._first_s = None
-
-    def end(self, now_s: float, retry_s: float | None = None) -> None:
-        """It has ended. retry_s: when to look again though nothing changes, where it could not do all."""
-        self._is_retry = retry_s is not None
-        self._next_s = now_s + (self.rescan_s if retry_s is None else retry_s)
 
 
 @dataclass(slots=True)

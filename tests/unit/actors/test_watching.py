@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tandem.actors import watching
-from tandem.actors.watching import Events, watched_since
+from tandem.actors.watching import Events, claimed, patiently, watched_since
 from tandem.config.files import replace_settings
 from tandem.config.schema import Config
 from tandem.errors import install_line
@@ -23,6 +24,7 @@ from tandem.retrieval.build import build_index
 from tandem.retrieval.embedding import Embedder
 from tandem.retrieval.index import Index
 from tandem.retrieval.retriever import Retriever
+from tandem.retrieval.store import NAME, IndexBusyError
 from tests.unit.retrieval.conftest import WordEmbedder
 
 
@@ -63,7 +65,7 @@ def following(index: Path, embedder) -> Iterator[None]:
         thread.join()
 
 
-def wait(is_so: Callable[[], bool], limit_s: float = 5) -> None:
+def wait(is_so: Callable[[], bool], limit_s: float = 20) -> None:
     end_s = time.monotonic() + limit_s
     while not is_so():
         assert time.monotonic() < end_s
@@ -93,6 +95,30 @@ def test_a_file_is_found_soon_after_it_was_written_and_not_after_it_was_deleted(
     assert watched_since(inside) is None
 
 
+def test_a_second_process_is_refused_with_a_sentence(index: Path, embedder) -> None:
+    with (
+        claimed(index),
+        pytest.raises(IndexBusyError, match=r"One process at a time may watch .* end that one"),
+    ):
+        watching.follow(index, embedder, {})
+
+
+def test_a_build_waits_for_the_one_that_watches(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watching, "BUSY_S", 0.01)
+    tries: list[int] = []
+
+    def work() -> str:
+        tries.append(1)
+        if len(tries) < 3:
+            raise IndexBusyError("busy")
+        return "done"
+
+    with pytest.raises(IndexBusyError):
+        patiently(index, work)
+    with claimed(index):
+        assert patiently(index, work) == "done"
+
+
 def test_without_events_folders_are_looked_at_again_and_again(
     corpus: Path, index: Path, embedder, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -109,13 +135,68 @@ def test_without_events_folders_are_looked_at_again_and_again(
     ]
 
 
-def test_without_watchdog_the_sentence_says_how_to_install_it(
+def test_events_that_do_not_come_are_noticed(
+    corpus: Path, index: Path, embedder, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(watching, "RESCAN_S", 0.3)
+    monkeypatch.setattr(Events, "handle", lambda self, paths: None)
+    with caplog.at_level(logging.WARNING, "tandem"), following(index, embedder):
+        wait(lambda: watched_since(index) is not None)
+        time.sleep(0.5)
+        (corpus / "tea.txt").write_text("Tea.")
+        wait(lambda: "something changed without an event" in caplog.text)
+
+
+def test_a_full_table_of_the_system_is_noticed(
     corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "watchdog", None)
-    events = Events(tmp_path, lambda: None)
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError("OS file watch limit reached.")
+
+    monkeypatch.setattr("watchfiles._rust_notify.RustNotify", refuse)
+    events = Events(tmp_path)
     assert events.cover([str(corpus)])
-    assert events.why_none == f"the package watchdog is not installed; run `{install_line('watch')}`"
+    assert events.why_none == (
+        "the system has no events left (OS file watch limit reached.; see fs.inotify.max_user_watches)"
+    )
+    assert not events.cover([str(corpus)])
+    events.close()
+
+
+def test_without_watchfiles_the_sentence_says_how_to_install_it(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "watchfiles", None)
+    monkeypatch.setitem(sys.modules, "watchfiles._rust_notify", None)
+    events = Events(tmp_path)
+    assert events.cover([str(corpus)])
+    assert events.why_none == f"the package watchfiles is not installed; run `{install_line('watch')}`"
+
+
+def test_links_hidden_folders_and_indexes_are_not_listened_in(
+    corpus: Path, index: Path, tmp_path: Path
+) -> None:
+    outside = tmp_path / "outside"
+    (outside / "deep").mkdir(parents=True)
+    (corpus / "link").symlink_to(outside)
+    for name in (".git", "sub/deeper", "own", "other"):
+        (corpus / name).mkdir(parents=True)
+    (corpus / "other" / NAME).touch()
+    folders = watching.folders_of(str(corpus), str(corpus / "own"))
+    assert sorted(folders) == [str(corpus), str(corpus / "sub"), str(corpus / "sub" / "deeper")]
+    assert list(watching.folders_of(str(corpus / "soup.txt"), "")) == [str(corpus)]
+
+
+def test_a_name_that_is_not_utf_8_does_not_end_the_events(corpus: Path, tmp_path: Path) -> None:
+    events = Events(tmp_path)
+    events.cover([str(corpus)])
+    (corpus / os.fsdecode(b"\xff.txt")).write_text("Not UTF-8.")
+    assert events.changed.wait(5)
+    assert events.cover([str(corpus)])
+    events.changed.clear()
+    (corpus / "tea.txt").write_text("Tea.")
+    assert events.changed.wait(5)
+    events.close()
 
 
 # ---- processes -----------------------------------------------------------------------------------------------
@@ -143,7 +224,7 @@ def test_the_process_beside_a_party_ends_with_it_even_if_that_is_killed(corpus: 
     try:
         wait(lambda: watched_since(embedded) is not None, 30)
         (corpus / "tea.txt").write_text("Tea.")
-        wait(lambda: count(embedded) == 4, 10)
+        wait(lambda: count(embedded) == 4, 30)
     finally:
         party.kill()
         party.wait()
@@ -156,7 +237,7 @@ def test_the_command_follows_until_it_is_stopped(corpus: Path, embedded: Path, n
     process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     wait(lambda: watched_since(embedded) is not None, 30)
     (corpus / "soup.txt").unlink()
-    wait(lambda: count(embedded) == 2, 10)
+    wait(lambda: count(embedded) == 2, 30)
     second = subprocess.run(command, capture_output=True, text=True, check=False)
     assert second.returncode == 1
     assert second.stderr.strip().endswith("end that one, or leave it to it.")

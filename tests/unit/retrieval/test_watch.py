@@ -10,15 +10,13 @@ from typing import Any
 
 import pytest
 
+from tandem.errors import RetrievalError
 from tandem.retrieval import loaders, watch
 from tandem.retrieval.build import build_index, update_index
 from tandem.retrieval.documents import Document
 from tandem.retrieval.folders import Found
 from tandem.retrieval.index import Index
-from tandem.retrieval.watch import (
-    Follower,
-    Pace,
-)
+from tandem.retrieval.watch import Follower
 from tests.unit.retrieval.helpers import edit
 
 NOW_NS = 10**20
@@ -74,18 +72,20 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return sources
 
 
-# ---- when ----------------------------------------------------------------------------------------------------
+def test_the_latest_files_are_read_first_and_one_at_least() -> None:
+    size = float(watch.AT_ONCE_BYTES)
+    stale = {"old": [0, 1, 1, 0], "new": [0, 9, 9, 0], "middle": [0, 5, 5, 0]}
+    assert watch.latest(stale, {"old": size, "new": 10.0, "middle": size}) == ["new", "middle"]
+    assert watch.latest(stale, {"old": 1.0, "new": 10 * size, "middle": 1.0}) == ["new"]
 
 
-def test_the_first_look_is_due_at_once_and_the_next_one_after_a_while() -> None:
-    pace = Pace(100.0, rescan_s=60)
-    assert (pace.due_s, pace.is_rescan) == (100, False)
-    pace.begin()
-    pace.end(101.0)
-    assert (pace.due_s, pace.is_rescan) == (161, True)
-
-
-# ---- what ----------------------------------------------------------------------------------------------------
+def test_nothing_is_read_or_written_where_nothing_changed(
+    follower: Follower, index: Path, read: list[str]
+) -> None:
+    before = sorted(path.stat().st_mtime_ns for path in index.iterdir())
+    assert follower.look(NOW_NS) is None
+    assert read == []
+    assert sorted(path.stat().st_mtime_ns for path in index.iterdir()) == before
 
 
 def test_only_what_changed_is_read(
@@ -135,6 +135,12 @@ def test_the_next_process_knows_what_was_seen(
     read.clear()
     assert Follower(index, embedder, {}).look(NOW_NS) is None
     assert len(read) == 3
+
+
+def test_other_settings_read_all_again(follower: Follower, index: Path, read: list[str], embedder) -> None:
+    Follower(index, embedder, {"chunk_chars": 20, "overlap": 5}).look(NOW_NS)
+    assert len(read) == 3
+    assert max(len(text) for _, text, rest in held(index) if ".txt" in rest) <= 20
 
 
 def test_what_another_process_did_to_the_index_is_put_right(
@@ -226,3 +232,68 @@ def test_a_disk_within_a_folder(corpus: Path, index: Path, embedder, monkeypatch
     texts = [text for _, text, _ in held(index)]
     assert "Tea." in texts
     assert not any("Chess" in text for text in texts)
+
+
+def test_several_roots_and_a_single_file(corpus: Path, index: Path, tmp_path: Path, embedder) -> None:
+    more, single = tmp_path / "more", tmp_path / "single.txt"
+    more.mkdir()
+    (more / "tea.txt").write_text("Tea.")
+    single.write_text("One.")
+    update_index(index, embedder, add=more)
+    update_index(index, embedder, add=single)
+    following = Follower(index, embedder, {})
+    following.look(NOW_NS)
+    (more / "tea.txt").write_text("Green tea.")
+    single.write_text("Two.")
+    (corpus / "soup.txt").unlink()
+    following.look(NOW_NS)
+    assert {text for _, text, _ in held(index)} >= {"Green tea.", "Two."}
+    before = held(index)
+    assert build_index(None, index, embedder).num_unchanged == len(before)
+    assert held(index) == before
+
+
+def test_links_temporary_and_strange_names(follower: Follower, corpus: Path, index: Path, embedder) -> None:
+    outside = corpus.with_name("outside.txt")
+    outside.write_text("Outside.")
+    (corpus / "out.txt").symlink_to(outside)
+    (corpus / "in.txt").symlink_to(corpus / "soup.txt")
+    for name in (".soup.txt.swp", "soup.txt~", "~$soup.txt", ".hidden.txt", "4913", "x.tmp"):
+        (corpus / name).write_text("Temporary.")
+    with open(os.path.join(os.fsencode(corpus), b"\xff.txt"), "w") as file:
+        file.write("Not UTF-8.")
+    follower.look(NOW_NS)
+    (corpus / "soup.txt").write_text("Leek soup.")
+    Follower(index, embedder, {}).look(NOW_NS)
+    texts = [text for _, text, _ in held(index)]
+    assert texts.count("Leek soup.") == 2
+    assert "Not UTF-8." in texts
+    assert not {"Outside.", "Temporary."} & set(texts)
+    assert held(index) == fresh(index, corpus, index.with_name("fresh"), embedder)
+
+
+def test_many_new_files_are_read_a_part_at_a_time(
+    follower: Follower, corpus: Path, index: Path, embedder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch, "AT_ONCE_BYTES", 50)
+    for number in range(10):
+        (corpus / f"{number}.txt").write_text(f"number {number} " + "word " * 4)
+    sizes = []
+    while True:
+        follower.look(NOW_NS)
+        sizes.append(len(held(index)))
+        if not follower.is_behind:
+            break
+    assert sizes == sorted(set(sizes))
+    assert len(sizes) > 3
+    assert held(index) == fresh(index, corpus, index.with_name("fresh"), embedder)
+
+
+def test_no_index_and_no_files_to_follow(tmp_path: Path, embedder) -> None:
+    with pytest.raises(RetrievalError, match="build it with `tandem index`"):
+        Follower(tmp_path, embedder, {})
+    build_index([Document(page_content="Given.")], tmp_path / "given", embedder)
+    with pytest.raises(
+        RetrievalError, match=r"built from documents given in Python; build it again from a file"
+    ):
+        Follower(tmp_path / "given", embedder, {})
