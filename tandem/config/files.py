@@ -23,6 +23,10 @@ REMOVED: Mapping[str, str] = {
     **{f"codec.{name}": f"it is in codec.parameters, as {{{name} = ...}}" for name in _PARAMETERS.split()},
     **dict.fromkeys(("weights.interval", "weights.lag", "weights.momentum"), _BY_EVIDENCE),
     **dict.fromkeys(("device.learns", "cloud.learns", "server.learns"), "no drafter learns between queries"),
+    **dict.fromkeys(
+        ("device.num_decoders", "cloud.num_decoders", "server.num_decoders"), "a party has one decoder"
+    ),
+    "cluster.keep_unfinished": "asking again with the same seed gives the same answer",
     "decoding.synchronous": "the token-wise loop is decoding.max_window = 1",
     "cluster.address": "--address HOST:PORT or Tandem.connect(ADDRESS) names a cluster",
     "cluster.light_actors": "actors share a process in mode federated",
@@ -39,6 +43,7 @@ REMOVED: Mapping[str, str] = {
     "link.data_plane": "frames travel over sockets",
     "link.peer_stall_s": "a peer may owe a vote for 15 s, or as long as its own pace suggests",
     "retrieval.chunk_overlap": "neighbouring chunks share an eighth",
+    "retrieval.chat_query": "documents are found by the last question of a conversation",
     "scheduler.length_parameters": "scheduler.parameters are those of either policy",
     "weights.memory": "0.8 of the evidence is kept at each token",
     "weights.scale": "it is 10 for the embedder's cosines and 1 for a cross-encoder's logits",

@@ -299,6 +299,7 @@ def test_a_probability_fits_in_a_byte(share: float, number: int) -> None:
         ("13", b"\x0a\x0d"),
         ("14", b"\x0a\x0e"),
         ("15", b"\x0a\x0f"),
+        ("16", b"\x0a\x10"),
     ],
 )
 def test_a_frame_of_another_protocol_version_is_refused(version: str, start: bytes) -> None:
