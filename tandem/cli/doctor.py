@@ -8,17 +8,18 @@ nothing is downloaded.
 from __future__ import annotations
 
 import os
-import resource
+import platform
 import shutil
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from resource import RLIMIT_NOFILE, getrlimit
+from tempfile import TemporaryFile, gettempdir
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import psutil
 
@@ -39,15 +40,9 @@ if TYPE_CHECKING:
     from tandem.config.schema import Config, PartyConfig
 
 GIB = 1 << 30
-MIN_PYTHON = (3, 11)
 OPTIONAL = ("xllamacpp", "ray", "torch")
 """Packages of extras that compute models or start processes."""
 RUNNING_EXTRAS = ("embedders", "llama", "offline", "ray", "server", "torch")
-MIN_MEMORY_BYTES = 3 * GIB  # two models, the embedder and Ray's own processes
-MIN_SHARED_BYTES = GIB // 4  # Ray's object store; Tandem keeps nothing large in it
-MIN_DISK_BYTES = GIB
-MIN_OPEN_FILES = 1024
-GOOD_OPEN_FILES = 4096  # a Ray node opens some thousand when it is busy
 MAX_FOLDER_CHARS = 40  # a Unix socket's path has at most 107, and Ray's are long
 MAX_WEIGHT_BYTES = GIB
 """Larger models are not loaded to try the engine."""
@@ -122,13 +117,14 @@ def doctor(as_json: AsJson = False, *, settings: SettingsOptions) -> int:
 
 def all_checks(config: Config) -> Iterator[Check]:
     """Every check, in the order in which one would set up a machine."""
-    packages_are = check("packages", packages)
-    yield from (check("python", python), packages_are, check("cores", cores), check("memory", memory))
-    if find_spec("ray") is not None:
-        yield from (check(name, look) for name, look in FOR_RAY.items())
+    yield (installed := check("packages", packages))
+    has_ray = find_spec("ray") is not None
+    yield from (check(amount.name, amount.look) for amount in (*AMOUNTS, *(FOR_RAY if has_ray else ())))
+    if has_ray:
+        yield check("sockets", sockets)
     yield check("data folder", lambda: writable(data_folder()))
     yield check("state folder", lambda: writable(state_folder()))
-    if packages_are.status != "missing":
+    if installed.status != "missing":
         yield check("embedder", lambda: embedder(config.retrieval.embedder))
         if config.weights.scorer != "embedder":
             yield check("scorer", lambda: scorer(config.weights.scorer))
@@ -160,11 +156,6 @@ def check_models(config: Config) -> Iterator[Check]:
 # ---- the machine ---------------------------------------------------------------------------------------------
 
 
-def python(version: tuple[int, ...] = tuple(sys.version_info[:3])) -> str:
-    """The interpreter."""
-    return expect(version >= MIN_PYTHON, ".".join(map(str, version)), "use Python 3.11 or later", "missing")
-
-
 def packages() -> str:
     """Every package that Tandem depends on, in a version that it accepts, and of those that extras bring, the ones
     that are here."""
@@ -189,7 +180,7 @@ def packages() -> str:
     if problems:
         raise Trouble("; ".join(problems), install_line("all" if find_spec("torch") else "everyday"))
     optional = ", ".join(f"{name} {_version(name) or 'not installed'}" for name in OPTIONAL)
-    return f"all {len(needed)}; {optional}"
+    return f"all {len(needed)}, with Python {platform.python_version()}; {optional}"
 
 
 def _version(package: str) -> str | None:
@@ -197,21 +188,6 @@ def _version(package: str) -> str | None:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
         return None
-
-
-def cores(count: int | None = None) -> str:
-    """CPU cores that this process may use."""
-    count = len(os.sched_getaffinity(0)) if count is None else count
-    return expect(
-        count >= 2, f"{count}", "both parties on one machine need 2 cores; run them on two machines"
-    )
-
-
-def memory(free_bytes: int | None = None) -> str:
-    """Memory that is free for new processes."""
-    free_bytes = available_bytes() if free_bytes is None else free_bytes
-    remedy = f"free some: both parties on one machine need {MIN_MEMORY_BYTES // GIB} GiB"
-    return expect(free_bytes >= MIN_MEMORY_BYTES, f"{free_bytes / GIB:.1f} GiB free", remedy)
 
 
 def available_bytes() -> int:
@@ -225,45 +201,58 @@ def available_bytes() -> int:
         return free
 
 
-def shared_memory(folder: Path = Path("/dev/shm")) -> str:
-    """The folder in which Ray keeps its object store."""
-    free = shutil.disk_usage(folder).free if folder.is_dir() else 0
-    remedy = "enlarge it; in a container, start it with --shm-size=1g"
-    return expect(free >= MIN_SHARED_BYTES, f"{folder} has {free / GIB:.1f} GiB free", remedy)
+class Amount(NamedTuple):
+    """Something of which a machine should have enough."""
+
+    name: str
+    read: Callable[[], float]
+    least: float
+    finding: str
+    """With {} where the amount is."""
+    remedy: str
+
+    def look(self) -> str:
+        """How much there is."""
+        amount = self.read()
+        return expect(amount >= self.least, self.finding.format(amount), self.remedy)
 
 
-def open_files(limit: int | None = None) -> str:
-    """The number of files that a process may have open."""
-    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0] if limit is None else limit
-    if limit == resource.RLIM_INFINITY:
-        return "unlimited"
-    status: Status = "missing" if limit < MIN_OPEN_FILES else "weak"
-    return expect(limit >= GOOD_OPEN_FILES, f"at most {limit}", f"ulimit -n {GOOD_OPEN_FILES}", status)
+def free_gib(folder: str) -> float:
+    """Free space of a folder's disk; 0 where there is none."""
+    return shutil.disk_usage(folder).free / GIB if Path(folder).is_dir() else 0.0
 
 
-def temporary_folder(folder: Path | None = None) -> str:
-    """The folder in which Ray keeps its sockets and logs."""
-    folder = folder or Path(tempfile.gettempdir())
-    if len(str(folder)) > MAX_FOLDER_CHARS:
-        raise Trouble(f"{folder} is too long for Ray's sockets", "set TMPDIR to a short path such as /tmp")
-    writable(folder)
-    free = shutil.disk_usage(folder).free
-    finding = f"{folder} has {free / GIB:.1f} GiB free"
-    return expect(free >= MIN_DISK_BYTES, finding, "free 1 GiB there, or set TMPDIR")
+AMOUNTS = (
+    Amount("cores", lambda: len(os.sched_getaffinity(0)), 2, "{}", "run the two parties on two machines"),
+    # Two models, the embedder and Ray's own processes.
+    Amount("memory", lambda: available_bytes() / GIB, 3, "{:.1f} GiB free", "free 3 GiB"),
+)
+FOR_RAY = (
+    # Ray's object store; Tandem keeps nothing large in it.
+    Amount(
+        "/dev/shm", lambda: free_gib("/dev/shm"), 0.25, "{:.1f} GiB free", "in a container: --shm-size=1g"
+    ),
+    # A node opens some thousand when it is busy; no limit is -1.
+    Amount("open files", lambda: getrlimit(RLIMIT_NOFILE)[0] % (1 << 64), 4096, "{}", "ulimit -n 4096"),
+    Amount(
+        "temporary", lambda: free_gib(gettempdir()), 1, "{:.1f} GiB free", "free 1 GiB there, or set TMPDIR"
+    ),
+)
 
 
-FOR_RAY: dict[str, Callable[[], str]] = {
-    "shared memory": shared_memory,
-    "open files": open_files,
-    "temporary": temporary_folder,
-}
+def sockets() -> str:
+    """Whether the paths of Ray's sockets can be as long as they are."""
+    folder = gettempdir()
+    return expect(
+        len(folder) <= MAX_FOLDER_CHARS, folder, "set TMPDIR to a short path such as /tmp", "missing"
+    )
 
 
 def writable(folder: Path) -> str:
     """Whether a folder, or the nearest one above it that is there, can be written to."""
     nearest = _nearest(folder)
     try:
-        with tempfile.TemporaryFile(dir=nearest):
+        with TemporaryFile(dir=nearest):
             return str(folder)
     except OSError as error:
         remedy = f"correct the permissions of {nearest}"
