@@ -22,11 +22,11 @@ PACKAGE, LAB = ROOT / "tandem", ROOT / "tandem_lab"
 PLUGINS = "plugins"
 """The package whose folders hang on the core."""
 LIMITS = {
-    "lines of the core": 36350,
-    "lines of the product": 48000,
-    "lines of the tests": 52100,
-    "lines of the laboratory": 15000,
-    "lines of the benchmarks": 6000,
+    "lines of the core": 35150,
+    "lines of the product": 46850,
+    "lines of the tests": 50750,
+    "lines of the laboratory": 14850,
+    "lines of the benchmarks": 5950,
     "modules of the core": 170,
     "commands": 16,
     "settings": 60,

@@ -293,7 +293,8 @@ def with_options(*names: str) -> Callable[[Command], Command]:
                     flags |= dict.fromkeys(option.keys, option.flag)
             for name, group in groups.items():
                 own = {field.name for field in fields(group)} & set(options)
-                options[name] = group(**{field: options.pop(field) for field in own})
+                make: Any = group
+                options[name] = make(**{field: options.pop(field) for field in own})
             try:
                 return command(**options)
             except SettingError as error:

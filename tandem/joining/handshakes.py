@@ -165,8 +165,8 @@ class CloudHandshake:
             raise _refusal("A token that this cloud has not given out was shown.", "stranger")
         if not device.is_welcome:
             raise _refusal(f"The device {device.name!r} was revoked on {device.revoked}.", "revoked")
-        newest = hello.get("protocol")
-        oldest = hello.get("oldest", newest)
+        newest: Any = hello.get("protocol")
+        oldest: Any = hello.get("oldest", newest)
         is_range = isinstance(newest, int) and isinstance(oldest, int)
         if hello.get("tandem") != JOINING_VERSION or not is_range or not is_spoken(oldest, newest):
             raise _refusal(

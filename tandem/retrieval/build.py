@@ -565,7 +565,7 @@ def _write_rows(
             f"An index needs at least one chunk, but {directory} would get none; add documents."
         )
     kinds.check_can_train(manifest.factory, manifest.count)
-    with writing(directory, previous and previous.manifest) as writer:
+    with writing(directory, None if previous is None else previous.manifest) as writer:
         texts = {vector_key(manifest, chunk.page_content): chunk.page_content for chunk in placed.values()}
         missing = [(key, text) for key, text in texts.items() if writer.lacks_vector(key)]
         _embed(missing, embedder, writer, progress)

@@ -6,6 +6,7 @@ import math
 import re
 from contextlib import suppress
 from hashlib import blake2b, file_digest
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -142,8 +143,7 @@ class VectorIndex:
         """Makes a trained index one of `count` vectors, of which `rows` have these [len(rows), d], and all others stay.
         Its lists are as good as they were for the vectors that it was trained with.
         """
-        import faiss
-
+        faiss: Any = import_module("faiss")
         index = self.faiss_index
         index.set_direct_map_type(faiss.DirectMap.NoMap)
         index.remove_ids(np.concatenate([rows, np.arange(count, len(self), dtype=np.int64)]))

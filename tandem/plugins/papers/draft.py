@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from typer import Option
 
@@ -14,7 +14,7 @@ from tandem.client.batch import read_texts
 from tandem.errors import TandemError
 
 if TYPE_CHECKING:
-    from tandem.plugins.papers.flexspec.training import Loss
+    pass
 
 
 Target = Annotated[
@@ -89,7 +89,7 @@ def train(
 
     recipe = Recipe(
         trunk=trunk,
-        loss=cast("Loss", loss),
+        loss=loss,
         num_steps=steps or Recipe.num_steps,
         num_answers=answers or Recipe.num_answers,
         max_tokens=max_tokens or Recipe.max_tokens,
