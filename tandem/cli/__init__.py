@@ -28,7 +28,7 @@ NO_LABORATORY = (
     "`pip install -e '.[lab]'` there."
 )
 DISK_TROUBLES = {errno.EACCES, errno.EDQUOT, errno.ENOSPC, errno.EPERM, errno.EROFS}
-"""Of the user's files, which a sentence explains better than a traceback."""
+"""Errors of the user's files, which a sentence explains better than a traceback."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -106,10 +106,10 @@ def build_command() -> Any:
     for name in plugins.names("command"):
         if name not in plugins.OWN["command"]:
             others[name] = LazyCommand(name, plugins.address_of("command", name), help="Of another package.")
-        elif isinstance(found := plugins.find("command", name), typer.Typer):
-            app.add_typer(found, name=name)
+        elif isinstance(command := plugins.find("command", name), typer.Typer):
+            app.add_typer(command, name=name)
         else:
-            app.command(name)(found)
+            app.command(name)(command)
     group: Any = typer.main.get_command(app)
     for command in others.values():
         group.add_command(command)

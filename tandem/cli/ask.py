@@ -167,7 +167,7 @@ def exit_code(transcript: Transcript) -> int:
 
 
 def print_rest(transcript: Transcript, output: OutputOptions, *, cite: bool = False) -> int:
-    """What marks name, sources and statistics, or everything as JSON; returns the exit code. Raises QueryError as
+    """Print cited documents, sources and statistics, or everything as JSON; returns the exit code. Raises QueryError as
     `exit_code`."""
     if output.as_json:
         print_json(transcript.as_dict())

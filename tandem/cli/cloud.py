@@ -94,9 +94,9 @@ def serve(
     with served(config, Address(host, port, public_host, public_port), folder, log) as cloud:
         write_private(folder / ADDRESS_FILE, json.dumps(cloud.public_address).encode())
         log(f"listening: {host}:{cloud.port}, until Ctrl-C")
-        known = cloud.devices.all()
-        if device is None and known:
-            names = ", ".join(one.name for one in known if one.is_welcome) or "none"
+        devices = cloud.devices.all()
+        if device is None and devices:
+            names = ", ".join(one.name for one in devices if one.is_welcome) or "none"
             log(
                 f"devices: {names} may join, by the link of before; `tandem cloud add NAME` prints one for another"
             )
@@ -127,7 +127,7 @@ def devices(keys: Keys = None, as_json: AsJson = False) -> int:
     """List the devices that may join, and those that were revoked."""
     from tandem.joining.devices import DeviceList
 
-    known = [  # nothing of their tokens
+    entries = [  # nothing of their tokens
         {
             "name": device.name,
             "added": device.added,
@@ -137,8 +137,8 @@ def devices(keys: Keys = None, as_json: AsJson = False) -> int:
         for device in DeviceList(keys or _default_folder()).all()
     ]
     if as_json:
-        print_json(known)
-    elif not known:
+        print_json(entries)
+    elif not entries:
         emit("No device may join yet; `tandem cloud add NAME` prints a link for one.")
     else:
         rows = [("device", "added", "last joined", "state")]
@@ -149,7 +149,7 @@ def devices(keys: Keys = None, as_json: AsJson = False) -> int:
                 device["joined"] or "never",
                 "revoked" if device["revoked"] else "welcome",
             )
-            for device in known
+            for device in entries
         ]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         for row in rows:

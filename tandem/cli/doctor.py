@@ -83,7 +83,7 @@ def expect(is_well: bool, finding: str, remedy: str, status: Status = "weak") ->
 
 
 def check(name: str, look: Callable[[], str]) -> Check:
-    """What a look finds."""
+    """Look, and make a row of it."""
     try:
         return Check(name, "ok", look())
     except Trouble as trouble:

@@ -175,7 +175,7 @@ def _watch(config: Config, party: Party, folder: Path, embedder: TextEmbedder, l
 
     logger = logging.getLogger("tandem")
     logger.setLevel(logging.INFO)
-    logger.addHandler(handler := _Lines(log))
+    logger.addHandler(handler := _WatchLog(log))
     try:
         log(f"watch: the folders of {folder}, until Ctrl-C")
         follow(folder, embedder, build_options(config), drop_lost_caches(config, party, folder))
@@ -186,7 +186,7 @@ def _watch(config: Config, party: Party, folder: Path, embedder: TextEmbedder, l
     return 0
 
 
-class _Lines(logging.Handler):
+class _WatchLog(logging.Handler):
     """Shows what is logged as lines of the command."""
 
     def __init__(self, log: StageLog) -> None:
@@ -194,7 +194,7 @@ class _Lines(logging.Handler):
         self._show = log
 
     def emit(self, record: logging.LogRecord) -> None:
-        """As every handler."""
+        """Show one record."""
         self._show(f"watch: {record.getMessage()}")
 
 

@@ -27,27 +27,27 @@ INDEXES = ".tandem"
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class ModelPair:
     """Models of both parties, of one family: a small one on the device, a larger one in the cloud."""
 
     device: str
     cloud: str
     num_bytes: int
-    """Of both together, in memory, as bfloat16; about as much is downloaded."""
+    """Memory of both together, as bfloat16; about as much is downloaded."""
     dtype: str = "bfloat16"
 
 
-SMOLLM2_PAIR = Pair(SMOLLM2, SMOLLM2, 540_000_000, "float32")
+SMOLLM2_PAIR = ModelPair(SMOLLM2, SMOLLM2, 540_000_000, "float32")
 """Needs no hub."""
 HUB_PAIRS = (
-    Pair("HuggingFaceTB/SmolLM2-135M-Instruct", "HuggingFaceTB/SmolLM2-360M-Instruct", 1_000_000_000),
-    Pair("Qwen/Qwen2.5-0.5B-Instruct", "Qwen/Qwen2.5-1.5B-Instruct", 4_100_000_000),
-    Pair("Qwen/Qwen2.5-1.5B-Instruct", "Qwen/Qwen2.5-3B-Instruct", 9_300_000_000),
-    Pair("Qwen/Qwen2.5-1.5B-Instruct", "Qwen/Qwen2.5-7B-Instruct", 18_400_000_000),
+    ModelPair("HuggingFaceTB/SmolLM2-135M-Instruct", "HuggingFaceTB/SmolLM2-360M-Instruct", 1_000_000_000),
+    ModelPair("Qwen/Qwen2.5-0.5B-Instruct", "Qwen/Qwen2.5-1.5B-Instruct", 4_100_000_000),
+    ModelPair("Qwen/Qwen2.5-1.5B-Instruct", "Qwen/Qwen2.5-3B-Instruct", 9_300_000_000),
+    ModelPair("Qwen/Qwen2.5-1.5B-Instruct", "Qwen/Qwen2.5-7B-Instruct", 18_400_000_000),
 )
 """Pairs on the hub that share a vocabulary, smallest first."""
 RESERVED_BYTES = 2_000_000_000
-"""Of the memory: for the processes themselves, the embedder and the caches."""
+"""Memory for the processes themselves, the embedder and the caches."""
 
 Folder = Annotated[str, Argument(metavar="FOLDER", help="the device's documents", show_default=False)]
 CloudFolder = Annotated[
@@ -91,7 +91,7 @@ def init(
         raise BadParameter("--ask needs an index, so it goes without --settings-only")
     if Path(CONFIG_NAME).exists() and not force:
         raise _is_there()
-    pair = _choose_pair() if model is None else Pair(_model(model), _model(model), 0, "float32")
+    pair = _choose_pair() if model is None else ModelPair(_model(model), _model(model), 0, "float32")
     _write(render(folders, pair), force=force)
     emit(f"Wrote {CONFIG_NAME}.")
     if settings_only:
@@ -113,7 +113,7 @@ def init(
     return ask(question=question, runtime="inline")
 
 
-def propose(available_bytes: int) -> list[Pair]:
+def propose(available_bytes: int) -> list[ModelPair]:
     """The pairs that this machine could run, the one that is proposed first. available_bytes: of memory."""
     from tandem.engine.places import is_cached, is_offline
 
@@ -128,7 +128,7 @@ def propose(available_bytes: int) -> list[Pair]:
     return here + hub
 
 
-def _choose_pair() -> Pair | None:
+def _choose_pair() -> ModelPair | None:
     """The pair that a person chooses, or the one that needs no download; None: there is none."""
     from tandem.cli.doctor import available_bytes
 
@@ -167,7 +167,7 @@ def _write(text: str, *, force: bool) -> None:
         raise ConfigError(f"{Path(CONFIG_NAME).absolute()} cannot be written ({error.strerror}).") from None
 
 
-def render(folders: dict[Party, Path], pair: Pair | None) -> str:
+def render(folders: dict[Party, Path], pair: ModelPair | None) -> str:
     """The file for these folders and these models. pair: None keeps the default."""
     from tandem.cli.config import HEADER
 
@@ -178,7 +178,7 @@ def render(folders: dict[Party, Path], pair: Pair | None) -> str:
     return f"{head}\n\n{_settings(folders, pair).to_toml(only_changed=True)}"
 
 
-def _later(pair: Pair | None) -> list[str]:
+def _later(pair: ModelPair | None) -> list[str]:
     """The commands that make use of file and indexes."""
     lines = ["tandem doctor", 'tandem search device "QUESTION"', 'tandem ask "QUESTION"']
     if pair is None:
@@ -196,7 +196,7 @@ def _index_line(party: Party, path: Path) -> str:
     return f"tandem index {party} {shlex.quote(str(path))}"
 
 
-def _settings(folders: dict[Party, Path], pair: Pair | None) -> Config:
+def _settings(folders: dict[Party, Path], pair: ModelPair | None) -> Config:
     from tandem.config.files import replace_settings
     from tandem.config.schema import Config
 

@@ -50,7 +50,7 @@ QUESTION_SETTINGS = (
     "decoding.home",
     "cluster.runtime",
 )
-"""What commands that ask questions have as options."""
+"""Settings that are options of commands that ask questions."""
 OR_A_LIST = ", or a list of them"
 """End of a setting's meaning that does not suit an option, which is repeated instead."""
 
@@ -233,7 +233,7 @@ class PlaceOptions:
         )
 
     def open_to_ask(self, config: Config, log: StageLog) -> Tandem | RunningDevice:
-        """As `open`, but where nothing is named the device that `tandem device` runs here comes first."""
+        """Open the device that `tandem device` runs here where nothing else is named; else as `open` does."""
         from tandem.client.device import RunningDevice, is_device_running
 
         is_named = self.join or self.fresh or self.address
@@ -274,7 +274,7 @@ def with_options(*names: str) -> Callable[[Command], Command]:
 
     def add(command: Command) -> Command:
         signature = inspect.signature(command, eval_str=True)
-        groups = {
+        groups: dict[str, Any] = {
             each.name: each.annotation
             for each in signature.parameters.values()
             if is_dataclass(each.annotation)

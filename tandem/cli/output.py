@@ -98,7 +98,7 @@ def print_json(value: Any, *, indent: int | None = 2) -> None:
     """One JSON object on stdout, as `to_plain` has it, in ASCII where stdout is not UTF-8; a line with indent None."""
     encoding = (getattr(sys.stdout, "encoding", None) or "utf-8").lower().replace("-", "")
     text = json.dumps(to_plain(value), indent=indent, ensure_ascii=encoding != "utf8")
-    print(_ESCAPED.sub(lambda found: f"\\u{ord(found[0]):04x}", text), flush=True)
+    print(_ESCAPED.sub(lambda match: f"\\u{ord(match[0]):04x}", text), flush=True)
 
 
 class PlainText:

@@ -84,9 +84,9 @@ def search(
     count = num_documents or config.party(party).num_documents or 1
     hits = _find(party, config, question, count, filter, log)
     if as_json:
-        found = [_as_dict(rank, hit) for rank, hit in enumerate(hits, 1)]
+        passages = [_as_dict(rank, hit) for rank, hit in enumerate(hits, 1)]
         print_json(
-            {"party": party, "index": config.party(party).index, "question": question, "passages": found}
+            {"party": party, "index": config.party(party).index, "question": question, "passages": passages}
         )
     else:
         _print_hits(hits, full=full)

@@ -121,7 +121,7 @@ class LiveText:
 
     def retract(self, step: int) -> None:
         """Provisional text from `step` on is void."""
-        self._pieces = {known: text for known, text in self._pieces.items() if known < step}
+        self._pieces = {before: text for before, text in self._pieces.items() if before < step}
         self._draw()
 
     def commit(self, step: int, text: str) -> None:

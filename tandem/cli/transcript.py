@@ -230,15 +230,15 @@ _ENDS = {
 
 
 def _compact(event: EstimateEvent) -> dict[str, Any]:
-    """Its fields that are known, to the microsecond."""
-    known: dict[str, Any] = {}
+    """The fields of an estimate that are known, to the microsecond."""
+    values: dict[str, Any] = {}
     for key, value in asdict(event).items():
         if isinstance(value, float):
             if math.isfinite(value):
-                known[key] = round(value, 6)
+                values[key] = round(value, 6)
         elif value != ():
-            known[key] = value
-    return known
+            values[key] = value
+    return values
 
 
 def _seconds(duration_s: float) -> str:

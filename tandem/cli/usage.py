@@ -88,8 +88,8 @@ def explain(error: TyperException) -> str:
 def this_command() -> str:
     """The command line of this installation's `tandem` from the current folder."""
     script = Path(sysconfig.get_path("scripts")) / "tandem"
-    found = shutil.which("tandem")
-    if found is not None and script.exists() and os.path.samefile(found, script):
+    on_path = shutil.which("tandem")
+    if on_path is not None and script.exists() and os.path.samefile(on_path, script):
         return "tandem"
     if script.exists():
         return shlex.quote(_from_here(script))

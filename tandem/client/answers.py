@@ -19,9 +19,9 @@ from tandem.events import Answer, DoneEvent, Event, Source, collect
 FINISH_REASONS = {"eos": "stop", "stop": "stop", "loop": "length", "length": "length"}
 """OpenAI's name for why an answer ended."""
 SOURCE_FIELDS = ("party", "id", "title", "score", "page")
-"""Of a source; its text is among the typed events."""
+"""Fields of a source that are shown; its text is among the typed events."""
 SEED_BITS = 53
-"""Of a seed that nobody gave: the whole numbers that every reader of JSON can hold."""
+"""Size of a seed that nobody gave: every reader of JSON can hold such whole numbers."""
 LOADED = (
     "weights_fingerprint",
     "vocabulary_fingerprint",
@@ -30,7 +30,7 @@ LOADED = (
     "scorer_fingerprint",
     "codec",
 )
-"""What a party has loaded, as far as answers depend on it; its documents do not show."""
+"""Facts of a party on which its answers depend; its documents do not show."""
 
 
 class Trimmer:
@@ -50,7 +50,7 @@ class Trimmer:
 
 
 class Piece(NamedTuple):
-    """What a piece of an answer's text adds to each of its parts."""
+    """The additions of a piece of text to the thought and to the answer."""
 
     thought: str
     text: str
@@ -132,8 +132,8 @@ def describe(answer: Answer, shown: str | None = None) -> dict[str, Any]:
 
 
 def describe_citations(spans: Sequence[Span], sources: Sequence[Source]) -> list[dict[str, Any]]:
-    """What the home's documents said of an answer's text, as JSON holds it. `source` is a place in the list of all
-    sources, start and end count characters (Unicode code points) of the text."""
+    """The citations of the home's documents in an answer's text, as JSON holds them. `source` is a place in the list
+    of all sources, start and end count characters (Unicode code points) of the text."""
     own = [place for place, source in enumerate(sources) if source.score is not None]
     cited = [(span, own[span.document]) for span in spans if span.document < len(own)]
     return [

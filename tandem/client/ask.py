@@ -108,9 +108,9 @@ class Asker:
 
     async def _check_filter(self, spec: SessionSpec) -> None:
         """Raise QueryError where the home's documents have no such metadata: no peer is to know that."""
-        number, wanted = spec.num_documents(spec.home), spec.filter(spec.home)
-        if number and wanted:
-            refusal = await self._sites[spec.home].find_refusal(spec.query, number, wanted)
+        number, filter = spec.num_documents(spec.home), spec.filter(spec.home)
+        if number and filter:
+            refusal = await self._sites[spec.home].find_refusal(spec.query, number, filter)
             if refusal:
                 sentence, code, option = refusal
                 raise QueryError(sentence, code=Code(code), option=option or None)
@@ -173,7 +173,7 @@ class Asker:
         with contextlib.suppress(TandemError):
             passages = await self._sites[party].passages([source.id for source in event.sources])
             sources = (
-                replace(source, **known) for source, known in zip(event.sources, passages, strict=True)
+                replace(source, **passage) for source, passage in zip(event.sources, passages, strict=True)
             )
             event = replace(event, sources=tuple(sources))
         return event

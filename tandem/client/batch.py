@@ -127,7 +127,7 @@ def _read_stdin() -> bytes:
 
 
 def _lines_of(data: bytes, name: str) -> list[tuple[str, str]]:
-    """As `split`, of UTF-8 bytes with or without a byte-order mark."""
+    """Split UTF-8 bytes, with or without a byte-order mark, into lines. Raises QueryError."""
     try:
         return split(data.decode("utf-8-sig"), name)
     except UnicodeDecodeError as error:
@@ -169,8 +169,8 @@ def entry_of(line: str, where: str) -> dict[str, Any]:
 def text_of(entry: dict[str, Any], where: str) -> str:
     """The question of a JSON object. Raises QueryError."""
     if "question" not in entry:
-        held = ", ".join(map(repr, entry)) or "nothing"
-        raise QueryError(f'{where}: an object must hold "question", this one holds {held:.100}; rename it.')
+        names = ", ".join(map(repr, entry)) or "nothing"
+        raise QueryError(f'{where}: an object must hold "question", this one holds {names:.100}; rename it.')
     text = entry["question"]
     if not (isinstance(text, str) and text.strip()):
         raise QueryError(f'{where}: "question" must be a text that is not empty, it is {text!r}; correct it.')

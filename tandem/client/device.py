@@ -144,7 +144,7 @@ class RunningDevice:
             pool.shutdown(wait=False, cancel_futures=True)
 
     def status(self) -> dict[str, Any]:
-        """What the device knows of itself, as of `Tandem.status`."""
+        """The device's own state, in the form of `Tandem.status`."""
         with self._request("GET", "/v1/tandem/actors") as response:
             status: dict[str, Any] = json.load(response)
         return status
@@ -237,7 +237,7 @@ def _read_events(response: HTTPResponse) -> Iterator[tuple[str, dict[str, Any]]]
 
 
 def _with_nan(kind: Any, value: Any) -> Any:
-    """What JSON holds of a `kind`."""
+    """A value of a `kind` from JSON, with nan where a number is null."""
     if value is None and kind is float:
         return nan
     if not is_dataclass(kind):

@@ -75,7 +75,7 @@ def _check_length_policy(spec: SessionSpec, described: Mapping[Any, Mapping[str,
 
 
 MAX_SPEC_BYTES = 4_000_000
-"""Of a query as JSON; a message within a side holds 4 MiB."""
+"""Most bytes of a query as JSON; a message within a side holds 4 MiB."""
 MAX_TIMEOUT_S = 1e9
 
 
@@ -140,7 +140,7 @@ class QueryOptions(SamplingOptions, DecodingOptions, total=False):
     seed: Annotated[int, Field(ge=0, lt=1 << 64)] | None
     """64 bits, fresh if None. With the documents, models and codec it determines the answer."""
     day: Annotated[str, AfterValidator(_check_day)] | None
-    """What a chat template takes for today, if it writes the date, as "2026-11-25"; today if None."""
+    """The date that chat templates write, if they do, as "2026-11-25"; today if None."""
     timeout_s: Annotated[float, Field(gt=0, le=MAX_TIMEOUT_S)] | None
     """Limit for the whole answer, in seconds; `config.cluster.query_timeout_s` if None."""
     only: str | None
@@ -154,15 +154,15 @@ class QueryOptions(SamplingOptions, DecodingOptions, total=False):
     history: Annotated[Sequence[Message | MessageDict], PlainValidator(read_history)] | None
     """Earlier turns, as {"role": "user" or "assistant", "content": text}."""
     on_peer_loss: OnPeerLoss | None
-    """What the device does without the cloud: "continue", "wait" or "fail"."""
+    """The device without its cloud: "continue", "wait" or "fail"."""
     show_drafts: bool
     """Also yield a ProvisionalEvent for each draft as soon as it is there, and a RetractEvent if it is void."""
     system_prompt: str | None
-    """Of this query, at every party; empty: none. As each party has it if None, whose stored caches serve that only."""
+    """The system prompt at every party; empty: none. If None each has its own, which its stored caches are for."""
     logit_bias: Annotated[Mapping[Biased, Bias], Field(max_length=MAX_BIASES)] | None
     """Token id -> what is added to its logit, -100 to 100; each party does so before it mixes or draws."""
     grammar: Annotated[Mapping[str, Any], AfterValidator(_write_grammar)] | None
-    """What the answer follows: {"json_schema": schema}, {"regex": text} or {"lark": text}; extra [grammar]."""
+    """A grammar of the answer: {"json_schema": schema}, {"regex": text} or {"lark": text}; extra [grammar]."""
     num_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None
     """0 to 20: each TokenEvent has its log probability in the target, and those of so many likeliest tokens."""
 
@@ -287,7 +287,7 @@ NOTHING_TO_ADD = "The cloud has no documents, and the model of the device, which
 
 
 def notes_on(spec: SessionSpec, options: Mapping[str, Any]) -> tuple[str, ...]:
-    """What is said beside an answer of what `build_spec` chose for the query with these options."""
+    """Notes beside an answer on what `build_spec` chose for the query with these options."""
     return (NOTHING_TO_ADD,) if spec.only and not options.get("only") else ()
 
 
@@ -329,7 +329,7 @@ def _counts(config: Config, num_documents: int | Mapping[str, int] | None) -> di
 
 
 def _change(group: S, changes: Mapping[str, Any]) -> S:
-    """As `change`; of settings that contradict each other the first that the query names is at fault."""
+    """The group with some settings replaced; where they contradict each other the first one is at fault."""
     try:
         return change(group, changes)
     except ConfigError as error:

@@ -142,7 +142,7 @@ class Setting(NamedTuple):
 
     @property
     def default(self) -> Any:
-        """Its value where nobody sets it."""
+        """The value where nobody sets it."""
         return self.info.get_default(call_default_factory=True)
 
     @property

@@ -19,7 +19,7 @@ from tandem.config.checks import STRICT, Settings, plugin_or
 from tandem.errors import ConfigError, did_you_mean
 
 Parameters = dict[str, bool | int | float | str]
-"""What FUNCTION is called with, by name."""
+"""Arguments of FUNCTION, by name."""
 
 
 DEPTH = 8
@@ -148,20 +148,20 @@ def _function(module: ModuleType, name: str, setting: str, address: str) -> Any:
 def _check_parameters(
     function: Any, parameters: Mapping[str, Any], given: Mapping[str, Any], table: str, address: str
 ) -> None:
-    known = inspect.signature(function).parameters
-    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in known.values()):
+    declared = inspect.signature(function).parameters
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in declared.values()):
         return
-    settable = [name for name in known if name not in given]
+    settable = [name for name in declared if name not in given]
     for name in parameters:
         if name not in settable:
             remedy = did_you_mean(name, settable) if settable else "it takes none."
             raise ConfigError(f"{address} has no parameter {name!r} ([{table}]); {remedy}")
     for name in settable:
-        if name not in parameters and known[name].default is inspect.Parameter.empty:
+        if name not in parameters and declared[name].default is inspect.Parameter.empty:
             raise ConfigError(f"{address} needs the parameter {name!r}; add it to [{table}].")
 
 
 def _reason(error: Exception) -> str:
-    """Its kind and its first line."""
+    """An error's kind and its first line."""
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0][:200]}" if lines else type(error).__name__

@@ -22,7 +22,7 @@ from tandem.topology import MAX_PARTIES, PARTIES, SERVER, Party
 RowLayout = Literal["rows", "joined", "both"]
 SearchBy = Literal["hybrid", "dense", "words"]
 NO_INDEX = "none"
-"""What a party without an index reports as its kind."""
+"""The kind of index that a party without one reports."""
 TEMPLATES = ("auto", "chat", "plain")
 """Words for what frames document and question; all else is a path."""
 NUM_DOCUMENTS = 2
@@ -31,7 +31,7 @@ MAX_PRIVACY = 50.0
 """Nats by which documents may change a log probability, at most: e^50 is no bound in practice."""
 MIN_WORKERS = 2
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,31}")
-"""Of a worker: it names its node, its actors and its files."""
+"""The form of a worker's name, which its node, its actors and its files bear."""
 
 
 def _check_template(template: str) -> str:

@@ -25,7 +25,7 @@ from typing import Any
 from tandem.errors import ConfigError, did_you_mean
 
 KEY = "preset"
-"""What the settings call it; it belongs to no section."""
+"""The key of a preset in settings; it belongs to no section."""
 
 PRESETS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "dragon": {

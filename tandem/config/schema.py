@@ -227,7 +227,7 @@ class WeightsConfig(Settings):
 
     @property
     def scale(self) -> float:
-        """What a score is multiplied by to be a log weight: a cross-encoder's logit is one already."""
+        """The factor that makes a score a log weight: a cross-encoder's logit is one already."""
         return 10.0 if self.scorer == "embedder" else 1.0
 
 
@@ -346,10 +346,10 @@ class Config(Settings):
 
     def party(self, party: str) -> PartyConfig:
         """The settings of one party. Raises ConfigError if there is none of that name."""
-        known = self._by_party()
-        if party not in known:
-            raise ConfigError(f"There is no party {party!r}; {did_you_mean(party, list(known))}")
-        return known[party]
+        parties = self._by_party()
+        if party not in parties:
+            raise ConfigError(f"There is no party {party!r}; {did_you_mean(party, list(parties))}")
+        return parties[party]
 
     def seen_by(self, party: str) -> Config:
         """The settings that the actors of one party receive: without the others' models, indexes and paths."""

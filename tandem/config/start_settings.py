@@ -14,11 +14,11 @@ SHARED = ("codec.", "retrieval.embedder", "weights.scorer")
 ASKED = ("num_documents", "weight")
 """Settings of a party that travel with each question."""
 ALSO_LOADED = {("codec.name", as_toml("auto")): as_toml("top_p")}
-"""What a question can have although something else is running: a party with "auto" has loaded top_p too."""
+"""Values that a question can have although another one is running: a party with "auto" has loaded top_p too."""
 
 
 def start_settings(config: Config, party: str) -> dict[str, str]:
-    """Those that were changed from their defaults, as TOML values by key."""
+    """The settings of a start that were changed from their defaults, as TOML values by key."""
     defaults = _defaults(config, party)
     return {key: value for key, value in _values(config, party).items() if value != defaults[key]}
 

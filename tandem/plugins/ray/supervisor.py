@@ -58,7 +58,7 @@ class Supervisor:
     def __init__(self, party: str, runtime: Runtime) -> None:
         """It begins when `watch` is called, or at once where Ray has restarted it."""
         self._secret = runtime.secret
-        self._watch = Watch(party, runtime)
+        self._watch = PartyWatch(party, runtime)
         self._thread = threading.Thread(target=self._look_forever, name="watch", daemon=True)
         if ray.get_runtime_context().was_current_actor_reconstructed:
             self._watch.is_whole = None
@@ -89,7 +89,7 @@ class Supervisor:
             time.sleep(self._watch.look())
 
 
-class Watch:
+class PartyWatch:
     """The work of a supervisor, one look at the party after the other."""
 
     def __init__(self, party: str, runtime: Runtime) -> None:

@@ -25,11 +25,11 @@ from tandem.system.files import read_private
 KEY_VARIABLE = "TANDEM_API_KEY"
 MIN_KEY_CHARS = 16
 GUARDED_PREFIXES = ("/v1/", "/metrics", "/mcp")
-"""What needs the key: everything but the page, which holds nothing private, and the health check."""
+"""Paths that need the key: everything but the page, which holds nothing private, and the health check."""
 HOST = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(:[0-9]*)?", re.IGNORECASE)
-"""What the header Host may be: a name or an address, and a port."""
+"""The form of the header Host: a name or an address, and a port."""
 OWN_SITES = ("same-origin", "none")
-"""What browsers write into Sec-Fetch-Site where the page itself asks, or the user, such as with a typed address."""
+"""Values of Sec-Fetch-Site in browsers where the page itself asks, or the user, such as with a typed address."""
 
 
 def load_key(file: Path | None) -> str:
@@ -132,7 +132,7 @@ GUIDE = "docs/how-to/serve.md"
 REQUEST_ID = "x-request-id"
 
 
-class Frame:
+class GuardedApp:
     """The outermost ASGI application."""
 
     def __init__(self, app: ASGIApp, guard: Guard, metrics: Metrics) -> None:

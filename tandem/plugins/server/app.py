@@ -23,7 +23,7 @@ from tandem.config.schema import Config, placement_of
 from tandem.corpora import TOYS, example_questions
 from tandem.errors import TandemError
 from tandem.events import EVENT_TYPES
-from tandem.plugins.server.access import GUIDE, Frame, Guard, on_api_error, on_failure, on_http_error
+from tandem.plugins.server.access import GUIDE, Guard, GuardedApp, on_api_error, on_failure, on_http_error
 from tandem.plugins.server.document_store import DocumentStore
 from tandem.plugins.server.http import (
     LIMITS,
@@ -60,7 +60,7 @@ async def health() -> dict[str, str]:
 
 @router.get("/metrics")
 async def metrics(request: Request) -> Response:
-    """What Prometheus reads."""
+    """Metrics as Prometheus reads them."""
     service = service_of(request)
     state = await asyncio.to_thread(service.tandem.status)
     peers = find_peers(state, service.tandem.config)
@@ -121,7 +121,7 @@ def create_app(
     host: str = "127.0.0.1",
     limits: ServerLimits = LIMITS,
     documents: DocumentStore | None = None,
-) -> Frame:
+) -> GuardedApp:
     """An ASGI application that answers through `tandem`, which stays the caller's to close.
 
     key: an API key that requests must carry; empty: none, and only names of this machine are served. host: the address
@@ -141,7 +141,7 @@ def create_app(
     app.add_exception_handler(HTTPException, on_http_error)
     app.add_exception_handler(Exception, on_failure)
     app.mount("/", PageFiles(), name="page")
-    return Frame(app, Guard(key, host, tandem.config.http.allowed_hosts), service.metrics)
+    return GuardedApp(app, Guard(key, host, tandem.config.http.allowed_hosts), service.metrics)
 
 
 POLICY = "; ".join(

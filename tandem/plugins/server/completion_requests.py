@@ -86,7 +86,7 @@ class Body(BaseModel):
         return self.model_extra or {}
 
 
-class Part(Body):
+class ContentPart(Body):
     """A part of a message: a text, or what an earlier answer thought, which templates leave out."""
 
     type: Literal["text", "input_text", "output_text", "thinking", "redacted_thinking"]
@@ -94,12 +94,12 @@ class Part(Body):
 
 
 Content = Annotated[
-    list[Part],
+    list[ContentPart],
     BeforeValidator(lambda given: [{"type": "text", "text": given}] if isinstance(given, str) else given),
 ]
 
 
-def text_of(content: Iterable[Part]) -> str:
+def text_of(content: Iterable[ContentPart]) -> str:
     """The texts of all parts together."""
     return "".join(part.text for part in content)
 
@@ -135,7 +135,7 @@ def _is_of_tools(message: Mapping[str, Any]) -> bool:
 
 
 class AnswerFormat(Body):
-    """What an answer is to be: a text, any JSON object, or JSON that follows a schema."""
+    """The form of an answer: a text, any JSON object, or JSON that follows a schema."""
 
     type: Literal["text", "json_object", "json_schema"]
     json_schema: dict[str, Any] = {}  # of chat completions: {"schema": ...}
@@ -150,7 +150,7 @@ class AnswerFormat(Body):
 
 
 class StreamOptions(Body):
-    """What a stream holds besides the answer."""
+    """Options of a stream."""
 
     include_usage: bool = False
 
@@ -159,7 +159,7 @@ NumLogprobs = Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)]
 
 
 class Fields(Body):
-    """What requests for completions have in common: all but the question and the options of a query."""
+    """Fields that all requests for completions have, but for the question and the options of a query."""
 
     n: Annotated[int, Field(ge=1, le=MAX_ANSWERS)] = 1
     best_of: int | None = None
@@ -202,7 +202,7 @@ class TextFields(Fields):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompletionRequest:
-    """What a client wants."""
+    """A client's request, ready to be asked."""
 
     question: str
     options: dict[str, Any]  # of a query

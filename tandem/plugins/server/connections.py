@@ -31,7 +31,7 @@ DROPS = ("full_address", "full", "slow_head", "slow_body", "slow_reading", "malf
 
 
 class Debt(StrEnum):
-    """What a client owes."""
+    """A client's debt."""
 
     HEAD = "head"
     BODY = "body"
@@ -39,7 +39,7 @@ class Debt(StrEnum):
     NOTHING = "nothing"
 
 
-class Connection(H11Protocol):
+class HttpConnection(H11Protocol):
     """One that the system has accepted. What its client owes is looked up now and then, so that bytes cost nothing."""
 
     server_state: Connections
@@ -79,7 +79,7 @@ class Connection(H11Protocol):
         super().data_received(data)
 
     def send_400_response(self, msg: str) -> None:
-        """What came is not HTTP. uvicorn would raise an error where an answer has begun."""
+        """Refuse what is not HTTP. uvicorn would raise an error where an answer has begun."""
         self.server_state.note("malformed", self.address)
         if self.is_unanswered:
             super().send_400_response(msg)
@@ -105,7 +105,7 @@ class Connection(H11Protocol):
 
     @property
     def debt(self) -> Debt:
-        """What its client owes now."""
+        """The client's debt now."""
         if self.transport.get_write_buffer_size():
             return Debt.READING
         if not self.has_request:
@@ -160,20 +160,20 @@ class Connections(ServerState):
         self._metrics = metrics
         self.most = min(limits.max_connections, max_connections())
         self._is_closed = False
-        self._by_address: dict[str, dict[Connection, None]] = {}  # oldest first
+        self._by_address: dict[str, dict[HttpConnection, None]] = {}  # oldest first
         self._num_dropped: Counter[str] = Counter()
         for reason in DROPS:  # those of which there is none yet show 0
             metrics.connections_dropped.labels(reason)
         metrics.connections_open.set_function(lambda: self.num_open)
         if self.most < limits.max_connections:
-            log_event("few open files", connections=self.most, wanted=limits.max_connections)
+            log_event("few open files", connections=self.most, limit=limits.max_connections)
 
     @property
     def num_open(self) -> int:
         """Connections that have a place."""
         return sum(map(len, self._by_address.values()))
 
-    def enter(self, connection: Connection) -> None:
+    def enter(self, connection: HttpConnection) -> None:
         """A new connection. Where there are too many, one whose request has not come makes room: of its address, or of
         the address with most of these. It is refused where all others are busy."""
         if self._is_closed:
@@ -187,7 +187,7 @@ class Connections(ServerState):
         elif self.num_open > self.most:
             self._make_room(max(self._by_address.values(), key=_num_waiting), connection, "full")
 
-    def leave(self, connection: Connection) -> None:
+    def leave(self, connection: HttpConnection) -> None:
         """A connection has ended, or has to."""
         own = self._by_address.get(connection.address, {})
         own.pop(connection, None)
@@ -211,7 +211,7 @@ class Connections(ServerState):
         if self._num_dropped[reason].bit_count() == 1:
             log_event("connection dropped", reason=reason, number=self._num_dropped[reason], address=address)
 
-    def _make_room(self, crowd: dict[Connection, None], newest: Connection, reason: str) -> None:
+    def _make_room(self, crowd: dict[HttpConnection, None], newest: HttpConnection, reason: str) -> None:
         """The oldest without a request goes, else the oldest whose body has not come, else the newest."""
         waiting = (each for each in crowd if not each.is_busy)
         surplus = min(waiting, key=lambda each: (each is newest, each.has_request))
@@ -229,5 +229,5 @@ class Connections(ServerState):
         surplus.refuse(ApiError(503, message, code="too_many_connections", headers=headers))
 
 
-def _num_waiting(crowd: dict[Connection, None]) -> int:
+def _num_waiting(crowd: dict[HttpConnection, None]) -> int:
     return sum(not each.is_busy for each in crowd)

@@ -29,7 +29,7 @@ SERVED_INDEXES = {"bundled": "served-notes", "household": "served-household"}
 """Indexes, in the data folder, of a device whose documents come with Tandem: those, and what was added."""
 KINDS = tuple(ending for kind in file_kinds() for ending in kind.endings)
 MAX_NAME_BYTES = 255
-"""As file systems have it."""
+"""Longest name of a file, as file systems have it."""
 NEVER_IN_NAMES = frozenset({"Cc", "Cs"})
 """Unicode's categories of control characters and of halves of surrogate pairs."""
 ID_KEY_BYTES = 32
@@ -58,9 +58,9 @@ class DocumentStore:
         sizes: Counter[str] = Counter()
         with Snapshot(self.index) as index:
             prefix = self._place(index.manifest.roots)[1]
-            held = index.sizes()
+            indexed = index.sizes()
         added = {prefix + name: name for name in self._added()}
-        for source, size in held.items():
+        for source, size in indexed.items():
             name = source[: source.find("/", len(prefix))] if "/" in source[len(prefix) :] else source
             sizes[name if name in added else source] += size  # what is in it counts
         return [

@@ -139,7 +139,7 @@ class Indexing:
         task.add_done_callback(_running.discard)
 
     async def problem(self) -> str | None:
-        """What is wrong with the file, once that is known: it was read when passages of it are embedded."""
+        """The problem of the file, once that is known: it was read when passages of it are embedded."""
         return await asyncio.shield(self._problem)
 
     async def events(self) -> AsyncIterator[bytes]:

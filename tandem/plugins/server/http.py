@@ -28,7 +28,7 @@ M = TypeVar("M", bound=BaseModel)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerLimits:
-    """What a server allows its clients."""
+    """Limits of a server for its clients."""
 
     max_queries: int | None = None  # open or waiting at once; None: two for each of `cluster.max_sessions`
     max_body_bytes: int = 4_000_000  # of a request that is no document
@@ -117,10 +117,10 @@ def unsupported(param: str, message: str) -> ApiError:
     return bad_request(message, param, UNSUPPORTED)
 
 
-def unknown(name: str, known: Iterable[str]) -> ApiError:
-    """The error for an option that does not exist. known: those that do."""
+def unknown(name: str, names: Iterable[str]) -> ApiError:
+    """The error for an option that does not exist. names: those that do."""
     return bad_request(
-        f"There is no option {name!r:.60}; {did_you_mean(name, sorted(known))}", name, "unknown_parameter"
+        f"There is no option {name!r:.60}; {did_you_mean(name, sorted(names))}", name, "unknown_parameter"
     )
 
 

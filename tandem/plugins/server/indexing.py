@@ -33,13 +33,13 @@ if TYPE_CHECKING:
 IDLE_S = 60.0
 """The process ends after so much time without a request."""
 MAX_PASSAGES = 20_000
-"""Of one added file: some 13 MB of text, whose vectors take 31 MB of the server's memory (of 384 components each)."""
+"""Most passages of one added file: 13 MB of text, whose vectors (of 384 components) take 31 MB of memory."""
 Progress = Callable[[int, int], None]
 """Called with the passages that were embedded, and how many there are to embed."""
 
 
 class Indexed(NamedTuple):
-    """What a change of the index came to."""
+    """The outcome of a change of the index."""
 
     num_added: int  # passages that are new, also in place of others
     num_embedded: int

@@ -1,4 +1,4 @@
-"""What the server logs: a line per request and per failure, with nothing of what was asked or answered."""
+"""The server's log: a line per request and per failure, with nothing of what was asked or answered."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ from tandem.client.tandem import Tandem
 from tandem.conversation import Message
 from tandem.errors import TandemError
 from tandem.events import Answer, Event, TokenEvent
-from tandem.plugins.server.access import Frame, Guard
+from tandem.plugins.server.access import Guard, GuardedApp
 from tandem.plugins.server.logs import log_failure
 from tandem.plugins.server.metrics import Metrics
 from tandem.retrieval.documents import describe_passage
@@ -82,7 +82,9 @@ class Tools:
         except asyncio.CancelledError:
             answering.cancel()  # ends the query at all parties, for which this scope leaves no time
             raise
-        return said(f"{answer.text}\n\n{cite(answer)}".strip(), {"answer": answer.text, **describe(answer)})
+        return make_result(
+            f"{answer.text}\n\n{cite(answer)}".strip(), {"answer": answer.text, **describe(answer)}
+        )
 
     async def search(self, question: Question, k: Count = 5, filter: Filter = None) -> Result:
         """Find passages of the user's own documents, best first. No model answers, and nothing crosses the link."""
@@ -95,8 +97,8 @@ class Tools:
     async def sources(self, ids: Ids) -> Result:
         """The text of passages of the user's own documents, by their ids in answers and searches."""
         site = next(iter((await asyncio.shield(self._tandem)).sites.values()))
-        found = dict(zip(ids, await site.passages(ids), strict=True))
-        if missing := [name for name, passage in found.items() if not passage]:
+        by_id = dict(zip(ids, await site.passages(ids), strict=True))
+        if missing := [name for name, passage in by_id.items() if not passage]:
             index = getattr(
                 await self._open(), "index", None
             )  # a store of LangChain gives no passage by its id
@@ -105,8 +107,8 @@ class Tools:
                     f"No passage with the id {missing[0]!r:.60} was found here yet; search for it."
                 )
             documents = await asyncio.to_thread(lambda: index.documents(index.rows(missing)))
-            found |= {name: describe_passage(each) for name, each in zip(missing, documents, strict=True)}
-        return passages([{"id": name, **passage} for name, passage in found.items()])
+            by_id |= {name: describe_passage(each) for name, each in zip(missing, documents, strict=True)}
+        return passages([{"id": name, **passage} for name, passage in by_id.items()])
 
     async def _open(self) -> Any:
         """The retriever of the own documents. Raises TandemError."""
@@ -116,8 +118,8 @@ class Tools:
         return await asyncio.shield(self._retriever)
 
 
-class Server(MCPServer[None]):
-    """Its errors are sentences."""
+class ToolServer(MCPServer[None]):
+    """A server of tools, whose errors are sentences."""
 
     async def call_tool(self, name: str, arguments: dict[str, Any], context: Any = None) -> Any:
         """Call a tool. Raises ToolError with one sentence; what nobody foresaw is only logged."""
@@ -137,9 +139,9 @@ class Server(MCPServer[None]):
         raise ToolError(sentence)
 
 
-def make_server(tandem: asyncio.Future[Tandem]) -> Server:
+def make_server(tandem: asyncio.Future[Tandem]) -> ToolServer:
     """The server of a Tandem, which may still be loading and stays the caller's to close."""
-    server = Server(
+    server = ToolServer(
         "tandem", title="Tandem", instructions=INSTRUCTIONS, version=__version__, log_level="ERROR"
     )
     logging.getLogger("mcp").setLevel(logging.CRITICAL)  # its messages may quote what was asked
@@ -149,11 +151,11 @@ def make_server(tandem: asyncio.Future[Tandem]) -> Server:
     return server
 
 
-def make_app(server: Server, key: str, host: str, allowed_hosts: Sequence[str]) -> Frame:
+def make_app(server: ToolServer, key: str, host: str, allowed_hosts: Sequence[str]) -> GuardedApp:
     """Its streamable HTTP, for the same requests as `tandem serve`; `server.session_manager` has to run around it."""
     unchecked = TransportSecuritySettings(enable_dns_rebinding_protection=False)  # the guard knows more
     app = server.streamable_http_app(streamable_http_path=PATH, transport_security=unchecked)
-    return Frame(app, Guard(key, host, allowed_hosts), Metrics())
+    return GuardedApp(app, Guard(key, host, allowed_hosts), Metrics())
 
 
 def open_own(tandem: Tandem) -> Any:
@@ -181,19 +183,19 @@ def cite(answer: Answer) -> str:
     return "\n".join(("Sources:", *lines)) if lines else ""
 
 
-def passages(found: Sequence[Mapping[str, Any]]) -> CallToolResult:
+def passages(hits: Sequence[Mapping[str, Any]]) -> CallToolResult:
     """Passages as a tool's result."""
-    texts = [f"[{each['id']}] {each['title'] or 'a document'}\n{each['text']}" for each in found]
-    return said("\n\n".join(texts) or "Nothing was found.", {"passages": list(found)})
+    texts = [f"[{each['id']}] {each['title'] or 'a document'}\n{each['text']}" for each in hits]
+    return make_result("\n\n".join(texts) or "Nothing was found.", {"passages": list(hits)})
 
 
-def said(text: str, structured: dict[str, Any]) -> CallToolResult:
+def make_result(text: str, structured: dict[str, Any]) -> CallToolResult:
     """A tool's result."""
     return CallToolResult(content=[TextContent(type="text", text=text)], structured_content=structured)
 
 
 def explain(tool: str, error: ValidationError) -> str:
-    """What is wrong with the arguments of a call; it quotes the first that is."""
+    """The sentence for wrong arguments of a call; it quotes the first that is wrong."""
     first = error.errors(include_url=False)[0]
     argument = ".".join(str(part) for part in first["loc"])
     if first["type"] == "missing":

@@ -1,4 +1,4 @@
-"""What Prometheus reads: counters and histograms of queries and requests, and what the parties count themselves.
+"""Metrics for Prometheus: counters and histograms of queries and requests, and what the parties count themselves.
 
 Names say their units; labels are parties, paths of the app, and words of Tandem, never what a client wrote.
 """
@@ -146,7 +146,7 @@ class QueryObserver:
 
 
 class _PartyCollector:
-    """What the actors report of themselves, at one moment."""
+    """The actors' own counters at one moment."""
 
     def __init__(self, state: dict[str, Any], peers: Mapping[str, bool]) -> None:
         self._state = state

@@ -61,7 +61,7 @@ router = APIRouter(prefix="/v1")
 MAX_INPUTS = 2048
 """Texts of one request for embeddings, as OpenAI has it."""
 MAX_INPUT_BYTES = 65_536
-"""Of each of them: an embedder reads the beginning alone, and a longer one would keep it from searching."""
+"""Longest of them: an embedder reads the beginning alone, and a longer one would keep it from searching."""
 
 
 def _check_length(text: str) -> str:
@@ -109,7 +109,7 @@ async def list_models(request: Request) -> dict[str, Any]:
 
 @router.get("/models/{name:path}")
 async def show_model(request: Request, name: str) -> dict[str, Any]:
-    """One of them."""
+    """One of these models."""
     return _model(read_model({"model": name}, *_model_names(service_of(request))))
 
 
@@ -140,31 +140,40 @@ async def embed(request: Request) -> Response:
 
 
 async def complete(
-    request: Request, service: Service, shape: Shape, wanted: CompletionRequest, form: Form | None = None
+    request: Request,
+    service: Service,
+    shape: Shape,
+    completion_request: CompletionRequest,
+    form: Form | None = None,
 ) -> Response:
     """Respond once all answers have begun; until then whatever goes wrong is a response of its own.
 
     form: how the response is written; None: as OpenAI's completions. Raises ApiError.
     """
     form = form or Form()
-    if wanted.options.get("seed") is None:
-        wanted.options["seed"] = new_seed()
+    if completion_request.options.get("seed") is None:
+        completion_request.options["seed"] = new_seed()
     try:
         async with AsyncExitStack() as stack:
-            queries = [_start(service, wanted, number, stack) for number in range(wanted.num_answers)]
+            queries = [
+                _start(service, completion_request, number, stack)
+                for number in range(completion_request.num_answers)
+            ]
             for query in queries:
                 await while_connected(request.receive, query.fetch_first_token())
-            num_prompt_tokens = await service.tandem.acount_tokens(*wanted.texts)  # of what was not refused
-            completion = Completion(shape, wanted, service, num_prompt_tokens)
-            headers = name_ignored(wanted.ignored, service.named)
-            if not wanted.is_stream:
+            num_prompt_tokens = await service.tandem.acount_tokens(
+                *completion_request.texts
+            )  # of what was not refused
+            completion = Completion(shape, completion_request, service, num_prompt_tokens)
+            headers = name_ignored(completion_request.ignored, service.named)
+            if not completion_request.is_stream:
                 whole = await while_connected(request.receive, completion.whole(queries))
                 return JSONResponse(form.whole(whole), headers=headers)
             close = stack.pop_all().aclose  # the response closes the queries
             events = form.events(completion.chunks(queries))
             return EventStream(events, close, service.limits.send_timeout_s, headers)
     except TandemError as error:
-        raise failure(error, wanted.names) from None
+        raise failure(error, completion_request.names) from None
 
 
 def _model_names(service: Service) -> list[str]:
@@ -316,9 +325,9 @@ class Completion:
         return answer
 
     def _logprobs(self, tokens: Iterable[TokenEvent], num_chars: int = 0) -> dict[str, Any] | None:
-        """The log probabilities of these tokens, if they are wanted. num_chars: length of the answer before them."""
-        is_wanted = "num_logprobs" in self._request.options
-        return self._shape.logprobs(tokens, num_chars) if is_wanted else None
+        """The log probabilities of these tokens, if they are shown. num_chars: length of the answer before them."""
+        is_shown = "num_logprobs" in self._request.options
+        return self._shape.logprobs(tokens, num_chars) if is_shown else None
 
     def _chunk(
         self,
@@ -346,17 +355,23 @@ class Completion:
         return count_usage(self._num_prompt_tokens, self._num_tokens)
 
 
-def _start(service: Service, wanted: CompletionRequest, number: int, stack: AsyncExitStack) -> RunningQuery:
+def _start(
+    service: Service, completion_request: CompletionRequest, number: int, stack: AsyncExitStack
+) -> RunningQuery:
     """Start the query of one answer, which ends with `stack`. Raises ApiError."""
-    options = {**wanted.options, "seed": seed_of(wanted, number)}
-    query = service.start(wanted.question, options, wanted.names)
+    options = {**completion_request.options, "seed": seed_of(completion_request, number)}
+    query = service.start(completion_request.question, options, completion_request.names)
     stack.push_async_callback(query.close)
     return query
 
 
-def seed_of(wanted: CompletionRequest, number: int) -> Any:
-    """Of one of several answers: the first has that of the request."""
-    return (wanted.options["seed"] + number) % (1 << 64) if number else wanted.options["seed"]
+def seed_of(completion_request: CompletionRequest, number: int) -> Any:
+    """The seed of one of several answers: the first has that of the request, the next ones count on."""
+    return (
+        (completion_request.options["seed"] + number) % (1 << 64)
+        if number
+        else completion_request.options["seed"]
+    )
 
 
 async def _interleave(streams: Sequence[AsyncIterator[T]]) -> AsyncIterator[T]:

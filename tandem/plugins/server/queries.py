@@ -30,7 +30,7 @@ FIRST_ESTIMATE_S = 1.0
 """How long a query takes, until one has ended."""
 MAX_RETRY_AFTER_S = 60
 ESTIMATE_SHARE = 0.2
-"""Of the last query's duration, in the moving average."""
+"""Weight of the last query's duration in the moving average."""
 
 
 class QueryLimit:

@@ -89,7 +89,7 @@ class ResponseForm(TypedForm):
         }
 
     def encode(self, kind: str, fields: Mapping[str, Any]) -> bytes:
-        """With its number."""
+        """An event as it is sent, with its number."""
         self._num_events += 1
         return super().encode(kind, {"sequence_number": self._num_events - 1, **fields})
 

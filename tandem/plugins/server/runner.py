@@ -10,14 +10,14 @@ from collections.abc import Callable
 import uvicorn
 
 from tandem.errors import ConfigError
-from tandem.plugins.server.access import Frame
-from tandem.plugins.server.connections import Connection, Connections
+from tandem.plugins.server.access import GuardedApp
+from tandem.plugins.server.connections import Connections, HttpConnection
 from tandem.plugins.server.http import LIMITS, ServerLimits
 
 BACKLOG = 2048
 """Connections that the system keeps until they are accepted."""
 TURNS = 16
-"""Of the event loop, at least, in which all places are taken. What has no place is closed three turns after it was
+"""Turns of the event loop, at least, that take all places. What has no place is closed three turns after it was
 accepted, so that few more files are open meanwhile."""
 
 
@@ -49,12 +49,12 @@ class Server(uvicorn.Server):
     them at once.
     """
 
-    def __init__(self, app: Frame, on_ready: Callable[[], None], limits: ServerLimits = LIMITS) -> None:
+    def __init__(self, app: GuardedApp, on_ready: Callable[[], None], limits: ServerLimits = LIMITS) -> None:
         """on_ready: called when the server listens."""
         self._connections = Connections(limits, app.metrics)
         settings = uvicorn.Config(
             app,
-            http=Connection,
+            http=HttpConnection,
             backlog=max(1, self._connections.most // TURNS),
             timeout_keep_alive=math.ceil(limits.request_timeout_s),
             log_config=None,

@@ -1,4 +1,4 @@
-"""What OpenAI's Responses and Anthropic's Messages have in common: one answer, and a stream of typed events.
+"""The common part of OpenAI's Responses and Anthropic's Messages: one answer, and a stream of typed events.
 
 body --read_single--> CompletionRequest        Completion --TypedForm--> JSON or events
 """
