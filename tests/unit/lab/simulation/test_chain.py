@@ -478,7 +478,7 @@ MUTANTS: dict[str, tuple[Plant, int, range, int]] = {
     "documents_weights_of_another_step": (put(WeightOfTheLastStep), 3, range(6, 10), 6),
     "evidence_survives_a_rollback": (evidence_survives_a_rollback, 3, range(6, 16), 6),
     "evidence_of_votes_is_that_of_the_first": (evidence_of_votes_is_that_of_the_first, 3, range(6, 16), 6),
-    "evidence_starts_at_zero_after_a_restart": (evidence_starts_at_zero_after_a_restart, 3, range(6, 16), 6),
+    "evidence_starts_at_zero_after_a_restart": (evidence_starts_at_zero_after_a_restart, 3, range(6, 26), 19),
     "memory_left_out": (put(WithoutMemory), 3, range(6, 16), 6),
     "weights_rounded_at_one_party": (weights_rounded_at_one_party, 3, range(6, 16), 6),
     "winner_without_certificate": (without_certificate, 3, range(8, 14), 10),
