@@ -399,7 +399,7 @@ def estimate(step: int, **changes: Any) -> EstimateEvent:
 
 
 def test_what_only_json_says(ask: Ask, tandem: FakeTandem) -> None:
-    """Estimates, handovers, rounds, drafts that came to nothing, and who answered alone."""
+    """Estimates, handovers, drafts that came to nothing, and who answered alone."""
     events = [
         ProvisionalEvent(step=0, token=100, text=" Mira", shown_at_s=0.1),
         ProvisionalEvent(step=1, token=7, text=" hates", shown_at_s=0.2),
@@ -425,7 +425,6 @@ def test_what_only_json_says(ask: Ask, tandem: FakeTandem) -> None:
         ["cloud: A note."],
     )
     assert value["placements"] == [{"step": 2, "aggregator": "cloud"}]
-    assert value["rounds"][1] == {"step": 1, "length": 2, "num_accepted": 1, "judged_s": 0.1}
     told = {"token": 100, "text": " Mira", "shown_at_s": 0.1}
     assert value["provisional"][0] == {"event": "provisional", "committed": 0, "step": 0, **told}
     assert value["provisional"][2] == {"event": "retract", "committed": 1, "step": 1}
