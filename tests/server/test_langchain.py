@@ -144,7 +144,7 @@ def test_messages_that_make_no_question_are_refused(
 
 
 def test_options_that_no_query_has_are_refused(chat: ChatTandem, tandem: Tandem) -> None:
-    with pytest.raises(ConfigError, match="A query has no option 'sead'; the nearest is 'seed'"):
+    with pytest.raises(ConfigError, match="sead does not exist; the nearest is 'seed'"):
         ChatTandem(tandem=tandem, options={"sead": 5})
     with pytest.raises(
         ConfigError, match="history is no option of a chat model; send the earlier turns as messages"

@@ -15,7 +15,7 @@ from tandem.plugins.server.metrics import Metrics, QueryObserver
 from tests.server.running import QUESTION
 from tests.token_events import committed
 
-DASHBOARD = Path(tandem.__file__).parent / "server" / "grafana.json"
+DASHBOARD = Path(tandem.__file__).parent / "plugins" / "server" / "grafana.json"
 
 
 def read(text: str) -> dict[str, float]:
