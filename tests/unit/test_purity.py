@@ -18,9 +18,8 @@ from tests import structure
 
 ROOT = Path(tandem.__file__).parent
 
-WITH_RAY = {"cluster", "tandem_lab"}
-"""Packages that may import Ray; of every other one each module works without it, apart from these."""
-RAY_MODULES = {"tandem.plugins.ray.handles"}
+WITH_RAY = {"plugins.ray", "tandem_lab"}
+"""Packages that may import Ray; of every other one each module works without it."""
 
 
 SCRIPT = """
@@ -52,11 +51,16 @@ def imported(names: list[str], *, blocked: list[str]) -> set[str]:
 
 def pure_parts() -> list[str]:
     entries = [path for path in ROOT.iterdir() if path.suffix == ".py" or (path / "__init__.py").is_file()]
-    return sorted({path.stem for path in entries} - WITH_RAY - {"__init__"})
+    return sorted({path.stem for path in entries} - {"__init__"})
 
 
 def test_every_pure_part_works_without_ray() -> None:
-    names = [name for part in pure_parts() for name in modules_of(part) if name not in RAY_MODULES]
+    names = [
+        name
+        for part in pure_parts()
+        for name in modules_of(part)
+        if structure.package_of(name) not in WITH_RAY
+    ]
     assert {"tandem.aggregation", "tandem.retrieval", "tandem.engine.engine"} <= set(names)
     imported(names, blocked=["ray"])
 
@@ -67,8 +71,7 @@ def test_modules_that_name_ray_are_those_that_may() -> None:
         for name, path in structure.modules().items()
         if re.search(r"^\s*(import|from) ray\b", path.read_text("utf-8"), re.MULTILINE)
     }
-    outside = {name for name in naming if structure.package_of(name) not in WITH_RAY}
-    assert outside == RAY_MODULES
+    assert {structure.package_of(name) for name in naming} == {"plugins.ray"}
 
 
 def test_pure_parts_name_no_asyncio_clock_or_global_randomness() -> None:

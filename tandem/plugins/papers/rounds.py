@@ -1,7 +1,8 @@
 """What a policy of lengths measures by itself: how often a proposed token is accepted, and how long a round takes.
 
-A round proposes K tokens and commits those that are accepted and one more. It lasts fixed_s + K * token_s (FlexSpec
-Eq. 7 to 10); what grows with K is the drafting here, since ids take few bytes. One proposal is on its way at a time.
+A round proposes K tokens and commits those that are accepted and one more. It lasts fixed_s + K * token_s
+(FlexSpec Eq. 7 to 10); what grows with K is the drafting here, since ids take few bytes. One proposal is on its way at
+a time.
 NOT in the papers: the rate is that of the tokens that were decided, up to the first rejected one.
 """
 

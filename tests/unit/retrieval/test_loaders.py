@@ -97,7 +97,7 @@ def test_file_names_that_are_not_utf8(corpus: Path, tmp_path: Path, embedder) ->
         "puzzle.md",
         "soup.txt",
     ]
-    assert len(set(Index.open(directory).ids())) == 5
+    assert len({chunk.id for chunk in Index.open(directory).chunks()}) == 5
     Path(os.fsdecode(root + b"/\xff.txt")).write_text("Changed text.")
     report = update_index(directory, embedder, add=corpus)
     assert (report.num_replaced, report.num_unchanged, report.num_chunks) == (1, 4, 5)

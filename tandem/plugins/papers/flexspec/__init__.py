@@ -17,7 +17,7 @@ def tokens_per_s(rate: float, fixed_s: float, token_s: float, max_length: int) -
     """Committed tokens per second, by the length of proposals, [max_length + 1].
 
     NOT in the paper: a round is worth 1 + a + ... + a^K tokens for an acceptance rate a. The count of FlexSpec
-    Algorithm 2, 1 + a K, makes either 1 or the longest length best in every situation.
+    FlexSpec Algorithm 2, 1 + a K, makes either 1 or the longest length best in every situation.
     """
     worth = accumulate(accumulate(repeat(rate, max_length), mul), initial=1.0)
     return [tokens / (fixed_s + length * token_s) for length, tokens in enumerate(worth)]
