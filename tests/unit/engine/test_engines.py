@@ -5,14 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tandem import plugins
-from tandem.engine import engine, gguf, places
-from tandem.engine.engine import Engine
-from tandem.engine.port import LoadOptions
+from tandem.engine import gguf, places
 from tandem.errors import GenerationError
 
 Save = Callable[..., Path]
@@ -44,21 +40,6 @@ def test_auto_takes_llama_cpp_for_files_that_it_computes_on_the_processor(
     (tmp_path / "folder").mkdir()
     monkeypatch.setattr(places, "find_spec", lambda package: package if package in installed else None)
     assert places.name_engine(setting, str(tmp_path / name), device) == expected
-
-
-def test_a_package_brings_an_engine_by_its_entry_point(
-    save_model: Save, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    loaded: list[LoadOptions] = []
-
-    def load(path: str, options: LoadOptions) -> Any:
-        loaded.append(options)
-        return engine.find_engine("torch", path, options)(path, options)
-
-    monkeypatch.setattr(plugins, "has", lambda kind, name: True)
-    monkeypatch.setattr(plugins, "find", lambda kind, name: load)
-    assert Engine.load(str(save_model("llama")), engine="mine", num_threads=1).vocab_size
-    assert loaded == [LoadOptions(num_threads=1)]
 
 
 # ---- Ollama's store --------------------------------------------------------------------------------------------
