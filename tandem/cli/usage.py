@@ -58,7 +58,7 @@ class LazyCommand(TyperCommand):
     """Stands for an app that is imported when it is used; its help line is known before."""
 
     def __init__(self, name: str, target: str, *, help: str, missing: str | None = None) -> None:
-        """target: `module:attribute`, a typer app. missing: what to say where its package is not installed."""
+        """target: `module:attribute`, a typer app or a function. missing: what to say where its package is not there."""
         super().__init__(name, help=help)
         self._target, self._missing = target, missing
 
@@ -67,7 +67,12 @@ class LazyCommand(TyperCommand):
         module, _, attribute = self._target.partition(":")
         if self._missing is not None and find_spec(module.partition(".")[0]) is None:
             raise TandemError(self._missing)
-        command = typer.main.get_command(getattr(import_module(module), attribute))
+        target = getattr(import_module(module), attribute)
+        if not isinstance(target, typer.Typer):
+            app = typer.Typer(add_completion=False, rich_markup_mode=None)
+            app.command()(target)
+            target = app
+        command = typer.main.get_command(target)
         return command.make_context(info_name, args, parent=parent, **extra)
 
 

@@ -52,7 +52,6 @@ from tandem.system.processes import Answers, Companion, NotStartedError, describ
 
 T = TypeVar("T")
 
-KINDS = endings()
 WAIT_FACTOR = 10
 """A file may take this many times its processor time by the clock, should the reader wait for something."""
 MIN_CHARS = 100_000_000
@@ -252,10 +251,12 @@ def _not_followed(names: list[str]) -> str:
 
 def _nothing(root: Path, problems: list[str]) -> str:
     if not problems:
-        return f"A corpus must hold at least one file of {KINDS}, but {root} holds none; add one."
+        return f"A corpus must hold at least one file of {endings()}, but {root} holds none; add one."
     first = problems[0].rstrip(".")
     more = f"; {_count(len(problems) - 1, 'more problem')}" if len(problems) > 1 else ""
-    return f"A corpus must hold at least one readable file of {KINDS}, but {root} has none ({first}{more})."
+    return (
+        f"A corpus must hold at least one readable file of {endings()}, but {root} has none ({first}{more})."
+    )
 
 
 def _count(count: int, thing: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cache
 from importlib.util import find_spec
 from pathlib import PurePosixPath
@@ -87,12 +88,19 @@ HEADINGS = ("files", "extra", "one document is", "its text", "its metadata")
 
 @cache
 def file_kinds() -> tuple[FileKind, ...]:
-    """Every kind of files: the core's, then those of plugins."""
-    rows: list[FileKind] = [*CORE]
-    for name in plugins.names("reader"):
-        found = plugins.find("reader", name)
-        rows += [found] if isinstance(found, FileKind) else found
-    return tuple(rows)
+    """Every kind of files: the core's, then those of plugins. ConfigError for a broken one of another package."""
+    return (*CORE, *_of_plugins(plugins.names("reader")))
+
+
+@cache
+def own_kinds() -> tuple[FileKind, ...]:
+    """Those that come with Tandem, for help and documentation."""
+    return (*CORE, *_of_plugins(plugins.OWN["reader"]))
+
+
+def _of_plugins(names: Iterable[str]) -> list[FileKind]:
+    found = [plugins.find("reader", name) for name in names]
+    return [kind for each in found for kind in ([each] if isinstance(each, FileKind) else each)]
 
 
 @cache
@@ -133,14 +141,14 @@ def as_rows() -> list[tuple[str, ...]]:
         HEADINGS,
         *(
             (" ".join(kind.endings), kind.extra or "-", kind.documents, kind.text, kind.metadata)
-            for kind in file_kinds()
+            for kind in own_kinds()
         ),
     ]
 
 
 def as_text() -> str:
     """The table for a terminal: two lines per kind."""
-    rows = [(" ".join(kind.endings), kind) for kind in file_kinds()]
+    rows = [(" ".join(kind.endings), kind) for kind in own_kinds()]
     width = max(len(name) for name, _ in rows)
     return "\n".join(
         f"{name:<{width}}  one document: {kind.documents}; text: {kind.text}\n{'':<{width}}  metadata: {kind.metadata}"

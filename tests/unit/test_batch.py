@@ -126,7 +126,7 @@ class AskingTandem(Tandem):
 
 def test_batch_is_checked_before_anything_is_asked() -> None:
     with AskingTandem() as rag:
-        with pytest.raises(ConfigError, match="A query has no option 'temprature'"):
+        with pytest.raises(ConfigError, match="temprature does not exist"):
             rag.batch(["1"], temprature=1)  # type: ignore[call-arg]
         with pytest.raises(QueryError, match="The questions of a batch are a list"):
             rag.batch("Why?")

@@ -89,7 +89,7 @@ def run(environment: dict[str, str], *arguments: str) -> str:
 
 def test_a_command_of_another_package(environment: dict[str, str]) -> None:
     assert "vocabulary" in run(environment, "--help")
-    assert run(environment, "vocabulary", str(WEIGHTS)).endswith("512 tokens\n")
+    assert run(environment, "vocabulary", str(WEIGHTS)).endswith(": 1,636 tokens\n")
 
 
 def test_a_reader_of_another_package(environment: dict[str, str], tmp_path: Path) -> None:
@@ -110,7 +110,7 @@ def test_a_codec_and_an_engine_of_another_package(environment: dict[str, str]) -
         "Who are you?",
         "--runtime",
         "inline",
-        "-n",
+        "--max-new-tokens",
         "3",
         "--json",
         "--model",

@@ -27,12 +27,16 @@ from tandem.topology import Party
 
 SERVED_INDEXES = {"bundled": "served-notes", "household": "served-household"}
 """Indexes, in the data folder, of a device whose documents come with Tandem: those, and what was added."""
-KINDS = tuple(ending for kind in file_kinds() for ending in kind.endings)
 MAX_NAME_BYTES = 255
 """Longest name of a file, as file systems have it."""
 NEVER_IN_NAMES = frozenset({"Cc", "Cs"})
 """Unicode's categories of control characters and of halves of surrogate pairs."""
 ID_KEY_BYTES = 32
+
+
+def read_endings() -> tuple[str, ...]:
+    """The endings of files that are read."""
+    return tuple(ending for kind in file_kinds() for ending in kind.endings)
 
 
 class DocumentStore:
@@ -136,7 +140,7 @@ class DocumentStore:
             self.indexer.refresh(notes)
             return
         self.indexer.build(notes, secrets.token_bytes(ID_KEY_BYTES))
-        if any(path.suffix.lower() in KINDS for path in self.folder.glob("[!.]*")):
+        if any(path.suffix.lower() in read_endings() for path in self.folder.glob("[!.]*")):
             self.indexer.add(self.folder)
 
     @contextlib.contextmanager

@@ -16,7 +16,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response, StreamingResponse
 
 from tandem.errors import TandemError
-from tandem.plugins.server.document_store import KINDS, DocumentStore, why_no_name
+from tandem.plugins.server.document_store import DocumentStore, read_endings, why_no_name
 from tandem.plugins.server.http import HEADERS, ApiError, bad_request, compact, encode_event, read_parts
 from tandem.plugins.server.logs import log_failure
 from tandem.plugins.server.queries import Service, service_of
@@ -39,7 +39,7 @@ async def list_documents(request: Request) -> Response:
     about = {
         "can_add": store is not None,
         "note": ELSEWHERE if store is None else None,
-        "kinds": KINDS,
+        "kinds": read_endings(),
         "max_bytes": service.limits.max_document_bytes,
     }
     try:
