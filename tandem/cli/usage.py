@@ -58,7 +58,7 @@ class LazyCommand(TyperCommand):
     """Stands for an app that is imported when it is used; its help line is known before."""
 
     def __init__(self, name: str, target: str, *, help: str, missing: str | None = None) -> None:
-        """target: `module:attribute`, a typer app or a function. missing: what to say where its package is not there."""
+        """target: `module:attribute`, a typer app or a function. missing: what to say where it is not installed."""
         super().__init__(name, help=help)
         self._target, self._missing = target, missing
 
