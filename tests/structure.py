@@ -23,14 +23,14 @@ PLUGINS = "plugins"
 """The package whose folders hang on the core."""
 LIMITS = {
     "lines of the core": 35150,
-    "lines of the product": 46850,
+    "lines of the product": 46900,
     "lines of the tests": 50750,
     "lines of the laboratory": 14850,
     "lines of the benchmarks": 5950,
-    "modules of the core": 170,
+    "modules of the core": 171,
     "commands": 16,
     "settings": 60,
-    "class names that exist twice": 8,
+    "class names that exist twice": 3,
 }
 """The most there may be of what a reader has to hold in mind. A rise is a commit of its own that says why; a test reads
 git for it. The aim: 29,000 lines of core, 41,000 of the product, 42,000 of tests, 15,000 of the laboratory, 6,000 of
