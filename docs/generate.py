@@ -279,16 +279,45 @@ def _limits(setting: Setting) -> Iterator[str]:
 def command_pages() -> str:
     """What `--help` prints for Tandem and for each of its commands, found by reading those very pages.
 
-    Of the laboratory, which is not in the wheel, without the options.
+    Of the laboratory, which is not in the wheel, without the options; options that another command explains alike are
+    only named.
     """
     pages, waiting = [], [""]
+    explained: dict[str, str] = {}  # an option, with its meaning -> the first command that has it
     while waiting:
         name = waiting.pop(0)
         text = _help(name)
-        shown = re.sub(r"\n\nOptions:\n( .*\n?)+", "\n", text).strip() if name.startswith("lab ") else text
+        shown = (
+            re.sub(OPTION_LIST, "\n", text).strip()
+            if name.startswith("lab ")
+            else _shorten(text, name, explained)
+        )
         pages.append(f"## {f'tandem {name}'.strip()}\n\n```text\n{shown}\n```")
         waiting = [f"{name} {command}".strip() for command in commands_in(text)] + waiting
     return "\n\n".join(pages)
+
+
+OPTION_LIST = r"\n\nOptions:\n( .*\n?)+"
+
+
+def _shorten(text: str, name: str, explained: dict[str, str]) -> str:
+    """A page without the meanings of options that the page of another command has; `explained` grows."""
+    head, separator, options = text.partition("\n\nOptions:\n")
+    kept, named = [], dict[str, list[str]]()
+    for entry in re.split(r"\n(?=  -)", options):
+        words = " ".join(entry.split())
+        first = explained.setdefault(words, name)
+        if first == name or "--help" in entry:
+            kept.append(entry)
+        else:
+            named.setdefault(first, []).append(words.split()[0].rstrip(","))
+    also = [f"  As in `tandem {first}`: {', '.join(names)}" for first, names in named.items()]
+    lines = [
+        line
+        for each in also
+        for line in textwrap.wrap(each, 98, subsequent_indent="    ", break_on_hyphens=False)
+    ]
+    return f"{head}{separator}{chr(10).join([*kept, *lines])}"
 
 
 def commands_in(help_page: str) -> list[str]:
