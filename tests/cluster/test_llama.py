@@ -46,7 +46,7 @@ def test_answers_are_those_of_one_process(rag: Tandem, overrides: tuple[str, ...
 
 def test_the_device_s_decoder_imports_no_torch(rag: Tandem) -> None:
     mapped = Path(f"/proc/{process_of(rag, 'device/decoder').pid}/maps").read_text()
-    assert "libllama" in mapped
+    assert "xllamacpp" in mapped
     assert "libtorch" not in mapped
 
 
