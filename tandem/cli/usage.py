@@ -8,7 +8,6 @@ import shutil
 import sys
 import sysconfig
 from collections.abc import Callable
-from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,7 +16,7 @@ import typer
 from typer.core import TyperCommand
 from typer.exceptions import TyperException
 
-from tandem import __version__
+from tandem import __version__, plugins
 from tandem.cli.output import emit
 from tandem.config.checks import as_predicate
 from tandem.errors import TandemError
@@ -64,10 +63,10 @@ class LazyCommand(TyperCommand):
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
         """The context of the real command."""
-        module, _, attribute = self._target.partition(":")
-        if self._missing is not None and find_spec(module.partition(".")[0]) is None:
+        package = self._target.partition(":")[0].partition(".")[0]
+        if self._missing is not None and find_spec(package) is None:
             raise TandemError(self._missing)
-        target = getattr(import_module(module), attribute)
+        target = plugins.load(self._target)
         if not isinstance(target, typer.Typer):
             app = typer.Typer(add_completion=False, rich_markup_mode=None)
             app.command()(target)

@@ -87,11 +87,11 @@ def find(kind: Kind, name: str) -> Any:
     """What a name or address of a kind stands for. Raises ConfigError for an unknown name, and where another package's
     cannot be imported; an own one raises what importing it raises."""
     address = address_of(kind, name)
-    if name in OWN[kind]:
-        return load(address)
     try:
         return load(address)
     except Exception as error:  # a stranger's module may raise anything
+        if name in OWN[kind]:
+            raise
         raise ConfigError(
             f"The {kind} {name!r:.60} ({address}) cannot be imported ({type(error).__name__}: {first_line(error)}); "
             "repair or uninstall its package."
