@@ -57,15 +57,20 @@ class LinkBody(WireMessage):
     """The version of the protocol that gave the body its present form."""
 
 
-def describe_versions(oldest: int | None = None, newest: int | None = None) -> str:
-    """A range of versions in words; None: that of this party."""
-    oldest, newest = oldest or OLDEST_VERSION, newest or PROTOCOL_VERSION
-    return f"version {newest}" if oldest == newest else f"versions {oldest} to {newest}"
+def describe_versions() -> str:
+    """The versions of this party in words."""
+    is_one = OLDEST_VERSION == PROTOCOL_VERSION
+    return f"version {PROTOCOL_VERSION}" if is_one else f"versions {OLDEST_VERSION} to {PROTOCOL_VERSION}"
+
+
+def have_common(one: tuple[int, int], other: tuple[int, int]) -> bool:
+    """Whether two parties have a version in common. one, other: the oldest and the newest that each speaks."""
+    return one[0] <= other[1] and other[0] <= one[1]
 
 
 def is_spoken(oldest: int, newest: int) -> bool:
     """Whether this party and one that speaks these versions have one in common."""
-    return oldest <= PROTOCOL_VERSION and newest >= OLDEST_VERSION
+    return have_common((OLDEST_VERSION, PROTOCOL_VERSION), (oldest, newest))
 
 
 def _read_version(cursor: FrameCursor) -> int:

@@ -16,6 +16,7 @@ from tandem.config.schema import Config
 from tandem.corpora import describe_model
 from tandem.engine.tokenizer import common_size
 from tandem.errors import ClusterError
+from tandem.messages import have_common
 from tandem.modes.dual import Dual, adds_nothing
 from tandem.sites.port import Actors, Progress
 from tandem.topology import PAIR, PARTIES, Topology, in_words
@@ -210,8 +211,7 @@ def _fit(key: str, one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     if key == "vocabulary_fingerprint" and all("vocabulary_prefixes" in known for known in (one, other)):
         return common_size(one, other) is not None
     if key == "protocol_version":
-        (old_one, new_one), (old_other, new_other) = _versions(one), _versions(other)
-        return old_one <= new_other and old_other <= new_one
+        return have_common(_versions(one), _versions(other))
     return one.get(key) == other.get(key)
 
 
