@@ -106,7 +106,9 @@ def _drop_newer(text: str) -> str | None:
         query = json.loads(text)
     except ValueError:
         return None
-    groups = [group for group in (query, *getattr(query, "values", list)()) if isinstance(group, dict)]
+    if not isinstance(query, dict):
+        return None
+    groups = [group for group in (query, *query.values()) if isinstance(group, dict)]
     newer = [(group, name) for group in groups for name in group if name.startswith(NO_TOKEN)]
     for group, name in newer:
         del group[name]

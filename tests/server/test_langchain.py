@@ -152,5 +152,5 @@ def test_options_that_no_query_has_are_refused(chat: ChatTandem, tandem: Tandem)
         chat.invoke(QUESTION, history=[])
     with pytest.raises(ConfigError, match="temperature"):
         chat.invoke(QUESTION, temperature=-1.0)
-    with pytest.raises(NotImplementedError):  # as of every model of LangChain that calls no tools
+    with pytest.raises(NotImplementedError):  # LangChain's own, for a model that calls no tools
         chat.bind_tools([])

@@ -16,7 +16,7 @@ from tandem.plugins.papers.rounds import FIRST_LENGTH, Rounds
 def tokens_per_s(rate: float, fixed_s: float, token_s: float, max_length: int) -> list[float]:
     """Committed tokens per second, by the length of proposals, [max_length + 1].
 
-    NOT in the paper: a round is worth 1 + a + ... + a^K tokens for an acceptance rate a. The count of FlexSpec
+    NOT in the paper: a round is worth 1 + a + ... + a^K tokens for an acceptance rate a. The count of
     FlexSpec Algorithm 2, 1 + a K, makes either 1 or the longest length best in every situation.
     """
     worth = accumulate(accumulate(repeat(rate, max_length), mul), initial=1.0)
