@@ -42,8 +42,7 @@ def bundled_pair(config: Config) -> LocalPair:
     from tandem.actors.loading import load_engine
     from tandem.codecs import codec_of
     from tandem.retrieval.embedding import Embedder
-    from tandem.retrieval.factory import build_given_index
-    from tandem.retrieval.retriever import Retriever
+    from tandem.retrieval.retriever import Retriever, build_given_index
     from tandem.topology import PARTIES
     from tandem_lab.quality.local import LocalPair
 

@@ -38,7 +38,7 @@ from benchmarks._common import finish, new_parser, summary
 from tandem import Tandem
 from tandem.errors import TandemError
 from tandem.plugins.ray import registry
-from tandem.protocol.outbox import ROLES
+from tandem.protocol.routes import ROLES
 from tandem.topology import PARTIES, Party
 from tandem_lab.reliability.bench import Trial, configs_of, first_questions
 from tandem_lab.reliability.cluster import run_command, two_nodes

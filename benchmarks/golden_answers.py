@@ -31,7 +31,7 @@ from tandem.corpora import WEIGHTS
 from tandem.engine.engine import Engine
 from tandem.events import TokenEvent
 from tandem.retrieval.embedding import Embedder
-from tandem.retrieval.factory import open_retriever
+from tandem.retrieval.retriever import open_retriever
 from tandem.topology import PARTIES
 from tandem_lab.bundled import read_bundled_questions
 from tandem_lab.quality.local import LocalPair

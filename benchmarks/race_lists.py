@@ -26,8 +26,8 @@ import numpy as np
 from benchmarks._common import finish, new_parser, summary
 from tandem.aggregation.race_lists import RaceList, decide_race
 from tandem.codecs import RaceLists, TopP
-from tandem.codecs.race_lists import cut_vote, read_vote, vote_depth
-from tandem.protocol.race_votes import ListLength
+from tandem.codecs.votes import cut_vote, read_vote, vote_depth
+from tandem.protocol.ballots import ListLength
 from tests.unit.aggregation.race_cases import Case
 
 CODEC = RaceLists()

@@ -35,7 +35,7 @@ import torch
 from benchmarks._common import axes, finish, new_parser, save, summary
 from tandem.engine.engine import make_rows
 from tandem.engine.kv import DiskStore, DocumentCaches
-from tandem.engine.model import decoder_layers
+from tandem.engine.places import decoder_layers
 from tandem.engine.prompt import Prompt
 from tandem.engine.session import EngineSession, compute
 from tandem.plugins.torch.batch import BatchModel, PreemptibleModel

@@ -41,7 +41,7 @@ from tandem.aggregation.distributions import Distribution
 from tandem.aggregation.race_lists import certify, race_list
 from tandem.aggregation.rules import coupled_acceptance
 from tandem.codecs import sets
-from tandem.codecs.race_lists import encode_race_list
+from tandem.codecs.votes import encode_race_list
 from tandem.corpora import BUNDLED
 from tandem.plugins.papers.top_k import RESTS, VALUE_SUM, TopK
 from tandem.retrieval import Embedder

@@ -25,15 +25,15 @@ import numpy as np
 
 from tandem import messages
 from tandem.cli import main
-from tandem.cli.config import HEADER
+from tandem.cli.init import HEADER
 from tandem.client.request import QueryOptions
 from tandem.codecs.top_p import TopP
-from tandem.config import presets
+from tandem.config import files
 from tandem.config.checks import Setting, as_toml, settings_of
 from tandem.config.files import walk
 from tandem.config.parties import WorkerConfig
 from tandem.config.schema import Config
-from tandem.protocol.prefix import Prefix
+from tandem.protocol.log import Prefix
 from tandem.system import file_kinds
 
 DOCS = Path(__file__).parent
@@ -223,14 +223,12 @@ same settings as `[device]`. `server.num_documents` is 0 by default."""
 
 def preset_table() -> str:
     """What each preset stands for, and its settings."""
-    found = re.findall(
-        r"^- (\w+): (.+?)\n(?=- |\Z)", f"{inspect.getdoc(presets)}\n", re.MULTILINE | re.DOTALL
-    )
+    found = re.findall(r"^- (\w+): (.+?)\n(?=- |\Z)", f"{inspect.getdoc(files)}\n", re.MULTILINE | re.DOTALL)
     lines = ["| preset | what it is | settings |", "|---|---|---|"]
     for name, meaning in found:
         settings = [
             f"`{section}.{key} = {as_toml(value)}`"
-            for section, group in presets.PRESETS[name].items()
+            for section, group in files.PRESETS[name].items()
             for key, value in group.items()
         ]
         lines.append(f"| `{name}` | {_cell(' '.join(meaning.split()))} | {_cell(', '.join(settings))} |")

@@ -8,15 +8,14 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from tandem.system.version import __version__ as __version__
+from tandem.system import __version__ as __version__
 
 if TYPE_CHECKING:
     from tandem.citations import Citation, Span
-    from tandem.client.batch import BatchItem
+    from tandem.client.ask import BatchItem
     from tandem.client.request import QueryOptions
     from tandem.client.tandem import Tandem
-    from tandem.config.sampling import SamplingParams
-    from tandem.config.schema import Config
+    from tandem.config.schema import Config, SamplingParams
     from tandem.errors import (
         CallError,
         ClusterError,
@@ -85,7 +84,7 @@ __all__ = [
 ]
 
 _MODULES = {
-    "BatchItem": "tandem.client.batch",
+    "BatchItem": "tandem.client.ask",
     "Citation": "tandem.citations",
     "Span": "tandem.citations",
     "Code": "tandem.errors",
@@ -93,7 +92,7 @@ _MODULES = {
     "Tandem": "tandem.client.tandem",
     "Config": "tandem.config.schema",
     "QueryOptions": "tandem.client.request",
-    "SamplingParams": "tandem.config.sampling",
+    "SamplingParams": "tandem.config.schema",
     "Party": "tandem.topology",
 }
 """Where the names come from that are neither exceptions nor events."""

@@ -23,8 +23,8 @@ from tandem.messages import (
     encode,
 )
 from tandem.messages.wire import varint_bytes
-from tandem.modes.spec import SessionSpec
-from tandem.protocol.outbox import Send
+from tandem.modes import SessionSpec
+from tandem.protocol.routes import Send
 from tandem.transport.port import join_frames
 
 KINDS = {

@@ -21,7 +21,7 @@ from tandem.codecs.base import MAX_VOCAB
 from tandem.engine.port import LoadOptions
 from tandem.errors import ProtocolError
 from tandem.retrieval.documents import Document, with_metadata
-from tandem.retrieval.formats import EMPTY, Unreadable, decode
+from tandem.retrieval.readers import EMPTY, Unreadable, decode
 from tandem.system.file_kinds import FileKind
 
 # ---- a reader: a row of the table of file kinds, and the function that it names ------------------------------------
@@ -88,7 +88,7 @@ def load_careful(path: str, options: LoadOptions) -> Any:
 
 def vocabulary(model: Annotated[str, Argument(metavar="MODEL", help="a folder or a GGUF file")]) -> int:
     """Print how many tokens a model's tokenizer has."""
-    from tandem.engine.model import load_tokenizer
+    from tandem.engine.places import load_tokenizer
 
     tokenizer, _ = load_tokenizer(model)
     emit(f"{model}: {tokenizer.get_vocab_size():,} tokens")

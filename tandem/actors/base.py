@@ -24,8 +24,7 @@ from typing import Any, ClassVar, TypeVar
 from tandem.config.schema import Config
 from tandem.errors import CallError, ProtocolError, TandemError, describe_origin
 from tandem.messages import DecoderFailed, decode, decode_link, encode
-from tandem.protocol.outbox import ActorKind, Send
-from tandem.protocol.routes import MAX_REASON_CHARS
+from tandem.protocol.routes import MAX_REASON_CHARS, ActorKind, Send
 from tandem.topology import PARTIES, at_start
 from tandem.transport.memory import Bus
 from tandem.transport.port import DataPlane, Endpoint, NewPlane
@@ -354,7 +353,7 @@ def make_plane(
     if runtime.new_plane is not None:
         return runtime.new_plane(owner) if has_peers else None
     os.makedirs(runtime.directory, mode=0o700, exist_ok=True)
-    from tandem.transport.handshake import with_secret
+    from tandem.transport.port import with_secret
     from tandem.transport.sockets import SocketPlane
 
     server_tls, client_tls = _cluster_tls()

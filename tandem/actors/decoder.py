@@ -23,13 +23,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
 from tandem.actors.base import Runtime, SiteActor, remedy_for, report_failure, sendable
 from tandem.aggregation.document_weights import Evidence, Weights, log_evidence
-from tandem.aggregation.steps import Step
+from tandem.aggregation.rules import Step
 from tandem.codecs import Codec, codec_of
 from tandem.codecs.base import ROOT
 from tandem.config.extensions import is_extension
 from tandem.errors import Code, ConfigError, Fault, TandemError, describe_origin
 from tandem.messages import OLDEST_VERSION, PROTOCOL_VERSION, Begin, DecoderFailed, End
-from tandem.modes.spec import SessionSpec
+from tandem.modes import SessionSpec
 from tandem.protocol.decoding import (
     DecodingSession,
     DecodingTable,
@@ -38,9 +38,8 @@ from tandem.protocol.decoding import (
     Prefill,
     compute_steps,
 )
-from tandem.protocol.outbox import ActorKind, Send
-from tandem.scheduler.lengths import load_length_policy
-from tandem.scheduler.policies import load_policy
+from tandem.protocol.routes import ActorKind, Send
+from tandem.scheduler.policies import load_length_policy, load_policy
 from tandem.topology import PARTIES, SERVER, Party, at_start
 
 _log = logging.getLogger("tandem")
@@ -48,9 +47,9 @@ _log = logging.getLogger("tandem")
 if TYPE_CHECKING:
     from tandem.engine.drafter import Drafter
     from tandem.engine.engine import Engine, OpenResult
-    from tandem.engine.grammars import Grammar
     from tandem.engine.port import Logits
     from tandem.engine.privacy import Privacy
+    from tandem.engine.shaping import Grammar
     from tandem.engine.tokenizer import Detokenizer
 
 T = TypeVar("T")
@@ -378,7 +377,7 @@ class DecoderActor(SiteActor):
 
     def _load(self) -> Engine:
         from tandem.actors.loading import open_engine
-        from tandem.retrieval.factory import kv_folder
+        from tandem.retrieval.retriever import kv_folder
 
         return open_engine(self.config.party(self.party), kv_folder(self.party, self.config), self._on_kv)
 
@@ -552,7 +551,7 @@ def make_drafter(
 
 def open_grammar(spec: SessionSpec, engine: Engine) -> Grammar:
     """A query's grammar, followed with the tokens of a party. Raises GenerationError where that cannot be done here."""
-    from tandem.engine.grammars import Grammar, find_server
+    from tandem.engine.shaping import Grammar, find_server
 
     server = find_server(engine.tokenizer_json, engine.vocab_size, engine.eos_token_ids)
     return Grammar(server, spec.grammar, spec.vocab_size, spec.eos_token_ids)

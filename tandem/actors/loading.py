@@ -145,7 +145,7 @@ def open_disk_store(
 
 def drop_stale_caches(config: Config, party: str, index: Path) -> None:
     """Remove a party's stored caches if its index changed since: some may belong to documents that it lost."""
-    from tandem.retrieval.factory import kv_folder
+    from tandem.retrieval.retriever import kv_folder
     from tandem.retrieval.store import modified_ns
 
     folder = kv_folder(party, config)
@@ -168,9 +168,9 @@ def build_options(config: Config) -> dict[str, Any]:
 def load_embedder(config: Config, *, num_threads: int | None = None) -> TextEmbedder:
     """Load the embedder. Raises RetrievalError."""
     with _loading():
-        from tandem.retrieval import factory
+        from tandem.retrieval import retriever
 
-        return factory.load_embedder(config.retrieval.embedder, num_threads=num_threads)
+        return retriever.load_embedder(config.retrieval.embedder, num_threads=num_threads)
 
 
 def load_embedder_and_scorer(

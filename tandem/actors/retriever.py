@@ -1,5 +1,7 @@
-"""The retriever: one party's index, embedder and scoring model.
+"""The retriever with one party's index, embedder and scoring model; and the actors that only have a session table.
 
+    DraftQueue --Ballot--> Aggregator --VerifyResult--> DraftQueue
+    DraftQueue --Observations--> Profiler --Profile--> Scheduler --Placement--> Aggregator, --Estimate--> DraftQueue
     Decoder --RetrieveRequest--> Retriever --RetrieveResult--> Decoder    (once per query)
 
 Document texts go to the decoder of the same side and nowhere else.
@@ -13,21 +15,95 @@ import time
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from tandem.actors.base import Runtime, SiteActor, sendable
+from tandem.actors.base import Runtime, SiteActor, report_failure, sendable
+from tandem.codecs import codec_of
 from tandem.config.parties import NO_INDEX
 from tandem.errors import FilterError, TandemError, describe_origin
-from tandem.messages import RetrieveFailed, RetrieveRequest, RetrieveResult
-from tandem.protocol.outbox import ActorKind, Send
-from tandem.protocol.retrieval_requests import find_documents, to_result
+from tandem.messages import Ballot, RetrieveFailed, RetrieveRequest, RetrieveResult
+from tandem.protocol.routes import ActorKind, Send
+from tandem.protocol.services import (
+    AggregatingTable,
+    ProfilingTable,
+    SchedulingTable,
+    find_documents,
+    to_result,
+)
+from tandem.scheduler.policies import load_policy
 from tandem.topology import in_words
+from tandem.transport.port import Endpoint
 
 if TYPE_CHECKING:
     from tandem.retrieval.documents import Document
     from tandem.retrieval.embedding import TextEmbedder
     from tandem.retrieval.retriever import DocumentSearch, Hit
+
+
+class AggregatorActor(SiteActor):
+    """Decides steps from both sides' drafts."""
+
+    role: ClassVar[ActorKind] = "aggregator"
+
+    @cached_property
+    def table(self) -> AggregatingTable:
+        """Its sessions. Raises ConfigError if the codec cannot be loaded."""
+        return AggregatingTable(self.party, codec_of(self.config.codec, self.place))
+
+    async def bind(self) -> Endpoint:
+        """Open the data plane once codec and policy are loaded. Raises ConfigError."""
+        load_policy(self.config.decoding.placement, self.config.scheduler.parameters, self.place)
+        assert self.table is not None
+        return await super().bind()
+
+    def handle(self, message: Any, source: str) -> list[Send]:
+        """Decide a step, or take the scheduler's advice."""
+        return self.table.receive(message)
+
+    def on_error(self, message: Any, error: TandemError) -> None:
+        """A draft that cannot be decoded ends its session, not the actor."""
+        super().on_error(message, error)
+        if isinstance(message, Ballot):
+            failed = report_failure(message.session, error)
+            self.dispatch([Send("draft_queue", failed)])
+
+
+class ProfilerActor(SiteActor):
+    """Keeps moving averages of decode times, round trips and acceptance."""
+
+    role: ClassVar[ActorKind] = "profiler"
+    dials: ClassVar[tuple[ActorKind, ...]] = ("scheduler", "decoder")
+
+    def __init__(self, party: str, runtime: Runtime) -> None:
+        super().__init__(party, runtime)
+        self.table = ProfilingTable(party)
+
+    def handle(self, message: Any, source: str) -> list[Send]:
+        """Update the averages."""
+        return self.table.receive(message)
+
+
+class SchedulerActor(SiteActor):
+    """Advises which side should aggregate."""
+
+    role: ClassVar[ActorKind] = "scheduler"
+    dials: ClassVar[tuple[ActorKind, ...]] = ("aggregator",)
+
+    def __init__(self, party: str, runtime: Runtime) -> None:
+        super().__init__(party, runtime)
+        self.table = SchedulingTable(party)
+
+    async def bind(self) -> Endpoint:
+        """Open the data plane once the policy is loaded. Raises ConfigError."""
+        load_policy(self.config.decoding.placement, self.config.scheduler.parameters, self.place)
+        return await super().bind()
+
+    def handle(self, message: Any, source: str) -> list[Send]:
+        """Turn a profile into advice."""
+        return self.table.receive(message)
+
 
 """The kind of index of a party without documents."""
 REFRESH_S = 1.0
@@ -184,8 +260,7 @@ class RetrieverActor(SiteActor):
         if self.party not in self.config.holders:
             return None, {"num_documents": 0, "factory": NO_INDEX}
         from tandem.actors.loading import load_embedder_and_scorer
-        from tandem.retrieval.factory import corpus_of, open_retriever
-        from tandem.retrieval.retriever import EMBEDDER
+        from tandem.retrieval.retriever import EMBEDDER, corpus_of, open_retriever
 
         embedder, scorer = load_embedder_and_scorer(self.config, num_threads=1)
         self._embedder = embedder

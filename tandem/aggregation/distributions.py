@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tandem.config.sampling import SamplingParams
+from tandem.config.schema import SamplingParams
 
 TOLERANCE = 1e-9
 """How far the sum of a distribution may lie from one; rounding stays below n * 2**-53."""

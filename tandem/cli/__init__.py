@@ -68,7 +68,7 @@ def _run(arguments: list[str]) -> int:
     import typer
     from typer.exceptions import TyperException
 
-    from tandem.cli.usage import explain
+    from tandem.cli.options import explain
 
     command = build_command()
     try:
@@ -90,13 +90,11 @@ def build_command() -> Any:
 
     from tandem.cli.ask import ask
     from tandem.cli.chat import chat
-    from tandem.cli.config import config
     from tandem.cli.doctor import doctor
-    from tandem.cli.index import index
-    from tandem.cli.init import init
-    from tandem.cli.search import search
+    from tandem.cli.index import index, search
+    from tandem.cli.init import config, init
+    from tandem.cli.options import LazyCommand, new_app, root
     from tandem.cli.status import status
-    from tandem.cli.usage import LazyCommand, new_app, root
 
     app = new_app(root)
     own = (ask, chat, init, index, search, status, doctor, config)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, BadParameter, Option
 
-from tandem.cli.citing import cited_lines, mark
+from tandem.cli.answer import Transcript, cited_lines, follow, mark
 from tandem.cli.options import (
     QUESTION_SETTINGS,
     AskOptions,
@@ -21,17 +21,15 @@ from tandem.cli.options import (
     with_options,
 )
 from tandem.cli.output import StageLog, emit, plural, print_json, warn
-from tandem.cli.stream import follow
-from tandem.cli.transcript import Transcript
 from tandem.client.answers import describe_citations, new_seed
-from tandem.client.batch import STDIN, check_question, read_texts
+from tandem.client.ask import STDIN, check_question, read_texts
 from tandem.corpora import AUTO, TOYS
 from tandem.errors import QueryError
 from tandem.events import DoneEvent
 from tandem.topology import PARTIES, in_words
 
 if TYPE_CHECKING:
-    from tandem.client.batch import BatchItem, BatchProgress
+    from tandem.client.ask import BatchItem, BatchProgress
     from tandem.config.schema import Config
     from tandem.events import Source
 

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from tandem.cli.answer import Transcript, follow
 from tandem.cli.ask import note_toy
 from tandem.cli.options import (
     QUESTION_SETTINGS,
@@ -19,8 +20,6 @@ from tandem.cli.options import (
     with_options,
 )
 from tandem.cli.output import StageLog, emit, warn
-from tandem.cli.stream import follow
-from tandem.cli.transcript import Transcript
 from tandem.client.answers import new_seed
 from tandem.conversation import Message
 from tandem.errors import QueryError, TandemError, did_you_mean

@@ -16,14 +16,13 @@ from tandem.cli.options import (
     MODELS,
     AsJson,
     SettingsOptions,
+    new_app,
     parse_address,
     with_options,
 )
 from tandem.cli.output import StageLog, emit, print_json
-from tandem.cli.usage import new_app
 from tandem.errors import ConfigError
-from tandem.system.files import read_private, write_private
-from tandem.system.paths import data_folder
+from tandem.system.paths import data_folder, read_private, write_private
 
 DEFAULT_PORT = 7800
 ADDRESS_FILE = "address.json"
@@ -112,8 +111,7 @@ def serve(
 def add(name: Name, address: PublicAddress = None, keys: Keys = None) -> int:
     """Print the join link of a new device; a running cloud knows it at once."""
     from tandem.joining.devices import DeviceList
-    from tandem.joining.identity import load_identity
-    from tandem.joining.join_link import JoinLink
+    from tandem.joining.join_link import JoinLink, load_identity
 
     folder = keys or _default_folder()
     host, port = address or _recall_address(folder)

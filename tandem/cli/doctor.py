@@ -341,7 +341,7 @@ def _plugged(where: str, address: str) -> str:
 
 def stored_caches(party: Party, config: Config) -> str:
     """The folder for a party's caches of documents; without it they are computed for each question."""
-    from tandem.retrieval.factory import kv_folder
+    from tandem.retrieval.retriever import kv_folder
 
     own, folder = config.party(party), kv_folder(party, config)
     if own.kv_store != "disk":
@@ -376,10 +376,9 @@ def prompt(party: Party, config: PartyConfig, facts: dict[Party, ModelFacts]) ->
 def load_facts(party: PartyConfig) -> ModelFacts:
     """Read what a party's settings name. Raises GenerationError."""
     from tandem.corpora import model_path
-    from tandem.engine.chat_template import find_template
-    from tandem.engine.model import context_length, load_config, load_tokenizer
-    from tandem.engine.places import base_of
+    from tandem.engine.places import base_of, context_length, load_config, load_tokenizer
     from tandem.engine.prompt import PromptBuilder
+    from tandem.engine.template import find_template
     from tandem.engine.tokenizer import describe_tokenizer
 
     path = expand(model_path(party.model))

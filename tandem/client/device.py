@@ -24,15 +24,14 @@ from typing import Any, Unpack, get_type_hints
 from pydantic import TypeAdapter
 
 from tandem.client.answers import new_seed, to_plain
-from tandem.client.batch import BatchItem, BatchProgress, list_questions
+from tandem.client.ask import BatchItem, BatchProgress, list_questions
 from tandem.client.request import QueryOptions
 from tandem.config.files import walk
 from tandem.config.schema import Config
 from tandem.errors import ClusterError, QueryError, TandemError
 from tandem.events import EVENT_TYPES, Event, collect
-from tandem.system.files import make_folder, open_lock
-from tandem.system.paths import state_folder
-from tandem.system.version import __version__
+from tandem.system import __version__
+from tandem.system.paths import make_folder, open_lock, state_folder
 from tandem.topology import PARTIES
 from tandem.transport.sockets import bind, shorten
 

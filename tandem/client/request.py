@@ -12,20 +12,28 @@ from typing import Annotated, Any, Unpack
 from pydantic import AfterValidator, Field, PlainValidator, TypeAdapter, ValidationError, with_config
 from pydantic_core import PydanticSerializationError
 
-from tandem.client.batch import check_question
+from tandem.client.ask import check_question
 from tandem.codecs.base import MAX_VOCAB
 from tandem.config.checks import STRICT, S, Settings, change, explain
 from tandem.config.extensions import CodecConfig, is_extension
+from tandem.config.files import KEY, settings_of_preset
 from tandem.config.parties import shares_of
-from tandem.config.presets import KEY, settings_of_preset
-from tandem.config.sampling import GRAMMARS, SamplingOptions, SamplingParams
-from tandem.config.schema import Config, DecodingConfig, DecodingOptions, LinkConfig, OnPeerLoss
+from tandem.config.schema import (
+    GRAMMARS,
+    Config,
+    DecodingConfig,
+    DecodingOptions,
+    LinkConfig,
+    OnPeerLoss,
+    SamplingOptions,
+    SamplingParams,
+)
 from tandem.conversation import Message, MessageDict, read_history
 from tandem.errors import Code, ConfigError, QueryError, install_line
+from tandem.modes import SessionSpec
 from tandem.modes.dual import Dual, adds_nothing
 from tandem.modes.query import MAX_BIAS, MAX_BIASES, MAX_GRAMMAR
 from tandem.modes.query import MAX_TOP_LOGPROBS as MAX_TOP_LOGPROBS
-from tandem.modes.spec import SessionSpec
 from tandem.topology import PARTIES, Party, as_party, at_start, in_words
 
 # ---- What a question may only use if its parties have loaded it --------------------------------------------

@@ -12,8 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack
 
 from tandem import plugins
-from tandem.client.ask import Asker
-from tandem.client.batch import BatchItem, BatchProgress, answer_all, bounded, list_questions
+from tandem.client.ask import Asker, BatchItem, BatchProgress, answer_all, bounded, list_questions
 from tandem.client.request import QueryOptions, build_spec, notes_on
 from tandem.config.checks import change
 from tandem.config.schema import Config, checked_config
@@ -22,7 +21,7 @@ from tandem.events import Answer, Event, collect
 from tandem.sites.port import ActorClasses, ClusterRuntime, Deployment, Host, Node, Progress, ignore
 
 if TYPE_CHECKING:
-    from tandem.modes.spec import SessionSpec
+    from tandem.modes import SessionSpec
 
 
 T = TypeVar("T")
@@ -116,10 +115,10 @@ class Tandem:
         answers, only if `link.on_peer_loss` is "fail".
         """
         from tandem.joining.join_link import read_link
-        from tandem.sites import home
+        from tandem.sites import host
 
         config = checked_config(config)
-        return cls(config, home.join(read_link(link), config, progress or ignore, actor_classes))
+        return cls(config, host.join(read_link(link), config, progress or ignore, actor_classes))
 
     @property
     def nodes(self) -> tuple[Node, ...]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import cast
 
 from tandem.codecs.base import MEMBERS, Codec, CodecSession, CodecStates, StatelessCodec
-from tandem.codecs.race_lists import RaceLists
 from tandem.codecs.top_p import TopP
+from tandem.codecs.votes import RaceLists
 from tandem.config.extensions import CodecConfig, call, check_has
 
 __all__ = [

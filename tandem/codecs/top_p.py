@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tandem.aggregation.distributions import Distribution, most_probable
-from tandem.codecs import varints
+from tandem.codecs import sets
 from tandem.codecs.base import MAX_VOCAB, StatelessCodec, check_dense, malformed
 from tandem.errors import ConfigError
 
@@ -134,24 +134,24 @@ class TopP(StatelessCodec):
     def max_bytes(self) -> int:
         """Size of the largest payload."""
         weight_bytes = self.max_tokens * _WIDE_WEIGHT.itemsize
-        return 1 + varints.MAX_BYTES + varints.max_id_bytes(self.max_tokens, MAX_VOCAB) + weight_bytes
+        return 1 + sets.MAX_BYTES + sets.max_id_bytes(self.max_tokens, MAX_VOCAB) + weight_bytes
 
     def encode(self, dense: NDArray[np.floating]) -> bytes:
         """Bytes of a distribution [vocab], vocab <= 2**18; GenerationError if it is none."""
         largest = check_dense(dense)
         ids = most_probable(dense, nucleus(dense, self.p), self.max_tokens)
         weights = quantise(np.asarray(dense[ids], dtype=np.float64) / largest)
-        body = varints.encode_number(ids.size) + varints.encode_ids(ids)
+        body = sets.encode_number(ids.size) + sets.encode_ids(ids)
         form = PLAIN | WIDE if weights.dtype == _WIDE_WEIGHT else PLAIN
         return shortest(form, body + weights.tobytes() if ids.size > 1 else body)
 
     def decode(self, payload: bytes, vocab_size: int = MAX_VOCAB) -> Distribution:
         """The distribution w / sum(w) in the bytes; ProtocolError if they are malformed."""
         form, body = _plain_body(payload, self.max_bytes)
-        count, position = varints.decode_number(body, 0)
+        count, position = sets.decode_number(body, 0)
         if not 1 <= count <= self.max_tokens:
             raise malformed(f"must hold 1 to {self.max_tokens} tokens, got {count}")
-        ids, position = varints.decode_ids(body, position, count)
+        ids, position = sets.decode_ids(body, position, count)
         if int(ids[-1]) >= vocab_size:
             raise malformed(f"must hold token ids below {vocab_size}, got {int(ids[-1])}")
         weights = _weights(body[position:], count, _WIDE_WEIGHT if form & WIDE else _NARROW_WEIGHT)
@@ -183,7 +183,7 @@ def shortest(form: int, body: bytes) -> bytes:
     if len(body) < _WORTH_TRYING_BYTES:
         return plain
     block = lz4.block.compress(body, store_size=False)
-    compressed = bytes([form | COMPRESSED]) + varints.encode_number(len(body)) + block
+    compressed = bytes([form | COMPRESSED]) + sets.encode_number(len(body)) + block
     return compressed if len(compressed) < len(plain) else plain
 
 
@@ -195,7 +195,7 @@ def _plain_body(payload: bytes, max_bytes: int) -> tuple[int, bytes]:
         raise malformed(f"must not exceed {max_bytes} bytes, got {len(payload)}")
     if not payload[0] & COMPRESSED:
         return payload[0], payload[1:]
-    size, position = varints.decode_number(payload, 1)
+    size, position = sets.decode_number(payload, 1)
     if size >= max_bytes:
         raise malformed(f"must not exceed {max_bytes - 1} bytes when decompressed, got {size}")
     try:

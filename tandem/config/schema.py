@@ -1,12 +1,16 @@
 """All settings of Tandem in one frozen object, from a TOML file, from `section.name=value`, and from code.
 
+The `[sampling]` section of the settings, the options of `Tandem.query` and of the command line, what travels in the
+spec of a session, and the documentation all follow from the fields below. Whatever changes a distribution is applied
+by `tandem.aggregation.distributions`.
+
 Every `Config` that exists has been checked, but paths are not opened here: whoever uses a model or an index finds out
 whether it is there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import inf
 from pathlib import Path
@@ -16,7 +20,7 @@ from pydantic import Field, TypeAdapter, ValidationError, model_validator
 from pydantic.dataclasses import dataclass
 from typing_extensions import TypedDict
 
-from tandem.config.checks import STRICT, Settings, Texts, plugin_or
+from tandem.config.checks import STRICT, Settings, Texts, as_toml, plugin_or, settings_of
 from tandem.config.extensions import (
     LENGTH_POLICIES,
     PLACEMENTS,
@@ -24,15 +28,78 @@ from tandem.config.extensions import (
     SchedulerConfig,
     is_extension,
 )
-from tandem.config.files import parse_overrides, read_toml, replace_settings, write_toml
+from tandem.config.files import (
+    expand,
+    parse_overrides,
+    read_toml,
+    replace_settings,
+    take_preset,
+    walk,
+    write_toml,
+)
 from tandem.config.parties import PartyConfig as PartyConfig
 from tandem.config.parties import WorkerConfig, check_gpus, check_privacy, check_workers
-from tandem.config.presets import expand, take_preset
-from tandem.config.sampling import SamplingParams
 from tandem.corpora import TOYS, default_model
 from tandem.errors import ConfigError, did_you_mean
 from tandem.system.paths import resolve
 from tandem.topology import PAIR, PARTIES, SERVER, Party, Topology, star
+
+GRAMMARS = ("json_schema", "regex", "lark")
+"""Kinds of grammar that an answer can follow."""
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class SamplingParams(Settings):
+    """How an answer is sampled. Both parties apply it to their own distribution, before it is compressed."""
+
+    temperature: float = Field(
+        default=0.0, ge=0, description="divides the logits; 0 takes the most probable token"
+    )
+    top_k: int = Field(default=0, ge=0, description="keeps the k most probable tokens; 0: all")
+    top_p: float = Field(
+        default=1.0,
+        gt=0,
+        le=1,
+        description="keeps the fewest most probable tokens that have this probability together; 1: all",
+    )
+    min_p: float = Field(
+        default=0.0,
+        ge=0,
+        le=1,
+        description="drops tokens below this share of the largest probability; 0: none",
+    )
+    presence_penalty: float = Field(
+        default=0.0, ge=-2, le=2, description="is taken from the logits of tokens that the answer has already"
+    )
+    frequency_penalty: float = Field(
+        default=0.0,
+        ge=-2,
+        le=2,
+        description="is taken from a token's logit for each time that the answer has it already",
+    )
+    max_new_tokens: int = Field(
+        default=512,
+        ge=1,
+        description="longest answer, in tokens; it ends earlier where a model's context does",
+    )
+    stop: Texts = Field(default=(), description="text that ends an answer, or a list of them")
+
+    def without_end(self) -> SamplingParams:
+        """These options without what only ends an answer: equal for two that give the same distributions."""
+        return replace(self, max_new_tokens=1, stop=())
+
+
+class SamplingOptions(TypedDict, total=False):
+    """The fields of `SamplingParams` as options of one query; None: as configured."""
+
+    temperature: float | None
+    top_k: int | None
+    top_p: float | None
+    min_p: float | None
+    presence_penalty: float | None
+    frequency_penalty: float | None
+    max_new_tokens: int | None
+    stop: str | list[str] | tuple[str, ...] | None
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -451,3 +518,57 @@ def checked_config(config: Config | None) -> Config:
             f"The settings must be a Config (got {config!r:.80}); use Config.load(FILE) or Config(...)."
         )
     return (config or Config()).with_names()
+
+
+SHARED = ("codec.", "retrieval.embedder", "weights.scorer")
+"""Beginnings of keys that count when either party starts."""
+ASKED = ("num_documents", "weight")
+"""Settings of a party that travel with each question."""
+ALSO_LOADED = {("codec.name", as_toml("auto")): as_toml("top_p")}
+"""Values that a question can have although another one is running: a party with "auto" has loaded top_p too."""
+
+
+def start_settings(config: Config, party: str) -> dict[str, str]:
+    """The settings of a start that were changed from their defaults, as TOML values by key."""
+    defaults = _defaults(config, party)
+    return {key: value for key, value in _values(config, party).items() if value != defaults[key]}
+
+
+def explain_ignored(config: Config, started: Iterable[tuple[str, Mapping[str, str]]]) -> str | None:
+    """Name the settings that running parties were started without; None if there is nothing.
+
+    started: each party with its `start_settings`.
+    """
+    ignored: dict[str, str] = {}
+    for party, settings in started:
+        defaults = _defaults(config, party)
+        for key, value in start_settings(config, party).items():
+            running = settings.get(key, defaults[key])
+            if value not in (running, ALSO_LOADED.get((key, running))):
+                ignored[key] = running
+    if not ignored:
+        return None
+    listed = ", ".join(f"{key} = {value}" for key, value in ignored.items())
+    return f"settings: what runs here was started with {listed}; for yours, use --fresh or start it again with them"
+
+
+def _defaults(config: Config, party: str) -> dict[str, str]:
+    defaults = _values(Config().with_names(), party)
+    if party in config.workers:
+        own = WorkerConfig()
+        defaults |= {
+            f"workers.{party}.{setting.name}": as_toml(getattr(own, setting.name))
+            for setting in settings_of(WorkerConfig)
+        }
+    return defaults
+
+
+def _values(config: Config, party: str) -> dict[str, str]:
+    section = f"workers.{party}" if party in config.workers else party
+    every = {f"{name}.{setting.name}": as_toml(value) for name, setting, value in walk(config)}
+    asked = {f"{section}.{name}" for name in ASKED}
+    return {
+        key: value
+        for key, value in every.items()
+        if key.startswith((f"{section}.", *SHARED)) and key not in asked
+    }

@@ -15,12 +15,11 @@ from numpy.typing import NDArray
 
 from tandem.aggregation.distributions import Distribution, restrict
 from tandem.aggregation.document_weights import check_weights
-from tandem.aggregation.rules import DRAFT_RULES, draft_rule, proposal_rule
-from tandem.aggregation.steps import Step
+from tandem.aggregation.rules import DRAFT_RULES, Step, draft_rule, proposal_rule
 from tandem.codecs import Codec, CodecStates
 from tandem.codecs.base import MAX_VOCAB, ROOT, check_dense
-from tandem.codecs.token import log_probabilities, write_token
-from tandem.config.sampling import SamplingParams
+from tandem.codecs.votes import log_probabilities, write_token
+from tandem.config.schema import SamplingParams
 from tandem.engine.port import Logits
 from tandem.engine.privacy import Privacy
 from tandem.engine.shaping import Shaper, divisor
@@ -100,7 +99,7 @@ class DraftPlace(NamedTuple):
     step: int
     party: Party
     lineage: Sequence[bytes] = ROOT
-    """Digests of the beginnings of its prefix (`tandem.protocol.prefix`), of which a codec's state is a function."""
+    """Digests of the beginnings of its prefix (`tandem.protocol.log`), of which a codec's state is a function."""
     proposed: Step | None = None
     """By another party, which matters to a `TokenVoter` only."""
 

@@ -20,14 +20,13 @@ from tokenizers import Tokenizer
 
 from tandem import plugins
 from tandem.conversation import NO_FRAME, SYSTEM_PROMPT, THOUGHT_END, Frame, Message
-from tandem.engine import model as models
+from tandem.engine import places as models
 from tandem.engine import tokenizer as tokenizers
-from tandem.engine.chat_template import find_template
 from tandem.engine.kv import Cache, DiskStore, DocumentCaches, TurnCaches
 from tandem.engine.places import AUTO, base_of, expand, name_engine
 from tandem.engine.port import IsStale, LoadOptions, Logits, Preempted, Row, Runner
 from tandem.engine.prompt import Prompt, PromptBuilder
-from tandem.engine.template import Template
+from tandem.engine.template import Template, find_template
 from tandem.engine.tokenizer import describe_tokenizer
 from tandem.errors import GenerationError
 

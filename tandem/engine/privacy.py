@@ -52,8 +52,7 @@ from numpy.typing import NDArray
 
 from tandem.config.parties import PartyConfig
 from tandem.errors import ConfigError
-from tandem.system.files import locked, read_private, write_private
-from tandem.system.paths import data_folder
+from tandem.system.paths import data_folder, locked, read_private, write_private
 
 Floats = NDArray[np.float64]
 

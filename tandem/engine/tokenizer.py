@@ -23,7 +23,7 @@ from typing import Any, Literal, NamedTuple
 from tokenizers import Tokenizer
 from tokenizers.models import BPE
 
-from tandem.config.sampling import SamplingParams
+from tandem.config.schema import SamplingParams
 from tandem.errors import GenerationError
 
 # ---- What is known of a tokenizer besides its tokens ---------------------------------------------------

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tandem.errors import ConfigError, nearest
 from tandem.joining.join_link import SECRET_BYTES
-from tandem.system.files import locked, read_private, write_private
+from tandem.system.paths import locked, read_private, write_private
 
 FILE, LOCK = "devices.json", "devices.lock"
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,31}")

@@ -14,8 +14,7 @@ from tandem.citations import Part
 from tandem.config.parties import NO_INDEX
 from tandem.messages import VerifyResult
 from tandem.modes.mode import Mode
-from tandem.modes.query import QuerySpec
-from tandem.modes.roles import Role, Roles
+from tandem.modes.query import QuerySpec, Role, Roles
 from tandem.modes.tally import Tally
 from tandem.topology import PAIR, PARTIES, Party
 

@@ -13,9 +13,8 @@ from __future__ import annotations
 from math import isfinite
 
 from tandem.errors import ConfigError
-from tandem.modes.proposing import Proposing
-from tandem.modes.query import QuerySpec
-from tandem.modes.roles import Role, Roles
+from tandem.modes.mode import Proposing
+from tandem.modes.query import QuerySpec, Role, Roles
 from tandem.modes.tally import Tally
 from tandem.topology import SERVER, star
 

@@ -1,5 +1,9 @@
-"""The interface of a mode: every rule in which the modes differ, for one query. One file beside this one is one
-mode."""
+"""The interface of a mode: every rule in which the modes differ, for one query. One file beside this one is one mode.
+
+Where a drafter without a vote proposes, and votes follow its proposals (speculative, federated):
+
+    drafter --Vote: ids--> voters --Vote--> who decides --Verdict--> all others
+"""
 
 from __future__ import annotations
 
@@ -14,14 +18,12 @@ from tandem.aggregation.race_lists import RaceList
 from tandem.aggregation.rules import LOTTERY, Coupled, DraftRule, draft_rule, draw_owner
 from tandem.citations import Part
 from tandem.codecs.base import Codec
-from tandem.codecs.race_lists import RaceLists
-from tandem.codecs.token import log_probabilities, read_named_token
+from tandem.codecs.votes import RaceLists, log_probabilities, read_named_token
 from tandem.config.checks import SettingError
 from tandem.errors import ConfigError, ProtocolError
 from tandem.messages import ListRequest, Logprobs, Tail, Verdict, VerifyResult, Vote
 from tandem.messages.wire import MAX_FRAME_BYTES
-from tandem.modes.query import QuerySpec
-from tandem.modes.roles import Roles
+from tandem.modes.query import QuerySpec, Roles
 from tandem.modes.tally import Tally, UnreadableVoteError
 from tandem.topology import PARTIES, Party
 
@@ -335,3 +337,19 @@ def _is_possible(logprobs: Logprobs, num_top: int, vocab_size: int) -> bool:
     if any(index >= vocab_size for index in ids) or not all(-inf < value <= TOLERANCE for value in values):
         return False
     return fsum(map(exp, logprobs.top_logprobs)) <= 1.0 + len(values) * TOLERANCE
+
+
+MAX_PROPOSAL = 16
+"""Most tokens of one proposal."""
+
+
+class Proposing(Mode):
+    """Proposals of up to `max_proposal` tokens; a party that is both voter and decider sends itself nothing."""
+
+    drafters_vote = False
+    follows_proposals = True
+    max_proposal = MAX_PROPOSAL
+
+    def proposes(self, party: str) -> bool:
+        """The drafter, unless no token fits a proposal."""
+        return self.longest_proposal > 0 and self.roles.role(party).drafts

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from tandem.modes.mode import Mode
-from tandem.modes.query import QuerySpec
-from tandem.modes.roles import Role, Roles
+from tandem.modes.query import QuerySpec, Role, Roles
 from tandem.topology import alone, as_party
 
 

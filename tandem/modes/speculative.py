@@ -14,9 +14,8 @@ from itertools import accumulate
 
 from tandem.aggregation.rules import proposal_rule
 from tandem.messages.wire import varint_bytes
-from tandem.modes.proposing import Proposing
-from tandem.modes.query import QuerySpec
-from tandem.modes.roles import Role, Roles
+from tandem.modes.mode import Proposing
+from tandem.modes.query import QuerySpec, Role, Roles
 from tandem.topology import PAIR
 
 BITS_PER_BYTE = 8

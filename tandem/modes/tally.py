@@ -9,12 +9,10 @@ from tandem.aggregation.distributions import Distribution
 from tandem.aggregation.race_lists import Race, RaceList, RaceResult, RaceVote, decide_race
 from tandem.aggregation.rules import draw_owner, mix_by_weights
 from tandem.codecs.base import Codec
-from tandem.codecs.race_lists import read_vote
-from tandem.codecs.token import read_token
+from tandem.codecs.votes import read_token, read_vote
 from tandem.errors import ProtocolError
 from tandem.messages import Ballot, VerifyResult
-from tandem.modes.query import QuerySpec
-from tandem.modes.roles import Roles
+from tandem.modes.query import QuerySpec, Roles
 from tandem.scheduler.policies import Policy
 from tandem.topology import Party, in_words
 

@@ -13,7 +13,7 @@ from itertools import accumulate, takewhile, zip_longest
 from typing import Any, Protocol
 
 from tandem.aggregation.document_weights import DocumentWeights, Evidence, Weights
-from tandem.aggregation.steps import Step
+from tandem.aggregation.rules import Step
 from tandem.conversation import NO_FRAME, Frame, Message
 from tandem.errors import GenerationError
 from tandem.messages import (
@@ -31,14 +31,14 @@ from tandem.messages import (
     Vote,
 )
 from tandem.messages.wire import MAX_FRAME_BYTES, to_float32
-from tandem.modes.proposing import MAX_PROPOSAL
-from tandem.modes.spec import SessionSpec
+from tandem.modes import SessionSpec
+from tandem.modes.mode import MAX_PROPOSAL
 from tandem.profiler.estimates import SHORTEST
-from tandem.protocol.outbox import Send
-from tandem.protocol.prefix import Prefix, digests_along, extend_digest
-from tandem.protocol.proposals import count_accepted, is_open
+from tandem.protocol.ballots import count_accepted, is_open
+from tandem.protocol.log import Prefix, digests_along, extend_digest
+from tandem.protocol.routes import Send
 from tandem.protocol.table import SessionTable
-from tandem.scheduler.lengths import make_length_policy
+from tandem.scheduler.policies import make_length_policy
 from tandem.topology import at_start
 
 MAX_BLOCK = 16

@@ -22,12 +22,17 @@ from tandem.messages import (
     Verdict,
     Vote,
 )
-from tandem.protocol.liveness import Liveness, Problem
-from tandem.protocol.log import MAX_AHEAD
-from tandem.protocol.outbox import Send
-from tandem.protocol.prefix import Prefix
-from tandem.protocol.round_trips import MAX_TIMEOUT_S, MIN_TIMEOUT_S, PROBE_BYTES, RoundTrips
-from tandem.protocol.send_window import SendWindow
+from tandem.protocol.link import (
+    MAX_TIMEOUT_S,
+    MIN_TIMEOUT_S,
+    PROBE_BYTES,
+    Liveness,
+    Problem,
+    RoundTrips,
+    SendWindow,
+)
+from tandem.protocol.log import MAX_AHEAD, Prefix
+from tandem.protocol.routes import Send
 from tandem.topology import at_start
 
 HEARTBEAT_S = 0.25

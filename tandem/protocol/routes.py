@@ -1,5 +1,4 @@
-"""The routes on the link, who sends what to whom and when: all in which the modes differ on the link. A function of the
-query.
+"""The routes on the link, who sends what to whom and when, and the output of a state machine.
 
 A right to send is what an honest party in that place would send. One table (`Routes.rights`) says both what a party
 sends and what its peers take from it, so the two cannot differ.
@@ -8,9 +7,10 @@ sends and what its peers take from it, so the two cannot differ.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import inf
+from typing import Any, Literal
 
 from tandem.errors import ProtocolError
 from tandem.messages import (
@@ -28,11 +28,28 @@ from tandem.messages import (
     Verdict,
     Vote,
 )
-from tandem.modes.proposing import MAX_PROPOSAL
-from tandem.modes.spec import SessionSpec
+from tandem.modes import SessionSpec
+from tandem.modes.mode import MAX_PROPOSAL
 from tandem.protocol.log import MAX_VERDICT_TOKENS
-from tandem.protocol.outbox import ActorKind
 from tandem.topology import Topology, in_words
+
+ActorKind = Literal[
+    "retriever", "decoder", "draft_queue", "aggregator", "profiler", "scheduler", "peer", "client"
+]
+"""An actor of the own site, a peer's coordinator, or the client."""
+
+ROLES: tuple[ActorKind, ...] = ("retriever", "decoder", "draft_queue", "aggregator", "profiler", "scheduler")
+"""The actors of one site."""
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Deliver `message` to `to`."""
+
+    to: ActorKind
+    message: Any  # a tandem.messages.Message, or a tandem.events.ClientEvent where `to` is "client"
+    peer: str = ""  # where `to` is "peer": which one
+
 
 LISTENERS: tuple[ActorKind, ...] = ("decoder", "aggregator", "profiler", "scheduler")
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from math import nan
 from typing import TypeAlias, assert_never
 
-from tandem.codecs.race_lists import vote_depth
+from tandem.codecs.votes import vote_depth
 from tandem.errors import FAILED, Code, Fault, ProtocolError
 from tandem.events import DoneEvent, PeerEvent, PlacementEvent, SessionStatistics, StopReason
 from tandem.messages import (
@@ -37,16 +37,13 @@ from tandem.messages import (
     VerifyResult,
     Vote,
 )
-from tandem.modes.spec import SessionSpec
-from tandem.protocol.ballots import BallotBox
-from tandem.protocol.liveness import Problem
-from tandem.protocol.log import Log
-from tandem.protocol.outbox import ActorKind, Send
+from tandem.modes import SessionSpec
+from tandem.protocol.ballots import BallotBox, RaceVotes
+from tandem.protocol.link import Problem
+from tandem.protocol.log import Log, Prefix
 from tandem.protocol.peer import Backoff, Numbered, Peer
-from tandem.protocol.prefix import Prefix
-from tandem.protocol.race_votes import RaceVotes
 from tandem.protocol.report import Reporter, expected_acceptance, make_estimate_event
-from tandem.protocol.routes import Routes
+from tandem.protocol.routes import ActorKind, Routes, Send
 from tandem.topology import at_start
 
 StopCheck = Callable[[Sequence[int]], StopReason | None]

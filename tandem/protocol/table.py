@@ -26,13 +26,12 @@ from tandem.messages import (
     encode,
 )
 from tandem.messages.wire import MAX_FRAME_BYTES
-from tandem.modes.spec import SessionSpec
-from tandem.protocol.outbox import ActorKind, Send
+from tandem.modes import SessionSpec
+from tandem.protocol.ballots import ListLength
+from tandem.protocol.link import LinkRoom
+from tandem.protocol.log import Prefix
 from tandem.protocol.peer import Backoff, Peer
-from tandem.protocol.prefix import Prefix
-from tandem.protocol.race_votes import ListLength
-from tandem.protocol.routes import LISTENERS
-from tandem.protocol.send_window import LinkRoom
+from tandem.protocol.routes import LISTENERS, ActorKind, Send
 from tandem.protocol.session import FIRST_REMINDER_S, MAX_REMINDER_S, Session, StopCheck, is_last_word
 from tandem.topology import at_start, in_words
 

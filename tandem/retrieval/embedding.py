@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from tandem.errors import MINILM_PACKAGE, RetrievalError, explain_missing, install_model_line
 from tandem.retrieval.documents import Window
-from tandem.system.progress_bars import hide_progress_bars
+from tandem.system.processes import hide_progress_bars
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tandem.retrieval.documents import readable_name
-from tandem.retrieval.formats import Unreadable, shorten
+from tandem.retrieval.readers import Unreadable, shorten
 from tandem.retrieval.store import NAME
 
 MAX_SHOWN_CHARS = 300

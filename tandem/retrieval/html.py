@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 from tandem.retrieval.documents import Document, with_metadata
-from tandem.retrieval.formats import EMPTY, Unreadable, decode, without_quotes
+from tandem.retrieval.readers import EMPTY, Unreadable, decode, without_quotes
 
 if TYPE_CHECKING:
     from bs4 import BeautifulSoup

@@ -46,7 +46,7 @@ from tandem.retrieval.documents import (
     writable,
 )
 from tandem.retrieval.folders import Found, ReplacedError, Root
-from tandem.retrieval.formats import Unreadable, shorten
+from tandem.retrieval.readers import Unreadable, shorten
 from tandem.system.file_kinds import ending_of, endings, kind_of, why_skipped
 from tandem.system.processes import Answers, Companion, NotStartedError, describe_exit, serve
 

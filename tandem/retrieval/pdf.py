@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, BinaryIO
 
 from tandem.retrieval.documents import Document, with_metadata
-from tandem.retrieval.formats import EMPTY, ENCRYPTED, LIGATURES, Unreadable, brief, parsing
+from tandem.retrieval.readers import EMPTY, ENCRYPTED, LIGATURES, Unreadable, brief, parsing
 
 if TYPE_CHECKING:
     from pypdf import PageObject, PdfReader

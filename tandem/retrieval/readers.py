@@ -1,4 +1,7 @@
-"""The readers of all kinds of files, and what is in a file that holds others: archives, attachments.
+"""The readers of all kinds of files: what they share, which there are, and what is in a file that holds others.
+
+A reader yields `Document`s and, of a container, `Part`s; it appends a sentence to `problems` for what it must leave
+out, and raises `Unreadable` when the whole file is of no use.
 
 What is within such a file has its path within it as its name, `letters.zip/2024/may.eml/plan.pdf`, and its reader by
 its ending, like a file of a folder.
@@ -6,21 +9,198 @@ its ending, like a file of a folder.
 
 from __future__ import annotations
 
+import codecs
+import errno
+import re
 from collections import Counter
-from collections.abc import Iterator
-from typing import BinaryIO
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import BinaryIO, NamedTuple
+from zipfile import ZipFile
 
 from tandem import plugins
 from tandem.retrieval.documents import Document, readable_name
-from tandem.retrieval.formats import (
-    MIN_UNPACKED,
-    UNPACKED_PER_BYTE,
-    Part,
-    Reader,
-    Unreadable,
-    too_large,
-)
 from tandem.system.file_kinds import ending_of, endings, kind_of, why_skipped
+
+EMPTY = "it holds no text; fill it or remove it"
+ENCRYPTED = "it is encrypted; save it without a password"
+MIN_UNPACKED = 100_000_000
+UNPACKED_PER_BYTE = 100
+"""How much an archive may unpack to, in bytes, and for each of its own where that is more: what people pack gets ten
+times smaller, what gets smaller than this was made to fill a disk."""
+
+_MARKS = (
+    (codecs.BOM_UTF8, "utf-8"),
+    (codecs.BOM_UTF32_LE, "utf-32-le"),  # begins as that of UTF-16 does
+    (codecs.BOM_UTF32_BE, "utf-32-be"),
+    (codecs.BOM_UTF16_LE, "utf-16-le"),
+    (codecs.BOM_UTF16_BE, "utf-16-be"),
+)
+_WESTERN = "windows-1252"
+_AS_WESTERN = {"iso-8859-1", "latin-1", "latin1", "ascii", "us-ascii", "iso8859-1"}
+"""Names for which a browser takes windows-1252, which has characters in the place of controls."""
+_NOT_WESTERN = re.compile(
+    r"[\x80-\x9f]|[a-zà-öø-ÿ][À-ÖØ-Þ]|(?<=[^\W\d_])[^\w\s\0-\x7f\u2013\u2014\u2018\u2019\xb7\xad](?=[^\W\d_])|[^\0-\x7f]{4}"
+)
+"""What no text of a Western language has: controls, a capital or a symbol within a word, four accents in a row."""
+_LIGATURES = {"\ufb00": "ff", "\ufb01": "fi", "\ufb02": "fl", "\ufb03": "ffi", "\ufb04": "ffl"}
+LIGATURES = str.maketrans(_LIGATURES | {"\ufb05": "st", "\ufb06": "st"})
+_CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+_GUESSED_BYTES = 100_000
+_QUOTES = re.compile(r"""(['"]).{1,2}\1|b?(['"]).*""", re.DOTALL)
+
+
+class Unreadable(Exception):
+    """A file cannot be used; the text says why and what to do, to follow '<file> was left out: '."""
+
+
+class Part(NamedTuple):
+    """A file within a file: a member of an archive, an attachment."""
+
+    name: str  # within its container, with / between folders
+    num_bytes: int
+    open: Callable[[], BinaryIO]  # raises Unreadable
+
+
+Reader = Callable[[BinaryIO, str, list[str]], Iterator[Document | Part]]
+"""The contents of a file, what it is called, and where sentences about it go -> what is in it."""
+
+
+def decode(data: bytes, source: str, problems: list[str], declared: str = "") -> str:
+    """The text of a file, with its line ends unified and without a byte-order mark.
+
+    A mark decides, then UTF-8 where it fits, then `declared`; else its encoding is guessed, and a sentence says so.
+    Raises Unreadable if it is no text.
+    """
+    text, guessed = _decode(data, declared.strip().lower())
+    if "\0" in text:
+        raise Unreadable(f"it is not text (a zero byte at offset {data.index(0)}); remove it or convert it")
+    if guessed:
+        problems.append(
+            f"{source} was read as {guessed}, which is a guess, since it is not UTF-8; save it as UTF-8 if letters are "
+            "wrong."
+        )
+    return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def _decode(data: bytes, declared: str) -> tuple[str, str]:
+    for mark, encoding in _MARKS:
+        if data.startswith(mark):
+            return _strict(data[len(mark) :], encoding), ""
+    if encoding := _wide(data):
+        return _strict(data, encoding), encoding
+    tried = ["utf-8", _WESTERN if declared in _AS_WESTERN else declared]
+    if data.isascii() or declared.startswith("utf-7"):
+        tried.reverse()  # ISO-2022-JP is ASCII to look at
+    for encoding in tried:
+        if encoding and not encoding.startswith(("utf-16", "utf-32")):  # those would have zero bytes
+            try:
+                return data.decode(encoding), ""
+            except (LookupError, ValueError):
+                continue
+    encoding = _guess(data)
+    return _strict(data, encoding), encoding
+
+
+def _wide(data: bytes) -> str:
+    """UTF-16 without a mark: every second byte of most texts is zero."""
+    start = data[:_GUESSED_BYTES]
+    even, odd = start[::2].count(0), start[1::2].count(0)
+    if not data or len(data) % 2 or max(even, odd) < len(start) * 0.3 or min(even, odd) > len(start) * 0.02:
+        return ""
+    return "utf-16-be" if even > odd else "utf-16-le"
+
+
+def _guess(data: bytes) -> str:
+    """The likely encoding of text in none of Unicode's. Raises Unreadable."""
+    import charset_normalizer
+
+    start = data[:_GUESSED_BYTES]
+    text = start.decode(_WESTERN, "ignore")
+    if len(text) == len(start) and not _NOT_WESTERN.search(text):
+        return _WESTERN
+    best = None if 0 in start else charset_normalizer.from_bytes(start).best()
+    if best is None:
+        return "utf-8"  # which says what is wrong with it
+    return best.encoding
+
+
+def _strict(data: bytes, encoding: str) -> str:
+    try:
+        return data.decode(encoding)
+    except UnicodeDecodeError as error:
+        seen = f"byte 0x{data[error.start]:02x} at offset {error.start}"
+        name = encoding.upper().removesuffix("-LE").removesuffix("-BE")
+        raise Unreadable(f"it is not {name} text ({seen}); save it as UTF-8") from None
+
+
+def safe_name(name: str) -> str:
+    """A path within a container, with / between its parts, that leads nowhere else and can be shown."""
+    parts = _CONTROLS.sub("_", readable_name(name)).replace("\\", "/").split("/")
+    return "/".join(part.strip() for part in parts if part.strip() not in ("", ".", ".."))
+
+
+def as_table(rows: Iterable[Iterable[str]]) -> str:
+    """Rows of cells as text: a line per row that has any, tabs between its cells."""
+    lines = ("\t".join(" ".join(cell.split()) for cell in row).rstrip() for row in rows)
+    return "\n".join(line for line in lines if line.strip())
+
+
+def shorten(text: str, max_chars: int) -> str:
+    """A text, or its beginning."""
+    return text if len(text) <= max_chars else f"{text[: max_chars - 3]}..."
+
+
+def brief(error: BaseException) -> str:
+    """First line of an error's text, without what it quotes of the file and without a final full stop."""
+    lines = str(error).strip().splitlines()
+    return without_quotes(lines[0] if lines else "").rstrip(" .") or type(error).__name__
+
+
+def without_quotes(text: str) -> str:
+    """An error's text, at most 100 characters, in which "..." stands for what it quotes of a file; a sign or two, as
+    in "expected ','", stay.
+    """
+    return _QUOTES.sub(lambda quoted: quoted[0] if quoted[1] else "...", text)[:100]
+
+
+@contextmanager
+def parsing(kind: str, remedy: str) -> Iterator[None]:
+    """Whatever a parser of foreign files raises on a damaged one becomes Unreadable."""
+    try:
+        yield
+    except (MemoryError, Unreadable):
+        raise
+    except Exception as error:  # parsers raise many kinds, some of them OSError without a number
+        # A zip archive whose beginning is missing sends its reader to a place before it.
+        if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
+            raise
+        raise Unreadable(f"it is not a sound {kind} ({brief(error)}); {remedy}") from None
+
+
+@contextmanager
+def unzipped(file: BinaryIO, kind: str) -> Iterator[ZipFile]:
+    """A format that is a zip archive, opened. Raises Unreadable for one that is damaged, encrypted or a bomb."""
+    start = file.read(8)
+    if start.startswith(
+        b"\xd0\xcf\x11\xe0"
+    ):  # Microsoft's container of the formats before, and of encrypted ones
+        file.seek(0)
+        is_locked = "EncryptedPackage".encode("utf-16-le") in file.read()
+        old = f"it is in a format older than {kind}; save it as {kind}"
+        raise Unreadable(ENCRYPTED if is_locked else old)
+    with parsing(kind, "save it again"), ZipFile(file) as archive:
+        size = file.seek(0, 2)
+        most = max(MIN_UNPACKED, UNPACKED_PER_BYTE * size)
+        if sum(member.file_size for member in archive.infolist()) > most:
+            raise Unreadable(too_large(most))
+        yield archive
+
+
+def too_large(most: int) -> str:
+    """What to say of an archive that unpacks to more bytes than that."""
+    return f"it unpacks to more than {most // 1_000_000} MB; unpack it, and index what it holds"
+
 
 MAX_NESTED = 4
 """Files within each other: an archive within an attachment within a mailbox is the third."""

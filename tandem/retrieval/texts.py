@@ -12,7 +12,7 @@ from io import StringIO
 from typing import Any, BinaryIO
 
 from tandem.retrieval.documents import MAX_DEPTH, Document, is_too_deep, with_metadata
-from tandem.retrieval.formats import EMPTY, Unreadable, as_table, brief, decode, parsing, without_quotes
+from tandem.retrieval.readers import EMPTY, Unreadable, as_table, brief, decode, parsing, without_quotes
 
 MAX_LINE_PROBLEMS = 10
 """Malformed lines of one jsonl file that are named one by one; the rest is counted."""

@@ -35,7 +35,7 @@ from tandem.retrieval.folders import Found
 from tandem.retrieval.index import Index
 from tandem.retrieval.loaders import read_files, walk_path
 from tandem.retrieval.store import IndexBusyError, Manifest, Snapshot, writing
-from tandem.system.version import __version__
+from tandem.system import __version__
 
 _log = logging.getLogger("tandem")
 

@@ -1,4 +1,7 @@
-"""Placement policies: who decides the next step, each a small object without state; and how custom ones are loaded."""
+"""Policies without state: who decides the next step, and how many tokens a drafter without a vote proposes at a time.
+
+No placement or length changes an answer, only how long it takes.
+"""
 
 from __future__ import annotations
 
@@ -137,3 +140,35 @@ def load_policy(placement: str, parameters: Parameters, where: str) -> str:
     PLACEMENTS.load(placement, parameters, where, first=Party.DEVICE)
     shown = ", ".join(f"{name}={value!r}" for name, value in sorted(parameters.items()))
     return f"{placement}({shown})" if is_extension(placement) else ""
+
+
+class LengthPolicy(Protocol):
+    """Chooses the lengths of one query's proposals, in the decoder that drafts them."""
+
+    def choose(self) -> int:
+        """Tokens of the next proposals; 0: none. Asked at first, and after each verdict."""
+
+    def observe(self, length: int, num_accepted: int, draft_s: float) -> None:
+        """A proposal was decided. num_accepted: its tokens before the first rejected one. draft_s: to draft it."""
+
+
+LENGTH_POLICIES = Loader[LengthPolicy](
+    "length policy",
+    "decoding.length_policy",
+    "scheduler.parameters",
+    ("choose", "observe"),
+    "the device",
+)
+
+
+def make_length_policy(name: str, max_length: int) -> LengthPolicy | None:
+    """A policy for one query; None: the length stays. max_length: tokens of its longest proposal.
+
+    Raises ConfigError for a policy that this process has not loaded.
+    """
+    return LENGTH_POLICIES.make(name, max_length=max_length) if is_extension(name) else None
+
+
+def load_length_policy(name: str, parameters: Parameters, where: str) -> None:
+    """Load the policy that a party's own settings name; nothing if there is none. As `Loader.load`."""
+    LENGTH_POLICIES.load(name, parameters, where, max_length=1)

@@ -1,10 +1,13 @@
-"""A cloud that serves many devices: one site, and a port at which devices that it knows may join.
+"""A cloud that serves many devices at one port, and a device that has joined one.
 
     device "@phone" --TLS: token, then LinkFrames--> HostQueue --as from "device"--> session table
     device "@phone" <------------- LinkFrames ------ HostQueue <--to "device"------- session table
 
 No device can do more than open queries and send frames of them; the cloud's actors cannot be called from outside. How
-its queries are kept apart: `tandem.actors.host_queue`.
+its queries are kept apart: `tandem.actors.draft_queue`.
+
+A device's own site runs in its process. The cloud learns of a question what `SessionSpec.as_for` leaves, and of
+documents their opaque ids; it cannot call anything here.
 """
 
 from __future__ import annotations
@@ -16,26 +19,33 @@ import os
 import ssl
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from tandem.actors.host_queue import HostQueue
+from tandem.actors.draft_queue import DraftQueueActor, HostQueue
 from tandem.config.schema import Config, DevicesConfig
-from tandem.errors import CallError, ClusterError, ProtocolError, TandemError
-from tandem.joining.about import describe_publicly
+from tandem.errors import CallError, ClusterError, ConfigError, ProtocolError, TandemError
 from tandem.joining.devices import Device, DeviceList
-from tandem.joining.handshakes import CloudHandshake, Leases, RetryLater, queue_of
-from tandem.joining.identity import Identity, load_identity
-from tandem.joining.join_link import JoinLink
+from tandem.joining.handshakes import (
+    CLOUD_QUEUE,
+    CloudHandshake,
+    DeviceHandshake,
+    Leases,
+    RetryLater,
+    describe_publicly,
+    new_instance,
+    queue_of,
+    read_about,
+)
+from tandem.joining.join_link import Identity, JoinLink, client_context, load_identity
 from tandem.sites.local import LocalDeployment, LocalSite
 from tandem.sites.port import ActorClasses, Progress
-from tandem.sites.startup import check_files
-from tandem.system.connections import max_connections
-from tandem.system.loop_thread import LoopThread
+from tandem.sites.startup import check_files, compare, note_pairing
+from tandem.system.addresses import max_connections
+from tandem.system.processes import LoopThread
 from tandem.topology import Party
-from tandem.transport.handshake import Refusal
-from tandem.transport.port import PlaneOwner
+from tandem.transport.port import Endpoint, PlaneOwner, Refusal
 from tandem.transport.sockets import SocketPlane
 
 _log = logging.getLogger("tandem")
@@ -281,3 +291,101 @@ async def _start(
     about = deployment.described[Party.CLOUD] | {"max_queries": config.devices.max_queries}
     admission.about = describe_publicly(about)
     return asyncio.get_running_loop().create_task(admission.watch(), name="admission")
+
+
+FIRST_JOIN_S = 10.0
+"""How long the first attempt to reach the cloud may take before the device continues alone, or fails."""
+
+
+@dataclass(kw_only=True)
+class JoinedDevice(LocalDeployment):
+    """The device's site and its link. The cloud's site cannot be asked."""
+
+    link: JoinLink
+    plane: SocketPlane | None = None
+    instance: str = field(default_factory=new_instance)  # tells this process from others with the same link
+
+    @property
+    def queue(self) -> DraftQueueActor:
+        """The draft queue, which has the link; for the event loop."""
+        return cast(DraftQueueActor, self.sites[Party.DEVICE].actors["draft_queue"])
+
+    async def status(self, config: Config) -> dict[str, Any]:
+        """The device's actors, and whether the cloud is there."""
+        is_there = self.plane is not None and self.plane.is_connected(CLOUD_QUEUE)
+        why_not = f": {self.refusal.rstrip('.')}" if self.refusal else ""
+        address = f"joined to {self.link.address}" + ("" if is_there else f" (not connected now{why_not})")
+        connected = [Party.CLOUD] if is_there else []
+        return await super().status(config) | {"cluster": address, "connected": connected}
+
+    @property
+    def refusal(self) -> str | None:
+        """The sentence with which the cloud has refused this device since the last connection, if any."""
+        return None if self.plane is None else self.plane.refusal_of(CLOUD_QUEUE)
+
+    def new_plane(self, owner: PlaneOwner) -> SocketPlane:
+        """A `NewPlane`: the draft queue's end."""
+        self.plane = SocketPlane(
+            owner,
+            handshake=lambda dials, crosses: DeviceHandshake(self.link, self.instance, self._meet),
+            client_tls=client_context(),
+        )
+        return self.plane
+
+    def _meet(self, told: dict[str, Any]) -> None:
+        """What the cloud says of itself. Raises ProtocolError where the two cannot answer together."""
+        about = read_about(told)
+        description = about.as_description() | {"model": f"at {self.link.address}"}
+        try:
+            compare({Party.DEVICE: self.described[Party.DEVICE], Party.CLOUD: description})
+        except ClusterError as error:
+            raise ProtocolError(str(error)) from None
+        self.described[Party.CLOUD] = description
+        if about.max_queries is not None:
+            self.queue.limit_queries(about.max_queries)
+
+
+def join(
+    link: JoinLink, config: Config, progress: Progress, actor_classes: ActorClasses | None = None
+) -> JoinedDevice:
+    """Start the device's site and join; see `Tandem.join`. Raises TandemError; nothing runs then."""
+    if config.is_federated:
+        raise ConfigError(
+            'A join link connects a device to a cloud, but decoding.mode is "federated"; choose "dual" or '
+            '"speculative".'
+        )
+    config = config.resolve(Path.cwd())
+    check_files(config, (Party.DEVICE,), progress)
+    device = JoinedDevice(link=link)
+    try:
+        device.loop.run(_join(device, config, progress, actor_classes))
+    except BaseException:
+        device.close()
+        raise
+    note_pairing(config, device.described, progress)
+    return device
+
+
+async def _join(
+    device: JoinedDevice, config: Config, progress: Progress, actor_classes: ActorClasses | None
+) -> None:
+    await device.start_alone(Party.DEVICE, config, device.new_plane, progress, actor_classes)
+    # until the cloud says how many, its default: those that are begun without it must fit when it comes
+    device.queue.limit_queries(Config().devices.max_queries)
+    where = Endpoint(CLOUD_QUEUE, None, device.link.host, device.link.port)
+    try:
+        async with asyncio.timeout(FIRST_JOIN_S):
+            await device.queue.connect_peers([where])
+        progress(f"link: joined the cloud at {device.link.address}")
+    except TimeoutError:
+        unanswered = (
+            f"No cloud answers at {device.link.address}; check that `tandem cloud serve` runs there and that its port "
+            "can be reached from here."
+        )
+        sentence = (device.refusal or unanswered).rstrip(".")
+        if config.link.on_peer_loss == "fail":
+            raise ClusterError(f"{sentence}.") from None
+        goes_on = (
+            "the device answers by itself" if config.link.on_peer_loss == "continue" else "questions wait"
+        )
+        progress(f"link: {sentence}; until then {goes_on}")

@@ -22,14 +22,12 @@ from typing import Any
 from tandem.actors.base import Runtime, SharedProcess, SiteActor
 from tandem.actors.decoder import DecoderActor
 from tandem.actors.draft_queue import DraftQueueActor
-from tandem.actors.retriever import RetrieverActor
-from tandem.actors.stateless import AggregatorActor, ProfilerActor, SchedulerActor
+from tandem.actors.retriever import AggregatorActor, ProfilerActor, RetrieverActor, SchedulerActor
 from tandem.config.schema import Config
 from tandem.errors import CallError, ClusterError, ConfigError, TandemError
-from tandem.protocol.outbox import ROLES, ActorKind
-from tandem.sites.port import ActorClasses, Deployment, Progress, SitePort
+from tandem.protocol.routes import ROLES, ActorKind
+from tandem.sites.port import ActorClasses, ActorState, Deployment, Progress, SitePort, to_dict
 from tandem.sites.startup import check_files, note_pairing, start_actors, start_together
-from tandem.sites.status import ActorState, to_dict
 from tandem.topology import at_start
 from tandem.transport.memory import MemoryNetwork
 from tandem.transport.port import NewPlane

@@ -1,4 +1,4 @@
-"""The ports through which a site is used: what clients call of one, and what starting it asks of its actors.
+"""The ports through which a site is used: what clients call, what a start asks of its actors, and their status.
 
 client --SitePort--> LocalSite: on its event loop | RaySite: Ray calls --> actors
 """
@@ -7,15 +7,16 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal, Protocol
 
-from tandem.actors.base import SiteActor
+from tandem.actors.base import ActorStatistics, SiteActor
 from tandem.config.schema import Config
 from tandem.errors import CallError
 from tandem.events import Event, SourcesEvent
-from tandem.protocol.outbox import ActorKind
-from tandem.system.loop_thread import LoopThread
+from tandem.protocol.routes import ActorKind
+from tandem.system.processes import LoopThread
+from tandem.topology import as_party
 
 Progress = Callable[[str], None]
 """Called with one line for each stage."""
@@ -151,3 +152,49 @@ class ClusterRuntime(Protocol):
 
     def read_status(self, address: str | None, config: Config, progress: Progress) -> dict[str, Any]:
         """What `Deployment.status` says of parties that run at an address."""
+
+
+State = Literal["alive", "starting", "dead", "absent"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActorState:
+    """One actor of a party, alive or not."""
+
+    name: str  # "party/kind"
+    state: State  # absent: nobody has ever heard of it
+    process: str = ""  # name of its process, which several actors may share
+    actor_id: str = ""  # Ray's, in hexadecimal
+    pid: int | None = None
+    started_s: float | None = None  # Unix time
+    ended_s: float | None = None  # Unix time
+    reason: str = ""  # why it has died, where Ray knows
+
+    @property
+    def party(self) -> str:
+        """The party of the actor."""
+        return as_party(self.name.partition("/")[0])
+
+    @property
+    def role(self) -> str:
+        """Its role within the party."""
+        return self.name.partition("/")[2]
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it can be called."""
+        return self.state == "alive"
+
+    def describe_end(self) -> str:
+        """Name, process and reason of a dead actor and those that died with it, for a sentence."""
+        details = [f"process {self.pid}" if self.pid else "", self.reason]
+        name = self.process or self.name
+        return f"{name} ({': '.join(filter(None, details))})" if any(details) else name
+
+
+def to_dict(actor: ActorState, report: ActorStatistics | None) -> dict[str, Any]:
+    """What is known of an actor, and what it reports itself."""
+    known = {"party": str(actor.party)} | asdict(actor)
+    if report is not None:
+        return known | asdict(report)
+    return known | ({"state": "silent"} if actor.is_alive else {})

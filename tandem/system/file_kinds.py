@@ -16,7 +16,7 @@ class FileKind(NamedTuple):
     """One row of the table."""
 
     endings: tuple[str, ...]  # lower case, with the dot
-    reader: str  # MODULE:FUNCTION of what reads it, a `tandem.retrieval.formats.Reader`
+    reader: str  # MODULE:FUNCTION of what reads it, a `tandem.retrieval.readers.Reader`
     documents: str  # what one document is
     text: str  # where its text comes from
     metadata: str = "-"  # what its metadata holds besides `source` and `chunk`

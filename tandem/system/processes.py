@@ -1,7 +1,9 @@
-"""Processes that do what this one must not be held up, filled or ended by."""
+"""Processes and threads for what this one must not be held up, filled or ended by; and quiet loading."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -9,10 +11,11 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from concurrent.futures import CancelledError
+from contextlib import contextmanager, suppress
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, TypeVar
 
 
 class NotStartedError(Exception):
@@ -166,3 +169,77 @@ def _receive(received: SimpleQueue[tuple[bytes, list[int]]]) -> None:
             if line.endswith(b"\n"):
                 received.put((line, files))
                 line, files = b"", []
+
+
+T = TypeVar("T")
+CLEAN_UP_LIMIT_S = 5.0
+
+
+class LoopThread:
+    """Runs coroutines from any thread, side by side; close it when done."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="tandem", daemon=True)
+        self._thread.start()
+
+    @property
+    def event_loop(self) -> asyncio.AbstractEventLoop:
+        """The loop itself, for `asyncio.run_coroutine_threadsafe`."""
+        return self._loop
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """The result of `work`. An interruption (Ctrl-C) cancels it, and nothing else, and waits for its clean-up."""
+        future = None
+        try:
+            future = asyncio.run_coroutine_threadsafe(work, self._loop)
+            return future.result()
+        except BaseException:
+            if future is None or not future.done():
+                self._wait_for(_cancel(work))
+            raise
+
+    def close(self) -> None:
+        """Stop the loop and its thread; what still runs is cancelled."""
+        if self._loop.is_closed():
+            return
+        self._wait_for(_cancel_others())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def _wait_for(self, clean_up: Coroutine[Any, Any, None]) -> None:
+        with contextlib.suppress(CancelledError, TimeoutError):
+            asyncio.run_coroutine_threadsafe(clean_up, self._loop).result(CLEAN_UP_LIMIT_S)
+
+
+async def _cancel(work: Coroutine[Any, Any, Any]) -> None:
+    """Cancel the task that runs `work`, and wait for it."""
+    await _cancel_tasks([task for task in asyncio.all_tasks() if task.get_coro() is work])
+
+
+async def _cancel_others() -> None:
+    """Cancel all other tasks of this loop, and wait for them."""
+    await _cancel_tasks([task for task in asyncio.all_tasks() if task is not asyncio.current_task()])
+
+
+async def _cancel_tasks(tasks: Sequence[asyncio.Task[Any]]) -> None:
+    for task in tasks:
+        if not task.cancelling():
+            task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@contextmanager
+def hide_progress_bars() -> Iterator[None]:
+    """Keep transformers from drawing progress bars, and leave its setting as it was."""
+    from transformers.utils import logging as transformers_logging
+
+    logging: Any = transformers_logging
+    was_enabled = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            logging.enable_progress_bar()

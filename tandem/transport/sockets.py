@@ -21,13 +21,16 @@ from typing import Any, cast
 
 from tandem.errors import ProtocolError, TandemError
 from tandem.messages.wire import MAX_FRAME_BYTES
-from tandem.system.connections import client_of, find_surplus
-from tandem.transport.handshake import Handshake, NewHandshake, Refusal, Refused
+from tandem.system.addresses import client_of, find_surplus
 from tandem.transport.port import (
     Endpoint,
     FrameSplitter,
+    Handshake,
     LinkCounters,
+    NewHandshake,
     PlaneOwner,
+    Refusal,
+    Refused,
     join_frames,
 )
 

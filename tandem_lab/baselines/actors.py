@@ -14,15 +14,14 @@ from typing import TYPE_CHECKING, Any
 from tandem.actors.base import Runtime
 from tandem.actors.decoder import DecoderActor
 from tandem.actors.draft_queue import DraftQueueActor
-from tandem.actors.retriever import RetrieverActor
-from tandem.actors.stateless import AggregatorActor, SchedulerActor
-from tandem.aggregation.steps import Step
+from tandem.actors.retriever import AggregatorActor, RetrieverActor, SchedulerActor
+from tandem.aggregation.rules import Step
 from tandem.codecs import codec_of
 from tandem.errors import TandemError
 from tandem.messages import Begin, End, RetrieveRequest
-from tandem.modes.spec import SessionSpec
+from tandem.modes import SessionSpec
 from tandem.protocol.decoding import DecodingSession, Forward, Prefill
-from tandem.protocol.outbox import Send
+from tandem.protocol.routes import Send
 from tandem.sites.port import ActorClasses
 from tandem.topology import Party
 from tandem_lab.baselines.documents import concatenate, score_texts

@@ -12,10 +12,10 @@ from tandem.client.tandem import Tandem
 from tandem.config.schema import Config
 from tandem.errors import QueryError, TandemError
 from tandem.events import Answer, DoneEvent, collect
-from tandem.modes.spec import SessionSpec
+from tandem.modes import SessionSpec
 from tandem.plugins.ray.handles import RayActors
 from tandem.plugins.ray.launch import find_party
-from tandem.protocol.outbox import ActorKind
+from tandem.protocol.routes import ActorKind
 from tandem.sites.port import Host
 from tandem.topology import Party
 from tandem_lab.baselines.actors import BASELINE_ACTORS

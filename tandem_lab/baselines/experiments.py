@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from tandem.modes.spec import SessionSpec
+from tandem.modes import SessionSpec
 from tandem_lab.simulation.specs import change_spec
 
 

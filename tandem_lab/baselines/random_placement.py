@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tandem.aggregation.coupling import Purpose, uniform
-from tandem.modes.spec import SessionSpec
-from tandem.protocol.aggregating import AggregatingTable, AggregatorSession
+from tandem.modes import SessionSpec
+from tandem.protocol.services import AggregatingTable, AggregatorSession
 from tandem.scheduler.greedy import Situation
 from tandem.scheduler.policies import load_policy
 from tandem.topology import Party

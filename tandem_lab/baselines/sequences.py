@@ -6,7 +6,7 @@ import asyncio
 from collections import OrderedDict
 from dataclasses import dataclass, field
 
-from tandem.aggregation.steps import Step
+from tandem.aggregation.rules import Step
 from tandem.errors import TandemError
 
 MAX_SEQUENCES = 4

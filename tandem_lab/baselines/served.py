@@ -20,7 +20,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from tandem.actors.host_queue import HostQueue
+from tandem.actors.draft_queue import HostQueue
 from tandem.config.schema import Config
 from tandem.errors import ClusterError, TandemError
 from tandem.sites.host import Address, ServedCloud, served

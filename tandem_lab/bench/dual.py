@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from tandem.client.request import spec_of
 from tandem.config.schema import Config
 from tandem.events import TokenEvent
-from tandem.modes.spec import SessionSpec
+from tandem.modes import SessionSpec
 from tandem.scheduler.greedy import speedup
 from tandem.topology import PARTIES, Party
 from tandem_lab.bench import plots

@@ -28,9 +28,9 @@ from numpy.typing import NDArray
 
 from tandem.aggregation.coupling import noise
 from tandem.aggregation.race_lists import certify, race_list
-from tandem.codecs.race_lists import encode_race_list
+from tandem.codecs.votes import encode_race_list
 from tandem.config.schema import Config
-from tandem.modes.spec import SessionSpec
+from tandem.modes import SessionSpec
 from tandem.topology import SERVER
 from tandem_lab.bench import plots
 from tandem_lab.bench.records import Cell, Prediction, Record, Setting

@@ -23,7 +23,7 @@ from tandem.client.tandem import Tandem
 from tandem.config.schema import Config
 from tandem.joining.handshakes import queue_of
 from tandem.joining.join_link import read_link
-from tandem.sites.home import join
+from tandem.sites.host import join
 from tandem.sites.port import Deployment, Host, Progress, ignore
 from tandem.topology import PARTIES, Party
 from tandem_lab.baselines import client as baselines

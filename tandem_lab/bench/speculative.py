@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from tandem.aggregation.coupling import coupled_draw
 from tandem.aggregation.distributions import Distribution, restrict
 from tandem.config.extensions import CodecConfig
-from tandem.config.presets import PRESETS
+from tandem.config.files import PRESETS
 from tandem.config.schema import Config
 from tandem.engine.drafter import mix_rows
 from tandem.engine.tokenizer import StopRule

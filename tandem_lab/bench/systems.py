@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from tandem.config.presets import PRESETS
+from tandem.config.files import PRESETS
 from tandem.config.schema import Pacing
 from tandem.errors import TandemError, nearest
 from tandem.topology import Party

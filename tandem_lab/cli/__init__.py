@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tandem.cli.usage import new_app
+from tandem.cli.options import new_app
 from tandem_lab.cli import audit, bench, evaluate, fuzz, netlab, replay
 
 

@@ -17,7 +17,7 @@ from tandem.cli.options import (
 )
 from tandem.cli.output import StageLog, emit, print_json
 from tandem.client.answers import new_seed
-from tandem.client.batch import check_question
+from tandem.client.ask import check_question
 from tandem.errors import ConfigError
 
 if TYPE_CHECKING:

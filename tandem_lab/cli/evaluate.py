@@ -160,7 +160,7 @@ def parse_counts(text: str) -> list[Counts]:
 
 def _limit_answers(config: Config, max_new_tokens: int | None) -> Config:
     """Settings with this longest answer; None: one with which an evaluation ends, unless they have their own."""
-    from tandem.config.sampling import SamplingParams
+    from tandem.config.schema import SamplingParams
 
     if max_new_tokens is None:
         own = config.sampling.max_new_tokens

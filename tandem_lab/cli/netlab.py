@@ -8,9 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from tandem.cli.options import AsJson
+from tandem.cli.options import AsJson, new_app
 from tandem.cli.output import print_json
-from tandem.cli.usage import new_app
 from tandem.errors import TandemError
 from tandem_lab.netlab.lab import DEFAULT_NAME, NetLab, lab_names
 from tandem_lab.netlab.layout import parse_subnet

@@ -19,8 +19,7 @@ from tandem.errors import install_line
 from tandem.messages import LinkFrame, Resync, Verdict, Vote, decode
 from tandem.messages.wire import write_varint
 from tandem.topology import PARTIES, Party
-from tandem.transport.handshake import MAGIC
-from tandem.transport.port import FrameSplitter
+from tandem.transport.port import MAGIC, FrameSplitter
 from tandem_lab.errors import NetLabError
 
 _WRAP = 1 << 32

@@ -22,19 +22,17 @@ from tandem.aggregation.race_lists import RaceList
 from tandem.aggregation.rules import LOTTERY
 from tandem.client.request import have_several_models
 from tandem.codecs import Codec, RaceLists
-from tandem.codecs.race_lists import read_vote
+from tandem.codecs.votes import read_vote
 from tandem.engine.drafter import Drafter, row_probabilities
 from tandem.engine.engine import Engine
 from tandem.engine.privacy import Privacy
 from tandem.engine.shaping import Shaper, make_shaper
 from tandem.engine.tokenizer import Detokenizer, StopRule
 from tandem.messages import RetrieveRequest, RetrieveResult
-from tandem.modes import reference, reference_shaping
-from tandem.modes.spec import SessionSpec
+from tandem.modes import SessionSpec, reference, reference_shaping
 from tandem.protocol.decoding import DecodingTable, Prefill, arrange_rows
-from tandem.protocol.estimating import ProfilingTable
-from tandem.protocol.prefix import Prefix
-from tandem.protocol.retrieval_requests import find_documents, to_result
+from tandem.protocol.log import Prefix
+from tandem.protocol.services import ProfilingTable, find_documents, to_result
 from tandem.retrieval.retriever import DocumentSearch
 from tandem.topology import PARTIES, Party
 from tandem_lab.simulation.link import Link

@@ -105,7 +105,7 @@ class Loaded:
 
     def retriever(self, party: str) -> MemoizedRetriever:
         """The index of a party. Raises TandemError."""
-        from tandem.retrieval.factory import open_retriever
+        from tandem.retrieval.retriever import open_retriever
 
         return MemoizedRetriever(open_retriever(party, self._config, *self._scorers))
 

@@ -19,8 +19,8 @@ from tandem.config.schema import Config
 from tandem.engine.drafter import Drafter
 from tandem.engine.engine import Engine, OpenResult
 from tandem.engine.tokenizer import Detokenizer, StopRule
-from tandem.modes.spec import SessionSpec
-from tandem.protocol.prefix import Prefix
+from tandem.modes import SessionSpec
+from tandem.protocol.log import Prefix
 from tandem.topology import PARTIES, Party
 from tandem_lab.errors import EvaluationError
 from tandem_lab.numbers import mean

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tandem.client.batch import entry_of, read_lines, read_texts, text_of
+from tandem.client.ask import entry_of, read_lines, read_texts, text_of
 from tandem.config.schema import Config
 from tandem.topology import PARTIES
 from tandem_lab import bundled

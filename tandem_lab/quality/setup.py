@@ -13,8 +13,7 @@ from tandem.codecs import Codec, codec_of
 from tandem.config.schema import Config, PartyConfig
 from tandem.engine.engine import Engine
 from tandem.engine.kv import MemoryStore
-from tandem.retrieval.factory import open_retriever
-from tandem.retrieval.retriever import DocumentSearch
+from tandem.retrieval.retriever import DocumentSearch, open_retriever
 from tandem.topology import PARTIES, Party
 from tandem_lab.errors import EvaluationError
 

@@ -14,8 +14,7 @@ from tandem.client.request import spec_of
 from tandem.codecs import codec_of
 from tandem.config.schema import Config
 from tandem.engine.tokenizer import Detokenizer, StopRule
-from tandem.modes import reference
-from tandem.modes.spec import SessionSpec
+from tandem.modes import SessionSpec, reference
 from tandem_lab.quality.local import LocalParty, LocalVoter, find_shaper, with_engines
 from tandem_lab.quality.memoized import Loaded
 from tandem_lab.simulation.specs import change_spec

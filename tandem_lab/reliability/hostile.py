@@ -22,8 +22,7 @@ from typing import Any
 
 from tandem.errors import ProtocolError
 from tandem.joining.handshakes import CLOUD_QUEUE, DeviceHandshake, hello_of, new_instance
-from tandem.joining.identity import client_context, load_identity
-from tandem.joining.join_link import JoinLink
+from tandem.joining.join_link import JoinLink, client_context, load_identity
 from tandem.transport.port import Endpoint, join_frames
 from tandem.transport.sockets import MAX_REFUSALS, SocketPlane
 from tandem_lab.reliability.bench import Bench

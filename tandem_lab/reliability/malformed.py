@@ -14,8 +14,7 @@ from tandem.client.tandem import Tandem
 from tandem.config.schema import Config
 from tandem.errors import ProtocolError
 from tandem.joining.handshakes import CLOUD_QUEUE, DeviceHandshake, new_instance
-from tandem.joining.identity import client_context
-from tandem.joining.join_link import JoinLink
+from tandem.joining.join_link import JoinLink, client_context
 from tandem.messages import LinkFrame, decode_link
 from tandem.transport.port import Endpoint, FrameSplitter, join_frames
 from tandem.transport.sockets import SocketPlane

@@ -12,20 +12,18 @@ from typing import Any
 import numpy as np
 
 from tandem.codecs import RaceLists, StatelessCodec, TopP
-from tandem.codecs.race_lists import read_vote
-from tandem.codecs.token import read_token, write_token
+from tandem.codecs.votes import read_token, read_vote, write_token
 from tandem.config.schema import DevicesConfig
 from tandem.errors import ProtocolError
-from tandem.joining.about import read_about
 from tandem.joining.devices import Device
-from tandem.joining.handshakes import CloudHandshake, DeviceHandshake
+from tandem.joining.handshakes import CloudHandshake, DeviceHandshake, read_about
 from tandem.joining.join_link import JoinLink
 from tandem.messages import PROTOCOL_VERSION, Logprobs, Open, decode, decode_link
-from tandem.modes.spec import SessionSpec
+from tandem.modes import SessionSpec
 from tandem.plugins.papers.lattice import Lattice
 from tandem.plugins.papers.sqs import KSqs
 from tandem.plugins.papers.top_k import TopK
-from tandem.protocol.limits import check_spec
+from tandem.protocol.admission import check_spec
 from tandem.transport.port import FrameSplitter, join_frames
 
 VOCAB_SIZE = 32_000

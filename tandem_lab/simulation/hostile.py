@@ -22,8 +22,7 @@ import numpy as np
 
 from tandem.aggregation.race_lists import RaceList
 from tandem.aggregation.rules import LOTTERY
-from tandem.codecs.race_lists import MAX_LISTED, WHOLE, cut_vote, read_vote
-from tandem.codecs.token import read_token, write_token
+from tandem.codecs.votes import MAX_LISTED, WHOLE, cut_vote, read_token, read_vote, write_token
 from tandem.errors import ProtocolError
 from tandem.messages import (
     Ballot,
@@ -46,11 +45,10 @@ from tandem.messages import (
     decode_link,
     encode,
 )
-from tandem.modes import reference, reference_shaping
-from tandem.modes.proposing import MAX_PROPOSAL
-from tandem.modes.spec import SessionSpec
-from tandem.protocol.outbox import ActorKind
-from tandem.protocol.prefix import Prefix, digests_along, extend_digest
+from tandem.modes import SessionSpec, reference, reference_shaping
+from tandem.modes.mode import MAX_PROPOSAL
+from tandem.protocol.log import Prefix, digests_along, extend_digest
+from tandem.protocol.routes import ActorKind
 from tandem.protocol.session import Session
 from tandem.topology import PARTIES, Party
 from tandem_lab.simulation.event_log import EventLog

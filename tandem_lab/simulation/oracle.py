@@ -13,12 +13,11 @@ import numpy as np
 from tandem.aggregation.coupling import noise
 from tandem.aggregation.document_weights import log_weight
 from tandem.aggregation.race_lists import RaceList
-from tandem.codecs.race_lists import read_vote
+from tandem.codecs.votes import read_vote
 from tandem.errors import ProtocolError
 from tandem.messages import RetrieveRequest
 from tandem.messages.wire import to_float32
-from tandem.modes import reference_shaping
-from tandem.modes.spec import SessionSpec
+from tandem.modes import SessionSpec, reference_shaping
 from tandem.protocol.decoding import DocumentRow, arrange_rows
 from tandem_lab.simulation.world import CODEC, VOCAB, World, codec_for, distribution
 

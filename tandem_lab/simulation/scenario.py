@@ -18,12 +18,11 @@ import numpy as np
 from tandem.aggregation.document_weights import Weights
 from tandem.aggregation.rules import LOTTERY
 from tandem.events import PeerEvent
-from tandem.modes import reference, reference_shaping
-from tandem.modes.proposing import MAX_PROPOSAL
-from tandem.modes.spec import SessionSpec
-from tandem.protocol.outbox import ActorKind
+from tandem.modes import SessionSpec, reference, reference_shaping
+from tandem.modes.mode import MAX_PROPOSAL
+from tandem.protocol.routes import ActorKind
 from tandem.protocol.session import StopCheck
-from tandem.scheduler.lengths import load_length_policy
+from tandem.scheduler.policies import load_length_policy
 from tandem.topology import PARTIES, Party
 from tandem_lab.simulation.link import Link, Wire
 from tandem_lab.simulation.oracle import WorldVoter, dense_of

@@ -8,9 +8,8 @@ from typing import Any
 
 from tandem.client.request import spec_of
 from tandem.config.parties import RowLayout
-from tandem.config.sampling import SamplingParams
-from tandem.config.schema import Config, DecodingConfig
-from tandem.modes.spec import SessionSpec
+from tandem.config.schema import Config, DecodingConfig, SamplingParams
+from tandem.modes import SessionSpec
 from tandem.topology import PARTIES
 from tandem_lab.baselines.random_placement import RANDOM
 from tandem_lab.simulation.world import number

@@ -25,7 +25,7 @@ from tandem.codecs import TopP
 from tandem.errors import TandemError
 from tandem.events import Event, PlacementEvent, StopReason, TokenEvent
 from tandem.messages import RetrieveRequest, RetrieveResult
-from tandem.modes.spec import SessionSpec
+from tandem.modes import SessionSpec
 from tandem.protocol.decoding import Prefill
 from tandem.topology import PARTIES, Party
 from tandem_lab.simulation.link import Link

@@ -17,17 +17,16 @@ from itertools import count
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from tandem.aggregation.document_weights import Evidence, Weights
-from tandem.aggregation.steps import Step
+from tandem.aggregation.rules import Step
 from tandem.codecs import Codec
-from tandem.codecs.token import log_probabilities, write_token
+from tandem.codecs.votes import log_probabilities, write_token
 from tandem.engine.drafter import Drafter
 from tandem.events import DoneEvent, Event
 from tandem.messages import LinkFrame, RetrieveRequest, RetrieveResult, decode_link, encode
-from tandem.modes.spec import SessionSpec
-from tandem.protocol.aggregating import AggregatingTable
+from tandem.modes import SessionSpec
 from tandem.protocol.decoding import DecodingTable, Forward, Job, Prefill, compute_steps
-from tandem.protocol.estimating import ProfilingTable, SchedulingTable
-from tandem.protocol.outbox import ROLES, ActorKind, Send
+from tandem.protocol.routes import ROLES, ActorKind, Send
+from tandem.protocol.services import AggregatingTable, ProfilingTable, SchedulingTable
 from tandem.protocol.session import Session, StopCheck
 from tandem.protocol.table import TICK_S, CoordinatorTable
 from tandem.topology import as_party

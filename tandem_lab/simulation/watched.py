@@ -13,7 +13,7 @@ from functools import partial
 from math import inf
 from typing import Any
 
-from tandem.aggregation.steps import Step
+from tandem.aggregation.rules import Step
 from tandem.events import (
     DoneEvent,
     Event,
@@ -23,11 +23,11 @@ from tandem.events import (
     TokenEvent,
 )
 from tandem.messages import Ballot, Begin, LinkFrame, Local, Resync, VerifyResult, Vote
-from tandem.modes.proposing import MAX_PROPOSAL
+from tandem.modes.mode import MAX_PROPOSAL
 from tandem.protocol.ballots import MAX_ENTRIES
 from tandem.protocol.decoding import Forward, Job
-from tandem.protocol.outbox import ActorKind, Send
-from tandem.protocol.prefix import Prefix, common_length
+from tandem.protocol.log import Prefix, common_length
+from tandem.protocol.routes import ActorKind, Send
 from tandem.protocol.session import Session
 from tandem.topology import Party
 from tandem_lab.simulation.event_log import EventLog

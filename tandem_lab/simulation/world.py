@@ -21,9 +21,9 @@ from tandem.codecs import RaceLists, StatelessCodec, TopP
 from tandem.codecs.base import MAX_VOCAB
 from tandem.events import StopReason
 from tandem.messages import RetrieveRequest, RetrieveResult
-from tandem.modes.spec import SessionSpec
+from tandem.modes import SessionSpec
 from tandem.protocol.decoding import Prefill
-from tandem.protocol.prefix import common_length
+from tandem.protocol.log import common_length
 
 VOCAB = 16
 EOS = 3

@@ -6,7 +6,7 @@ from unittest.mock import patch
 
 from benchmarks.golden_answers import PATHS, read_answers
 from tandem import Tandem, TokenEvent
-from tandem.config.presets import PRESETS
+from tandem.config.files import PRESETS
 
 COUPLED = [f"coupled/{placement}" for placement in ("mirror", "device", "greedy")]
 CASES = [("auto", case) for case in COUPLED] + [("top_p", case) for case in (*COUPLED, "algorithm1/device")]

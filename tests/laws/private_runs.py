@@ -49,11 +49,11 @@ from tandem.messages import (
     decode_link,
     encode,
 )
-from tandem.modes.spec import SessionSpec
-from tandem.protocol.aggregating import AggregatingTable
+from tandem.modes import SessionSpec
 from tandem.protocol.decoding import DecodingSession, DecodingTable, Prefill
-from tandem.protocol.outbox import Send
-from tandem.protocol.prefix import Prefix
+from tandem.protocol.log import Prefix
+from tandem.protocol.routes import Send
+from tandem.protocol.services import AggregatingTable
 from tandem.protocol.session import Session
 from tandem.protocol.table import CoordinatorTable
 from tandem.topology import SERVER, Party

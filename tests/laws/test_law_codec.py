@@ -11,8 +11,8 @@ import lz4.block
 import numpy as np
 import pytest
 
+from tandem.codecs import sets
 from tandem.codecs import top_p as module
-from tandem.codecs import varints
 from tandem.codecs.base import Codec
 from tandem.codecs.top_p import TopP, nucleus
 
@@ -43,7 +43,7 @@ def check_lz4_never_lengthens(codec: Codec) -> None:
         distribution = codec.decode(payload)
         plain_bytes = (
             1
-            + len(varints.encode_number(len(distribution)) + varints.encode_ids(distribution.ids))
+            + len(sets.encode_number(len(distribution)) + sets.encode_ids(distribution.ids))
             + 2 * len(distribution)
         )
         assert len(payload) <= plain_bytes
@@ -90,13 +90,13 @@ def test_mutant_top_p_drops_the_crossing_token(monkeypatch: pytest.MonkeyPatch) 
 
 def test_mutant_ids_in_16_bits_with_an_offset(monkeypatch: pytest.MonkeyPatch) -> None:
     """Section 12: 100,000 arrives as 34,464."""
-    real = varints.encode_ids
+    real = sets.encode_ids
 
     def sixteen_bits(ids: np.ndarray) -> bytes:
         wrapped = (ids - 32_768).astype(np.int16).astype(np.int64) + 32_768
         return real(np.sort(wrapped))
 
-    monkeypatch.setattr(varints, "encode_ids", sixteen_bits)
+    monkeypatch.setattr(sets, "encode_ids", sixteen_bits)
     codec = TopP(0.8)
     dense = np.zeros(151_936)
     dense[100_000] = 1.0
@@ -111,7 +111,7 @@ def test_mutant_lz4_always(monkeypatch: pytest.MonkeyPatch) -> None:
         module,
         "shortest",
         lambda form, body: (
-            b"\x11" + varints.encode_number(len(body)) + lz4.block.compress(body, store_size=False)
+            b"\x11" + sets.encode_number(len(body)) + lz4.block.compress(body, store_size=False)
         ),
     )
     with pytest.raises(AssertionError):

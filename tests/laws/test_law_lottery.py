@@ -16,14 +16,13 @@ import pytest
 
 from tandem.aggregation import coupling, rules
 from tandem.aggregation.coupling import Purpose, race, uniform
-from tandem.codecs.token import write_token
 from tandem.codecs.top_p import TopP
+from tandem.codecs.votes import write_token
 from tandem.engine.drafter import TokenDrafter, TokenVoter
 from tandem.messages import Ballot, VerifyResult
 from tandem.messages.wire import to_float32
-from tandem.modes import tally
-from tandem.modes.spec import SessionSpec
-from tandem.protocol.aggregating import AggregatorSession
+from tandem.modes import SessionSpec, tally
+from tandem.protocol.services import AggregatorSession
 from tandem.topology import PARTIES
 from tandem_lab.simulation.specs import make_spec
 from tests.distributions import from_dense

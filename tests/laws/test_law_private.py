@@ -22,7 +22,7 @@ import numpy as np
 import pytest
 
 from tandem.aggregation.document_weights import DocumentWeights, log_weight
-from tandem.aggregation.steps import Step
+from tandem.aggregation.rules import Step
 from tandem.config.parties import PartyConfig
 from tandem.engine import drafter as drafting
 from tandem.engine import privacy
@@ -38,8 +38,8 @@ from tandem.messages import (
     decode_link,
 )
 from tandem.protocol import decoding
-from tandem.protocol.outbox import Send
-from tandem.protocol.prefix import Prefix
+from tandem.protocol.log import Prefix
+from tandem.protocol.routes import Send
 from tandem.topology import SERVER
 from tandem_lab.simulation.specs import make_spec
 from tandem_lab.simulation.world import VOCAB

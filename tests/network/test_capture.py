@@ -20,7 +20,7 @@ pytest.importorskip("dpkt", reason="dpkt is not installed (extra [lab])")
 
 from tokenizers import Tokenizer
 
-from tandem.codecs.race_lists import decode_race_list
+from tandem.codecs.votes import decode_race_list
 from tandem.messages import Resync, Vote
 from tandem.topology import PARTIES
 from tandem_lab.bench.places import DATA_PORT

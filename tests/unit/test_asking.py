@@ -9,7 +9,7 @@ import pytest
 
 from tandem.client.ask import Asker
 from tandem.errors import Code, QueryError
-from tandem.modes.spec import SessionSpec
+from tandem.modes import SessionSpec
 from tandem.sites.port import SitePort
 from tandem_lab.simulation.specs import make_spec
 

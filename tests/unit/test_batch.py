@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tandem.client.batch import BatchItem, answer_all, bounded
+from tandem.client.ask import BatchItem, answer_all, bounded
 from tandem.client.tandem import Tandem
 from tandem.config.schema import Config
 from tandem.errors import ConfigError, QueryError

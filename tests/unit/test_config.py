@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tandem.config.files import REMOVED, replace_settings, walk
-from tandem.config.sampling import SamplingParams
-from tandem.config.schema import Config, PartyConfig
+from tandem.config.schema import Config, PartyConfig, SamplingParams
 from tandem.errors import ConfigError
 from tandem.topology import Party
 
@@ -36,7 +35,7 @@ def test_defaults() -> None:
 
 
 def test_the_example_file_equals_the_defaults() -> None:
-    from tandem.cli.config import HEADER
+    from tandem.cli.init import HEADER
 
     text = EXAMPLE.read_text("utf-8")
     assert text == f"{HEADER}\n\n{Config().to_toml()}", "run: python docs/generate.py"

@@ -6,7 +6,7 @@ import resource
 
 import pytest
 
-from tandem.system.connections import client_of, find_surplus, max_connections
+from tandem.system.addresses import client_of, find_surplus, max_connections
 
 
 @pytest.mark.parametrize(

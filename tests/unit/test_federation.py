@@ -11,7 +11,7 @@ import pytest
 from tandem.client.request import build_spec
 from tandem.config.schema import Config
 from tandem.errors import ClusterError, ConfigError, QueryError, TandemError
-from tandem.modes.spec import SessionSpec
+from tandem.modes import SessionSpec
 from tandem.sites.startup import HANDSHAKE_FIELDS, compare
 from tandem.topology import SERVER, star
 

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tandem.system.loop_thread import LoopThread
+from tandem.system.processes import LoopThread
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 
 from tandem.client.request import build_spec
 from tandem.codecs import codec_of
-from tandem.config.presets import PRESETS
+from tandem.config.files import PRESETS
 from tandem.config.schema import Config, DecodingConfig
 from tandem.errors import ConfigError
 from tandem.topology import PARTIES, Party

@@ -12,18 +12,19 @@ import pytest
 
 from tandem.client.request import QueryOptions, build_spec, notes_on, spec_of
 from tandem.config.checks import settings_of
-from tandem.config.sampling import SamplingOptions, SamplingParams
 from tandem.config.schema import (
     Config,
     DecodingConfig,
     DecodingOptions,
     LinkConfig,
     PartyConfig,
+    SamplingOptions,
+    SamplingParams,
     WeightsConfig,
 )
 from tandem.conversation import Message
 from tandem.errors import Code, ConfigError, ProtocolError, QueryError, TandemError
-from tandem.modes.spec import SessionSpec
+from tandem.modes import SessionSpec
 from tandem.topology import PARTIES, Party
 
 UNUSUAL = Config(

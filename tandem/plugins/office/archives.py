@@ -8,7 +8,7 @@ from io import BytesIO
 from typing import BinaryIO
 from zipfile import ZipFile, ZipInfo
 
-from tandem.retrieval.formats import ENCRYPTED, Part, Unreadable, parsing, safe_name, unzipped
+from tandem.retrieval.readers import ENCRYPTED, Part, Unreadable, parsing, safe_name, unzipped
 
 _UTF8_NAME = 0x800
 _ENCRYPTED = 0x1

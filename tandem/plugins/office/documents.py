@@ -17,8 +17,8 @@ from xml.etree import ElementTree
 from zipfile import ZipFile
 
 from tandem.retrieval.documents import Document, with_metadata
-from tandem.retrieval.formats import EMPTY, ENCRYPTED, Unreadable, as_table, unzipped
 from tandem.retrieval.html import parse_html
+from tandem.retrieval.readers import EMPTY, ENCRYPTED, Unreadable, as_table, unzipped
 
 if TYPE_CHECKING:
     from openpyxl.cell.cell import Cell

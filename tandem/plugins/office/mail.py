@@ -14,8 +14,8 @@ from io import BytesIO
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 from tandem.retrieval.documents import Document, with_metadata
-from tandem.retrieval.formats import ENCRYPTED, Part, Unreadable, decode, parsing, safe_name
 from tandem.retrieval.html import parse_html
+from tandem.retrieval.readers import ENCRYPTED, Part, Unreadable, decode, parsing, safe_name
 
 if TYPE_CHECKING:
     from olefile import OleFileIO

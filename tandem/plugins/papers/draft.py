@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from typer import Option
 
-from tandem.cli.options import MAX_SEED
+from tandem.cli.options import MAX_SEED, new_app
 from tandem.cli.output import StageLog, emit, progress_bar
-from tandem.cli.usage import new_app
-from tandem.client.batch import read_texts
+from tandem.client.ask import read_texts
 from tandem.errors import TandemError
 
 if TYPE_CHECKING:

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, BadParameter, Option
 
-from tandem.cli.options import MODELS, SettingsOptions, with_options
+from tandem.cli.options import MODELS, SettingsOptions, this_command, with_options
 from tandem.cli.output import StageLog, emit
-from tandem.cli.usage import this_command
 from tandem.corpora import example_question
 from tandem.errors import ClusterError
 from tandem.system.paths import state_folder
@@ -113,7 +112,7 @@ def _repair(
 
     Raises ClusterError if the node misses nothing.
     """
-    from tandem.config.start_settings import start_settings
+    from tandem.config.schema import start_settings
     from tandem.plugins.ray import attach, credentials, nodes, registry, supervisor
     from tandem.sites.startup import check_files
 
@@ -163,7 +162,7 @@ def _start(
 
     Raises TandemError; a half-started node is stopped.
     """
-    from tandem.config.start_settings import start_settings
+    from tandem.config.schema import start_settings
     from tandem.plugins.ray import attach, registry, supervisor
     from tandem.sites.startup import check_files
 

@@ -30,7 +30,7 @@ from tandem.plugins.ray.handles import (
     process_name,
 )
 from tandem.plugins.ray.table import explain_party, is_supervised, read_actors
-from tandem.protocol.outbox import ROLES, ActorKind
+from tandem.protocol.routes import ROLES, ActorKind
 from tandem.sites.local import ACTOR_CLASSES
 from tandem.sites.port import ActorClasses
 

@@ -17,12 +17,10 @@ from pathlib import Path
 
 import psutil
 
-from tandem.config.schema import Config
-from tandem.config.start_settings import explain_ignored
+from tandem.config.schema import Config, explain_ignored
 from tandem.errors import ClusterError
 from tandem.plugins.ray.nodes import NodeInfo, is_listening
-from tandem.system.files import write_private
-from tandem.system.paths import state_folder
+from tandem.system.paths import state_folder, write_private
 from tandem.topology import PARTIES
 
 _SUFFIX = ".json"

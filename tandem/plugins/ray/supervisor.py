@@ -39,7 +39,7 @@ from tandem.plugins.ray.launch import (
     runtime_for,
 )
 from tandem.plugins.ray.table import SUPERVISOR, explain_party, read_actors, running_actors
-from tandem.protocol.outbox import ROLES
+from tandem.protocol.routes import ROLES
 from tandem.sites.port import Progress
 from tandem.sites.startup import connect_parties, join_actors, start_actors
 

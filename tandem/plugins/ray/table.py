@@ -21,8 +21,8 @@ from tandem.plugins.ray import nodes
 from tandem.plugins.ray.attach import attached, current_address
 from tandem.plugins.ray.handles import find_actor, names_in
 from tandem.plugins.ray.registry import find_address
-from tandem.protocol.outbox import ROLES
-from tandem.sites.status import ActorState, State, to_dict
+from tandem.protocol.routes import ROLES
+from tandem.sites.port import ActorState, State, to_dict
 
 STATES: dict[str, State] = {
     "ALIVE": "alive",

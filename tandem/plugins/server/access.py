@@ -20,7 +20,7 @@ from tandem.plugins.server.http import ApiError, ClientLeftError
 from tandem.plugins.server.logs import log_event, log_failure
 from tandem.plugins.server.metrics import Metrics
 from tandem.system.addresses import is_loopback
-from tandem.system.files import read_private
+from tandem.system.paths import read_private
 
 KEY_VARIABLE = "TANDEM_API_KEY"
 MIN_KEY_CHARS = 16

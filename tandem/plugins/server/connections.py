@@ -24,7 +24,7 @@ from tandem.plugins.server.access import error_response
 from tandem.plugins.server.http import ApiError, ServerLimits
 from tandem.plugins.server.logs import log_event
 from tandem.plugins.server.metrics import Metrics
-from tandem.system.connections import client_of, max_connections
+from tandem.system.addresses import client_of, max_connections
 
 DROPS = ("full_address", "full", "slow_head", "slow_body", "slow_reading", "malformed")
 """Why connections are dropped."""

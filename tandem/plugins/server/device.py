@@ -24,7 +24,7 @@ def device(join: Join = None, *, settings: SettingsOptions) -> int:
     config = settings.load(log)
     from tandem.client.device import device_folder, reserved
     from tandem.client.tandem import Tandem
-    from tandem.config.start_settings import start_settings
+    from tandem.config.schema import start_settings
     from tandem.plugins.server.app import create_app
     from tandem.plugins.server.runner import Server
     from tandem.topology import Party

@@ -173,6 +173,6 @@ _reader = cache(lambda *limits: _KeptReader(Limits(*limits)))
 
 @cache
 def _embedder(name: str) -> TextEmbedder:
-    from tandem.retrieval.factory import load_embedder
+    from tandem.retrieval.retriever import load_embedder
 
     return load_embedder(name)

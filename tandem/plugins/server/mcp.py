@@ -28,7 +28,7 @@ from tandem.plugins.server.access import Guard, GuardedApp
 from tandem.plugins.server.logs import log_failure
 from tandem.plugins.server.metrics import Metrics
 from tandem.retrieval.documents import describe_passage
-from tandem.retrieval.factory import open_retriever
+from tandem.retrieval.retriever import open_retriever
 
 PATH = "/mcp"
 """Where clients of HTTP find it."""

@@ -16,11 +16,10 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
 from tandem.engine import gguf
-from tandem.engine.model import loading_error
-from tandem.engine.places import ADAPTER, base_of, check_directory, is_adapter
+from tandem.engine.places import ADAPTER, base_of, check_directory, is_adapter, loading_error
 from tandem.engine.port import DTYPES
 from tandem.errors import GenerationError, first_line, install_line
-from tandem.system.progress_bars import hide_progress_bars
+from tandem.system.processes import hide_progress_bars
 
 if TYPE_CHECKING:
     import torch

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from tandem.engine.kv import Cache, CacheForm
-from tandem.engine.model import context_length, decoder_layers
+from tandem.engine.places import context_length, decoder_layers
 from tandem.engine.port import IsStale, LoadOptions, Logits, Row
 from tandem.engine.session import SessionRunner
 from tandem.plugins.torch import model as models

@@ -12,7 +12,7 @@ from typing import Any
 from tandem.actors.base import Runtime
 from tandem.config.schema import Config
 from tandem.messages import LinkFrame, decode
-from tandem.protocol.prefix import Prefix
+from tandem.protocol.log import Prefix
 from tandem.transport.port import LinkCounters
 from tests.unit.transport.conftest import pytest_pyfunc_call as pytest_pyfunc_call
 

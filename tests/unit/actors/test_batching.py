@@ -16,8 +16,8 @@ from tandem.engine.engine import Engine
 from tandem.errors import GenerationError
 from tandem.messages import Begin, DecoderFailed, End, Local
 from tandem.protocol.decoding import DecodingTable, Forward, Prefill
-from tandem.protocol.outbox import Send
-from tandem.protocol.prefix import Prefix
+from tandem.protocol.log import Prefix
+from tandem.protocol.routes import Send
 from tandem.topology import Party
 from tandem_lab.simulation.specs import make_spec
 from tests.unit.protocol.talk import decided

@@ -10,7 +10,7 @@ from tandem.actors.base import Runtime
 from tandem.actors.decoder import DecoderActor
 from tandem.config.schema import Config
 from tandem.engine.engine import OpenResult
-from tandem.retrieval.factory import kv_folder
+from tandem.retrieval.retriever import kv_folder
 from tandem.topology import Party
 from tests.unit.transport.conftest import PLANES
 

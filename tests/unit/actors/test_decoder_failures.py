@@ -12,7 +12,7 @@ import pytest
 from tandem.errors import TandemError
 from tandem.messages import DecoderFailed, DecoderReady
 from tandem.protocol.decoding import Job, Prefill
-from tandem.protocol.outbox import Send
+from tandem.protocol.routes import Send
 from tests.unit.actors.test_worker_loop import _Decoder, begin
 
 

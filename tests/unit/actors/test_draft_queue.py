@@ -24,7 +24,7 @@ from tandem.events import (
     SourcesEvent,
 )
 from tandem.protocol import admission
-from tandem.protocol.outbox import Send
+from tandem.protocol.routes import Send
 from tandem.topology import Party
 from tandem.transport.port import LinkCounters
 from tandem_lab.simulation.watched import Display

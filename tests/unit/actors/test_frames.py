@@ -16,7 +16,7 @@ from tandem.messages import (
     RetrieveResult,
     encode,
 )
-from tandem.protocol.outbox import Send
+from tandem.protocol.routes import Send
 from tandem.topology import Party
 
 from .conftest import Outbox, frame_of, runtime

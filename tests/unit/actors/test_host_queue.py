@@ -7,14 +7,13 @@ from typing import Any
 
 import pytest
 
-from tandem.actors.host_queue import HostQueue
-from tandem.config.sampling import SamplingParams
-from tandem.config.schema import DecodingConfig, DevicesConfig
+from tandem.actors.draft_queue import HostQueue
+from tandem.config.schema import DecodingConfig, DevicesConfig, SamplingParams
 from tandem.errors import Code, Fault
 from tandem.joining.handshakes import queue_of
 from tandem.messages import Begin, Cancel, Heartbeat, LinkFrame, Open, encode
-from tandem.modes.spec import SessionSpec
-from tandem.protocol import limits
+from tandem.modes import SessionSpec
+from tandem.protocol import admission
 from tandem.topology import Party
 from tandem_lab.simulation.specs import make_spec
 from tests.unit.transport.conftest import PLANES
@@ -136,15 +135,15 @@ async def test_so_many_queries_per_device() -> None:
         ({"cloud_filter": '{"a": "' + "x" * 99 + '"}'}, "at most 100 for the length of the cloud's filter"),
         (
             {"decoding": DecodingConfig(placement="device", max_window=10**9)},
-            f"at most {limits.MAX_WINDOW} for max_window",
+            f"at most {admission.MAX_WINDOW} for max_window",
         ),
     ],
 )
 async def test_a_query_that_asks_for_too_much(
     changes: dict[str, Any], said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "MAX_DOCUMENTS", 5)
-    monkeypatch.setattr(limits, "MAX_QUESTION_BYTES", 100)
+    monkeypatch.setattr(admission, "MAX_DOCUMENTS", 5)
+    monkeypatch.setattr(admission, "MAX_QUESTION_BYTES", 100)
     monkeypatch.setattr(DevicesConfig, "max_answer_tokens", 100)
     hosting = Hosting()
     hosting.open(PHONE, 1, **changes)

@@ -11,18 +11,18 @@ import numpy as np
 
 from tandem.actors.base import SharedProcess, SiteActor
 from tandem.actors.draft_queue import DraftQueueActor
-from tandem.actors.stateless import AggregatorActor, ProfilerActor, SchedulerActor
+from tandem.actors.retriever import AggregatorActor, ProfilerActor, SchedulerActor
 from tandem.client.request import spec_of
 from tandem.codecs import codec_of
-from tandem.codecs.token import write_token
+from tandem.codecs.votes import write_token
 from tandem.config.schema import Config
 from tandem.corpora import WEIGHTS
 from tandem.engine.tokenizer import Detokenizer
 from tandem.errors import TandemError
 from tandem.events import DoneEvent, EstimateEvent, Event, TokenEvent
 from tandem.messages import Local, Vote, decode, encode
-from tandem.protocol.outbox import ActorKind, Send
-from tandem.protocol.prefix import Prefix
+from tandem.protocol.log import Prefix
+from tandem.protocol.routes import ActorKind, Send
 from tandem.topology import Party
 
 from .conftest import Outbox, runtime

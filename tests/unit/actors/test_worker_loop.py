@@ -17,10 +17,10 @@ from typing import Any
 import pytest
 
 from tandem.actors.decoder import DecoderActor
-from tandem.aggregation.steps import Step
+from tandem.aggregation.rules import Step
 from tandem.messages import Begin, DecoderFailed, End, Local
 from tandem.protocol.decoding import DraftingSession, Forward, Job
-from tandem.protocol.outbox import Send
+from tandem.protocol.routes import Send
 from tandem.topology import Party
 from tandem_lab.simulation.specs import make_spec
 from tests.unit.protocol.talk import decided

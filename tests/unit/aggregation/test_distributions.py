@@ -17,7 +17,7 @@ from tandem.aggregation.distributions import (
     nucleus,
     restrict,
 )
-from tandem.config.sampling import SamplingParams
+from tandem.config.schema import SamplingParams
 from tandem.modes import reference_shaping
 
 # ---- distributions: what they accept, look up and compare ----------------------------------------------------

@@ -19,7 +19,7 @@ from tandem.aggregation.race_lists import (
     RaceResult,
     certify,
 )
-from tandem.codecs.race_lists import decode_race_list, encode_race_list, read_vote
+from tandem.codecs.votes import decode_race_list, encode_race_list, read_vote
 from tandem.errors import ProtocolError
 from tests.unit.aggregation.race_cases import Case, random_case
 

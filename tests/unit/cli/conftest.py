@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from tandem.cli import main
-from tandem.client.batch import BatchItem
+from tandem.client.ask import BatchItem
 from tandem.config.schema import Config
 from tandem.errors import QueryError
 from tandem.events import (

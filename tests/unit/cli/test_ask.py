@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tandem.config.sampling import SamplingParams
+from tandem.config.schema import SamplingParams
 from tandem.events import (
     DoneEvent,
     EstimateEvent,

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from tandem.citations import Citation
-from tandem.cli.citing import CitedText
+from tandem.cli.answer import CitedText
 from tandem.events import CitationEvent, DoneEvent, Event, Source, SourcesEvent, TokenEvent
 from tandem.topology import Party
 

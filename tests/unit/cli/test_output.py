@@ -15,8 +15,8 @@ from collections.abc import Callable
 import pytest
 
 from tandem.cli import main
+from tandem.cli.answer import LiveText
 from tandem.cli.output import PlainText, StageLog, emit, print_json, progress_bar, warn
-from tandem.cli.stream import LiveText
 from tandem.events import DoneEvent, Event, ProvisionalEvent, RetractEvent
 
 from .conftest import FakeTandem, Run, statistics, token

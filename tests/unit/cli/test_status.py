@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tandem.cli.status import summary_lines
-from tandem.protocol.outbox import ROLES
-from tandem.sites.status import ActorState
+from tandem.protocol.routes import ROLES
+from tandem.sites.port import ActorState
 from tandem.topology import PARTIES, Party
 
 from .conftest import Run

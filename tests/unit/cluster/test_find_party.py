@@ -10,8 +10,8 @@ import pytest
 from tandem.config.schema import Config
 from tandem.plugins.ray import launch
 from tandem.plugins.ray.launch import PartyLost, find_party
-from tandem.protocol.outbox import ROLES
-from tandem.sites.status import ActorState
+from tandem.protocol.routes import ROLES
+from tandem.sites.port import ActorState
 from tandem.topology import Party
 
 STOPPED = "The cloud's decoder has stopped; ask again in a moment."

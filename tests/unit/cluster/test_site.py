@@ -9,14 +9,14 @@ import pytest
 from ray.exceptions import RayActorError, RaySystemError
 
 from tandem.actors.base import Runtime
-from tandem.actors.stateless import ProfilerActor
+from tandem.actors.retriever import ProfilerActor
 from tandem.config.schema import Config
 from tandem.errors import CallError, ClusterError, QueryError
 from tandem.plugins.ray import handles
 from tandem.plugins.ray.bootstrap import RaySite
 from tandem.plugins.ray.handles import RayActor, while_node_runs
 from tandem.sites.local import LocalSite
-from tandem.system.loop_thread import LoopThread
+from tandem.system.processes import LoopThread
 from tandem.topology import Party
 
 

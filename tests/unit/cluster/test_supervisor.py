@@ -13,7 +13,7 @@ from tandem.config.schema import Config
 from tandem.plugins.ray import supervisor
 from tandem.plugins.ray.launch import PartyLost
 from tandem.plugins.ray.supervisor import WATCH_S, PartyWatch, Supervisor
-from tandem.protocol.outbox import ROLES
+from tandem.protocol.routes import ROLES
 from tandem.topology import PARTIES, Party
 
 RUNTIME = Runtime(secret=b"secret", directory="", config=Config())

@@ -13,7 +13,7 @@ from ray.exceptions import RayActorError
 from tandem.config.schema import Config
 from tandem.plugins.ray import table as module
 from tandem.plugins.ray.table import explain_loss, explain_party, is_supervised, read_actors
-from tandem.protocol.outbox import ROLES
+from tandem.protocol.routes import ROLES
 from tandem.topology import PARTIES, Party
 
 CONFIG = Config()

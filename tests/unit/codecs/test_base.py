@@ -13,7 +13,7 @@ from tandem.codecs import CodecStates, TopP, codec_of
 from tandem.config.extensions import CodecConfig
 from tandem.errors import ConfigError
 from tandem.plugins.papers.top_k import TopK
-from tandem.protocol.prefix import Prefix
+from tandem.protocol.log import Prefix
 from tests.unit.codecs.stateful import Threshold
 
 VOCAB = 8

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tandem.aggregation.distributions import Distribution
-from tandem.codecs.token import log_probabilities, read_named_token, read_token, write_token
+from tandem.codecs.votes import log_probabilities, read_named_token, read_token, write_token
 from tandem.errors import ProtocolError
 from tandem.messages import Logprobs
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tandem.aggregation.distributions import Distribution
-from tandem.codecs import varints
+from tandem.codecs import sets
 from tandem.codecs.top_p import COMPRESSED, MAX_VOCAB, PLAIN, TopP, nucleus
 from tandem.errors import GenerationError, ProtocolError
 
@@ -54,7 +54,7 @@ def test_lz4_is_used_only_where_it_shortens() -> None:
             payload = codec.encode(dense)
             distribution = codec.decode(payload)
             gaps = np.diff(distribution.ids, prepend=-1) - 1
-            plain_bytes = 1 + len(varints.encode_number(len(distribution)))
+            plain_bytes = 1 + len(sets.encode_number(len(distribution)))
             plain_bytes += sum(1 + (g > 127) + (g > 16_383) for g in gaps.tolist()) + 2 * len(distribution)
             assert len(payload) <= plain_bytes
             assert (payload[0] == PLAIN) == (len(payload) == plain_bytes)
@@ -132,8 +132,8 @@ MALFORMED = {
     "ids missing": b"\x10\x02\x01",
     "id cut off": b"\x10\x01\x80",
     "id of four bytes": b"\x10\x01\x80\x80\x80\x01",
-    "id beyond 2**18": b"\x10\x01" + varints.encode_number(MAX_VOCAB),
-    "count beyond 2**18": b"\x10" + varints.encode_number(MAX_VOCAB + 1) + b"\x00" * 600_000,
+    "id beyond 2**18": b"\x10\x01" + sets.encode_number(MAX_VOCAB),
+    "count beyond 2**18": b"\x10" + sets.encode_number(MAX_VOCAB + 1) + b"\x00" * 600_000,
     "weights missing": b"\x10\x02\x01\x01\x01\x00",
     "trailing bytes": b"\x10\x01\x05\x00",
     "zero weight": b"\x10\x02\x01\x01\x00\x00\xff\xff",

@@ -12,11 +12,10 @@ from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizer
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from tandem.conversation import Frame, Message
-from tandem.engine.chat_template import ChatTemplate, find_template
 from tandem.engine.engine import Engine
-from tandem.engine.model import info_of
+from tandem.engine.places import info_of
 from tandem.engine.prompt import PromptBuilder
-from tandem.engine.template import DOCUMENT, PlainTemplate, Template
+from tandem.engine.template import DOCUMENT, ChatTemplate, PlainTemplate, Template, find_template
 from tandem.errors import GenerationError
 from tests import chat_model
 

@@ -12,11 +12,10 @@ import torch
 from numpy.typing import NDArray
 
 from tandem.aggregation.distributions import restrict
-from tandem.aggregation.rules import draft_rule
-from tandem.aggregation.steps import Step
+from tandem.aggregation.rules import Step, draft_rule
 from tandem.codecs import TopP
-from tandem.codecs.token import read_named_token
-from tandem.config.sampling import SamplingParams
+from tandem.codecs.votes import read_named_token
+from tandem.config.schema import SamplingParams
 from tandem.engine import drafter as module
 from tandem.engine.drafter import Drafter, TokenDrafter, TokenVoter, mix_rows, weigh_rows
 from tandem.errors import GenerationError

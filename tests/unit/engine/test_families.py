@@ -30,16 +30,15 @@ from tokenizers import (
 )
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from tandem.codecs.race_lists import RaceLists
-from tandem.config.sampling import SamplingParams
+from tandem.codecs.votes import RaceLists
+from tandem.config.schema import SamplingParams
 from tandem.conversation import Message
 from tandem.corpora import BUNDLED, can_load_smollm2, model_path
-from tandem.engine.chat_template import ChatTemplate, find_template
 from tandem.engine.drafter import Drafter
 from tandem.engine.engine import Engine
-from tandem.engine.model import info_of, load_tokenizer, load_wrapper
+from tandem.engine.places import info_of, load_tokenizer, load_wrapper
 from tandem.engine.prompt import PromptBuilder
-from tandem.engine.template import PlainTemplate
+from tandem.engine.template import ChatTemplate, PlainTemplate, find_template
 from tandem.engine.tokenizer import (
     Detokenizer,
     StopRule,

@@ -11,7 +11,7 @@ import pytest
 
 from tandem.engine import gguf, places
 from tandem.engine.engine import Engine
-from tandem.engine.model import load_tokenizer
+from tandem.engine.places import load_tokenizer
 from tandem.errors import GenerationError
 from tandem.plugins.torch import model
 from tests.tiny_gguf import write_gguf

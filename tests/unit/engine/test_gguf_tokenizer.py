@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tandem.engine import gguf_tokenizer
-from tandem.engine.model import info_of, load_tokenizer, load_wrapper
+from tandem.engine.places import info_of, load_tokenizer, load_wrapper
 from tandem.engine.tokenizer import fingerprint_vocabulary
 from tandem.errors import GenerationError
 from tests.gguf_file import BYTE, CONTROL, NORMAL, USER, write

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 pytest.importorskip("llguidance", reason="answers that follow a grammar need llguidance (extra [grammar])")
 
 from tandem.corpora import model_path
-from tandem.engine.grammars import LIMITS, ForkServer, Grammar, Limits, Masks, find_server, read_tokenizer
+from tandem.engine.shaping import LIMITS, ForkServer, Grammar, Limits, Masks, find_server, read_tokenizer
 from tandem.engine.tokenizer import Detokenizer
 from tandem.errors import Code, GenerationError, QueryError
 from tests.hostile_grammars import hostile_grammars

@@ -25,10 +25,9 @@ from numpy.typing import NDArray
 from tandem.actors.decoder import make_drafter
 from tandem.aggregation.rules import draw_owner
 from tandem.codecs import RaceLists, TopP
-from tandem.codecs.race_lists import read_vote
+from tandem.codecs.votes import read_vote
 from tandem.config.parties import PartyConfig, WorkerConfig
-from tandem.config.sampling import SamplingParams
-from tandem.config.schema import Config, DecodingConfig
+from tandem.config.schema import Config, DecodingConfig, SamplingParams
 from tandem.engine import privacy as module
 from tandem.engine.drafter import Drafter, TokenDrafter, TokenVoter, mix_rows
 from tandem.engine.privacy import Ledger, Privacy, Spent, clip, divergence, make_privacy

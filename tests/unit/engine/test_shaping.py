@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tandem.config.sampling import SamplingParams
+from tandem.config.schema import SamplingParams
 from tandem.engine.shaping import Shaper
 from tandem.modes.reference_shaping import shift
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-from tandem.config.sampling import SamplingParams
+from tandem.config.schema import SamplingParams
 from tandem.engine import tokenizer
 from tandem.engine.tokenizer import (
     Detokenizer,

@@ -18,8 +18,7 @@ from tandem.joining.handshakes import (
     RetryLater,
     new_instance,
 )
-from tandem.joining.identity import Identity, client_context, load_identity
-from tandem.joining.join_link import JoinLink
+from tandem.joining.join_link import Identity, JoinLink, client_context, load_identity
 from tandem.transport import sockets
 from tandem.transport.port import Endpoint
 from tandem.transport.sockets import SocketPlane

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from tandem.joining.handshakes import hello_of
-from tandem.joining.identity import client_context
+from tandem.joining.join_link import client_context
 from tandem.transport import sockets
 from tandem.transport.port import join_frames
 from tests.unit.joining.conftest import Cloud, Phone

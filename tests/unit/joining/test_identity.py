@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tandem.errors import ConfigError, ProtocolError
-from tandem.joining.identity import (
+from tandem.joining.join_link import (
     CERTIFICATE_FILE,
     KEY_FILE,
     VALID,

@@ -16,8 +16,7 @@ import pytest
 from tandem.errors import ProtocolError
 from tandem.joining import handshakes
 from tandem.joining.handshakes import CLOUD_QUEUE, MAX_HELLO_BYTES, queue_of
-from tandem.joining.identity import client_context, load_identity
-from tandem.joining.join_link import JoinLink
+from tandem.joining.join_link import JoinLink, client_context, load_identity
 from tandem.transport.port import join_frames
 from tests.unit.joining.conftest import ABOUT, Cloud, Phone
 from tests.unit.transport.conftest import run, until

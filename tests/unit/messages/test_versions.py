@@ -17,9 +17,9 @@ from tandem import messages
 from tandem.conversation import Message
 from tandem.errors import ClusterError, ProtocolError
 from tandem.joining import handshakes
-from tandem.joining.about import read_about
+from tandem.joining.handshakes import read_about
 from tandem.messages import LinkFrame, decode_link, encode
-from tandem.modes.spec import SessionSpec
+from tandem.modes import SessionSpec
 from tandem.sites.startup import compare
 from tests.unit.messages.test_messages import frame_of
 

@@ -9,7 +9,7 @@ import pytest
 
 from tandem.errors import ConfigError
 from tandem.modes import MODES
-from tandem.modes.roles import Role, Roles
+from tandem.modes.query import Role, Roles
 from tandem_lab.simulation.specs import make_spec
 from tests.structure import PACKAGE
 

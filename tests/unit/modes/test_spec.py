@@ -8,8 +8,8 @@ from typing import get_type_hints
 
 from tandem.config.schema import DecodingConfig
 from tandem.conversation import Message
+from tandem.modes import SessionSpec
 from tandem.modes.query import QuerySpec
-from tandem.modes.spec import SessionSpec
 from tandem_lab.simulation.specs import make_spec
 
 WIRE = {

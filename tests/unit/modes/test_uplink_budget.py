@@ -15,15 +15,13 @@ import numpy as np
 import pytest
 
 from tandem.aggregation.distributions import Distribution
-from tandem.aggregation.rules import acceptance, residual
-from tandem.aggregation.steps import Step
+from tandem.aggregation.rules import Step, acceptance, residual
 from tandem.messages import LinkFrame, Local, Vote, encode
-from tandem.modes.spec import SessionSpec
+from tandem.modes import SessionSpec
 from tandem.modes.speculative import UplinkBudget
 from tandem.protocol.decoding import DraftingSession, Forward
-from tandem.protocol.outbox import Send
-from tandem.protocol.prefix import Prefix
-from tandem.protocol.routes import Routes
+from tandem.protocol.log import Prefix
+from tandem.protocol.routes import Routes, Send
 from tandem.topology import Party
 from tandem_lab.simulation.specs import make_spec
 from tests.unit.protocol.talk import decided

@@ -9,7 +9,7 @@ import random
 from collections.abc import Callable
 
 from tandem.plugins.papers.rounds import Rounds
-from tandem.scheduler.lengths import LengthPolicy
+from tandem.scheduler.policies import LengthPolicy
 
 MAX_LENGTH = 16
 TOKEN_S = 0.017

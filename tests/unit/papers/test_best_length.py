@@ -10,7 +10,7 @@ import pytest
 
 from tandem.plugins.papers.flexspec import BestLength, tokens_per_s
 from tandem.plugins.papers.rounds import FIRST_LENGTH, Rounds
-from tandem.scheduler.lengths import load_length_policy, make_length_policy
+from tandem.scheduler.policies import load_length_policy, make_length_policy
 from tests.unit.papers.paced import MAX_LENGTH, TOKEN_S, Clock, play
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from tandem.codecs import CodecStates
 from tandem.plugins.papers.sqs import CSqs, CSqsSession
-from tandem.protocol.prefix import Prefix
+from tandem.protocol.log import Prefix
 
 VOCAB, NUM_STEPS = 40, 2000
 PAPER = CSqs(0.05, 0.1, 0.01, beta_max=0.0)

@@ -8,7 +8,7 @@ import pytest
 
 from tandem.aggregation.rules import draft_rule
 from tandem.codecs import TopP
-from tandem.config.sampling import SamplingParams
+from tandem.config.schema import SamplingParams
 from tandem.corpora import WEIGHTS
 from tandem.engine.drafter import Drafter
 from tandem.engine.engine import Engine

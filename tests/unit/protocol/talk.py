@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from tandem.messages import LinkBody, LinkFrame, Local, Resync, Verdict, Vote
-from tandem.protocol.outbox import Send
-from tandem.protocol.prefix import Prefix
+from tandem.protocol.log import Prefix
+from tandem.protocol.routes import Send
 
 
 def vote(before: Sequence[int] | Prefix = (), tokens: Sequence[int] = (1,), **values: Any) -> Vote:

@@ -7,7 +7,7 @@ import pytest
 from tandem.errors import Code, Fault
 from tandem.events import DoneEvent
 from tandem.messages import Cancel, Open
-from tandem.modes.spec import SessionSpec
+from tandem.modes import SessionSpec
 from tandem.protocol import admission
 from tandem.protocol.admission import AdmittingTable
 from tandem.protocol.session import StopCheck

@@ -18,11 +18,11 @@ from tandem.messages import (
     decode_link,
     encode,
 )
-from tandem.modes.proposing import MAX_PROPOSAL
+from tandem.modes.mode import MAX_PROPOSAL
 from tandem.protocol import ballots
 from tandem.protocol.ballots import MAX_ENTRIES, BallotBox
+from tandem.protocol.log import MAX_PREFIXES, Branches, Prefix, extend_digest
 from tandem.protocol.peer import MAX_RECEIPTS, Deliveries
-from tandem.protocol.prefix import MAX_PREFIXES, Branches, Prefix, extend_digest
 from tandem.protocol.report import MAX_SOURCES
 from tandem.protocol.table import CoordinatorTable
 from tandem.topology import Party

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tandem.aggregation.document_weights import DocumentWeights, log_weight
-from tandem.aggregation.steps import Step
+from tandem.aggregation.rules import Step
 from tandem.errors import GenerationError
 from tandem.messages import (
     DecoderReady,
@@ -17,7 +17,7 @@ from tandem.messages import (
     RetrieveResult,
 )
 from tandem.messages.wire import to_float32
-from tandem.modes.spec import SessionSpec
+from tandem.modes import SessionSpec
 from tandem.protocol import decoding
 from tandem.protocol.decoding import (
     DecodingSession,
@@ -28,8 +28,8 @@ from tandem.protocol.decoding import (
     Prefill,
     arrange_rows,
 )
-from tandem.protocol.outbox import Send
-from tandem.protocol.prefix import Prefix, digests_along
+from tandem.protocol.log import Prefix, digests_along
+from tandem.protocol.routes import Send
 from tandem.topology import Party
 from tandem_lab.simulation.specs import make_spec
 from tests.unit.protocol.talk import decided

@@ -13,11 +13,10 @@ from typing import Any
 import pytest
 
 from tandem.aggregation.document_weights import Evidence, Weights, log_evidence, log_weight
-from tandem.aggregation.steps import Step
+from tandem.aggregation.rules import Step
 from tandem.messages import Attribution, DraftWindow, Local, RetrieveResult, Vote
 from tandem.messages.wire import to_float32
-from tandem.modes import reference_shaping
-from tandem.modes.spec import SessionSpec
+from tandem.modes import SessionSpec, reference_shaping
 from tandem.protocol.decoding import (
     MAX_BLOCK,
     DecodingSession,
@@ -27,8 +26,8 @@ from tandem.protocol.decoding import (
     Prefill,
     compute_steps,
 )
-from tandem.protocol.outbox import Send
-from tandem.protocol.prefix import Prefix
+from tandem.protocol.log import Prefix
+from tandem.protocol.routes import Send
 from tandem.topology import Party
 from tandem_lab.simulation.specs import make_spec
 from tests.unit.protocol.talk import adopted, decided

@@ -10,16 +10,14 @@ import pytest
 
 from tandem.codecs import RaceLists
 from tandem.codecs.base import MAX_VOCAB
-from tandem.config.sampling import SamplingParams
-from tandem.config.schema import DecodingConfig, DevicesConfig
+from tandem.config.schema import DecodingConfig, DevicesConfig, SamplingParams
 from tandem.errors import Code, ProtocolError
 from tandem.messages import Begin, Open
+from tandem.modes import SessionSpec
 from tandem.modes.query import MAX_TOP_LOGPROBS, QuerySpec
-from tandem.modes.spec import SessionSpec
-from tandem.protocol.aggregating import AggregatingTable
+from tandem.protocol.admission import check_spec
 from tandem.protocol.decoding import DecodingTable
-from tandem.protocol.estimating import ProfilingTable, SchedulingTable
-from tandem.protocol.limits import check_spec
+from tandem.protocol.services import AggregatingTable, ProfilingTable, SchedulingTable
 from tandem.protocol.table import CoordinatorTable
 from tandem.topology import Party
 from tandem_lab.simulation.specs import make_spec

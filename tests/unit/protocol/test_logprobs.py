@@ -10,8 +10,7 @@ import pytest
 
 from tandem.errors import ConfigError
 from tandem.events import TokenEvent
-from tandem.modes import reference_shaping
-from tandem.modes.spec import SessionSpec
+from tandem.modes import SessionSpec, reference_shaping
 from tandem.topology import PARTIES, Party
 from tandem_lab.simulation import specs
 from tandem_lab.simulation.link import Link

@@ -11,17 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tandem.messages import Heartbeat, LinkFrame, Probe, Verdict, Vote
-from tandem.protocol.log import MAX_VERDICT_TOKENS
-from tandem.protocol.outbox import Send
-from tandem.protocol.peer import HEARTBEAT_RTTS, HEARTBEAT_S, RECEIPT_S, Peer
-from tandem.protocol.prefix import Prefix
-from tandem.protocol.round_trips import (
+from tandem.protocol.link import (
+    FIRST_FRAMES,
     FIRST_TIMEOUT_S,
     MAX_TIMEOUT_S,
     MIN_TIMEOUT_S,
     NUM_STAMPS,
 )
-from tandem.protocol.send_window import FIRST_FRAMES
+from tandem.protocol.log import MAX_VERDICT_TOKENS, Prefix
+from tandem.protocol.peer import HEARTBEAT_RTTS, HEARTBEAT_S, RECEIPT_S, Peer
+from tandem.protocol.routes import Send
 
 UNHURRIED = settings(deadline=None, derandomize=True)
 PREFIX = Prefix(1, [4, 5])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tandem.protocol.prefix import Prefix
+from tandem.protocol.log import Prefix
 
 UNHURRIED = settings(deadline=None, derandomize=True)
 tokens = st.lists(st.integers(0, 2**18 - 1), max_size=12)

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from tandem.aggregation.steps import Step
+from tandem.aggregation.rules import Step
 from tandem.messages import Alone
+from tandem.protocol.ballots import count_accepted, is_open
 from tandem.protocol.decoding import DraftingSession, Forward
-from tandem.protocol.outbox import Send
-from tandem.protocol.prefix import Prefix
-from tandem.protocol.proposals import count_accepted, is_open
-from tandem.scheduler.lengths import load_length_policy
+from tandem.protocol.log import Prefix
+from tandem.protocol.routes import Send
+from tandem.scheduler.policies import load_length_policy
 from tandem.topology import Party
 from tandem_lab.simulation.specs import make_spec
 from tests.unit.protocol.talk import adopted, decided, vote, votes

@@ -11,7 +11,7 @@ import pytest
 
 from tandem.aggregation.race_lists import RaceList
 from tandem.codecs import RaceLists, TopP
-from tandem.codecs.race_lists import MAX_LISTED, cut_vote, read_vote
+from tandem.codecs.votes import MAX_LISTED, cut_vote, read_vote
 from tandem.errors import ProtocolError
 from tandem.messages import (
     Ballot,
@@ -21,10 +21,10 @@ from tandem.messages import (
     VerifyResult,
     Vote,
 )
-from tandem.protocol.aggregating import AggregatorSession
-from tandem.protocol.outbox import Send
-from tandem.protocol.prefix import Prefix
-from tandem.protocol.race_votes import PATIENCE, ListLength
+from tandem.protocol.ballots import PATIENCE, ListLength
+from tandem.protocol.log import Prefix
+from tandem.protocol.routes import Send
+from tandem.protocol.services import AggregatorSession
 from tandem.protocol.session import Session
 from tandem.topology import Party
 from tandem_lab.simulation.oracle import is_list_of

@@ -32,8 +32,8 @@ from tandem.messages import (
     Vote,
     registry,
 )
-from tandem.modes.spec import SessionSpec
-from tandem.protocol.prefix import Prefix
+from tandem.modes import SessionSpec
+from tandem.protocol.log import Prefix
 from tandem.protocol.routes import Routes
 from tandem.protocol.table import CoordinatorTable
 from tandem.topology import at_start

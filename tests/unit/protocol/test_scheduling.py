@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from tandem.messages import Estimate, Placement, Profile
-from tandem.protocol.estimating import SchedulingSession
-from tandem.protocol.outbox import Send
+from tandem.protocol.routes import Send
+from tandem.protocol.services import SchedulingSession
 from tandem.topology import PARTIES, Party
 from tandem_lab.simulation.specs import make_spec
 

@@ -21,13 +21,11 @@ from tandem.messages import (
     Verdict,
     Vote,
 )
-from tandem.modes.spec import SessionSpec
-from tandem.protocol.aggregating import AggregatingTable
-from tandem.protocol.estimating import ProfilingTable, SchedulingTable
-from tandem.protocol.liveness import LONGEST_TICK_S
-from tandem.protocol.log import MAX_AHEAD
-from tandem.protocol.outbox import Send
-from tandem.protocol.prefix import Prefix
+from tandem.modes import SessionSpec
+from tandem.protocol.link import LONGEST_TICK_S
+from tandem.protocol.log import MAX_AHEAD, Prefix
+from tandem.protocol.routes import Send
+from tandem.protocol.services import AggregatingTable, ProfilingTable, SchedulingTable
 from tandem.protocol.session import ABANDONED_S, LINGER_S
 from tandem.protocol.table import (
     MAX_CLOSED_SESSIONS,

@@ -28,16 +28,16 @@ from itertools import groupby
 from typing import Any
 
 from tandem import events, messages
-from tandem.aggregation.steps import Step
+from tandem.aggregation.rules import Step
 from tandem.errors import Code, Fault
 from tandem.messages import LinkBody, Tail, Verdict, Vote
-from tandem.modes.spec import SessionSpec
+from tandem.modes import SessionSpec
 from tandem.protocol.admission import AdmittingTable
 from tandem.protocol.decoding import DecodingSession, DraftingSession, Forward, Job
-from tandem.protocol.outbox import Send
-from tandem.protocol.prefix import Prefix
+from tandem.protocol.log import Prefix
+from tandem.protocol.routes import Send
 from tandem.protocol.session import StopCheck
-from tandem.scheduler.lengths import load_length_policy
+from tandem.scheduler.policies import load_length_policy
 from tandem_lab.simulation.specs import make_spec
 from tests.unit.protocol import talk
 

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from tandem.corpora import CORPORA, HOUSEHOLD, VECTORS
 from tandem.retrieval.embedding import Embedder
-from tandem.retrieval.factory import Prepared, build_given_index
 from tandem.retrieval.index import Index
+from tandem.retrieval.retriever import Prepared, build_given_index
 from tandem.retrieval.store import text_key
 from tandem.topology import PARTIES
 

@@ -18,9 +18,8 @@ from tandem.plugins.clients import stores
 from tandem.plugins.clients.stores import LangChainEmbedder, StoreRetriever, TandemEmbeddings, TandemRetriever
 from tandem.retrieval.build import build_index
 from tandem.retrieval.documents import Document
-from tandem.retrieval.factory import load_embedder, open_retriever
 from tandem.retrieval.index import Index
-from tandem.retrieval.retriever import Retriever
+from tandem.retrieval.retriever import Retriever, load_embedder, open_retriever
 from tandem.topology import Party
 
 

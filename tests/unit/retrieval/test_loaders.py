@@ -19,9 +19,9 @@ from tandem.errors import RetrievalError
 from tandem.retrieval import loaders
 from tandem.retrieval.build import build_index, update_index
 from tandem.retrieval.documents import MAX_HEADINGS, Cutting, Passage
-from tandem.retrieval.formats import Unreadable
 from tandem.retrieval.index import Index
 from tandem.retrieval.loaders import Limits, ReaderFailed, ReaderProcess, load_path
+from tandem.retrieval.readers import Unreadable
 from tandem.system.file_kinds import endings
 from tests.unit.retrieval.helpers import read_with
 

@@ -12,8 +12,7 @@ import pytest
 from pypdf import PdfReader, PdfWriter
 
 from tandem.retrieval.documents import Document
-from tandem.retrieval.formats import Unreadable
-from tandem.retrieval.readers import read_file
+from tandem.retrieval.readers import Unreadable, read_file
 from tandem.system.file_kinds import as_markdown, as_text, file_kinds
 
 

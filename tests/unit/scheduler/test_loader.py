@@ -8,8 +8,15 @@ from typing import Any, NamedTuple
 import pytest
 
 from tandem.errors import ConfigError
-from tandem.scheduler.lengths import LENGTH_POLICIES, load_length_policy, make_length_policy
-from tandem.scheduler.policies import PLACEMENTS, Loader, load_policy, make_policy
+from tandem.scheduler.policies import (
+    LENGTH_POLICIES,
+    PLACEMENTS,
+    Loader,
+    load_length_policy,
+    load_policy,
+    make_length_policy,
+    make_policy,
+)
 from tandem.topology import Party
 
 MODULE = """

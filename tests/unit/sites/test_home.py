@@ -15,14 +15,14 @@ from typing import Any
 import pytest
 
 from tandem import Config, Tandem
-from tandem.actors.host_queue import HostQueue
+from tandem.actors.draft_queue import HostQueue
 from tandem.corpora import WEIGHTS
 from tandem.errors import ClusterError, Code, ConfigError, ProtocolError, QueryError
 from tandem.events import DoneEvent, PeerEvent, TokenEvent
 from tandem.messages import LinkFrame, Open, decode_link
-from tandem.modes.spec import SessionSpec
+from tandem.modes import SessionSpec
 from tandem.plugins.torch.model import load_model
-from tandem.sites import home, host
+from tandem.sites import host
 from tandem.sites.host import Address, ServedCloud, served
 from tandem_lab.bundled import read_bundled_questions
 from tests.unit.engine.followers import followers
@@ -85,12 +85,12 @@ async def test_a_device_whose_grammar_costs_too_much_holds_no_other_device_up(
     pytest.importorskip(
         "llguidance", reason="answers that follow a grammar need llguidance (extra [grammar])"
     )
-    from tandem.engine import grammars
+    from tandem.engine import shaping
 
     hostile: dict[str, Any] = {"json_schema": {"type": "integer", "multipleOf": 19_999_999}}
     with await asyncio.to_thread(Tandem.join, str(cloud.link_for("tablet")), WAIT) as tablet:
         with monkeypatch.context() as patch:
-            patch.setattr(grammars, "LIMITS", grammars.Limits(build_s=600.0, memory_mb=4_000))
+            patch.setattr(shaping, "LIMITS", shaping.Limits(build_s=600.0, memory_mb=4_000))
             asking = [asyncio.create_task(tablet.aquery(QUESTIONS[0], grammar=hostile)) for _ in range(4)]
             await until(lambda: len(followers()) == 8, 120.0)  # of the device, and of the cloud
         for asked in ({}, {"grammar": {"regex": "(yes|no)"}}):
@@ -236,7 +236,7 @@ def free_port() -> int:
 
 
 def test_a_cloud_that_never_came(cloud: ServedCloud, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(home, "FIRST_JOIN_S", 0.5)
+    monkeypatch.setattr(host, "FIRST_JOIN_S", 0.5)
     nowhere = dataclasses.replace(cloud.link_for("early"), port=free_port())
     said: list[str] = []
     config = Config.load(None, ["link.peer_loss_margin_s=0.2"])

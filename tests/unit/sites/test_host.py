@@ -14,8 +14,7 @@ import pytest
 from tandem.errors import ConfigError, ProtocolError
 from tandem.joining.devices import Device, DeviceList
 from tandem.joining.handshakes import CLOUD_QUEUE, queue_of
-from tandem.joining.identity import client_context, load_identity
-from tandem.joining.join_link import JoinLink
+from tandem.joining.join_link import JoinLink, client_context, load_identity
 from tandem.sites import host
 from tandem.sites.host import Address, Admission
 from tests.unit.joining.conftest import ABOUT, Phone

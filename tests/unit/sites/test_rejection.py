@@ -15,7 +15,7 @@ from tandem.aggregation.distributions import Distribution, restrict
 from tandem.aggregation.rules import RejectionProposals
 from tandem.codecs import codec_of
 from tandem.codecs.base import CodecSession, CodecStates
-from tandem.config.sampling import SamplingParams
+from tandem.config.schema import SamplingParams
 from tandem.engine.drafter import mix_rows
 from tandem.messages import LinkFrame, Vote
 from tandem.protocol import session

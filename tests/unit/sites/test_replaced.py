@@ -15,7 +15,7 @@ from tandem import Config, Tandem
 from tandem.actors.base import Runtime, SharedProcess, SiteActor
 from tandem.errors import QueryError
 from tandem.events import TokenEvent
-from tandem.protocol.outbox import ROLES, ActorKind
+from tandem.protocol.routes import ROLES, ActorKind
 from tandem.sites.local import ACTOR_CLASSES, LocalSite
 from tandem.sites.port import Deployment
 from tandem.sites.startup import join_actors, start_actors

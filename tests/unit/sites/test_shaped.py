@@ -13,7 +13,7 @@ pytest.importorskip("llguidance", reason="answers that follow a grammar need llg
 
 from tandem import Config, Tandem
 from tandem.client.request import build_spec
-from tandem.engine import grammars
+from tandem.engine import shaping
 from tandem.errors import QueryError
 from tandem.topology import PARTIES
 from tandem_lab.bundled import read_bundled_questions
@@ -74,13 +74,13 @@ def test_answers_stay_the_same_where_masks_come_late(
     rag: Tandem, pair: LocalPair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A pass whose mask is not there in time is computed again."""
-    poll, draw, late = grammars.Grammar.poll, random.Random(3), list[bool]()
+    poll, draw, late = shaping.Grammar.poll, random.Random(3), list[bool]()
 
-    def poll_late(self: grammars.Grammar, left_s: Callable[[], float] = lambda: 0.0) -> bool:
+    def poll_late(self: shaping.Grammar, left_s: Callable[[], float] = lambda: 0.0) -> bool:
         late.append(left_s() > 0 and draw.random() < 0.5)
         return not late[-1] and poll(self, left_s)
 
-    monkeypatch.setattr(grammars.Grammar, "poll", poll_late)
+    monkeypatch.setattr(shaping.Grammar, "poll", poll_late)
     for mode in ("dual", "speculative"):
         common: dict[str, Any] = {"mode": mode, "max_new_tokens": 14, "seed": 11, "temperature": 1.0}
         asked: dict[str, Any] = {**common, "grammar": {"json_schema": SCHEMA}, "draft_rule": "coupled"}
@@ -118,7 +118,7 @@ async def test_answers_go_on_while_a_grammar_is_built_and_a_cancelled_query_ends
     rag: Tandem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(grammars, "LIMITS", grammars.Limits(build_s=600.0, memory_mb=4_000))
+        patch.setattr(shaping, "LIMITS", shaping.Limits(build_s=600.0, memory_mb=4_000))
         hostile = [asyncio.create_task(rag.aquery(QUESTION, grammar=HOSTILE)) for _ in range(2)]
         await until(lambda: len(followers()) == 4, 20.0)  # of both parties
     for asked in ({}, {"grammar": {"json_schema": SCHEMA}}, {"mode": "speculative"}):

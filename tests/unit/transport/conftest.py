@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tandem.transport import sockets
-from tandem.transport.handshake import with_secret
+from tandem.transport.port import with_secret
 from tandem.transport.sockets import SocketPlane
 
 SECRET = b"the secret of this cluster"

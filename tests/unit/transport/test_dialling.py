@@ -12,7 +12,7 @@ import pytest
 
 from tandem.errors import ProtocolError
 from tandem.transport import sockets
-from tandem.transport.handshake import Refused
+from tandem.transport.port import Refused
 from tandem.transport.sockets import (
     MAX_ATTEMPTS,
     MAX_REFUSALS,

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tandem.errors import ProtocolError
-from tandem.transport.handshake import MAGIC, Greeting, is_proven, proof
+from tandem.transport.port import MAGIC, Greeting, is_proven, proof
 
 SECRET = b"s" * 32
 UNHURRIED = settings(deadline=None, derandomize=True)

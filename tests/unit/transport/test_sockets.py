@@ -16,8 +16,7 @@ import pytest
 
 from tandem.errors import ProtocolError
 from tandem.transport import sockets
-from tandem.transport.handshake import MAX_HANDSHAKE_BYTES, Greeting, proof
-from tandem.transport.port import Endpoint, FrameSplitter, join_frames
+from tandem.transport.port import MAX_HANDSHAKE_BYTES, Endpoint, FrameSplitter, Greeting, join_frames, proof
 from tandem.transport.sockets import tls_contexts
 from tests.unit.transport.conftest import SECRET, Recorder, until
 

@@ -59,8 +59,7 @@ def train_drafter(
     import torch
 
     from tandem.engine.engine import Engine
-    from tandem.engine.model import decoder_layers, model_of
-    from tandem.engine.places import DrafterCard, expand
+    from tandem.engine.places import DrafterCard, decoder_layers, expand, model_of
     from tandem.plugins.papers.flexspec import training
     from tandem.plugins.papers.flexspec.trunk import make_drafter, trunk_blocks
 
@@ -114,8 +113,8 @@ def fingerprints(path: str) -> dict[str, str]:
 
 def save(drafter: Any, target: str, out: Path, card: DrafterCard) -> None:
     """Weights in the precision of the target's files, its tokenizer and template, the card."""
-    from tandem.engine.model import load_config, load_wrapper
-    from tandem.system.progress_bars import hide_progress_bars
+    from tandem.engine.places import load_config, load_wrapper
+    from tandem.system.processes import hide_progress_bars
 
     dtype = getattr(load_config(target), "dtype", None)
     with hide_progress_bars():

@@ -12,7 +12,7 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from tandem.engine.model import decoder_layers
+from tandem.engine.places import decoder_layers
 from tandem.errors import GenerationError
 
 if TYPE_CHECKING:

@@ -12,8 +12,7 @@ import pytest
 
 from tandem.codecs.top_p import TopP
 from tandem.messages import LinkFrame, Resync, Vote, encode
-from tandem.transport.handshake import Greeting
-from tandem.transport.port import join_frames
+from tandem.transport.port import Greeting, join_frames
 from tandem_lab.errors import NetLabError
 from tandem_lab.netlab.packets import (
     Flow,

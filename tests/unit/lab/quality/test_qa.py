@@ -14,8 +14,7 @@ from tandem.corpora import HOUSEHOLD
 from tandem.engine.engine import Engine
 from tandem.engine.kv import MemoryStore
 from tandem.retrieval.documents import Document
-from tandem.retrieval.factory import build_given_index
-from tandem.retrieval.retriever import Hit, Retriever
+from tandem.retrieval.retriever import Hit, Retriever, build_given_index
 from tandem.topology import PARTIES, Party
 from tandem_lab.quality.document_sets import Counts
 from tandem_lab.quality.methods import select_methods

@@ -9,9 +9,9 @@ import pytest
 from tandem.aggregation.rules import draft_rule
 from tandem.events import DoneEvent, EstimateEvent, PeerEvent, PlacementEvent, TokenEvent
 from tandem.messages import Heartbeat
-from tandem.protocol.outbox import Send
+from tandem.protocol.log import Prefix
 from tandem.protocol.peer import Peer
-from tandem.protocol.prefix import Prefix
+from tandem.protocol.routes import Send
 from tandem.protocol.session import Session
 from tandem.topology import PARTIES, Party
 from tandem_lab.simulation.link import Link

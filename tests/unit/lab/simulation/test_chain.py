@@ -12,19 +12,17 @@ from typing import Any
 
 import pytest
 
-from tandem.aggregation.steps import Step
+from tandem.aggregation.rules import Step
 from tandem.events import PeerEvent
 from tandem.messages import Ballot, Local, Verdict, VerifyResult, Vote
-from tandem.modes.roles import Roles
+from tandem.modes.query import Roles
 from tandem.modes.tally import Tally
-from tandem.protocol.aggregating import AggregatorSession
 from tandem.protocol.ballots import BallotBox
 from tandem.protocol.decoding import FollowingSession, Forward, Job
-from tandem.protocol.log import Log
-from tandem.protocol.outbox import Send
+from tandem.protocol.log import Log, Prefix, digests_along
 from tandem.protocol.peer import Peer
-from tandem.protocol.prefix import Prefix, digests_along
-from tandem.protocol.routes import Routes
+from tandem.protocol.routes import Routes, Send
+from tandem.protocol.services import AggregatorSession
 from tandem.protocol.session import Session
 from tandem_lab.simulation import fuzz as simulated
 from tandem_lab.simulation.fuzz import FuzzFailure, fuzz, play

@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 
 from tandem.messages import LinkBody, Verdict
-from tandem.protocol.outbox import Send
 from tandem.protocol.peer import Peer
 from tandem.protocol.report import Reporter
-from tandem.protocol.routes import Routes
+from tandem.protocol.routes import Routes, Send
 from tandem.protocol.session import Session
 from tandem.topology import SERVER
 from tandem_lab.simulation import fuzz

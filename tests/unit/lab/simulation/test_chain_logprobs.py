@@ -12,7 +12,7 @@ import pytest
 from tandem.events import TokenEvent
 from tandem.messages import LinkBody, LinkFrame, Tail, Verdict
 from tandem.modes import reference_shaping
-from tandem.protocol import log, send_window
+from tandem.protocol import link, log
 from tandem_lab.simulation.oracle import dense_of
 from tandem_lab.simulation.scenario import Fault, Scenario, make_chain_scenario, make_drafter, voter_of
 from tandem_lab.simulation.specs import change_spec
@@ -118,7 +118,7 @@ def full_link(**changes: Any) -> Scenario:
 
 
 def test_joined_verdicts_hold_those_of_all_their_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(send_window, "FIRST_FRAMES", 1)
+    monkeypatch.setattr(link, "FIRST_FRAMES", 1)
     run = play(full_link())
     check(run, is_exact=True)
     assert max(len(verdict.tokens) for verdict in verdicts(run)) > 3
@@ -131,8 +131,8 @@ def forgetful_join(several: Sequence[Verdict]) -> Verdict:
 
 
 def test_a_join_that_confuses_tokens_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(send_window, "FIRST_FRAMES", 1)
-    monkeypatch.setattr(send_window, "join_verdicts", forgetful_join)
+    monkeypatch.setattr(link, "FIRST_FRAMES", 1)
+    monkeypatch.setattr(link, "join_verdicts", forgetful_join)
     with pytest.raises(AssertionError):
         check(play(full_link()), is_exact=True)
 

@@ -10,7 +10,7 @@ import pytest
 
 from tandem.events import TokenEvent
 from tandem.messages import VerifyResult
-from tandem.protocol.outbox import Send
+from tandem.protocol.routes import Send
 from tandem.protocol.session import Session
 from tandem.topology import PARTIES, Party
 from tandem_lab.simulation.link import Link

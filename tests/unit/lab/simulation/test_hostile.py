@@ -14,9 +14,9 @@ import pytest
 
 from tandem.errors import ProtocolError
 from tandem.messages import Ballot, Cancel, LinkBody, Resync, Verdict, Vote, registry
-from tandem.protocol.aggregating import AggregatorSession
 from tandem.protocol.ballots import BallotBox
 from tandem.protocol.routes import Routes
+from tandem.protocol.services import AggregatorSession
 from tandem.protocol.session import Session
 from tandem_lab.simulation.event_log import EventLog
 from tandem_lab.simulation.fuzz import fuzz

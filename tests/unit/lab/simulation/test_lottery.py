@@ -19,7 +19,7 @@ from tandem.modes import mode, tally
 from tandem.modes.mode import Mode
 from tandem.modes.tally import Tally
 from tandem.protocol.ballots import BallotBox
-from tandem.protocol.prefix import Prefix
+from tandem.protocol.log import Prefix
 from tandem.topology import Party
 from tandem_lab.simulation.fuzz import FuzzFailure, expected, play, scenario_of
 from tandem_lab.simulation.watched import WatchedRun

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from tandem.aggregation.document_weights import DocumentWeights, Evidence, Weights
-from tandem.aggregation.steps import Step
+from tandem.aggregation.rules import Step
 from tandem.config.schema import DecodingConfig
 from tandem.events import TokenEvent
 from tandem.messages import Ballot, Heartbeat, LinkFrame, Local, Resync, Verdict, Vote
@@ -30,11 +30,10 @@ from tandem.protocol.decoding import (
     Forward,
     Job,
 )
-from tandem.protocol.log import Log
-from tandem.protocol.outbox import Send
+from tandem.protocol.log import Log, Prefix, extend_digest
 from tandem.protocol.peer import Peer
-from tandem.protocol.prefix import Prefix, extend_digest
 from tandem.protocol.report import Reporter
+from tandem.protocol.routes import Send
 from tandem.protocol.session import Session
 from tandem.protocol.table import ReorderBuffer
 from tandem.topology import PAIR, PARTIES

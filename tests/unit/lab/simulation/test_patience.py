@@ -15,9 +15,8 @@ import pytest
 from tandem.events import TokenEvent
 from tandem.messages import Local, Vote
 from tandem.protocol.ballots import BallotBox
-from tandem.protocol.log import Log
-from tandem.protocol.outbox import ActorKind
-from tandem.protocol.prefix import Prefix
+from tandem.protocol.log import Log, Prefix
+from tandem.protocol.routes import ActorKind
 from tandem.protocol.table import MIN_TICK_S, TICK_S
 from tandem.topology import Party
 from tandem_lab.simulation.fuzz import LIMIT_S

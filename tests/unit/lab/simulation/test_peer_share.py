@@ -10,9 +10,9 @@ import pytest
 
 from tandem.events import TokenEvent
 from tandem.messages import Vote
-from tandem.modes import roles
+from tandem.modes import query
 from tandem.protocol.ballots import BallotBox
-from tandem.protocol.prefix import Prefix
+from tandem.protocol.log import Prefix
 from tandem.topology import Party
 from tandem_lab.simulation.link import Link
 from tandem_lab.simulation.specs import change_spec
@@ -86,7 +86,7 @@ def test_a_run_without_the_limit_is_found(monkeypatch: pytest.MonkeyPatch) -> No
     def unlimited(shares: Sequence[float], most: Sequence[float]) -> tuple[float, ...]:
         return tuple(shares)
 
-    monkeypatch.setattr(roles, "limit_shares", unlimited)
+    monkeypatch.setattr(query, "limit_shares", unlimited)
     with pytest.raises(AssertionError):
         test_dual_is_the_reference_with_the_limit("mirror", 0)
     with pytest.raises(InvariantError):

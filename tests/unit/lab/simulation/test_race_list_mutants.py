@@ -10,16 +10,15 @@ import pytest
 
 from tandem.aggregation import race_lists
 from tandem.aggregation.race_lists import RaceList, RaceResult
-from tandem.aggregation.steps import Step
-from tandem.codecs.race_lists import WHOLE, vote_depth
+from tandem.aggregation.rules import Step
+from tandem.codecs.votes import WHOLE, vote_depth
 from tandem.messages import Heartbeat, LinkFrame, ListRequest, Vote, encode
 from tandem.modes.tally import Tally
-from tandem.protocol import race_votes
-from tandem.protocol.ballots import BallotBox
-from tandem.protocol.outbox import Send
+from tandem.protocol import ballots
+from tandem.protocol.ballots import BallotBox, RaceVotes
+from tandem.protocol.log import Prefix
 from tandem.protocol.peer import Deliveries
-from tandem.protocol.prefix import Prefix
-from tandem.protocol.race_votes import RaceVotes
+from tandem.protocol.routes import Send
 from tandem.protocol.session import Session
 from tandem_lab.simulation import virtual
 from tandem_lab.simulation.fuzz import play
@@ -52,12 +51,12 @@ def bound_left_out(patch: pytest.MonkeyPatch) -> None:
 
 def noise_of_another_step(patch: pytest.MonkeyPatch) -> None:
     """Lists are cut by the scores of the step before."""
-    cut = race_votes.cut_vote
+    cut = ballots.cut_vote
 
     def cut_early(payload: bytes, depth: int, vocab_size: int, *, step: int, **options: Any) -> bytes:
         return cut(payload, depth, vocab_size, step=step + 1, **options)
 
-    patch.setattr(race_votes, "cut_vote", cut_early)
+    patch.setattr(ballots, "cut_vote", cut_early)
 
 
 class AnswersForAnotherPrefix(RaceVotes):
@@ -148,7 +147,7 @@ def test_votes_in_full_cross_the_link_where_no_list_may_be_longer(monkeypatch: p
         return encode(message)
 
     monkeypatch.setattr(virtual, "encode", count)
-    monkeypatch.setattr("tandem.codecs.race_lists.MAX_LISTED", 3)
+    monkeypatch.setattr("tandem.codecs.votes.MAX_LISTED", 3)
     assert not found_by(lambda patch: None, SEEDS[:20])
     assert num_whole > 10
 

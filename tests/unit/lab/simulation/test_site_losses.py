@@ -20,7 +20,7 @@ from tandem.messages import (
     VerifyResult,
     Vote,
 )
-from tandem.protocol.outbox import Send
+from tandem.protocol.routes import Send
 from tandem.topology import PARTIES, Party
 from tandem_lab.simulation.link import Link
 from tandem_lab.simulation.virtual import Outcome, VirtualRun

@@ -11,8 +11,8 @@ import pytest
 from tandem.errors import Code
 from tandem.events import PeerEvent, TokenEvent
 from tandem.messages import LinkFrame, ListRequest, Local
-from tandem.protocol.liveness import MAX_STALLS
-from tandem.protocol.outbox import Send
+from tandem.protocol.link import MAX_STALLS
+from tandem.protocol.routes import Send
 from tandem.protocol.session import PROGRESS
 from tandem.topology import PARTIES, Party
 from tandem_lab.simulation.link import Link

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tandem.protocol.send_window import QUEUED_FRAMES
+from tandem.protocol.link import QUEUED_FRAMES
 from tandem.topology import SERVER
 from tandem_lab.bench.systems import FEDERATED
 from tandem_lab.simulation import timed

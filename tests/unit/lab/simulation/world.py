@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, TypeVar
 
-from tandem.modes.spec import SessionSpec
+from tandem.modes import SessionSpec
 from tandem.topology import PARTIES
 from tandem_lab.simulation import specs
 from tandem_lab.simulation.link import Link

@@ -1,24 +1,119 @@
-"""The profiler and scheduler of one query, where there is a choice of who decides.
+"""The state machines that answer a coordinator or decoder: aggregator, profiler with scheduler, and retriever.
 
-Coordinator --Observations--> profiler --Profile--> scheduler --Placement--> own aggregator. The numbers are those of
-`tandem.profiler` and `tandem.scheduler`; this is their message form. No token ever waits for it. Each party has one of
-each; the scheduler's advice stands until the next one, also while the other party aggregates.
+An aggregator takes a ballot and gives a result; how it is decided is up to the mode. It keeps nothing between steps but
+the scheduler's last advice on placement, so a restarted aggregator decides the same tokens.
+
+    coordinator --Observations--> profiler --Profile--> scheduler --Placement--> own aggregator
+
+The numbers are those of `tandem.profiler` and `tandem.scheduler`; this is their message form. No token ever waits for
+it. Each party has one of each; the scheduler's advice stands until the next one, also while the other party aggregates.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from dataclasses import replace
 from math import isfinite
-from typing import Any
+from typing import Any, Protocol
 
-from tandem.messages import DraftWindow, Estimate, Observation, Observations, Placement, Profile
-from tandem.modes.spec import SessionSpec
+from tandem.codecs import Codec
+from tandem.messages import (
+    Ballot,
+    DraftWindow,
+    Estimate,
+    Observation,
+    Observations,
+    Placement,
+    Profile,
+    RetrieveRequest,
+    RetrieveResult,
+    VerifyResult,
+)
+from tandem.modes import SessionSpec
+from tandem.modes.tally import Tally, UnreadableVoteError
 from tandem.profiler.estimates import DecodeLine, Estimator
-from tandem.protocol.outbox import Send
+from tandem.protocol.routes import Send
 from tandem.protocol.table import SessionTable, misdirected
 from tandem.scheduler.greedy import fill_gaps
 from tandem.scheduler.policies import Policy, make_policy
 from tandem.topology import PARTIES, Party
+
+
+class DocumentSource(Protocol):
+    """The port by which these functions ask a retriever."""
+
+    def search(self, query: str, k: int, *, filter: Any = None) -> Sequence[Any]:
+        """The hits for a query, best first: `id`, `document` and `score` each."""
+
+
+def find_documents(source: DocumentSource, request: RetrieveRequest) -> Sequence[Any]:
+    """The hits for a query, best first. Raises TandemError."""
+    filter = json.loads(request.filter) if request.filter else None
+    return source.search(request.query, request.num_documents, filter=filter)
+
+
+def to_result(request: RetrieveRequest, hits: Sequence[Any], retrieve_us: int = 0) -> RetrieveResult:
+    """Hits as the message that carries them."""
+    return RetrieveResult(
+        session=request.session,
+        ids=tuple(hit.id for hit in hits),
+        texts=tuple(hit.document.page_content for hit in hits),
+        scores=tuple(hit.score for hit in hits),
+        retrieve_us=retrieve_us,
+    )
+
+
+class AggregatorSession:
+    """Decides the steps of one query."""
+
+    def __init__(self, spec: SessionSpec, party: str, codec: Codec, policy: Policy | None = None) -> None:
+        """policy: default the one that the query asks for."""
+        self.spec = spec
+        self.party = party
+        self._rules = spec.rules
+        self._policy = policy
+        if policy is None and self._rules.is_placed:
+            self._policy = policy_of(spec)
+        self._advice: Party | None = None  # of the scheduler: who is to aggregate after a remote rejection
+        self._codec = self._rules.codec_of_votes(codec)
+
+    def decide(self, ballot: Ballot) -> VerifyResult:
+        """The next tokens, by the votes that are there. Raises ProtocolError if the own vote cannot be read."""
+        roles = self._rules.roles
+        tally = Tally(self.spec, roles, self.party, self._codec, ballot, self._policy, self._advice)
+        try:
+            result = self._rules.decide(tally)
+        except UnreadableVoteError as error:
+            if error.voter == roles.topology.index(self.party):
+                raise
+            return tally.make_result(unreadable=(error.voter,), problem=str(error))
+        return replace(result, tail=self._rules.make_tail(tally, result.tokens))
+
+    def advise(self, aggregator: Party) -> None:
+        """The party that is to aggregate after a rejection of the remote draft; holds until the next advice."""
+        self._advice = aggregator
+
+
+class AggregatingTable(SessionTable[AggregatorSession]):
+    """The aggregator of one party."""
+
+    def __init__(self, party: str, codec: Codec) -> None:
+        super().__init__(party)
+        self.codec = codec
+
+    def _open(self, spec: SessionSpec) -> AggregatorSession:
+        return AggregatorSession(spec, self.party, self.codec)
+
+    def _act(self, session: AggregatorSession, message: Any) -> list[Send]:
+        match message:
+            case Ballot():
+                return [Send("draft_queue", session.decide(message))]
+            case Placement():
+                session.advise(PARTIES[message.aggregator])
+                return []
+            case _:
+                raise misdirected(message, "an aggregator")
 
 
 class ProfilingSession:

@@ -1,24 +1,71 @@
-"""The bytes of a vote in a race: a list of its best tokens (45 bytes for 8 of 32,000), or all of it.
+"""The bytes of votes that are no distribution: one token, or the list of the best tokens of a race.
 
-Layout: a number as in `varints`, 2 n + c for a list of n >= 1 tokens, c = 1 if all others have probability 0. Then one
-whole number (`tandem.codecs.sets`), lowest byte first: the bits of each float32 value in (0, 1] minus one, in the order
-of the ids; which tokens. The order by score is not sent: it follows from the noise. A vote in full is the number 0, and
-then the float32 probability of every token, little-endian.
+A vote of a session with one voter is the token itself, 1 to 3 bytes. Where log probabilities are asked for they stand
+behind it, in the form that they have in a verdict.
+
+A race list, 45 bytes for 8 of 32,000 tokens: a number as in `sets`, 2 n + c for a list of n >= 1 tokens, c = 1 if all
+others have probability 0. Then one whole number (`tandem.codecs.sets`), lowest byte first: the bits of each float32
+value in (0, 1] minus one, in the order of the ids; which tokens. The order by score is not sent: it follows from the
+noise. A vote in full is the number 0, and then the float32 probability of every token, little-endian.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tandem.aggregation.distributions import Distribution
+from tandem.aggregation.distributions import Distribution, largest
 from tandem.aggregation.race_lists import RaceList, RaceVote, race_list
-from tandem.codecs import sets, varints
+from tandem.codecs import sets
 from tandem.codecs.base import MAX_VOCAB, StatelessCodec, check_dense, malformed
+from tandem.codecs.sets import decode_number, encode_number
 from tandem.errors import ProtocolError
+from tandem.messages import Logprobs, encode, registry
+
+
+def log_probabilities(target: Distribution, token: int, num_top: int) -> Logprobs:
+    """Log probabilities of a token of the target and of its `num_top` likeliest ones; of equals the lowest ids.
+
+    There are fewer if fewer have a probability above zero: sampling options and codecs exclude tokens.
+    """
+    target = target.spread()
+    places = largest(target.probabilities, min(num_top, len(target))) if num_top > 0 else ()
+    rows = [(int(target.ids[place]), float(target.probabilities[place])) for place in places]
+    rows.sort(key=lambda row: -row[1])  # stable, and places ascend
+    rows = [row for row in rows if row[1] > 0.0]
+    return Logprobs(
+        logprob=math.log(target.probability(token)),
+        top_ids=tuple(index for index, _ in rows),
+        top_logprobs=tuple(math.log(probability) for _, probability in rows),
+    )
+
+
+def write_token(token: int, known: Logprobs | None = None) -> bytes:
+    """The payload of a token. known: how probable it and others were; None: the token alone."""
+    return encode_number(token) + (b"" if known is None else encode(known))
+
+
+def read_token(payload: bytes, vocab_size: int) -> int:
+    """The token of a payload. Raises ProtocolError as `read_named_token`."""
+    return read_named_token(payload, vocab_size)[0]
+
+
+def read_named_token(payload: bytes, vocab_size: int) -> tuple[int, Logprobs | None]:
+    """Inverse of `write_token`. Raises ProtocolError unless all tokens are below `vocab_size` and nothing is left."""
+    token, end = decode_number(payload, 0)
+    if token >= vocab_size:
+        raise malformed(f"must be a token below {vocab_size}, got {payload[:end].hex()!r}")
+    if end == len(payload):
+        return token, None
+    known: Logprobs = registry.decode(payload[end:], (Logprobs,))
+    if len(known.top_ids) != len(known.top_logprobs) or any(index >= vocab_size for index in known.top_ids):
+        raise malformed(f"must hold log probabilities of tokens below {vocab_size}, got {known!r:.80}")
+    return token, known
+
 
 MAX_LISTED = 1024
 """Tokens of the longest list; a voter that is asked for more sends its vote in full."""
@@ -35,7 +82,7 @@ class RaceLists(StatelessCodec):
     """Votes in full, from which lists are cut: nothing is dropped but what float32 cannot hold.
 
     NOT in the paper (DRAGON). A vote in full stays at its party; its coordinator sends the peers the tokens that score
-    best in the race (`tandem.protocol.race_votes`).
+    best in the race (`tandem.protocol.ballots`).
     """
 
     name: ClassVar[str] = "race_list"
@@ -98,7 +145,7 @@ def vote_depth(payload: bytes) -> int:
     if payload[:1] == _IN_FULL:
         return WHOLE
     try:
-        header, _ = varints.decode_number(payload, 0)
+        header, _ = sets.decode_number(payload, 0)
     except ProtocolError:
         return 0
     return WHOLE if header & 1 else header >> 1
@@ -110,12 +157,12 @@ def encode_race_list(found: RaceList, vocab_size: int) -> bytes:
     for bits in found.values.view(np.uint32).tolist():
         number = sets.push(number, bits - 1, _NUM_VALUES)
     number = sets.push_set(number, found.ids.tolist(), vocab_size)
-    return varints.encode_number(2 * found.ids.size + found.is_complete) + sets.to_bytes(number)
+    return sets.encode_number(2 * found.ids.size + found.is_complete) + sets.to_bytes(number)
 
 
 def decode_race_list(payload: bytes, vocab_size: int) -> RaceList:
     """The list in the bytes; ProtocolError if they are malformed."""
-    header, start = varints.decode_number(payload, 0)
+    header, start = sets.decode_number(payload, 0)
     size, is_complete = divmod(header, 2)
     if not 1 <= size <= MAX_LISTED:
         raise malformed(f"must list 1 to {MAX_LISTED} tokens, got {size}")
