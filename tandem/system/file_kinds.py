@@ -43,21 +43,6 @@ CORE = (
         "fields of YAML front matter between two --- lines",
     ),
     FileKind(
-        (".html", ".htm", ".xhtml"),
-        "tandem.retrieval.html:read_html",
-        "the file",
-        "what a browser shows, cells apart by tabs",
-        "title, from <title>",
-    ),
-    FileKind(
-        (".pdf",),
-        "tandem.retrieval.pdf:read_pdf",
-        "a page that has text",
-        "the page, and what is filled into its form",
-        "page, counted from 1; title, as the file says",
-        has_headings=False,
-    ),
-    FileKind(
         (".csv", ".tsv"),
         "tandem.retrieval.texts:read_csv",
         "the file",

@@ -1,10 +1,25 @@
-"""Files that hold more than plain text: office documents, mail and archives. Readers for `tandem index`."""
+"""Files that hold more than plain text: pages, office documents, mail and archives. Readers for `tandem index`."""
 
 from __future__ import annotations
 
 from tandem.system.file_kinds import FileKind
 
 KINDS = (
+    FileKind(
+        (".html", ".htm", ".xhtml"),
+        "tandem.plugins.office.html:read_html",
+        "the file",
+        "what a browser shows, cells apart by tabs",
+        "title, from <title>",
+    ),
+    FileKind(
+        (".pdf",),
+        "tandem.plugins.office.pdf:read_pdf",
+        "a page that has text",
+        "the page, and what is filled into its form",
+        "page, counted from 1; title, as the file says",
+        has_headings=False,
+    ),
     FileKind(
         (".docx",),
         "tandem.plugins.office.documents:read_docx",

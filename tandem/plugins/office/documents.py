@@ -16,8 +16,8 @@ from urllib.parse import unquote
 from xml.etree import ElementTree
 from zipfile import ZipFile
 
+from tandem.plugins.office.html import parse_html
 from tandem.retrieval.documents import Document, with_metadata
-from tandem.retrieval.html import parse_html
 from tandem.retrieval.readers import EMPTY, ENCRYPTED, Unreadable, as_table, unzipped
 
 if TYPE_CHECKING:

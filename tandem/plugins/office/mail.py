@@ -13,8 +13,8 @@ from email.policy import default
 from io import BytesIO
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
+from tandem.plugins.office.html import parse_html
 from tandem.retrieval.documents import Document, with_metadata
-from tandem.retrieval.html import parse_html
 from tandem.retrieval.readers import ENCRYPTED, Part, Unreadable, decode, parsing, safe_name
 
 if TYPE_CHECKING:
