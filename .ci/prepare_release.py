@@ -25,7 +25,7 @@ def prepare(root: Path, address: str, tag: str) -> str:
     version = runpy.run_path(str(root / "tandem" / "system" / "version.py"))["__version__"]
     if tag != f"v{version}":
         sys.exit(
-            f"The tag is {tag}, but the version is {version}; change tandem/system.py, or tag v{version}."
+            f"The tag is {tag}, but the version is {version}; change tandem/system/__init__.py, or tag v{version}."
         )
     changelog = (root / "CHANGELOG.md").read_text("utf-8")
     closed = rf"^## \[{re.escape(version)}\] - \d{{4}}-\d\d-\d\d\n(.*?)(?=^## |\Z)"

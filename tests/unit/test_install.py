@@ -29,7 +29,7 @@ def clone(tmp_path: Path) -> Path:
         "tandem/__init__.py",
         "tandem/errors.py",
         "tandem/system/__init__.py",
-        "tandem/system.py",
+        "tandem/system/__init__.py",
     )
     for name in ("pyproject.toml", "README.md", "LICENSE", *package):
         if not (ROOT / name).exists():
