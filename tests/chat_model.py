@@ -1,12 +1,11 @@
 """A small chat model, made from a configuration: random weights, a tokenizer of bytes and a ChatML template.
 
-For tests and for examples that need a model of their own without a download: `python -m tests.chat_model FOLDER`.
+For tests that need a model of their own without a download.
 It writes no sensible word; everything else about it is as in a model of the Qwen2 family.
 """
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -70,17 +69,3 @@ def build(folder: Path, *, family: str = "qwen2", seed: int = 0, chat_template: 
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
-
-
-def main() -> None:
-    """Build into the folder on the command line."""
-    parser = argparse.ArgumentParser(prog="python -m tests.chat_model", description=build.__doc__)
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--family", default="qwen2", help="of transformers, such as qwen2 or llama")
-    parser.add_argument("--seed", type=int, default=0, help="of the random weights")
-    options = parser.parse_args()
-    print(build(options.folder, family=options.family, seed=options.seed))
-
-
-if __name__ == "__main__":
-    main()

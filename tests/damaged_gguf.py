@@ -160,27 +160,9 @@ def _misstate(content: bytearray, fields: Sequence[Field], draw: random.Random) 
     """A count, a length, a type, a size or an offset is another number."""
     field = _draw_field(fields, draw, is_text=False)
     old = int.from_bytes(content[field.start : field.start + field.size], "little")
-    new = draw.choice(
-        (
-            0,
-            1,
-            old + 1,
-            max(0, old - 1),
-            2 * old,
-            9,
-            255,
-            2**31 - 1,
-            2**31,
-            2**32 - 1,
-            2**62,
-            2**63 - 1,
-            2**63,
-            2**64 - 1,
-        )
-    )
-    content[field.start : field.start + field.size] = (new % (1 << 8 * field.size)).to_bytes(
-        field.size, "little"
-    )
+    ends = (2**31 - 1, 2**31, 2**32 - 1, 2**62, 2**63 - 1, 2**63, 2**64 - 1)
+    new = draw.choice((0, 1, old + 1, max(0, old - 1), 2 * old, 9, 255, *ends)) % (1 << 8 * field.size)
+    content[field.start : field.start + field.size] = new.to_bytes(field.size, "little")
 
 
 def _repeat(content: bytearray, fields: Sequence[Field], draw: random.Random) -> None:
@@ -239,38 +221,22 @@ def add_key(content: bytes, key: str, kind: int, value: bytes) -> bytes:
     return content[:16] + struct.pack("<Q", count) + text(key) + u32(kind) + value + content[24:] + bytes(32)
 
 
-_MORE_KEYS = (
-    *(f"llama.{name}" for name in ("expert_count", "expert_used_count", "expert_group_count", "vocab_size")),
-    *(f"llama.{name}" for name in ("leading_dense_block_count", "nextn_predict_layers", "pooling_type")),
-    *(f"llama.attention.{name}" for name in ("key_length", "value_length", "sliding_window", "causal")),
-    *(
-        f"llama.rope.{name}"
-        for name in ("freq_base", "scaling.type", "scaling.factor", "dimension_count_swa")
-    ),
-    *(f"tokenizer.ggml.{name}" for name in ("pre", "add_space_prefix", "add_eos_token", "add_sep_token")),
-    *(
-        f"tokenizer.ggml.{name}"
-        for name in ("remove_extra_whitespaces", "unknown_token_id", "token_type_count")
-    ),
-    *(
-        f"tokenizer.ggml.{name}_token_id"
-        for name in ("eot", "eom", "seperator", "fim_pre", "mask", "padding")
-    ),
+_MORE_KEYS = tuple(
+    f"{section}.{name}"
+    for section, names in {
+        "llama": "expert_count expert_used_count expert_group_count vocab_size leading_dense_block_count "
+        "nextn_predict_layers pooling_type",
+        "llama.attention": "key_length value_length sliding_window causal",
+        "llama.rope": "freq_base scaling.type scaling.factor dimension_count_swa",
+        "tokenizer.ggml": "pre add_space_prefix add_eos_token add_sep_token remove_extra_whitespaces "
+        "unknown_token_id token_type_count eot_token_id eom_token_id seperator_token_id fim_pre_token_id "
+        "mask_token_id padding_token_id",
+    }.items()
+    for name in names.split()
 )
 
 
 _FAULTS: tuple[Callable[[bytearray, Sequence[Field], random.Random], None], ...] = (
-    _flip,
-    _flip,
-    _misstate,
-    _misstate,
-    _repeat,
-    _scribble,
-    _cut,
-    _move,
-    _revalue,
-    _revalue,
-    _revalue,
-    _add_key,
-    _add_key,
+    *(_flip, _flip, _misstate, _misstate, _repeat, _scribble, _cut, _move),
+    *(_revalue, _revalue, _revalue, _add_key, _add_key),
 )

@@ -70,8 +70,6 @@ class Style(NamedTuple):
 
     color: str
     is_bold: bool
-    is_struck: bool
-    is_underlined: bool
 
 
 Row = tuple[tuple[int, str, Style], ...]
@@ -159,7 +157,7 @@ def _read_row(screen: Screen, row: int) -> Row:
 def _style(cell: pyte.screens.Char) -> Style:
     color = f"#{cell.fg}" if cell.fg not in COLORS and len(cell.fg) == 6 else cell.fg
     color = COLORS.get(color) or COLORS.get(color.removeprefix("bright"), color)
-    return Style(color, cell.bold, cell.strikethrough, cell.underscore)
+    return Style(color, cell.bold)
 
 
 def draw(title: str, pieces: Sequence[Piece], end_s: float) -> str:
@@ -208,12 +206,7 @@ def _draw_piece(piece: Piece, name: str) -> str:
 
 
 def _attributes(style: Style) -> str:
-    lines = ["underline"] * style.is_underlined + ["line-through"] * style.is_struck
-    return (
-        f' fill="{style.color}"'
-        + (' font-weight="bold"' if style.is_bold else "")
-        + (f' text-decoration="{" ".join(lines)}"' if lines else "")
-    )
+    return f' fill="{style.color}"' + (' font-weight="bold"' if style.is_bold else "")
 
 
 def main() -> None:

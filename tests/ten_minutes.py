@@ -1,18 +1,15 @@
 """Follows the page "Your documents, your model, ten minutes" literally: a fresh clone, an empty home, every command.
 
-Run it with the installation that a new user makes: python -m tests.ten_minutes --install
-Without --install the clone borrows the packages of this Python, and only the rest of the page is timed.
+The clone borrows the packages of this Python, so the page's installation takes no time.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
 import re
 import subprocess
 import sys
 import tempfile
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -53,12 +50,11 @@ def borrow_packages() -> str:
     return f"mkdir tandem/.venv\n{links}touch tandem/.venv/.demo\n"
 
 
-def follow(home: Path, *, install: bool) -> list[Step]:
+def follow(home: Path) -> list[Step]:
     """Run every block of the page in one shell. Raises RuntimeError with the output of the block that failed."""
     steps = read_steps((ROOT / PAGE).read_text("utf-8"))
-    commands = [*steps, ""]
-    if not install:
-        commands = [re.sub(r"(?m)^(git clone .*\n)", rf"\g<1>{borrow_packages()}", step) for step in commands]
+    cloning = re.compile(r"^(git clone .*\n)", re.MULTILINE)
+    commands = [cloning.sub(rf"\g<1>{borrow_packages()}", step) for step in (*steps, "")]
     script = home / "script.sh"
     script.write_text(
         "".join(f"printf '\\n{MARK}%s\\n' \"$(date +%s.%N)\"\n{step}" for step in commands), "utf-8"
@@ -71,9 +67,8 @@ def follow(home: Path, *, install: bool) -> list[Step]:
         "RAY_USAGE_STATS_ENABLED": "0",
         "TMPDIR": tempfile.gettempdir(),
         "ADDRESS": str(ROOT),
+        "PYTHONPATH": str(home / "tandem"),
     }
-    if not install:
-        environment |= {"PYTHONPATH": str(home / "tandem")}
     done = subprocess.run(
         ["bash", "-e", "-o", "pipefail", str(script)],
         cwd=home,
@@ -99,24 +94,3 @@ def follow(home: Path, *, install: bool) -> list[Step]:
 def lines(steps: list[Step]) -> list[str]:
     """What each block took, and its first command."""
     return [f"{step.seconds:7.1f} s  {step.commands.splitlines()[0]}" for step in steps]
-
-
-def main() -> None:
-    """Follow the page and print what each block took."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--install", action="store_true", help="install as the page says; takes minutes")
-    parser.add_argument("--show", action="store_true", help="print what each command printed")
-    options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        home = Path(folder)
-        prepare_home(home)
-        begin_s = time.perf_counter()
-        steps = follow(home, install=options.install)
-        if options.show:
-            print(*(f"$ {step.commands}{step.output}" for step in steps), sep="\n")
-        print(*lines(steps), sep="\n")
-        print(f"{time.perf_counter() - begin_s:7.1f} s  in all")
-
-
-if __name__ == "__main__":
-    main()

@@ -21,7 +21,7 @@ def test_the_page_works_line_by_line(tmp_path: Path, record_property: pytest.Rec
     home = tmp_path / "home"
     home.mkdir()
     ten_minutes.prepare_home(home)
-    steps = ten_minutes.follow(home, install=False)
+    steps = ten_minutes.follow(home)
     total_s = sum(step.seconds for step in steps)
     record_property("wall_s", total_s)
     print(f"\nThe page took {total_s:.1f} s:", *ten_minutes.lines(steps), sep="\n")
