@@ -1,4 +1,4 @@
-"""Draft windows, and estimates from measurements."""
+"""Draft windows, moving averages, and estimates from measurements."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tandem.messages import Observation
-from tandem.profiler.estimates import Estimator, draft_window
+from tandem.profiler.estimates import Estimator, MovingAverage, draft_window
 from tandem.topology import PARTIES, Party
 
 DEVICE, CLOUD = PARTIES
@@ -43,6 +43,14 @@ def measurement(**changes: Any) -> Observation:
 def test_the_window(rtt_s: float, own_s: float, peer_s: float, window: int) -> None:
     """W = ceil((rtt + c_own) / max(c)) + 2."""
     assert draft_window(rtt_s, own_s, peer_s) == window
+
+
+def test_an_average_moves_towards_new_values_and_ignores_missing_ones() -> None:
+    average = MovingAverage(share=0.25)
+    for value, wanted in ((nan, None), (inf, None), (4.0, 4.0), (8.0, 5.0), (nan, 5.0), (-inf, 5.0)):
+        average.add(value)
+        assert isnan(average.value) if wanted is None else average.value == wanted
+    assert average.num_values == 2
 
 
 @pytest.mark.parametrize("decode_of", [(), (DEVICE,), PARTIES])

@@ -15,22 +15,14 @@ from tandem.profiler.estimates import DecodeLine
 LINE = DecodeLine(k_a=2.0, k_b=1000.0, k_c=0.01, start=30.0)
 
 
-def test_fit_recovers_a_line() -> None:
-    lengths = range(100, 500)
-    line = DecodeLine.fit(lengths, [2e-5 * t + 0.003 for t in lengths])
-    assert line.slope == pytest.approx(2e-5, rel=1e-12)
-    assert line.k_c == pytest.approx(0.003, rel=1e-12)
-    assert line.start == 100.0
-    assert line.predict(1000) == pytest.approx(0.023, rel=1e-12)
-    assert DecodeLine.fit(lengths, [0.003] * 400, start=99).to_tuple()[3] == 99.0
-
-
 def test_fit_is_least_squares_and_k_a_k_b_are_its_moments() -> None:
     rng = Random(1)
     lengths = [rng.randrange(50, 2000) for _ in range(300)]
     seconds = [0.01 + 1e-5 * t + rng.uniform(0, 0.005) for t in lengths]
     line = DecodeLine.fit(lengths, seconds)
     slope, intercept = np.polyfit(lengths, seconds, 1)
+    assert (line.start, DecodeLine.fit(lengths, seconds, start=99).start) == (min(lengths), 99.0)
+    assert line.predict(1000) == pytest.approx(1000 * slope + intercept, rel=1e-9)
     assert line.slope == pytest.approx(slope, rel=1e-9)
     assert line.k_c == pytest.approx(intercept, rel=1e-9)
     products = [(c - line.k_c) * t for t, c in zip(lengths, seconds, strict=True)]
@@ -49,9 +41,7 @@ def test_the_slope_converges_to_a_new_one(zeta: float) -> None:
     assert errors[-1] < 1e-12
 
 
-@pytest.mark.parametrize(
-    ("t", "seconds"), [(40, nan), (40, inf), (40, -0.1), (nan, 0.1), (0, 0.1), (-1, 0.1)]
-)
+@pytest.mark.parametrize(("t", "seconds"), [(40, nan), (40, inf), (40, -0.1), (nan, 0.1), (0, 0.1)])
 def test_what_was_not_measured_changes_nothing(t: float, seconds: float) -> None:
     assert LINE.update(t, seconds) == LINE
 
@@ -60,11 +50,9 @@ def test_what_was_not_measured_changes_nothing(t: float, seconds: float) -> None
     ("lengths", "seconds", "sentence"),
     [
         ([], [], "two different context lengths, got 0"),
-        ([5], [0.1], "two different context lengths, got 1"),
         ([5, 5], [0.1, 0.2], "two different context lengths, got 1"),
         ([5, 6], [0.1], "got 2 lengths and 1 times"),
         ([5, 6], [0.1, nan], "at least 0, got nan"),
-        ([5, 6], [0.1, inf], "at least 0, got inf"),
         ([5, 6], [0.1, -0.2], "at least 0, got -0.2"),
         ([5, nan], [0.1, 0.2], "at least 0, got nan"),
     ],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
@@ -47,27 +47,6 @@ def nothing(**given):
 """
 
 
-class Kind(NamedTuple):
-    loader: Loader[Any]
-    given: dict[str, Any]
-    built_in: str
-    members: str
-    owner: str
-
-
-KINDS = {
-    "placement": Kind(
-        PLACEMENTS, {"first": Party.CLOUD}, "greedy", "advise, choose_next", "both parties and start them"
-    ),
-    "length": Kind(LENGTH_POLICIES, {"max_length": 4}, "fixed", "choose, observe", "the device and start it"),
-}
-
-
-@pytest.fixture(params=KINDS)
-def kind(request: pytest.FixtureRequest) -> Kind:
-    return KINDS[request.param]
-
-
 @pytest.fixture(autouse=True)
 def _own_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "own_policies.py").write_text(MODULE)
@@ -90,10 +69,17 @@ def test_a_loaded_length_policy_is_made_by_its_address() -> None:
     assert make_length_policy("fixed", 12) is None
 
 
-def test_what_is_no_policy_is_one_sentence(kind: Kind) -> None:
+@pytest.mark.parametrize(
+    ("loader", "given", "members"),
+    [
+        (PLACEMENTS, {"first": Party.CLOUD}, "advise, choose_next"),
+        (LENGTH_POLICIES, {"max_length": 4}, "choose, observe"),
+    ],
+)
+def test_what_is_no_policy_is_one_sentence(loader: Loader[Any], given: dict[str, Any], members: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        kind.loader.load("own_policies:nothing", {}, "The cloud's scheduler", **kind.given)
-    assert str(caught.value).endswith(f"policy, but its object has no {kind.members}.")
+        loader.load("own_policies:nothing", {}, "The cloud's scheduler", **given)
+    assert str(caught.value).endswith(f"policy, but its object has no {members}.")
 
 
 def test_what_cannot_be_imported_is_one_sentence() -> None:

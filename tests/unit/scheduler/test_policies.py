@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 
 from tandem.scheduler.greedy import Situation, choose
@@ -16,22 +18,17 @@ SITUATION = Situation(
 
 @pytest.mark.parametrize(
     ("placement", "policy"),
-    [
-        ("device", Fixed(Party.CLOUD)),
-        ("mirror", Fixed(Party.CLOUD)),
-        ("greedy", Greedy()),
-    ],
+    [("device", Fixed(Party.CLOUD)), ("mirror", Fixed(Party.CLOUD)), ("greedy", Greedy())],
 )
 def test_policies_by_name(placement: str, policy: Policy) -> None:
     assert make_policy(placement, first=Party.CLOUD) == policy
 
 
 @pytest.mark.parametrize("party", PARTIES)
-@pytest.mark.parametrize("accepted", [True, False])
-def test_fixed_stays_whatever_happens(party: Party, accepted: bool) -> None:
+def test_fixed_stays_whatever_happens(party: Party) -> None:
     policy = Fixed(party)
     assert policy.advise(SITUATION, party) is None
-    for advice in (None, *PARTIES):
+    for accepted, advice in product((True, False), (None, *PARTIES)):
         assert policy.choose_next(3, party, remote_accepted=accepted, advice=advice) is party
 
 
