@@ -45,11 +45,9 @@ def test_questions_share_a_cluster_and_a_conversation(tandem: FakeTandem, typed:
     tandem.stream = lambda question, **options: (  # type: ignore[method-assign]
         histories.append(list(options["history"] or ())) or stream(question, **options)
     )
-    assert run(
-        "chat", "--only", "device", "--filter", "device:source=a.md", "--stop", "END", code=0
-    ).out.splitlines() == [
-        *("> Which game?", ANSWER, "> And which walk?", ANSWER, "> /reset", "> Which soup?", ANSWER)
-    ], "who reads the output knows which answer is whose"
+    shown = run("chat", "--only", "device", "--filter", "device:source=a.md", "--stop", "END", code=0)
+    said = ["> Which game?", ANSWER, "> And which walk?", ANSWER, "> /reset", "> Which soup?", ANSWER]
+    assert shown.out.splitlines() == said, "who reads the output knows which answer is whose"
     assert [question for question, _ in tandem.asked] == ["Which game?", "And which walk?", "Which soup?"]
     assert histories == [[], TURN, []]
     options = [options for _, options in tandem.asked]

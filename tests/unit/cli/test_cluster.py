@@ -67,9 +67,8 @@ def test_the_token_is_in_a_private_file_and_never_printed(launcher: FakeLauncher
     shown, file = run("up", "device", code=0), token_file(Party.DEVICE)
     token = os.environ["RAY_AUTH_TOKEN"]
     assert file.read_text() == f"{token}\n"
-    assert [stat.S_IMODE(path.stat().st_mode) for path in (file, state_folder() / "device.json")] == [
-        0o600
-    ] * 2
+    for path in (file, state_folder() / "device.json"):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert token not in shown.out + shown.err
     assert f"copy the cluster's token there: {file}\n" in shown.out
     assert "tandem up cloud --join 10.0.0.1:7001 --token-file FILE\n" in shown.out
@@ -98,10 +97,9 @@ def test_a_token_file_that_holds_none(
 def test_a_users_own_choice_of_authentication_counts(
     launcher: FakeLauncher, monkeypatch: pytest.MonkeyPatch, settled: str
 ) -> None:
-    if settled == "mode":
-        monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
-    elif settled == "token":
-        monkeypatch.setenv("RAY_AUTH_TOKEN", "mine")
+    variables = {"mode": ("RAY_AUTH_MODE", "disabled"), "token": ("RAY_AUTH_TOKEN", "mine")}
+    if settled in variables:
+        monkeypatch.setenv(*variables[settled])
     else:
         (Path.home() / ".ray").mkdir(parents=True)
         (Path.home() / ".ray" / "auth_token").write_text("theirs")

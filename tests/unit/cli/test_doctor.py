@@ -41,18 +41,60 @@ def status(looks: Callable[[], str]) -> str:
     return look(looks).status
 
 
+def model(name: object) -> str:
+    return doctor.language_model(PartyConfig(model=str(name)))
+
+
+def index(where: object, **settings: int) -> str:
+    return doctor.index(Party.DEVICE, PartyConfig(index=str(where), **settings))  # type: ignore[arg-type]
+
+
+def caches(where: object, *settings: str) -> str:
+    return doctor.stored_caches(Party.CLOUD, Config.load(None, (f"cloud.index={where}", *settings)))
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of things that are whole and things that are not; the hub's cache holds org/cached alone."""
+    monkeypatch.setattr(doctor, "is_cached", lambda name, file: name == "org/cached")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(embedding, "offline_folder", lambda: None)
+    shutil.copytree(corpora.WEIGHTS, tmp_path / "model")
+    shutil.copytree(corpora.WEIGHTS, tmp_path / "half", ignore=shutil.ignore_patterns("model.safetensors"))
+    (tmp_path / "folder").mkdir()
+    for name in ("kv", "modules.json"):
+        (tmp_path / "folder" / name).touch()
+    (tmp_path / "folder" / "tandem-index.sqlite").write_text("{}" * 100)
+    return tmp_path
+
+
 @pytest.mark.parametrize(
     ("looks", "expected"),
     [
-        (lambda folder: doctor.writable(folder / "not" / "yet"), "ok"),
-        (lambda folder: doctor.writable(folder / "file" / "below"), "missing"),
+        (lambda place: doctor.writable(place / "not" / "yet"), "ok"),
+        (lambda place: doctor.writable(place / "folder" / "kv" / "below"), "missing"),
+        (lambda place: model(place / "model"), "ok"),
+        (lambda place: model(place / "half"), "missing"),
+        (lambda place: model(place / "none"), "missing"),
+        (lambda place: model("org/cached"), "ok"),
+        (lambda place: model("org/other"), "weak"),
+        (lambda place: index(place, num_documents=0), "ok"),
+        (lambda place: index(place), "missing"),
+        (lambda place: index(place / "folder"), "missing"),
+        (lambda place: doctor.embedder("all-MiniLM-L6-v2"), "weak"),
+        (lambda place: doctor.embedder("offline"), "missing"),
+        (lambda place: doctor.embedder(str(place / "folder")), "ok"),
+        (lambda place: caches(place), "ok"),
+        (lambda place: caches(place / "folder"), "weak"),
+        (lambda place: caches(place / "folder", "cloud.kv_store=memory"), "ok"),
     ],
 )
-def test_the_machine(looks: Callable[[Path], str], expected: str, tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    before = set(tmp_path.rglob("*"))
-    assert status(lambda: looks(tmp_path)) == expected
-    assert set(tmp_path.rglob("*")) == before, "nothing is left behind"
+def test_a_look_tells_what_is_well_and_leaves_nothing_behind(
+    looks: Callable[[Path], str], expected: str, place: Path
+) -> None:
+    before = set(place.rglob("*"))
+    assert status(lambda: looks(place)) == expected
+    assert set(place.rglob("*")) == before
 
 
 @pytest.mark.parametrize("amount", [*doctor.AMOUNTS, *doctor.FOR_RAY], ids=lambda amount: amount.name)
@@ -72,22 +114,6 @@ def test_packages(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.finding.startswith("no-such-package-of-tandem is not installed; packaging is ")
 
 
-def test_other_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "is_cached", lambda name, file: name == "org/cached")
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
-
-    def check(model: str) -> str:
-        return status(lambda: doctor.language_model(PartyConfig(model=model)))
-
-    folder = Path(shutil.copytree(corpora.WEIGHTS, tmp_path / "model"))
-    assert check(str(folder)) == "ok"
-    (folder / "model.safetensors").unlink()
-    assert check(str(folder)) == "missing"
-    assert check(str(tmp_path / "none")) == "missing"
-    assert check("org/cached") == "ok"
-    assert check("org/other") == "weak"
-
-
 def test_a_gguf_file_without_what_computes_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One line of the list, not the end of it."""
     pytest.importorskip("gguf", reason="the package gguf (extra torch) is not installed")
@@ -104,49 +130,29 @@ def test_hub_names_are_looked_up_without_a_server() -> None:
     assert doctor.is_cached("../..//", "config.json") is False
 
 
-def test_indexes(tmp_path: Path) -> None:
-    def check(**settings: object) -> str:
-        return status(lambda: doctor.index(Party.DEVICE, PartyConfig(**settings)))  # type: ignore[arg-type]
-
-    assert check(num_documents=0, index=str(tmp_path)) == "ok"
-    assert check(index=str(tmp_path)) == "missing"
-    (tmp_path / "tandem-index.sqlite").write_text("{}" * 100)
-    assert check(index=str(tmp_path)) == "missing"
-
-
-def test_the_bundled_model_with_other_documents() -> None:
-    found = [
-        check
-        for check in doctor.all_checks(Config.load(None, ["device.index=/mine"]))
-        if check.name == "bundled model"
-    ]
-    assert found == [
-        Check(
-            "bundled model",
-            "weak",
-            "The bundled model is a demonstration that can read the bundled documents only, but device.index names "
-            "others",
-            "set device.model and cloud.model to a model of your own",
-        )
-    ]
-    assert not [check for check in doctor.all_checks(Config.load()) if check.name == "bundled model"]
-
-
-def test_embedders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(embedding, "offline_folder", lambda: None)
-    monkeypatch.setattr(doctor, "is_cached", lambda name, file: False)
-    (tmp_path / "modules.json").touch()
-    assert status(lambda: doctor.embedder("all-MiniLM-L6-v2")) == "weak"
-    assert status(lambda: doctor.embedder("offline")) == "missing"
-    assert status(lambda: doctor.embedder(str(tmp_path))) == "ok"
+def test_the_bundled_model_with_other_documents(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "check_models", lambda config: ())
+    *_, found = doctor.all_checks(Config.load(None, ["device.index=/mine"]))
+    assert found == Check(
+        "bundled model",
+        "weak",
+        "The bundled model is a demonstration that can read the bundled documents only, but device.index names others",
+        "set device.model and cloud.model to a model of your own",
+    )
 
 
 @pytest.mark.parametrize(
     ("where", "wanted"),
-    [("json:loads", "ok"), ("json.decoder:Shelf", "ok"), ("nowhere.shelf:store", "weak")]
-    + [(where, "missing") for where in ("", "json", "json:", ":loads", "json:loads:x")],
+    [
+        *((where, "ok") for where in ("json:loads", "json.decoder:Shelf", "shelf:store")),
+        ("nowhere.shelf:store", "weak"),
+        *((where, "missing") for where in ("", "json", "json:", ":loads", "json:loads:x")),
+    ],
 )
-def test_what_langchain_brings(where: str, wanted: str) -> None:
+def test_what_langchain_brings_is_opened_by_the_nodes(
+    where: str, wanted: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "shelf", ModuleType("shelf"))
     config = Config.load(None, [f"device.index=langchain:{where}"])
     for looks in (
         lambda: doctor.index(Party.DEVICE, config.device),
@@ -155,50 +161,26 @@ def test_what_langchain_brings(where: str, wanted: str) -> None:
         assert status(looks) == wanted
 
 
-def test_caches(tmp_path: Path) -> None:
-    def check(*named: str) -> str:
-        config = Config.load(None, (f"cloud.index={tmp_path}", *named))
-        return status(lambda: doctor.stored_caches(Party.CLOUD, config))
-
-    assert check() == "ok"
-    assert not (tmp_path / "kv").exists()
-    (tmp_path / "kv").touch()
-    assert check() == "weak"
-    assert check("cloud.kv_store=memory") == "ok"
-
-
-def test_what_langchain_brings_is_left_to_the_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "shelf", ModuleType("shelf"))
-    config = Config.load(None, ["device.index=langchain:shelf:store"])
-    assert "langchain:shelf:store; opened" in doctor.index(Party.DEVICE, config.device)
-    assert "langchain:shelf:words; opened" in doctor.embedder("langchain:shelf:words")
-
-
 def test_exit_code_and_output(monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
     found = [Check("python", "ok", "3.11.7"), Check("ports", "missing", "none", "allow them")]
     monkeypatch.setattr(doctor, "all_checks", lambda config: found)
-    shown = run("doctor")
-    assert (shown.code, shown.out.splitlines()[:3]) == (
-        1,
-        [
-            "ok       python           3.11.7",
-            "missing  ports            none",
-            "                          remedy: allow them",
-        ],
-    )
-    shown = run("doctor", "--json")
-    assert (shown.code, json.loads(shown.out)) == (
-        1,
-        {"is_well": False, "checks": [asdict(each) for each in found]},
-    )
+    shown = run("doctor", code=1)
+    assert shown.out.splitlines()[:3] == [
+        "ok       python           3.11.7",
+        "missing  ports            none",
+        "                          remedy: allow them",
+    ]
+    shown = run("doctor", "--json", code=1)
+    assert json.loads(shown.out) == {"is_well": False, "checks": [asdict(each) for each in found]}
     found.pop()
     assert run("doctor").code == 0
 
 
 def test_all_of_it_runs_here() -> None:
-    names = [check.name for check in doctor.all_checks(Config())]
+    names = [check.name for check in doctor.all_checks(Config.load())]
     assert len(names) == len(set(names))
     assert {"packages", "cores", "vocabulary"} <= set(names)
+    assert "bundled model" not in names
 
 
 def test_the_engine_is_tried_where_its_model_is_small(
@@ -267,11 +249,9 @@ def edit(file: Path, change: Callable[[dict[str, object]], object]) -> None:
 
 def test_one_model_on_both_sides(folder: Path) -> None:
     found = checks(folder, folder)
-    assert found["device prompt"].status == found["vocabulary"].status == "ok"
-    assert found["device prompt"].finding == (
-        "Qwen2 tokenizer, 1,024 tokens; context of 2,048 tokens; template: chat"
-    )
-    assert found["vocabulary"].finding == "the same on both sides"
+    facts = "Qwen2 tokenizer, 1,024 tokens; context of 2,048 tokens; template: chat"
+    assert found["device prompt"] == Check("device prompt", "ok", facts)
+    assert found["vocabulary"] == Check("vocabulary", "ok", "the same on both sides")
 
 
 def test_another_vocabulary_is_refused_and_named(folder: Path, run: Run) -> None:
@@ -282,10 +262,7 @@ def test_another_vocabulary_is_refused_and_named(folder: Path, run: Run) -> None
         "('<|endoftext|>' and "
     )
     assert vocabulary.remedy.endswith("models of one family, which share a tokenizer")
-    shown = run("doctor", "--set", f"device.model={folder}")
-    assert shown.code == 1
-    assert "they differ at id 0" in shown.out
-    assert run("doctor", "--model", str(folder)).code == 0
+    assert "they differ at id 0" in run("doctor", "--set", f"device.model={folder}", code=1).out
 
 
 def test_other_templates_are_a_note(folder: Path, copied: Path) -> None:
@@ -297,26 +274,28 @@ def test_other_templates_are_a_note(folder: Path, copied: Path) -> None:
     )
 
 
-def test_a_template_that_cannot_be_used(folder: Path, copied: Path) -> None:
-    (copied / "chat_template.jinja").write_text("{% for message in messages %}")
+@pytest.mark.parametrize(
+    ("file", "content", "name", "finding"),
+    [
+        (
+            "chat_template.jinja",
+            "{% for message in messages %}",
+            "cloud prompt",
+            "The chat template of .*/copy cannot be used: Unexpected end of template.*; "
+            'set template to "plain", or to a file with a template of your own.',
+        ),
+        ("template.json", "{", "cloud model", ".*; correct or delete it."),
+        ("tokenizer.json", "{}", "cloud prompt", ".*"),
+    ],
+)
+def test_a_file_of_a_model_that_cannot_be_used(
+    folder: Path, copied: Path, file: str, content: str, name: str, finding: str
+) -> None:
+    (copied / file).write_text(content)
     found = checks(folder, copied)
     assert "vocabulary" not in found
-    assert found["cloud prompt"].status == "missing"
-    assert found["cloud prompt"].finding.startswith(
-        f"The chat template of {copied} cannot be used: Unexpected end of template"
-    )
-    assert found["cloud prompt"].finding.endswith(
-        'set template to "plain", or to a file with a template of your own.'
-    )
-    (copied / "template.json").write_text("{")
-    assert checks(folder, copied)["cloud model"].finding.endswith("; correct or delete it.")
-
-
-def test_a_tokenizer_that_is_damaged(folder: Path, copied: Path) -> None:
-    (copied / "tokenizer.json").write_text("{}")
-    check = checks(copied, folder)["device prompt"]
-    assert check.status == "missing"
-    assert "\n" not in check.finding + check.remedy
+    assert found[name].status == "missing"
+    assert re.fullmatch(finding, found[name].finding), "one line"
 
 
 def test_nothing_is_downloaded(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -358,23 +337,13 @@ FEW, MANY = adding("<new>", "<newer>"), adding(*(f"<new {number}>" for number in
         (FEW, adding(), None),  # a few at the end are left out by both; many are another vocabulary
         (adding(), FEW, None),
         (MANY, adding(), "only the device's has id 1024 ('<new 0>') and 63 more"),
-        (
-            adding("<a>", "<b>"),
-            adding("<c>", "<d>"),
-            "they differ at id 1024 ('<a>' and '<c>') and at 1 other ids",
-        ),
-        (
-            adding(AddedToken("<x>", special=False)),
-            adding(AddedToken("<x>", special=True)),
-            "id 1024 ('<x>') is a special token for the cloud alone",
-        ),
-        (
-            adding(),
-            lambda copy: setattr(copy, "decoder", decoders.Fuse()),
-            "they turn tokens into text differently (ByteLevel and Fuse)",
-        ),
+        (adding("<a>", "<b>"), adding("<c>", "<d>"), "they differ at id 1024 ('<a>' and '<c>') and at 1 other ids"),
+        (adding(AddedToken("<x>", special=False)), adding(AddedToken("<x>", special=True)),
+         "id 1024 ('<x>') is a special token for the cloud alone"),
+        (adding(), lambda copy: setattr(copy, "decoder", decoders.Fuse()),
+         "they turn tokens into text differently (ByteLevel and Fuse)"),
     ],
-)
+)  # fmt: skip
 def test_differences(tokenizer: Tokenizer, one: Change, two: Change, difference: str | None) -> None:
     assert find_difference(changed(tokenizer, one), changed(tokenizer, two), NAMES) == difference
 

@@ -48,15 +48,10 @@ def test_texts_and_questions_go_to_the_trainer(calls: Calls, folders: Path, run:
     assert "--set device.model=d --set cloud.model=bundled" in shown
 
 
-def test_without_anything_to_learn(calls: Calls, run: Run) -> None:
-    assert run("draft", "train", "--from", "bundled", "--out", "d", code=1).err == (
+def test_wrong_command_lines(calls: Calls, run: Run) -> None:
+    line = ("draft", "train", "--from", "bundled", "--out", "d")
+    assert run(*line, code=1).err == (
         "tandem: A drafter learns from text or questions, but neither is named; add --text or --questions.\n"
     )
+    assert "'l2' is not one of 'kl', 'tv'" in run(*line, "--text", ".", "--loss", "l2", code=2).err
     assert calls == []
-
-
-def test_a_wrong_loss(calls: Calls, run: Run) -> None:
-    assert (
-        "'l2' is not one of 'kl', 'tv'"
-        in run("draft", "train", "--from", "b", "--out", "d", "--text", ".", "--loss", "l2", code=2).err
-    )

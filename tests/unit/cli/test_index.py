@@ -3,32 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from tandem.retrieval import Embedder, Index
 from tandem.system.paths import index_folder
 from tandem.topology import Party
+from tests.unit.retrieval.conftest import WordEmbedder
 
 from .conftest import Run, Shown
 
 IndexRun = Callable[..., Shown]
-
-
-class LengthEmbedder:
-    """Texts of one length get one vector."""
-
-    name = "lengths"
-    dimension = 2
-    window = None
-    fingerprint = "f" * 32
-
-    def embed(self, texts: Sequence[str], *, is_query: bool = False) -> np.ndarray:
-        angles = np.array([len(text) for text in texts], np.float32)
-        return np.stack([np.cos(angles), np.sin(angles)], axis=1)
 
 
 @pytest.fixture(autouse=True)
@@ -36,9 +23,9 @@ def embedders(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Names of the embedders that were loaded."""
     loaded: list[str] = []
 
-    def load(name: str = "auto", **_: object) -> LengthEmbedder:
+    def load(name: str = "auto", **_: object) -> WordEmbedder:
         loaded.append(name)
-        return LengthEmbedder()
+        return WordEmbedder()
 
     monkeypatch.setattr(Embedder, "load", load)
     return loaded
@@ -66,9 +53,9 @@ def opened() -> Index:
 def test_an_index_and_how_to_use_it(notes: Path, index: IndexRun) -> None:
     shown = index(notes)
     out = index_folder(Party.DEVICE)
-    assert len(Index.open(out, LengthEmbedder.fingerprint)) == 2
+    assert len(Index.open(out, WordEmbedder().fingerprint)) == 2
     assert shown.out.splitlines() == [
-        f"Indexed: 2 files, 2 chunks in {out} (Flat, lengths)",
+        f"Indexed: 2 files, 2 chunks in {out} (Flat, words)",
         "Chunks: 2 added, 0 replaced, 0 deleted, 0 unchanged; 2 texts embedded",
         f"From: {notes}",
         f"Use it: tandem ask --set device.index={out} QUESTION",

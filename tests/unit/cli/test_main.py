@@ -21,24 +21,9 @@ from .conftest import Run
 
 ROOT = Path(tandem.__file__).parents[1]
 COMMANDS = (
-    "ask",
-    "chat",
-    "init",
-    "index",
-    "search",
-    "profile",
-    "serve",
-    "mcp",
-    "up",
-    "down",
-    "device",
-    "status",
-    "doctor",
-    "config",
-    "cloud",
-    "draft",
-    "lab",
-)
+    "ask", "chat", "init", "index", "search", "profile", "serve", "mcp", "up", "down", "device", "status", "doctor",
+    "config", "cloud", "draft", "lab",
+)  # fmt: skip
 
 
 def python(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -51,21 +36,17 @@ def python(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_help_is_quick_and_names_every_command() -> None:
-    start_s = time.monotonic()
-    done = python("-m", "tandem", "--help")
-    assert done.returncode == 0
-    assert all(f"\n  {name} " in done.stdout for name in COMMANDS)
-    assert time.monotonic() - start_s < 15  # 0.3 s where nothing else runs
-
-
-def test_help_loads_nothing_heavy() -> None:
+def test_help_names_every_command_is_quick_and_loads_nothing_heavy() -> None:
     script = (
         "import sys; from tandem.cli import main; main(['--help']);"
         "heavy = {'numpy', 'torch', 'ray', 'transformers', 'tandem.client.tandem', 'tandem_lab', 'matplotlib'};"
         "print(set(sys.modules) & heavy)"
     )
-    assert python("-c", script).stdout.endswith("set()\n")
+    start_s = time.monotonic()
+    shown = python("-c", script).stdout
+    assert time.monotonic() - start_s < 15  # 0.3 s where nothing else runs
+    assert all(f"\n  {name} " in shown for name in COMMANDS)
+    assert shown.endswith("set()\n")
 
 
 @pytest.mark.parametrize(
@@ -73,46 +54,25 @@ def test_help_loads_nothing_heavy() -> None:
     [
         ("", "Missing command; see `tandem --help`."),
         ("aks", "No such command 'aks'. Did you mean 'ask'?"),
-        ("zebra", "No such command 'zebra'; see `tandem --help`."),
         ("lab bensh", "No such command 'bensh'. Did you mean 'bench'?"),
-        ("lab", "Missing command; see `tandem lab --help`."),
         ("up phone", "PARTY must be device or cloud (got 'phone'); see `tandem up --help`."),
         ("ask", "`tandem ask` needs a QUESTION, - or --file FILE; see `tandem ask --help`."),
-        (
-            "ask x --file q.txt",
-            "`tandem ask` takes a question or --file (got 'x' and q.txt); leave out one; see `tandem ask --help`.",
-        ),
-        (
-            "ask - --provisional",
-            "`tandem ask --provisional` shows the drafts of one answer; ask one question; see `tandem ask --help`.",
-        ),
-        (
-            "ask - --concurrency 0",
-            "--concurrency must be greater than or equal to 1; see `tandem ask --help`.",
-        ),
-        (
-            "device",
-            "`tandem device` needs --join LINK; `tandem cloud serve` prints one; see `tandem device --help`.",
-        ),
+        ("ask x --file q.txt",
+         "`tandem ask` takes a question or --file (got 'x' and q.txt); leave out one; see `tandem ask --help`."),
+        ("ask - --provisional",
+         "`tandem ask --provisional` shows the drafts of one answer; ask one question; see `tandem ask --help`."),
+        ("ask - --concurrency 0", "--concurrency must be greater than or equal to 1; see `tandem ask --help`."),
+        ("device", "`tandem device` needs --join LINK; `tandem cloud serve` prints one; see `tandem device --help`."),
         ("ask x y", "Got unexpected extra argument(s) (y); see `tandem ask --help`."),
         ("ask x --seed", "Option '--seed' requires an argument."),
-        ("ask x --seed -1", "--seed must be greater than or equal to 0; see `tandem ask --help`."),
-        (
-            "ask x --seed many",
-            "--seed must be a valid integer, unable to parse string as an integer; see `tandem ask --help`.",
-        ),
-        (
-            "ask x --temprature 1",
-            "No such option: --temprature (Possible options: --temperature); see `tandem ask --help`.",
-        ),
-        ("down --zebra", "No such option: --zebra; see `tandem down --help`."),
-        (
-            "ask x --only moon",
-            "--only is not valid: 'moon' is not one of 'device', 'cloud'; see `tandem ask --help`.",
-        ),
+        ("ask x --seed many",
+         "--seed must be a valid integer, unable to parse string as an integer; see `tandem ask --help`."),
+        ("ask x --temprature 1",
+         "No such option: --temprature (Possible options: --temperature); see `tandem ask --help`."),
+        ("ask x --only moon", "--only is not valid: 'moon' is not one of 'device', 'cloud'; see `tandem ask --help`."),
         ("index", "PARTY is missing; see `tandem index --help`."),
     ],
-)
+)  # fmt: skip
 def test_a_wrong_command_line_is_one_sentence_and_exit_code_2(line: str, sentence: str, run: Run) -> None:
     assert run(*line.split()) == (2, "", f"tandem: {sentence}\n")
 
@@ -124,17 +84,11 @@ def test_config_prints_a_file_that_it_reads_back(folders: Path, run: Run) -> Non
     assert "peer_loss_margin_s = 3.0  # silence allowed" in text
 
 
-def command(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
-    """Lets `tandem config` fail with an error."""
-
-    def fail(*_: object) -> NoReturn:
-        raise error
-
-    monkeypatch.setattr("tandem.cli.options.SettingsOptions.load", fail)
-
-
 def test_control_c_is_130(monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
-    command(monkeypatch, KeyboardInterrupt())
+    def interrupt(*_: object) -> NoReturn:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("tandem.cli.options.SettingsOptions.load", interrupt)
     assert run("config", code=130).err == "\ntandem: interrupted\n"
 
 
@@ -166,15 +120,9 @@ def test_a_signal_that_ends_a_command_cleans_up(name: str, before: str, code: in
 
 
 def test_a_reader_that_leaves_causes_no_traceback() -> None:
-    script = "import sys; from tandem.cli import main; sys.exit(main(['config']))"
-    command_line = f'{sys.executable} -c "{script}" | true'
-    done = subprocess.run(
-        ["bash", "-c", command_line],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-    )
+    pipe = f"{sys.executable} -m tandem config | true"
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(["bash", "-c", pipe], capture_output=True, text=True, check=False, env=environment)
     assert done.stderr == ""
 
 

@@ -31,7 +31,8 @@ def index(folders: Path) -> list[str]:
 
 
 def test_passages_best_first(index: list[str], run: Run) -> None:
-    shown = run("search", "device", "puzzle games", "--num-documents", "2", *index, code=0)
+    words = ("search", "device", "puzzle games", "--num-documents", "2", *index)
+    shown = run(*words, code=0)
     lines = shown.out.splitlines()
     assert lines[0].split()[::2] == ["1", "mira.md"]
     assert lines[1:4] == ["    Mira likes", "    puzzle games.", "    year=2024"]
@@ -39,34 +40,20 @@ def test_passages_best_first(index: list[str], run: Run) -> None:
     assert lines[-1] == "    ..."
     assert len(lines) == 9, "an excerpt of three lines"
     assert "found      2 passages of 4" in shown.err
-    assert (
-        run("search", "device", "puzzle games", "--num-documents", "2", "--full", *index, code=0).out.count(
-            "games"
-        )
-        > 100
-    )
+    assert run(*words, "--full", code=0).out.count("games") > 100
 
 
 @pytest.mark.parametrize(
     ("line", "code", "sentence"),
     [
         (["device", " "], 1, "The question is empty (got ' '); ask something."),
-        (
-            ["device", "x", "--filter", "year"],
-            2,
-            "--filter must be KEY=VALUE, such as source=notes.md (got 'year'); see `tandem search --help`.",
-        ),
-        (
-            ["phone", "x"],
-            2,
-            "PARTY is not valid: 'phone' is not one of 'device', 'cloud'; see `tandem search --help`.",
-        ),
-        (
-            ["device", "x", "--set", "device.index=/nowhere"],
-            1,
-            "An index must hold a tandem-index.sqlite, but /nowhere has none; build it with `tandem index`.",
-        ),
+        (["device", "x", "--filter", "year"], 2,
+         "--filter must be KEY=VALUE, such as source=notes.md (got 'year'); see `tandem search --help`."),
+        (["phone", "x"], 2,
+         "PARTY is not valid: 'phone' is not one of 'device', 'cloud'; see `tandem search --help`."),
+        (["device", "x", "--set", "device.index=/nowhere"], 1,
+         "An index must hold a tandem-index.sqlite, but /nowhere has none; build it with `tandem index`."),
     ],
-)
+)  # fmt: skip
 def test_bad_input(line: list[str], code: int, sentence: str, run: Run) -> None:
     assert run("search", *line, code=code).err == f"tandem: {sentence}\n"

@@ -10,7 +10,6 @@ import pytest
 
 from tandem.cli.status import summary_lines
 from tandem.protocol.routes import ROLES
-from tandem.sites.port import ActorState
 from tandem.topology import PARTIES, Party
 
 from .conftest import Run
@@ -32,13 +31,7 @@ def clock(moment_s: float) -> str:
 
 def actor(party: Party, number: int, **changes: Any) -> dict[str, Any]:
     name, pid = f"{party}/{ROLES[number]}", 100 + number + 10 * PARTIES.index(party)
-    alive: dict[str, Any] = {
-        "state": "alive",
-        "pid": pid,
-        "started_s": STARTED_S,
-        "ended_s": None,
-        "reason": "",
-    }
+    alive = {"state": "alive", "pid": pid, "started_s": STARTED_S, "ended_s": None, "reason": ""}
     return {"name": name, "process": name, "party": party.value, "cpu_s": 1.23456} | alive | changes
 
 
@@ -103,14 +96,11 @@ def test_engine_quantisation_and_pace() -> None:
 
 def test_the_engine_s_self_check() -> None:
     fallback = "The model 'x' computes one token of one query at a time, because its logits are off by 2."
-    shown = state()
-    shown["parties"] = {"device": DESCRIBED | {"batching": ""}, "cloud": DESCRIBED | {"batching": fallback}}
-    lines = list(summary_lines(shown))
+    parties = {"device": DESCRIBED | {"batching": ""}, "cloud": DESCRIBED | {"batching": fallback}}
+    lines = list(summary_lines(state() | {"parties": parties}))
     assert lines[1] == f"device   model {TOY} in batches, index Flat of 12 documents"
-    assert lines[3:5] == [
-        f"cloud    model {TOY}, index Flat of 12 documents",
-        f"         engine: {fallback}",
-    ]
+    assert lines[3] == f"cloud    model {TOY}, index Flat of 12 documents"
+    assert lines[4] == f"         engine: {fallback}"
 
 
 def test_actors_that_share_a_process_are_named_together() -> None:
@@ -137,33 +127,18 @@ def test_a_party_that_is_not_up() -> None:
     ]
 
 
-@pytest.fixture
-def scripted(monkeypatch: pytest.MonkeyPatch) -> list[str | None]:
+def test_the_command(monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
     asked: list[str | None] = []
-
-    def read_status(address: str | None, config: Any, progress: Any) -> dict[str, Any]:
-        asked.append(address)
-        return state()
-
-    monkeypatch.setattr("tandem.plugins.ray.table.read_status", read_status)
-    return asked
-
-
-def test_the_command(scripted: list[str | None], run: Run) -> None:
-    assert run("status", "--address", "10.0.0.1:6379", code=0).out.splitlines() == list(
-        summary_lines(state())
+    shown = state()
+    monkeypatch.setattr(
+        "tandem.plugins.ray.table.read_status", lambda address, *_: asked.append(address) or shown
     )
+    assert run("status", "--address", "10.0.0.1:6379", code=0).out.splitlines() == list(summary_lines(shown))
     assert json.loads(run("status", "--json", code=0).out)["parties"]["device"]["x"] is None
-    assert scripted == ["10.0.0.1:6379", None]
-
-
-@pytest.mark.parametrize("form", [[], ["--json"]])
-def test_a_dead_actor_can_be_told_by_the_exit_code(
-    form: list[str], monkeypatch: pytest.MonkeyPatch, run: Run
-) -> None:
-    shown = state(actor(Party.CLOUD, 0, state="dead", ended_s=DIED_S))
-    monkeypatch.setattr("tandem.plugins.ray.table.read_status", lambda *_: shown)
-    assert run("status", *form, code=1).err == ""
+    assert asked == ["10.0.0.1:6379", None]
+    shown |= state(actor(Party.CLOUD, 0, state="dead", ended_s=DIED_S))
+    for form in ([], ["--json"]):
+        assert run("status", *form, code=1).err == "", "a dead actor can be told by the exit code"
 
 
 def test_status_of_nothing(run: Run) -> None:
@@ -171,9 +146,3 @@ def test_status_of_nothing(run: Run) -> None:
         "tandem: No address of a cluster was given, and none that `tandem up` started runs on this machine; start one "
         "with `tandem up`, or name one as HOST:PORT.\n"
     )
-
-
-def test_how_an_actor_s_end_is_described() -> None:
-    died = ActorState(name="cloud/decoder", state="dead", pid=7, reason="its worker process has died")
-    assert died.party == Party.CLOUD
-    assert died.describe_end() == "cloud/decoder (process 7: its worker process has died)"
