@@ -9,23 +9,20 @@ import pytest
 
 from tandem.client.ask import Asker
 from tandem.errors import Code, QueryError
-from tandem.modes import SessionSpec
 from tandem.sites.port import SitePort
 from tandem_lab.simulation.specs import make_spec
 
 
 class Site(SitePort):
-    """Notes what its decoder is asked."""
+    """Answers by the name of the method, otherwise with an empty list, and notes what it was asked."""
 
-    def __init__(self, room: int) -> None:
-        self.asked: list[tuple[SessionSpec, int]] = []
-        self._room = room
+    def __init__(self, **answers: Any) -> None:
+        self.answers = answers
+        self.asked: list[tuple[str, str, tuple[Any, ...]]] = []
 
     async def call(self, role: str, method: str, *arguments: Any) -> Any:
-        assert (role, method) == ("decoder", "answer_room")
-        spec, context = arguments
-        self.asked.append((SessionSpec.from_json(spec), context))
-        return self._room
+        self.asked.append((role, method, arguments))
+        return self.answers.get(method, [])
 
 
 @pytest.mark.parametrize(
@@ -41,25 +38,15 @@ def test_the_home_counts_by_the_shortest_context_and_nobody_else_is_asked(
     contexts: dict[str, int | None], room: int, longest: int, asked: list[int]
 ) -> None:
     """The device's filter is part of the spec, and must not reach the cloud."""
-    sites = {"device": Site(room), "cloud": Site(1)}
+    sites = {"device": Site(answer_room=room), "cloud": Site(answer_room=1)}
     described = {party: {"context_length": length} for party, length in contexts.items()}
     asker = Asker(sites, str, lambda: described)
     spec = make_spec(max_new_tokens=512, device_filter='{"source": "private.md"}')
     fitted = asyncio.run(asker.fit(spec))
     assert fitted.sampling.max_new_tokens == longest
-    assert [context for _, context in sites["device"].asked] == asked
+    calls = [(role, method, context) for role, method, (_, context) in sites["device"].asked]
+    assert calls == [("decoder", "answer_room", context) for context in asked]
     assert sites["cloud"].asked == []
-
-
-class Refusing(SitePort):
-    """Has no document with the metadata of any filter."""
-
-    def __init__(self) -> None:
-        self.called: list[str] = []
-
-    async def call(self, role: str, method: str, *arguments: Any) -> Any:
-        self.called.append(method)
-        return ["no such key", "invalid", "device_filter"] if method == "find_refusal" else []
 
 
 @pytest.mark.parametrize(
@@ -73,7 +60,8 @@ class Refusing(SitePort):
 def test_a_filter_is_tried_at_home_before_the_query_is_opened(
     changes: dict[str, Any], is_refused: bool
 ) -> None:
-    site = Refusing()
+    """There is no document with the metadata of any filter."""
+    site = Site(find_refusal=["no such key", "invalid", "device_filter"])
     spec = make_spec(**{"device_filter": '{"colour": "red"}', "device_documents": 2, **changes})
 
     async def ask() -> None:
@@ -82,6 +70,6 @@ def test_a_filter_is_tried_at_home_before_the_query_is_opened(
 
     with pytest.raises(QueryError) as raised:
         asyncio.run(ask())
-    assert ("open" not in site.called) == is_refused
+    assert ("open" not in {method for _, method, _ in site.asked}) == is_refused
     fault = (Code.INVALID, "device_filter") if is_refused else (Code.TIMEOUT, None)
     assert (raised.value.code, raised.value.option) == fault

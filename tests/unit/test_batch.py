@@ -18,15 +18,9 @@ from tandem.config.schema import Config
 from tandem.errors import ConfigError, QueryError
 from tandem.events import Answer, DoneEvent, SessionStatistics, collect
 from tandem.plugins.ray.bootstrap import Cluster
-from tandem.topology import PARTIES, Party
+from tandem.topology import PARTIES
 
-DESCRIBED: dict[Party, dict[str, Any]] = {
-    party: {"decode_line": [], "eos_token_ids": [0]} for party in PARTIES
-}
-
-
-def answer(seed: int = 7) -> Answer:
-    return collect([DoneEvent(reason="eos", statistics=SessionStatistics())], seed)
+ANSWER = collect([DoneEvent(reason="eos", statistics=SessionStatistics())], seed=7)
 
 
 class Model:
@@ -45,7 +39,7 @@ class Model:
             if question == "boom":
                 raise QueryError("The cloud was lost.")
             await asyncio.sleep(60 if question == "stuck" else int(question) / 100)
-            return answer()
+            return ANSWER
         except asyncio.CancelledError:
             self.cancelled.append(question)
             raise
@@ -53,22 +47,23 @@ class Model:
             self.num_open -= 1
 
 
-async def gather(items: AsyncGenerator[BatchItem, None]) -> list[BatchItem]:
-    return [item async for item in items]
+def gather(items: AsyncGenerator[BatchItem, None]) -> list[BatchItem]:
+    async def read() -> list[BatchItem]:
+        return [item async for item in items]
+
+    return asyncio.run(read())
 
 
 def test_answers_come_as_they_finish_and_know_their_place() -> None:
     model, told = Model(), list[tuple[int, int]]()
-    items = asyncio.run(
-        gather(answer_all(["30", "10", "1"], model.ask, 3, lambda *counts: told.append(counts)))
-    )
+    items = gather(answer_all(["30", "10", "1"], model.ask, 3, lambda *counts: told.append(counts)))
     assert [(item.index, item.question) for item in items] == [(2, "1"), (1, "10"), (0, "30")]
     assert all(item.result() is item.answer for item in items)
     assert told == [(1, 3), (2, 3), (3, 3)]
 
 
 def test_a_failed_question_does_not_lose_the_others() -> None:
-    items = asyncio.run(gather(answer_all(["1", "boom", "1"], Model().ask, 1)))
+    items = gather(answer_all(["1", "boom", "1"], Model().ask, 1))
     assert [item.error is None for item in items] == [True, False, True]
     with pytest.raises(QueryError, match=r"^The cloud was lost\.$"):
         items[1].result()
@@ -77,7 +72,7 @@ def test_a_failed_question_does_not_lose_the_others() -> None:
 @pytest.mark.parametrize("concurrency", [1, 3])
 def test_no_more_are_open_than_asked_for(concurrency: int) -> None:
     model = Model()
-    assert len(asyncio.run(gather(answer_all(["1"] * 10, model.ask, concurrency)))) == 10
+    assert len(gather(answer_all(["1"] * 10, model.ask, concurrency))) == 10
     assert model.most_open == concurrency
 
 
@@ -117,7 +112,8 @@ class AskingTandem(Tandem):
     """A Tandem whose queries a Model answers."""
 
     def __init__(self) -> None:
-        super().__init__(Config(), Cluster(described=dict(DESCRIBED)))
+        described = {party: {"decode_line": [], "eos_token_ids": [0]} for party in PARTIES}
+        super().__init__(Config(), Cluster(described=described))
         self.model = Model()
 
     async def aquery(self, question: str, **options: Any) -> Answer:

@@ -62,14 +62,10 @@ def test_fields_that_are_read(fields: dict[str, Any], options: dict[str, Any]) -
 @pytest.mark.parametrize(
     ("fields", "ignored"),
     [
-        (
-            {"metadata": {}, "store": False, "user": "u", "reasoning_effort": "low", "verbosity": "low"},
-            "metadata, store, user, reasoning_effort, verbosity",
-        ),
-        (
-            {"service_tier": "auto", "parallel_tool_calls": True, "prompt_cache_key": "k", "prediction": {}},
-            "service_tier, parallel_tool_calls, prompt_cache_key, prediction",
-        ),
+        ({"metadata": {}, "store": False, "user": "u", "reasoning_effort": "low", "verbosity": "low"},
+         "metadata, store, user, reasoning_effort, verbosity"),
+        ({"service_tier": "auto", "parallel_tool_calls": True, "prompt_cache_key": "k", "prediction": {}},
+         "service_tier, parallel_tool_calls, prompt_cache_key, prediction"),
         ({"safety_identifier": "s", "placment": "device"}, "safety_identifier, placment"),
         ({"tools": [TOOL], "tool_choice": "none"}, "tools, tool_choice"),
         ({"functions": [TOOL], "function_call": "none"}, "functions, function_call"),
@@ -78,10 +74,8 @@ def test_fields_that_are_read(fields: dict[str, Any], options: dict[str, Any]) -
         ({"tools": [TOOL], "tool_choice": {"type": "none"}, "parallel_tool_calls": 3},
          "tools, tool_choice, parallel_tool_calls"),
         ({"stream_options": {"include_usage": True}}, "stream_options"),
-        (
-            {"stream": True, "stream_options": {"include_usage": True, "include_obfuscation": False}},
-            "stream_options.include_obfuscation",
-        ),
+        ({"stream": True, "stream_options": {"include_usage": True, "include_obfuscation": False}},
+         "stream_options.include_obfuscation"),
         ({"messages": [{**ASK, "name": "a", "audio": None, "prefix": True}]}, "messages.name, messages.prefix"),
     ],
 )  # fmt: skip
@@ -163,44 +157,18 @@ def test_fields_that_are_refused_are_named_with_the_reason(
         ([{"role": "system", "content": f" {CONFIGURED}\n"}, ASK], None, QUESTION, ()),
         ([{"role": "system", "content": " "}, ASK], None, QUESTION, ()),
         ([{"role": "system", "content": "Be rude."}, ASK], "Be rude.", QUESTION, ()),
-        (
-            [
-                {"role": "developer", "content": "One."},
-                ASK,
-                {"role": "system", "content": [{"type": "text", "text": "Two."}]},
-            ],
-            "One.\n\nTwo.",
-            QUESTION,
-            (),
-        ),
-        (
-            [{"role": "user", "content": "It rains."}, {"role": "user", "content": ""}, ASK],
-            None,
-            f"It rains.\n\n{QUESTION}",
-            (),
-        ),
-        (
-            [
-                {"role": "user", "content": "Hi"},
-                {"role": "assistant", "content": None},
-                {"role": "assistant", "content": "", "refusal": None, "tool_calls": []},
-                ASK,
-            ],
-            None,
-            QUESTION,
-            (Message("user", "Hi"), Message("assistant", "")),
-        ),
-        (
-            [
-                {"role": "assistant", "content": [{"type": "output_text", "text": "Welcome!"}]},
-                {"role": "user", "content": [{"type": "input_text", "text": QUESTION}]},
-            ],
-            None,
-            QUESTION,
-            (Message("user", ""), Message("assistant", "Welcome!")),
-        ),
+        ([{"role": "developer", "content": "One."}, ASK,
+          {"role": "system", "content": [{"type": "text", "text": "Two."}]}], "One.\n\nTwo.", QUESTION, ()),
+        ([{"role": "user", "content": "It rains."}, {"role": "user", "content": ""}, ASK],
+         None, f"It rains.\n\n{QUESTION}", ()),
+        ([{"role": "user", "content": "Hi"}, {"role": "assistant", "content": None},
+          {"role": "assistant", "content": "", "refusal": None, "tool_calls": []}, ASK],
+         None, QUESTION, (Message("user", "Hi"), Message("assistant", ""))),
+        ([{"role": "assistant", "content": [{"type": "output_text", "text": "Welcome!"}]},
+          {"role": "user", "content": [{"type": "input_text", "text": QUESTION}]}],
+         None, QUESTION, (Message("user", ""), Message("assistant", "Welcome!"))),
     ],
-)
+)  # fmt: skip
 def test_messages(
     messages: list[Any], own_prompt: str | None, question: str, history: tuple[Message, ...]
 ) -> None:

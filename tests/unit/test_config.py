@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from dataclasses import FrozenInstanceError, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -25,15 +25,6 @@ def write(folder: Path, text: str) -> Path:
     return path
 
 
-def test_defaults() -> None:
-    config = Config.load()
-    assert config == Config().with_names()
-    assert (config.device.num_documents, config.cloud.num_documents) == (4, 16)
-    assert config.party(Party.CLOUD) is config.cloud
-    with pytest.raises(FrozenInstanceError):
-        config.cloud.index = "elsewhere"  # type: ignore[misc]
-
-
 def test_the_example_file_equals_the_defaults() -> None:
     from tandem.cli.init import HEADER
 
@@ -47,44 +38,33 @@ def test_every_setting_says_what_it_means() -> None:
         assert len(setting.meaning) > 3, f"{section}.{setting.name}"
 
 
-def test_a_file_changes_only_what_it_names(tmp_path: Path) -> None:
-    config = Config.load(
-        write(tmp_path, "[cloud]\nnum_threads = 2\n[sampling]\ntemperature = 1\nstop = ['.']\n")
+def test_a_file_changes_only_what_it_names_and_overrides_win(tmp_path: Path) -> None:
+    text = (
+        "decoding.placement = 'cloud'\n[cloud]\nnum_threads = 2\n[sampling]\ntemperature = 1\nstop = ['.']\n"
     )
+    config = Config.load(write(tmp_path, text), ["decoding.placement=mirror", "weights.evidence = 5"])
     assert config.cloud == PartyConfig(num_documents=16, num_threads=2).with_names()
     assert config.sampling == SamplingParams(temperature=1.0, stop=(".",))
     assert isinstance(config.sampling.temperature, float)
-
-
-def test_overrides_win_and_need_no_quotes(tmp_path: Path) -> None:
-    path = write(tmp_path, "decoding.placement = 'cloud'\n")
-    overrides = [
-        "decoding.placement=mirror",
-        "weights.evidence = 5",
-        'sampling.stop="\\n"',
-        "cloud.model=org/name",
-    ]
-    config = Config.load(path, overrides)
     assert config.decoding.placement == "mirror"
     assert config.weights.evidence == 5.0
-    assert config.sampling.stop == ("\n",)
-    assert config.cloud.model == "org/name"
 
 
 @pytest.mark.parametrize(
     ("override", "expected"),
     [
         ("sampling.stop=END", ("END",)),
+        ('sampling.stop="\\n"', ("\n",)),
         ('sampling.stop=["a", "b"]', ("a", "b")),
+        ("cloud.model=org/name", "org/name"),
         ("link.allow_plain=true", True),
         ('link.host="a=b"', "a=b"),
         ("link.host=", ""),
     ],
 )
-def test_override_values(override: str, expected: object) -> None:
-    config = Config.load(None, [override])
+def test_overrides_need_no_quotes(override: str, expected: object) -> None:
     section, name = override.partition("=")[0].split(".")
-    assert getattr(getattr(config, section), name) == expected
+    assert getattr(getattr(Config.load(None, [override]), section), name) == expected
 
 
 @pytest.mark.parametrize("key", REMOVED)
@@ -114,10 +94,7 @@ RANGE = "{} must be {} (got {}); the default is {}."
 POLICIES = "best, last_accepted, double_dqn, or MODULE:FUNCTION of your own"
 
 WRONG = [
-    (
-        "sampling.temprature=1",
-        "'sampling.temprature' is not a setting; the nearest is 'sampling.temperature'.",
-    ),
+    ("sampling.temprature=1", "'sampling.temprature' is not a setting; the nearest is 'sampling.temperature'."),
     ("temperature=1", "'temperature' is not a setting; the nearest is 'sampling.temperature'."),
     ("devise.model=x", "'devise.model' is not a setting; the nearest is 'device.model'."),
     ("nonsense", "Settings have the form section.name=value, but 'nonsense' has no equals sign; add it."),
@@ -149,18 +126,14 @@ WRONG = [
     ),
     ("device.model=", "device.model must have at least 1 character (got ''); the default is \"auto\"."),
     *(
-        (
-            f"codec.parameters={{depth = {depth}}}",
-            'The parameter depth of codec.name = "auto" must be a whole number of at least 1 and of at most 1024, but '
-            f"it is {shown}; the default is 8.",
-        )
+        (f"codec.parameters={{depth = {depth}}}",
+         'The parameter depth of codec.name = "auto" must be a whole number of at least 1 and of at most 1024, but '
+         f"it is {shown}; the default is 8.")
         for depth, shown in (("0", "0"), ("1.5", "1.5"), ("true", "True"), ("1025", "1025"))
     ),
-    (
-        "scheduler.parameters={share = 5}",
-        "scheduler.parameters is for a policy of your own, but decoding.placement is 'mirror', "
-        "decoding.length_policy is 'fixed' and the table holds share; remove it.",
-    ),
+    ("scheduler.parameters={share = 5}",
+     "scheduler.parameters is for a policy of your own, but decoding.placement is 'mirror', "
+     "decoding.length_policy is 'fixed' and the table holds share; remove it."),
 ]  # fmt: skip
 
 
@@ -172,13 +145,7 @@ def test_a_wrong_override_is_one_sentence(override: str, sentence: str) -> None:
 
 @pytest.mark.parametrize(
     ("mode", "placement"),
-    [
-        ("speculative", "mirror"),
-        ("federated", "mirror"),
-        ("dual", "cloud"),
-        ("dual", "greedy"),
-        ("dual", "own_policies:make"),
-    ],
+    [("speculative", "mirror"), ("federated", "mirror"), ("dual", "cloud"), ("dual", "own_policies:make")],
 )
 def test_patience_needs_the_device_to_decide(mode: str, placement: str) -> None:
     settings = f"decoding.mode={mode}", f"decoding.placement={placement}", "decoding.patience_s=0.2"
@@ -193,19 +160,14 @@ def test_patience_needs_the_device_to_decide(mode: str, placement: str) -> None:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        (
-            "[samplng]\ntemperature = 0",
-            "'samplng.temperature' is not a setting; the nearest is 'sampling.temp",
-        ),
         ("[samplng]", "'samplng' is not a setting"),
         ("sampling = 3", "'sampling' is no section but has the value 3"),
         ("[sampling\n", "is not valid TOML .*line 1.*; correct that line"),
         ("[sampling]\nmax_new_tokens = 2.5", r"sampling.max_new_tokens must be a valid integer \(got 2.5\)"),
-        ("[sampling]\nstop = ''", r"sampling.stop must have at least 1 character \(got ''\)"),
         ("[device]\nindex = 3", r"device.index must be a valid string \(got 3\)"),
         (
             "[codec.parameters]\ndepth = '5'",
-            "must be a whole number of at least 1 and of at most 1024, but it is '5'",
+            "a whole number of at least 1 and of at most 1024, but it is '5'",
         ),
     ],
 )
@@ -224,14 +186,11 @@ def test_each_party_is_told_its_own_paths_alone() -> None:
 
 
 def test_no_message_shows_pydantic() -> None:
-    def from_code(**values: object) -> Config:
-        return Config(**values)  # type: ignore[arg-type]
-
     for make in (
-        lambda: from_code(device=3),
-        lambda: from_code(devise=PartyConfig()),
+        lambda: Config(device=3),  # type: ignore[arg-type]
+        lambda: Config(devise=PartyConfig()),  # type: ignore[call-arg]
+        lambda: Config(device=SamplingParams()),  # type: ignore[arg-type]
         lambda: Config.from_json('{"generation": {}}'),
-        lambda: from_code(device=SamplingParams()),
         lambda: Config.from_json('{"device": {"port": 3}}'),
     ):
         with pytest.raises(ConfigError) as caught:
@@ -256,15 +215,13 @@ def test_paths_of_models_and_templates_count_from_the_file(
         '[cloud]\nmodel = "./models/large"\ntemplate = "~/chat.jinja"\n'
     )
     config = Config.load(file)
-    assert config.device.model == str(tmp_path / "models" / "small")
-    assert config.device.template == str(tmp_path / "chat.jinja")
-    assert config.cloud.model == str(tmp_path / "models" / "large")
-    assert config.cloud.template == "/home/somebody/chat.jinja"
+    device, cloud = config.device, config.cloud
+    assert (device.model, device.template) == (f"{tmp_path}/models/small", f"{tmp_path}/chat.jinja")
+    assert (cloud.model, cloud.template) == (f"{tmp_path}/models/large", "/home/somebody/chat.jinja")
     monkeypatch.chdir(tmp_path)
     config = Config.load(None, ["device.model=models/small", "cloud.model=org/small", "cloud.template=plain"])
-    assert config.device.model == str(tmp_path / "models" / "small")
-    assert config.cloud.model == "org/small"
-    assert config.cloud.template == "plain"
+    assert config.device.model == f"{tmp_path}/models/small"
+    assert (config.cloud.model, config.cloud.template) == ("org/small", "plain")
 
 
 def test_code_of_ones_own_and_its_parameters_survive_a_round_trip(tmp_path: Path) -> None:

@@ -96,7 +96,6 @@ def test_options_of_a_question_are_the_commands_own(tandem: ScriptedTandem, tmp_
         "sampling.stop=END",
         "link.on_peer_loss=wait",
         "weights.question=0.5",
-        "weights.evidence=0.5",
     ]
     config = Config.load(None, [*settings, "device.num_documents=3", "cluster.query_timeout_s=9"])
     with RunningDevice(config, tmp_path) as device:

@@ -64,46 +64,29 @@ def test_each_party_is_told_its_own_paths_alone(config: Config) -> None:
 @pytest.mark.parametrize(
     ("overrides", "sentence"),
     [
-        (
-            ["decoding.mode=federated"],
-            'The mode "federated" needs 2 to 63 workers (got none); name each in a section of its own, such as '
-            "[workers.alice].",
-        ),
+        (["decoding.mode=federated"],
+         'The mode "federated" needs 2 to 63 workers (got none); name each in a section of its own, such as '
+         "[workers.alice]."),
         (["decoding.mode=federated", "workers.bob.num_documents=0"], "needs 2 to 63 workers (got bob)"),
-        (
-            WORKERS,
-            'Workers (alice, bob) answer in mode "federated", but decoding.mode is "dual"; set it to "federated", or '
-            "remove them.",
-        ),
-        (
-            [*FEDERATED, "workers.cloud.num_documents=0"],
-            "is not called device, cloud or server (got 'cloud'); rename [workers.cloud].",
-        ),
+        (WORKERS,
+         'Workers (alice, bob) answer in mode "federated", but decoding.mode is "dual"; set it to "federated", or '
+         "remove them."),
+        ([*FEDERATED, "workers.cloud.num_documents=0"],
+         "is not called device, cloud or server (got 'cloud'); rename [workers.cloud]."),
         ([*FEDERATED, "workers.a b.num_documents=0"], "(got 'a b'); rename [workers.a b]."),
-        (
-            [*FEDERATED, "workers.bob.num_documents=4"],
-            'There are bundled documents of device and cloud only, but workers.bob.index is "auto"; name a folder '
-            "that `tandem index` wrote, or set workers.bob.num_documents to 0.",
-        ),
-        (
-            [*FEDERATED, "workers.bob.weight=-2"],
-            "workers.bob.weight must be greater than or equal to -1 (got -2); the default is -1.0.",
-        ),
-        (
-            [*FEDERATED, "workers.alice.weight=0", "workers.bob.weight=0"],
-            "The weights of all workers are 0 (alice, bob), so nobody has a vote; set one above 0.",
-        ),
-        (
-            [*FEDERATED, "workers.bob.weigth=1"],
-            "'workers.bob.weigth' is not a setting; the nearest is 'workers.bob.weight'.",
-        ),
-        (
-            [*FEDERATED, "decoding.draft_rule=rejection"],
-            'The draft rule "rejection" is for mode "speculative"',
-        ),
+        ([*FEDERATED, "workers.bob.num_documents=4"],
+         'There are bundled documents of device and cloud only, but workers.bob.index is "auto"; name a folder '
+         "that `tandem index` wrote, or set workers.bob.num_documents to 0."),
+        ([*FEDERATED, "workers.bob.weight=-2"],
+         "workers.bob.weight must be greater than or equal to -1 (got -2); the default is -1.0."),
+        ([*FEDERATED, "workers.alice.weight=0", "workers.bob.weight=0"],
+         "The weights of all workers are 0 (alice, bob), so nobody has a vote; set one above 0."),
+        ([*FEDERATED, "workers.bob.weigth=1"],
+         "'workers.bob.weigth' is not a setting; the nearest is 'workers.bob.weight'."),
+        ([*FEDERATED, "decoding.draft_rule=rejection"], 'The draft rule "rejection" is for mode "speculative"'),
         (["workers=3"], "'workers' is not a setting"),
     ],
-)
+)  # fmt: skip
 def test_what_cannot_be_is_one_sentence(overrides: list[str], sentence: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(sentence)) as refused:
         Config.load(None, overrides)
@@ -135,11 +118,8 @@ def test_documents_may_say_how_much_a_worker_counts() -> None:
 def test_a_worker_can_be_where_all_are_asked(config: Config) -> None:
     spec = build_spec(config, described(config), "Why?", home="alice")
     assert (spec.home, spec.parties) == ("alice", (SERVER, "alice", "bob"))
-    assert (spec.roles.topology.authority, spec.roles.deciders, spec.rules.first_decider) == (
-        SERVER,
-        (SERVER,),
-        SERVER,
-    )
+    assert spec.roles.topology.authority == spec.rules.first_decider == SERVER
+    assert spec.roles.deciders == (SERVER,)
     assert SessionSpec.from_json(spec.to_json()) == spec
     by_setting = Config.load(None, [*FEDERATED, "decoding.home=bob"])
     assert build_spec(by_setting, described(config), "Why?").home == "bob"
@@ -159,25 +139,15 @@ def test_log_probabilities_at_a_worker_come_from_the_server(config: Config) -> N
 @pytest.mark.parametrize(
     ("options", "error", "sentence"),
     [
-        (
-            {"home": "alicf"},
-            ConfigError,
-            r"^The setting decoding\.home must be a worker or the server, but it is 'alicf'; did you mean alice\?$",
-        ),
+        ({"home": "alicf"}, ConfigError,
+         r"^The setting decoding\.home must be a worker or the server, but it is 'alicf'; did you mean alice\?$"),
         ({"mode": "dual"}, ConfigError, r'^Workers \(alice, bob\) answer in mode "federated"'),
         ({"preset": "sqs"}, ConfigError, r"^The preset 'sqs' needs the codec"),
-        (
-            {"only": "cloud"},
-            ConfigError,
-            r"^A party is server, alice or bob, not 'cloud'; name one of them\.$",
-        ),
-        (
-            {"device_filter": {"page": 1}},
-            QueryError,
-            r"^device_filter is for documents of the device, but server, alice, bob are asked; leave it out\.$",
-        ),
+        ({"only": "cloud"}, ConfigError, r"^A party is server, alice or bob, not 'cloud'; name one of them\.$"),
+        ({"device_filter": {"page": 1}}, QueryError,
+         r"^device_filter is for documents of the device, but server, alice, bob are asked; leave it out\.$"),
     ],
-)
+)  # fmt: skip
 def test_options_of_another_cluster_are_one_sentence(
     config: Config, options: dict[str, Any], error: type[TandemError], sentence: str
 ) -> None:

@@ -14,19 +14,9 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("aggregation", "engine", "actors", "protocol", "messages", "modes", "events")
 FORMS = {
-    "Logits",
-    "Step",
-    "Vote",
-    "Ballot",
-    "Distribution",
-    "RaceList",
-    "Verification",
-    "RaceResult",
-    "VerifyResult",
-    "Verdict",
-    "ProvisionalEvent",
-    "TokenEvent",
-}
+    "Logits", "Step", "Vote", "Ballot", "Distribution", "RaceList", "Verification", "RaceResult", "VerifyResult",
+    "Verdict", "ProvisionalEvent", "TokenEvent",
+}  # fmt: skip
 MAX_FORMS = 12
 ENVELOPES = {"Local", "LinkFrame", "Send", "ClientEvent"}
 """These hold a form, and add where it goes."""

@@ -37,16 +37,12 @@ def test_parties_with_equal_models_share_their_weights() -> None:
     own, other = (dict(engine.runner.model.named_parameters()) for engine in (first, second))
     assert all(own[name] is other[name] for name in own)
     assert first.runner.model is not second.runner.model
-    tokens = first.open("x", "Which game should Mira try?", [TEXT], 4), second.open("x", "Why?", ["Else."], 4)
-    assert tokens
+    first.open("x", "Which game should Mira try?", [TEXT], 4)
+    second.open("x", "Why?", ["Else."], 4)
     apart = load_engine(device("device.dtype=bfloat16"))
     assert not set(map(id, apart.runner.model.parameters())) & set(map(id, own.values()))
-    for one, another in zip(
-        [engine.next_logits("x", ()) for engine in (first, second)],
-        [engine.next_logits("x", ()) for engine in (first, second)],
-        strict=True,
-    ):
-        assert torch.equal(one, another)
+    before, after = ([engine.next_logits("x", ()) for engine in (first, second)] for _ in range(2))
+    assert all(map(torch.equal, before, after))
 
 
 def test_weights_that_nobody_uses_any_more_are_freed() -> None:

@@ -75,15 +75,3 @@ def test_closing_cancels_what_still_runs() -> None:
         loop.close()
         assert result.exception(5) is not None
     assert waiting.is_cleaned_up
-
-
-def test_a_result_and_an_error_come_back(loop: LoopThread) -> None:
-    async def double(number: int) -> int:
-        return 2 * number
-
-    async def fail() -> None:
-        raise ValueError("no")
-
-    assert loop.run(double(21)) == 42
-    with pytest.raises(ValueError, match="no"):
-        loop.run(fail())

@@ -63,17 +63,8 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     folder = tmp_path_factory.mktemp("installed")
     source = folder / "source"
     shutil.copytree(ROOT / "examples" / "plugins", source)
-    command = (
-        sys.executable,
-        "-m",
-        "pip",
-        "install",
-        "-q",
-        "--no-deps",
-        "--no-index",
-        "--no-build-isolation",
-    )
-    subprocess.run([*command, "--target", str(folder / "packages"), str(source)], check=True)
+    options = ("-q", "--no-deps", "--no-index", "--no-build-isolation", "--target", str(folder / "packages"))
+    subprocess.run([sys.executable, "-m", "pip", "install", *options, str(source)], check=True)
     places = os.pathsep.join((str(ROOT), str(folder / "packages")))
     return {**os.environ, "PYTHONPATH": places, "XDG_CACHE_HOME": str(folder / "cache")}
 
@@ -103,20 +94,9 @@ def test_a_reader_of_another_package(environment: dict[str, str], tmp_path: Path
 
 
 def test_a_codec_and_an_engine_of_another_package(environment: dict[str, str]) -> None:
-    ours = ("--set", "codec.name=halves", "--set", "device.engine=careful")
-    answer = run(
-        environment,
-        "ask",
-        "Who are you?",
-        "--runtime",
-        "inline",
-        "--max-new-tokens",
-        "3",
-        "--json",
-        "--model",
-        "smollm2",
-        *ours,
-    )
+    options = "--runtime inline --max-new-tokens 3 --json --model smollm2"
+    ours = "--set codec.name=halves --set device.engine=careful"
+    answer = run(environment, "ask", "Who are you?", *options.split(), *ours.split())
     assert json.loads(answer)["tokens"]
 
 

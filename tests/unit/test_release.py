@@ -78,17 +78,11 @@ def test_the_workflow_publishes_what_it_built_and_tested() -> None:
     assert workflow[True] == {"push": {"tags": ["v*"]}}  # YAML reads the key `on` so
     assert workflow["permissions"] == {}
     jobs = workflow["jobs"]
-    assert {name: job.get("needs") for name, job in jobs.items()} == {
-        "build": None,
-        "test": "build",
-        "publish": ["build", "test"],
-        "release": ["build", "publish"],
-    }
-    assert {name: job["permissions"] for name, job in jobs.items()} == {
-        "build": {"contents": "read"},
-        "test": {},
-        "publish": {"id-token": "write"},
-        "release": {"contents": "write"},
+    assert {name: (job.get("needs"), job["permissions"]) for name, job in jobs.items()} == {
+        "build": (None, {"contents": "read"}),
+        "test": ("build", {}),
+        "publish": (["build", "test"], {"id-token": "write"}),
+        "release": (["build", "publish"], {"contents": "write"}),
     }
     assert jobs["publish"]["environment"]["name"] == "pypi"
     commands = {name: [step.get("run", "") for step in job["steps"]] for name, job in jobs.items()}
@@ -102,8 +96,5 @@ def test_the_workflow_publishes_what_it_built_and_tested() -> None:
         if re.search(r":: 3\.\d+$", line)
     ]
     assert jobs["test"]["strategy"]["matrix"]["python-version"] == pythons
-    steps = [step["uses"] for step in jobs["publish"]["steps"]]
-    assert [step.partition("@")[0] for step in steps] == [
-        "actions/download-artifact",
-        "pypa/gh-action-pypi-publish",
-    ]
+    steps = [step["uses"].partition("@")[0] for step in jobs["publish"]["steps"]]
+    assert steps == ["actions/download-artifact", "pypa/gh-action-pypi-publish"]

@@ -111,13 +111,8 @@ def test_votes_are_race_lists_if_the_parties_and_the_question_have_them() -> Non
 
 
 def test_filters_travel_as_json_and_the_device_s_stays_on_the_device() -> None:
-    spec = build_spec(
-        Config(),
-        DESCRIBED,
-        "Why?",
-        device_filter={"source": "diary.md", "page": (1, 2)},
-        cloud_filter={"year": 2024},
-    )
+    own = {"source": "diary.md", "page": (1, 2)}
+    spec = build_spec(Config(), DESCRIBED, "Why?", device_filter=own, cloud_filter={"year": 2024})
     assert json.loads(spec.filter(Party.DEVICE)) == {"source": "diary.md", "page": [1, 2]}
     assert json.loads(spec.filter(Party.CLOUD)) == {"year": 2024}
     assert spec.as_for(Party.DEVICE) == spec
@@ -133,27 +128,17 @@ HALF = "must be Unicode, without numbers of thousands of digits"
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        *(
-            ({"device_filter": given}, "^device_filter must be a valid ")
-            for given in ("source", ["source"], {1: "a"})
-        ),
-        *(
-            ({"device_filter": given}, "^device_filter must hold texts, numbers or lists of them, as in ")
-            for given in ({"page": None}, {"page": [[1]]}, {"page": {"a": 1}})
-        ),
-        (
-            {"device_filter": {"page": list(range(600_000))}},
-            r"travels as at most 4000000 bytes, this one has \d{7}",
-        ),
+        *(({"device_filter": given}, "^device_filter must be a valid ") for given in ("source", ["source"], {1: "a"})),
+        *(({"device_filter": given}, "^device_filter must hold texts, numbers or lists of them, as in ")
+          for given in ({"page": None}, {"page": [[1]]}, {"page": {"a": 1}})),
+        ({"device_filter": {"page": list(range(600_000))}}, r"travels as at most 4000000 bytes, this one has \d{7}"),
         ({"device_filter": {"page": 10**5000}}, f"^device_filter {HALF}"),
         ({"cloud_filter": {"half \udc00": 1}}, f"^cloud_filter {HALF}"),
         ({"device_filter": {"source": ["a.txt", "\ud83d"]}}, f"^device_filter {HALF}"),
-        (
-            {"only": "cloud", "device_filter": {"page": 1}},
-            "^device_filter is for documents of the device, but the cloud was asked alone; leave it out",
-        ),
+        ({"only": "cloud", "device_filter": {"page": 1}},
+         "^device_filter is for documents of the device, but the cloud was asked alone; leave it out"),
     ],
-)
+)  # fmt: skip
 def test_filters_that_no_query_can_have(options: dict[str, Any], sentence: str) -> None:
     with pytest.raises(TandemError, match=sentence) as caught:
         build_spec(Config(), DESCRIBED, "Why?", **options)
@@ -163,21 +148,12 @@ def test_filters_that_no_query_can_have(options: dict[str, Any], sentence: str) 
 @pytest.mark.parametrize(
     ("question", "sentence"),
     [
-        *(
-            (given, f"A question is a text, but it is {given!r}; give a str.")
-            for given in (None, 3, ["?"], b"?")
-        ),
+        *((given, f"A question is a text, but it is {given!r}; give a str.") for given in (None, 3, ["?"], b"?")),
         *((given, f"The question is empty (got {given!r}); ask something.") for given in ("", "  \n")),
-        (
-            "Why \ud800?",
-            "The question and its filters must be Unicode, but they hold half a surrogate pair; remove",
-        ),
-        (
-            "\N{GRINNING FACE}" * 1_100_000,
-            "A query with its filters travels as at most 4000000 bytes, this one has",
-        ),
+        ("Why \ud800?", "The question and its filters must be Unicode, but they hold half a surrogate pair; remove"),
+        ("\N{GRINNING FACE}" * 1_100_000, "A query with its filters travels as at most 4000000 bytes, this one has"),
     ],
-)
+)  # fmt: skip
 def test_what_is_no_question(question: Any, sentence: str) -> None:
     with pytest.raises(QueryError, match=f"^{re.escape(sentence)}"):
         build_spec(Config(), DESCRIBED, question)
@@ -188,16 +164,12 @@ def test_options_replace_settings_for_one_query() -> None:
         "temperature": 0.5,
         "top_k": 3,
         "stop": ["."],
-        "placement": "cloud",
+        "placement": "device",
         "max_window": None,
     }
     spec = build_spec(UNUSUAL, DESCRIBED, "Why?", **options)
     assert spec.sampling == replace(UNUSUAL.sampling, temperature=0.5, top_k=3, stop=(".",))
-    assert (spec.decoding.placement, spec.decoding.draft_rule, spec.decoding.max_window) == (
-        "cloud",
-        "algorithm1",
-        3,
-    )
+    assert spec.decoding == replace(UNUSUAL.decoding, placement="device")
     assert spec.on_peer_loss == "fail"
     assert build_spec(UNUSUAL, DESCRIBED, "Why?", on_peer_loss="wait").on_peer_loss == "wait"
 
@@ -214,10 +186,7 @@ def test_options_are_the_settings_and_a_few_more() -> None:
         ({"only": "moon"}, "A party is device or cloud, not 'moon'; name one of the two."),
         ({"temprature": 1}, "temprature does not exist; the nearest is 'temperature'."),
         ({"max_tokens": 4}, "max_tokens does not exist; the nearest is 'max_new_tokens'."),
-        (
-            {"temperature": -1.0},
-            "temperature must be greater than or equal to 0 (got -1.0); the default is 0.0.",
-        ),
+        ({"temperature": -1.0}, "temperature must be greater than or equal to 0 (got -1.0); the default is 0.0."),
         *(
             ({name: value}, f"{name} must be {expected} (got {value!r}); correct it or omit it.")
             for name, value, expected in (
@@ -237,39 +206,26 @@ def test_options_are_the_settings_and_a_few_more() -> None:
                 ("grammar", {}, 'one of {"json_schema": object}, {"regex": text} and {"lark": text}'),
             )
         ),
-        (
-            {"logit_bias": {7: 101.0}},
-            "logit_bias must be less than or equal to 100 (got 101.0); correct it or omit it.",
-        ),
-        (
-            {"logit_bias": {"the": 1}},
-            "logit_bias must be a valid integer, unable to parse string as an integer (got 'the'); correct it or omit "
-            "it.",
-        ),
-        *(
-            (
-                {"mode": mode, "draft_rule": rule},
-                f'The draft rule "{rule}" is for mode "{other}", but decoding.mode is "{mode}"; set the rule to '
-                '"auto", or change the mode.',
-            )
-            for mode, rule, other in (
-                ("speculative", "algorithm1", "dual"),
-                ("dual", "rejection", "speculative"),
-                ("speculative", "lottery", "dual or federated"),
-            )
-        ),
-        (
-            {"draft_rule": "lottery", "temperature": 0.0},
-            'Under the draft rule "lottery" there is nothing to draw at temperature 0; raise it, or set draft_rule to '
-            '"coupled".',
-        ),
-        (
-            {"draft_rule": "lottery", "temperature": 0.7, "num_logprobs": 2},
-            'Under the draft rule "lottery" nobody knows the mixture, nor log probabilities in it; ask for none, or '
-            'set draft_rule to "coupled".',
-        ),
+        ({"logit_bias": {7: 101}}, "logit_bias must be less than or equal to 100 (got 101); correct it or omit it."),
+        ({"logit_bias": {"the": 1}},
+         "logit_bias must be a valid integer, unable to parse string as an integer (got 'the'); correct it or omit "
+         "it."),
+        *(({"mode": mode, "draft_rule": rule},
+           f'The draft rule "{rule}" is for mode "{other}", but decoding.mode is "{mode}"; set the rule to "auto", or '
+           "change the mode.")
+          for mode, rule, other in (
+              ("speculative", "algorithm1", "dual"),
+              ("dual", "rejection", "speculative"),
+              ("speculative", "lottery", "dual or federated"),
+          )),
+        ({"draft_rule": "lottery", "temperature": 0.0},
+         'Under the draft rule "lottery" there is nothing to draw at temperature 0; raise it, or set draft_rule to '
+         '"coupled".'),
+        ({"draft_rule": "lottery", "temperature": 0.7, "num_logprobs": 2},
+         'Under the draft rule "lottery" nobody knows the mixture, nor log probabilities in it; ask for none, or set '
+         'draft_rule to "coupled".'),
     ],
-)
+)  # fmt: skip
 def test_a_wrong_option_is_one_sentence(options: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ConfigError, match=f"^{re.escape(sentence)}$"):
         build_spec(Config(), DESCRIBED, "Why?", **options)
@@ -313,50 +269,30 @@ TURNS = [{"role": "user", "content": "Who?"}, {"role": "assistant", "content": "
     [
         ("Who?", "history is a list of messages, but it is 'Who?'; give a list."),
         (TURNS[0], f"history is a list of messages, but it is {TURNS[0]}; give a list."),
-        (
-            [{"role": "user"}],
-            'A message of history is {"role": "user" or "assistant", "content": text}, but message 0 is '
-            "{'role': 'user'}; correct it.",
-        ),
-        (
-            [{"role": "system", "content": "Be brief."}],
-            "A message of history has the role user or assistant, but message 0 has 'system'; set system_prompt.",
-        ),
-        (
-            [TURNS[1]],
-            "history alternates between user and assistant and begins with user, but message 0 is of assistant; "
-            "correct the order.",
-        ),
-        (
-            TURNS[:1],
-            "history ends with an answer, but its last message is of user ('Who?'); ask that as the question.",
-        ),
-        (
-            [*TURNS, {"role": "tool", "content": "7"}],
-            "A message of history has the role user or assistant, but message 2 has 'tool'; use one of the two.",
-        ),
-        (
-            [TURNS[0], {"role": "assistant", "content": "", "tool_calls": [1]}],
-            'A message of history is {"role": "user" or "assistant", "content": text}, but message 1 is '
-            "{'role': 'assistant', 'content': '', 'tool_calls': [1]}; correct it.",
-        ),
+        ([{"role": "user"}],
+         'A message of history is {"role": "user" or "assistant", "content": text}, but message 0 is '
+         "{'role': 'user'}; correct it."),
+        ([{"role": "system", "content": "Be brief."}],
+         "A message of history has the role user or assistant, but message 0 has 'system'; set system_prompt."),
+        ([TURNS[1]],
+         "history alternates between user and assistant and begins with user, but message 0 is of assistant; correct "
+         "the order."),
+        (TURNS[:1], "history ends with an answer, but its last message is of user ('Who?'); ask that as the question."),
+        ([*TURNS, {"role": "tool", "content": "7"}],
+         "A message of history has the role user or assistant, but message 2 has 'tool'; use one of the two."),
+        ([TURNS[0], {"role": "assistant", "content": "", "tool_calls": [1]}],
+         'A message of history is {"role": "user" or "assistant", "content": text}, but message 1 is '
+         "{'role': 'assistant', 'content': '', 'tool_calls': [1]}; correct it."),
     ],
-)
+)  # fmt: skip
 def test_wrong_history_is_one_sentence(history: Any, sentence: str) -> None:
     with pytest.raises(QueryError) as raised:
         build_spec(Config(), DESCRIBED, "And why?", history=history)
     assert str(raised.value) == sentence
 
 
-ALIKE: dict[Party, dict[str, Any]] = {
-    party: {
-        **DESCRIBED[Party.DEVICE],
-        "weights_fingerprint": "w",
-        "template_fingerprint": "t",
-        "vocab_size": 50,
-    }
-    for party in PARTIES
-}
+PRINTS = {"weights_fingerprint": "w", "template_fingerprint": "t", "vocab_size": 50}
+ALIKE: dict[Party, dict[str, Any]] = {party: DESCRIBED[Party.DEVICE] | PRINTS for party in PARTIES}
 NONE = {"factory": "none", "num_documents": 0}
 
 

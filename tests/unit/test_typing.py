@@ -47,25 +47,10 @@ def test_examples_pass_and_wrong_uses_do_not(tmp_path: Path) -> None:
     """One run of mypy for both, with the settings of the project."""
     uses = tmp_path / "uses.py"
     uses.write_text(USES)
-    command = [
-        sys.executable,
-        "-m",
-        "mypy",
-        "--no-error-summary",
-        *map(str, EXAMPLES.glob("*.py")),
-        str(uses),
-    ]
+    sources = [*map(str, EXAMPLES.glob("*.py")), str(uses)]
+    command = [sys.executable, "-m", "mypy", "--no-error-summary", *sources]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=600)
     errors = re.findall(r"^(?:.*/)?([\w.]+):(\d+): error: .*\[([a-z-]+)\]$", done.stdout, re.MULTILINE)
-    kinds = (
-        "call-arg",
-        "call-arg",
-        "arg-type",
-        "arg-type",
-        "arg-type",
-        "call-arg",
-        "call-arg",
-        "attr-defined",
-    )
+    kinds = ["call-arg"] * 2 + ["arg-type"] * 3 + ["call-arg"] * 2 + ["attr-defined"]
     wanted = [("uses.py", str(13 + number), kind) for number, kind in enumerate(kinds)]
     assert errors == wanted, done.stdout + done.stderr

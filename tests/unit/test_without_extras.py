@@ -19,15 +19,8 @@ from tests.gguf_file import CONTROL, NORMAL, write
 from tests.tiny_gguf import MERGES
 
 HIDDEN = (
-    "torch",
-    "transformers",
-    "sentence_transformers",
-    "ray",
-    "accelerate",
-    "peft",
-    "gguf",
-    "sklearn",
-    "scipy",
+    *("torch", "transformers", "sentence_transformers", "ray"),
+    *("accelerate", "peft", "gguf", "sklearn", "scipy"),
 )
 HIDE = f"""
 import sys
@@ -118,13 +111,9 @@ def test_what_it_cannot_do_is_one_sentence_with_the_line_that_installs_it(tmp_pa
         "ask Who? --address 127.0.0.1:1": ("A running cluster", "ray", "ray", ""),
         "status": ("A running cluster", "ray", "ray", ""),
         "profile": ("The model 'bundled'", "torch", "torch", ""),
-        f"index device {tmp_path} --out {tmp_path}/index --set retrieval.embedder=a/b": (
-            "The embedder a/b",
-            "sentence_transformers",
-            "embedders",
-            "",
-        ),
-    }
+        f"index device {tmp_path} --out {tmp_path}/index --set retrieval.embedder=a/b":
+            ("The embedder a/b", "sentence_transformers", "embedders", ""),
+    }  # fmt: skip
     printed = [line for line in run(COMMANDS, *needs) if line.startswith("tandem: ")]
     assert printed == [
         f"tandem: {what} needs {module}, which is not installed; run `{install_line(extra)}`{end}."
