@@ -13,8 +13,8 @@ from typing import get_args
 import pytest
 
 from tandem import plugins
-from tandem.corpora import WEIGHTS
 from tandem.errors import ConfigError
+from tests.tiny_gguf import VOCABULARY, write_gguf
 
 ROOT = Path(__file__).parents[2]
 STRANGER = """
@@ -78,9 +78,10 @@ def run(environment: dict[str, str], *arguments: str) -> str:
     return done.stdout
 
 
-def test_a_command_of_another_package(environment: dict[str, str]) -> None:
+def test_a_command_of_another_package(environment: dict[str, str], tmp_path: Path) -> None:
     assert "vocabulary" in run(environment, "--help")
-    assert run(environment, "vocabulary", str(WEIGHTS)).endswith(": 1,636 tokens\n")
+    model = write_gguf(tmp_path / "tiny.gguf")
+    assert run(environment, "vocabulary", str(model)) == f"{model}: {len(VOCABULARY)} tokens\n"
 
 
 def test_a_reader_of_another_package(environment: dict[str, str], tmp_path: Path) -> None:
@@ -93,9 +94,10 @@ def test_a_reader_of_another_package(environment: dict[str, str], tmp_path: Path
     assert "+1 555 0101" in found
 
 
-def test_a_codec_and_an_engine_of_another_package(environment: dict[str, str]) -> None:
-    options = "--runtime inline --max-new-tokens 3 --json --model smollm2"
-    ours = "--set codec.name=halves --set device.engine=careful"
+def test_a_codec_and_an_engine_of_another_package(environment: dict[str, str], tmp_path: Path) -> None:
+    model = write_gguf(tmp_path / "tiny.gguf", context=8192)
+    options = f"--runtime inline --max-new-tokens 3 --json --model {model} --num-documents 1"
+    ours = "--set codec.name=halves --set device.engine=careful --set cloud.engine=llama"
     answer = run(environment, "ask", "Who are you?", *options.split(), *ours.split())
     assert json.loads(answer)["tokens"]
 
