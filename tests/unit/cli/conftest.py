@@ -110,8 +110,6 @@ class FakeTandem:
     asked: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
     started: list[tuple[str, Config]] = field(default_factory=list)
     num_closed: int = 0
-    state: dict[str, Any] = field(default_factory=dict)
-    failure: Exception | None = None
 
     def launch(self, config: Config | None = None, *, progress: Any = None) -> FakeTandem:
         return self._opened("", config, progress)
@@ -124,8 +122,6 @@ class FakeTandem:
     def _opened(self, address: str, config: Config | None, progress: Any) -> FakeTandem:
         assert config is not None
         self.started.append((address, config))
-        if self.failure:
-            raise self.failure
         if progress:
             progress("nodes: 2 up (device, cloud)")
         return self
@@ -148,9 +144,6 @@ class FakeTandem:
             else:
                 events = [event for event in self.script if not isinstance(event, BaseException)]
                 yield BatchItem(index=index, question=question, answer=collect(events, 7))
-
-    def status(self) -> dict[str, Any]:
-        return self.state
 
     def __enter__(self) -> FakeTandem:
         return self
@@ -189,7 +182,6 @@ class FakeLauncher:
 
     calls: list[tuple[Any, ...]] = field(default_factory=list)
     processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
-    failure: BaseException | None = None
     address: str = "127.0.0.1:7001"
     losses: dict[Party, str] = field(default_factory=dict)  # what a party lacks, as a sentence
     is_up: bool = True  # whether the cluster's head answers
@@ -217,8 +209,6 @@ class FakeLauncher:
 
     def start_party(self, party: Party, config: Config, progress: Any) -> None:
         self.calls.append(("start_party", party))
-        if self.failure:
-            raise self.failure
         self.losses.pop(party, None)
 
     def stop_node(self, info: NodeInfo) -> None:

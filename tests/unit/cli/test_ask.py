@@ -187,8 +187,6 @@ def test_filters(ask: Ask, tandem: FakeTandem) -> None:
 @pytest.mark.parametrize(
     ("options", "code", "sentence"),
     [
-        (["--temperature", "-1"], 1,
-         "--temperature must be greater than or equal to 0 (got -1); the default is 0.0."),
         (["--placement", "clod"], 1, "--placement must be device, cloud, greedy, mirror, "),
         (["--config", "none.toml"], 1, "none.toml does not exist; check the path."),
         (["--fresh", "--address", "10.0.0.1:6379"], 2,

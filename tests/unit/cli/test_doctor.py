@@ -241,12 +241,6 @@ def checks(device: Path | str, cloud: Path | str, *settings: str) -> dict[str, C
     return {check.name: check for check in doctor.check_models(config)}
 
 
-def edit(file: Path, change: Callable[[dict[str, object]], object]) -> None:
-    content = json.loads(file.read_text("utf-8"))
-    change(content)
-    file.write_text(json.dumps(content), "utf-8")
-
-
 def test_one_model_on_both_sides(folder: Path) -> None:
     found = checks(folder, folder)
     facts = "Qwen2 tokenizer, 1,024 tokens; context of 2,048 tokens; template: chat"

@@ -10,6 +10,7 @@ import pytest
 
 from tandem.cli.status import summary_lines
 from tandem.protocol.routes import ROLES
+from tandem.sites.port import ActorState
 from tandem.topology import PARTIES, Party
 
 from .conftest import Run
@@ -146,3 +147,9 @@ def test_status_of_nothing(run: Run) -> None:
         "tandem: No address of a cluster was given, and none that `tandem up` started runs on this machine; start one "
         "with `tandem up`, or name one as HOST:PORT.\n"
     )
+
+
+def test_how_an_actor_s_end_is_described() -> None:
+    died = ActorState(name="cloud/decoder", state="dead", pid=7, reason="its worker process has died")
+    assert died.party == Party.CLOUD
+    assert died.describe_end() == "cloud/decoder (process 7: its worker process has died)"
