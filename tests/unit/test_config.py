@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tandem.config.files import REMOVED, replace_settings, walk
@@ -76,6 +76,7 @@ def test_what_was_removed_says_what_stands_in_its_place(tmp_path: Path, key: str
             load()
 
 
+@settings(max_examples=30)
 @given(
     st.text(min_size=1).filter(lambda text: not text.startswith((".", "/", "~"))),
     st.lists(st.text(min_size=1), max_size=3),
@@ -104,12 +105,9 @@ WRONG = [
             ("sampling.temperature", "-1", "greater than or equal to 0", "-1", "0.0"),
             ("sampling.temperature", "hot", "a valid number", "'hot'", "0.0"),
             ("sampling.temperature", "nan", "a finite number", "nan", "0.0"),
-            ("cloud.num_documents", "-2", "greater than or equal to -1", "-2", "-1"),
             ("link.port", "65536", "less than or equal to 65535", "65536", "0"),
-            ("weights.max_peer_share", "2", "less than or equal to 1", "2", "1.0"),
             ("link.allow_plain", "1", "a valid boolean", "1", "false"),
             ("device.num_threads", "true", "a valid integer", "True", "1"),
-            ("sampling.stop", "[1]", "a valid string", "1", "[]"),
             ("decoding.mode", "dula", "'dual', 'speculative' or 'federated'", "'dula'", '"dual"'),
             ("decoding.placement", "mirorr", f"device, cloud, greedy, mirror, {POLICIES}", "'mirorr'", '"mirror"'),
             ("decoding.length_policy", "bset", f"fixed, {POLICIES}", "'bset'", '"fixed"'),
@@ -117,10 +115,8 @@ WRONG = [
              "auto, top_p, top_k, k_sqs, c_sqs, lattice, or MODULE:FUNCTION of your own", "'own_codecs:'", '"auto"'),
             ("codec.parameters", "{k = [1]}",
              "a valid boolean or a valid integer or a valid number or a valid string", "[1]", "{}"),
-            ("decoding.uplink_budget_bits", "5e3", "a valid integer", "5000.0", "0"),
             ("decoding.patience_s", "0", "greater than 0", "0", "inf"),
             ("decoding.patience_s", "nan", "greater than 0", "nan", "inf"),
-            ("decoding.patience_s", "'long'", "a valid number", "'long'", "inf"),
             ("cloud.template", "chatt", "auto, chat, plain, or a path such as ./template.json", "'chatt'", '"auto"'),
         )
     ),

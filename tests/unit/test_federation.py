@@ -77,8 +77,6 @@ def test_each_party_is_told_its_own_paths_alone(config: Config) -> None:
         ([*FEDERATED, "workers.bob.num_documents=4"],
          'There are bundled documents of device and cloud only, but workers.bob.index is "auto"; name a folder '
          "that `tandem index` wrote, or set workers.bob.num_documents to 0."),
-        ([*FEDERATED, "workers.bob.weight=-2"],
-         "workers.bob.weight must be greater than or equal to -1 (got -2); the default is -1.0."),
         ([*FEDERATED, "workers.alice.weight=0", "workers.bob.weight=0"],
          "The weights of all workers are 0 (alice, bob), so nobody has a vote; set one above 0."),
         ([*FEDERATED, "workers.bob.weigth=1"],
