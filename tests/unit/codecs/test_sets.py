@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from math import comb
 
 import numpy as np
@@ -11,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tandem.codecs import sets
-from tandem.errors import ProtocolError
 
 VOCAB, KEPT, RESOLUTION = 12, 4, 6
 TABLE = {  # SQS and QS, exact: specs of both papers count these
@@ -79,29 +79,103 @@ def test_the_size_is_that_of_the_joint_index(vocab: int, kept: int) -> None:
         assert 8 * len(sets.to_bytes(block)) <= 8 * joint + 8 + 7
 
 
-def test_a_block_comes_back_last_distribution_first() -> None:
-    rng, number = np.random.default_rng(1), 0
-    points = [random_point(rng, 500, 9) for _ in range(8)]
-    for ids, counts in points:
-        number = sets.push_set(sets.push_counts(number, counts, 100), ids, 500)
-    for ids, counts in reversed(points):
-        members, number = sets.pop_set(number, 9, 500)
-        found, number = sets.pop_counts(number, 9, 100)
-        assert (members, found) == (ids, counts)
-    assert number == 0
+# ---- the nearest lattice point against all of them; misreadings of the papers are mutants --------------------
 
 
-@pytest.mark.parametrize(
-    ("payload", "sentence"),
-    [
-        (b"", "must have 1 to 4 bytes, got 0"),
-        (b"12345", "must have 1 to 4 bytes, got 5"),
-        (b"\x05\x00", "must not end with a zero byte, got 2 bytes"),
-    ],
-)
-def test_only_the_shortest_bytes_of_a_number_are_taken(payload: bytes, sentence: str) -> None:
-    with pytest.raises(ProtocolError) as caught:
-        sets.from_bytes(payload, 4)
-    assert (
-        str(caught.value) == f"An encoded distribution {sentence}; drop the frame and ask the sender again."
-    )
+SETTINGS = [(2, 5), (3, 4), (3, 7), (4, 5), (5, 4), (6, 4)]
+Quantiser = Callable[[np.ndarray, int], np.ndarray]
+
+
+def distributions(cells: int, count: int) -> np.ndarray:
+    rng = np.random.default_rng(cells)
+    return np.concatenate([rng.dirichlet(np.full(cells, each), count // 3) for each in (0.3, 1.0, 5.0)])
+
+
+def check_is_nearest(function: Quantiser, count: int = 400) -> None:
+    """In L1, L2 and the largest difference at once, over every lattice point (Reznik, DCC 2011)."""
+    for cells, resolution in SETTINGS:
+        points = np.array(compositions(resolution, cells)) / resolution
+        for q in distributions(cells, count):
+            error = np.abs(function(q, resolution) / resolution - q)
+            errors = np.abs(points - q)
+            assert error.sum() <= errors.sum(1).min() + 1e-12
+            assert (error**2).sum() <= (errors**2).sum(1).min() + 1e-12
+            assert error.max() <= errors.max(1).min() + 1e-12
+
+
+def check_ties_go_to_the_lowest_id(function: Quantiser) -> None:
+    assert function(np.array([0.125, 0.125, 0.25, 0.5]), 4).tolist() == [0, 1, 1, 2]
+    assert function(np.full(7, 1 / 7), 9).tolist() == [2, 2, 1, 1, 1, 1, 1]
+    assert function(np.full(200, 1 / 200), 100).tolist() == [0] * 100 + [1] * 100
+
+
+def check_counts_sum_to_the_resolution(function: Quantiser) -> None:
+    """Also of a truncated distribution, whose mass is below one."""
+    rng = np.random.default_rng(3)
+    for cells in (1, 2, 16, 64, 1000):
+        for resolution in (1, 24, 100, 720):
+            counts = function(0.6 * rng.dirichlet(np.full(cells, 0.3)), resolution)
+            assert counts.sum() == resolution
+            assert counts.min() >= 0
+
+
+def test_the_quantiser() -> None:
+    check_is_nearest(sets.quantise)
+    check_ties_go_to_the_lowest_id(sets.quantise)
+    check_counts_sum_to_the_resolution(sets.quantise)
+
+
+@pytest.mark.parametrize("vocab", [50_257, 262_144])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_large_vocabularies(vocab: int, dtype: type) -> None:
+    rng = np.random.default_rng(0)
+    for scale in (0.0, 1.0, 3.0, 8.0):
+        logits = rng.normal(size=vocab) * scale
+        for resolution in (1, 100, 4096):
+            counts = sets.quantise(np.exp(logits - logits.max()).astype(dtype), resolution)
+            assert counts.sum() == resolution
+            assert counts.min() >= 0
+
+
+def plain(
+    q: np.ndarray, resolution: int, *, normalise: bool = True, sign: int = 1, even: bool = False
+) -> np.ndarray:
+    """QS Eq. 5, the slow and obvious way, with its known misreadings."""
+    scaled = resolution * (q / q.sum() if normalise else q)
+    counts = (np.rint(scaled) if even else np.floor(scaled + 0.5)).astype(int)
+    excess = int(counts.sum()) - resolution
+    error = sign * (counts - scaled)
+    order = np.argsort(-error if excess > 0 else error, kind="stable")
+    counts[order[: abs(excess)]] -= np.sign(excess)
+    return counts
+
+
+def test_the_slow_form_agrees() -> None:
+    rng = np.random.default_rng(9)
+    for cells in (2, 5, 40, 300):
+        for _ in range(200):
+            q = rng.dirichlet(np.full(cells, 0.5))
+            assert sets.quantise(q, 100).tolist() == plain(q, 100).tolist()
+
+
+MUTANTS: dict[str, tuple[Quantiser, Callable[[Quantiser], None]]] = {
+    "not normalised (SQS Alg. 2 as printed)": (
+        lambda q, resolution: plain(q, resolution, normalise=False),
+        check_counts_sum_to_the_resolution,
+    ),
+    "smallest and largest errors swapped": (
+        lambda q, resolution: plain(q, resolution, sign=-1),
+        lambda function: check_is_nearest(function, 60),
+    ),
+    "halves rounded to even": (
+        lambda q, resolution: plain(q, resolution, even=True),
+        check_ties_go_to_the_lowest_id,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_mutants(name: str) -> None:
+    mutant, check = MUTANTS[name]
+    with pytest.raises(AssertionError):
+        check(mutant)
