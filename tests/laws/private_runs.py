@@ -537,8 +537,6 @@ class Compared(NamedTuple):
 
     log_ratio: float  # of its probability with the documents of one side, and of the other
     num_draws: int
-    num_frames: int
-    spent: float  # nats, by the accountant
     happened: Counter[str]
 
 
@@ -567,8 +565,7 @@ def compare(life: Life, folder: Path) -> Compared:
         assert not life.budget or played.spent.nats <= life.budget
         assert played.spent.num_draws <= len(first.tokens)
     ratio = first.log_probability - second.log_probability
-    spent = max(one.spent.nats, other.spent.nats)
-    return Compared(abs(ratio), len(first.tokens), len(one.sent), spent, one.happened + other.happened)
+    return Compared(abs(ratio), len(first.tokens), one.happened + other.happened)
 
 
 def law_of(life: Life, side: int, folder: Path) -> dict[tuple[bytes, ...], float]:

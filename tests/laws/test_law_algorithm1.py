@@ -88,37 +88,17 @@ def test_a2_mutant_truncated_after_sampling() -> None:
         check_committed_is_the_mixture(draft_distribution=lambda dense, decoded: from_dense(dense))
 
 
-def keep_without_share(token: int, own: Distribution, other: Distribution, other_share: float) -> float:
-    return speculative_keep(token, own, other, 1.0)
+keep, residual = speculative.keep_probability, speculative.residual
+MUTANTS = {
+    "without share": ("keep_probability", lambda token, own, other, share: keep(token, own, other, 1.0)),
+    "own share": ("keep_probability", lambda token, own, other, share: keep(token, own, other, 1.0 - share)),
+    "upside down": ("keep_probability", lambda token, own, other, share: keep(token, other, own, share)),
+    "residual swapped": ("residual", lambda own, other: residual(other, own)),
+    "residual is the other distribution": ("residual", lambda own, other: other),
+}
 
 
-def keep_with_own_share(token: int, own: Distribution, other: Distribution, other_share: float) -> float:
-    return speculative_keep(token, own, other, 1.0 - other_share)
-
-
-def keep_upside_down(token: int, own: Distribution, other: Distribution, other_share: float) -> float:
-    return speculative_keep(token, other, own, other_share)
-
-
-def residual_swapped(own: Distribution, other: Distribution) -> Distribution | None:
-    return speculative_residual(other, own)
-
-
-def residual_is_the_other_distribution(own: Distribution, other: Distribution) -> Distribution | None:
-    return other
-
-
-speculative_keep, speculative_residual = speculative.keep_probability, speculative.residual
-MUTANTS = [
-    ("keep_probability", keep_without_share),
-    ("keep_probability", keep_with_own_share),
-    ("keep_probability", keep_upside_down),
-    ("residual", residual_swapped),
-    ("residual", residual_is_the_other_distribution),
-]
-
-
-@pytest.mark.parametrize(("name", "mutant"), MUTANTS, ids=[mutant.__name__ for _, mutant in MUTANTS])
+@pytest.mark.parametrize(("name", "mutant"), MUTANTS.values(), ids=MUTANTS.keys())
 def test_a2_mutants(name: str, mutant: object, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(speculative, name, mutant)
     with pytest.raises(AssertionError):

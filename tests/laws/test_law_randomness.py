@@ -36,7 +36,15 @@ def seeds(fn: Uniforms, first: int, stride: int) -> np.ndarray:
     return np.stack([fn(first + i * stride, Purpose.COUPLED, 0, IDS) for i in range(NUM_STEPS)])
 
 
-PAIRS: dict[str, Callable[[Uniforms], tuple[np.ndarray, np.ndarray]]] = {
+Pair = Callable[[Uniforms], tuple[np.ndarray, np.ndarray]]
+
+
+def of_purposes(one: Purpose, other: Purpose, later: int = 0) -> Pair:
+    """later: steps from one to the other."""
+    return lambda fn: (table(fn, purpose=one), table(fn, purpose=other, first=later))
+
+
+PAIRS: dict[str, Pair] = {
     "next step": lambda fn: (table(fn), table(fn, first=1)),
     "next token": lambda fn: (table(fn)[:, :-1], table(fn)[:, 1:]),
     "token 256 on": lambda fn: (table(fn)[:, :-256], table(fn)[:, 256:]),
@@ -44,27 +52,12 @@ PAIRS: dict[str, Callable[[Uniforms], tuple[np.ndarray, np.ndarray]]] = {
     "high bits of the seed": lambda fn: (seeds(fn, 0, 1), seeds(fn, 1 << 63, 1)),
     "next seed, previous step": lambda fn: (table(fn, first=1), table(fn, seed=2)),
     "next step, previous token": lambda fn: (table(fn)[:, 1:], table(fn, first=1)[:, :-1]),
-    "device draft and cloud draft": lambda fn: (
-        table(fn, purpose=Purpose.DRAFT_DEVICE),
-        table(fn, purpose=Purpose.DRAFT_CLOUD),
-    ),
-    "draft and decision": lambda fn: (
-        table(fn, purpose=Purpose.DRAFT_CLOUD),
-        table(fn, purpose=Purpose.DECISION),
-    ),
-    "draft and acceptance": lambda fn: (
-        table(fn, purpose=Purpose.DRAFT_DEVICE),
-        table(fn, purpose=Purpose.ACCEPTANCE),
-    ),
-    "acceptance and correction": lambda fn: (
-        table(fn, purpose=Purpose.ACCEPTANCE),
-        table(fn, purpose=Purpose.CORRECTION),
-    ),
-    "correction and next draft": lambda fn: (
-        table(fn, purpose=Purpose.CORRECTION),
-        table(fn, purpose=Purpose.DRAFT_DEVICE, first=1),
-    ),
-    "noise and decision": lambda fn: (table(fn), table(fn, purpose=Purpose.DECISION)),
+    "device draft and cloud draft": of_purposes(Purpose.DRAFT_DEVICE, Purpose.DRAFT_CLOUD),
+    "draft and decision": of_purposes(Purpose.DRAFT_CLOUD, Purpose.DECISION),
+    "draft and acceptance": of_purposes(Purpose.DRAFT_DEVICE, Purpose.ACCEPTANCE),
+    "acceptance and correction": of_purposes(Purpose.ACCEPTANCE, Purpose.CORRECTION),
+    "correction and next draft": of_purposes(Purpose.CORRECTION, Purpose.DRAFT_DEVICE, later=1),
+    "noise and decision": of_purposes(Purpose.COUPLED, Purpose.DECISION),
     "low bits and high bits": lambda fn: (table(fn), (table(fn) * 2.0**40) % 1.0),
     "ids beyond 16 bits": lambda fn: (
         table(fn),

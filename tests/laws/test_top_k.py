@@ -1,7 +1,6 @@
 """What truncating a vote to its top K costs: the bounds of SpecFed, as they hold, on any distributions.
 
-Exact sums over generated distributions with ties, zeros, points and flat ones have no false alarm; one binomial check
-has 1e-9. The printed forms that do not hold are mutants.
+Exact sums over generated distributions with ties, zeros, points and flat ones; nothing has a false alarm.
 """
 
 from __future__ import annotations
@@ -13,9 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tandem.aggregation.coupling import noise
 from tandem.aggregation.distributions import Distribution
-from tandem.aggregation.rules import coupled_acceptance
 from tandem.plugins.papers.top_k import VALUE_SUM, TopK
 
 VOCAB = 14
@@ -105,13 +102,6 @@ def test_theorems_2_and_3(values: list[list[int]], k: int, rest: str) -> None:
     assert abs(acceptance(draft, truncated) - acceptance(draft, mixture)) <= error / 2 + 1e-12
 
 
-def test_the_printed_bound_with_factor_one_is_violated() -> None:
-    """SpecFed Eq. 19 bounds the error by sum w eps; a renormalised vote has twice that."""
-    dense = np.array([0.5, 0.3, 0.2])
-    dropped = 0.2
-    assert np.abs(decoded(dense, 2, "renormalise") - dense).sum() > dropped * 1.9
-
-
 def test_a_residual_mixture_may_be_worse_than_a_renormalised_one() -> None:
     """SpecFed calls the residual consistently better. It is for one vote; errors of two can cancel."""
     votes = [np.array([0.6, 0.4, 0.0, 0.0]), np.array([0.4, 0.6, 0.0, 0.0])]
@@ -121,32 +111,6 @@ def test_a_residual_mixture_may_be_worse_than_a_renormalised_one() -> None:
 
     assert error("renormalise") == pytest.approx(0.0, abs=1e-12)
     assert error("residual") == pytest.approx(0.8 * 2 / 3, abs=1e-4)
-
-
-def test_the_winner_of_a_race_changes_seldom(binomial: Callable[..., None]) -> None:
-    """With the probability that coupled acceptance gives, at most 2 D / (1 + D), D the total variation."""
-    rng, num_steps, changed, rates = np.random.default_rng(2), 1500, 0, []
-    codec = TopK(8, "residual")
-    for step in range(num_steps):
-        dense = rng.dirichlet(np.full(60, 0.3))
-        found = codec.decode(codec.encode(dense), 60)
-        other, clocks = found.dense(60), noise(3, step, np.arange(60))
-        changed += int(np.argmax(dense / clocks) != np.argmax(other / clocks))
-        distance = np.abs(dense - other).sum() / 2
-        rates.append(1.0 - coupled_acceptance(Distribution(np.arange(60), dense), found))
-        assert rates[-1] <= 2 * distance / (1 + distance) + 1e-12
-    binomial(changed, num_steps, float(np.mean(rates)))
-    with pytest.raises(AssertionError):
-        binomial(changed, num_steps, 0.5 * float(np.mean(rates)))
-
-
-def test_a_residual_races_over_the_whole_vocabulary() -> None:
-    dense = np.random.default_rng(0).dirichlet(np.full(300, 0.8))
-    codec = TopK(4, "residual")
-    found = codec.decode(codec.encode(dense), 300)
-    assert found.rest == pytest.approx(1 - np.sort(dense)[-4:].sum(), abs=3e-5)
-    assert len(found) == 4
-    assert found.spread().ids.tolist() == list(range(300))
 
 
 # ---- mutants -------------------------------------------------------------------------------------------------
@@ -176,10 +140,3 @@ def test_mutant_tokens_that_tie_with_the_last_are_dropped() -> None:
     check_is(renormalised, "renormalise", DENSE, 2)
     with pytest.raises(AssertionError):
         check_is(strictly_above, "renormalise", DENSE, 2)
-
-
-def test_mutant_truncated_after_the_draw() -> None:
-    """A token drawn from the full distribution is outside of what was sent as often as its mass was dropped."""
-    sent = decoded(DENSE, 3, "renormalise")
-    assert DENSE[sent == 0].sum() == pytest.approx(0.2)
-    assert np.abs(DENSE - sent).sum() > 0.39

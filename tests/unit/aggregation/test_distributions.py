@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,21 +25,29 @@ from tandem.modes import reference_shaping
 
 
 @pytest.mark.parametrize(
-    ("ids", "probabilities"),
+    ("ids", "probabilities", "rest", "problem"),
     [
-        ([], []),
-        ([1, 2], [1.0]),
-        ([2, 1], [0.5, 0.5]),
-        ([1, 1], [0.5, 0.5]),
-        ([-1, 1], [0.5, 0.5]),
-        ([1, 2], [1.5, -0.5]),
-        ([1, 2], [0.5, 0.4]),
-        ([1, 2], [0.5, float("nan")]),
+        ([], [], (), "distribution"),
+        ([1, 2], [1.0], (), "distribution"),
+        ([2, 1], [0.5, 0.5], (), "distribution"),
+        ([1, 1], [0.5, 0.5], (), "distribution"),
+        ([-1, 1], [0.5, 0.5], (), "distribution"),
+        ([1, 2], [1.5, -0.5], (), "distribution"),
+        ([1, 2], [0.5, 0.4], (), "distribution"),
+        ([1, 2], [0.5, float("nan")], (), "distribution"),
+        ([0, 2], [0.25, 0.25], (0.5, 0), r"up to 2 and a rest of 0\.5 does not fit a vocabulary of 0 tokens"),
+        ([0, 2], [0.25, 0.25], (0.5, 2), "does not fit a vocabulary of 2 tokens"),
+        ([0, 2], [0.25, 0.25], (0.4, 9), r"of sum 1, got sum 0\.9"),
+        ([0, 2], [0.25, 0.25], (-0.5, 9), "probabilities >= 0"),
+        ([0, 2], [0.25, 0.25], (float("nan"), 9), "of sum 1"),
     ],
 )
-def test_what_is_no_distribution_is_refused(ids: list[int], probabilities: list[float]) -> None:
-    with pytest.raises(ValueError, match="distribution"):
-        Distribution(np.array(ids, dtype=np.int64), np.array(probabilities))
+def test_what_is_no_distribution_is_refused(
+    ids: list[int], probabilities: list[float], rest: tuple[Any, ...], problem: str
+) -> None:
+    """rest: the mass of the other tokens, and the vocabulary."""
+    with pytest.raises(ValueError, match=problem):
+        Distribution(np.array(ids, dtype=np.int64), np.array(probabilities), *rest)
 
 
 # ---- the largest of many numbers, against sorting all of them ------------------------------------------------
@@ -108,13 +117,6 @@ def test_the_nucleus_is_that_of_the_reference_page(seed: int, size: int, levels:
     assert nucleus(weights, share / 1024).tolist() == reference_shaping.nucleus(
         weights.tolist(), share / 1024
     )
-
-
-def test_ties_go_to_the_lowest_id() -> None:
-    probabilities = np.array([0.1, 0.2, 0.3, 0.2, 0.2])
-    assert np.flatnonzero(restrict(probabilities, SamplingParams(top_k=2))).tolist() == [1, 2]
-    assert np.flatnonzero(restrict(probabilities, SamplingParams(top_k=3))).tolist() == [1, 2, 3]
-    assert restrict(probabilities, SamplingParams(top_k=1)).tolist() == [0, 0, 1, 0, 0]
 
 
 @pytest.mark.parametrize(

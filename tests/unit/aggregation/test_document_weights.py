@@ -48,15 +48,6 @@ def test_the_log_weight_is_the_prior_and_the_evidence() -> None:
     assert weights.weigh(second) == (0.5 - 0.25 * 4.5, -1.0 - 0.25)
 
 
-def test_forgetting_lets_an_answer_move_to_another_document() -> None:
-    """50 tokens from the first row, then from the second: by the posterior it would take 50 to come back."""
-    first, second = log_evidence([0.9, 0.1]), log_evidence([0.1, 0.9])
-    tokens = [first] * 50 + [second] * 7
-    forgetting, posterior = (DocumentWeights((0.0, 0.0), 1.0, memory) for memory in (0.9, 1.0))
-    ahead = {each.memory: np.diff(learn_all(each, tokens))[0] for each in (forgetting, posterior)}
-    assert ahead[0.9] > 0 > ahead[1.0]
-
-
 def test_no_single_token_rules_a_row_out() -> None:
     assert log_evidence([0.0, MIN_PROBABILITY / 2, MIN_PROBABILITY, 1.0]) == (
         math.log(MIN_PROBABILITY),

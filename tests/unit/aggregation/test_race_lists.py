@@ -23,7 +23,7 @@ from tandem.codecs.votes import decode_race_list, encode_race_list, read_vote
 from tandem.errors import ProtocolError
 from tests.unit.aggregation.race_cases import Case, random_case
 
-NUM_CASES = 1_500
+NUM_CASES = 1_000
 
 
 @cache
@@ -88,7 +88,7 @@ def test_a_certain_winner_wins_the_race_of_the_full_mixture() -> None:
     made = [planted_tie(), *cases(NUM_CASES)]
     outcomes = [certified(case) for case in made]
     assert {len(case.votes) for case in made} == set(range(1, 9))
-    assert sum(min(case.shares) == 0.0 for case in made) > 200
+    assert sum(min(case.shares) == 0.0 for case in made) > 130
     share = np.mean([each.is_certain for each in outcomes])
     assert 0.4 < share < 0.99, "both outcomes occur"
     for case in made[:200]:
@@ -97,17 +97,6 @@ def test_a_certain_winner_wins_the_race_of_the_full_mixture() -> None:
     for case, outcome in zip(made, outcomes, strict=True):
         assert not outcome.is_certain or outcome.winner == case.winner
         assert outcome == Plain().certify(case)
-
-
-def test_no_unlisted_token_can_reach_a_certain_winner() -> None:
-    """The sum U of all last scores never exceeds the winner's known score, so it needs no condition of its own."""
-    for case in cases(NUM_CASES):
-        outcome, bound, known = certified(case), 0.0, 0.0
-        for found, share in zip(case.lists, case.shares, strict=True):
-            scores = share * found.values.astype(float) / case.clocks[found.ids]
-            bound += 0.0 if found.is_complete else float(scores.min())
-            known += float(scores[found.ids == outcome.winner].sum())
-        assert not outcome.is_certain or bound <= known * (1 + 1e-12)
 
 
 MUTANTS = {
@@ -152,18 +141,6 @@ def zipf(rng: np.random.Generator, exponent: float, vocab: int) -> np.ndarray:
     return np.asarray(dense / dense.sum())
 
 
-def test_eight_tokens_settle_nearly_all_races() -> None:
-    """Two voters, 2,000 tokens; with the first token alone a third stays open."""
-    rng, num_certain = np.random.default_rng(8), {1: 0, 8: 0}
-    for step in range(200):
-        base = zipf(rng, 1.5, 2000)
-        votes = [0.5 * base + 0.5 * zipf(rng, 1.5, 2000) for _ in range(2)]
-        for depth in num_certain:
-            num_certain[depth] += certified(Case(votes, [0.4, 0.6], [depth, depth], 7, step, 1.0)).is_certain
-    assert num_certain[8] >= 0.97 * 200
-    assert 0.3 * 200 < num_certain[1] < 0.9 * 200, "equal drafts of all voters are the target"
-
-
 # ---- the lists themselves ------------------------------------------------------------------------------------
 
 
@@ -201,15 +178,6 @@ def test_the_lazy_race_has_the_scores_of_the_race_at_any_scale(
         ids, found = best_scores(dense, 70, seed=9, step=step)
         assert ids.tolist() == best.tolist()
         assert found.tobytes() == scores[best].tobytes()
-
-
-def test_a_bound_that_ignored_the_noise_would_be_noticed() -> None:
-    """The control: candidates by probability instead of by score miss winners."""
-    rng = np.random.default_rng(1)
-    dense = zipf(rng, 0.0, 1000)
-    candidates = np.argsort(-dense)[:100]
-    winners = {lazy_race(dense, seed=1, step=step) for step in range(50)}
-    assert not winners <= set(candidates.tolist())
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,6 @@ from tandem.aggregation.rules import (
     draw,
     keep_probability,
     residual,
-    target_distribution,
     target_given_drafts,
 )
 
@@ -52,21 +51,6 @@ def test_its_probabilities_are_those_of_the_dense_form() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rest", "vocab_size", "problem"),
-    [
-        (0.5, 0, r"ids up to 2 and a rest of 0\.5 does not fit a vocabulary of 0 tokens"),
-        (0.5, 2, "does not fit a vocabulary of 2 tokens"),
-        (0.4, 9, r"of sum 1, got sum 0\.9"),
-        (-0.5, 9, "probabilities >= 0"),
-        (float("nan"), 9, "of sum 1"),
-    ],
-)
-def test_what_is_no_distribution_is_refused(rest: float, vocab_size: int, problem: str) -> None:
-    with pytest.raises(ValueError, match=problem):
-        Distribution(np.array([0, 2]), np.array([0.25, 0.25]), rest, vocab_size)
-
-
-@pytest.mark.parametrize(
     ("ids", "probabilities", "rest", "expected"),
     [
         ([1, 3], [0.3, 0.2], 0.5, 1),  # tokens 0 and 2 have 0.25 each
@@ -80,15 +64,6 @@ def test_argmax_is_the_lowest_of_the_likeliest(
 ) -> None:
     q = Distribution(np.array(ids), np.array(probabilities), rest, 4)
     assert q.argmax() == int(np.argmax(q.dense(4))) == expected
-
-
-def test_the_mixture_is_that_of_dense_arrays() -> None:
-    for device, cloud in pairs():
-        target = target_distribution(device, cloud, ETA)
-        assert target.dense(VOCAB) == pytest.approx(
-            ETA * device.dense(VOCAB) + (1 - ETA) * cloud.dense(VOCAB), abs=1e-15
-        )
-        assert float(target.probabilities.sum()) + target.rest == pytest.approx(1.0, abs=1e-12)
 
 
 def test_keeping_and_residual_are_those_of_dense_arrays() -> None:

@@ -8,23 +8,26 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy import integrate
 
+from tandem.aggregation.coupling import coupled_draw
 from tandem.aggregation.distributions import Distribution
 from tandem.aggregation.rules import (
     DRAFT_RULES,
+    PROPOSAL_RULES,
+    GreedyRule,
     coupled_acceptance,
     draft_rule,
     draw,
     keep_probability,
     limit_shares,
+    proposal_rule,
     residual,
     result_distribution,
     shares,
     speculative_acceptance,
     target_distribution,
 )
-from tandem.errors import ProtocolError
+from tandem.errors import ConfigError, ProtocolError
 from tandem.modes import reference_shaping
 from tandem.topology import Party
 from tests.distributions import from_dense
@@ -102,17 +105,11 @@ def test_draw_takes_the_quantile_and_never_a_token_of_probability_zero(u: float,
     assert draw(distribution, u) == token
 
 
-# ---- acceptance formulas against slow obvious sums and an integral -------------------------------------------
+# ---- acceptance formulas against slow obvious sums. Against draws: tests/laws -----------------------------------
 
 VOCAB = 8
 weights = st.lists(st.integers(0, 9), min_size=VOCAB, max_size=VOCAB).filter(any)
 dense_distributions = weights.map(lambda w: np.array(w) / sum(w))
-
-
-def both_coupled(device: Distribution, cloud: Distribution, eta_device: float) -> tuple[float, float]:
-    """Acceptance rates of device and cloud against their mixture."""
-    target = target_distribution(device, cloud, eta_device)
-    return coupled_acceptance(device, target), coupled_acceptance(cloud, target)
 
 
 def slow_coupled(q: np.ndarray, p: np.ndarray) -> float:
@@ -124,26 +121,10 @@ def slow_coupled(q: np.ndarray, p: np.ndarray) -> float:
 def test_coupled_formula_equals_the_double_sum(a: np.ndarray, b: np.ndarray, eta_device: float) -> None:
     device, cloud = from_dense(a), from_dense(b)
     assert coupled_acceptance(device, cloud) == pytest.approx(slow_coupled(a, b), abs=1e-12)
-    p = target_distribution(device, cloud, eta_device)
-    expected = slow_coupled(a, p.dense(VOCAB)), slow_coupled(b, p.dense(VOCAB))
-    assert both_coupled(device, cloud, eta_device) == pytest.approx(expected, abs=1e-12)
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_coupled_formula_equals_the_integral_over_the_clocks(seed: int) -> None:
-    """P(i wins both) = integral over E_i = t of exp(-t) prod_j P(E_j > t max(q_j/q_i, p_j/p_i))."""
-    rng = np.random.default_rng(seed)
-    q, p = rng.dirichlet(np.ones(5), size=2)
-
-    def wins_both(i: int) -> float:
-        others = [j for j in range(5) if j != i]
-        rate = [max(q[j] / q[i], p[j] / p[i]) for j in others]
-        return float(
-            integrate.quad(lambda t: np.exp(-t) * np.prod(np.exp(-t * np.array(rate))), 0, np.inf)[0]
-        )
-
-    expected = sum(wins_both(i) for i in range(5))
-    assert coupled_acceptance(from_dense(q), from_dense(p)) == pytest.approx(expected, abs=1e-8)
+    target = target_distribution(device, cloud, eta_device)
+    expected = slow_coupled(a, target.dense(VOCAB)), slow_coupled(b, target.dense(VOCAB))
+    found = coupled_acceptance(device, target), coupled_acceptance(cloud, target)
+    assert found == pytest.approx(expected, abs=1e-12)
 
 
 @given(dense_distributions, dense_distributions, st.floats(0, 1))
@@ -152,20 +133,6 @@ def test_eq5_equals_the_sum_over_the_vocabulary(a: np.ndarray, b: np.ndarray, et
     p = eta * a + (1 - eta) * b
     expected = 0.5 * (1 - (1 - eta) * delta) + 0.5 * (a * p).sum()
     assert speculative_acceptance(from_dense(a), from_dense(b), eta) == pytest.approx(expected, abs=1e-12)
-
-
-def test_equal_distributions_always_agree_when_coupled_and_half_the_time_when_not() -> None:
-    flat = Distribution(np.arange(100), np.full(100, 0.01))
-    assert both_coupled(flat, flat, 0.3) == pytest.approx((1.0, 1.0), abs=1e-12)
-    assert speculative_acceptance(flat, flat, 0.3) == pytest.approx(0.5 + 0.5 * 0.01, abs=1e-12)
-
-
-@given(dense_distributions, dense_distributions)
-def test_the_coupled_acceptance_lies_between_its_bounds(a: np.ndarray, b: np.ndarray) -> None:
-    """(1 - delta) / (1 + delta) <= alpha <= 1 - delta, delta the total variation (Daliri, Musco and Suresh)."""
-    delta = float(np.abs(a - b).sum() / 2)
-    alpha = coupled_acceptance(from_dense(a), from_dense(b))
-    assert (1 - delta) / (1 + delta) - 1e-12 <= alpha <= 1 - delta + 1e-12
 
 
 # ---- draft rules: the decision, its names and its errors -----------------------------------------------------
@@ -188,18 +155,32 @@ def test_the_verifier_sees_the_very_drafts_of_the_drafters(name: str, temperatur
         assert decision == rule.verify(DEVICE, CLOUD, eta_device=0.5, seed=3, step=step)
 
 
-@pytest.mark.parametrize("name", DRAFT_RULES)
-def test_the_share_of_zero_leaves_the_other_distribution_alone(name: str) -> None:
-    rule = draft_rule(name, 1.0)
-    targets = {rule.verify(DEVICE, CLOUD, eta_device=0.0, seed=3, step=s).target for s in range(200)}
-    assert targets == {1, 9}
+# ---- rules of proposals. Rejection as a whole: tests/laws ------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", DRAFT_RULES)
-def test_temperature_zero_takes_the_argmax_of_the_mixture(name: str) -> None:
-    decision = draft_rule(name, 0.0).verify(DEVICE, CLOUD, eta_device=0.6, seed=1, step=0)
-    assert (decision.target, decision.device_token, decision.cloud_token) == (1, 1, 9)
-    assert (decision.acceptance_device, decision.acceptance_cloud) == (1.0, 0.0)
+def test_at_temperature_zero_ties_go_to_the_lowest_id_whatever_was_proposed() -> None:
+    tied = from_dense(np.array([0.2, 0.4, 0.4]))
+    for name in PROPOSAL_RULES:
+        rule = proposal_rule(name, 0.0)
+        assert isinstance(rule, GreedyRule)
+        assert rule.name == name
+        assert rule.draft(tied, seed=1, step=0) == 1
+        assert [rule.choose(tied, proposed, tied, seed=1, step=0) for proposed in (1, 2, None)] == [1, 1, 1]
+
+
+def test_with_coupled_noise_a_proposal_changes_nothing() -> None:
+    rule = proposal_rule("coupled", 1.0)
+    for step in range(50):
+        tokens = {rule.choose(CLOUD, proposed, seed=3, step=step) for proposed in (1, 9, None)}
+        assert tokens == {coupled_draw(CLOUD, seed=3, step=step)}
+
+
+def test_rules_by_name() -> None:
+    assert [proposal_rule(name, 1.0).needs_drafts for name in PROPOSAL_RULES] == [False, True]
+    with pytest.raises(
+        ConfigError, match=r"^The proposal rule 'couplde' is unknown; did you mean coupled\?$"
+    ):
+        proposal_rule("couplde", 1.0)
 
 
 # ---- a limit to what a party's vote counts ---------------------------------------------------------------------
