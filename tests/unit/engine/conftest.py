@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from tokenizers import Tokenizer
 
 from tandem.engine.engine import Engine
 from tests.tiny_gguf import write_gguf
-
-CORPUS = [
-    "Mira likes puzzle games, so try Vantelu Cor.",
-    "The best rated puzzle game is Vantelu Cor.",
-    "Question Answer",
-]
+from tests.unit.engine.builders import FEW_TEXTS, byte_level, sentence_piece, with_bos
 
 SMALL = {"num_hidden_layers": 3, "hidden_size": 32, "num_attention_heads": 4, "max_position_embeddings": 160}
 ROPE = {**SMALL, "intermediate_size": 64, "initializer_range": 0.2}
@@ -57,47 +51,17 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-def byte_level() -> Tokenizer:
-    """As Qwen2, OPT and Phi have it."""
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=300,
-        special_tokens=["<bos>", "<eos>"],
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator(CORPUS, trainer)
-    tokenizer.post_processor = processors.TemplateProcessing(single="<bos> $A", special_tokens=[("<bos>", 0)])
-    return tokenizer
-
-
-def metaspace() -> Tokenizer:
-    """As Llama has it: a prefix space, and bytes as ordinary tokens for what the vocabulary lacks."""
-    trained = Tokenizer(models.BPE())
-    trained.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always")
-    trained.train_from_iterator(CORPUS, trainers.BpeTrainer(vocab_size=140, show_progress=False))
-    model = json.loads(trained.to_str())["model"]
-    special = ["<unk>", "<bos>", "<eos>"]
-    tokens = (
-        special + [f"<0x{byte:02X}>" for byte in range(256)] + sorted(model["vocab"], key=model["vocab"].get)
-    )
-    vocabulary = {token: index for index, token in enumerate(tokens)}
-    merges = [tuple(pair) for pair in model["merges"]]
-    tokenizer = Tokenizer(models.BPE(vocabulary, merges, byte_fallback=True, unk_token="<unk>"))
-    tokenizer.pre_tokenizer = trained.pre_tokenizer
-    tokenizer.decoder = decoders.Sequence(
-        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
-    )
-    tokenizer.add_special_tokens(special)
-    return tokenizer
+def few_bytes() -> Tokenizer:
+    return with_bos(byte_level("<bos>", "<eos>", texts=FEW_TEXTS, vocab_size=300), "<bos>")
 
 
 @pytest.fixture(scope="session")
 def tokenizers() -> dict[str, Tokenizer]:
     """Both kinds, by name."""
-    return {"byte_level": byte_level(), "metaspace": metaspace()}
+    return {
+        "byte_level": few_bytes(),
+        "metaspace": sentence_piece(texts=FEW_TEXTS, vocab_size=140, bos="<bos>"),
+    }
 
 
 @pytest.fixture(scope="session")
@@ -119,7 +83,7 @@ def save_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
             AutoModelForCausalLM.from_config(config).save_pretrained(directory)
             if tokenizer:
                 PreTrainedTokenizerFast(
-                    tokenizer_object=byte_level(), bos_token="<bos>", eos_token="<eos>"
+                    tokenizer_object=few_bytes(), bos_token="<bos>", eos_token="<eos>"
                 ).save_pretrained(directory)
             made[key] = directory
         return made[key]

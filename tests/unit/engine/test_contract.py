@@ -6,8 +6,6 @@ What is expected are the bits of the same row, alone in a session of its own, in
 from __future__ import annotations
 
 import random
-import subprocess
-import sys
 import threading
 import time
 import weakref
@@ -113,7 +111,7 @@ def test_random_batches_have_the_bits_of_rows_alone(runner: Runner) -> None:
     assert runner.caches.num_hits > 0
 
 
-@pytest.mark.parametrize("num_others", [1, 2, 3, 6, 15])
+@pytest.mark.parametrize("num_others", [2, 15])
 def test_a_row_does_not_see_its_company(runner: Runner, num_others: int) -> None:
     """Neither that in its own session, nor other sessions, that begin and go while it is computed."""
     rows, answer = rows_of(9, *range(20, 20 + num_others)), tokens_of(6)
@@ -128,7 +126,7 @@ def test_a_row_does_not_see_its_company(runner: Runner, num_others: int) -> None
         assert_as_alone(runner, others, session, answer)
 
 
-@pytest.mark.parametrize("block", [2, 3, 5, 8, 61, 140])
+@pytest.mark.parametrize("block", [3, 8, 61, 140])
 def test_blocks_have_the_bits_of_single_tokens(runner: Runner, block: int) -> None:
     """All logits of an answer of 140 tokens."""
     (row, other), answer = rows_of(30, 45), tokens_of(140)
@@ -138,22 +136,6 @@ def test_blocks_have_the_bits_of_single_tokens(runner: Runner, block: int) -> No
     found = compute(runner, [other, row], *((answer[:end], min(block, end + 1)) for end in ends))
     together = np.concatenate([logits[1] for logits in found])
     assert np.array_equal(together, expected[-len(together) :])
-
-
-def test_what_was_cropped_leaves_no_trace(runner: Runner) -> None:
-    rows, answer, other = rows_of(12, 0, 70), tokens_of(9), tokens_of(20, 2)
-    open_rows(runner, "s", rows)
-    prompt = ask(runner, "s")
-    for kept in (9, 4, 1, 0):
-        ask(runner, "s", (*answer[:kept], *other))
-        if kept != 1:
-            runner.crop("s", kept)
-        assert_as_alone(runner, rows, ask(runner, "s", answer, 3), answer, 3)
-    assert_as_alone(runner, rows, ask(runner, "s", answer[:4]), answer[:4])
-    assert np.array_equal(ask(runner, "s"), prompt)
-    runner.crop("s", 50)  # more than there is: all is kept
-    assert_as_alone(runner, rows, ask(runner, "s", answer), answer)
-    runner.close("s")
 
 
 def test_logits_that_are_known_are_not_computed_again(runner: Runner) -> None:
@@ -205,22 +187,6 @@ def test_calls_may_come_from_any_thread(runner: Runner) -> None:
 # ---- passes that are abandoned --------------------------------------------------------------------------------
 
 
-def test_a_pass_is_abandoned_at_any_question_and_redone(runner: Runner) -> None:
-    rows, answer = rows_of(40, 0, 150), tokens_of(6)
-    num_preempted = 0
-    for call in range(10):
-        open_rows(runner, "s", rows)
-        for tokens in (answer[:3], answer):
-            try:
-                runner.forward({"s": tokens}, {}, StaleAt(call))
-            except Preempted:
-                num_preempted += 1
-        found = ask(runner, "s", answer, 2)
-        assert_as_alone(runner, rows, found, answer, 2)
-        runner.close("s")
-    assert num_preempted >= 4
-
-
 def test_a_pass_is_abandoned_while_it_runs(runner: Runner) -> None:
     """By another thread, at any moment."""
     rows, answer = rows_of(400, 300, 420), tokens_of(300)
@@ -228,9 +194,9 @@ def test_a_pass_is_abandoned_while_it_runs(runner: Runner) -> None:
     begin = time.perf_counter()
     compute(runner, rows, (answer, 1))
     seconds, num_preempted = time.perf_counter() - begin, 0
-    for part in range(12):
+    for part in range(8):
         is_stale = threading.Event()
-        timer = threading.Timer(seconds * part / 12, is_stale.set)
+        timer = threading.Timer(seconds * part / 8, is_stale.set)
         open_rows(runner, "s", rows)
         timer.start()
         try:
@@ -240,7 +206,7 @@ def test_a_pass_is_abandoned_while_it_runs(runner: Runner) -> None:
         timer.join()
         assert np.array_equal(ask(runner, "s", answer)[:, 0], np.concatenate(expected))
         runner.close("s")
-    assert num_preempted >= 3
+    assert num_preempted >= 2
 
 
 def test_whole_passes_are_kept(runner: Runner) -> None:
@@ -332,34 +298,6 @@ def test_stored_documents_have_the_bits_of_computed_ones(
         "kv_misses": 0,
         "kv_bytes": other.caches.store.num_bytes,
     }
-
-
-PRECOMPUTE = """
-import sys
-from pathlib import Path
-from tandem.engine.engine import Engine
-from tandem.engine.kv import DiskStore
-
-name, file, folder, *texts = sys.argv[1:]
-engine = Engine.load(file, engine=name, template="plain", num_threads=1)
-engine.caches.store = DiskStore(Path(folder), engine.computing_fingerprint, 1 << 30, sys.exit, engine.runner.form)
-for text in texts:
-    engine.document_cache(text)
-"""
-
-
-@pytest.mark.nightly("starts processes that load the model")
-def test_another_process_may_have_computed_them(
-    engine: Engine, tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
-    expected, name = logits_of(engine), request.node.callspec.params["loaded"].split()[0]
-    subprocess.run([sys.executable, "-c", PRECOMPUTE, name, engine.name, tmp_path, *TEXTS], check=True)
-    engine.caches.store = DiskStore(
-        tmp_path, engine.computing_fingerprint, 1 << 30, pytest.fail, engine.runner.form
-    )
-    hits = engine.caches.num_hits
-    assert np.array_equal(logits_of(engine), expected)
-    assert engine.caches.num_hits - hits == len(TEXTS)
 
 
 def test_a_cache_of_other_tokens_is_noticed(engine: Engine) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,7 @@ from tandem.actors.loading import check_model
 from tandem.cli.doctor import check, language_model
 from tandem.config.schema import PartyConfig
 from tandem.corpora import WEIGHTS
-from tandem.engine import places
+from tandem.engine import gguf, places
 from tandem.errors import GenerationError
 
 POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 9\n"
@@ -80,78 +79,127 @@ def test_a_name_that_is_none(name: str, sentence: str) -> None:
     assert fault(name) == sentence
 
 
-def point(folder: Path) -> None:
-    (folder / "model.safetensors").write_bytes(POINTER)
-
-
-def point_tokenizer(folder: Path) -> None:
-    (folder / "tokenizer.json").write_bytes(POINTER)
-
-
-def lose_a_shard(folder: Path) -> None:
-    shards = {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}
-    (folder / "model.safetensors").rename(folder / shards["a"])
-    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": shards}))
-
-
-def damage_the_index(folder: Path) -> None:
-    (folder / "model.safetensors.index.json").write_text("{")
-
-
-def lose_weights(folder: Path) -> None:
-    (folder / "model.safetensors").unlink()
-
-
-def cut_header(folder: Path) -> None:
-    (folder / "model.safetensors").write_bytes(b"\1\0")
-
-
-def cut_gguf(folder: Path) -> None:
-    lose_weights(folder)
-    (folder / "model.gguf").write_bytes(b"GGUF\3\0\0\0")
-
-
-def point_gguf(folder: Path) -> None:
-    lose_weights(folder)
-    (folder / "model.gguf").write_bytes(POINTER)
+ONE, INDEX, SHARD = "model.safetensors", "model.safetensors.index.json", "model-00001-of-00002.safetensors"
+SHARDS = {"a": SHARD, "b": "model-00002-of-00002.safetensors"}
+POINTED = (
+    "'{{0}}/{}' is a Git LFS pointer and not the file itself; run `git lfs pull` in its folder, or download the model "
+    "with `hf download`."
+)
 
 
 @pytest.mark.parametrize(
     ("damage", "sentence"),
     [
+        ({ONE: POINTER}, POINTED.format(ONE)),
+        ({"tokenizer.json": POINTER}, POINTED.format("tokenizer.json")),
+        ({ONE: None, "model.gguf": POINTER}, POINTED.format("model.gguf")),
         (
-            point,
-            "'{0}/model.safetensors' is a Git LFS pointer and not the file itself; run `git lfs pull` in its folder, "
-            "or download the model with `hf download`.",
-        ),
-        (
-            point_tokenizer,
-            "'{0}/tokenizer.json' is a Git LFS pointer and not the file itself; run `git lfs pull` in its folder, or "
-            "download the model with `hf download`.",
-        ),
-        (
-            point_gguf,
-            "'{0}/model.gguf' is a Git LFS pointer and not the file itself; run `git lfs pull` in its folder, or "
-            "download the model with `hf download`.",
-        ),
-        (
-            lose_a_shard,
+            {
+                ONE: None,
+                SHARD: (WEIGHTS / ONE).read_bytes(),
+                INDEX: json.dumps({"weight_map": SHARDS}).encode(),
+            },
             "The model directory '{0}' lacks 1 of the files that model.safetensors.index.json names "
             "(model-00002-of-00002.safetensors); download the model again, or copy what is missing.",
         ),
-        (damage_the_index, "'{0}/model.safetensors.index.json' is damaged; download the model again."),
+        ({INDEX: b"{"}, "'{0}/model.safetensors.index.json' is damaged; download the model again."),
         (
-            lose_weights,
+            {ONE: None},
             "The model directory '{0}' has a config.json but no weights (*.safetensors); download the model again, or "
             "save it there with save_pretrained.",
         ),
-        (cut_header, "'{0}/model.safetensors' is no whole safetensors file; download the model again."),
-        (cut_gguf, "'{0}/model.gguf' is no whole GGUF file: its header is incomplete; download it again."),
+        ({ONE: b"\1\0"}, "'{0}/model.safetensors' is no whole safetensors file; download the model again."),
+        (
+            {ONE: None, "model.gguf": b"GGUF\3\0\0\0"},
+            "'{0}/model.gguf' is no whole GGUF file: its header is incomplete; download it again.",
+        ),
     ],
 )
-def test_a_folder_that_is_not_whole(here: Path, damage: Callable[[Path], None], sentence: str) -> None:
+def test_a_folder_that_is_not_whole(here: Path, damage: dict[str, bytes | None], sentence: str) -> None:
+    """damage: what is written to the files of a whole one; None: they are deleted."""
     folder = here / "model"
     shutil.copytree(WEIGHTS, folder)
     places.check_directory(str(folder))
-    damage(folder)
+    for name, content in damage.items():
+        if content is None:
+            (folder / name).unlink()
+        else:
+            (folder / name).write_bytes(content)
     assert fault(str(folder)) == sentence.format(folder)
+
+
+# ---- which engine computes a model, and models by the names of other tools -----------------------------------
+
+
+@pytest.mark.parametrize(
+    ("setting", "name", "device", "installed", "expected"),
+    [
+        ("auto", "m.gguf", "cpu", {"torch", "xllamacpp"}, "llama"),
+        ("auto", "m.gguf", "cpu", {"torch"}, "torch"),
+        ("auto", "m.gguf", "cpu", set(), "llama"),
+        ("auto", "m.gguf", "cuda", {"torch", "xllamacpp"}, "torch"),
+        ("auto", "folder", "cpu", {"xllamacpp"}, "torch"),
+        ("torch", "m.gguf", "cpu", {"xllamacpp"}, "torch"),
+        ("llama", "m.gguf", "cpu", set(), "llama"),
+        ("mine", "m.gguf", "cpu", {"xllamacpp"}, "mine"),
+    ],
+)
+def test_auto_takes_llama_cpp_for_files_that_it_computes_on_the_processor(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    setting: str,
+    name: str,
+    device: str,
+    installed: set[str],
+    expected: str,
+) -> None:
+    (tmp_path / "m.gguf").write_bytes(b"GGUF")
+    (tmp_path / "folder").mkdir()
+    monkeypatch.setattr(places, "find_spec", lambda package: package if package in installed else None)
+    assert places.name_engine(setting, str(tmp_path / name), device) == expected
+
+
+# ---- Ollama's store --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """With llama3.2:1b, mira/notes:latest and a model of another host."""
+    monkeypatch.setenv("OLLAMA_MODELS", str(tmp_path))
+    (tmp_path / "blobs").mkdir()
+    for number, place in enumerate(
+        (
+            "registry.ollama.ai/library/llama3.2/1b",
+            "registry.ollama.ai/mira/notes/latest",
+            "hf.co/org/repo/Q4_0",
+        )
+    ):
+        manifest = tmp_path / "manifests" / place
+        manifest.parent.mkdir(parents=True)
+        layers = [
+            {"mediaType": "application/vnd.ollama.image.license", "digest": "sha256:00"},
+            {"mediaType": "application/vnd.ollama.image.model", "digest": f"sha256:ab{number}"},
+        ]
+        manifest.write_text(json.dumps({"schemaVersion": 2, "layers": layers}))
+        (tmp_path / "blobs" / f"sha256-ab{number}").write_bytes(b"GGUF rest")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("name", "number"), [("llama3.2:1b", 0), ("mira/notes", 1), ("hf.co/org/repo:Q4_0", 2)]
+)
+def test_a_model_of_ollama_is_the_blob_that_its_manifest_names(store: Path, name: str, number: int) -> None:
+    file = places.expand(f"ollama:{name}")
+    assert file == str(store / "blobs" / f"sha256-ab{number}")
+    assert gguf.find_file(file) == Path(file), "a GGUF file without a suffix"
+
+
+@pytest.mark.parametrize("name", ["llama3.2", "nobody", "../../etc/passwd"])
+def test_a_model_that_ollama_has_not_is_said_with_those_that_it_has(store: Path, name: str) -> None:
+    with pytest.raises(GenerationError) as caught:
+        places.expand(f"ollama:{name}")
+    text = str(caught.value)
+    assert text.startswith(
+        f"Ollama's store '{store}' has no model {name!r} (it has llama3.2:1b, notes:latest, repo:Q4_0)"
+    )
+    assert f"run `ollama pull {name}`" in text

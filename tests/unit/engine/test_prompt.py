@@ -71,12 +71,6 @@ def test_of_a_hopelessly_long_text_only_the_beginning_is_tokenised(tokenizers: d
         prompts.build("Why?", [], 1, history)
 
 
-def test_special_tokens_in_a_document_are_text(tokenizers: dict[str, Tokenizer]) -> None:
-    prompt = builder(tokenizers).build("<eos>?", ["<eos> <bos>"], 8)
-    assert 1 not in prompt.document_tokens[0] + prompt.query_tokens
-    assert 0 not in prompt.document_tokens[0][1:]
-
-
 # ---- template ------------------------------------------------------------------------------------------------
 
 

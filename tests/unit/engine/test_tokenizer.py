@@ -32,45 +32,41 @@ TEXTS = [
     "a  b\n\nc",
     "\ufffd x \ufffd",
 ]
-KINDS = ["byte_level", "metaspace"]
 
 
-def detokenizer(tokenizers: dict[str, Tokenizer], kind: str) -> Detokenizer:
-    return Detokenizer(tokenizers[kind].to_str())
+@pytest.fixture(params=["byte_level", "metaspace"])
+def backend(request: pytest.FixtureRequest, tokenizers: dict[str, Tokenizer]) -> Tokenizer:
+    return tokenizers[request.param]
 
 
-def encode(tokenizers: dict[str, Tokenizer], kind: str, text: str) -> list[int]:
-    return list(tokenizers[kind].encode(text, add_special_tokens=False).ids)
+@pytest.fixture
+def whole(backend: Tokenizer) -> Detokenizer:
+    return Detokenizer(backend.to_str())
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("text", TEXTS[:4])
-def test_text_comes_back(tokenizers: dict[str, Tokenizer], kind: str, text: str) -> None:
-    got = detokenizer(tokenizers, kind).text(encode(tokenizers, kind, text))
-    assert got.lstrip(" ") == text.lstrip(" ")
+def encode(backend: Tokenizer, text: str) -> list[int]:
+    return list(backend.encode(text, add_special_tokens=False).ids)
 
 
-@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("text", TEXTS)
-def test_streamed_pieces_add_up_and_are_never_broken(
-    tokenizers: dict[str, Tokenizer], kind: str, text: str
+def test_streamed_pieces_add_up_to_the_text_and_are_never_broken(
+    backend: Tokenizer, whole: Detokenizer, text: str
 ) -> None:
-    whole = detokenizer(tokenizers, kind)
-    ids = encode(tokenizers, kind, text)
+    ids = encode(backend, text)
     stream = TextStream(StopRule((1,), (), 1000, whole))
     pieces = [stream.push([token]) for token in ids]
     if "\ufffd" not in text:
         assert "\ufffd" not in "".join(pieces)
-    assert "".join(pieces) + stream.finish() == whole.text(ids)
+    streamed = "".join(pieces) + stream.finish()
+    assert streamed == whole.text(ids)
+    assert streamed.lstrip(" ") == text.lstrip(" ")
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_streams_of_random_tokens_add_up(tokenizers: dict[str, Tokenizer], kind: str) -> None:
+def test_streams_of_random_tokens_add_up(backend: Tokenizer, whole: Detokenizer) -> None:
     """Random bytes are rarely UTF-8; pieces still add up to the decoded whole, whatever the grouping."""
-    whole = detokenizer(tokenizers, kind)
     for seed in range(60):
         draw = random.Random(seed)
-        ids = [draw.randrange(3, tokenizers[kind].get_vocab_size()) for _ in range(30)]
+        ids = [draw.randrange(3, backend.get_vocab_size()) for _ in range(30)]
         rule = StopRule((), ("ab", "e"), 1000, whole) if seed % 2 else StopRule((), (), 1000, whole)
         stream, text, fed = TextStream(rule), "", 0
         while fed < len(ids) and rule.find_reason(ids[:fed]) is None:
@@ -80,51 +76,45 @@ def test_streams_of_random_tokens_add_up(tokenizers: dict[str, Tokenizer], kind:
         assert text + stream.finish() == rule.text(ids[:fed])
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_special_tokens_within_a_run_of_bytes_lose_no_text(
-    tokenizers: dict[str, Tokenizer], kind: str
-) -> None:
+def test_special_tokens_within_a_run_of_bytes_lose_no_text(backend: Tokenizer, whole: Detokenizer) -> None:
     """3,000 random answers of bytes, special tokens, ids without a token and a few words, streamed one by one."""
-    tokenizer = tokenizers[kind]
-    whole = detokenizer(tokenizers, kind)
     rule = StopRule((), (), 1000, whole)
-    vocabulary = tokenizer.get_vocab_size()
+    vocabulary = backend.get_vocab_size()
     pools = (range(3, 259), range(3), range(259, vocabulary), (vocabulary + 5,))
     for seed in range(3000):
         draw = random.Random(seed)
         ids = [draw.choice(pool) for pool in draw.choices(pools, (12, 4, 2, 1), k=12)]
         stream = TextStream(rule)
         streamed = "".join(stream.push([token]) for token in ids) + stream.finish()
-        assert streamed == tokenizer.decode(ids), ids
+        assert streamed == backend.decode(ids), ids
 
 
-def test_possible_stop_string_is_held_back(tokenizers: dict[str, Tokenizer]) -> None:
-    rule = StopRule((), ("xyz",), 99, detokenizer(tokenizers, "byte_level"))
+def test_possible_stop_string_is_held_back(backend: Tokenizer, whole: Detokenizer) -> None:
+    rule = StopRule((), ("tyz",), 99, whole)
     stream = TextStream(rule)
-    pieces = [stream.push(encode(tokenizers, "byte_level", character)) for character in "axyxyza"]
-    assert pieces == ["a", "", "", "xy", "", "", ""]
+    characters = [backend.token_to_id(character) for character in "atytyza"]
+    assert [stream.push([token]) for token in characters] == ["a", "", "", "ty", "", "", ""]
     stream = TextStream(rule)
-    assert [stream.push(encode(tokenizers, "byte_level", character)) for character in "axy"] == ["a", "", ""]
-    assert stream.finish() == "xy"
+    assert [stream.push([token]) for token in characters[:3]] == ["a", "", ""]
+    assert stream.finish() == "ty"
 
 
-def test_eos_length_and_the_text_before_them(tokenizers: dict[str, Tokenizer]) -> None:
-    whole = detokenizer(tokenizers, "byte_level")
-    ids = encode(tokenizers, "byte_level", "Cor")
+def test_eos_length_and_the_text_before_them(backend: Tokenizer, whole: Detokenizer) -> None:
+    ids = encode(backend, "Cor")
     assert StopRule((1, 7), (), 64).find_reason([*ids, 7]) == "eos"
     assert StopRule((1,), (), len(ids) + 1).find_reason([*ids, 1]) == "eos"  # both: the model said so itself
     assert StopRule((1,), (), len(ids)).find_reason(ids) == "length"
     assert StopRule((1,), (), len(ids) + 1).find_reason(ids) is None
     assert StopRule((), (), 0).find_reason([]) == "length"
-    plain = encode(tokenizers, "byte_level", "x")[0]  # an end that the tokenizer does not call special
+    plain = backend.token_to_id("e")  # an end that the tokenizer does not call special
     assert StopRule((plain,), (), 64, whole).text([*ids, plain, *ids]) == "Cor"
 
 
-def test_wrong_rules_are_one_sentence(tokenizers: dict[str, Tokenizer]) -> None:
+def test_wrong_rules_are_one_sentence(whole: Detokenizer) -> None:
     with pytest.raises(GenerationError, match="need a detokenizer to be found in text; pass one"):
         StopRule((1,), ("x",), 4)
     with pytest.raises(GenerationError, match="A stop string is empty; leave it out"):
-        StopRule((1,), ("",), 4, detokenizer(tokenizers, "byte_level"))
+        StopRule((1,), ("",), 4, whole)
     with pytest.raises(GenerationError, match="max_new_tokens is -1; set it to at least 0"):
         StopRule((1,), (), -1)
     with pytest.raises(
@@ -136,45 +126,39 @@ def test_wrong_rules_are_one_sentence(tokenizers: dict[str, Tokenizer]) -> None:
 # ---- vocabulary ----------------------------------------------------------------------------------------------
 
 
-def test_fingerprint_is_equal_for_two_loads_and_differs_for_others(tokenizers: dict[str, Tokenizer]) -> None:
-    one = tokenizers["byte_level"]
-    again = Tokenizer.from_str(one.to_str())
-    assert fingerprint_vocabulary(one) == fingerprint_vocabulary(again)
-    assert len(fingerprint_vocabulary(one)) == 32
-    assert fingerprint_vocabulary(one) != fingerprint_vocabulary(tokenizers["metaspace"])
+def copied_with(backend: Tokenizer, *names: str, special: bool = False) -> Tokenizer:
+    """With more tokens."""
+    other = Tokenizer.from_str(backend.to_str())
+    other.add_tokens([AddedToken(name, special=special) for name in names])
+    return other
 
 
-@pytest.mark.parametrize("token", [AddedToken("<x>", special=True), AddedToken("<x>", special=False)])
-def test_one_more_token_is_another_vocabulary(tokenizers: dict[str, Tokenizer], token: AddedToken) -> None:
-    other = Tokenizer.from_str(tokenizers["byte_level"].to_str())
-    other.add_tokens([token])
-    assert fingerprint_vocabulary(other) != fingerprint_vocabulary(tokenizers["byte_level"])
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_beginnings_are_the_same_in_vocabularies_with_more_or_fewer_tokens(
-    tokenizers: dict[str, Tokenizer], kind: str
-) -> None:
+def test_beginnings_are_the_same_in_vocabularies_with_more_or_fewer_tokens(backend: Tokenizer) -> None:
     """Whatever follows them, special or not."""
-    few = Vocabulary.of(tokenizers[kind])
+    few = Vocabulary.of(backend)
     for special in (False, True):
-        more = Tokenizer.from_str(tokenizers[kind].to_str())
-        more.add_tokens([AddedToken(f"<{number}>", special=special) for number in range(5)])
-        longer = Vocabulary.of(more)
+        longer = Vocabulary.of(copied_with(backend, *(f"<{number}>" for number in range(5)), special=special))
         assert longer.size == few.size + 5
         assert longer.prefixes[5:][: len(few.prefixes)] == few.prefixes[: len(longer.prefixes) - 5]
         assert len({*longer.prefixes, *few.prefixes}) == len({*longer.prefixes})
 
 
-def test_ids_that_name_no_token_are_holes_and_count(tokenizers: dict[str, Tokenizer]) -> None:
-    state = json.loads(tokenizers["byte_level"].to_str())
+def test_fingerprints_are_those_of_the_tokens_and_ids_without_a_token_are_holes(
+    tokenizers: dict[str, Tokenizer],
+) -> None:
+    backend = tokenizers["byte_level"]
+    state = json.loads(backend.to_str())
     state["model"]["vocab"] = {
         token: index + (index > 290) for token, index in state["model"]["vocab"].items()
     }
     moved = Tokenizer.from_str(json.dumps(state))
     vocabulary = Vocabulary.of(moved)
     assert (vocabulary.size, vocabulary.find_holes()) == (301, [291])
-    assert fingerprint_vocabulary(moved) != fingerprint_vocabulary(tokenizers["byte_level"])
+    assert fingerprint_vocabulary(backend) == fingerprint_vocabulary(copied_with(backend))
+    more = [copied_with(backend, "<x>", special=special) for special in (False, True)]
+    prints = [fingerprint_vocabulary(each) for each in (backend, tokenizers["metaspace"], moved, *more)]
+    assert [len(each) for each in prints] == [32] * 5
+    assert prints[0] not in prints[1:]
 
 
 @pytest.mark.parametrize(
@@ -260,13 +244,6 @@ def byte_level() -> Tokenizer:
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens([AddedToken("<end>", special=True)])
     tokenizer.add_tokens(["né"])
-    return tokenizer
-
-
-def pieces() -> Tokenizer:
-    vocabulary = {"<unk>": 0, "\u2581tea": 1, "<0xE2>": 2, "s": 3}
-    tokenizer = Tokenizer(models.BPE(vocabulary, [], unk_token="<unk>", byte_fallback=True))
-    tokenizer.decoder = decoders.Sequence([decoders.Replace("\u2581", " "), decoders.ByteFallback()])
     return tokenizer
 
 

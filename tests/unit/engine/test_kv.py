@@ -1,4 +1,4 @@
-"""The store on disk: what comes out is what went in, or nothing; damage, budget, other processes."""
+"""What is kept of documents and turns. On disk what comes out is what went in, or nothing, and a budget holds."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,11 +18,11 @@ from safetensors.torch import load_file, save_file
 
 from tandem.engine import kv as kv_disk
 from tandem.engine.engine import Engine
-from tandem.engine.kv import DiskStore
+from tandem.engine.kv import DiskStore, MemoryStore, TurnCaches
+from tandem.plugins.torch.batch import TorchRows
 from tandem.plugins.torch.kv import DocumentCache, TorchForm
 from tandem.system import paths
 
-ROOT = Path(__file__).parents[3]
 TOKENS = (0, 5, 6, 7)
 MODEL = "m" * 32
 
@@ -88,24 +89,14 @@ def test_nobody_else_may_read_it(store: Store) -> None:
         assert folder.stat().st_mode & 0o777 == 0o700
 
 
-def cut(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:-7])
-
-
-def emptied(path: Path) -> None:
-    path.write_bytes(b"")
-
-
-def flipped(path: Path) -> None:
+def flip(path: Path, place: int) -> None:
     content = bytearray(path.read_bytes())
-    content[-20] ^= 4
+    content[place] ^= 4
     path.write_bytes(content)
 
 
-def header_flipped(path: Path) -> None:
-    content = bytearray(path.read_bytes())
-    content[11] ^= 1
-    path.write_bytes(content)
+def cut(path: Path, end: int) -> None:
+    path.write_bytes(path.read_bytes()[:end])
 
 
 def no_metadata(path: Path) -> None:
@@ -121,10 +112,18 @@ def a_folder(path: Path) -> None:
     path.mkdir()
 
 
-DAMAGE = [cut, emptied, flipped, header_flipped, no_metadata, odd_metadata, a_folder]
-
-
-@pytest.mark.parametrize("damage", DAMAGE)
+@pytest.mark.parametrize(
+    "damage",
+    [
+        partial(cut, end=-7),
+        partial(cut, end=0),
+        partial(flip, place=-20),
+        partial(flip, place=11),
+        no_metadata,
+        odd_metadata,
+        a_folder,
+    ],
+)
 def test_a_damaged_file_is_not_used_said_once_and_replaced(
     store: Store, damage: Callable[[Path], None]
 ) -> None:
@@ -161,7 +160,7 @@ def test_damage_to_an_open_file_is_found_by_its_size(store: Store) -> None:
 def test_mutant_without_the_checksum_damage_is_used(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kv_disk, "checksum", lambda cache, form: 0)
     store.open().put(TOKENS, entry())
-    flipped(store.files()[0])
+    flip(store.files()[0], -20)
     assert not equal(store.open().get(TOKENS), entry())
     assert store.warnings == []
 
@@ -226,8 +225,6 @@ def test_prune_keeps_only_what_is_named(store: Store) -> None:
 
 
 WORKER = """
-import sys
-sys.path.insert(0, {root!r})
 import torch
 from pathlib import Path
 from tandem.engine.kv import DiskStore
@@ -255,7 +252,7 @@ print(found)
 @pytest.mark.nightly("starts processes that load the model, and kills some")
 def test_several_processes_write_read_and_forget_at_once(store: Store) -> None:
     """20 prefixes of 6.7 kB in a budget of 60 kB, so that files come and go under everybody's feet."""
-    scripts = [WORKER.format(root=str(ROOT), folder=str(store.folder), step=step) for step in (3, 7, 11)]
+    scripts = [WORKER.format(folder=str(store.folder), step=step) for step in (3, 7, 11)]
     workers = [
         subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         for script in scripts
@@ -268,8 +265,6 @@ def test_several_processes_write_read_and_forget_at_once(store: Store) -> None:
 
 
 PRECOMPUTE = """
-import sys
-sys.path.insert(0, {root!r})
 from pathlib import Path
 from tandem.engine.engine import Engine
 from tandem.engine.kv import DiskStore
@@ -286,7 +281,7 @@ print(precompute(engine, files, 120, lambda number: f"Vantelu Cor has {{number}}
 def test_killed_while_computing_ahead_only_the_missing_are_computed(store: Store, save_model: Save) -> None:
     """kill -9 at some moment; the next run keeps all that was whole, and each is as if computed now."""
     model = str(save_model("llama-grouped"))
-    script = PRECOMPUTE.format(root=str(ROOT), model=model, folder=str(store.folder))
+    script = PRECOMPUTE.format(model=model, folder=str(store.folder))
     worker = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE)
     deadline = time.monotonic() + 120
     while len(list(store.folder.glob("*/*/*.safetensors"))) < 20:
@@ -304,3 +299,64 @@ def test_killed_while_computing_ahead_only_the_missing_are_computed(store: Store
     for number in range(0, 120, 17):
         document = f"Vantelu Cor has {number} levels. " * 3
         assert equal(files.get(engine.document_tokens(document)), engine.document_cache(document))
+
+
+# ---- in memory -----------------------------------------------------------------------------------------------
+
+
+def test_memory_forgets_what_was_used_least_recently() -> None:
+    size = entry().num_bytes
+    store = MemoryStore(5 * size // 2)
+    for token in (1, 2):
+        store.put([token], entry())
+    assert store.get([1]) is not None  # now 2 is the oldest
+    store.put((3,), entry())
+    assert [store.get([token]) is not None for token in (1, 2, 3)] == [True, False, True]
+    assert (len(store), store.num_bytes) == (2, 2 * size)
+
+
+# ---- rows of ended queries, which serve the next turn --------------------------------------------------------
+
+
+def cache_of(num_columns: int) -> TorchRows:
+    cache = TorchRows(1, num_columns)
+    cache.add_layer(0, torch.zeros(1, 1, 4), torch.zeros(1, 1, 4))
+    return cache
+
+
+def test_the_least_recently_used_goes_first_and_the_budget_holds() -> None:
+    turns = TurnCaches()
+    turns.max_bytes = 2 * cache_of(64).num_bytes
+    for start in (1, 2):
+        turns.keep(((start, 5, 5),), cache_of(64), [0, 0])
+    assert turns.find([1, 5, 9], 1) is not None
+    turns.keep(((3, 5, 5),), cache_of(64), [0, 0])
+    assert turns.num_bytes == turns.max_bytes
+    assert turns.find([2, 5, 5], 1) is None
+    found = turns.find([1, 5, 9], 1)
+    assert found is not None
+    assert found.num_tokens == 2
+    turns.keep(((4,),), cache_of(64 * 4), [0, 0])
+    assert turns.find([4], 1) is None, "larger than the budget"
+
+
+def test_a_longer_turn_takes_the_place_of_those_that_it_continues() -> None:
+    turns = TurnCaches()
+    turns.max_bytes = 1 << 20
+    turns.keep(((1, 2), (8,)), cache_of(64), [0, 0])
+    turns.keep(((1, 2, 3), (8, 9)), cache_of(128), [0, 0])
+    assert turns.num_bytes == cache_of(128).num_bytes
+    turns.keep(((1, 2, 4), (8, 9)), cache_of(64), [0, 0])
+    assert turns.num_bytes == cache_of(128).num_bytes + cache_of(64).num_bytes
+
+
+def test_the_longest_common_beginning_is_found_if_it_covers_the_document() -> None:
+    turns = TurnCaches()
+    turns.max_bytes = 1 << 20
+    turns.keep(((1, 2, 3),), cache_of(64), [0, 0])
+    turns.keep(((7,), (1, 2, 3, 4)), cache_of(64), [0, 0])
+    found = turns.find([1, 2, 3, 4, 5], 2)
+    assert found is not None
+    assert (found.row, found.num_tokens) == (1, 4)
+    assert turns.find([1, 2, 3, 4, 5], 5) is None
+    assert turns.find([6], 0) is None
