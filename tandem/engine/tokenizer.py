@@ -171,7 +171,16 @@ class Vocabulary:
     ids: Sequence[int]
     tokens: Sequence[str]
     prefixes: tuple[str, ...]
-    """As `fingerprint_prefixes` gives them."""
+    """Fingerprints of its beginnings, the longest first: the whole, all but the last id, and so on.
+
+    Each is 32 hex digits over what turns tokens into text: the map to ids, the ids of special tokens, the decoder. Stop
+    strings are searched for in text, so with different decoders two parties would stop at different steps. Which
+    special token *ends* an answer is not included: a base model and its chat version differ in that, share the
+    vocabulary, and the end is agreed on with each query.
+
+    They go back over added tokens, of which models of one family have more or fewer, at most `MAX_MORE_TOKENS`. Where
+    two vocabularies have a beginning in common, their models can work together: they use the ids of that alone.
+    """
 
     @classmethod
     def of(cls, tokenizer: Tokenizer) -> Vocabulary:
@@ -201,25 +210,6 @@ class Vocabulary:
     def longest(self) -> int:
         """Bytes of the longest token, as it is written in the vocabulary."""
         return max(map(len, map(str.encode, self.tokens)))
-
-
-def fingerprint_vocabulary(tokenizer: Tokenizer) -> str:
-    """32 hex digits over what turns tokens into text: the map to ids, the ids of special tokens, the decoder.
-
-    Stop strings are searched for in text, so with different decoders two parties would stop at different steps.
-    Which special token *ends* an answer is not included: a base model and its chat version differ in that, share
-    the vocabulary, and the end is agreed on with each query.
-    """
-    return fingerprint_prefixes(tokenizer)[0]
-
-
-def fingerprint_prefixes(tokenizer: Tokenizer) -> tuple[str, ...]:
-    """The fingerprints of a vocabulary's beginnings, the longest first: the whole, all but the last id, and so on.
-
-    They go back over added tokens, of which models of one family have more or fewer, at most `MAX_MORE_TOKENS`. Where
-    two vocabularies have a beginning in common, their models can work together: they use the ids of that alone.
-    """
-    return Vocabulary.of(tokenizer).prefixes
 
 
 def _fingerprint_prefixes(tokenizer: Tokenizer, ids: Sequence[int], tokens: Sequence[str]) -> tuple[str, ...]:

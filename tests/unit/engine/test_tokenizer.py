@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+from tokenizers import AddedToken, Tokenizer
 
 from tandem.config.schema import SamplingParams
 from tandem.engine import tokenizer
@@ -20,10 +20,10 @@ from tandem.engine.tokenizer import (
     TokenizerInfo,
     Vocabulary,
     find_eos_token_ids,
-    fingerprint_vocabulary,
     is_loop,
 )
 from tandem.errors import GenerationError
+from tests.unit.engine.builders import byte_level
 
 TEXTS = [
     "Mira likes puzzle games, so try Vantelu Cor.",
@@ -154,9 +154,9 @@ def test_fingerprints_are_those_of_the_tokens_and_ids_without_a_token_are_holes(
     moved = Tokenizer.from_str(json.dumps(state))
     vocabulary = Vocabulary.of(moved)
     assert (vocabulary.size, vocabulary.find_holes()) == (301, [291])
-    assert fingerprint_vocabulary(backend) == fingerprint_vocabulary(copied_with(backend))
+    assert Vocabulary.of(backend).prefixes[0] == Vocabulary.of(copied_with(backend)).prefixes[0]
     more = [copied_with(backend, "<x>", special=special) for special in (False, True)]
-    prints = [fingerprint_vocabulary(each) for each in (backend, tokenizers["metaspace"], moved, *more)]
+    prints = [Vocabulary.of(each).prefixes[0] for each in (backend, tokenizers["metaspace"], moved, *more)]
     assert [len(each) for each in prints] == [32] * 5
     assert prints[0] not in prints[1:]
 
@@ -237,18 +237,9 @@ def test_only_the_most_probable_tokens_are_cut() -> None:
 # ---- What a token spells by itself, in the vocabularies of two families ------------------------------
 
 
-def byte_level() -> Tokenizer:
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    tokenizer = Tokenizer(models.BPE({character: index for index, character in enumerate(alphabet)}, []))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens([AddedToken("<end>", special=True)])
-    tokenizer.add_tokens(["né"])
-    return tokenizer
-
-
 def test_bytes_of_all_tokens_are_the_text() -> None:
-    tokenizer, text = byte_level(), " tea \u2615 \xad\n\x00~"
+    tokenizer = byte_level("<end>", texts=[""], vocab_size=257, plain=("né",))
+    text = " tea \u2615 \xad\n\x00~"
     spellings = [Speller(tokenizer).spell(token) for token in tokenizer.encode(text).ids]
     assert b"".join(bytes(spelling.utf8 or ()) for spelling in spellings).decode() == text
     assert spellings[0].text == " "
