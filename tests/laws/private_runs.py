@@ -139,7 +139,6 @@ class Reader:
         self._rows: dict[str, tuple[str, ...]] = {}
 
     def retrieve(self, request: RetrieveRequest) -> RetrieveResult | RetrieveFailed:
-        """As the actor answers."""
         texts = self._search()
         if texts is None:
             fault = Fault(code=Code.INVALID, option="device_filter")
@@ -153,20 +152,16 @@ class Reader:
     def open(
         self, session: str, query: str, documents: Sequence[str], *args: Any, **kwargs: Any
     ) -> OpenResult:
-        """As an engine's."""
         self._rows[session] = rows = tuple(documents) or ("",)
         return OpenResult(len(rows), (1,) * len(rows), tuple(range(len(rows))), (), ())
 
     def close(self, session: str) -> None:
-        """As an engine's."""
         self._rows.pop(session, None)
 
     def next_logits(self, session: str, tokens: Sequence[int]) -> object:
-        """As an engine's."""
         return self.forward({session: tokens}, {})
 
     def question_likelihoods(self, session: str) -> tuple[float, ...]:
-        """As an engine's."""
         return tuple(-(number(self._seed, "question", text) % 1000) / 100 for text in self._rows[session])
 
     def forward(
@@ -176,7 +171,6 @@ class Reader:
         *,
         is_stale: object = None,
     ) -> list[np.ndarray]:
-        """As an engine's."""
         return [
             self._last_logits(session, tokens, num_logits.get(session, 1))
             for session, tokens in answers.items()

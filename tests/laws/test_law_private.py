@@ -236,7 +236,6 @@ class Late(privacy.Ledger):
     """A mutant: it stops when the budget is exceeded, and not before."""
 
     def spend(self, nats: float) -> bool:
-        """As a ledger's."""
         return self.spent().nats <= self._budget and privacy.Ledger(self._path).spend(nats)
 
 

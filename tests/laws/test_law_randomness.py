@@ -8,6 +8,7 @@ one pair in fifty equal, is seen with probability above 0.99; the mutants repeat
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -76,49 +77,34 @@ def test_pairs_are_independent_and_uniform(name: str, chi_square: Check) -> None
     check(uniforms, name, chi_square)
 
 
-MUTANTS: dict[str, tuple[Uniforms, str]] = {
-    "reseeded at every step (section 12)": (
-        lambda seed, purpose, step, ids: uniforms(seed, purpose, 0, ids),
-        "next step",
-    ),
-    "one number for all tokens": (
-        lambda seed, purpose, step, ids: uniforms(seed, purpose, step, 0 * ids),
-        "next token",
-    ),
-    "tokens modulo 256": (
-        lambda seed, purpose, step, ids: uniforms(seed, purpose, step, ids % 256),
-        "token 256 on",
-    ),
-    "seed ignored": (lambda seed, purpose, step, ids: uniforms(0, purpose, step, ids), "next seed"),
-    "seed in 32 bits": (
-        lambda seed, purpose, step, ids: uniforms(seed % 2**32, purpose, step, ids),
-        "high bits of the seed",
-    ),
-    "seed plus step": (
-        lambda seed, purpose, step, ids: uniforms(seed + step, purpose, 0, ids),
-        "next seed, previous step",
-    ),
-    "step plus token": (
-        lambda seed, purpose, step, ids: uniforms(seed, purpose, 0, ids + step),
-        "next step, previous token",
-    ),
+class At(NamedTuple):
+    """What a number depends on."""
+
+    seed: int
+    purpose: Purpose
+    step: int
+    ids: np.ndarray
+
+
+MUTANTS: dict[str, tuple[Callable[[At], At], str]] = {
+    "reseeded at every step (section 12)": (lambda at: at._replace(step=0), "next step"),
+    "one number for all tokens": (lambda at: at._replace(ids=0 * at.ids), "next token"),
+    "tokens modulo 256": (lambda at: at._replace(ids=at.ids % 256), "token 256 on"),
+    "seed ignored": (lambda at: at._replace(seed=0), "next seed"),
+    "seed in 32 bits": (lambda at: at._replace(seed=at.seed % 2**32), "high bits of the seed"),
+    "seed plus step": (lambda at: at._replace(seed=at.seed + at.step, step=0), "next seed, previous step"),
+    "step plus token": (lambda at: at._replace(step=0, ids=at.ids + at.step), "next step, previous token"),
     "one stream for both drafts": (
-        lambda seed, purpose, step, ids: uniforms(seed, Purpose.DECISION, step, ids),
+        lambda at: at._replace(purpose=Purpose.DECISION),
         "device draft and cloud draft",
     ),
-    "draft numbers decide": (
-        lambda seed, purpose, step, ids: uniforms(seed, Purpose.DRAFT_CLOUD, step, ids),
-        "draft and decision",
-    ),
-    "ids in 16 bits (section 12)": (
-        lambda seed, purpose, step, ids: uniforms(seed, purpose, step, ids & 0xFFFF),
-        "ids beyond 16 bits",
-    ),
+    "draft numbers decide": (lambda at: at._replace(purpose=Purpose.DRAFT_CLOUD), "draft and decision"),
+    "ids in 16 bits (section 12)": (lambda at: at._replace(ids=at.ids & 0xFFFF), "ids beyond 16 bits"),
 }
 
 
 @pytest.mark.parametrize("name", MUTANTS)
 def test_mutants(name: str, chi_square: Check) -> None:
-    mutant, caught_by = MUTANTS[name]
+    bend, caught_by = MUTANTS[name]
     with pytest.raises(AssertionError):
-        check(mutant, caught_by, chi_square)
+        check(lambda *at: uniforms(*bend(At(*at))), caught_by, chi_square)

@@ -1,4 +1,4 @@
-"""Counter-based randomness, and the race. Independence and statistics: tests/laws."""
+"""Counter-based randomness, the race, and log and exp of every machine. Independence and statistics: tests/laws."""
 
 from __future__ import annotations
 

@@ -1,11 +1,9 @@
 """Mass spread evenly over the rest of the vocabulary: whatever uses a distribution treats it as plain arrays would.
 
-The oracle writes every formula over dense arrays [vocab]; nothing is sampled.
+The oracle writes every formula over dense arrays [vocab]; nothing is sampled. Algorithm 1: tests/laws.
 """
 
 from __future__ import annotations
-
-from itertools import product
 
 import numpy as np
 import pytest
@@ -15,9 +13,6 @@ from tandem.aggregation.distributions import Distribution
 from tandem.aggregation.rules import (
     Coupled,
     draw,
-    keep_probability,
-    residual,
-    target_given_drafts,
 )
 
 VOCAB = 6
@@ -64,29 +59,6 @@ def test_argmax_is_the_lowest_of_the_likeliest(
 ) -> None:
     q = Distribution(np.array(ids), np.array(probabilities), rest, 4)
     assert q.argmax() == int(np.argmax(q.dense(4))) == expected
-
-
-def test_keeping_and_residual_are_those_of_dense_arrays() -> None:
-    for own, other in pairs():
-        q, r = own.dense(VOCAB), other.dense(VOCAB)
-        excess = np.maximum(0.0, r - q)
-        found = residual(own, other)
-        assert found is not None
-        assert found.dense(VOCAB) == pytest.approx(excess / excess.sum(), abs=1e-12)
-        for token in np.flatnonzero(q):
-            kept = 1.0 if q[token] <= r[token] else 1 - ETA * (1 - r[token] / q[token])
-            assert keep_probability(int(token), own, other, ETA) == pytest.approx(kept, abs=1e-12)
-
-
-def test_algorithm_1_commits_the_mixture_exactly() -> None:
-    """Summed over all pairs of drafts, the law of the committed token is Eq. (4)."""
-    for device, cloud in pairs(12):
-        q, r = device.dense(VOCAB), cloud.dense(VOCAB)
-        law = np.zeros(VOCAB)
-        for one, other in product(np.flatnonzero(q), np.flatnonzero(r)):
-            given = target_given_drafts(int(one), int(other), device, cloud, ETA)
-            law += q[one] * r[other] * given.dense(VOCAB)
-        assert law == pytest.approx(ETA * q + (1 - ETA) * r, abs=1e-12)
 
 
 def test_draws_run_over_the_whole_vocabulary() -> None:
