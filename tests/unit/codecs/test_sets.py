@@ -1,4 +1,4 @@
-"""Sets and counts inside one whole number: a bijection, at the size of the combinatorial bound."""
+"""Sets and counts inside one whole number, at the size of the combinatorial bound; the nearest lattice point."""
 
 from __future__ import annotations
 

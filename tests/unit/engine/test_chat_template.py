@@ -77,48 +77,40 @@ def rows_of(wrapper: Any, template: Template, history: tuple[Message, ...] = ())
     return [row + bare.query_tokens for row in documents]
 
 
-def messages(first: str, history: tuple[Message, ...], *, has_system: bool = True) -> list[dict[str, str]]:
-    turns = [{"role": turn.role, "content": turn.content} for turn in (*history, Message("user", QUESTION))]
-    turns[0]["content"] = first + turns[0]["content"]
-    return [{"role": "system", "content": SYSTEM}, *turns] if has_system else turns
-
-
 def expected_rows(
-    folder: Path, history: tuple[Message, ...], *, jinja: str | None = None, has_system: bool = True
+    folder: Path, history: tuple[Message, ...], jinja: str, has_system: bool
 ) -> list[tuple[int, ...]]:
     """What transformers makes of the same messages, in one piece."""
     fresh: Any = AutoTokenizer.from_pretrained(folder)
-    lead = "" if has_system else f"{SYSTEM}\n\n"
-    return [
-        tuple(
-            fresh.apply_chat_template(
-                messages(lead + first, history, has_system=has_system),
-                chat_template=jinja,
-                add_generation_prompt=True,
-                return_dict=False,
+    rows = []
+    for first in [*(f"{document}\n\n" for document in DOCUMENTS), ""]:
+        turns = [{"role": turn.role, "content": turn.content} for turn in (*history, *ASKED)]
+        turns[0]["content"] = ("" if has_system else f"{SYSTEM}\n\n") + first + turns[0]["content"]
+        if has_system:
+            turns.insert(0, {"role": "system", "content": SYSTEM})
+        rows.append(
+            tuple(
+                fresh.apply_chat_template(
+                    turns, chat_template=jinja, add_generation_prompt=True, return_dict=False
+                )
             )
         )
-        for first in [*(f"{document}\n\n" for document in DOCUMENTS), ""]
-    ]
+    return rows
 
 
 @pytest.mark.parametrize("history", [(), HISTORY, HISTORY * 3], ids=["alone", "one turn", "three turns"])
-def test_whatever_templates_may_use_gives_what_transformers_gives(
-    folder: Path, wrapper: Any, history: tuple[Message, ...]
+@pytest.mark.parametrize(
+    ("jinja", "has_system"),
+    [(ALL_FEATURES, True), (SYSTEM_LAST, False), (DROPS_SYSTEM, False)],
+    ids=["all features", "system prompt last", "system prompt dropped"],
+)
+def test_rows_are_what_transformers_gives(
+    folder: Path, wrapper: Any, jinja: str, has_system: bool, history: tuple[Message, ...]
 ) -> None:
-    template = ChatTemplate(info_of(wrapper), SYSTEM, ALL_FEATURES)
-    assert rows_of(wrapper, template, history) == expected_rows(folder, history, jinja=ALL_FEATURES)
-
-
-@pytest.mark.parametrize("history", [(), HISTORY], ids=["alone", "one turn"])
-@pytest.mark.parametrize("jinja", [SYSTEM_LAST, DROPS_SYSTEM], ids=["last", "dropped"])
-def test_without_a_place_for_it_the_system_prompt_opens_the_first_message(
-    folder: Path, wrapper: Any, jinja: str, history: tuple[Message, ...]
-) -> None:
+    """Whatever templates may use; without a place for it the system prompt opens the first message."""
     template = ChatTemplate(info_of(wrapper), SYSTEM, jinja)
-    assert template.describe() == "chat, the system prompt in the first message"
-    expected = expected_rows(folder, history, jinja=jinja, has_system=False)
-    assert rows_of(wrapper, template, history) == expected
+    assert template.describe() == "chat" + ", the system prompt in the first message" * (not has_system)
+    assert rows_of(wrapper, template, history) == expected_rows(folder, history, jinja, has_system)
 
 
 @pytest.mark.parametrize("text", ["\ufdd0", "\ufdd10\ufdd2", "\ufdd3", "a\ufdd1"])

@@ -54,10 +54,8 @@ Open = Callable[..., Grammar]
 def open_grammar(server: ForkServer) -> Iterator[Open]:
     opened: list[Grammar] = []
 
-    def open_one(
-        limits: Limits | None = None, size: int = VOCAB, ends: tuple[int, ...] = (END,), **grammar: Any
-    ) -> Grammar:
-        opened.append(Grammar(server, json.dumps(grammar), size, ends, limits))
+    def open_one(limits: Limits | None = None, **grammar: Any) -> Grammar:
+        opened.append(Grammar(server, json.dumps(grammar), VOCAB, (END,), limits))
         return opened[-1]
 
     yield open_one

@@ -86,13 +86,11 @@ def test_a_sliding_window_can_be_cropped_and_stored(base: Path) -> None:
 ADAPTED = ("blk.0.attn_q", "blk.1.ffn_down")
 
 
-def make_adapter(folder: Path, base: Path | str, rank: int = 2, seed: int = 3) -> dict[str, Any]:
+def make_adapter(folder: Path, base: Path | str) -> dict[str, Any]:
     """A folder of an adapter of random weights; what it adds to the base model's."""
-    draw = np.random.default_rng(seed)
+    draw = np.random.default_rng(3)
     update = {
-        name: tuple(
-            0.3 * draw.standard_normal(shape).astype(np.float32) for shape in ((rank, wide), (tall, rank))
-        )
+        name: tuple(0.3 * draw.standard_normal(shape).astype(np.float32) for shape in ((2, wide), (tall, 2)))
         for name in ADAPTED
         for tall, wide in [MATRICES[name]]
     }

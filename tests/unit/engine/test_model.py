@@ -1,4 +1,4 @@
-"""What can be wrong with a model is said in one sentence, with the value seen and the remedy."""
+"""Models and adapters of PyTorch: what can be wrong is said in one sentence, with the value seen and the remedy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names of models that cannot be loaded: one sentence with the remedy, at once, the same from every command."""
+"""What a model's name stands for; of one that cannot be loaded one sentence, at once, the same from every command."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -72,16 +72,13 @@ def laws(size: int) -> st.SearchStrategy[Floats]:
 pairs = st.integers(1, 8).flatmap(lambda size: st.tuples(laws(size), laws(size)))
 
 
-def check_bound(clip: Clip, mixed: Floats, bare: Floats, bound: float) -> None:
+@given(pairs, st.floats(0.0, 50.0))
+def test_the_clip_is_a_distribution_within_the_bound(pair: tuple[Floats, Floats], bound: float) -> None:
+    mixed, bare = pair
     clipped = clip(mixed, bare, bound)
     assert math.isclose(clipped.sum(), 1.0, rel_tol=1e-9)
     assert (clipped <= math.exp(bound) * bare * (1 + ROUNDING)).all()
     assert (clipped >= math.exp(-bound) * bare * (1 - ROUNDING)).all()
-
-
-@given(pairs, st.floats(0.0, 50.0))
-def test_the_clip_is_a_distribution_within_the_bound(pair: tuple[Floats, Floats], bound: float) -> None:
-    check_bound(clip, *pair, bound)
 
 
 @given(pairs, st.floats(0.01, 5.0), st.floats(0.0, 1.0))
@@ -93,17 +90,6 @@ def test_what_is_within_the_bound_is_not_changed(
     np.testing.assert_allclose(clip(within, bare, bound), within, rtol=1e-9)
     near = bare * (1 - share) + share * within  # convex, like the set of what is within
     np.testing.assert_allclose(clip(near, bare, bound), near, rtol=1e-9)
-
-
-@MUTANTS
-def test_a_clip_that_leaves_the_bound_is_found(mutant: Clip) -> None:
-    @settings(report_multiple_bugs=False)
-    @given(pairs, st.floats(0.1, 5.0))
-    def check(pair: tuple[Floats, Floats], bound: float) -> None:
-        check_bound(mutant, *pair, bound)
-
-    with pytest.raises(AssertionError):
-        check()
 
 
 @given(pairs, st.floats(0.0, 6.0))
@@ -326,10 +312,10 @@ def draw(drafter: TokenDrafter, logits: NDArray[np.float32], prefix: int = 0) ->
     return drafter.draft(logits, WEIGHTS, **place).token  # type: ignore[arg-type]
 
 
-def private(number: int, bound: float = BOUND) -> Privacy:
+def private(number: int) -> Privacy:
     """With noise that follows from a number."""
     rng = random.Random(number)
-    return Privacy(bound, lambda nats: True, lambda: rng.getrandbits(64))
+    return Privacy(BOUND, lambda nats: True, lambda: rng.getrandbits(64))
 
 
 def with_known_noise(number: int) -> Privacy:
@@ -337,12 +323,10 @@ def with_known_noise(number: int) -> Privacy:
     return Privacy(BOUND, lambda nats: True, lambda: SEED)
 
 
-def check_noise(
-    kind: type[TokenDrafter], make: Callable[[int], Privacy] = private, number: int = 4000
-) -> None:
+def check_noise(kind: type[TokenDrafter], make: Callable[[int], Privacy] = private) -> None:
     """Chi-square of drafts over sessions; a true drafter fails with probability below 1e-9."""
     logits = logits_after(FLAT)
-    tokens = [draw(make_kind(kind, make(session)), logits) for session in range(number)]
+    tokens = [draw(make_kind(kind, make(session)), logits) for session in range(4000)]
     check_law(tokens, drafter_of(private(0)).distribution(logits, WEIGHTS))
 
 

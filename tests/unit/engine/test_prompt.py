@@ -16,10 +16,8 @@ TEMPLATE = PlainTemplate(document_text="Note: {document}\n", query_text="Questio
 LONG = "Mira likes puzzle games, so try Vantelu Cor. " * 12
 
 
-def builder(
-    tokenizers: dict[str, Tokenizer], context: int | None = 120, bos: tuple[int, ...] = (0,)
-) -> PromptBuilder:
-    return PromptBuilder(tokenizers["byte_level"], TEMPLATE, bos, context)
+def builder(tokenizers: dict[str, Tokenizer], context: int = 120) -> PromptBuilder:
+    return PromptBuilder(tokenizers["byte_level"], TEMPLATE, (0,), context)
 
 
 def ids(tokenizers: dict[str, Tokenizer], text: str) -> tuple[int, ...]:

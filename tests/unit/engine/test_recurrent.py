@@ -211,10 +211,6 @@ def is_noticed(runner: Any) -> bool:
         return True
 
 
-def test_nothing_is_noticed_without_a_mutant(hybrid: Any) -> None:
-    assert not is_noticed(hybrid)
-
-
 def test_mutant_states_are_not_restored(hybrid: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rows.Context, "write_recurrent", lambda *_: None)
     assert is_noticed(hybrid)

@@ -62,9 +62,9 @@ def load(save_model: Save) -> Load:
     return load_one
 
 
-def logits(engine: Engine, documents: Sequence[str] = DOCUMENTS) -> torch.Tensor:
+def logits(engine: Engine) -> torch.Tensor:
     """Those after the prompt and after some tokens, [2, rows, vocab]."""
-    engine.open("s", QUERY, documents, 40)
+    engine.open("s", QUERY, DOCUMENTS, 40)
     try:
         return torch.stack([engine.next_logits("s", tokens) for tokens in ([], TOKENS)])
     finally:

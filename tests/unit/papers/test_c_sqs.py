@@ -23,7 +23,6 @@ Step = Callable[[CSqsSession, np.ndarray], float]
 
 
 def step(session: CSqsSession, dense: np.ndarray) -> float:
-    """As the codec has it."""
     ids, dropped = session.support(dense)
     assert dropped == pytest.approx(1.0 - dense[ids].sum() / dense.sum(), abs=1e-12)
     return session.encode(dense)[1].beta

@@ -35,8 +35,8 @@ EXAMPLES = [Example(tuple(Random(n).choices(range(300), k=4 + n % 5)), 1 + n % 3
 ROWS = [(example, example) for example in EXAMPLES]
 
 
-def random_laws(seed: int, num: int = 6, vocab: int = 40) -> np.ndarray:
-    return np.random.default_rng(seed).dirichlet(np.full(vocab, 0.2), num)
+def random_laws(seed: int) -> np.ndarray:
+    return np.random.default_rng(seed).dirichlet(np.full(40, 0.2), 6)
 
 
 def test_losses_are_the_divergence_and_the_distance_of_the_target() -> None:
