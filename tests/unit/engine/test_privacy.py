@@ -15,6 +15,7 @@ import sys
 from collections.abc import Callable, Sequence
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,6 +24,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from tandem.actors.decoder import make_drafter
+from tandem.aggregation.rules import Step
 from tandem.codecs import RaceLists, TopP
 from tandem.codecs.votes import read_vote
 from tandem.config.parties import PartyConfig, WorkerConfig
@@ -380,10 +382,16 @@ def test_a_draw_is_repeated_whatever_it_would_be_drawn_from_now(
     check_repeats(kind, logits_after(FLAT if change == "the budget ends" else (5,)))
 
 
-def test_a_drafter_that_forgets_what_it_drew_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(TokenDrafter, "_has_private_noise", property(lambda self: False, lambda *_: None))
+class Forgetful(TokenDrafter):
+    """A mutant that draws after a prefix as if it had never seen it."""
+
+    def draft(self, *rows: Any, lineage: Sequence[bytes], **place: Any) -> Step:
+        return super().draft(*rows, lineage=(*lineage, os.urandom(8)), **place)
+
+
+def test_a_drafter_that_forgets_what_it_drew_is_found() -> None:
     with pytest.raises(AssertionError):
-        check_repeats(TokenDrafter, logits_after(FLAT))
+        check_repeats(Forgetful, logits_after(FLAT))
 
 
 # ---- settings --------------------------------------------------------------------------------------------------------
