@@ -6,12 +6,14 @@ Everything heavy is imported when it is called.
 from __future__ import annotations
 
 import gc
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
+from tandem import plugins
 from tandem.config.schema import Config, PartyConfig
 from tandem.corpora import model_path
 from tandem.errors import GenerationError, explain_missing
@@ -78,11 +80,10 @@ def engine_key(party: PartyConfig) -> tuple[object, ...]:
 
 def describe_conversion(party: PartyConfig) -> str:
     """One sentence where loading a party's model has to convert it first; "" where not. Raises GenerationError."""
-    from tandem.engine import gguf
     from tandem.engine.places import base_of, expand
 
-    file = gguf.find_file(base_of(expand(model_path(party.model))))
-    return gguf.describe_conversion(file, party.dtype) if file and engine_name(party) == "torch" else ""
+    model, engine = base_of(expand(model_path(party.model))), engine_name(party)
+    return plugins.find("conversion", engine)(model, party.dtype) if plugins.has("conversion", engine) else ""
 
 
 def describe_load(party: PartyConfig) -> str:
@@ -150,9 +151,7 @@ def drop_stale_caches(config: Config, party: str, index: Path) -> None:
 
     folder = kv_folder(party, config)
     if folder.exists() and folder.stat().st_mtime_ns < modified_ns(index):
-        from tandem.engine.kv import remove_store
-
-        remove_store(folder)
+        shutil.rmtree(folder, ignore_errors=True)  # which does not disturb those that read it
 
 
 def build_options(config: Config) -> dict[str, Any]:

@@ -1,45 +1,27 @@
-"""Models in GGUF files, as llama.cpp, Ollama and LM Studio use them: checked, and converted once for PyTorch.
-
-transformers reads such a file, but dequantises all of it at every load: for 135 million parameters in 4 bits that takes
-15 s of processor time and 0.9 GB, where loading the same weights from safetensors takes 2 s and 0.5 GB. So the weights
-are converted once, to a folder in the user's cache, and loaded from there. Its name holds the file's SHA-256, the
-precision and the versions of what converted it: both parties get the same bits, wherever their files are.
-"""
+"""Models in GGUF files, as llama.cpp, Ollama and LM Studio use them: found, and checked by their header."""
 
 from __future__ import annotations
 
-import fcntl
-import importlib.util
 import json
-import logging
 import math
 import os
 import re
-import shutil
 import struct
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from hashlib import file_digest, sha256
-from importlib.metadata import version
 from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from tokenizers import Regex, Tokenizer, pre_tokenizers
-
-from tandem.errors import GenerationError, install_line
+from tandem.errors import GenerationError
 from tandem.system.paths import cache_folder, write_whole
 
-_log = logging.getLogger("tandem")
 SUFFIX = ".gguf"
 _MAGIC = b"GGUF"
-FORMAT = 2
-"""Of the converted folders."""
-_NEEDED = ("torch", "transformers", "gguf", "accelerate")
-_CONVERTED_WITH = ("transformers", "gguf")
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 """GGUF's number of a type -> its letter in the module struct."""
 _STRING, _ARRAY = 8, 9
@@ -102,47 +84,6 @@ _WANTED: tuple[tuple[re.Pattern[str], Callable[[Any], bool], str], ...] = tuple(
     )
 )
 """Which keys want what, and what it is called."""
-
-_GPT2 = "gpt-2"
-_CONTRACTION = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
-_UPPER, _LOWER = r"\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}", r"\p{Ll}\p{Lm}\p{Lo}\p{M}"
-_SPACES = r"\s*[\r\n]+|\s+(?!\S)|\s+"
-_LLAMA3 = (
-    rf"{_CONTRACTION}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{{1,3}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|{_SPACES}"
-)
-_QWEN2 = _LLAMA3.replace("{1,3}", "")
-_QWEN35 = _QWEN2.replace(r"?\p{L}+", r"?[\p{L}\p{M}]+").replace(r"[^\s\p{L}\p{N}]", r"[^\s\p{L}\p{M}\p{N}]")
-_GPT4O = (
-    rf"[^\r\n\p{{L}}\p{{N}}]?[{_UPPER}]*[{_LOWER}]+{_CONTRACTION}?|[^\r\n\p{{L}}\p{{N}}]?[{_UPPER}]+[{_LOWER}]*"
-    rf"{_CONTRACTION}?|\p{{N}}{{1,3}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|{_SPACES}"
-)
-_TEKKEN = _GPT4O.replace(f"{_CONTRACTION}?", "").replace("{1,3}", "")
-_DEEPSEEK3 = (
-    r"\p{N}{1,3}",
-    "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+",
-    r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|"
-    + _SPACES,
-)
-_CODER = (r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", "[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]+", r"\p{N}")
-_KINDS = (
-    (
-        "gpt-2 phi-2 mpt olmo jais trillion granite-docling exaone4 gigachat a.x-4.0 mellum modern-bert",
-        (_GPT2,),
-    ),
-    ("jina-es jina-de jina-v2-es jina-v2-de jina-v1-en jina-v2-code roberta-bpe", (_GPT2,)),
-    ("smollm starcoder refact command-r codeshell exaone minerva-7b", (r"\p{N}", _GPT2)),
-    ("llama3 llama-v3 llama-bpe falcon3 falcon-h1 pixtral midm-2.0 lfm2 jina-v5-nano", (_LLAMA3,)),
-    ("dbrx smaug-bpe glm4 chatglm-bpe", (_LLAMA3,)),
-    ("qwen2 deepseek-r1-qwen kormo f2llmv2 megrez stablelm2 hunyuan", (_QWEN2,)),
-    ("qwen35", (_QWEN35,)),
-    ("gpt-4o llama4 kanana2 talkie minimax-m2", (_GPT4O,)),
-    ("tekken", (_TEKKEN,)),
-    ("deepseek-v3 hunyuan-dense joyai-llm", _DEEPSEEK3),
-    ("deepseek-coder", _CODER),
-)
-SPLITS = {name: patterns for names, patterns in _KINDS for name in names.split()}
-"""How texts are split before merges apply, by the names that files have for it: patterns one after the other, each of
-which isolates what it finds; "gpt-2" stands for GPT-2's. As llama.cpp has them (`llama-vocab.cpp`)."""
 
 
 # ---- which file ----------------------------------------------------------------------------------------------
@@ -208,11 +149,6 @@ def _ollama_store() -> Path:
         return Path(named).expanduser()
     own, shared = Path.home() / ".ollama/models", Path("/usr/share/ollama/.ollama/models")
     return own if own.is_dir() or not shared.is_dir() else shared
-
-
-def can_read() -> bool:
-    """Whether the packages that convert GGUF files for PyTorch are installed. None of them is imported."""
-    return all(importlib.util.find_spec(package) for package in _NEEDED)
 
 
 # ---- what it holds -------------------------------------------------------------------------------------------
@@ -473,136 +409,7 @@ def _check_tokens(header: Header) -> None:
                 raise ValueError(f"its tokens {first[token]} and {index} are the same ({shown!r:.60})")
 
 
-# ---- converted once ------------------------------------------------------------------------------------------
-
-
-def convert(file: Path, dtype: str) -> Path:
-    """The folder of this file's model in a precision, as save_pretrained writes it; made unless it is there.
-
-    Processes that need it at the same time wait for the first. Raises GenerationError.
-    """
-    header = check(file)
-    _need_packages(file)
-    digest, versions = fingerprint(file), _versions()
-    above = cache_folder() / "models"
-    folder = above / f"{digest}-{dtype}-{versions}"
-    if folder.is_dir():
-        return folder
-    try:
-        above.mkdir(parents=True, exist_ok=True)
-        with alone(above / f"{digest}-{dtype}.lock"):
-            if not folder.is_dir():
-                _check_room(above, header.memory_bytes(dtype))
-                for stale in above.glob(f"{digest}-{dtype}-*"):  # of other versions, or unfinished
-                    shutil.rmtree(stale)
-                unfinished = folder.with_name(f"{folder.name}.part")
-                _write(file, dtype, unfinished)
-                unfinished.rename(folder)
-    except OSError as error:
-        raise GenerationError(
-            f"The converted model of {str(file)!r} cannot be written to {above} ({error.strerror or error}); free "
-            f"{header.memory_bytes(dtype) / 1e9:.1f} GB there, or set XDG_CACHE_HOME to another folder."
-        ) from None
-    return folder
-
-
-def describe_conversion(file: Path, dtype: str) -> str:
-    """One sentence on what `convert` has to do, with sizes; "" where it is done. Raises GenerationError."""
-    _need_packages(file)
-    if (cache_folder() / "models" / f"{fingerprint(file)}-{dtype}-{_versions()}").is_dir():
-        return ""
-    size, memory = file.stat().st_size, check(file).memory_bytes(dtype)
-    return (
-        f"converting {file.name} once, from {size / 1e9:.2f} GB on disk to {memory / 1e9:.2f} GB in memory and in the "
-        f"cache, as {dtype}"
-    )
-
-
-def source(file: Path) -> tuple[str, dict[str, str]]:
-    """The folder in which transformers finds tokenizer and configuration of a file, and the further arguments of
-    from_pretrained.
-
-    A converted folder, of any precision, is read seven times as fast as the file. Raises GenerationError.
-    """
-    check(file)
-    _need_packages(file)
-    folders = (cache_folder() / "models").glob(f"{fingerprint(file)}-*-{_versions()}")
-    if (folder := next(folders, None)) is not None:
-        return str(folder), {}
-    return str(file.parent), {"gguf_file": file.name}
-
-
-def split_texts(file: Path, tokenizer: Tokenizer) -> None:
-    """Let a file's tokenizer, as transformers made it, split texts as the file says; warns where that is unknown."""
-    name = check(file).split
-    if name in SPLITS:
-        tokenizer.pre_tokenizer = make_pre_tokenizer(name)
-    elif name is not None:
-        said = (
-            f"names the pre-tokenizer {name!r:.60}, which Tandem does not know"
-            if name
-            else "names no pre-tokenizer"
-        )
-        _log.warning("%s %s: texts are split as GPT-2's are, and answers may be worse.", file, said)
-
-
-def make_pre_tokenizer(name: str) -> pre_tokenizers.PreTokenizer:
-    """The one of a name in SPLITS."""
-    patterns = SPLITS[name]
-    steps = [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in patterns if pattern != _GPT2]
-    spelled = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=patterns[-1] == _GPT2)
-    return pre_tokenizers.Sequence([*steps, spelled])
-
-
-def _write(file: Path, dtype: str, folder: Path) -> None:
-    """Weights, configuration and tokenizer of a file, in a new folder."""
-    import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer, modeling_gguf_pytorch_utils
-
-    where: dict[str, Any] = {
-        "pretrained_model_name_or_path": str(file.parent),
-        "gguf_file": file.name,
-        "trust_remote_code": False,
-    }
-    reading: Any = modeling_gguf_pytorch_utils
-    reading.tqdm = lambda tensors, **_: tensors  # a bar that no setting of transformers turns off
-    auto: Any = AutoModelForCausalLM
-    model, report = auto.from_pretrained(**where, dtype=getattr(torch, dtype), output_loading_info=True)
-    if missing := sorted(report["missing_keys"]):  # transformers would fill them with random numbers
-        raise GenerationError(
-            f"{str(file)!r} lacks {len(missing)} of its model's weights ({missing[0]}, ...); use another file."
-        )
-    model.hf_quantizer = None  # what is saved is not quantised any more
-    del model.config.quantization_config
-    model.save_pretrained(folder)
-    auto = AutoTokenizer
-    tokenizer = auto.from_pretrained(**where)
-    split_texts(file, tokenizer.backend_tokenizer)
-    tokenizer.save_pretrained(folder)
-    for written in folder.iterdir():
-        with written.open("rb") as stream:
-            os.fsync(stream.fileno())
-
-
-def _need_packages(file: Path) -> None:
-    if not can_read():
-        raise GenerationError(
-            f"{str(file)!r} is a GGUF file, which PyTorch computes with the packages {', '.join(_NEEDED)}, of which "
-            f"some are not installed; run `{install_line('torch')}`."
-        )
-
-
-def _check_room(folder: Path, num_bytes: int) -> None:
-    if shutil.disk_usage(folder).free < num_bytes:
-        raise OSError(f"{shutil.disk_usage(folder).free / 1e9:.1f} GB are free")
-
-
-@contextmanager
-def alone(lock: Path) -> Iterator[None]:
-    """Waits until no other process or thread holds this lock."""
-    with lock.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+# ---- its content -------------------------------------------------------------------------------------------
 
 
 def fingerprint(file: Path) -> str:
@@ -643,8 +450,3 @@ def _digest_of(path: str, *identity: int) -> str:
         with suppress(OSError):  # then it is computed again the next time
             write_whole(record, json.dumps({"path": path, "identity": identity, "sha256": digest}).encode())
     return digest
-
-
-def _versions() -> str:
-    text = " ".join([str(FORMAT), *(version(package) for package in _CONVERTED_WITH)])
-    return sha256(text.encode()).hexdigest()[:8]

@@ -6,12 +6,13 @@ that the file was made of: two parties may have one model in either form.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-from tokenizers import AddedToken, Tokenizer, decoders, normalizers, pre_tokenizers, processors
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, normalizers, pre_tokenizers, processors
 from tokenizers.models import BPE
 
 from tandem.engine import gguf
@@ -19,6 +20,7 @@ from tandem.engine.template import any_of
 from tandem.engine.tokenizer import TokenizerInfo, byte_level_alphabet
 from tandem.errors import GenerationError, first_line
 
+_log = logging.getLogger("tandem")
 _PREFIX = "tokenizer.ggml."
 _NAMED = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_token": "padding"}
 """Special tokens, as templates know them -> as files name their ids."""
@@ -44,6 +46,47 @@ _SPACE = "\u2581"
 _LONGEST_TOKEN = 4096
 """In characters: what its merges cost grows with the square, and real ones have some hundred at most."""
 
+_GPT2 = "gpt-2"
+_CONTRACTION = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+_UPPER, _LOWER = r"\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}", r"\p{Ll}\p{Lm}\p{Lo}\p{M}"
+_SPACES = r"\s*[\r\n]+|\s+(?!\S)|\s+"
+_LLAMA3 = (
+    rf"{_CONTRACTION}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{{1,3}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|{_SPACES}"
+)
+_QWEN2 = _LLAMA3.replace("{1,3}", "")
+_QWEN35 = _QWEN2.replace(r"?\p{L}+", r"?[\p{L}\p{M}]+").replace(r"[^\s\p{L}\p{N}]", r"[^\s\p{L}\p{M}\p{N}]")
+_GPT4O = (
+    rf"[^\r\n\p{{L}}\p{{N}}]?[{_UPPER}]*[{_LOWER}]+{_CONTRACTION}?|[^\r\n\p{{L}}\p{{N}}]?[{_UPPER}]+[{_LOWER}]*"
+    rf"{_CONTRACTION}?|\p{{N}}{{1,3}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|{_SPACES}"
+)
+_TEKKEN = _GPT4O.replace(f"{_CONTRACTION}?", "").replace("{1,3}", "")
+_DEEPSEEK3 = (
+    r"\p{N}{1,3}",
+    "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+",
+    r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|"
+    + _SPACES,
+)
+_CODER = (r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", "[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]+", r"\p{N}")
+_KINDS = (
+    (
+        "gpt-2 phi-2 mpt olmo jais trillion granite-docling exaone4 gigachat a.x-4.0 mellum modern-bert",
+        (_GPT2,),
+    ),
+    ("jina-es jina-de jina-v2-es jina-v2-de jina-v1-en jina-v2-code roberta-bpe", (_GPT2,)),
+    ("smollm starcoder refact command-r codeshell exaone minerva-7b", (r"\p{N}", _GPT2)),
+    ("llama3 llama-v3 llama-bpe falcon3 falcon-h1 pixtral midm-2.0 lfm2 jina-v5-nano", (_LLAMA3,)),
+    ("dbrx smaug-bpe glm4 chatglm-bpe", (_LLAMA3,)),
+    ("qwen2 deepseek-r1-qwen kormo f2llmv2 megrez stablelm2 hunyuan", (_QWEN2,)),
+    ("qwen35", (_QWEN35,)),
+    ("gpt-4o llama4 kanana2 talkie minimax-m2", (_GPT4O,)),
+    ("tekken", (_TEKKEN,)),
+    ("deepseek-v3 hunyuan-dense joyai-llm", _DEEPSEEK3),
+    ("deepseek-coder", _CODER),
+)
+SPLITS = {name: patterns for names, patterns in _KINDS for name in names.split()}
+"""How texts are split before merges apply, by the names that files have for it: patterns one after the other, each of
+which isolates what it finds; "gpt-2" stands for GPT-2's. As llama.cpp has them (`llama-vocab.cpp`)."""
+
 
 def load(file: Path) -> tuple[Tokenizer, TokenizerInfo]:
     """The tokenizer of a file, and what the file says of it. Raises GenerationError."""
@@ -59,7 +102,7 @@ def load(file: Path) -> tuple[Tokenizer, TokenizerInfo]:
         tokens, named = values["tokens"], _find_named(values)
         if kind == "gpt2":
             tokenizer = _byte_level(values)
-            gguf.split_texts(file, tokenizer)
+            split_texts(file, tokenizer)
         elif kind == "gemma4" or header.architecture in _GEMMA:
             tokenizer = _gemma(values)
         else:
@@ -82,6 +125,28 @@ def load(file: Path) -> tuple[Tokenizer, TokenizerInfo]:
     return tokenizer, TokenizerInfo.of(
         tokenizer, special, eos_token_id=named.get("eos_token"), chat_template=values.get("chat_template")
     )
+
+
+def split_texts(file: Path, tokenizer: Tokenizer) -> None:
+    """Let a file's tokenizer, as transformers made it, split texts as the file says; warns where that is unknown."""
+    name = gguf.check(file).split
+    if name in SPLITS:
+        tokenizer.pre_tokenizer = make_pre_tokenizer(name)
+    elif name is not None:
+        naming = (
+            f"names the pre-tokenizer {name!r:.60}, which Tandem does not know"
+            if name
+            else "names no pre-tokenizer"
+        )
+        _log.warning("%s %s: texts are split as GPT-2's are, and answers may be worse.", file, naming)
+
+
+def make_pre_tokenizer(name: str) -> pre_tokenizers.PreTokenizer:
+    """The pre-tokenizer of a name in SPLITS."""
+    patterns = SPLITS[name]
+    steps = [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in patterns if pattern != _GPT2]
+    spelled = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=patterns[-1] == _GPT2)
+    return pre_tokenizers.Sequence([*steps, spelled])
 
 
 def _read(header: gguf.Header) -> dict[str, Any]:

@@ -14,7 +14,6 @@ import os
 import re
 import struct
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,7 +22,6 @@ from tokenizers import Tokenizer
 
 from tandem.corpora import LLAMA_PACKAGE, NAMED_MODELS
 from tandem.engine import gguf, gguf_tokenizer
-from tandem.engine.port import Runner
 from tandem.engine.tokenizer import TokenizerInfo
 from tandem.errors import GenerationError, explain_missing, find_close, first_line
 from tandem.system.paths import suggest_path
@@ -314,55 +312,23 @@ def _suggest(model: str) -> str:
         return "correct the path."
 
 
-# ---- the file next to a drafter's weights that names its target ------------------------------------------------
+# ---- the file next to a drafter's weights that names its target ----------------------------------------------
 
 
 CARD = "drafter.json"
-_KEYS = ("target", "fingerprints", "trunk", "blocks", "loss", "acceptance")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DrafterCard:
-    """The card of a drafter: how it was made."""
-
-    target: str  # the target's folder or hub id
-    fingerprints: Mapping[
-        str, str
-    ]  # precision -> the target's weights in it, as `Engine.weights_fingerprint`
-    trunk: str
-    blocks: tuple[int, ...]  # of the target, copied and frozen
-    loss: str
-    acceptance: Mapping[str, float]  # on rows held out, when it was made
-
-    def write(self, folder: Path) -> None:
-        """Into the drafter's folder."""
-        (folder / CARD).write_text(json.dumps(asdict(self), indent=2) + "\n", "utf-8")
-
-
-def read_card(folder: str | Path) -> DrafterCard | None:
-    """The card of a model's folder; None if it has none, or is a hub id. GenerationError if it is damaged."""
-    path = Path(folder) / CARD
-    if not path.is_file():
-        return None
-    try:
-        values = json.loads(path.read_text("utf-8"))
-        fields: dict[str, Any] = {key: values[key] for key in _KEYS}
-        fields["fingerprints"] = {str(key): str(value) for key, value in fields["fingerprints"].items()}
-        return DrafterCard(**fields | {"blocks": tuple(fields["blocks"]), "target": str(fields["target"])})
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        raise GenerationError(
-            f"{path} does not say which target the drafter was made for; train the drafter again, or delete the file."
-        ) from None
 
 
 def describe_card(folder: str | Path) -> dict[str, Any]:
-    """The description of a drafter for the other party: target and fingerprints; empty without a card, or with a
-    damaged one."""
+    """The description of a drafter for the other party: its target, and the fingerprints of that in each precision.
+
+    Empty for a hub id, and without a card, or with a damaged one.
+    """
     try:
-        card = read_card(folder)
-    except GenerationError:
+        card = json.loads((Path(folder) / CARD).read_text("utf-8"))
+        fingerprints = {str(key): str(value) for key, value in card["fingerprints"].items()}
+        return {"target": str(card["target"]), "fingerprints": fingerprints}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return {}
-    return {} if card is None else {"target": card.target, "fingerprints": dict(card.fingerprints)}
 
 
 def find_mismatch(device: Mapping[str, Any], cloud: Mapping[str, Any]) -> str | None:
@@ -414,13 +380,12 @@ def info_of(wrapper: Any) -> TokenizerInfo:
 
 def load_wrapper(model: str, *, is_local: bool = False) -> Any:
     """The fast tokenizer of `model` as transformers has it, to be saved with another model. Raises GenerationError."""
-    where, more = _source(model)
     with explain_missing(f"The tokenizer of {model!r}", GenerationError), hide_progress_bars():
         from transformers import AutoTokenizer
 
         try:
             wrapper = AutoTokenizer.from_pretrained(
-                where, use_fast=True, trust_remote_code=False, local_files_only=is_local, **more
+                model, use_fast=True, trust_remote_code=False, local_files_only=is_local
             )
         except Exception as error:  # anything may come out of a damaged directory
             if Path(model).is_dir() and not any(Path(model).glob("tokenizer*")):
@@ -432,8 +397,6 @@ def load_wrapper(model: str, *, is_local: bool = False) -> Any:
             f"{model!r} has no fast tokenizer (tokenizer.json), only {type(wrapper).__name__}; "
             "convert it with transformers and save it with the model."
         )
-    if more:
-        gguf.split_texts(Path(where) / more["gguf_file"], backend)
     # Without files transformers invents an empty tokenizer for some families.
     if not backend.encode("a question", add_special_tokens=False).ids:
         raise _no_tokenizer(model, f"{backend.get_vocab_size()} tokens")
@@ -446,16 +409,9 @@ def load_config(model: str, *, is_local: bool = False) -> Any:
     with explain_missing(f"The configuration of {model!r}", GenerationError):
         from transformers import AutoConfig
     try:
-        where, more = _source(base_of(model))
-        return AutoConfig.from_pretrained(where, trust_remote_code=False, local_files_only=is_local, **more)
+        return AutoConfig.from_pretrained(base_of(model), trust_remote_code=False, local_files_only=is_local)
     except Exception as error:  # anything may come out of a damaged directory
         raise loading_error("configuration", model, error) from None
-
-
-def _source(model: str) -> tuple[str, dict[str, str]]:
-    """Folder or hub id as transformers takes it, and further arguments."""
-    file = gguf.find_file(model)
-    return (model, {}) if file is None else gguf.source(file)
 
 
 def _no_tokenizer(model: str, reason: str) -> GenerationError:
@@ -508,13 +464,3 @@ def decoder_layers(model: Any) -> list[torch.nn.Module]:
     raise GenerationError(
         f"{type(model).__name__} has no list of {count} decoder layers; use another model family."
     )
-
-
-def model_of(runner: Runner) -> Any:
-    """The model of transformers behind a runner; not to be changed. GenerationError if it is another engine's."""
-    model = getattr(runner, "model", None)
-    if not hasattr(model, "get_output_embeddings"):
-        raise GenerationError(
-            "This needs a model of Hugging Face on PyTorch; set device.model to its folder or name."
-        )
-    return model

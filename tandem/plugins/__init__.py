@@ -20,12 +20,15 @@ from typing import Any, Literal
 
 from tandem.errors import ConfigError, did_you_mean, first_line
 
-Kind = Literal["engine", "reader", "store", "embedder", "codec", "policy", "command", "route", "runtime"]
+Kind = Literal[
+    "engine", "conversion", "reader", "store", "embedder", "codec", "policy", "command", "route", "runtime"
+]
 GROUP = "tandem.plugins"
 ADDRESS = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 """MODULE:ATTRIBUTE."""
 OWN: Mapping[Kind, Mapping[str, str]] = {
     "engine": {"llama": "tandem.plugins.llama.runner:load", "torch": "tandem.plugins.torch.runner:load"},
+    "conversion": {"torch": "tandem.plugins.torch.conversion:describe"},
     "reader": {"office": "tandem.plugins.office:KINDS"},
     "store": {"langchain": "tandem.plugins.clients.stores:open_retriever"},
     "embedder": {"langchain": "tandem.plugins.clients.stores:open_embedder"},

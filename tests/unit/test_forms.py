@@ -28,7 +28,6 @@ OTHERS = {
     "TokenLogprob": "a token that is not drawn, but was likely",
     "Answer": "the whole of it, as the client gives it back",
     "Vocabulary": "all tokens there are",
-    "DrafterCard": "its target is a model",
 }
 TOKEN_FIELDS = {"token", "tokens", "payload", "payloads", "target", "winner"}
 

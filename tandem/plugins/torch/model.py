@@ -19,6 +19,7 @@ from tandem.engine import gguf
 from tandem.engine.places import ADAPTER, base_of, check_directory, is_adapter, loading_error
 from tandem.engine.port import DTYPES
 from tandem.errors import GenerationError, first_line, install_line
+from tandem.plugins.torch import conversion
 from tandem.system.processes import hide_progress_bars
 
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ def convert(model: str, dtype: str) -> str:
         return base
     with hide_progress_bars():
         try:
-            return str(gguf.convert(file, dtype))
+            return str(conversion.convert(file, dtype))
         except GenerationError:
             raise
         except Exception as error:  # as in load_model

@@ -19,9 +19,9 @@ from tandem import corpora
 from tandem.cli import doctor
 from tandem.cli.doctor import Check
 from tandem.config.schema import Config, PartyConfig
-from tandem.engine import gguf
 from tandem.engine.tokenizer import find_difference
 from tandem.errors import install_line
+from tandem.plugins.torch import conversion
 from tandem.retrieval import embedding
 from tandem.topology import PARTIES, Party
 from tests import chat_model
@@ -119,7 +119,7 @@ def test_a_gguf_file_without_what_computes_it(tmp_path: Path, monkeypatch: pytes
     pytest.importorskip("gguf", reason="the package gguf (extra torch) is not installed")
     config = PartyConfig(model=str(write_gguf(tmp_path / "tiny.gguf")), engine="torch")
     assert status(lambda: doctor.language_model(config)) == "ok"
-    monkeypatch.setattr(gguf, "can_read", lambda: False)
+    monkeypatch.setattr(conversion, "find_spec", lambda package: None)
     found = look(lambda: doctor.language_model(config))
     assert found.status == "missing"
     assert found.finding.endswith(f"of which some are not installed; run `{install_line('torch')}`.")

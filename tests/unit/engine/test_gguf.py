@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from tandem.engine import gguf
+from tandem.engine import gguf_tokenizer
 from tandem.engine.engine import Engine
 from tandem.engine.places import load_tokenizer
 from tandem.errors import GenerationError
 from tandem.plugins.torch import model
+from tandem.plugins.torch.conversion import convert
 from tests.tiny_gguf import write_gguf
 
 pytest.importorskip("gguf", reason="the package gguf (extra torch) is not installed")
@@ -77,7 +78,7 @@ def test_processes_that_need_it_at_once_convert_it_once(file: Path, monkeypatch:
 
     monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", count)
     with ThreadPoolExecutor(4) as pool:
-        assert len(set(pool.map(lambda _: gguf.convert(file, "float32"), range(8)))) == 1
+        assert len(set(pool.map(lambda _: convert(file, "float32"), range(8)))) == 1
     assert len(written) == 1
 
 
@@ -88,7 +89,7 @@ def test_a_disk_that_is_full_is_one_sentence(
     with pytest.raises(
         GenerationError, match=r"cannot be written to .* \(0.0 GB are free\); free 0.0 GB there, or set"
     ):
-        gguf.convert(file, "float32")
+        convert(file, "float32")
     assert folders(cache) == []
 
 
@@ -108,7 +109,7 @@ TEXT = "It's 2024,  x\n\n1234 WE'LL Ünï-日本語 (a+b)\n"
     ],
 )
 def test_texts_are_split_as_llama_cpp_splits_them(name: str, pieces: str) -> None:
-    found = gguf.make_pre_tokenizer(name).pre_tokenize_str(TEXT)
+    found = gguf_tokenizer.make_pre_tokenizer(name).pre_tokenize_str(TEXT)
     assert [TEXT[start:end] for _, (start, end) in found] == pieces.split("|")
 
 
@@ -136,7 +137,7 @@ def test_a_file_says_how_its_texts_are_split(
         if split in said
         else []
     )
-    gguf.convert(file, "float32")
+    convert(file, "float32")
     after, _ = load_tokenizer(str(file))
     for tokenizer in (before, after):
         assert tokenizer.encode("a\n\n12", add_special_tokens=False).tokens == tokens

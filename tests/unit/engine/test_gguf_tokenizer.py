@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from tandem.engine import gguf_tokenizer
-from tandem.engine.places import info_of, load_tokenizer, load_wrapper
+from tandem.engine.places import info_of, load_tokenizer
 from tandem.engine.tokenizer import Vocabulary
 from tandem.errors import GenerationError
+from tandem.plugins.torch.conversion import read_tokenizer
 from tests.gguf_file import BYTE, CONTROL, NORMAL, USER, write
 
 pytest.importorskip("gguf", reason="the package gguf (extra torch) is not installed")
@@ -59,7 +60,7 @@ def test_it_is_what_transformers_makes_of_the_file(
 ) -> None:
     file = write(tmp_path / "x.gguf", kind, tokens, chat_template="{{ messages }}", **more)
     tokenizer, info = load_tokenizer(str(file))
-    wrapper = load_wrapper(str(file))
+    wrapper = read_tokenizer(file)
     theirs = info_of(wrapper)
     named = {
         name: token for name, token in theirs.special_tokens.items() if name != "mask_token"

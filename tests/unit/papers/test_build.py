@@ -11,7 +11,7 @@ import pytest
 from tandem.actors.loading import load_engine
 from tandem.config.schema import Config
 from tandem.engine.engine import Engine
-from tandem.engine.places import CARD, describe_card, find_mismatch, read_card
+from tandem.engine.places import CARD, describe_card, find_mismatch
 from tandem.errors import GenerationError
 from tandem.plugins.papers.flexspec.build import Recipe, check_out, train_drafter
 
@@ -55,10 +55,9 @@ def test_a_party_loads_it(made: Path, target: str) -> None:
 
 
 def test_it_says_what_it_was_made_for(made: Path, target: str) -> None:
-    card = read_card(made)
-    assert card is not None
-    assert (card.target, card.trunk, card.blocks, card.loss) == (target, "first", (0,), "kl")
-    assert 0 < card.acceptance["coupled"] <= 1
+    card = json.loads((made / CARD).read_text())
+    assert [card[key] for key in ("target", "trunk", "blocks", "loss")] == [target, "first", [0], "kl"]
+    assert 0 < card["acceptance"]["coupled"] <= 1
     for dtype in ("float32", "bfloat16"):
         cloud = Engine.load(target, dtype=dtype)
         assert find_mismatch(described(str(made), cloud), described(target, cloud)) is None
@@ -75,14 +74,10 @@ def test_another_target_is_warned_about(made: Path, save_model: Callable[..., Pa
     assert find_mismatch(described(str(made), cloud), {"model": other}) is None  # nothing known
 
 
-def test_a_damaged_card_is_no_obstacle_and_one_sentence(made: Path, tmp_path: Path) -> None:
-    assert read_card(tmp_path) is None
+def test_a_damaged_card_is_no_obstacle(tmp_path: Path) -> None:
+    assert describe_card(tmp_path) == {}
     for text in ("{", "[]", '{"target": 1}'):
         (tmp_path / CARD).write_text(text)
-        with pytest.raises(
-            GenerationError, match=r"does not say which target the drafter was made for; train"
-        ):
-            read_card(tmp_path)
         assert describe_card(tmp_path) == {}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
@@ -16,7 +16,7 @@ from tandem.errors import GenerationError
 
 if TYPE_CHECKING:
     from tandem.engine.engine import Engine
-    from tandem.engine.places import DrafterCard
+    from tandem.engine.port import Runner
     from tandem.plugins.papers.flexspec.examples import Row
     from tandem.plugins.papers.flexspec.training import Loss
 
@@ -40,6 +40,20 @@ class Recipe:
     seed: int = 0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrafterCard:
+    """The card of a drafter: how it was made."""
+
+    target: str  # the target's folder or hub id
+    fingerprints: Mapping[
+        str, str
+    ]  # precision -> the target's weights in it, as `Engine.weights_fingerprint`
+    trunk: str
+    blocks: tuple[int, ...]  # of the target, copied and frozen
+    loss: str
+    acceptance: Mapping[str, float]  # on rows held out, when it was made
+
+
 def train_drafter(
     model: str,
     out: Path,
@@ -58,8 +72,9 @@ def train_drafter(
     """
     import torch
 
+    from tandem.engine import gguf
     from tandem.engine.engine import Engine
-    from tandem.engine.places import DrafterCard, decoder_layers, expand, model_of
+    from tandem.engine.places import base_of, decoder_layers, expand
     from tandem.plugins.papers.flexspec import training
     from tandem.plugins.papers.flexspec.trunk import make_drafter, trunk_blocks
 
@@ -67,7 +82,7 @@ def train_drafter(
     path = expand(model_path(model))
     check_out(out, path)
     engine = Engine.load(path)
-    target = model_of(engine.runner)
+    target = _model_of(engine.runner)
     blocks = trunk_blocks(recipe.trunk, len(decoder_layers(target)))
     progress(f"target: {model}, blocks {', '.join(str(block + 1) for block in blocks)} kept")
     rng = Random(recipe.seed)
@@ -96,11 +111,22 @@ def train_drafter(
         loss=recipe.loss,
         acceptance={key: round(value, 4) for key, value in asdict(measured).items()},
     )
-    save(drafter, path, out, card)
+    is_file = gguf.find_file(base_of(path)) is not None
+    save(drafter, target.name_or_path if is_file else path, out, card)
     (out / LOG).write_text(
         json.dumps({"recipe": asdict(recipe), "losses": [round(x, 4) for x in losses]}) + "\n"
     )
     return card
+
+
+def _model_of(runner: Runner) -> Any:
+    """The model of transformers behind a runner; not to be changed. GenerationError if it is another engine's."""
+    model = getattr(runner, "model", None)
+    if not hasattr(model, "get_output_embeddings"):
+        raise GenerationError(
+            "This needs a model of Hugging Face on PyTorch; set device.model to its folder or name."
+        )
+    return model
 
 
 def fingerprints(path: str) -> dict[str, str]:
@@ -112,8 +138,11 @@ def fingerprints(path: str) -> dict[str, str]:
 
 
 def save(drafter: Any, target: str, out: Path, card: DrafterCard) -> None:
-    """Weights in the precision of the target's files, its tokenizer and template, the card."""
-    from tandem.engine.places import load_config, load_wrapper
+    """Weights in the precision of the target's files, its tokenizer and template, the card.
+
+    target: a folder or hub id; of a GGUF file the folder that it was converted to.
+    """
+    from tandem.engine.places import CARD, load_config, load_wrapper
     from tandem.system.processes import hide_progress_bars
 
     dtype = getattr(load_config(target), "dtype", None)
@@ -123,7 +152,7 @@ def save(drafter: Any, target: str, out: Path, card: DrafterCard) -> None:
     template = Path(target) / TEMPLATE
     if template.is_file():
         shutil.copyfile(template, out / TEMPLATE)
-    card.write(out)
+    (out / CARD).write_text(json.dumps(asdict(card), indent=2) + "\n", "utf-8")
 
 
 def check_out(out: Path, target: str) -> None:
