@@ -22,6 +22,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from benchmarks._common import finish, new_parser
 from benchmarks._random_batches import count_differences, count_differences_along
 from tandem.engine.kv import MemoryStore
+from tandem.engine.port import LoadOptions
 from tandem.plugins.llama.runner import LlamaRunner
 from tests.tiny_gguf import RECURRENT, write_gguf
 
@@ -31,7 +32,7 @@ KINDS = ("Q4_0", "Q4_1", "Q8_0", "F16", "F32")
 
 def try_file(file: Path, num_threads: int, num_batches: int, seed: int) -> dict[str, Any]:
     """Rows compared and rows that differ, and those of the control, which has a tenth of the batches."""
-    runner = LlamaRunner(file, num_threads=num_threads)
+    runner = LlamaRunner(file, LoadOptions(num_threads=num_threads))
     runner.caches.store = MemoryStore(1 << 28)
     found: dict[str, Any] = {
         "file": file.name,

@@ -47,7 +47,7 @@ def measure(file: Path) -> dict[str, float]:
     from tandem.plugins.llama.library import describe_build
     from tandem.plugins.llama.probe import probe
 
-    describe_build()
+    describe_build("")
     gc.disable()  # as a party does meanwhile
     used: dict[str, float] = {}
 

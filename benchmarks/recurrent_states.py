@@ -20,6 +20,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from benchmarks._common import finish, new_parser
+from tandem.engine.port import LoadOptions
 from tandem.engine.session import Segment
 from tandem.plugins.llama.runner import LlamaRunner
 from tests.tiny_gguf import RECURRENT, write_gguf
@@ -31,7 +32,7 @@ class Row:
     """A row that has some tokens already."""
 
     def __init__(self, file: Path, num_threads: int) -> None:
-        self._model = LlamaRunner(file, num_threads=num_threads).row_model
+        self._model = LlamaRunner(file, LoadOptions(num_threads=num_threads)).row_model
         self.cache = self._model.make_cache(1, CONTEXT + TOKENS)
         self.length = 0
         for _ in range(0, CONTEXT, self._model.max_new):

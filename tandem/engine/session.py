@@ -72,17 +72,13 @@ class Segment:
 class RowModel(Protocol):
     """A model that computes segments of many caches. A row's logits do not depend on what else is computed."""
 
-    max_tokens: int
-    """The most of all segments that it gets together."""
-    max_new: int
-    """The most new tokens of each row in one segment."""
+    max_tokens: int  # the most of all segments that it gets together
+    max_new: int  # the most new tokens of each row in one segment
     block: int | None
     """None: a row has the same bits whatever its segments are. Else they have a fixed shape: one row each, a document
     and what follows it in blocks of so many tokens, and from the prompt's last token on one token each."""
-    saves_whole_rows: bool
-    """Whether a document can be saved only as long as nothing follows it."""
-    keeps_turns: bool
-    """Whether the rows of an ended session can begin those of another one."""
+    saves_whole_rows: bool  # whether a document can be saved only as long as nothing follows it
+    keeps_turns: bool  # whether the rows of an ended session can begin those of another one
     expected_tokens: int
     """Caches have room for an answer of so many from the beginning, if it may become so long."""
 
@@ -153,52 +149,36 @@ class EngineSession:
         num_scored: int = 0,
     ) -> None:
         """num_new_tokens: expected of the answer. turns: rows of earlier turns, for a prompt that continues them.
-        num_scored: the last tokens of the prompt, of which `likelihoods` tells.
+        num_scored: the last tokens of the prompt, whose likelihood `scores` adds up.
         """
         self._model, self._caches, self._vocab_size = model, caches, vocab_size
         self._turns = turns
         self._rows = rows
         self._prompts = [list(row.tokens) for row in rows]
-        self._cache = model.make_cache(len(rows), max(map(len, self._prompts)) + num_new_tokens)
-        self._lengths: list[int] | None = (
-            None  # [rows]: columns that are cached; None: documents not yet looked up
-        )
+        self.cache: Any = model.make_cache(len(rows), max(map(len, self._prompts)) + num_new_tokens)
+        self._lengths: list[int] = []  # [rows]: columns that are cached; empty: documents not yet looked up
         self._unsaved: set[int] = set()  # rows whose document is not yet kept
         self._tokens: tuple[int, ...] = ()  # of the answer; those that are cached come first
-        self._logits: Logits = model.empty((len(rows), 0, vocab_size))  # [rows, wanted, vocab], of passes
-        self._scores = QuestionScores(self._prompts, num_scored, model.probabilities)
-
-    @property
-    def likelihoods(self) -> tuple[float, ...]:
-        """The `question_likelihood` of each row, from the last `num_scored` - 1 tokens of its prompt, once computed."""
-        return self._scores.likelihoods
-
-    @property
-    def cache(self) -> Any:
-        """The cache, of its model's kind; read only."""
-        return self._cache
-
-    @property
-    def num_cached(self) -> int:
-        """Columns of the shortest row that are cached."""
-        return min(self._lengths or [0])
+        # [rows, requested, vocab] float32, whole once `next_segments` has nothing left
+        self.logits: Logits = model.empty((len(rows), 0, vocab_size))
+        self.scores = QuestionScores(self._prompts, num_scored, model.probabilities)
 
     def crop(self, num_tokens: int) -> None:
         """Forget all but the first `num_tokens` of the answer."""
         if (num_forgotten := len(self._tokens) - num_tokens) > 0:
             self._tokens = self._tokens[:num_tokens]
-            self._logits = self._logits[:, : max(0, self._logits.shape[1] - num_forgotten)]
+            self.logits = self.logits[:, : max(0, self.logits.shape[1] - num_forgotten)]
             self._shorten(0)
 
     def end(self, turns: TurnCaches) -> None:
         """Keep its rows for a later turn, if there is room, and free what they took."""
         computed: Rows = tuple(
             tuple(self._tokens_of(row, 0, self._num_kept(row, length)))
-            for row, length in enumerate(self._lengths or ())
+            for row, length in enumerate(self._lengths)
         )
         if computed and turns.max_bytes and self._model.keeps_turns:
-            turns.keep(computed, self._cache.keep(), [len(row.document) for row in self._rows])
-        self._cache.release()
+            turns.keep(computed, self.cache.keep(), [len(row.document) for row in self._rows])
+        self.cache.release()
 
     def _num_kept(self, row: int, length: int) -> int:
         """Columns of a row, of which `length` are cached, that a later turn may begin with. Where segments have a fixed
@@ -209,15 +189,15 @@ class EngineSession:
         """Passes now compute the logits after the prompt and `tokens`, and after `num_logits` - 1 shorter prefixes."""
         tokens = tuple(tokens)
         self.crop(common_length(self._tokens, tokens))
-        computed = self._logits
+        computed = self.logits
         if tokens == self._tokens and num_logits == computed.shape[1]:
             return
         first = len(tokens) - num_logits + 1
         before = first - (len(self._tokens) - computed.shape[1] + 1)  # columns that are no longer asked for
         num_computed = max(0, self._num_computed - first + 1) if before >= 0 else 0
         self._tokens = tokens
-        self._logits = self._model.empty((len(self._prompts), num_logits, self._vocab_size))
-        self._logits[:, :num_computed] = computed[:, before : before + num_computed]
+        self.logits = self._model.empty((len(self._prompts), num_logits, self._vocab_size))
+        self.logits[:, :num_computed] = computed[:, before : before + num_computed]
         self._shorten(num_logits - num_computed)
 
     @property
@@ -227,14 +207,16 @@ class EngineSession:
         return min(length - len(prompt) for length, prompt in ends)
 
     def next_segments(self, max_tokens: int) -> Iterator[Segment]:
-        """The segments to compute next for the wanted logits, at most so many tokens; none once they are there."""
-        lengths = self._look_up()
+        """The segments to compute next for the requested logits, at most so many tokens; none once they are there."""
+        if not self._lengths:
+            self._lengths = [self._load(row, each.document) for row, each in enumerate(self._rows)]
+            self._shorten(self._num_columns)
         if self._model.block is not None:
-            yield from self._fixed_segments(lengths, max_tokens)
+            yield from self._fixed_segments(max_tokens)
             return
         pending = [
             (len(prompt) + len(self._tokens) - length, self._until_border(row, length))
-            for row, (prompt, length) in enumerate(zip(self._prompts, lengths, strict=True))
+            for row, (prompt, length) in enumerate(zip(self._prompts, self._lengths, strict=True))
         ]
         for (num_pending, limit), group in groupby(range(len(pending)), key=pending.__getitem__):
             rows = list(group)
@@ -244,9 +226,8 @@ class EngineSession:
                 yield self._segment(some, count, num_pending)
                 max_tokens -= count * len(some)
 
-    def _fixed_segments(self, lengths: Sequence[int], max_tokens: int) -> Iterator[Segment]:
-        """The next segment of each row, up to its next border."""
-        for row, (prompt, length) in enumerate(zip(self._prompts, lengths, strict=True)):
+    def _fixed_segments(self, max_tokens: int) -> Iterator[Segment]:
+        for row, (prompt, length) in enumerate(zip(self._prompts, self._lengths, strict=True)):
             num_pending = len(prompt) + len(self._tokens) - length
             count = self._next_border(row, length) - length
             if num_pending and count <= max_tokens:
@@ -255,8 +236,7 @@ class EngineSession:
 
     def finish(self, segment: Segment, logits: Logits) -> None:
         """A pass computed `segment`. logits: [rows, num_logits of the segment, vocab of the model]."""
-        assert self._lengths is not None
-        num_logits = self._logits.shape[1]
+        num_logits = self.logits.shape[1]
         for row, start, row_logits in zip(
             range(segment.first_row, segment.first_row + segment.num_rows),
             segment.starts,
@@ -269,15 +249,10 @@ class EngineSession:
             at = num_logits - num_left  # behind the last one computed
             if segment.num_logits and at > 0:
                 num_kept = min(at, segment.num_logits)
-                self._logits[row, at - num_kept : at] = computed[segment.num_logits - num_kept :]
-            self._scores.add(row, end - segment.num_logits, computed)
+                self.logits[row, at - num_kept : at] = computed[segment.num_logits - num_kept :]
+            self.scores.add(row, end - segment.num_logits, computed)
             if row in self._unsaved and end >= len(self._rows[row].document):
                 self._save(row)
-
-    @property
-    def logits(self) -> Logits:
-        """[rows, wanted, vocab] float32: what was wanted, once `next_segments` has nothing left."""
-        return self._logits
 
     def _until_border(self, row: int, length: int) -> int:
         """Tokens that a segment of this row may have, whose first `length` columns are cached."""
@@ -304,38 +279,29 @@ class EngineSession:
         return start + (length - start) // block * block
 
     def _segment(self, rows: Sequence[int], count: int, num_pending: int) -> Segment:
-        assert self._lengths is not None
         starts = [self._lengths[row] for row in rows]
         tokens = [self._tokens_of(row, start, start + count) for row, start in zip(rows, starts, strict=True)]
         left = num_pending - count
         num_logits = min(count, max(0, self._num_columns - left))
-        return Segment(self._cache, rows[0], starts, tokens, num_logits)
+        return Segment(self.cache, rows[0], starts, tokens, num_logits)
 
     @property
     def _num_columns(self) -> int:
         """How many of the last columns need logits."""
-        num_logits: int = self._logits.shape[1]
-        return num_logits if self._tokens else max(num_logits, self._scores.num_scored)
+        num_logits: int = self.logits.shape[1]
+        return num_logits if self._tokens else max(num_logits, self.scores.num_scored)
 
     def _tokens_of(self, row: int, start: int, end: int) -> list[int]:
-        """Tokens of a row from column `start` on."""
         prompt = self._prompts[row]
         answer = self._tokens[max(0, start - len(prompt)) : max(0, end - len(prompt))]
         return [*prompt[start:end], *answer]
 
     def _shorten(self, num_logits: int) -> None:
         """Keep what the present tokens need, without the columns whose logits are wanted."""
-        for row, length in enumerate(self._lengths or ()):
+        for row, length in enumerate(self._lengths):
             end = self._border(row, len(self._prompts[row]) + len(self._tokens) - num_logits)
             if length > end:
-                assert self._lengths is not None
-                self._lengths[row] = self._cache.rewind(row, end)
-
-    def _look_up(self) -> list[int]:
-        if self._lengths is None:
-            self._lengths = [self._load(row, each.document) for row, each in enumerate(self._rows)]
-            self._shorten(self._num_columns)
-        return self._lengths
+                self._lengths[row] = self.cache.rewind(row, end)
 
     def _load(self, row: int, tokens: tuple[int, ...]) -> int:
         """Columns of a row that an earlier turn or the store knew. tokens: of its document."""
@@ -343,7 +309,7 @@ class EngineSession:
         if self._turns is not None and kept is not None:
             num_tokens = self._usable(row, kept)
             if num_tokens >= max(1, len(tokens)):
-                num_tokens = self._cache.copy(row, kept.cache, kept.row, num_tokens)
+                num_tokens = self.cache.copy(row, kept.cache, kept.row, num_tokens)
             if num_tokens >= max(1, len(tokens)):
                 self._caches.num_hits += bool(tokens)
                 self._turns.num_reused += num_tokens - len(tokens)
@@ -354,7 +320,7 @@ class EngineSession:
         if cache is None:
             self._unsaved.add(row)
             return 0
-        self._cache.load(row, cache)
+        self.cache.load(row, cache)
         return len(tokens)
 
     def _usable(self, row: int, kept: KeptPrefix) -> int:
@@ -371,29 +337,18 @@ class EngineSession:
         self._unsaved.remove(row)
         each = self._rows[row]
         self._caches.keep(
-            each.document, lambda: self._cache.save(row, len(each.document)), is_stored=each.is_stored
+            each.document, lambda: self.cache.save(row, len(each.document)), is_stored=each.is_stored
         )
 
 
 def compute(model: RowModel, sessions: Sequence[EngineSession], is_stale: IsStale | None = None) -> None:
-    """Compute the wanted logits of all sessions, in passes that they share if they may; Preempted if is_stale() turns
-    True."""
+    """Compute the requested logits of all sessions, in passes that they share if they may; Preempted if is_stale()
+    turns True."""
     while segments := list(_next_segments(model, sessions)):
         for some in [segments] if model.block is None else ([each] for each in segments):
             computed = model([segment for _, segment in some], is_stale)
             for (session, segment), logits in zip(some, computed, strict=True):
                 session.finish(segment, logits)
-
-
-def compute_row(model: RowModel, tokens: Sequence[int]) -> Cache:
-    """The cache of one document's tokens."""
-    cache = model.make_cache(1, len(tokens))
-    try:
-        for start in range(0, len(tokens), step := model.block or min(model.max_tokens, model.max_new)):
-            model([Segment(cache, 0, [start], [tokens[start : start + step]], 0)])
-        return cache.save(0, len(tokens))
-    finally:
-        cache.release()
 
 
 def _next_segments(
@@ -449,8 +404,8 @@ class SessionRunner:
 
     def likelihoods(self, session: str) -> tuple[float, ...]:
         """The likelihood of the question in each row, once computed."""
-        likelihoods: tuple[float, ...] = self.sessions[session].likelihoods
-        return likelihoods
+        scores: QuestionScores = self.sessions[session].scores
+        return scores.likelihoods
 
     def crop(self, session: str, num_tokens: int) -> None:
         """Forget all but the first tokens of the answer."""
@@ -467,4 +422,11 @@ class SessionRunner:
 
     def compute_document(self, tokens: tuple[int, ...]) -> Cache:
         """The cache of a document, computed alone."""
-        return compute_row(self.row_model, tokens)
+        model = self.row_model
+        cache, step = model.make_cache(1, len(tokens)), model.block or min(model.max_tokens, model.max_new)
+        try:
+            for start in range(0, len(tokens), step):
+                model([Segment(cache, 0, [start], [tokens[start : start + step]], 0)])
+            return cache.save(0, len(tokens))
+        finally:
+            cache.release()

@@ -12,14 +12,14 @@ import sys
 from pathlib import Path
 
 from tandem.engine import gguf_tokenizer
-from tandem.engine.port import Row
+from tandem.engine.port import LoadOptions, Row
 from tandem.errors import GenerationError
 from tandem.plugins.llama.library import library
 from tandem.plugins.llama.probe import BEGUN, LOADED
 from tandem.plugins.llama.runner import LlamaRunner
 
 _MORE_BYTES = 4 << 30
-"""What loading may allocate besides twice the file's size; a file that is mapped does not count."""
+"""Memory for loading besides twice the file's size; a file that is mapped does not count."""
 
 
 def main(named: str, file: str, adapter: str = "") -> None:
@@ -29,7 +29,12 @@ def main(named: str, file: str, adapter: str = "") -> None:
     _limit_memory(path.stat().st_size)
     _say(BEGUN)
     try:
-        _use(path, Path(adapter) if adapter else None, named)
+        tokenizer, _ = gguf_tokenizer.load(path)
+        options = LoadOptions(num_threads=1, library=named)
+        runner = LlamaRunner(path, options, Path(adapter) if adapter else None)
+        runner.check_tokenizer(tokenizer, file)
+        runner.open("probe", [Row((), (0, runner.vocab_size - 1))], 0, num_scored=0, is_later_turn=False)
+        runner.forward({"probe": ()}, {}, None)
     except GenerationError as error:
         _say(str(error))
     except MemoryError:
@@ -38,21 +43,13 @@ def main(named: str, file: str, adapter: str = "") -> None:
         _say(LOADED)
 
 
-def _use(file: Path, adapter: Path | None, named: str) -> None:
-    tokenizer, _ = gguf_tokenizer.load(file)
-    runner = LlamaRunner(file, num_threads=1, adapter=adapter, library=named)
-    runner.check_tokenizer(tokenizer, str(file))
-    runner.open("probe", [Row((), (0, runner.vocab_size - 1))], 0, num_scored=0, is_later_turn=False)
-    runner.forward({"probe": ()}, {}, None)
-
-
 def _limit_memory(num_bytes: int) -> None:
-    """What a file of this size can need, and no core file."""
+    """Allow what a file of this size can need, and no core file."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     _, most = resource.getrlimit(resource.RLIMIT_DATA)
-    wanted = 2 * num_bytes + _MORE_BYTES
+    needed = 2 * num_bytes + _MORE_BYTES
     resource.setrlimit(
-        resource.RLIMIT_DATA, (wanted if most == resource.RLIM_INFINITY else min(wanted, most), most)
+        resource.RLIMIT_DATA, (needed if most == resource.RLIM_INFINITY else min(needed, most), most)
     )
 
 

@@ -9,11 +9,10 @@ overwrites nothing.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping
 from typing import Any
 
 VERSION = "0.4.1"
-"""Of llama.cpp, as `llama_version` tells it up to a dash: what these declarations were written for."""
+"""The version that these declarations were written for, as `llama_version` tells it up to a dash."""
 
 _bool, _int, _uint, _float, _size = (
     ctypes.c_bool,
@@ -24,77 +23,84 @@ _bool, _int, _uint, _float, _size = (
 )
 _pointer, _text = ctypes.c_void_p, ctypes.c_char_p
 _bytes = ctypes.POINTER(ctypes.c_uint8)
-_SPARE_BYTES = 256
+_SPARE = ("_spare", ctypes.c_uint8 * 256)
+
+_MODEL_FIELDS: tuple[tuple[Any, ...], ...] = (
+    ("devices", _pointer),
+    ("tensor_buft_overrides", _pointer),
+    ("n_gpu_layers", _int, -1),
+    ("split_mode", _int, 1),
+    ("load_mode", _int, -1),
+    ("lazy_mode", _int, 1),
+    ("main_gpu", _int, 0),
+    ("tensor_split", _pointer),
+    ("progress_callback", _pointer),
+    ("progress_callback_user_data", _pointer),
+    ("kv_overrides", _pointer),
+    ("vocab_only", _bool),
+    ("check_tensors", _bool),
+    ("use_extra_bufts", _bool, True),
+    ("no_host", _bool),
+    ("no_alloc", _bool),
+    ("load_mtp", _bool, False),
+)
+"""Name and type of each field, and what the library has where nothing is set, unless that depends on the machine. A
+field that is read from another field's bytes has another value."""
+MODEL_DEFAULTS = {name: value for name, _, *values in _MODEL_FIELDS for value in values}
 
 
 class ModelParams(ctypes.Structure):
     """How a file is loaded (`llama_model_params`)."""
 
-    _fields_ = (
-        ("devices", _pointer),
-        ("tensor_buft_overrides", _pointer),
-        ("n_gpu_layers", _int),
-        ("split_mode", _int),
-        ("load_mode", _int),
-        ("lazy_mode", _int),
-        ("main_gpu", _int),
-        ("tensor_split", _pointer),
-        ("progress_callback", _pointer),
-        ("progress_callback_user_data", _pointer),
-        ("kv_overrides", _pointer),
-        ("vocab_only", _bool),
-        ("check_tensors", _bool),
-        ("use_extra_bufts", _bool),
-        ("no_host", _bool),
-        ("no_alloc", _bool),
-        ("load_mtp", _bool),
-        ("_spare", ctypes.c_uint8 * _SPARE_BYTES),
-    )
+    _fields_ = (*((name, kind) for name, kind, *_ in _MODEL_FIELDS), _SPARE)
+
+
+_CONTEXT_FIELDS: tuple[tuple[Any, ...], ...] = (
+    ("n_ctx", _uint, 512),
+    ("n_batch", _uint, 2048),
+    ("n_ubatch", _uint, 512),
+    ("n_seq_max", _uint, 1),
+    ("n_rs_seq", _uint, 0),
+    ("n_outputs_max", _uint, 0),
+    ("n_outputs_max_per_seq", _uint, 1),
+    ("n_threads", _int),
+    ("n_threads_batch", _int),
+    ("ctx_type", _int),
+    ("rope_scaling_type", _int, -1),
+    ("pooling_type", _int, -1),
+    ("attention_type", _int, -1),
+    ("flash_attn_type", _int, -1),
+    ("rope_freq_base", _float),
+    ("rope_freq_scale", _float),
+    ("yarn_ext_factor", _float, -1.0),
+    ("yarn_attn_factor", _float, -1.0),
+    ("yarn_beta_fast", _float),
+    ("yarn_beta_slow", _float),
+    ("yarn_orig_ctx", _uint, 0),
+    ("defrag_thold", _float, -1.0),
+    ("cb_eval", _pointer),
+    ("cb_eval_user_data", _pointer),
+    ("type_k", _int, 1),
+    ("type_v", _int, 1),
+    ("abort_callback", _pointer),
+    ("abort_callback_data", _pointer),
+    ("embeddings", _bool, False),
+    ("offload_kqv", _bool, True),
+    ("no_perf", _bool, True),
+    ("op_offload", _bool, True),
+    ("swa_full", _bool, True),
+    ("kv_unified", _bool, False),
+    ("samplers", _pointer),
+    ("n_samplers", _size, 0),
+    ("ctx_other", _pointer),
+)
+CONTEXT_DEFAULTS = {name: value for name, _, *values in _CONTEXT_FIELDS for value in values}
 
 
 class ContextParams(ctypes.Structure):
     """How rows are computed (`llama_context_params`)."""
 
-    _fields_ = (
-        ("n_ctx", _uint),
-        ("n_batch", _uint),
-        ("n_ubatch", _uint),
-        ("n_seq_max", _uint),
-        ("n_rs_seq", _uint),
-        ("n_outputs_max", _uint),
-        ("n_outputs_max_per_seq", _uint),
-        ("n_threads", _int),
-        ("n_threads_batch", _int),
-        ("ctx_type", _int),
-        ("rope_scaling_type", _int),
-        ("pooling_type", _int),
-        ("attention_type", _int),
-        ("flash_attn_type", _int),
-        ("rope_freq_base", _float),
-        ("rope_freq_scale", _float),
-        ("yarn_ext_factor", _float),
-        ("yarn_attn_factor", _float),
-        ("yarn_beta_fast", _float),
-        ("yarn_beta_slow", _float),
-        ("yarn_orig_ctx", _uint),
-        ("defrag_thold", _float),
-        ("cb_eval", _pointer),
-        ("cb_eval_user_data", _pointer),
-        ("type_k", _int),
-        ("type_v", _int),
-        ("abort_callback", _pointer),
-        ("abort_callback_data", _pointer),
-        ("embeddings", _bool),
-        ("offload_kqv", _bool),
-        ("no_perf", _bool),
-        ("op_offload", _bool),
-        ("swa_full", _bool),
-        ("kv_unified", _bool),
-        ("samplers", _pointer),
-        ("n_samplers", _size),
-        ("ctx_other", _pointer),
-        ("_spare", ctypes.c_uint8 * _SPARE_BYTES),
-    )
+    _fields_ = (*((name, kind) for name, kind, *_ in _CONTEXT_FIELDS), _SPARE)
 
 
 class Batch(ctypes.Structure):
@@ -158,43 +164,6 @@ FUNCTIONS: dict[str, tuple[Any, ...]] = {  # name -> result, arguments
     "llama_vocab_n_tokens": (_int, _pointer),
 }
 
-MODEL_DEFAULTS: dict[str, Any] = {
-    "n_gpu_layers": -1,
-    "split_mode": 1,
-    "load_mode": -1,
-    "lazy_mode": 1,
-    "main_gpu": 0,
-    "use_extra_bufts": True,
-    "load_mtp": False,
-}
-CONTEXT_DEFAULTS: dict[str, Any] = {
-    "n_ctx": 512,
-    "n_batch": 2048,
-    "n_ubatch": 512,
-    "n_seq_max": 1,
-    "n_rs_seq": 0,
-    "n_outputs_max": 0,
-    "n_outputs_max_per_seq": 1,
-    "rope_scaling_type": -1,
-    "pooling_type": -1,
-    "attention_type": -1,
-    "flash_attn_type": -1,
-    "yarn_ext_factor": -1.0,
-    "yarn_attn_factor": -1.0,
-    "yarn_orig_ctx": 0,
-    "defrag_thold": -1.0,
-    "type_k": 1,
-    "type_v": 1,
-    "embeddings": False,
-    "offload_kqv": True,
-    "no_perf": True,
-    "op_offload": True,
-    "swa_full": True,
-    "kv_unified": False,
-    "n_samplers": 0,
-}
-"""What the library has where nothing is set. A field that is read from another field's bytes has another value."""
-
 
 def declare(library: ctypes.CDLL) -> None:
     """Give its functions their types. AttributeError if one is missing."""
@@ -212,11 +181,7 @@ def check_layout(library: Any) -> str | None:
         (library.llama_model_default_params(), MODEL_DEFAULTS),
         (library.llama_context_default_params(), CONTEXT_DEFAULTS),
     ):
-        if name := _differing(params, defaults):
-            return f"its default of {name} reads as {getattr(params, name)}"
+        for name, value in defaults.items():
+            if getattr(params, name) != value:
+                return f"its default of {name} reads as {getattr(params, name)}"
     return None
-
-
-def _differing(params: ctypes.Structure, defaults: Mapping[str, Any]) -> str | None:
-    """The first field that is not as it should be."""
-    return next((name for name, value in defaults.items() if getattr(params, name) != value), None)

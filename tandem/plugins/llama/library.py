@@ -22,6 +22,8 @@ from tandem.plugins.llama import abi
 
 PACKAGE = "xllamacpp"
 """Whose shared object is llama.cpp, with nothing of it hidden. It is never imported."""
+ENGINE = f"llama.cpp {abi.VERSION}"
+"""The engine and its version, as people read it."""
 SAMPLE = "The 12 goats' names:\n\n  Übermut, naïve (3.14 + 2); don't 你好 👍\tabc\n"
 _log = logging.getLogger("tandem")
 _ERROR_LEVEL = 4  # of ggml's log
@@ -64,22 +66,22 @@ def _find_in_package() -> Path:
     """The shared object of the package. Raises GenerationError where this machine cannot use it."""
     spec = find_spec(PACKAGE)
     folders = spec.submodule_search_locations if spec else None
-    found = next((file for folder in folders or () for file in Path(folder).glob(f"{PACKAGE}*.so")), None)
-    if found is None:
+    library = next((file for folder in folders or () for file in Path(folder).glob(f"{PACKAGE}*.so")), None)
+    if library is None:
         raise GenerationError(
             f"llama.cpp is not installed (the package {PACKAGE}); run `{install_line('llama')}`, name a build of your "
             'own with engine_library, or set engine to "torch".'
         )
-    if platform.machine() in ("x86_64", "AMD64") and (lacking := _NEEDED_FLAGS - processor_flags()):
+    if platform.machine() in ("x86_64", "AMD64") and (lacking := _NEEDED_FLAGS - _processor_flags()):
         raise GenerationError(
             f"This processor lacks {', '.join(sorted(lacking))}, which the llama.cpp of the package {PACKAGE} needs; "
             'name another build with engine_library, or set engine to "torch".'
         )
-    return found
+    return library
 
 
-def processor_flags() -> set[str]:
-    """What Linux says this processor can do; everything that is needed where it does not say."""
+def _processor_flags() -> set[str]:
+    """The features of this processor, from Linux; everything that is needed where it does not say."""
     try:
         lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines()
     except OSError:
@@ -93,13 +95,13 @@ def _note(level: int, text: bytes, _data: object) -> None:
 
 
 def describe_failure() -> str:
-    """What the library logged first since failures were last forgotten, as part of a sentence."""
+    """The first failure that was logged since they were last forgotten, as part of a sentence."""
     first = next((text.splitlines()[0] for text in _messages if text), "it gave no reason").rstrip(".: ")
     return first.rpartition(": ")[2] if len(first) > 120 else first
 
 
 def forget_failures() -> None:
-    """What comes next has nothing to do with what was logged."""
+    """Forget what was logged: what comes next has nothing to do with it."""
     _messages.clear()
 
 
@@ -120,7 +122,12 @@ class Model:
                 f"gpu_layers is {gpu_layers}, but this llama.cpp was built without a GPU; set it to 0, or name a build "
                 "for your GPU with engine_library."
             )
-        _check_memory(file)
+        size, memory = file.stat().st_size, psutil.virtual_memory().total
+        if size > memory:  # each token would read all of it from the disk
+            raise GenerationError(
+                f"{str(file)!r} has {size / 1e9:.1f} GB, but this machine has {memory / 1e9:.1f} GB of memory; use a "
+                "smaller model, or one with fewer bits per weight."
+            )
         self.pointer = lib.llama_model_load_from_file(str(file).encode(), params)
         if not self.pointer:
             raise GenerationError(
@@ -170,12 +177,12 @@ class Model:
     def _read(self, key: str) -> str:
         """A value of the file; "" if it has none."""
         text = ctypes.create_string_buffer(64)
-        found = self.lib.llama_model_meta_val_str(self.pointer, key.encode(), text, len(text))
-        return text.value.decode(errors="replace") if found >= 0 else ""
+        length = self.lib.llama_model_meta_val_str(self.pointer, key.encode(), text, len(text))
+        return text.value.decode(errors="replace") if length >= 0 else ""
 
     @property
     def quantisation(self) -> str:
-        """As llama.cpp names it, such as Q4_1."""
+        """The kind of quantisation, as llama.cpp names it, such as Q4_1."""
         text = ctypes.create_string_buffer(128)
         self.lib.llama_model_desc(self.pointer, text, len(text))
         return text.value.decode().split(maxsplit=2)[-1].removeprefix("(guessed) ")
@@ -184,16 +191,16 @@ class Model:
         """Compare the tokenizer that was read from the file with llama.cpp's own, on a text. GenerationError if an id
         means another token; a warning if texts are only split otherwise."""
         text = SAMPLE.encode()
-        found = (ctypes.c_int32 * len(text))()
-        count = self.lib.llama_tokenize(self._vocab, text, len(text), found, len(found), False, False)
-        theirs, ours = list(found[:count]), tokenizer.encode(SAMPLE, add_special_tokens=False).ids
+        ids = (ctypes.c_int32 * len(text))()
+        count = self.lib.llama_tokenize(self._vocab, text, len(text), ids, len(ids), False, False)
+        theirs, ours = list(ids[:count]), tokenizer.encode(SAMPLE, add_special_tokens=False).ids
         if theirs == ours:
             return
-        read, wanted = (tokenizer.decode(ids).strip() for ids in (theirs, ours))
-        if read != wanted:
+        read, expected = (tokenizer.decode(each).strip() for each in (theirs, ours))
+        if read != expected:
             raise GenerationError(
-                f"The tokenizer of {name!r} is read in two ways: what is {wanted[:40]!r}... to one is {read[:40]!r}... "
-                'to llama.cpp; use another file, or set engine to "torch".'
+                f"The tokenizer of {name!r} is read in two ways: what is {expected[:40]!r}... to one is {read[:40]!r}"
+                '... to llama.cpp; use another file, or set engine to "torch".'
             )
         _log.warning("%s: llama.cpp splits texts otherwise, and answers may be worse.", name)
 
@@ -222,25 +229,10 @@ def load_model(file: Path, gpu_layers: int = 0, adapter: Path | None = None, nam
     return model
 
 
-def _check_memory(file: Path) -> None:
-    """GenerationError if a file is larger than this machine's memory, where each token would read all of it."""
-    size, memory = file.stat().st_size, psutil.virtual_memory().total
-    if size > memory:
-        raise GenerationError(
-            f"{str(file)!r} has {size / 1e9:.1f} GB, but this machine has {memory / 1e9:.1f} GB of memory; use a "
-            "smaller model, or one with fewer bits per weight."
-        )
-
-
-def describe_version() -> str:
-    """The engine and its version, as people read it."""
-    return f"llama.cpp {abi.VERSION}"
-
-
 def describe_build(named: str) -> str:
     """Version and processor features of a library: part of what the bits of a result depend on."""
     built = library(named).llama_print_system_info().decode()
     if not named:
-        return f"{describe_version()} {PACKAGE} {version(PACKAGE)} {built}"
+        return f"{ENGINE} {PACKAGE} {version(PACKAGE)} {built}"
     status = Path(named).expanduser().stat()
-    return f"{describe_version()} {named} {status.st_size} {status.st_mtime_ns} {built}"
+    return f"{ENGINE} {named} {status.st_size} {status.st_mtime_ns} {built}"

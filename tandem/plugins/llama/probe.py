@@ -43,8 +43,8 @@ def probe(
     contents = " ".join(gguf.fingerprint(path) for path in (file, adapter) if path)
     key = sha256(f"{contents} {describe_build(named)}".encode()).hexdigest()[:32]
     folder = cache_folder() / "llama" / "loaded"
-    known = folder / key
-    if known.exists():
+    proof = folder / key
+    if proof.exists():
         return
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -52,15 +52,14 @@ def probe(
         _try(file, adapter, (*command, named))
         return
     with locked(folder / f"{key}.lock"):
-        if not known.exists() and _try(file, adapter, (*command, named)):
+        if not proof.exists() and _try(file, adapter, (*command, named)):
             with suppress(OSError):
-                write_whole(known, os.fsencode(file))
+                write_whole(proof, os.fsencode(file))
 
 
 def _try(file: Path, adapter: Path | None, command: Sequence[str]) -> bool:
     """Whether a child came through; False where none came as far as the file. Raises GenerationError."""
     limit_s = MAX_S + file.stat().st_size / _BYTES_PER_S
-    paths = [str(path) for path in (file, adapter) if path]
     environment = {
         **os.environ,
         "GGML_NO_BACKTRACE": "1",
@@ -68,7 +67,7 @@ def _try(file: Path, adapter: Path | None, command: Sequence[str]) -> bool:
     }
     try:
         done = subprocess.run(
-            [*command, *paths],
+            [*command, *(str(path) for path in (file, adapter) if path)],
             capture_output=True,
             stdin=subprocess.DEVNULL,
             env=environment,
@@ -81,11 +80,11 @@ def _try(file: Path, adapter: Path | None, command: Sequence[str]) -> bool:
         ) from None
     except OSError as error:  # no process can be started
         done = subprocess.CompletedProcess(command, 1, b"", str(error).encode())
-    begun, _, said = done.stdout.decode(errors="replace").partition("\n")
+    begun, _, outcome = done.stdout.decode(errors="replace").partition("\n")
     if begun != BEGUN:  # that is not the file's fault
         _log.warning("%s was not tried apart before it is loaded: %s", file, _last_words(done.stderr))
         return False
-    if (words := _printable(said)) != LOADED:
+    if (words := _printable(outcome)) != LOADED:
         raise GenerationError(words or _describe_end(file, done))
     return True
 
@@ -100,12 +99,12 @@ def _describe_end(file: Path, done: subprocess.CompletedProcess[bytes]) -> str:
 
 
 def _last_words(stderr: bytes) -> str:
-    """What an assertion or an exception says of itself, without its place in the source; else the last line."""
+    """The text of an assertion or exception, without its place in the source; else the last line."""
     lines = [line.strip() for line in stderr.decode(errors="replace").splitlines() if line.strip()]
     telling = [line for line in lines if "GGML_" in line or line.startswith("what():")]
     line = (telling or lines or [""])[0 if telling else -1]
-    place, found, assertion = line.partition("GGML_")
-    shown = found + assertion if place.rstrip(": ").rpartition(":")[2].isdigit() else line
+    place, sign, assertion = line.partition("GGML_")
+    shown = sign + assertion if place.rstrip(": ").rpartition(":")[2].isdigit() else line
     return _printable(shown.removeprefix("what():"))[:200].rstrip(". ")
 
 

@@ -1,17 +1,13 @@
 """Rows of sessions as sequences of llama.cpp, computed so that their bits do not depend on company.
 
 Every pass computes one row, and its shape is a function of that row: blocks of BLOCK tokens of a document and of what
-follows it, then one token at a time (`Session`). Sums are added up in an order that follows from the shape of a pass
-and from the number of threads, so the bits do, too: in any quantisation, on any processor, whatever kernels there are.
+follows it, then one token at a time. Sums are added up in an order that follows from the shape of a pass and from the
+number of threads, so the bits do, too (docs/explanation/engines.md has figures on what that costs).
 
 Each row has a slot: a sequence with a part of the key-value cache to itself (`kv_unified` is off). So its tokens lie
-there in the order of their positions, whatever other rows did before.
-
-Several rows or several tokens of an answer in one pass would be other shapes. Nothing is lost: on a processor two rows
-in one pass take longer than two passes (docs/explanation/engines.md has figures).
-
-Keys and values are rolled back by forgetting some. A recurrent state only goes forward, so copies of it are kept from
-before some of the passes, and what was computed after the copy is computed again, in the same passes.
+there in the order of their positions, whatever other rows did before. Keys and values are rolled back by forgetting
+some. A recurrent state only goes forward, so copies of it are kept from before some of the passes, and what was
+computed after the copy is computed again, in the same passes.
 """
 
 from __future__ import annotations
@@ -35,7 +31,7 @@ from tandem.plugins.llama.library import Model, describe_failure, forget_failure
 BLOCK = 64
 """Tokens of a prompt that a pass computes: shorter ones take longer per token, longer ones hardly less."""
 MAX_SLOTS = BLOCK
-"""Of one context: llama.cpp has room for as many results as a pass has tokens."""
+"""Slots of one context at most: llama.cpp has room for as many results as a pass has tokens."""
 CAPACITY = 256
 """Slots have a multiple of so many tokens."""
 ARITHMETIC = f"rows-3 {BLOCK}"
@@ -43,7 +39,7 @@ ARITHMETIC = f"rows-3 {BLOCK}"
 CACHE_TYPES = {"f16": 1, "q8_0": 8, "q4_0": 2}
 """Names of what keys and values are kept in -> ggml's numbers."""
 MAX_RECENT, RECENT_BYTES = 64, 1 << 26
-"""Of a row's recurrent states the last so many are kept, in so much memory; of earlier ones few (`LlamaRows.mark`)."""
+"""A row's newest recurrent states that are kept, and their memory; of earlier ones few are (`LlamaRows.mark`)."""
 _WHOLE, _PARTIAL, _HEADER_BYTES, _COUNT_BYTES = 0, 1, 8, 4  # of the states that llama.cpp writes
 _POLL_S = 0.01  # between two questions whether a running pass is still wanted
 _ABORTED = 2
@@ -82,15 +78,15 @@ class Context:
                 "max_sessions or the number of documents."
             )
         finalize(self, lib.llama_free, self.pointer)
-        wanted = (num_slots, BLOCK, settings.num_threads)
+        asked = (num_slots, BLOCK, settings.num_threads)
         understood = (
             lib.llama_n_seq_max(self.pointer),
             lib.llama_n_batch(self.pointer),
             lib.llama_n_threads(self.pointer),
         )
-        if understood != wanted or lib.llama_n_ctx(self.pointer) < params.n_ctx:
+        if understood != asked or lib.llama_n_ctx(self.pointer) < params.n_ctx:
             raise GenerationError(
-                f"This llama.cpp understood {understood} for {wanted}; leave engine_library empty, or name a build of "
+                f"This llama.cpp understood {understood} for {asked}; leave engine_library empty, or name a build of "
                 "the version that Tandem knows."
             )
         lib.llama_set_abort_callback(self.pointer, stop.callback, stop.address)
@@ -104,7 +100,7 @@ class Context:
 
     @property
     def num_taken(self) -> int:
-        """Slots in use."""
+        """Number of slots in use."""
         return sum(self._is_taken)
 
     def take(self) -> int | None:
@@ -116,7 +112,7 @@ class Context:
         return slot
 
     def give_back(self, slot: int) -> None:
-        """This slot is free, and empty."""
+        """Free and empty a slot."""
         self.crop(slot, 0)
         self._is_taken[slot] = False
 
@@ -126,10 +122,10 @@ class Context:
         assert is_done
 
     def read(self, slot: int) -> tuple[NDArray[np.uint8], ...]:
-        """What a slot holds, as bytes: a header, then the whole cache, or apart those of layers with a sliding window,
-        or the recurrent state.
+        """The content of a slot, as bytes: a header, then the whole cache, or apart those of layers with a sliding
+        window, or the recurrent state.
 
-        Of keys and values llama.cpp writes the number of slots, then a 0 for each other one, before or after this one's
+        Of keys and values llama.cpp writes the number of slots, and a 0 for each other one, before or after this one's
         content. Those are left out, so that any slot of any context takes it.
         """
         header, body = np.split(self._get(slot, _WHOLE), [_HEADER_BYTES])
@@ -187,7 +183,7 @@ class State:
 
     @property
     def num_bytes(self) -> int:
-        """Its size."""
+        """Size of all sections."""
         return sum(section.nbytes for section in self.sections)
 
 
@@ -203,8 +199,8 @@ class StateForm:
 
     def build(self, get: Callable[[str], Any], num_tensors: int, num_tokens: int) -> State:
         """A state of tensors that are got by name; ValueError if it has another number of tokens."""
-        if (found := int(get("tokens")[0])) != num_tokens:
-            raise ValueError(f"a state of {found} tokens, not {num_tokens}")
+        if (own := int(get("tokens")[0])) != num_tokens:
+            raise ValueError(f"a state of {own} tokens, not {num_tokens}")
         return State(tuple(get(f"section {number}") for number in range(num_tensors - 1)), num_tokens)
 
     def save(self, tensors: Mapping[str, NDArray[Any]], metadata: dict[str, str]) -> bytes:
@@ -226,11 +222,6 @@ class Kept:
     def num_bytes(self) -> int:
         """The size of all rows."""
         return sum(row.num_bytes for row in self.rows)
-
-
-def _power_of_8(number: int) -> int:
-    """The largest that divides a number."""
-    return 1 << ((number & -number).bit_length() - 1) // 3 * 3
 
 
 class LlamaRows:
@@ -291,7 +282,8 @@ class LlamaRows:
         is_block = now - max(marks, default=now) == BLOCK
         for number, at in enumerate(list(marks)):
             num_recent = min(MAX_RECENT, RECENT_BYTES // marks[at].nbytes)
-            is_useful = number == 0 or now - at < max(num_recent, 2 * _power_of_8(at))
+            power_of_8 = 1 << ((at & -at).bit_length() - 1) // 3 * 3  # the largest that divides it
+            is_useful = number == 0 or now - at < max(num_recent, 2 * power_of_8)
             if is_block or not is_useful:
                 self._spare.append(marks.pop(at))
         context, slot = place
@@ -360,7 +352,7 @@ class StopFlag:
             self._work.set()
 
     def poll(self) -> None:
-        """Ask once."""
+        """Ask once whether the pass is stale, and stop it then."""
         is_stale = self._is_stale
         if is_stale is None:
             self._work.clear()
@@ -385,7 +377,7 @@ def _poll(work: threading.Event, flag: ref[StopFlag]) -> None:
 
 
 class LlamaModel:
-    """A `RowModel`."""
+    """The `RowModel` of llama.cpp."""
 
     block: int | None = BLOCK
     max_new = BLOCK
@@ -459,7 +451,12 @@ class LlamaModel:
         if is_stale is not None and is_stale():
             raise Preempted
         cache.mark(row)
-        self._fill(slot, start, tokens, segment.num_logits)
+        batch = self._batch
+        batch.n_tokens = len(tokens)
+        for at, token in enumerate(tokens):
+            batch.token[at], batch.pos[at] = token, start + at
+            batch.n_seq_id[at], batch.seq_id[at][0] = 1, slot
+            batch.logits[at] = at >= len(tokens) - segment.num_logits
         self._stop.watch(is_stale)
         try:
             self._decode(context, is_stale, lambda: cache.restore(row, start))
@@ -474,15 +471,6 @@ class LlamaModel:
             computed = self._lib.llama_get_logits_ith(context.pointer, at)
             logits[0, number] = np.ctypeslib.as_array(computed, shape=(self.vocab_size,))
         return logits
-
-    def _fill(self, slot: int, start: int, tokens: Sequence[int], num_logits: int) -> None:
-        """Let the batch hold these tokens of a slot."""
-        batch = self._batch
-        batch.n_tokens = len(tokens)
-        for at, token in enumerate(tokens):
-            batch.token[at], batch.pos[at] = token, start + at
-            batch.n_seq_id[at], batch.seq_id[at][0] = 1, slot
-            batch.logits[at] = at >= len(tokens) - num_logits
 
     def _decode(self, context: Context, is_stale: IsStale | None, restore: Callable[[], object]) -> None:
         """Compute the batch. restore: undoes a part of it. Raises Preempted or GenerationError."""

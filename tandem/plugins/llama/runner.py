@@ -16,9 +16,11 @@ from tandem.engine.places import adapter_file, base_of
 from tandem.engine.port import LoadOptions
 from tandem.engine.session import SessionRunner
 from tandem.errors import GenerationError
-from tandem.plugins.llama.library import describe_version, load_model
+from tandem.plugins.llama.library import ENGINE, load_model
 from tandem.plugins.llama.probe import probe
 from tandem.plugins.llama.rows import ARITHMETIC, CACHE_TYPES, LlamaModel, Settings, StateForm
+
+_DEFAULTS = LoadOptions()
 
 
 class LlamaRunner(SessionRunner):
@@ -27,26 +29,14 @@ class LlamaRunner(SessionRunner):
     form: CacheForm = StateForm()
     fault = None
 
-    def __init__(
-        self,
-        file: Path,
-        *,
-        num_threads: int | None = None,
-        gpu_layers: int = 0,
-        cache_type: str = "f16",
-        adapter: Path | None = None,
-        library: str = "",
-    ) -> None:
-        """num_threads: default: those that this process may use. gpu_layers: layers that a GPU computes; -1: all.
-        cache_type: of keys and values. adapter: a LoRA in a GGUF file. library: a build of llama.cpp to use instead of
-        the package's. Raises GenerationError.
-        """
+    def __init__(self, file: Path, options: LoadOptions = _DEFAULTS, adapter: Path | None = None) -> None:
+        """adapter: a LoRA in a GGUF file. Raises GenerationError."""
         super().__init__()
         self.file, self.adapter = file, adapter
-        self.model = load_model(file, gpu_layers, adapter, library)
+        self.model = load_model(file, options.gpu_layers, adapter, options.library)
         self.vocab_size = self.model.vocab_size
-        self._settings = Settings(num_threads or len(os.sched_getaffinity(0)), cache_type)
-        self._gpu_layers = gpu_layers
+        self._settings = Settings(options.num_threads or len(os.sched_getaffinity(0)), options.cache_type)
+        self._gpu_layers = options.gpu_layers
         self.row_model = LlamaModel(self.model, self._settings)
 
     @property
@@ -78,7 +68,7 @@ class LlamaRunner(SessionRunner):
     def describe(self) -> dict[str, Any]:
         """The library's version and the file's size and quantisation."""
         return {
-            "engine": describe_version(),
+            "engine": ENGINE,
             "num_parameters": self.model.num_parameters,
             "num_bytes": self.model.num_bytes,
             "dtype": self.model.quantisation,
@@ -97,12 +87,6 @@ def load(path: str, options: LoadOptions) -> LlamaRunner:
             f"Unknown kind of cache {options.cache_type!r}; set cache_type to one of {', '.join(CACHE_TYPES)}."
         )
     gguf.check(file)
-    probe(file, adapter_file(path), options.library)
-    return LlamaRunner(
-        file,
-        num_threads=options.num_threads,
-        gpu_layers=options.gpu_layers,
-        cache_type=options.cache_type,
-        adapter=adapter_file(path),
-        library=options.library,
-    )
+    adapter = adapter_file(path)
+    probe(file, adapter, options.library)
+    return LlamaRunner(file, options, adapter)

@@ -19,20 +19,66 @@ from __future__ import annotations
 
 import inspect
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any
 
 import torch
+from safetensors.torch import save
 from transformers import AttentionInterface, DynamicCache
 
 from tandem.engine.port import IsStale, Preempted
 from tandem.engine.session import Segment
-from tandem.plugins.torch.kv import DocumentCache
 
-# ---- Keys and values of some rows, in tensors of a fixed capacity ------------------------------------------
+# ---- Keys and values ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentCache:
+    """Keys and values of one document's tokens; read only."""
+
+    keys: tuple[torch.Tensor, ...]  # [layers] of [key-value heads, tokens, head size]
+    values: tuple[torch.Tensor, ...]  # [layers] of [key-value heads, tokens, head size]
+
+    @property
+    def num_tokens(self) -> int:
+        """Length of the document part, beginning-of-sequence included."""
+        return self.keys[0].shape[1]
+
+    @property
+    def num_bytes(self) -> int:
+        """Size of the tensors."""
+        return sum(tensor.nbytes for tensor in self.keys + self.values)
+
+
+class TorchForm:
+    """The `CacheForm` of `DocumentCache`."""
+
+    framework = "pt"
+
+    def tensors(self, cache: DocumentCache) -> dict[str, torch.Tensor]:
+        """Keys and values of all layers, by name."""
+        tensors = {f"{index}.keys": tensor for index, tensor in enumerate(cache.keys)}
+        return tensors | {f"{index}.values": tensor for index, tensor in enumerate(cache.values)}
+
+    def build(self, get: Callable[[str], Any], num_tensors: int, num_tokens: int) -> DocumentCache:
+        """The cache of tensors that are got by name; ValueError if one has another number of tokens."""
+        keys = tuple(get(f"{index}.keys") for index in range(num_tensors // 2))
+        values = tuple(get(f"{index}.values") for index in range(num_tensors // 2))
+        for tensor in keys + values:
+            if tensor.ndim != 3 or tensor.shape[1] != num_tokens:
+                raise ValueError(f"a tensor of shape {tuple(tensor.shape)} for {num_tokens} tokens")
+        return DocumentCache(keys=keys, values=values)
+
+    def save(self, tensors: Mapping[str, torch.Tensor], metadata: dict[str, str]) -> bytes:
+        """The content of a file."""
+        return save(dict(tensors), metadata)
+
+    def bytes_of(self, tensor: torch.Tensor) -> memoryview:
+        """The bytes of a tensor, without a copy where it is contiguous."""
+        return tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data
 
 
 BLOCK = 64
@@ -45,9 +91,9 @@ def round_up(num_columns: int) -> int:
 
 
 class TorchRows:
-    """Keys are stored transposed: [rows, heads, size, capacity], values as [rows, heads, capacity, size].
+    """Rows of a fixed capacity: keys are transposed, [rows, heads, size, capacity], values not.
 
-    So both products of attention are of the kind whose sums do not depend on the number of query columns (`batch`).
+    So both products of attention are of the kind whose sums do not depend on the number of query columns.
     """
 
     def __init__(self, num_rows: int, num_columns: int, device: torch.device | str = "cpu") -> None:
@@ -187,14 +233,17 @@ NAME = "tandem_rows"
 ARITHMETIC = "rows-2"
 """Part of what identifies stored caches: another way of computing gives other last bits."""
 
-_KNOWN = {
-    "position_ids",
-    "is_causal",
-    "use_cache",
-    "output_attentions",
-    "output_hidden_states",
-    "position_embeddings",
-}
+_IGNORED = frozenset(
+    [
+        "position_ids",
+        "is_causal",
+        "use_cache",
+        "output_attentions",
+        "output_hidden_states",
+        "position_embeddings",
+    ]
+)
+"""Options of attention that change nothing here."""
 _running = threading.local()
 
 
@@ -217,8 +266,8 @@ class _Part(Segment):
         self.width = round_up(end)
         self.cache.reserve(end)
 
-    def wanted(self, start: int) -> list[int]:
-        """Positions in the line of the tokens whose logits are wanted, if this segment's first is at `start`."""
+    def places_of_logits(self, start: int) -> list[int]:
+        """Positions in the line of the tokens whose logits are computed, if this segment's first is at `start`."""
         columns = range(self.num_new - self.num_logits, self.num_new)
         return [start + row * self.num_new + column for row in range(self.num_rows) for column in columns]
 
@@ -322,8 +371,8 @@ def probabilities(logits: torch.Tensor, tokens: Sequence[int]) -> list[float]:
     """The softmax of each row of logits, at its token."""
     following = torch.tensor(tokens, device=logits.device)
     # Normalised row by row, so that the bits are the same however columns are grouped.
-    found: list[float] = torch.softmax(logits, dim=-1).gather(1, following[:, None])[:, 0].tolist()
-    return found
+    chosen: list[float] = torch.softmax(logits, dim=-1).gather(1, following[:, None])[:, 0].tolist()
+    return chosen
 
 
 class BatchModel:
@@ -369,9 +418,11 @@ class BatchModel:
         ids = [token for part in parts for row in part.tokens for token in row]
         positions = torch.cat([part.positions.flatten() for part in parts])
         starts = accumulate((part.num_tokens for part in parts[:-1]), initial=0)
-        wanted = [index for part, start in zip(parts, starts, strict=True) for index in part.wanted(start)]
+        places = [
+            at for part, start in zip(parts, starts, strict=True) for at in part.places_of_logits(start)
+        ]
         padding = -len(ids) % self.multiple
-        padded = wanted + [0] * (-len(wanted) % self.multiple or self.multiple * (not wanted))
+        padded = places + [0] * (-len(places) % self.multiple or self.multiple * (not places))
         with self._attention(parts, len(ids) + padding):
             logits = self._model.run(
                 is_stale,
@@ -380,7 +431,7 @@ class BatchModel:
                 use_cache=False,
                 logits_to_keep=torch.tensor(padded, device=self.device),
             )[0]
-        split = logits[: len(wanted)].float().split([part.num_rows * part.num_logits for part in parts])
+        split = logits[: len(places)].float().split([part.num_rows * part.num_logits for part in parts])
         return [
             rows.view(segment.num_rows, segment.num_logits, logits.shape[-1])
             for segment, rows in zip(segments, split, strict=True)
@@ -421,7 +472,7 @@ def _attend(
     **options: Any,
 ) -> tuple[torch.Tensor, None]:
     """Attend, called by transformers. query, key, value: [1, heads, tokens, size]; result [1, tokens, heads, size]."""
-    unknown = sorted(name for name, option in options.items() if option is not None and name not in _KNOWN)
+    unknown = sorted(name for name, option in options.items() if option is not None and name not in _IGNORED)
     if unknown or attention_mask is not None:
         raise Unsupported(f"its attention uses {unknown[0] if unknown else 'a mask'}")
     running: _Running = _running.batch
@@ -461,7 +512,7 @@ def _transpose_weights(model: Any, *, is_transposed: bool) -> None:
 
 NUM_ROWS, LENGTH = 4, 24
 SIZES = ((4, 2), (16, 2), (4, 4), (16, 4), (16, 8))
-"""What is tried, cheapest first: tokens to whose multiples passes are padded, and least query columns of attention."""
+"""Sizes to try, cheapest first: tokens to whose multiples passes are padded, and least query columns of attention."""
 WHOLE = (MAX_TOKENS, MAX_COLUMNS)
 """The size on a GPU, where padding costs next to nothing: all passes have one shape, and cuBLAS chooses kernels by
 shape."""
@@ -532,18 +583,15 @@ class _Rows:
 
 
 def _agree(batch: BatchModel, rows: list[list[int]], expected: torch.Tensor) -> bool:
-    """Whether a few groupings of the same tokens give the last row the expected bits: [tokens, vocab]."""
+    """Whether groupings of the same tokens give the last row the expected bits. expected: [tokens, vocab]."""
     last, everyone = range(NUM_ROWS - 1, NUM_ROWS), range(NUM_ROWS)
     length = len(rows[0])
     blocks = [min(block, length) for block in BLOCKS] if length < sum(BLOCKS) else list(BLOCKS)
     while sum(blocks) > length:
         blocks.pop()
     plans = [
-        (
-            last,
-            [count for count in (length - 1, 1) if count],
-            (0, COMPANY[-1]),
-        ),  # fails most often, and soonest
+        # fails most often, and soonest
+        (last, [count for count in (length - 1, 1) if count], (0, COMPANY[-1])),
         (last, blocks, COMPANY[::-1]),
         (last, blocks[::-1], COMPANY),
         (everyone, blocks, [0] * len(blocks)),

@@ -22,7 +22,7 @@ from tandem.errors import GenerationError, install_line
 from tandem.system.paths import cache_folder, locked
 
 FORMAT = 2
-"""Of the converted folders."""
+"""The format of the converted folders."""
 _NEEDED = ("torch", "transformers", "gguf", "accelerate")
 
 

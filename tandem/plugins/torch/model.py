@@ -1,8 +1,6 @@
 """A Hugging Face causal model: loading it, and what identifies it.
 
 Everything that can be wrong with a model is found here, before the first question, and reported in one sentence.
-PyTorch and transformers are imported by the functions that need them, since the path of a model is checked by
-processes that never load one.
 """
 
 from __future__ import annotations
@@ -12,8 +10,11 @@ import json
 import zlib
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import WeakValueDictionary
+
+import torch
+import transformers
 
 from tandem.engine import gguf
 from tandem.engine.places import ADAPTER, base_of, check_directory, is_adapter, loading_error
@@ -22,11 +23,7 @@ from tandem.errors import GenerationError, first_line, install_line
 from tandem.plugins.torch import conversion
 from tandem.system.processes import hide_progress_bars
 
-if TYPE_CHECKING:
-    import torch
-
-_ORIGIN = ("_name_or_path", "transformers_version")
-"""Keys of a configuration that say where it came from."""
+_ORIGIN = ("_name_or_path", "transformers_version")  # keys of a configuration that say where it came from
 
 
 # ---- loading -------------------------------------------------------------------------------------------------
@@ -37,15 +34,11 @@ def load_model(model: str, *, device: str, dtype: str) -> Any:
 
     A folder of an adapter stands for its base with the adapter merged into it.
     """
-    import torch
-
     target = _find_device(device)
     base = convert(model, dtype)
+    auto: Any = transformers.AutoModelForCausalLM
     with hide_progress_bars():
-        from transformers import AutoModelForCausalLM
-
         try:
-            auto: Any = AutoModelForCausalLM
             loaded, report = auto.from_pretrained(
                 base, dtype=getattr(torch, dtype), trust_remote_code=False, output_loading_info=True
             )
@@ -61,33 +54,31 @@ def load_model(model: str, *, device: str, dtype: str) -> Any:
     return _merge_adapter(loaded, model) if is_adapter(model) else loaded
 
 
-class Weights:
-    """A loaded model whose tensors several models use; none of them may change one."""
-
-    def __init__(self, model: Any) -> None:
-        self._model = model  # nobody computes with it, so that no hook is in its modules
-
-    def make_model(self) -> Any:
-        """A model of its own with these very tensors."""
-        tensors = [*self._model.parameters(), *self._model.buffers()]
-        return copy.deepcopy(self._model, {id(tensor): tensor for tensor in tensors})
+_LOADED: WeakValueDictionary[object, Any] = WeakValueDictionary()
 
 
-_LOADED: WeakValueDictionary[object, Weights] = WeakValueDictionary()
+def load_shared(model: str, *, device: str, dtype: str) -> Any:
+    """Load like `load_model`, or take a model that is in this process and still used, where all of it is equal.
 
-
-def load_weights(model: str, *, device: str, dtype: str) -> Weights:
-    """As `load_model`; those that are loaded in this process already, and still used, where all of it is equal."""
+    Several models use its tensors (`share_tensors`), so none may change one. Nobody computes with it, so that no hook
+    is in its modules.
+    """
     files = [
         (str(path), path.stat().st_size, path.stat().st_mtime_ns)
         for folder in (model, convert(model, dtype))
         for path in sorted(Path(folder).glob("*"))
     ]
     key = (model, device, dtype, *files)
-    weights = _LOADED.get(key)
-    if weights is None:
-        weights = _LOADED[key] = Weights(load_model(model, device=device, dtype=dtype))
-    return weights
+    loaded = _LOADED.get(key)
+    if loaded is None:
+        loaded = _LOADED[key] = load_model(model, device=device, dtype=dtype)
+    return loaded
+
+
+def share_tensors(model: Any) -> Any:
+    """A model of its own with the very tensors of another one."""
+    tensors = [*model.parameters(), *model.buffers()]
+    return copy.deepcopy(model, {id(tensor): tensor for tensor in tensors})
 
 
 def convert(model: str, dtype: str) -> str:
@@ -146,8 +137,6 @@ def _other_base(folder: str, reason: str) -> GenerationError:
 
 
 def _find_device(device: str) -> torch.device:
-    import torch
-
     try:
         target = torch.device(device)
         torch.empty(0, device=target)
@@ -166,9 +155,7 @@ def check_cache(model: Any) -> None:
 
     Layers at the end without a cache of their own, which read that of an earlier one (Gemma 3n), are as good as any.
     """
-    from transformers import DynamicCache
-
-    layers = list(DynamicCache(config=model.config).layers)
+    layers = list(transformers.DynamicCache(config=model.config).layers)
     fixed = {type(layer).__name__ for layer in layers if not layer.is_croppable}
     if fixed:
         raise GenerationError(
@@ -189,11 +176,6 @@ def check_cache(model: Any) -> None:
         )
 
 
-def num_logits(model: Any) -> int:
-    """Width of the model's output, which may exceed its tokenizer's vocabulary."""
-    return int(model.config.get_text_config(decoder=True).vocab_size)
-
-
 # ---- which model computed a cache, and how -------------------------------------------------------------------
 
 
@@ -204,8 +186,6 @@ def fingerprint_weights(model: Any) -> str:
     of memory (4 GB/s on one core): sizes and times of files would not tell a fine-tuned copy from its original. Of
     each tensor a CRC-32 is taken, which misses one changed tensor in 2^32. Guards against mix-ups, not forgery.
     """
-    import torch
-
     digest = sha256(_describe_configuration(model).encode())
     for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
         flat = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
@@ -214,14 +194,8 @@ def fingerprint_weights(model: Any) -> str:
 
 
 def fingerprint_computation(model: Any, weights: str) -> str:
-    """32 hexadecimal digits of all that the bits of a result depend on.
-
-    That is `weights` (the fingerprint), the versions of PyTorch and transformers, the kind of processor and the number
-    of threads.
-    """
-    import torch
-    import transformers
-
+    """32 hexadecimal digits of all that the bits of a result depend on: the fingerprint `weights`, the versions of
+    PyTorch and transformers, the kind of processor and the number of threads."""
     device: torch.device = model.device
     if device.type == "cuda":
         processor = str(torch.cuda.get_device_name(device))
@@ -236,12 +210,3 @@ def _describe_configuration(model: Any) -> str:
     values = json.loads(model.config.to_json_string(use_diff=False))
     kept = {key: value for key, value in values.items() if key not in _ORIGIN}
     return json.dumps([kept, model.config._attn_implementation, type(model).__name__], sort_keys=True)
-
-
-def set_num_threads(num_threads: int) -> None:
-    """CPU threads of PyTorch in this whole process. Raises GenerationError below 1."""
-    import torch
-
-    if num_threads < 1:
-        raise GenerationError(f"num_threads is {num_threads}; set it to at least 1.")
-    torch.set_num_threads(num_threads)

@@ -14,13 +14,7 @@ from tandem.engine.places import context_length, decoder_layers
 from tandem.engine.port import IsStale, LoadOptions, Logits, Row
 from tandem.engine.session import SessionRunner
 from tandem.plugins.torch import model as models
-from tandem.plugins.torch.batch import (
-    ARITHMETIC,
-    BatchModel,
-    PreemptibleModel,
-    find_fault,
-)
-from tandem.plugins.torch.kv import TorchForm
+from tandem.plugins.torch.batch import ARITHMETIC, BatchModel, PreemptibleModel, TorchForm, find_fault
 from tandem.plugins.torch.session import GrowingSession, compute_document
 
 
@@ -30,25 +24,20 @@ class TorchRunner(SessionRunner):
     form: CacheForm = TorchForm()
 
     def __init__(self, model: Any, *, is_batched: bool = True) -> None:
-        """model: of transformers; not to be changed. is_batched: False computes one token of one
-        session at a time, as models do that fail the self-check. Raises GenerationError.
-        """
+        """model: of transformers; not to be changed. is_batched: as of `LoadOptions`. Raises GenerationError."""
         models.check_cache(model)
         super().__init__()
         self.model = model
-        self.vocab_size = models.num_logits(model)
-        self.weights: models.Weights | None = None  # that it may share with others
+        self.vocab_size = int(model.config.get_text_config(decoder=True).vocab_size)  # of its output
+        self.shared: Any = None  # the model whose tensors it uses, as long as it is here
         self._forward = PreemptibleModel(model, decoder_layers(model))
         self.fault: str | None = "batching is off"
-        self.is_batched = is_batched and self._try_batching()
-
-    def _try_batching(self) -> bool:
-        """Whether the self-check finds no fault."""
-        self.row_model = batch = BatchModel(self._forward)
-        self.fault = find_fault(batch, self.model, self.vocab_size, self.context_length)
-        if self.fault is not None:
-            batch.release()
-        return self.fault is None
+        if is_batched:
+            self.row_model = batch = BatchModel(self._forward)
+            self.fault = find_fault(batch, model, self.vocab_size, self.context_length)
+            if self.fault is not None:
+                batch.release()
+        self.is_batched = self.fault is None
 
     @property
     def configurations(self) -> tuple[Any, Any]:
@@ -116,11 +105,11 @@ class TorchRunner(SessionRunner):
 def load(path: str, options: LoadOptions) -> TorchRunner:
     """Load a folder, GGUF file or hub id. Raises GenerationError."""
     if options.num_threads is not None:
-        models.set_num_threads(options.num_threads)
+        torch.set_num_threads(options.num_threads)
     if not options.shares_weights:
         model = models.load_model(path, device=options.device, dtype=options.dtype)
         return TorchRunner(model, is_batched=options.is_batched)
-    weights = models.load_weights(path, device=options.device, dtype=options.dtype)
-    runner = TorchRunner(weights.make_model(), is_batched=options.is_batched)
-    runner.weights = weights  # as long as it is here, another finds it
+    shared = models.load_shared(path, device=options.device, dtype=options.dtype)
+    runner = TorchRunner(models.share_tensors(shared), is_batched=options.is_batched)
+    runner.shared = shared
     return runner

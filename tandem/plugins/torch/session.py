@@ -12,8 +12,7 @@ from transformers.cache_utils import DynamicLayer
 from tandem.engine.kv import DocumentCaches, TurnCaches, common_length
 from tandem.engine.port import IsStale, Row
 from tandem.engine.session import QuestionScores
-from tandem.plugins.torch.batch import PreemptibleModel, probabilities
-from tandem.plugins.torch.kv import DocumentCache
+from tandem.plugins.torch.batch import DocumentCache, PreemptibleModel, probabilities
 
 
 class GrowingSession:
@@ -37,28 +36,18 @@ class GrowingSession:
         *,
         num_scored: int = 0,
     ) -> None:
-        """num_scored: as of `EngineSession`."""
         self._model = model
         self._vocab_size = vocab_size
         self._caches = caches
         self._rows = rows
-        self._scores = QuestionScores([row.tokens for row in rows], num_scored, probabilities)
+        self._width = max(len(row.document) for row in rows)  # columns of the documents part
+        self.scores = QuestionScores([row.tokens for row in rows], num_scored, probabilities)
         self._ready: list[DocumentCache | None] = []  # of the first rows until all are there; None: no tokens
         self._cache = DynamicCache()
         self.num_cached = 0  # columns that every layer holds between two calls
         self._fed: list[int] = []  # the tokens after the query that these columns hold
         self._prompt_logits: torch.Tensor | None = None  # [rows, vocab]
         self._last_logits: torch.Tensor | None = None  # those after `_fed`, if known
-
-    @property
-    def likelihoods(self) -> tuple[float, ...]:
-        """The `question_likelihood` of each row, once computed."""
-        return self._scores.likelihoods
-
-    @property
-    def _width(self) -> int:
-        """Columns of the documents part."""
-        return max(len(row.document) for row in self._rows)
 
     @property
     def layers(self) -> list[Any]:
@@ -93,15 +82,15 @@ class GrowingSession:
         """Nothing is kept for later turns."""
 
     def _prefill(self, is_stale: IsStale | None) -> torch.Tensor:
-        """The cache of the prompt in two parts: the documents (a function of each alone), then the query."""
-        num_scored = self._scores.num_scored
+        """Compute the prompt in two parts: the documents, each a function of itself alone, then the query."""
+        num_scored = self.scores.num_scored
         if self._prompt_logits is None:
             if self.num_cached < self._width:
                 self._prefill_documents(is_stale)
             logits = self._forward([list(row.rest) for row in self._rows], is_stale, max(1, num_scored))
             self._prompt_logits = logits[:, -1]
             for number, row in enumerate(self._rows):
-                self._scores.add(number, len(row.tokens) - num_scored, logits[number])
+                self.scores.add(number, len(row.tokens) - num_scored, logits[number])
         return self._prompt_logits
 
     def _prefill_documents(self, is_stale: IsStale | None) -> None:
@@ -124,7 +113,6 @@ class GrowingSession:
         self._fed.append(token)
 
     def _rollback(self, num_tokens: int) -> None:
-        """Forget all but the first `num_tokens` fed."""
         self.num_cached -= len(self._fed) - num_tokens
         del self._fed[num_tokens:]
         self._last_logits = None

@@ -15,12 +15,12 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from tandem.plugins.torch.kv import DocumentCache, TorchForm
 
 from tandem.engine import kv as kv_disk
 from tandem.engine.engine import Engine
 from tandem.engine.kv import DiskStore, MemoryStore, TurnCaches
-from tandem.plugins.torch.batch import TorchRows
-from tandem.plugins.torch.kv import DocumentCache, TorchForm
+from tandem.plugins.torch.batch import DocumentCache, TorchForm, TorchRows
 from tandem.system import paths
 
 TOKENS = (0, 5, 6, 7)
@@ -228,7 +228,7 @@ WORKER = """
 import torch
 from pathlib import Path
 from tandem.engine.kv import DiskStore
-from tandem.plugins.torch.kv import DocumentCache, TorchForm
+from tandem.plugins.torch.batch import DocumentCache, TorchForm
 from tandem.system import paths
 
 torch.set_num_threads(1)
@@ -268,7 +268,7 @@ PRECOMPUTE = """
 from pathlib import Path
 from tandem.engine.engine import Engine
 from tandem.engine.kv import DiskStore
-from tandem.plugins.torch.kv import TorchForm
+from tandem.plugins.torch.batch import TorchForm
 from tandem.engine.engine import precompute
 
 engine = Engine.load({model!r}, num_threads=1)

@@ -16,7 +16,7 @@ from benchmarks._random_batches import compute, count_differences
 from tandem.engine import places
 from tandem.engine.engine import Engine
 from tandem.engine.kv import MemoryStore
-from tandem.engine.port import Row
+from tandem.engine.port import LoadOptions, Row
 from tandem.errors import GenerationError
 from tandem.plugins.llama import abi, library, rows
 from tandem.plugins.llama.runner import LlamaRunner
@@ -73,7 +73,7 @@ def test_keys_and_values_may_be_quantised(load_tiny: Load, q8: Any, cache_type: 
 
 def test_a_sliding_window_can_be_cropped_and_stored(base: Path) -> None:
     """But not moved from one turn to the next: what has left the window is not written."""
-    runner = LlamaRunner(write_gguf(base / "gemma.gguf", architecture=GEMMA), num_threads=1)
+    runner = LlamaRunner(write_gguf(base / "gemma.gguf", architecture=GEMMA), LoadOptions(num_threads=1))
     runner.caches.store = MemoryStore(1 << 26)
     runner.turns.max_bytes = 1 << 26
     assert count_differences(runner, 6, seed=5, max_rows=16) == (18, 0)

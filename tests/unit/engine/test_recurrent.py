@@ -16,7 +16,7 @@ import pytest
 from benchmarks._random_batches import Bits, bits_of, count_differences_along
 from tandem.engine.engine import Engine
 from tandem.engine.kv import MemoryStore, TurnCaches
-from tandem.engine.port import Row
+from tandem.engine.port import LoadOptions, Row
 from tandem.errors import GenerationError
 from tandem.plugins.llama import rows
 from tandem.plugins.llama.runner import LlamaRunner
@@ -132,7 +132,7 @@ def test_they_are_those_of_llama_cpp_from_scratch(runner: Any) -> None:
 
 def test_a_pass_is_given_up_at_any_operation(runner: Any) -> None:
     """Some layers then have a newer state than others. llama.cpp asks after each operation whether to go on."""
-    model = LlamaRunner(runner.file, num_threads=1)
+    model = LlamaRunner(runner.file, LoadOptions(num_threads=1))
     expected, lib = from_scratch(model, ROW, ANSWER[:2]), model.model.lib
     num_calls, stop_at, num_stopped = 0, 0, 0
 
