@@ -200,7 +200,7 @@ def test_counts_of_earlier_versions_are_added_up(tmp_path: Path) -> None:
     ledger = Ledger(path, 3.0, name="/again")
     assert ledger.spent() == Spent(2.25, 5)
     assert [ledger.spend(nats) for nats in (0.5, 0.5)] == [True, False]
-    assert json.loads(path.read_text()) == {"spent": {"/notes": [2.0, 4], "/moved": [0.75, 2]}}
+    assert json.loads(path.read_text()) == {"spent": {"/notes": [2.75, 6]}}
 
 
 SPENDER = """
