@@ -33,7 +33,6 @@ import numpy as np
 import torch
 
 from benchmarks._common import axes, finish, new_parser, save, summary
-from tandem.engine.engine import make_rows
 from tandem.engine.kv import DiskStore, DocumentCaches
 from tandem.engine.places import decoder_layers
 from tandem.engine.prompt import Prompt
@@ -104,7 +103,7 @@ class Case:
 
     def _compute(self, caches: DocumentCaches) -> None:
         with torch.inference_mode():
-            session = EngineSession(make_rows(self._prompt), self._batch, caches, VOCAB)
+            session = EngineSession(self._prompt.rows(), self._batch, caches, VOCAB)
             session.request((), 1)
             compute(self._batch, [session])
 

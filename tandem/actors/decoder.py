@@ -46,9 +46,10 @@ _log = logging.getLogger("tandem")
 
 if TYPE_CHECKING:
     from tandem.engine.drafter import Drafter
-    from tandem.engine.engine import Engine, OpenResult
+    from tandem.engine.engine import Engine
     from tandem.engine.port import Logits
     from tandem.engine.privacy import Privacy
+    from tandem.engine.prompt import Prompt
     from tandem.engine.shaping import Grammar
     from tandem.engine.tokenizer import Detokenizer
 
@@ -64,7 +65,7 @@ GRAMMAR_WAIT_S = 0.01
 class PrefillResult(NamedTuple):
     """The result of one prefill job."""
 
-    result: OpenResult
+    result: Prompt
     prefill_us: int
     question: tuple[float, ...]  # log likelihood of the question in each row, as far as it is wanted
 
@@ -343,7 +344,7 @@ class DecoderActor(SiteActor):
                 self.grammars.wait_for(job.session)
         return drafts
 
-    def open_prompt(self, job: Prefill) -> OpenResult:
+    def open_prompt(self, job: Prefill) -> Prompt:
         """Open the session in the engine, with the documents of the job as its rows."""
         return self.engine.open(
             str(job.session),
@@ -394,7 +395,7 @@ class DecoderActor(SiteActor):
             self.num_malformed_proposals += count_malformed(self._drafters.pop(session, None))
             self.engine.close(str(session))
 
-    def notes(self, opened: OpenResult, *, is_home: bool) -> tuple[str, ...]:
+    def notes(self, opened: Prompt, *, is_home: bool) -> tuple[str, ...]:
         """Sentences about documents and stored caches, each given once; elsewhere than at home without local paths."""
         notes, self._kv_notes = [sendable(note) for note in self._kv_notes], []
         if notes and not is_home:
@@ -416,7 +417,7 @@ class DecoderActor(SiteActor):
 def compute_prompts(
     engine: Engine,
     jobs: Sequence[Prefill],
-    open_prompt: Callable[[Prefill], OpenResult],
+    open_prompt: Callable[[Prefill], Prompt],
     is_open: Callable[[Prefill], bool],
 ) -> list[PrefillResult | Exception | None]:
     """Open the sessions and compute their prompts; None where it was abandoned."""
@@ -427,7 +428,7 @@ def compute_prompts(
     is_current = [partial(is_open, job) for job in ready]
     computed = dict(zip(answers, _forward(engine, answers, {}, is_current), strict=True))
 
-    def finish(job: Prefill, result: OpenResult | Exception) -> PrefillResult | None:
+    def finish(job: Prefill, result: Prompt | Exception) -> PrefillResult | None:
         if isinstance(result, Exception):
             raise result
         logits = computed[str(job.session)]

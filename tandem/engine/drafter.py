@@ -54,33 +54,28 @@ def mix_rows(
 ) -> NDArray[np.float64]:
     """q [vocab] = sum over rows d of omega(d) * softmax(logits[d] / T); DRAGON Eq. (1) and (2).
 
-    logits: [rows, vocab] of any float type. log_weights: [rows], omega = softmax(log_weights); a bare row's
-    -inf is fine. temperature: T; 0 means T = 1 here, since a greedy token is the argmax of the decoded distribution.
-    The rows' softmax runs in float32, as exact as the logits are, the mixture in float64.
+    logits: [rows, vocab] of any float type. log_weights: [rows], omega = softmax(log_weights); a bare row's -inf is
+    fine. temperature: T; 0 means T = 1 here, since a greedy token is the argmax of the decoded distribution. The rows'
+    softmax runs in float32, as exact as the logits are, the mixture in float64.
     """
-    return mix_and_keep(logits, log_weights, temperature)[0]
+    return _mix(row_probabilities(logits, temperature), log_weights)
 
 
-def mix_and_keep(
-    logits: Logits, log_weights: Sequence[float] | NDArray[np.float64], temperature: float
-) -> tuple[NDArray[np.float64], NDArray[np.float32]]:
-    """The result of `mix_rows`, and the rows' own probabilities [rows, vocab] at this temperature."""
-    if not (temperature >= 0 and math.isfinite(temperature)):
-        raise GenerationError(
-            f"The temperature is {temperature}; set it to a number of at least 0 (0 is greedy)."
-        )
+def _mix(
+    probabilities: NDArray[np.float32], log_weights: Sequence[float] | NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """The mixture of rows [rows, vocab]."""
     weights = weigh_rows(log_weights)
-    if len(weights) != logits.shape[0]:
+    if len(weights) != len(probabilities):
         raise GenerationError(
-            f"There are {logits.shape[0]} rows and {len(weights)} weights; "
+            f"There are {len(probabilities)} rows and {len(weights)} weights; "
             "score exactly the documents that the engine kept."
         )
-    probabilities = row_probabilities(logits, temperature)
     distribution: NDArray[np.float64] = np.multiply(probabilities[0], weights[0], dtype=np.float64)
     for weight, row in zip(weights[1:], probabilities[1:], strict=True):
         distribution += np.multiply(row, weight, dtype=np.float64)
     distribution /= distribution.sum()
-    return distribution, probabilities
+    return distribution
 
 
 def weigh_rows(log_weights: Sequence[float] | NDArray[np.float64]) -> NDArray[np.float64]:
@@ -100,8 +95,7 @@ class DraftPlace(NamedTuple):
     party: Party
     lineage: Sequence[bytes] = ROOT
     """Digests of the beginnings of its prefix (`tandem.protocol.log`), of which a codec's state is a function."""
-    proposed: Step | None = None
-    """By another party, which matters to a `TokenVoter` only."""
+    proposed: Step | None = None  # by another party, which matters to a `TokenVoter` only
 
 
 class Drafter:
@@ -129,9 +123,8 @@ class Drafter:
         self._sampling = sampling
         self._privacy = privacy
         self._shaper = shaper
-        self.rows: NDArray[np.float32] | None = (
-            None  # of the last step, [rows, vocab] at temperature 1, if known
-        )
+        # of the last step, [rows, vocab] at temperature 1, where that is the query's
+        self.rows: NDArray[np.float32] | None = None
         self.dense: NDArray[np.float64] | None = None  # of the last step, q before the codec, [vocab]
         self._rule = draft_rule(rule, sampling.temperature)
         self._drawn: dict[bytes, Step] = {}  # with private noise, by the digest of the prefix
@@ -163,7 +156,6 @@ class Drafter:
         return result
 
     def _draft(self, dense: NDArray[np.float64], place: DraftPlace) -> Step:
-        """The draft from the party's distribution, [vocab]: the payload is that distribution."""
         payload = self._states.encode(dense, place.lineage)
         token = self.draw(payload, seed=place.seed, step=place.step, party=place.party)
         return Step(place.step, token, payload)
@@ -189,7 +181,8 @@ class Drafter:
         temperature, privacy = self._sampling.temperature, self._privacy
         if privacy is not None:
             log_weights = (*log_weights[:-1], -math.inf)
-        mixed, rows = mix_and_keep(logits[:, : self._vocab_size], log_weights, temperature)
+        rows = row_probabilities(logits[:, : self._vocab_size], temperature)
+        mixed = _mix(rows, log_weights)
         check_dense(mixed)
         self.rows = rows if temperature in (0.0, 1.0) else None
         self.dense = self._restrict(mixed, prefix)
@@ -200,7 +193,6 @@ class Drafter:
         return self.dense
 
     def _restrict(self, dense: NDArray[np.float64], prefix: Sequence[int]) -> NDArray[np.float64]:
-        """A distribution [vocab] as the query wants it."""
         shaped = dense if self._shaper is None else self._shaper.shape(dense, prefix)
         return restrict(shaped, self._sampling)
 
@@ -211,10 +203,7 @@ class Drafter:
 
 
 class TokenDrafter(Drafter):
-    """Drafts of a party without a vote, and of one that answers alone in their mode: the token is all that is needed.
-
-    Nothing is compressed, unless the drafts' distributions must travel: then these are the payloads, else the tokens.
-    """
+    """Drafts of a party without a vote, or that answers alone: payloads are tokens, or distributions that travel."""
 
     def __init__(
         self,
@@ -230,7 +219,7 @@ class TokenDrafter(Drafter):
     ) -> None:
         """codec: of the distributions that travel. rule: of proposals, "coupled" or "rejection". num_named: how many
         likeliest tokens a payload names besides its token, each with its log probability; None: no log probabilities.
-        privacy, shaper: as for a `Drafter`; tokens are drawn with the noise of `privacy`. Raises ConfigError.
+        Tokens are drawn with the noise of `privacy`. Raises ConfigError.
         """
         super().__init__(codec, sampling, DRAFT_RULES[0], vocab_size, privacy, shaper)
         self._proposals = proposal_rule(rule, sampling.temperature)
@@ -247,18 +236,16 @@ class TokenDrafter(Drafter):
         return Step(place.step, self._proposals.draft(sent, seed=place.seed, step=place.step), payload)
 
     def _seed(self, place: DraftPlace) -> int:
-        """The seed of the noise: the query's, which all parties know, or one of this party alone."""
         return place.seed if self._privacy is None else self._privacy.seed()
 
     def _name(self, token: int, dense: NDArray[np.float64]) -> bytes:
-        """The payload of a token, with log probabilities where they are asked for."""
         if self._num_named is None or not dense[token]:
             return write_token(token)
         return write_token(token, log_probabilities(_whole(dense), token, self._num_named))
 
 
 class TokenVoter(TokenDrafter):
-    """Votes of the only voter: the token that the rule chooses from its distribution and what was proposed."""
+    """Votes of the only voter: tokens that the rule chooses from its distribution and what was proposed."""
 
     def _draft(self, dense: NDArray[np.float64], place: DraftPlace) -> Step:
         token = self._choose(_whole(dense), place.proposed, self._seed(place), place.step)

@@ -20,63 +20,25 @@ from tokenizers import Tokenizer
 
 from tandem import plugins
 from tandem.conversation import NO_FRAME, SYSTEM_PROMPT, THOUGHT_END, Frame, Message
-from tandem.engine import places as models
 from tandem.engine import tokenizer as tokenizers
 from tandem.engine.kv import Cache, DiskStore, DocumentCaches, TurnCaches
-from tandem.engine.places import AUTO, base_of, expand, name_engine
-from tandem.engine.port import IsStale, LoadOptions, Logits, Preempted, Row, Runner
+from tandem.engine.places import AUTO, base_of, expand, load_tokenizer, name_engine
+from tandem.engine.port import IsStale, LoadOptions, Logits, Runner
 from tandem.engine.prompt import Prompt, PromptBuilder
 from tandem.engine.template import Template, find_template
-from tandem.engine.tokenizer import describe_tokenizer
+from tandem.engine.tokenizer import TokenizerInfo, describe_tokenizer
 from tandem.errors import GenerationError
 
 _log = logging.getLogger("tandem")
-
-__all__ = ["Engine", "OpenResult", "Preempted"]
-
-
-@dataclass(frozen=True, slots=True)
-class OpenResult:
-    """The outcome of opening a session."""
-
-    num_rows: int  # at least 1: without documents there is one bare row
-    num_prompt_tokens: tuple[int, ...]  # [rows]
-    documents: tuple[int, ...]  # [rows]: index of each row's document; empty for a bare row
-    truncated: tuple[int, ...]  # indices of documents whose end was cut off to fit the context
-    dropped: tuple[int, ...]  # indices of documents that found no room and have no row
-
-    @property
-    def notes(self) -> list[str]:
-        """Sentences for the user about documents of which not everything is read."""
-        what = (
-            (self.truncated, "documents were cut at their end to fit the model's context."),
-            (self.dropped, "documents were left out: they do not fit the model's context."),
-        )
-        return [f"{len(which)} {happened}" for which, happened in what if which]
-
-
-def find_engine(setting: str, model: str, options: LoadOptions) -> Callable[[str, LoadOptions], Runner]:
-    """Find what loads models: the plugin of that engine's name, or "auto". Raises GenerationError."""
-    name = name_engine(setting, model, options.device)
-    if not plugins.has("engine", name):
-        names = ", ".join([AUTO, *plugins.names("engine")])
-        raise GenerationError(f"There is no engine {name!r:.60}; set engine to one of {names}.")
-    load: Callable[[str, LoadOptions], Runner] = plugins.find("engine", name)
-    return load
 
 
 class Engine:
     """A loaded model. Calls may come from several threads; they run one after the other."""
 
     def __init__(
-        self,
-        name: str,
-        runner: Runner,
-        tokenizer: Tokenizer,
-        wrapper: Any,
-        template: Template,
+        self, name: str, runner: Runner, tokenizer: Tokenizer, info: TokenizerInfo, template: Template
     ) -> None:
-        """Made by `Engine.load`. tokenizer: the fast tokenizer; wrapper: transformers' view of it."""
+        """Made by `Engine.load`."""
         self.name = name
         self.runner = runner
         vocabulary = tokenizers.Vocabulary.of(tokenizer)
@@ -87,11 +49,10 @@ class Engine:
         self._holes = vocabulary.find_holes()
         self._tokenizer = tokenizers.copy_tokenizer(tokenizer)  # the prompts change theirs
         self.detokenizer = tokenizers.Detokenizer(self._tokenizer)
-        self.tokenizer_name = describe_tokenizer(tokenizer, wrapper)
+        self.tokenizer_name = describe_tokenizer(tokenizer, info)
         self.template = template
-        begin = tuple(map(int, wrapper.all_special_ids))
-        self._prompts = PromptBuilder(tokenizer, template, begin, runner.context_length)
-        eos = tokenizers.find_eos_token_ids(*runner.configurations, wrapper, self.vocab_size)
+        self._prompts = PromptBuilder(tokenizer, template, info.all_special_ids, runner.context_length)
+        eos = tokenizers.find_eos_token_ids(*runner.configurations, info, self.vocab_size)
         self.eos_token_ids = tuple(sorted({*eos, *self._prompts.end_token_ids}))
         self._lock = threading.Lock()
         if runner.fault is not None:
@@ -109,16 +70,20 @@ class Engine:
     ) -> Engine:
         """Load a causal model and its tokenizer by folder, GGUF file or hub id; GenerationError says what is wrong.
 
-        engine: what computes it, as `find_engine` takes it. template: as the setting of that name (`find_template`).
+        engine: the plugin that computes it, or "auto". template: as the setting of that name (`find_template`).
         options: as of `LoadOptions`.
         """
         path, how = expand(model), LoadOptions(**options)
-        runner = find_engine(engine, path, how)(path, how)
-        tokenizer, wrapper = models.load_tokenizer(path)
+        plugin = name_engine(engine, path, how.device)
+        if not plugins.has("engine", plugin):
+            names = ", ".join([AUTO, *plugins.names("engine")])
+            raise GenerationError(f"There is no engine {plugin!r:.60}; set engine to one of {names}.")
+        runner: Runner = plugins.find("engine", plugin)(path, how)
+        tokenizer, info = load_tokenizer(path)
         runner.check_tokenizer(tokenizer, model)
         if isinstance(template, str):
-            template = find_template(template, base_of(path), wrapper, system_prompt)
-        return cls(model, runner, tokenizer, wrapper, template)
+            template = find_template(template, base_of(path), info, system_prompt)
+        return cls(model, runner, tokenizer, info, template)
 
     @cached_property
     def tokenizer_json(self) -> str:
@@ -156,17 +121,14 @@ class Engine:
         num_stored: int | None = None,
         scores_question: bool = False,
         frame: Frame = NO_FRAME,
-    ) -> OpenResult:
+    ) -> Prompt:
         """Start `session`. It only tokenises; the first `next_logits` computes the prompt, preemptibly.
 
         Of the context an answer gets `answer_room` at most, and documents that do not fit with it are cut at their end,
-        or dropped; see `OpenResult`. An empty document is a row without one. history: turns of the conversation before
-        the query. num_stored: documents whose caches go to the store once computed, the first ones; None: all. Not
-        where several are joined in one, which hardly ever comes again, or where the store is not to know them. Those of
-        documents that were cut never go there: the query decides where. scores_question: whether
-        `question_likelihoods` is wanted. frame: what the query says to the template; caches of documents
-        are found again where it says the same before them. GenerationError if the query does not fit or the session
-        is already open.
+        or dropped; an empty one is a row without a document. history: turns before the query. num_stored: documents
+        whose caches go to the store once computed, the first ones; None: all. Those of documents that were cut never
+        go there: the query decides where. scores_question: whether `question_likelihoods` will be asked for. frame:
+        what the query says to the template. GenerationError if the query does not fit or the session is already open.
         """
         with self._lock:
             if self.runner.is_open(session):
@@ -177,25 +139,19 @@ class Engine:
             prompt = self.build_prompt(query, documents, max_new_tokens, history, frame)
             self.runner.open(
                 session,
-                make_rows(prompt, num_stored),
+                prompt.rows(num_stored),
                 max_new_tokens,
                 num_scored=prompt.num_question if scores_question else 0,
                 is_later_turn=bool(history),
             )
-        return OpenResult(
-            num_rows=len(prompt.document_tokens),
-            num_prompt_tokens=tuple(len(row) + len(prompt.query_tokens) for row in prompt.document_tokens),
-            documents=prompt.documents,
-            truncated=prompt.truncated,
-            dropped=prompt.dropped,
-        )
+        return prompt
 
     def answer_room(
         self, query: str, history: Sequence[Message] = (), frame: Frame = NO_FRAME, context: int | None = None
     ) -> int:
         """Tokens that an answer to this question may have in a context of so many tokens; default: the model's.
 
-        frame: as in `open`. Does not wait for a pass that is running. ValueError if the model has no limit either.
+        Does not wait for a pass that is running. ValueError if the model has no limit either.
         """
         length = context or self.context_length
         if length is None:
@@ -209,13 +165,10 @@ class Engine:
         *,
         is_stale: IsStale | None = None,
     ) -> list[Logits]:
-        """Logits [rows, num_logits, vocab_size] float32 of each session, in passes that all of them share; read only.
+        """Logits [rows, num_logits, vocab_size] float32 of each session, as `Runner.forward` computes them; read only.
 
-        A row's logits are a function of that row and the answer alone, bit for bit, whatever else is in the batch,
-        however sessions are grouped and whatever was computed and rolled back before. answers, num_logits: as
-        `Runner.forward` has them. is_stale: asked during passes; once it says True, Preempted is raised, and what whole
-        passes had computed stays in the caches. GenerationError if a session is not open, a token is outside of the
-        vocabulary, or there are not that many prefixes.
+        GenerationError if a session is not open, a token is outside of the vocabulary, or there are not that many
+        prefixes.
         """
         for session, tokens in answers.items():
             self._check(session, tokens, num_logits.get(session, 1))
@@ -224,7 +177,7 @@ class Engine:
             return [self._without_holes(logits) for logits in computed]
 
     def _without_holes(self, logits: Logits) -> Logits:
-        """Ids below the vocabulary's size that name no token are never drawn."""
+        """Logits with which ids below the vocabulary's size that name no token are never drawn."""
         if not self._holes:
             return logits
         logits = logits.copy() if isinstance(logits, np.ndarray) else logits.clone()
@@ -236,8 +189,7 @@ class Engine:
         return self.forward({session: tokens}, is_stale=is_stale)[0][:, -1]
 
     def question_likelihoods(self, session: str) -> tuple[float, ...]:
-        """The likelihood of the question for each row (`question_likelihood`), without its first token; once the prompt
-        is computed."""
+        """The `question_likelihood` of each row, without the first token; once the prompt is computed."""
         with self._lock:
             return self.runner.likelihoods(session)
 
@@ -253,17 +205,25 @@ class Engine:
             raise GenerationError(
                 f"{num_logits} logits are wanted of {len(tokens)} tokens; ask for 1 to {len(tokens) + 1}."
             )
-        self.check_tokens(tokens)
+        for token in tokens:
+            if not 0 <= token < self.vocab_size:
+                raise GenerationError(
+                    f"Token {token} is outside the vocabulary of {self.name!r}, [0, {self.vocab_size}); "
+                    "check that both parties use one vocabulary."
+                )
 
     @property
     def fallback(self) -> str:
         """A sentence on why one token of one session is computed at a time; empty if many are."""
-        return "" if self.runner.fault is None else describe_fallback(self.name, self.runner.fault)
+        if self.runner.fault is None:
+            return ""
+        return (
+            f"The model {self.name!r} computes one token of one query at a time, because {self.runner.fault} (on this "
+            "machine, in this precision); answers are the same, many queries at once are slower."
+        )
 
     def describe(self) -> dict[str, Any]:
-        """A description for the other parties, to be compared with theirs before the first query: plain values for
-        JSON. Reads every weight once.
-        """
+        """A description for the other parties, in plain values for JSON. Reads every weight once."""
         return {
             "tokenizer": self.tokenizer_name,
             "template": self.template.describe(),
@@ -294,18 +254,16 @@ class Engine:
         history: Sequence[Message] = (),
         frame: Frame = NO_FRAME,
     ) -> Prompt:
-        """The rows of a query (a question, or token ids that are used as they are) with room for `num_tokens`."""
+        """The rows of a question, or of token ids that are used as they are, with room for `num_tokens`."""
         return self._prompts.within(frame).build(query, documents, num_tokens, history)
 
     def document_tokens(self, document: str, frame: Frame = NO_FRAME) -> tuple[int, ...]:
-        """The tokens with which the row of a whole document begins. frame: as in `open`.
-
-        GenerationError if they fill the context, or there are none.
-        """
+        """The tokens with which the row of a whole document begins. GenerationError if they fill the context, or there
+        are none."""
         return self._prompts.within(frame).document_tokens(document)
 
     def document_cache(self, document: str, frame: Frame = NO_FRAME) -> Cache:
-        """The cache of those tokens: fetched, or computed and stored. GenerationError as above."""
+        """The cache of `document_tokens`: fetched, or computed and stored."""
         tokens = self.document_tokens(document, frame)
         with self._lock:
             cache = self.caches.find(tokens)
@@ -326,10 +284,7 @@ class Engine:
 
     @property
     def cache_fingerprint(self) -> str:
-        """Equal for engines that may use each other's caches of documents: the same bits, of the same chat template.
-
-        The tokens of a document name the template too. This tells a store that was made for another one.
-        """
+        """Equal for engines that may use each other's caches of documents: the same bits, of the same chat template."""
         if not self.template.is_complete:
             return self.computing_fingerprint  # as version 0.1 had it
         return sha256(f"{self.computing_fingerprint} {self.template.document}".encode()).hexdigest()[:32]
@@ -338,40 +293,6 @@ class Engine:
     def vocabulary_fingerprint(self) -> str:
         """Equal for engines whose token ids mean the same."""
         return self.vocabulary_prefixes[0]
-
-    def text(self, tokens: Sequence[int]) -> str:
-        """The text of an answer's `tokens`, special tokens left out."""
-        return self.detokenizer.text(tokens)
-
-    def check_tokens(self, tokens: Sequence[int]) -> None:
-        """GenerationError if a token lies outside of the vocabulary."""
-        for token in tokens:
-            if not 0 <= token < self.vocab_size:
-                raise GenerationError(
-                    f"Token {token} is outside the vocabulary of {self.name!r}, [0, {self.vocab_size}); "
-                    "check that both parties use one vocabulary."
-                )
-
-
-def make_rows(prompt: Prompt, num_stored: int | None = None) -> list[Row]:
-    """The rows of a prompt. num_stored: rows whose document's cache is worth keeping, the first ones of those that are
-    whole; None: all that are.
-    """
-    whole = [document not in prompt.truncated for document in prompt.documents] or [True]
-    stored = [is_whole and (num_stored is None or row < num_stored) for row, is_whole in enumerate(whole)]
-    end, rest = (None, prompt.query_tokens) if prompt.query_tokens else (-1, ())
-    return [
-        Row(tokens[:end], rest or tokens[-1:], is_kept)
-        for tokens, is_kept in zip(prompt.document_tokens, stored, strict=True)
-    ]
-
-
-def describe_fallback(name: str, fault: str) -> str:
-    """A sentence on the model of that name, which has this fault."""
-    return (
-        f"The model {name!r} computes one token of one query at a time, because {fault} "
-        "(on this machine, in this precision); answers are the same, many queries at once are slower."
-    )
 
 
 # ---- Caches of all documents of an index before the first question -----------------------------------------
@@ -401,8 +322,7 @@ def precompute(
     """
     engine.caches.store = store
     report = PrecomputeReport()
-    names = (store.name(_tokens(engine, document(number))) for number in range(num_documents))
-    store.prune(set(names))
+    store.prune({store.name(_tokens(engine, document(number))) for number in range(num_documents)})
     bytes_per_token = 0.0
     for number in range(num_documents):
         if progress:
@@ -416,10 +336,9 @@ def precompute(
             report.num_left_out += 1  # storing it would evict what was stored just before
         else:
             bytes_per_token = engine.document_cache(document(number)).num_bytes / len(tokens)
-            if store.get(tokens) is not None:
-                report.num_computed += 1
-            else:
-                report.num_left_out += 1
+            is_stored = store.get(tokens) is not None
+            report.num_computed += is_stored
+            report.num_left_out += not is_stored
     if progress:
         progress(num_documents, num_documents)
     report.num_bytes = store.num_bytes

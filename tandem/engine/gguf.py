@@ -25,16 +25,14 @@ _MAGIC = b"GGUF"
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 """GGUF's number of a type -> its letter in the module struct."""
 _STRING, _ARRAY = 8, 9
-_LENGTH = struct.Struct("<Q")
-"""Before each text."""
+_LENGTH = struct.Struct("<Q")  # before each text
 _VALUE_BYTES, _TENSOR_BYTES = 8 + 4 + 1, 8 + 4 + 4 + 8
-"""Of a key with its value, and of what is said of a tensor, at least."""
+"""The least bytes of a key with its value, and of a tensor's entry."""
 MAX_HEADER_BYTES = 1 << 26
 """262,144 tokens with half a million merges take a quarter of it."""
 MAX_TEXTS, MAX_ENTRIES = 1 << 20, 1 << 16
-"""Of an array; of keys, and of tensors."""
-_FIRST_BYTES = 1 << 20
-"""Read at first; then twice as many, and so on."""
+"""The most texts of an array; the most keys, and the most tensors."""
+_FIRST_BYTES = 1 << 20  # read at first; then twice as many, and so on
 SETTLED_NS = 2_000_000_000
 """How long a file must not have changed for its digest to be kept."""
 _BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
@@ -59,7 +57,7 @@ def _is_array(kinds: Iterable[int]) -> Callable[[Any], bool]:
     return lambda value: isinstance(value, Array) and value.kind in kinds
 
 
-_WANTED: tuple[tuple[re.Pattern[str], Callable[[Any], bool], str], ...] = tuple(
+_CHECKS: tuple[tuple[re.Pattern[str], Callable[[Any], bool], str], ...] = tuple(
     (re.compile(pattern), is_right, what)
     for pattern, is_right, what in (
         (
@@ -83,7 +81,7 @@ _WANTED: tuple[tuple[re.Pattern[str], Callable[[Any], bool], str], ...] = tuple(
         ),
     )
 )
-"""Which keys want what, and what it is called."""
+"""Names of keys, the check of their values, and what passes it, in words."""
 
 
 # ---- which file ----------------------------------------------------------------------------------------------
@@ -95,8 +93,12 @@ def find_file(model: str) -> Path | None:
     Raises GenerationError where a folder holds several, of which one must be named.
     """
     path = Path(model)
-    if os.path.isfile(model):  # Ollama's have no suffix
-        return path if model.lower().endswith(SUFFIX) or _begins_as_one(path) else None
+    if os.path.isfile(model):
+        if model.lower().endswith(SUFFIX):
+            return path
+        with suppress(OSError), path.open("rb") as stream:  # Ollama's have no suffix
+            return path if stream.read(4) == _MAGIC else None
+        return None
     if not os.path.isdir(model):
         return None
     files = sorted(file for file in path.iterdir() if file.suffix.lower() == SUFFIX)
@@ -108,12 +110,6 @@ def find_file(model: str) -> Path | None:
             f"The folder {model!r} holds {len(files)} GGUF files ({names}); name one of them."
         )
     return files[0]
-
-
-def _begins_as_one(file: Path) -> bool:
-    with suppress(OSError), file.open("rb") as stream:
-        return stream.read(4) == _MAGIC
-    return False
 
 
 OLLAMA = "ollama:"
@@ -132,10 +128,9 @@ def find_in_ollama(name: str) -> Path:
         layers = json.loads(manifest.read_text("utf-8"))["layers"]
         digest = next(layer["digest"] for layer in layers if layer["mediaType"] == _MODEL_LAYER)
     except (OSError, ValueError, LookupError, TypeError, StopIteration):
-        found = sorted(
-            f"{file.parent.name}:{file.name}" for file in store.glob("manifests/*/*/*/*") if file.is_file()
-        )
-        here = f"it has {', '.join(found[:8])}" if found else "it has none"
+        files = store.glob("manifests/*/*/*/*")
+        names = sorted(f"{file.parent.name}:{file.name}" for file in files if file.is_file())
+        here = f"it has {', '.join(names[:8])}" if names else "it has none"
         raise GenerationError(
             f"Ollama's store {str(store)!r} has no model {name!r:.100} ({here}); run `ollama pull {name:.100}`, or set "
             "OLLAMA_MODELS to the folder where its models are."
@@ -144,7 +139,7 @@ def find_in_ollama(name: str) -> Path:
 
 
 def _ollama_store() -> Path:
-    """Of this user, or of the system's service."""
+    """The folder of this user's models, or of the system's service."""
     if named := os.environ.get("OLLAMA_MODELS"):
         return Path(named).expanduser()
     own, shared = Path.home() / ".ollama/models", Path("/usr/share/ollama/.ollama/models")
@@ -156,7 +151,7 @@ def _ollama_store() -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Array:
-    """Where a header has the items of an array."""
+    """The place of an array's items in a header."""
 
     kind: int  # of its items, as GGUF numbers types
     start: int
@@ -173,10 +168,9 @@ class Header:
     """The header of a GGUF file."""
 
     values: Mapping[str, Any]
-    """What it says, by keys: numbers, flags, texts, and arrays, of which `texts` and `numbers` give the items."""
+    """Numbers, flags, texts, and arrays, of which `texts` and `numbers` give the items, by key."""
     num_parameters: int
-    num_bytes: int
-    """Of the whole file, at least."""
+    num_bytes: int  # of the whole file, at least
     raw: bytes = field(repr=False)
 
     @property
@@ -201,16 +195,16 @@ class Header:
 
     def texts(self, key: str) -> list[bytes]:
         """The items of an array of texts, in UTF-8; none where the key is missing."""
-        if (found := self.values.get(key)) is None:
+        if (items := self.values.get(key)) is None:
             return []
-        starts = (end + _LENGTH.size for end in chain((found.start,), found.ends))
-        return [self.raw[start:end] for start, end in zip(starts, found.ends, strict=False)]
+        starts = (end + _LENGTH.size for end in chain((items.start,), items.ends))
+        return [self.raw[start:end] for start, end in zip(starts, items.ends, strict=False)]
 
     def numbers(self, key: str) -> list[Any]:
         """The items of an array of numbers; none where the key is missing."""
-        if (found := self.values.get(key)) is None:
+        if (items := self.values.get(key)) is None:
             return []
-        return list(struct.unpack_from(f"<{len(found)}{_SCALARS[found.kind]}", self.raw, found.start))
+        return list(struct.unpack_from(f"<{len(items)}{_SCALARS[items.kind]}", self.raw, items.start))
 
 
 def check(file: Path) -> Header:
@@ -239,40 +233,39 @@ def check(file: Path) -> Header:
 
 @lru_cache(maxsize=4)
 def _header_of(path: str, size: int, modified_ns: int, inode: int) -> Header:
-    """That of a file as it is now; 150,000 tokens and as many merges take a tenth of a second."""
+    """The header of a file as it is now; 150,000 tokens and as many merges take a tenth of a second."""
     with open(path, "rb") as stream:
         return _read_header(_Reader(stream, size))
 
 
 class _Reader:
-    """Reads a header piece by piece, and nothing is allocated for what a file only claims to hold.
+    """Reads a header of a file of `size` bytes piece by piece; allocates nothing for what a file only claims to hold.
 
     The file is not mapped: one that is cut meanwhile, or a disk that fails, would end the process.
     """
 
     def __init__(self, stream: BinaryIO, size: int) -> None:
-        """size: bytes of the file."""
         self._stream, self._size = stream, size
         self.raw = b""
         self.place = 0
 
     def need(self, end: int) -> int:
-        """Have the bytes before this place; how many there are now. Raises struct.error where the file ends before, and
-        ValueError where no header is so long."""
+        """Read the bytes before a place; returns how many there are now. Raises struct.error where the file ends before
+        it, and ValueError where no header is so long."""
         if end <= len(self.raw):
             return len(self.raw)
         if end > self._size:
             raise struct.error
         if end > MAX_HEADER_BYTES:
             raise ValueError(f"its header has more than {MAX_HEADER_BYTES:,} bytes")
-        wanted = min(self._size, max(end, 2 * len(self.raw), _FIRST_BYTES))
-        self.raw += self._stream.read(wanted - len(self.raw))
+        goal = min(self._size, max(end, 2 * len(self.raw), _FIRST_BYTES))
+        self.raw += self._stream.read(goal - len(self.raw))
         if len(self.raw) < end:
             raise struct.error
         return len(self.raw)
 
     def skip(self, count: int) -> int:
-        """Go on behind so many bytes; where they begin."""
+        """Pass so many bytes; returns where they begin."""
         start, end = self.place, self.place + count
         self.need(end)
         self.place = end
@@ -358,8 +351,8 @@ def _read_header(reader: _Reader) -> Header:
 def _check_values(values: Mapping[str, Any]) -> None:
     """ValueError where a value that matters is of another type than its key wants, or is none that can be."""
     for key, value in values.items():
-        for pattern, kind, what in _WANTED:
-            if pattern.fullmatch(key) and not kind(value):
+        for pattern, is_right, what in _CHECKS:
+            if pattern.fullmatch(key) and not is_right(value):
                 shown = f"an array of {len(value):,}" if isinstance(value, Array) else f"{value!r:.60}"
                 raise ValueError(f"its {key!r:.60} is {shown}, and not {what}")
 
@@ -398,9 +391,9 @@ def _check_tokens(header: Header) -> None:
     """ValueError for tokens that llama.cpp ends its process for, or that lack what belongs to each."""
     tokens = header.texts("tokenizer.ggml.tokens")
     for name in ("scores", "token_type"):
-        found = header.values.get(f"tokenizer.ggml.{name}")
-        if found is not None and len(found) < len(tokens):
-            raise ValueError(f"it has {len(tokens):,} tokens, and {name} of {len(found):,}")
+        items = header.values.get(f"tokenizer.ggml.{name}")
+        if items is not None and len(items) < len(tokens):
+            raise ValueError(f"it has {len(tokens):,} tokens, and {name} of {len(items):,}")
     if len(set(tokens)) < len(tokens):
         first = dict[bytes, int]()
         for index, token in enumerate(tokens):
@@ -435,9 +428,9 @@ def _digest_of(path: str, *identity: int) -> str:
     """The SHA-256 of a file, from the cache if it is there."""
     record = cache_folder() / "digests" / f"{sha256(os.fsencode(path)).hexdigest()[:32]}.json"
     with suppress(OSError, ValueError, LookupError, TypeError):
-        known = json.loads(record.read_text("utf-8"))
-        if known["identity"] == list(identity) and re.fullmatch("[0-9a-f]{64}", known["sha256"]):
-            return str(known["sha256"])
+        kept = json.loads(record.read_text("utf-8"))
+        if kept["identity"] == list(identity) and re.fullmatch("[0-9a-f]{64}", kept["sha256"]):
+            return str(kept["sha256"])
     begun_ns = 0
     with suppress(OSError):
         record.parent.mkdir(parents=True, exist_ok=True)

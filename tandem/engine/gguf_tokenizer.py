@@ -24,8 +24,7 @@ _log = logging.getLogger("tandem")
 _PREFIX = "tokenizer.ggml."
 _NAMED = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_token": "padding"}
 """Special tokens, as templates know them -> as files name their ids."""
-_CONTROL, _USER_DEFINED = _WHOLE = 3, 4
-"""Kinds of tokens that texts are searched for as a whole."""
+_CONTROL, _USER_DEFINED = _WHOLE = 3, 4  # kinds of tokens that texts are searched for as a whole
 _WHOLE_WORDS = frozenset(
     (
         "llama3",
@@ -150,7 +149,7 @@ def make_pre_tokenizer(name: str) -> pre_tokenizers.PreTokenizer:
 
 
 def _read(header: gguf.Header) -> dict[str, Any]:
-    """What the header says of the tokenizer, arrays as lists. Raises ValueError."""
+    """The header's values that concern the tokenizer, arrays as lists. Raises ValueError."""
     values = {
         key.removeprefix(_PREFIX).removeprefix("tokenizer."): value for key, value in header.values.items()
     }
@@ -175,7 +174,7 @@ def _find_named(values: Mapping[str, Any]) -> dict[str, int]:
 
 
 def _byte_level(values: Mapping[str, Any]) -> Tokenizer:
-    """As GPT-2 has it. Tokens that texts are searched for are spelled as they are, all others in GPT-2's alphabet."""
+    """A tokenizer like GPT-2's. Whole tokens are spelled as they are, all others in its alphabet."""
     alphabet, tokens = byte_level_alphabet(), values["tokens"]
     vocabulary = {token: index for index, token in enumerate(tokens)}
     if foreign := set("".join(tokens)) - alphabet.keys():
@@ -200,7 +199,7 @@ def _byte_level(values: Mapping[str, Any]) -> Tokenizer:
 
 
 def _sentence_pieces(values: Mapping[str, Any]) -> Tokenizer:
-    """As Llama 2, Mistral and Phi-3 have it: a space comes before a text, unless the file says otherwise."""
+    """A tokenizer like that of Llama 2 or Phi-3: a space comes before a text, unless the file says otherwise."""
     scores = dict(zip(values["tokens"], values["scores"], strict=False))
     tokenizer = _pieces(values["tokens"], _find_merges(scores), None)
     spaces = normalizers.Replace(" ", _SPACE)
@@ -212,7 +211,7 @@ def _sentence_pieces(values: Mapping[str, Any]) -> Tokenizer:
 
 
 def _gemma(values: Mapping[str, Any]) -> Tokenizer:
-    """As Gemma has it: no space before a text, and where no merges are listed, they are in the order of the tokens."""
+    """A tokenizer like Gemma's: no space before a text; merges that are not listed follow the order of the tokens."""
     tokens = [_SPACE * len(token) if token and not token.strip(" ") else token for token in values["tokens"]]
     order = {token: -float(index) for index, token in enumerate(tokens)}
     unknown = tokens[values["unknown_token_id"]] if "unknown_token_id" in values else "<unk>"

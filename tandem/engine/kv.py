@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import threading
 import zlib
 from array import array
@@ -23,6 +22,7 @@ from typing import Any, Protocol
 
 from safetensors import SafetensorError, safe_open
 
+from tandem.errors import first_line
 from tandem.system.paths import write_whole
 
 
@@ -42,7 +42,7 @@ class CacheStore(Protocol):
         """Size of everything it holds."""
 
     def get(self, tokens: Sequence[int]) -> Any | None:
-        """The cache of a document's tokens, on the CPU; None if it is not held."""
+        """The cache of a document's tokens, on the CPU; None if it is not there."""
 
     def put(self, tokens: Sequence[int], cache: Any) -> None:
         """Keep a cache, on the CPU, if there is room for it at all. It is not changed afterwards."""
@@ -51,8 +51,7 @@ class CacheStore(Protocol):
 class CacheForm(Protocol):
     """How the caches of a runner are written to files of safetensors."""
 
-    framework: str
-    """As safetensors calls it: "pt" or "np"."""
+    framework: str  # as safetensors calls it: "pt" or "np"
 
     def tensors(self, cache: Any) -> Mapping[str, Any]:
         """Its tensors or arrays, by name."""
@@ -78,11 +77,10 @@ class MemoryStore:
         self.num_bytes = 0
 
     def __len__(self) -> int:
-        """Number of documents held."""
         return len(self._entries)
 
     def get(self, tokens: Sequence[int]) -> Any | None:
-        """The cache of a document's tokens, which becomes the most recently used."""
+        """The cache of a document's tokens, which is evicted last from now on."""
         key = tuple(tokens)
         with self._lock:
             if key in self._entries:
@@ -128,7 +126,7 @@ class DocumentCaches:
             self.store.put(tokens, make())
 
     def statistics(self) -> dict[str, float]:
-        """Documents whose cache was found, those whose was not, and the size of the store in bytes."""
+        """Counts of documents whose cache was found and was not, and the store's bytes."""
         num_bytes = 0 if self.store is None else self.store.num_bytes
         return {"kv_hits": self.num_hits, "kv_misses": self.num_misses, "kv_bytes": num_bytes}
 
@@ -138,6 +136,8 @@ class DocumentCaches:
 
 def common_length(first: Sequence[int], second: Sequence[int]) -> int:
     """How many leading tokens two sequences share."""
+    if second[: len(first)] == first:
+        return len(first)
     pairs = enumerate(zip(first, second, strict=False))
     return next((position for position, (a, b) in pairs if a != b), min(len(first), len(second)))
 
@@ -173,8 +173,9 @@ class TurnCaches:
         num_document: [rows]: tokens of each one's document."""
         if cache.num_bytes > self.max_bytes:
             return
-        for other in [other for other in self._kept if _is_continued(other, rows)]:
-            self._drop(other)
+        for other in list(self._kept):
+            if all(any(longer[: len(row)] == row for longer in rows) for row in other):
+                self._drop(other)
         self._kept[rows] = cache, num_document
         self.num_bytes += cache.num_bytes
         while self.num_bytes > self.max_bytes:
@@ -199,31 +200,19 @@ class TurnCaches:
         return prefix
 
     def statistics(self) -> dict[str, float]:
-        """Tokens behind the documents that were not computed again, counted in each row, and the bytes held."""
+        """Tokens behind the documents that were not computed again, counted in each row, and the kept bytes."""
         return {"turn_tokens": self.num_reused, "turn_bytes": self.num_bytes}
 
     def _drop(self, rows: Rows) -> None:
         self.num_bytes -= self._kept.pop(rows)[0].num_bytes
 
 
-def _is_continued(rows: Rows, later: Rows) -> bool:
-    return all(any(longer[: len(row)] == row for longer in later) for row in rows)
-
-
 # ---- A store on disk ------------------------------------------------------------------------------------------
 
 FORMAT = "tandem-prefix-1"
-"""As version 0.1 wrote it, so that its files stay valid."""
+"""The name that version 0.1 wrote, so that its files stay valid."""
 MAX_OPEN = 4096
 """Files that stay mapped; their pages belong to the system's cache and count for no process."""
-
-_SUFFIX = ".safetensors"
-
-
-@dataclass(frozen=True, slots=True)
-class _OpenFile:
-    identity: tuple[int, int, int]  # device, inode, bytes: another file of that name has others
-    cache: Cache
 
 
 class DiskStore:
@@ -237,7 +226,8 @@ class DiskStore:
         """
         self._folder, self._model, self._form = folder, model, form
         self._max_bytes, self._warn = max_bytes, warn
-        self._open: OrderedDict[str, _OpenFile] = OrderedDict()
+        # device, inode and bytes of a file, of which another one of that name has others, and its cache
+        self._open: OrderedDict[str, tuple[tuple[int, int, int], Cache]] = OrderedDict()
         self._reported: set[str] = set()
         self._counted: int | None = None  # bytes in the folder when they were last counted
         self._uncounted = 0  # bytes written since then
@@ -246,7 +236,7 @@ class DiskStore:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of all files in the folder; what other processes wrote meanwhile is counted a little later."""
+        """Bytes of all files in the folder; what other processes write is counted a little later."""
         if self._counted is None:
             self._counted = sum(size for _, size, _ in self._list_files())
         return self._counted + self._uncounted
@@ -261,19 +251,16 @@ class DiskStore:
         return not (self._folder / self._model).is_dir() and any(self._folder.glob("*/"))
 
     def name(self, tokens: Sequence[int]) -> str:
-        """Name of the file of a document's tokens, without its suffix."""
+        """The name of the file of a document's tokens, without its suffix."""
         return sha256(array("q", tokens).tobytes()).hexdigest()
 
     def path(self, tokens: Sequence[int]) -> Path:
         """The file of a document's tokens, whether it exists or not."""
         name = self.name(tokens)
-        return self._folder / self._model / name[:2] / f"{name}{_SUFFIX}"
+        return self._folder / self._model / name[:2] / f"{name}.safetensors"
 
     def get(self, tokens: Sequence[int]) -> Cache | None:
-        """The cache of a document's tokens; None if there is none or it cannot be used.
-
-        Its checksum is compared when this process first opens the file.
-        """
+        """The cache of a document's tokens; None if there is none, or it is damaged when it is first opened."""
         path = self.path(tokens)
         with self._lock:
             try:
@@ -281,30 +268,26 @@ class DiskStore:
             except OSError:
                 return None
             identity = (status.st_dev, status.st_ino, status.st_size)
-            file = self._open.pop(path.name, None)
-            if file is None or file.identity != identity:
+            opened, cache = self._open.pop(path.name, (None, None))
+            if opened != identity:
                 cache = self._read(path, len(tokens))
-                if cache is None:
-                    return None
-                file = _OpenFile(identity, cache)
-            self._open[path.name] = file
+            if cache is None:
+                return None
+            self._open[path.name] = identity, cache
             if len(self._open) > MAX_OPEN:
                 self._open.popitem(last=False)
         with suppress(OSError):  # a read-only folder records no last use
             os.utime(path)
-        return file.cache
+        return cache
 
     def put(self, tokens: Sequence[int], cache: Cache) -> None:
-        """Write a cache, and evict the least recently used files beyond the budget.
-
-        After the first write that the disk refuses, no other is tried.
-        """
+        """Write a cache, unless the disk has refused one, and evict the least recently used files beyond the budget."""
         if not self.can_write or cache.num_bytes > self.max_bytes:
             return
         path = self.path(tokens)
         try:
             with self._lock:
-                self._uncounted += _write(path, cache, self._model, self._form)
+                self._uncounted += self._write(path, cache)
                 if self._counted is None or self._uncounted > self._max_bytes - self.max_bytes:
                     self._evict()
         except FileNotFoundError:
@@ -326,22 +309,54 @@ class DiskStore:
         self._counted, self._uncounted = None, 0
 
     def _read(self, path: Path, num_tokens: int) -> Cache | None:
+        """The cache of one file, mapped; None if it is gone or damaged."""
         try:
-            return _read(path, self._model, num_tokens, self._form)
+            # By its descriptor, since safe_open opens twice, and meanwhile another process may replace the file.
+            with (
+                path.open("rb") as whole,
+                safe_open(f"/dev/fd/{whole.fileno()}", self._form.framework) as file,
+            ):
+                about = dict(json.loads((file.metadata() or {})["tandem"]))
+                if about["format"] != FORMAT:
+                    raise ValueError(f"its format is {about['format']!r}, not {FORMAT!r}")
+                if about["name"] != path.stem:
+                    raise ValueError("it is no cache of this document")
+                if about["model"] != self._model:
+                    raise ValueError("it was made by another model")
+                cache = self._form.build(file.get_tensor, len(file.keys()), num_tokens)
+            if checksum(cache, self._form) != about["checksum"]:
+                raise ValueError("it does not match its checksum")
+            return cache
         except FileNotFoundError:
             return None  # just removed by another process
         except (OSError, RuntimeError, ValueError, LookupError, TypeError, SafetensorError) as error:
             if path.name not in self._reported:
                 self._reported.add(path.name)
-                reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")[:100]
                 self._warn(
-                    f"The stored cache {path} is damaged or of another kind ({reason}) and is not used; "
-                    "it is computed again."
+                    f"The stored cache {path} is damaged or of another kind ({first_line(error):.100}) and is not "
+                    "used; it is computed again."
                 )
             return None
 
+    def _write(self, path: Path, cache: Cache) -> int:
+        """Write one file, whole or not at all; returns its number of bytes.
+
+        Not flushed to the disk: after a power cut the checksum finds what is missing, and nobody waits for the disk.
+        """
+        about = {
+            "format": FORMAT,
+            "name": path.stem,
+            "model": self._model,
+            "checksum": checksum(cache, self._form),
+        }
+        content = self._form.save(self._form.tensors(cache), {"tandem": json.dumps(about)})
+        for folder in reversed(path.parents[:3]):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_whole(path, content)
+        return len(content)
+
     def _evict(self) -> None:
-        """Count the files, and remove the least recently used ones beyond the budget."""
+        """Count the files, and remove the least recently used ones beyond `max_bytes`."""
         files = sorted(self._list_files(), key=lambda file: file[2])
         total = sum(size for _, size, _ in files)
         present = {path for path, _, _ in files}
@@ -366,11 +381,6 @@ class DiskStore:
         return files
 
 
-def remove_store(folder: Path) -> None:
-    """Remove a store whose documents are no longer those of the index. Processes that read it are not disturbed."""
-    shutil.rmtree(folder, ignore_errors=True)
-
-
 def checksum(cache: Cache, form: CacheForm) -> int:
     """CRC-32 of all names, types, shapes and bytes: guards against accidents, at the speed of memory."""
     value = 0
@@ -378,33 +388,3 @@ def checksum(cache: Cache, form: CacheForm) -> int:
         value = zlib.crc32(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode(), value)
         value = zlib.crc32(form.bytes_of(tensor), value)
     return value
-
-
-def _read(path: Path, model: str, num_tokens: int, form: CacheForm) -> Cache:
-    """One file, mapped. Raises OSError, or whatever its content leads to."""
-    # By its descriptor, since safe_open opens twice, and another process may replace or remove the file in between.
-    with path.open("rb") as whole, safe_open(f"/dev/fd/{whole.fileno()}", form.framework) as file:
-        about = dict(json.loads((file.metadata() or {})["tandem"]))
-        if about["format"] != FORMAT:
-            raise ValueError(f"its format is {about['format']!r}, not {FORMAT!r}")
-        if about["name"] != path.stem:
-            raise ValueError("it is no cache of this document")
-        if about["model"] != model:
-            raise ValueError("it was made by another model")
-        cache = form.build(file.get_tensor, len(file.keys()), num_tokens)
-    if checksum(cache, form) != about["checksum"]:
-        raise ValueError("it does not match its checksum")
-    return cache
-
-
-def _write(path: Path, cache: Cache, model: str, form: CacheForm) -> int:
-    """One file, whole or not at all; returns its number of bytes.
-
-    Not flushed to the disk: after a power cut the checksum finds what is missing, and nobody waits for the disk.
-    """
-    about = {"format": FORMAT, "name": path.stem, "model": model, "checksum": checksum(cache, form)}
-    content = form.save(form.tensors(cache), {"tandem": json.dumps(about)})
-    for folder in reversed(path.parents[:3]):
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    write_whole(path, content)
-    return len(content)

@@ -1,9 +1,7 @@
 """Places of models: whether one is there and whole, checked in milliseconds, and its tokenizer and configuration.
 
-Whatever is wrong with a name is one sentence with the remedy, the same for a question as for `tandem doctor`.
-
-The tokenizer of a GGUF file is read without transformers, that of a folder with it, imported when it is needed.
-Everything that can be wrong with them is found here, before the first question, and reported in one sentence.
+Whatever is wrong with a name is one sentence with the remedy, the same for a question as for `tandem doctor`. The
+tokenizer of a GGUF file is read without transformers, that of a folder with it, imported when it is needed.
 """
 
 from __future__ import annotations
@@ -34,10 +32,12 @@ if TYPE_CHECKING:
 ADAPTER = "adapter_config.json"
 """The file of an adapter: a folder that peft wrote next to the base model that it names."""
 AUTO = "auto"
-"""Of an engine: the one that suits the model."""
-_POINTER = b"version https://git-lfs"
-_POINTER_BYTES = 1024
-"""A Git LFS pointer is smaller."""
+"""The engine that suits the model."""
+_POINTER, _POINTER_BYTES = (
+    b"version https://git-lfs",
+    1024,
+)  # how a Git LFS pointer begins, and the most it has
+_NAMES = '"smollm2" or "bundled"'
 _SERVICES = ("gpt-", "chatgpt", "o1", "o3", "o4", "claude", "gemini", "text-davinci", "command-r")
 _OLLAMA = {
     "llama3": "meta-llama/Llama-3.2-1B-Instruct",
@@ -115,8 +115,7 @@ def base_of(model: str) -> str:
         return model
     file = os.path.join(model, ADAPTER)
     try:
-        with open(file, encoding="utf-8") as text:
-            base = json.load(text).get("base_model_name_or_path")
+        base = json.loads(Path(file).read_text("utf-8")).get("base_model_name_or_path")
     except (OSError, ValueError, AttributeError) as error:
         raise GenerationError(f"{file!r} cannot be read: {error}; write the adapter again.") from None
     if not isinstance(base, str) or not base:
@@ -144,9 +143,7 @@ def name_engine(setting: str, model: str, device: str = "cpu") -> str:
 
 
 def adapter_file(model: str) -> Path | None:
-    """The adapter of a GGUF file, a GGUF file itself, in the folder `model` beside its adapter_config.json; None if
-    that is no adapter. GenerationError if it is one of another form.
-    """
+    """The GGUF file in the folder `model` of an adapter; None if that is none. GenerationError unless it is one."""
     if not is_adapter(model):
         return None
     files = sorted(Path(model).glob(f"*{gguf.SUFFIX}"))
@@ -176,8 +173,8 @@ def _check_folder(model: str) -> None:
     folder = Path(model)
     for file in sorted((*folder.glob("*.json"), *folder.glob("*.safetensors"), *folder.glob("*.bin"))):
         _check_pointer(file)
-    if (found := gguf.find_file(model)) is not None:
-        _check_file(str(found))
+    if (inside := gguf.find_file(model)) is not None:
+        _check_file(str(inside))
         return
     if is_adapter(model):
         base = base_of(model)
@@ -188,15 +185,9 @@ def _check_folder(model: str) -> None:
         check_directory(base)
         return
     if not (folder / "config.json").is_file():
-        inside = sorted(str(path.parent) for path in folder.glob("*/config.json"))
-        remedy = (
-            f"the nearest is {inside[0]}." if inside else "point to a directory that save_pretrained wrote."
-        )
+        near = sorted(str(path.parent) for path in folder.glob("*/config.json"))
+        remedy = f"the nearest is {near[0]}." if near else "point to a directory that save_pretrained wrote."
         raise GenerationError(f"The model directory {model!r} has no config.json; {remedy}")
-    _check_weights(folder)
-
-
-def _check_weights(folder: Path) -> None:
     for index in sorted(folder.glob("*.index.json")):
         lacking = sorted(name for name in _shards(index) if not (folder / name).is_file())
         if lacking:
@@ -222,24 +213,24 @@ def _shards(index: Path) -> set[str]:
 
 
 def _check_safetensors(file: Path) -> None:
-    """Its header says how long it is."""
+    """GenerationError if a file has not the length that its header tells."""
     size = file.stat().st_size
     try:
         length, tensors = _read_header(file)
-        wanted = 8 + length + max((entry["data_offsets"][1] for entry in tensors), default=0)
+        expected = 8 + length + max((entry["data_offsets"][1] for entry in tensors), default=0)
     except (struct.error, ValueError, KeyError, TypeError, IndexError, AttributeError):
         raise GenerationError(
             f"{str(file)!r} is no whole safetensors file; download the model again."
         ) from None
-    if size < wanted:
+    if size < expected:
         raise GenerationError(
-            f"{str(file)!r} is no whole safetensors file: it has {size:,} of {wanted:,} bytes; download the model "
+            f"{str(file)!r} is no whole safetensors file: it has {size:,} of {expected:,} bytes; download the model "
             "again."
         )
 
 
 def _read_header(file: Path) -> tuple[int, list[dict[str, Any]]]:
-    """Its bytes, and what it says of each tensor. Raises struct.error or one of a wrong type or value."""
+    """The header's bytes, and its entry of each tensor. Raises struct.error or one of a wrong type or value."""
     with file.open("rb") as stream:
         (length,) = struct.unpack("<Q", stream.read(8))
         header = json.loads(stream.read(min(length, file.stat().st_size)))
@@ -247,10 +238,8 @@ def _read_header(file: Path) -> tuple[int, list[dict[str, Any]]]:
 
 
 def count_bytes(model: str, dtype: str = "") -> int | None:
-    """What the weights of a model take in memory in a precision; None where they are not here, or of another form.
-
-    dtype: empty: as they are in a GGUF file.
-    """
+    """Memory of a model's weights in a precision; "": as a GGUF file has them. None where they are not here, or of
+    another form."""
     base = base_of(model)
     if (file := gguf.find_file(base)) is not None:
         return gguf.check(file).memory_bytes(dtype) if dtype else file.stat().st_size
@@ -288,21 +277,17 @@ def _no_model(model: str) -> GenerationError:
     if model.lower().startswith(_SERVICES):
         return GenerationError(
             f"{model!r:.200} is a model of a service, and Tandem runs models itself; name a folder, a GGUF file, a hub "
-            f'id such as "{_OLLAMA["qwen"]}", or {_names()}.'
+            f'id such as "{_OLLAMA["qwen"]}", or {_NAMES}.'
         )
     if family := next((begin for begin in _OLLAMA if model.lower().startswith(begin)), None):
         return GenerationError(
             f'There is no model {model!r:.200}; if Ollama has downloaded it, name it "{gguf.OLLAMA}{model:.200}", '
-            f'else a GGUF file, a folder, a hub id such as "{_OLLAMA[family]}", or {_names()}.'
+            f'else a GGUF file, a folder, a hub id such as "{_OLLAMA[family]}", or {_NAMES}.'
         )
     return GenerationError(
         f'There is no model {model!r:.200}; name a folder, a GGUF file, a hub id such as "{_OLLAMA["qwen"]}", or '
-        f"{_names()}."
+        f"{_NAMES}."
     )
-
-
-def _names() -> str:
-    return " or ".join(f'"{name}"' for name in ("smollm2", "bundled"))
 
 
 def _suggest(model: str) -> str:
@@ -334,12 +319,11 @@ def describe_card(folder: str | Path) -> dict[str, Any]:
 def find_mismatch(device: Mapping[str, Any], cloud: Mapping[str, Any]) -> str | None:
     """A sentence if the device's model was made to draft for another one than the cloud's; None if not, or unknown.
 
-    device, cloud: what their decoders report. Weights that a precision was not recorded for are not compared.
+    device, cloud: as their decoders describe them.
     """
     made_for = device.get("drafter_for") or {}
-    recorded = set(made_for.get("fingerprints", {}).values())
-    found = cloud.get("weights_fingerprint")
-    if not recorded or not found or found in recorded:
+    recorded, weights = made_for.get("fingerprints", {}).values(), cloud.get("weights_fingerprint")
+    if not recorded or not weights or weights in recorded:
         return None
     return (
         f"The drafter {device.get('model')!r} was made for {made_for.get('target')!r}, whose weights differ from those "
@@ -349,10 +333,9 @@ def find_mismatch(device: Mapping[str, Any], cloud: Mapping[str, Any]) -> str | 
 
 
 def load_tokenizer(model: str, *, is_local: bool = False) -> tuple[Tokenizer, TokenizerInfo]:
-    """The fast tokenizer (of the `tokenizers` package) of `model`, and what comes with it.
+    """The fast tokenizer of `model`, and what comes with it; of an adapter its base's, unless one was saved with it.
 
-    is_local: nothing is downloaded. An adapter has its base's, unless one was saved with it: it may have further
-    tokens, or another chat template. Raises GenerationError.
+    is_local: nothing is downloaded. Raises GenerationError.
     """
     check_directory(model)
     if not os.path.isfile(os.path.join(model, "tokenizer.json")):
@@ -367,7 +350,7 @@ def load_tokenizer(model: str, *, is_local: bool = False) -> tuple[Tokenizer, To
 
 
 def info_of(wrapper: Any) -> TokenizerInfo:
-    """What transformers knows of a fast tokenizer of its own."""
+    """The information of a fast tokenizer of transformers."""
     template = wrapper.chat_template
     return TokenizerInfo.of(
         wrapper.backend_tokenizer,
@@ -421,7 +404,7 @@ def _no_tokenizer(model: str, reason: str) -> GenerationError:
 
 
 def loading_error(what: str, model: str, error: Exception) -> GenerationError:
-    """What transformers raised, as one sentence."""
+    """An error of transformers, as one sentence."""
     return GenerationError(
         f"The {what} of {model!r} cannot be loaded: {first_line(error)}; check the directory or hub id, and whether "
         "a hub model has been downloaded or can be."
@@ -439,22 +422,16 @@ def context_length(config: Any) -> int | None:
     not. So they are used up to that length only.
     """
     config = config.get_text_config(decoder=True)
-    limits = [getattr(config, "max_position_embeddings", None), *_longrope_limits(config)]
+    limits = [getattr(config, "max_position_embeddings", None)]
+    parameters = getattr(config, "rope_parameters", None) or {}
+    for rope in (parameters, *parameters.values()):  # some models have one set for each kind of layer
+        if isinstance(rope, dict) and rope.get("rope_type") == "longrope":
+            limits.append(rope.get("original_max_position_embeddings"))
     return min((int(limit) for limit in limits if limit), default=None)
 
 
-def _longrope_limits(config: Any) -> list[int | None]:
-    """The lengths at which LongRoPE would switch frequencies. Some models have one set of parameters per kind of
-    layer."""
-    parameters = getattr(config, "rope_parameters", None) or {}
-    sets = [parameters, *(value for value in parameters.values() if isinstance(value, dict))]
-    return [
-        rope.get("original_max_position_embeddings") for rope in sets if rope.get("rope_type") == "longrope"
-    ]
-
-
 def decoder_layers(model: Any) -> list[torch.nn.Module]:
-    """The model's decoder layers in order: the boundaries at which a forward pass may be abandoned."""
+    """The decoder layers of a model of transformers in order, at whose borders a pass may be abandoned."""
     import torch
 
     count = model.config.get_text_config(decoder=True).num_hidden_layers

@@ -32,9 +32,7 @@ class Row:
 
     document: tuple[int, ...]  # empty: a bare row
     rest: tuple[int, ...]  # at least one token
-    is_stored: bool = (
-        True  # whether the document's cache is worth keeping: it is whole, and likely to come again
-    )
+    is_stored: bool = True  # whether the document's cache is worth keeping: whole, and likely to come again
 
     @property
     def tokens(self) -> tuple[int, ...]:
@@ -46,18 +44,13 @@ class Row:
 class LoadOptions:
     """How a party wants its model computed; an engine heeds what concerns it."""
 
-    device: str = "cpu"
-    """PyTorch's device: "cpu", "cuda" or "cuda:<n>"."""
-    dtype: str = "float32"
-    """PyTorch's number format: "float32", "bfloat16" or "float16"."""
+    device: str = "cpu"  # of PyTorch: "cpu", "cuda" or "cuda:<n>"
+    dtype: str = "float32"  # of PyTorch: "float32", "bfloat16" or "float16"
     num_threads: int | None = None
     """Threads of the processor; None: as the library has it. For PyTorch in this whole process."""
-    gpu_layers: int = 0
-    """Layers that llama.cpp lets a GPU compute; -1: all."""
-    cache_type: str = "f16"
-    """llama.cpp's number format of keys and values."""
-    library: str = ""
-    """A build of llama.cpp, as a shared library, to use instead of the package's."""
+    gpu_layers: int = 0  # layers that llama.cpp lets a GPU compute; -1: all
+    cache_type: str = "f16"  # llama.cpp's number format of keys and values
+    library: str = ""  # a build of llama.cpp, as a shared library, to use instead of the package's
     is_batched: bool = True
     """False computes one token of one session at a time, as models do that fail the self-check."""
     shares_weights: bool = False
@@ -72,21 +65,15 @@ class Runner(Protocol):
     computed with them, however sessions are grouped, and whatever was computed and forgotten before.
     """
 
-    vocab_size: int
-    """Tokens that logits are given for: the model's, or fewer where its tokenizer has fewer."""
-    fault: str | None
-    """Why sessions do not share passes; None: they do."""
-    form: CacheForm
-    """How its caches are written to files."""
-    caches: DocumentCaches
-    """Set its `store` to keep them."""
-    turns: TurnCaches
-    """Set its `max_bytes` to keep any."""
+    vocab_size: int  # tokens that logits are given for: the model's, or fewer where its tokenizer has fewer
+    fault: str | None  # why sessions do not share passes; None: they do
+    form: CacheForm  # how its caches are written to files
+    caches: DocumentCaches  # set its `store` to keep them
+    turns: TurnCaches  # set its `max_bytes` to keep any
 
     @property
     def configurations(self) -> tuple[Any, Any]:
-        """The configurations of generation and of the model, of transformers, which may name end tokens; None: it has
-        none."""
+        """The configurations of generation and of the model, as transformers has them; None: there is none."""
 
     @property
     def context_length(self) -> int | None:

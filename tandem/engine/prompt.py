@@ -16,7 +16,8 @@ from itertools import product, takewhile
 from tokenizers import Tokenizer
 
 from tandem.conversation import Frame, Message
-from tandem.engine.template import DOCUMENT, Place, Template, TemplateTokenizer, turn_mark
+from tandem.engine.port import Row
+from tandem.engine.template import DOCUMENT, SAMPLE, Place, Template, TemplateTokenizer, turn_mark
 from tandem.errors import Code, GenerationError
 
 _ENDS = ("Mira likes puzzle games.", "Mira likes puzzle games", "Mira likes (puzzle) games (2)", "日本語")
@@ -31,35 +32,59 @@ class Prompt:
     document_tokens: tuple[tuple[int, ...], ...]  # [rows]: beginning-of-sequence and the document part
     query_tokens: tuple[int, ...]  # the same for all these rows
     documents: tuple[int, ...]  # [rows]: which document a row holds; empty for a bare row
-    truncated: tuple[int, ...]  # documents whose end was cut off
+    truncated: tuple[int, ...]  # documents whose end was cut off to fit the context
     dropped: tuple[int, ...]  # documents that found no room, and have no row
     num_question: int = 0  # of the query's tokens, those of the last question and what follows it
 
+    @property
+    def num_rows(self) -> int:
+        """At least 1."""
+        return len(self.document_tokens)
+
+    @property
+    def notes(self) -> list[str]:
+        """Sentences for the user about documents of which not everything is read."""
+        what = (
+            (self.truncated, "documents were cut at their end to fit the model's context."),
+            (self.dropped, "documents were left out: they do not fit the model's context."),
+        )
+        return [f"{len(which)} {happened}" for which, happened in what if which]
+
+    def rows(self, num_stored: int | None = None) -> list[Row]:
+        """The rows as a runner takes them. num_stored: those whose document's cache is worth keeping, the first ones of
+        those that are whole; None: all that are."""
+        whole = [document not in self.truncated for document in self.documents] or [True]
+        stored = [is_whole and (num_stored is None or row < num_stored) for row, is_whole in enumerate(whole)]
+        end, rest = (None, self.query_tokens) if self.query_tokens else (-1, ())
+        return [
+            Row(tokens[:end], rest or tokens[-1:], is_kept)
+            for tokens, is_kept in zip(self.document_tokens, stored, strict=True)
+        ]
+
 
 SAMPLE_CHARS = 16
-"""Of a long text for each token of the context: what is tokenised to see whether the rest matters."""
+"""Characters of a long text for each token of the context that are tokenised to see whether the rest matters."""
 BORDER_CHARS = 400
 """Before the border of a row's parts: what is tokenised to see how the tokenizer cuts there."""
 MAX_FRAMES = 16
-"""Of queries, whose prompts' fixed parts are kept."""
+"""Frames of queries whose prompts' fixed parts are kept."""
 MIN_ANSWER = 64
 """Tokens of an answer that come before documents where the context is short."""
 
 
 class PromptBuilder:
-    """Tokenises with one tokenizer and template.
-
-    bos: special tokens that may open a row; a row of a template that is not complete begins with those of them that
-    the tokenizer itself puts before a text.
-    """
+    """Tokenises with one tokenizer and template."""
 
     def __init__(
         self, tokenizer: Tokenizer, template: Template, bos: tuple[int, ...], context_length: int | None
     ) -> None:
+        """bos: special tokens that may open a row; one of a template that is not complete begins with those of them
+        that the tokenizer itself puts before a text."""
         self._context_length = context_length
         begin = takewhile(lambda token: token in bos, tokenizer.encode("x").ids)
         self._bos = () if template.is_complete else tuple(begin)
-        self._encoder = TemplateTokenizer(tokenizer, template.written)
+        written = template.document + template.bare + template.question(SAMPLE)[0]
+        self._encoder = TemplateTokenizer(tokenizer, written)
         self._framed: dict[Frame, PromptBuilder] = {}
         self._set_template(template)
 
@@ -71,9 +96,7 @@ class PromptBuilder:
         places: tuple[Place, ...] = ("text", "marker") if template.is_complete else ("start",)
         borders = product([(text[:end], text[end:]) for end in ends], places)
         # The first of equals: the latest border.
-        (document, lead), place = max(
-            borders, key=lambda border: self._count_agreements(border[0][0], border[0][1], border[1])
-        )
+        (document, lead), place = max(borders, key=lambda each: self._count_agreements(*each[0], each[1]))
         self._gap = self._encoder.gap(document, DOCUMENT, template.texts)
         self._lead, self._place = lead, place
         self._bare_place = max(
@@ -81,7 +104,7 @@ class PromptBuilder:
         )
 
     def within(self, frame: Frame) -> PromptBuilder:
-        """The prompts of queries that say this to the template; those of the last few frames are kept."""
+        """The prompts of queries with this frame; those of the last few frames are kept."""
         builder = self._framed.pop(frame, None)
         if builder is None:
             builder, template = self, self._template.within(frame)
@@ -112,11 +135,9 @@ class PromptBuilder:
         """
         if self._is_hopeless(query, history):
             what, remedy = ("conversation", "begin a new one") if history else ("question", "shorten it")
-            raise GenerationError(
+            raise _too_long(
                 f"The {what} has more than twice the {self._context_length} tokens of the model's context; {remedy}, "
-                "or use a model with a longer context.",
-                code=Code.TOO_LONG,
-                option="question",
+                "or use a model with a longer context."
             )
         bare_query_tokens = self.question_tokens(query, history) if isinstance(query, str) else tuple(query)
         query_tokens = bare_query_tokens
@@ -144,9 +165,8 @@ class PromptBuilder:
         )
 
     def answer_room(self, query: str | Sequence[int], context: int, history: Sequence[Message] = ()) -> int:
-        """Tokens that an answer may have in so much context: half of what the question leaves, for documents have the
-        other half, but MIN_ANSWER of them where that is less; at least 1.
-        """
+        """Tokens that an answer may have in so much context: half of what the question leaves, or MIN_ANSWER where that
+        is less; at least 1. The rest is for documents."""
         if self._is_hopeless(query, history):
             return 1
         if isinstance(query, str):
@@ -181,7 +201,7 @@ class PromptBuilder:
         return tuple(self._encoder.encode(text, fill, self._bare_place))
 
     def _count_before_question(self, history: Sequence[Message]) -> int:
-        """About how many tokens of a query belong to earlier turns."""
+        """Count, roughly, the tokens of a query that belong to earlier turns."""
         if not history:
             return 0
         text, fill = self._template.question([*history, Message("user", "")])
@@ -215,7 +235,7 @@ class PromptBuilder:
         return count
 
     def _room_for_document(self, num_query_tokens: int, max_new_tokens: int, has_history: bool) -> int | None:
-        """Tokens of a document's part after beginning-of-sequence, at most; None: no limit."""
+        """The most tokens of a document's part after beginning-of-sequence; None: no limit."""
         if not self._bare and not num_query_tokens:
             raise GenerationError("The question has no tokens; write a question.")
         if max_new_tokens < 1:
@@ -228,26 +248,23 @@ class PromptBuilder:
             if has_history:
                 what, remedy = "conversation", "begin a new one"
             if max_new_tokens == 1:
-                raise GenerationError(
+                raise _too_long(
                     f"The {what} of {num_bare} tokens does not fit the model's context of {self._context_length} with "
-                    f"an answer; {remedy}, or use a model with a longer context.",
-                    code=Code.TOO_LONG,
-                    option="question",
+                    f"an answer; {remedy}, or use a model with a longer context."
                 )
-            raise GenerationError(
-                f"The {what} of {num_bare} tokens and an answer of up to "
-                f"{max_new_tokens} tokens do not fit the model's context of {self._context_length}; "
-                f"{remedy}, lower max_new_tokens or use a model with a longer context.",
-                code=Code.TOO_LONG,
-                option="question",
+            raise _too_long(
+                f"The {what} of {num_bare} tokens and an answer of up to {max_new_tokens} tokens do not fit the "
+                f"model's context of {self._context_length}; {remedy}, lower max_new_tokens or use a model with a "
+                "longer context."
             )
         return self._context_length - len(self._bos) - num_query_tokens - max_new_tokens
 
     def _fit(self, document: str, room: int | None) -> tuple[Sequence[int] | None, bool]:
         """Ids of the document part in at most `room` tokens (None: no room), and whether it is whole."""
         encoding = self._gap.encode(document)
-        if room is None or len(encoding.ids) + self._gap.num_fixed <= room:
-            return [*self._gap.lead, *encoding.ids, *self._gap.trail], True
+        whole = [*self._gap.lead, *encoding.ids, *self._gap.trail]
+        if room is None or len(whole) <= room:
+            return whole, True
         start = len(self._gap.head)
         # Cut the text and not the ids, so that what the template puts after the document stays.
         ends = [end - start for _, end in encoding.offsets]
@@ -259,3 +276,7 @@ class PromptBuilder:
                 return ids, False
             num_tokens -= max(1, len(ids) - room)
         return None, False
+
+
+def _too_long(sentence: str) -> GenerationError:
+    return GenerationError(sentence, code=Code.TOO_LONG, option="question")

@@ -1,18 +1,15 @@
 """What a query asks of its answer's tokens one by one: penalties, biases, and a grammar by llguidance.
 
 Each is a function of the answer so far, and each party applies it to its own distribution before anything is drawn or
-sent. So every rule and mode stays exact, and nothing crosses the link but the query itself: the target is a mixture of
-distributions none of which gives a forbidden token any probability.
+sent, so every rule and mode stays exact.
 
     decoder --start, kill--> fork server --fork--> follower of one grammar
     decoder <--prefixes, masks--> follower
 
 A few bytes can ask for hours and gigabytes: llguidance has limits of its own, but does not count what `multipleOf`
-takes, and no thread can be ended. So each grammar is built and followed in a process of its own, which the kernel ends
-when it has had its time or memory, and which is killed with its query. It is forked, within milliseconds, by a process
-that has read the tokenizer and nothing else.
-
-These processes import this module, so it imports nothing heavy.
+takes, and no thread can be ended. So each grammar is followed in a process of its own, which the kernel ends when it
+has had its time or memory, and which is killed with its query. It is forked, within milliseconds, by a process that has
+read the tokenizer and nothing else. These processes import this module, so it imports nothing heavy.
 """
 
 from __future__ import annotations
@@ -43,6 +40,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tandem.config.schema import SamplingParams
+from tandem.engine.kv import common_length
 from tandem.errors import Code, GenerationError, QueryError, TandemError, explain_missing, first_line
 
 if TYPE_CHECKING:
@@ -56,12 +54,12 @@ distribution would be another."""
 
 
 def divisor(temperature: float) -> float:
-    """What logits are divided by; 1 at temperature 0, where only the most probable token matters."""
+    """The divisor of logits; 1 at temperature 0, where only the most probable token matters."""
     return min(max(temperature, 1 / EXTREME), EXTREME) if temperature else 1.0
 
 
 class Shaper:
-    """What one query asks of the tokens of one party. Not safe for threads."""
+    """Shapes one party's distributions as one query asks. Not safe for threads."""
 
     def __init__(
         self, sampling: SamplingParams, biases: Mapping[int, float], grammar: Grammar | None = None
@@ -73,8 +71,7 @@ class Shaper:
         self._grammar = grammar
 
     def shape(self, dense: Floats, prefix: Sequence[int]) -> Floats:
-        """A party's distribution [vocab] as the query wants it after these tokens of the answer; the same array where
-        it asks for nothing.
+        """A party's distribution [vocab], shaped after these tokens; the same array where nothing is asked.
 
         To the logit of each token its bias is added; a token that the answer has n times loses presence_penalty if
         n > 0, and n times frequency_penalty (as OpenAI defines them). What the grammar forbids gets no probability;
@@ -96,7 +93,6 @@ class Shaper:
         return np.asarray(kept / total if total else is_allowed / is_allowed.sum())
 
     def _shifts(self, prefix: Sequence[int], vocab_size: int) -> dict[int, float]:
-        """What is added to logits, by token."""
         shifts = {token: bias for token, bias in self._biases.items() if token < vocab_size}
         if self._presence or self._frequency:
             for token, count in Counter(prefix).items():
@@ -107,7 +103,7 @@ class Shaper:
 def make_shaper(
     sampling: SamplingParams, biases: Mapping[int, float], grammar: Grammar | None
 ) -> Shaper | None:
-    """What a query asks of a party's tokens; None: nothing."""
+    """The shaper of a query that asks for something; None for another one."""
     if biases or grammar or sampling.presence_penalty or sampling.frequency_penalty:
         return Shaper(sampling, biases, grammar)
     return None
@@ -120,7 +116,7 @@ white space without an end."""
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What a grammar may cost before it ends its query."""
+    """Limits of what a grammar may cost before it ends its query."""
 
     build_s: float = 2.0  # of a processor
     mask_s: float = 0.25  # of a processor, for what may follow one prefix
@@ -132,11 +128,11 @@ LIMITS = Limits()
 WAIT_FACTOR = 8
 """Times its processor time that a follower may take where others keep it waiting."""
 NICENESS = 5
-"""Of a follower: models go first."""
+"""The niceness of a follower: models go first."""
 MAX_SERVERS = 4
 """Fork servers that are kept, each with the tokenizer of one model."""
 KEPT_MASKS = 64
-"""Of one grammar, the newest: more than one pass asks for."""
+"""The newest masks of one grammar that are kept: more than one pass asks for."""
 
 _STARTED, _BUILT, _MASK, _NO_TOKENIZER, _NO_GRAMMAR, _STOPPED = range(6)
 _START, _KILL = range(2)
@@ -149,7 +145,7 @@ grammar."""
 
 
 class Grammar:
-    """What may follow in one query's answer. Safe for threads; close it."""
+    """Tells what may follow in one query's answer. Safe for threads; close it."""
 
     def __init__(
         self,
@@ -161,14 +157,9 @@ class Grammar:
     ) -> None:
         """Has it built. grammar: as of a query, whose tokens are the first `vocab_size` of the model's. ends: those
         that end an answer. limits: default: LIMITS."""
-        self._server, self._limits = server, limits or LIMITS
-        asked = {
-            "grammar": grammar,
-            "vocab_size": vocab_size,
-            "ends": list(ends),
-            "limits": asdict(self._limits),
-        }
-        self._connection, self._number = server.start(json.dumps(asked))
+        self._limits = limits or LIMITS
+        options = {"grammar": grammar, "vocab_size": vocab_size, "ends": list(ends)}
+        self._connection, number = server.start(json.dumps({**options, "limits": asdict(self._limits)}))
         self._lock = threading.Lock()
         self._received = bytearray()
         self._stage: int | None = None  # _STARTED or _BUILT
@@ -176,14 +167,14 @@ class Grammar:
         self._last: tuple[int, ...] = ()  # the prefix that was asked last
         self._masks: dict[tuple[int, ...], bytes] = {}  # by prefix
         self._problem: TandemError | None = None
-        self._end = weakref.finalize(self, _end_follower, server, self._connection, self._number)
+        self._end = weakref.finalize(self, _end_follower, server, self._connection, number)
 
     def fileno(self) -> int:
         """Readable once `poll` may have news."""
         return self._connection.fileno()
 
     def expect(self, prefixes: Sequence[Sequence[int]]) -> None:
-        """What may follow these will be asked for, and can be computed meanwhile."""
+        """Let what may follow these prefixes be computed, before `allowed` needs it."""
         with self._lock:
             for prefix in map(tuple, prefixes):
                 if prefix not in self._masks and prefix not in self._asked:
@@ -205,13 +196,13 @@ class Grammar:
     def allowed(self, prefix: Sequence[int]) -> bytes:
         """Whether each token may follow: a bit for each, the lowest of a byte first. After what no answer may be, an
         end alone. Waits; raises as `poll`."""
-        wanted = tuple(prefix)
-        self.expect([wanted])
+        key = tuple(prefix)
+        self.expect([key])
         with self._lock:
             self._check()
-            while wanted not in self._masks:
+            while key not in self._masks:
                 self._receive(None)
-            return self._masks[wanted]
+            return self._masks[key]
 
     def close(self) -> None:
         """End the process, whatever it computes; who waits for it gets an error."""
@@ -231,7 +222,7 @@ class Grammar:
         self._last = prefix
 
     def _receive(self, wait_s: float | None) -> bool:
-        """Take in what has arrived; False: nothing within so many seconds."""
+        """Take in what has arrived; False: nothing has within so many seconds."""
         try:
             self._connection.settimeout(wait_s)
             data = self._connection.recv(1 << 18)
@@ -288,7 +279,6 @@ class Grammar:
 
 
 def _explain(kind: int, reason: str, num_followed: int) -> TandemError:
-    """What llguidance said, as an error."""
     reason = (reason.strip().splitlines() or ["no reason is known"])[0].rstrip(".")
     if kind == _NO_TOKENIZER:
         return GenerationError(
@@ -353,7 +343,7 @@ class ForkServer:
         return self._process.poll() is None
 
     def start(self, asked: str) -> tuple[socket.socket, int]:
-        """A connection to a process that follows what a `Grammar` asks for, and its number."""
+        """Fork a follower. asked: what a `Grammar` asks for, as JSON. Returns the connection to it, and its number."""
         number = next(self._numbers)
         own, other = socket.socketpair()
         with other, tempfile.TemporaryFile() as file:
@@ -385,7 +375,7 @@ _servers_lock = threading.Lock()
 
 
 def find_server(tokenizer_json: str, vocab_size: int, ends: tuple[int, ...]) -> ForkServer:
-    """The one of a model, started if it does not run; nothing that a query may say makes another. Raises
+    """The server of a model, started if it does not run; nothing that a query may ask makes another. Raises
     GenerationError if it cannot be started, or llguidance is missing."""
     if find_spec("llguidance") is None:
         with explain_missing("A grammar for answers", GenerationError):
@@ -405,7 +395,7 @@ def find_server(tokenizer_json: str, vocab_size: int, ends: tuple[int, ...]) -> 
 
 
 def serve(orders_file: int) -> None:
-    """Obeys orders until nobody is there to give any."""
+    """Obey orders until nobody is there to give any."""
     orders = socket.socket(fileno=orders_file)
     settings = json.loads(sys.stdin.buffer.readline())
     try:
@@ -447,12 +437,10 @@ def serve(orders_file: int) -> None:
 
 def _reap(pids: dict[int, int]) -> None:
     """Forget the processes that have ended."""
-    ended = set()
     with suppress(ChildProcessError):
-        while pid := os.waitpid(-1, os.WNOHANG)[0]:
-            ended.add(pid)
-    for number in [number for number, pid in pids.items() if pid in ended]:
-        del pids[number]
+        while ended := os.waitpid(-1, os.WNOHANG)[0]:
+            for number in [number for number, pid in pids.items() if pid == ended]:
+                del pids[number]
 
 
 def read_tokenizer(tokenizer_json: str, vocab_size: int, ends: Sequence[int]) -> LLTokenizer:
@@ -479,7 +467,7 @@ def _without_prefix_space(value: dict[str, Any]) -> dict[str, Any]:
 
 
 def _follow_and_exit(tokenizer: LLTokenizer | str, connection: int, file: int) -> None:
-    """Answers until nobody asks. The kernel ends the process if it takes too much."""
+    """Answer until nobody asks. The kernel ends the process if it takes too much."""
     try:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -493,7 +481,7 @@ def _follow_and_exit(tokenizer: LLTokenizer | str, connection: int, file: int) -
 
 
 def _limit_memory(num_bytes: int) -> None:
-    """What is there already does not count. Where the system does not say what that is, time alone limits memory."""
+    """Limit what is allocated from now on. Where the system does not say what there is, time alone limits memory."""
     with suppress(OSError, ValueError), open("/proc/self/statm", "rb") as file:
         most = int(file.read().split()[0]) * resource.getpagesize() + num_bytes
         resource.setrlimit(resource.RLIMIT_AS, (most, most))
@@ -511,42 +499,37 @@ def _follow(
     def answer(kind: int, body: bytes = b"") -> None:
         asked.sendall(_ANSWER.pack(len(body), kind) + body)
 
-    def refuse(kind: int, reason: str) -> None:
-        answer(kind, reason[:1000].encode("utf-8", "replace"))
-
-    answer(_STARTED)
-    if isinstance(tokenizer, str):
-        return refuse(_NO_TOKENIZER, tokenizer)
-    _limit_memory(limits.memory_mb * 1_000_000)
-    _set_time(limits.build_s)
+    failure = _NO_TOKENIZER
     try:
+        answer(_STARTED)
+        if isinstance(tokenizer, str):
+            raise ValueError(tokenizer)
+        failure = _NO_GRAMMAR
+        _limit_memory(limits.memory_mb * 1_000_000)
+        _set_time(limits.build_s)
         masks = Masks(tokenizer, **options, limits=limits)
-    except ValueError as error:
-        return refuse(_NO_GRAMMAR, str(error))
-    _set_time(0)
-    answer(_BUILT)
-    prefix: list[int] = []
-    questions = asked.makefile("rb")
-    while header := questions.read(_QUESTION.size):
-        num_kept, num_new = _QUESTION.unpack(header)
-        prefix[num_kept:] = array("I", questions.read(array("I").itemsize * num_new))
-        _set_time(limits.mask_s)
-        try:
-            mask = masks.allowed(prefix)
-        except ValueError as error:
-            return refuse(_STOPPED, str(error))
         _set_time(0)
-        answer(_MASK, mask)
-    return None
+        answer(_BUILT)
+        failure, prefix = _STOPPED, list[int]()
+        questions = asked.makefile("rb")
+        while header := questions.read(_QUESTION.size):
+            num_kept, num_new = _QUESTION.unpack(header)
+            prefix[num_kept:] = array("I", questions.read(array("I").itemsize * num_new))
+            _set_time(limits.mask_s)
+            mask = masks.allowed(prefix)
+            _set_time(0)
+            answer(_MASK, mask)
+    except ValueError as error:
+        answer(failure, str(error)[:1000].encode("utf-8", "replace"))
 
 
 class Masks:
-    """What may follow by one grammar, a function of the prefix alone, in whatever order prefixes come."""
+    """Computes what may follow by one grammar, from the prefix alone, in whatever order prefixes come."""
 
     def __init__(
         self, tokenizer: LLTokenizer, grammar: str, vocab_size: int, ends: Sequence[int], limits: Limits
     ) -> None:
-        """As a `Grammar`. Raises ValueError where llguidance cannot follow it."""
+        """All but `tokenizer`: as of a `Grammar`. Raises ValueError where llguidance cannot follow it."""
         from llguidance import LLMatcher, LLParserLimits
 
         most = LLParserLimits(max_lexer_states=limits.num_lexer_states, verbose_errors=False)
@@ -559,8 +542,8 @@ class Masks:
         self._consumed: list[int] = []
 
     def allowed(self, prefix: Sequence[int]) -> bytes:
-        """As of a `Grammar`. Raises ValueError where llguidance gives up, or nothing may follow."""
-        shared = _common_length(self._consumed, prefix)
+        """A mask as `Grammar.allowed` gives it. Raises ValueError where llguidance gives up, or nothing may follow."""
+        shared = common_length(self._consumed, prefix)
         if shared < len(self._consumed):
             self._matcher.rollback(len(self._consumed) - shared)
             del self._consumed[shared:]
@@ -588,13 +571,6 @@ class Masks:
         for token in self._ends:
             bits[token // 8] = bits[token // 8] & ~(1 << token % 8) | may_end << token % 8
         return bytes(bits)
-
-
-def _common_length(first: Sequence[int], second: Sequence[int]) -> int:
-    if second[: len(first)] == first:
-        return len(first)
-    differ = (number for number, pair in enumerate(zip(first, second, strict=False)) if pair[0] != pair[1])
-    return next(differ, min(len(first), len(second)))
 
 
 def compile_grammar(grammar: str) -> str:

@@ -36,18 +36,14 @@ from tandem.system.paths import suggest_path
 
 TEMPLATE_FILE = "template.json"
 
+MARKS = tuple(map(chr, range(0xFDD0, 0xFDD4)))
+"""Noncharacters of Unicode, of which marks are made: no text holds them."""
 DOCUMENT = "\ufdd0"
-"""The mark of the document. It is a noncharacter of Unicode: no text holds it."""
-
+"""The mark of the document."""
 SYSTEM = "\ufdd3"
 """The mark of a system prompt that holds something which the tokenizer has as a token of its own."""
-
 SAMPLE = (Message("user", ""), Message("assistant", ""), Message("user", ""))
 """A conversation, for what a template writes around each turn."""
-
-
-MARKS = tuple(map(chr, range(0xFDD0, 0xFDD4)))
-"""What marks are made of."""
 ANY_MARK = re.compile("[\ufdd0\ufdd3]|\ufdd1[0-9]+\ufdd2")
 
 
@@ -59,17 +55,14 @@ def turn_mark(number: int) -> str:
 class Template(ABC):
     """The text of a row: `document` or `bare`, then `question`."""
 
-    document: str
-    """The cacheable part of a row with a document: holds the mark DOCUMENT once."""
-    bare = ""
-    """What a row without a document has in its place."""
-    is_complete = False
-    """Whether it writes its own beginning-of-sequence, so that none is added."""
+    document: str  # the cacheable part of a row with a document: holds the mark DOCUMENT once
+    bare = ""  # what a row without a document has in its place
+    is_complete = False  # whether it writes its own beginning-of-sequence, so that none is added
     thinking = ""
     """Whether answers begin with a thought in <think> and </think>: "begun" where the template opens it, "marked" where
     the model may."""
     after_answer = ""
-    """What stands between an earlier answer and the next question: special tokens in it end answers."""
+    """The text between an earlier answer and the next question: special tokens in it end answers."""
 
     @property
     def texts(self) -> Mapping[str, str]:
@@ -83,12 +76,12 @@ class Template(ABC):
 
     @property
     def writes_day(self) -> bool:
-        """Whether it writes the day of the query."""
+        """Whether what it writes depends on the day of the query."""
         return False
 
     @abstractmethod
     def within(self, frame: Frame) -> Template:
-        """This template with what a query says to it; itself where that changes nothing."""
+        """This template with a query's frame; itself where that changes nothing."""
 
     @abstractmethod
     def question(self, turns: Sequence[Message]) -> tuple[str, dict[str, str]]:
@@ -97,11 +90,6 @@ class Template(ABC):
         turns: the whole conversation, whose marks are in the text. GenerationError where the template has no form for
         them.
         """
-
-    @property
-    def written(self) -> str:
-        """All that it may write."""
-        return self.document + self.bare + self.question(SAMPLE)[0]
 
     @abstractmethod
     def describe(self) -> str:
@@ -132,21 +120,19 @@ class PlainTemplate(Template):
         """Read a file with the keys document and query, of which one may be missing. Raises GenerationError."""
         try:
             parts = json.loads(path.read_text(encoding="utf-8-sig"))
-        except FileNotFoundError:
-            raise no_file(path) from None
         except (OSError, ValueError, RecursionError) as error:
             raise GenerationError(f"{path} is not readable JSON: {error}; correct or delete it.") from None
-        known = ("document", "query")
+        keys = ("document", "query")
         if not isinstance(parts, dict):
             raise GenerationError(
-                f"{path} must be an object with the keys {' and '.join(known)}, but it has "
+                f"{path} must be an object with the keys {' and '.join(keys)}, but it has "
                 f"{type(parts).__name__}; correct or delete it."
             )
         for name in parts:
-            if name not in known:
+            if name not in keys:
                 raise GenerationError(
-                    f"{path} has the key {name!r:.60}, but a template has {' and '.join(known)}; "
-                    f"the nearest is {nearest(name, known)!r}."
+                    f"{path} has the key {name!r:.60}, but a template has {' and '.join(keys)}; "
+                    f"the nearest is {nearest(name, keys)!r}."
                 )
         return cls(**{f"{name}_text": part for name, part in parts.items()}, source=str(path))
 
@@ -161,7 +147,7 @@ class PlainTemplate(Template):
         return fingerprint_texts(self.document_text, self.query_text)
 
     def within(self, frame: Frame) -> PlainTemplate:
-        """With a query's system prompt before its first question; a party's own is for chat templates."""
+        """This template with a query's system prompt before its first question; a party's own is for chat templates."""
         system_prompt = (frame.system_prompt or "").strip()
         return self if system_prompt == self.system_prompt else replace(self, system_prompt=system_prompt)
 
@@ -186,30 +172,10 @@ def fingerprint_texts(*texts: str) -> str:
     return sha256(json.dumps(texts).encode()).hexdigest()[:16]
 
 
-def no_file(path: Path) -> GenerationError:
-    """The error for a template that is not there."""
-    return GenerationError(f"There is no template {path}; {suggest_path(path.absolute())}")
-
-
-def check_files(setting: str, model: str) -> None:
-    """GenerationError if the file that a setting names is not there, or no template; loads no tokenizer."""
-    beside = Path(model) / TEMPLATE_FILE
-    if setting == "auto" and beside.is_file():
-        PlainTemplate.read(beside)
-    if setting in ("auto", "chat", "plain"):
-        return
-    path = Path(setting).expanduser()
-    if path.suffix == ".json":
-        PlainTemplate.read(path)
-    elif not path.is_file():
-        raise no_file(path)
-
-
 def encode(tokenizer: Tokenizer, text: str) -> Encoding:
     """Encode a text without adding special tokens.
 
-    Other threads run meanwhile. `Tokenizer.encode` would keep Python's lock to its end, for seconds where a text has a
-    megabyte.
+    `Tokenizer.encode` would keep Python's lock to its end, for seconds where a text has a megabyte.
     """
     return tokenizer.encode_batch([text], add_special_tokens=False)[0]
 
@@ -229,11 +195,6 @@ class Gap(NamedTuple):
     tail: str  # text from the mark to the next marker
     trail: list[int]
     tokenizer: Tokenizer  # for head, text and tail as one
-
-    @property
-    def num_fixed(self) -> int:
-        """Tokens outside of head, text and tail."""
-        return len(self.lead) + len(self.trail)
 
     def encode(self, text: str) -> Encoding:
         """Encode head, text and tail; offsets count from the beginning of head."""
@@ -271,7 +232,7 @@ class TemplateTokenizer:
         self._within_text = _change_prefix(self._at_start, is_within_text=True)
 
     def markers(self, text: str) -> tuple[int, ...]:
-        """The ids of the markers in a template's text."""
+        """Ids of the markers in a template's text."""
         return tuple(self._markers[name][0] for name in self._pattern.findall(text))
 
     def encode_whole(self, text: str, fill: Mapping[str, str]) -> list[int]:
@@ -289,7 +250,7 @@ class TemplateTokenizer:
         return ids
 
     def gap(self, text: str, mark: str, fill: Mapping[str, str]) -> Gap:
-        """The gap of a text with one more mark, which is filled later."""
+        """The gap around one more mark of a text, which is filled later."""
         lead: list[int] = []
         gap: Gap | None = None
         for piece in self._split(text, "start"):
@@ -333,9 +294,9 @@ def _fill(text: str, fill: Mapping[str, str]) -> str:
 
 
 def _hide(tokenizer: Tokenizer, markers: Mapping[str, tuple[int, AddedToken]]) -> Tokenizer:
-    """The tokenizer for texts that others wrote: it makes none of these tokens.
+    """A tokenizer for texts that others wrote, which makes none of these tokens.
 
-    BPE makes tokens by its merges, which never lead to an added token. Other models know whole pieces, among them the
+    BPE makes tokens by its merges, which never lead to an added token. Other models have whole pieces, among them the
     markers, which therefore get names that no text holds.
     """
     if isinstance(tokenizer.model, BPE):
@@ -362,7 +323,7 @@ def _hide(tokenizer: Tokenizer, markers: Mapping[str, tuple[int, AddedToken]]) -
 
 
 def _change_prefix(tokenizer: Tokenizer, *, is_within_text: bool) -> Tokenizer:
-    """The tokenizer for a text that does not begin a sequence: without the space that it puts before the first word.
+    """A tokenizer for a text that does not begin a sequence, which puts no space before its first word.
 
     is_within_text: nor before the first word of each text between special tokens.
     """
@@ -377,7 +338,6 @@ def _change_prefix(tokenizer: Tokenizer, *, is_within_text: bool) -> Tokenizer:
 
 
 def _without_prefix(part: Any, is_within_text: bool) -> Any:
-    """A normaliser or pre-tokenizer, as JSON."""
     if isinstance(part, list):
         kept = [each for each in part if not (is_within_text and each.get("type") == "Prepend")]
         return [_without_prefix(each, is_within_text) for each in kept]
@@ -427,7 +387,7 @@ class ChatTemplate(Template):
 
     @property
     def texts(self) -> Mapping[str, str]:
-        """The system prompt, where it has a mark."""
+        """The system prompt, where a mark stands for it."""
         return {SYSTEM: self._system_prompt} if self._system == SYSTEM else {}
 
     @property
@@ -442,7 +402,7 @@ class ChatTemplate(Template):
         return (self.document, self.question(SAMPLE)) != (other.document, other.question(SAMPLE))
 
     def within(self, frame: Frame) -> ChatTemplate:
-        """As of every template; the day matters where it is written only."""
+        """This template with a query's system prompt, and its day where it is written."""
         own = self._system_prompt
         system_prompt = own if frame.system_prompt is None else frame.system_prompt.strip()
         day = frame.day if self.writes_day else self._day
@@ -452,7 +412,7 @@ class ChatTemplate(Template):
         return ChatTemplate(self._info, system_prompt, self._jinja, self._source, day)
 
     def question(self, turns: Sequence[Message]) -> tuple[str, dict[str, str]]:
-        """The text that follows the document, and what goes to each mark. An answer's may leave out a thought."""
+        """The text that follows the document, and the text of each mark. An answer's may leave out a thought."""
         contents = {
             turn_mark(number): self._answer(turn.content) if turn.role == "assistant" else turn.content
             for number, turn in enumerate(turns)
@@ -489,14 +449,13 @@ class ChatTemplate(Template):
         """The document's part, with its mark and the gap after it, and what follows."""
         text = self._render(self._messages(turns, DOCUMENT + _GAP))
         marks = [DOCUMENT, *map(turn_mark, range(len(turns)))]
-        known = set(marks)
-        if [mark for mark in ANY_MARK.findall(text) if mark in known] != marks:
+        expected = set(marks)
+        if [mark for mark in ANY_MARK.findall(text) if mark in expected] != marks:
             raise self._error("it does not write every message once and in order")
         place = text.find(marks[1])
         return text[:place], text[place:]
 
     def _messages(self, turns: Sequence[Message], document: str = "") -> list[dict[str, str]]:
-        """A conversation of marks."""
         messages = [{"role": turn.role, "content": turn_mark(number)} for number, turn in enumerate(turns)]
         messages[0]["content"] = document + messages[0]["content"]
         if not self._system:
@@ -543,7 +502,7 @@ class ChatTemplate(Template):
 
 @lru_cache(maxsize=16)
 def _compile(jinja: str) -> jinja2.Template:
-    """What templates may use, as transformers offers it. They are programs of strangers: nothing leads out of the
+    """Compile a template, with what transformers offers it. It is a stranger's program: nothing leads out of the
     sandbox."""
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, LoopControlExtension]
@@ -559,7 +518,6 @@ class _Generation(Extension):
     tags = {"generation"}  # noqa: RUF012 (as the class declares it)
 
     def parse(self, parser: Parser) -> nodes.Node:
-        """The block alone, whose variables are its own."""
         line = next(parser.stream).lineno
         body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
         return nodes.Scope(body).set_lineno(line)
@@ -572,7 +530,6 @@ class _Dict:
         return dict(*items, **named)
 
     def fromkeys(self, *given: Any) -> dict[Any, Any]:
-        """One value for several keys."""
         return dict.fromkeys(*given)
 
 
@@ -606,34 +563,43 @@ def _to_json(
     )
 
 
+def check_files(setting: str, model: str) -> None:
+    """GenerationError if the file that a setting names is not there, or no template; loads no tokenizer."""
+    path = _find_file(setting, model)
+    if path is not None and path.suffix == ".json":
+        PlainTemplate.read(path)
+
+
 def find_template(setting: str, model: str, info: TokenizerInfo, system_prompt: str) -> Template:
     """The template that a setting names for a model. Raises GenerationError.
 
     setting: "auto" (template.json next to the model, else the tokenizer's chat template, else plain), "chat", "plain",
     or the path of a template.json or of a chat template in Jinja. model: a directory or hub id.
     """
-    beside = Path(model) / TEMPLATE_FILE
-    if setting == "auto":
-        if beside.is_file():
-            return PlainTemplate.read(beside)
-        return ChatTemplate(info, system_prompt, source=model) if info.chat_template else PlainTemplate()
-    if setting == "plain":
+    path = _find_file(setting, model)
+    if path is not None:
+        if path.suffix == ".json":
+            return PlainTemplate.read(path)
+        try:
+            return ChatTemplate(info, system_prompt, path.read_text(encoding="utf-8-sig"), path)
+        except (OSError, UnicodeDecodeError) as error:
+            raise GenerationError(f"The template {path} cannot be read: {error}; correct the file.") from None
+    if setting == "plain" or (setting == "auto" and not info.chat_template):
         return PlainTemplate()
-    if setting == "chat":
-        if not info.chat_template:
-            raise GenerationError(
-                f'The tokenizer of {model!r} has no chat template; set template to "plain", or to a file with one.'
-            )
-        return ChatTemplate(info, system_prompt, source=model)
-    return _read(Path(setting).expanduser(), info, system_prompt)
+    if not info.chat_template:
+        raise GenerationError(
+            f'The tokenizer of {model!r} has no chat template; set template to "plain", or to a file with one.'
+        )
+    return ChatTemplate(info, system_prompt, source=model)
 
 
-def _read(path: Path, info: TokenizerInfo, system_prompt: str) -> Template:
-    if path.suffix == ".json":
-        return PlainTemplate.read(path)
-    if not path.is_file():
-        raise no_file(path)
-    try:
-        return ChatTemplate(info, system_prompt, path.read_text(encoding="utf-8-sig"), path)
-    except (OSError, UnicodeDecodeError) as error:
-        raise GenerationError(f"The template {path} cannot be read: {error}; correct the file.") from None
+def _find_file(setting: str, model: str) -> Path | None:
+    """The file of a template; None where a setting needs none. GenerationError if there is no such file."""
+    if setting in ("chat", "plain"):
+        return None
+    path = Path(model) / TEMPLATE_FILE if setting == "auto" else Path(setting).expanduser()
+    if path.is_file():
+        return path
+    if setting == "auto":
+        return None
+    raise GenerationError(f"There is no template {path}; {suggest_path(path.absolute())}")

@@ -26,12 +26,12 @@ from tokenizers.models import BPE
 from tandem.config.schema import SamplingParams
 from tandem.errors import GenerationError
 
-# ---- What is known of a tokenizer besides its tokens ---------------------------------------------------
+# ---- What comes with a tokenizer ------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class TokenizerInfo:
-    """What comes with a tokenizer, and its JSON does not hold."""
+    """Information that comes with a tokenizer, and that its JSON does not hold."""
 
     family: str  # "Qwen2"; "" where nothing is said of it
     special_tokens: Mapping[str, str]  # as templates know them: "bos_token" -> "<s>"
@@ -50,7 +50,7 @@ class TokenizerInfo:
         eos_token_id: int | None = None,
         chat_template: str | None = None,
     ) -> TokenizerInfo:
-        """Where its special tokens have these names."""
+        """Read the information off a tokenizer, given the names of its special tokens."""
         ids = (tokenizer.token_to_id(token) for token in dict.fromkeys(special_tokens.values()))
         added = tokenizer.get_added_tokens_decoder().values()
         return cls(
@@ -70,7 +70,7 @@ STEPS = ("normalizer", "pre_tokenizer", "post_processor", "decoder")
 
 
 def describe_steps(tokenizer: Tokenizer) -> dict[str, Any]:
-    """What a tokenizer does besides its model, as its JSON has it."""
+    """The steps of a tokenizer besides its model, as its JSON has them."""
     bare = _with_steps(Tokenizer(BPE()), tokenizer)
     state: dict[str, Any] = json.loads(bare.to_str())
     return {name: state[name] for name in STEPS}
@@ -101,7 +101,7 @@ def _with_steps(tokenizer: Tokenizer, source: Tokenizer) -> Tokenizer:
     return tokenizer
 
 
-# ---- What one token spells alone -----------------------------------------------------------------------
+# ---- The text of tokens --------------------------------------------------------------------------------
 
 
 BYTE_TOKEN = re.compile("<0x([0-9A-F]{2})>")
@@ -114,35 +114,6 @@ class Spelling(NamedTuple):
 
     text: str  # bytes that are no whole character as \xe2; of a special token its name
     utf8: tuple[int, ...] | None  # None: a special token, which spells nothing
-
-
-class Speller:
-    """Spells the tokens of one tokenizer."""
-
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        self._tokenizer = tokenizer
-        added = tokenizer.get_added_tokens_decoder()
-        self._added = {index: token.content for index, token in added.items()}
-        self._special = frozenset(index for index, token in added.items() if token.special)
-        is_byte_level = '"ByteLevel"' in json.dumps(describe_steps(tokenizer)["decoder"])
-        self._bytes = byte_level_alphabet() if is_byte_level else None
-
-    def spell(self, token: int) -> Spelling:
-        """Name and bytes; those of all tokens of an answer are its text."""
-        piece = self._tokenizer.id_to_token(token)
-        if piece is None or token in self._special:
-            return Spelling(piece or "", None)
-        raw = self._encode(token, piece)
-        return Spelling(raw.decode(errors="backslashreplace"), tuple(raw))
-
-    def _encode(self, token: int, piece: str) -> bytes:
-        if token in self._added:
-            return self._added[token].encode()
-        if self._bytes is not None and self._bytes.keys() >= set(piece):
-            return bytes(self._bytes[character] for character in piece)
-        if match := BYTE_TOKEN.fullmatch(piece):
-            return bytes.fromhex(match.group(1))
-        return piece.replace(_WORD_BEGIN, " ").encode()
 
 
 def byte_level_alphabet() -> dict[str, int]:
@@ -171,20 +142,17 @@ class Vocabulary:
     ids: Sequence[int]
     tokens: Sequence[str]
     prefixes: tuple[str, ...]
-    """Fingerprints of its beginnings, the longest first: the whole, all but the last id, and so on.
-
-    Each is 32 hex digits over what turns tokens into text: the map to ids, the ids of special tokens, the decoder. Stop
-    strings are searched for in text, so with different decoders two parties would stop at different steps. Which
-    special token *ends* an answer is not included: a base model and its chat version differ in that, share the
-    vocabulary, and the end is agreed on with each query.
+    """Fingerprints of its beginnings, 32 hexadecimal digits, the longest first: the whole, all but the last id, and so
+    on, over everything that turns tokens into text: their ids, which are special, the decoder.
 
     They go back over added tokens, of which models of one family have more or fewer, at most `MAX_MORE_TOKENS`. Where
-    two vocabularies have a beginning in common, their models can work together: they use the ids of that alone.
+    two vocabularies have a beginning in common, their models work together with its ids. Which special token *ends* an
+    answer does not count: it is agreed on with each query.
     """
 
     @classmethod
     def of(cls, tokenizer: Tokenizer) -> Vocabulary:
-        """Those of a tokenizer."""
+        """The tokens of a tokenizer."""
         items = sorted(tokenizer.get_vocab(with_added_tokens=True).items(), key=itemgetter(1))
         ids, tokens = [index for _, index in items], [token for token, _ in items]
         return cls(ids, tokens, _fingerprint_prefixes(tokenizer, ids, tokens))
@@ -215,7 +183,7 @@ class Vocabulary:
 def _fingerprint_prefixes(tokenizer: Tokenizer, ids: Sequence[int], tokens: Sequence[str]) -> tuple[str, ...]:
     """Digests of the tokens in UTF-8, each with a byte at its end that UTF-8 does not have. Two others mark a special
     token, and the id of one that does not follow the token before it."""
-    added, special = tokenizer.get_added_tokens_decoder(), _special_ids(tokenizer)
+    added, special = tokenizer.get_added_tokens_decoder(), _special(tokenizer)
     marked, expected = list(tokens), 0
     for place, index in enumerate(ids):
         if index != expected:
@@ -229,7 +197,8 @@ def _fingerprint_prefixes(tokenizer: Tokenizer, ids: Sequence[int], tokens: Sequ
         least -= 1
     place = bisect_left(ids, least)
     rest = dict(zip(ids[place:], marked[place:], strict=True))
-    digest = sha256(_dump([_drop_encoding_options(describe_steps(tokenizer)["decoder"])]))
+    decoder = [_drop_encoding_options(describe_steps(tokenizer)["decoder"])]
+    digest = sha256(json.dumps(decoder, separators=(",", ":"), sort_keys=True).encode())
     digest.update(_end_each(marked[:place]))
     prints = [digest.hexdigest()[:32]]
     for index in range(least, size):
@@ -239,31 +208,26 @@ def _fingerprint_prefixes(tokenizer: Tokenizer, ids: Sequence[int], tokens: Sequ
 
 
 def _end_each(tokens: Sequence[str]) -> bytes:
-    return "".join([f"{token}{_END}" for token in tokens]).encode(errors="surrogateescape")
+    return "".join(f"{token}{_END}" for token in tokens).encode(errors="surrogateescape")
 
 
 def common_size(*described: Mapping[str, Any]) -> int | None:
     """How many ids, from 0 on, mean the same to all parties, which described their engines; None: they do not fit."""
-    size = min(int(known["vocab_size"]) for known in described)
+    size = min(int(party["vocab_size"]) for party in described)
     prints = set()
-    for known in described:
-        prefixes, place = known["vocabulary_prefixes"], int(known["vocab_size"]) - size
+    for party in described:
+        prefixes, place = party["vocabulary_prefixes"], int(party["vocab_size"]) - size
         prints.add(prefixes[place] if place < len(prefixes) else None)
     return size if len(prints) == 1 and None not in prints else None
-
-
-def _dump(value: Any) -> bytes:
-    return json.dumps(value, ensure_ascii=True, separators=(",", ":"), sort_keys=True).encode()
 
 
 def find_eos_token_ids(
     generation_config: Any, config: Any, info: TokenizerInfo, size: int
 ) -> tuple[int, ...]:
-    """The ids (below `size`) that end an answer, ascending.
+    """The ids (below `size`) that end an answer, ascending: the tokenizer's, and those of a generation configuration.
 
-    The tokenizer's own, and those of a generation configuration that somebody wrote. One that transformers
-    derived from the model's configuration, and that configuration itself, count only where nothing else is
-    known, or where they are lists, which somebody wrote: their defaults name an id (2 for Llama) whatever the
+    One that transformers derived from the model's configuration, and that configuration itself, count only where there
+    is nothing else, or where they are lists, which somebody wrote: their defaults name an id (2 for Llama) whatever the
     tokenizer means by it.
     """
     ids = _as_set(info.eos_token_id)
@@ -289,16 +253,33 @@ class Detokenizer:
                     "use Engine.tokenizer_json."
                 ) from None
         self._tokenizer = tokenizer
-        self._special = _special_ids(self._tokenizer)
+        self._special = _special(tokenizer)
 
     @cached_property
-    def _speller(self) -> Speller:
-        """Made when it is first used: most answers need none."""
-        return Speller(self._tokenizer)
+    def _letters(self) -> Mapping[str, int]:
+        """Character -> byte of a byte-level vocabulary; empty for another one."""
+        is_byte_level = '"ByteLevel"' in json.dumps(describe_steps(self._tokenizer)["decoder"])
+        return byte_level_alphabet() if is_byte_level else {}
+
+    @cached_property
+    def _added(self) -> Mapping[int, str]:
+        added = self._tokenizer.get_added_tokens_decoder()
+        return {index: token.content for index, token in added.items()}
 
     def spell(self, token: int) -> Spelling:
-        """The text of one token alone."""
-        return self._speller.spell(token)
+        """Name and bytes of one token; those of all tokens of an answer are its text."""
+        piece = self._tokenizer.id_to_token(token)
+        if piece is None or token in self._special:
+            return Spelling(piece or "", None)
+        if token in self._added:
+            raw = self._added[token].encode()
+        elif self._letters and self._letters.keys() >= set(piece):
+            raw = bytes(self._letters[character] for character in piece)
+        elif match := BYTE_TOKEN.fullmatch(piece):
+            raw = bytes.fromhex(match.group(1))
+        else:
+            raw = piece.replace(_WORD_BEGIN, " ").encode()
+        return Spelling(raw.decode(errors="backslashreplace"), tuple(raw))
 
     def text(self, tokens: Sequence[int]) -> str:
         """The text of an answer's `tokens`, special tokens left out.
@@ -332,8 +313,8 @@ class Detokenizer:
 class StopRule:
     """The rule by which an answer ends: travels with the query, and all parties apply it, to committed tokens only.
 
-    eos_token_ids: tokens that end the answer. stop_strings: texts that end it; they need a `detokenizer`.
-    max_new_tokens: tokens at most. ends_loops: whether an answer that repeats itself ends, as is_loop says.
+    eos_token_ids: tokens that end the answer. stop_strings: texts that end it. max_new_tokens: the most tokens.
+    detokenizer: for stop strings, and whoever shows the text. ends_loops: whether `is_loop` ends it.
     """
 
     eos_token_ids: tuple[int, ...]
@@ -361,16 +342,6 @@ class StopRule:
             detokenizer=detokenizer,
         )
 
-    def __post_init__(self) -> None:
-        if self.max_new_tokens < 0:
-            raise GenerationError(f"max_new_tokens is {self.max_new_tokens}; set it to at least 0.")
-        if "" in self.stop_strings:
-            raise GenerationError("A stop string is empty; leave it out.")
-        if self.stop_strings and self.detokenizer is None:
-            raise GenerationError(
-                f"The stop strings {list(self.stop_strings)} need a detokenizer to be found in text; pass one."
-            )
-
     def find_reason(self, tokens: Sequence[int]) -> StopReason | None:
         """The reason why the answer ends with, or before the end of, the committed `tokens`; None before its end."""
         if any(token in self.eos_token_ids for token in tokens):
@@ -388,24 +359,18 @@ class StopRule:
 
     def text_before_stop(self, tokens: Sequence[int]) -> str:
         """The text of the tokens before the first end-of-sequence, stop strings not yet cut off."""
-        if self.detokenizer is None:
-            raise GenerationError(
-                "This stop rule has no detokenizer, so it cannot tell an answer's text; pass one."
-            )
+        assert self.detokenizer is not None
         ends = (index for index, token in enumerate(tokens) if token in self.eos_token_ids)
         return self.detokenizer.text(tokens[: next(ends, len(tokens))])
 
     def num_held_back(self, text: str) -> int:
         """Length of the longest end of `text` that could still grow into a stop string."""
-        longest = max((len(stop) for stop in self.stop_strings), default=1) - 1
-        return next(
-            (
-                length
-                for length in range(min(longest, len(text)), 0, -1)
-                if any(stop.startswith(text[-length:]) for stop in self.stop_strings)
-            ),
-            0,
-        )
+        longest = min(max(map(len, self.stop_strings), default=1) - 1, len(text))
+        lengths = range(longest, 0, -1)
+        return next((length for length in lengths if self._begins_stop(text[-length:])), 0)
+
+    def _begins_stop(self, text: str) -> bool:
+        return any(stop.startswith(text) for stop in self.stop_strings)
 
     def _find_stop(self, text: str) -> int | None:
         places = [index for stop in self.stop_strings if (index := text.find(stop)) >= 0]
@@ -435,8 +400,7 @@ class TextStream:
     """
 
     def __init__(self, rule: StopRule) -> None:
-        if rule.detokenizer is None:
-            raise GenerationError("The stop rule of a text stream has no detokenizer; pass one.")
+        assert rule.detokenizer is not None
         self._rule = rule
         self._detokenizer = rule.detokenizer
         self._tokens: list[int] = []
@@ -444,7 +408,7 @@ class TextStream:
 
     @property
     def num_tokens(self) -> int:
-        """Pushed so far."""
+        """Tokens that were pushed."""
         return len(self._tokens)
 
     def copy(self) -> TextStream:
@@ -472,16 +436,8 @@ class TextStream:
         return new
 
 
-def _special_ids(tokenizer: Tokenizer) -> frozenset[int]:
-    added = tokenizer.get_added_tokens_decoder()
-    return frozenset(index for index, token in added.items() if token.special)
-
-
 def _drop_encoding_options(decoder: Any) -> Any:
-    """A decoder's JSON without the options that matter only when text is encoded.
-
-    Tokenizers of one family differ in those.
-    """
+    """A decoder's JSON without the options for encoding text, in which tokenizers of one family differ."""
     if isinstance(decoder, dict):
         return {
             key: _drop_encoding_options(value)
@@ -506,24 +462,16 @@ def describe_tokenizer(tokenizer: Tokenizer, info: TokenizerInfo) -> str:
 
 def find_difference(first: Tokenizer, second: Tokenizer, names: tuple[str, str]) -> str | None:
     """The reason why two models with these tokenizers cannot work together, in part of a sentence; None if they can."""
-    if common_size(_describe(first), _describe(second)) is not None:
+    vocabularies = [Vocabulary.of(tokenizer) for tokenizer in (first, second)]
+    described = [{"vocab_size": each.size, "vocabulary_prefixes": each.prefixes} for each in vocabularies]
+    if common_size(*described) is not None:
         return None
     return (
         _in_tokens(first, second)
-        or _in_length(first, second, names)
+        or find_extra(first, second, names)
         or _in_special_tokens(first, second, names)
         or f"they turn tokens into text differently ({_decoder(first)} and {_decoder(second)})"
     )
-
-
-def _describe(tokenizer: Tokenizer) -> dict[str, Any]:
-    vocabulary = Vocabulary.of(tokenizer)
-    return {"vocab_size": vocabulary.size, "vocabulary_prefixes": vocabulary.prefixes}
-
-
-def find_extra(first: Tokenizer, second: Tokenizer, names: tuple[str, str]) -> str | None:
-    """The tokens of two models that work together which only one has, in part of a sentence; None if there is none."""
-    return _in_length(first, second, names)
 
 
 def _in_tokens(first: Tokenizer, second: Tokenizer) -> str | None:
@@ -539,7 +487,8 @@ def _in_tokens(first: Tokenizer, second: Tokenizer) -> str | None:
     )
 
 
-def _in_length(first: Tokenizer, second: Tokenizer, names: tuple[str, str]) -> str | None:
+def find_extra(first: Tokenizer, second: Tokenizer, names: tuple[str, str]) -> str | None:
+    """The tokens of two models that work together which only one has, in part of a sentence; None if there is none."""
     tokens, others = _by_id(first), _by_id(second)
     for one, other, name in ((tokens, others, names[0]), (others, tokens, names[1])):
         if extra := sorted(set(one) - set(other)):
@@ -567,7 +516,6 @@ def _special(tokenizer: Tokenizer) -> dict[int, str]:
 
 
 def _decoder(tokenizer: Tokenizer) -> str:
-    """Names of its steps."""
     decoder = describe_steps(tokenizer)["decoder"] or {"type": "none"}
     steps = decoder.get("decoders", [decoder])
     return ", ".join(str(step["type"]) for step in steps)

@@ -30,7 +30,7 @@ from tandem_lab.baselines.random_placement import RandomAggregatingTable
 from tandem_lab.baselines.sequences import SequenceResult, SequenceStore
 
 if TYPE_CHECKING:
-    from tandem.engine.engine import OpenResult
+    from tandem.engine.prompt import Prompt
     from tandem.retrieval.retriever import Hit
 
 
@@ -87,7 +87,7 @@ class BaselineDecoder(Treated, DecoderActor):
         self._sequences.end(session, failed=True)
         super().fail(session, error)
 
-    def open_prompt(self, job: Prefill) -> OpenResult:
+    def open_prompt(self, job: Prefill) -> Prompt:
         """Caches of joined documents are hardly used again, and extra documents are the caller's: neither is stored."""
         return super().open_prompt(replace(job, num_stored=0) if self._treatment.is_static else job)
 

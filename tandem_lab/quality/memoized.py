@@ -16,7 +16,8 @@ from tandem.conversation import NO_FRAME, Frame, Message
 from tandem.topology import PARTIES
 
 if TYPE_CHECKING:
-    from tandem.engine.engine import Engine, OpenResult
+    from tandem.engine.engine import Engine
+    from tandem.engine.prompt import Prompt
     from tandem.retrieval.retriever import DocumentSearch
     from tandem_lab.quality.local import LocalPair
 
@@ -30,7 +31,7 @@ class MemoizedEngine:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._prompts: dict[str, _Prompt] = {}  # by session
-        self._opened: dict[_Prompt, OpenResult] = {}  # sessions of the engine itself, named by their prompt
+        self._opened: dict[_Prompt, Prompt] = {}  # sessions of the engine itself, named by their prompt
         self._logits: dict[tuple[_Prompt, tuple[int, ...]], Any] = {}
 
     def open(
@@ -43,7 +44,7 @@ class MemoizedEngine:
         history: Sequence[Message] = (),
         scores_question: bool = False,
         frame: Frame = NO_FRAME,
-    ) -> OpenResult:
+    ) -> Prompt:
         """As `Engine.open`; questions are always scored."""
         prompt = (query, tuple(documents), max_new_tokens, tuple(history), frame)
         if prompt not in self._opened:

@@ -17,7 +17,8 @@ from tandem.client.request import spec_of
 from tandem.codecs import Codec
 from tandem.config.schema import Config
 from tandem.engine.drafter import Drafter
-from tandem.engine.engine import Engine, OpenResult
+from tandem.engine.engine import Engine
+from tandem.engine.prompt import Prompt
 from tandem.engine.tokenizer import Detokenizer, StopRule
 from tandem.modes import SessionSpec
 from tandem.protocol.log import Prefix
@@ -42,7 +43,7 @@ class Notes:
     num_truncated: int = 0  # rows whose document was cut at its end
     num_dropped: int = 0  # documents without a row
 
-    def add(self, opened: OpenResult) -> None:
+    def add(self, opened: Prompt) -> None:
         """What a session says of its rows."""
         self.num_truncated += len(opened.truncated)
         self.num_dropped += len(opened.dropped)

@@ -32,7 +32,7 @@ from tandem.codecs import TopP
 from tandem.config.parties import PartyConfig
 from tandem.engine import drafter as drafting
 from tandem.engine import privacy
-from tandem.engine.engine import OpenResult
+from tandem.engine.prompt import Prompt
 from tandem.errors import Code, Fault, ProtocolError
 from tandem.messages import (
     End,
@@ -149,11 +149,9 @@ class Reader:
             session=request.session, ids=names, texts=texts, scores=scores, retrieve_us=len(texts)
         )
 
-    def open(
-        self, session: str, query: str, documents: Sequence[str], *args: Any, **kwargs: Any
-    ) -> OpenResult:
+    def open(self, session: str, query: str, documents: Sequence[str], *args: Any, **kwargs: Any) -> Prompt:
         self._rows[session] = rows = tuple(documents) or ("",)
-        return OpenResult(len(rows), (1,) * len(rows), tuple(range(len(rows))), (), ())
+        return Prompt(((1,),) * len(rows), (), tuple(range(len(rows))), (), ())
 
     def close(self, session: str) -> None:
         self._rows.pop(session, None)
@@ -251,7 +249,7 @@ class Victim:
                 return sends
         return []
 
-    def _open(self, job: Prefill) -> OpenResult:
+    def _open(self, job: Prefill) -> Prompt:
         return self._reader.open(str(job.session), job.query, job.documents)
 
     def _drafter(self, session: DecodingSession) -> drafting.Drafter:

@@ -112,7 +112,9 @@ def _dummy(engine: Engine, tokenizer: Tokenizer, num_tokens: int, rng: np.random
         encoding = tokenizer.encode(text, add_special_tokens=False)
         if len(encoding.ids) >= num_tokens:
             return text[: encoding.offsets[num_tokens - 1][1]] if num_tokens else ""
-        text += engine.text([int(token) for token in rng.integers(engine.vocab_size, size=num_tokens)])
+        text += engine.detokenizer.text(
+            [int(token) for token in rng.integers(engine.vocab_size, size=num_tokens)]
+        )
     return text
 
 
@@ -126,7 +128,7 @@ def _measure_prompt(engine: Engine, documents: Sequence[str], max_new: int) -> t
     """Length of the longest row, in tokens, and number of rows."""
     opened = engine.open("profile", QUERY, documents, max_new)
     engine.close("profile")
-    return max(opened.num_prompt_tokens), opened.num_rows
+    return max(map(len, opened.document_tokens)) + len(opened.query_tokens), opened.num_rows
 
 
 def _end(engine: Engine, limit: int | None) -> int:

@@ -9,7 +9,7 @@ import pytest
 from tandem.actors.base import Runtime
 from tandem.actors.decoder import DecoderActor
 from tandem.config.schema import Config
-from tandem.engine.engine import OpenResult
+from tandem.engine.prompt import Prompt
 from tandem.retrieval.retriever import kv_folder
 from tandem.topology import Party
 from tests.unit.transport.conftest import PLANES
@@ -30,7 +30,7 @@ async def decoder(party: Party, tmp_path: Path, *settings: str) -> DecoderActor:
     return actor
 
 
-def answer(actor: DecoderActor) -> OpenResult:
+def answer(actor: DecoderActor) -> Prompt:
     """As a prefill does."""
     engine = actor.engine
     opened = engine.open("s", "Which game should Mira try?", TEXTS, 8)

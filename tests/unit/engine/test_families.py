@@ -302,7 +302,7 @@ def test_an_answer_ends_at_the_marker(made: Made) -> None:
         stream = TextStream(rule)
         shown = "".join(stream.push([token]) for token in [*answer, end, *answer])
         assert rule.find_reason([*answer, end]) == "eos"
-        assert shown == rule.text([*answer, end, *answer]) == made.engine.text(answer)
+        assert shown == rule.text([*answer, end, *answer]) == made.engine.detokenizer.text(answer)
 
 
 # ---- what some families bring --------------------------------------------------------------------------------

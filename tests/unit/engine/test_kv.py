@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tandem.plugins.torch.kv import DocumentCache, TorchForm
 
 from tandem.engine import kv as kv_disk
 from tandem.engine.engine import Engine

@@ -27,7 +27,7 @@ def test_texts_are_cut_into_rows_in_which_all_counts(engine: Engine) -> None:
     heads = {own.ids[0] for own, _ in rows}
     assert len(heads) == 1  # beginning-of-sequence
     assert all(own is other and own.start == 1 for own, other in rows)
-    text = engine.text([token for own, _ in rows for token in own.ids[1:]])
+    text = engine.detokenizer.text([token for own, _ in rows for token in own.ids[1:]])
     assert text == "Mira likes puzzle games, so try Vantelu Cor. " * 4 + "Answer"
     assert max(len(own.ids) for own, _ in rows) == 11
 
@@ -37,8 +37,8 @@ def test_both_see_the_answer_and_the_drafter_half_of_the_documents(engine: Engin
     assert len(rows) == 40
     for own, other in rows:
         assert own.ids[own.start :] == other.ids[other.start :]
-        assert DOCUMENT in engine.text(other.ids)
-    num_hidden = sum(DOCUMENT not in engine.text(own.ids) for own, _ in rows)
+        assert DOCUMENT in engine.detokenizer.text(other.ids)
+    num_hidden = sum(DOCUMENT not in engine.detokenizer.text(own.ids) for own, _ in rows)
     assert 8 <= num_hidden <= 32  # binomial(40, 1/2): out of this with probability 2e-4, for a fixed seed
     again = answer_rows(engine, [QUESTION], [DOCUMENT], num_answers=40, max_new_tokens=4, rng=Random(1))
     assert rows == again

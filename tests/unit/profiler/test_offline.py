@@ -50,7 +50,7 @@ class Clock:
 def prompt_tokens(engine: Engine, documents: list[str]) -> int:
     opened = engine.open("count", QUERY, documents, 1)
     engine.close("count")
-    return max(opened.num_prompt_tokens)
+    return max(map(len, opened.document_tokens)) + len(opened.query_tokens)
 
 
 def profile(engine: Engine, clock: Clock, **changes: Any) -> OfflineProfile:
