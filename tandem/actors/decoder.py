@@ -510,10 +510,10 @@ def make_drafter(
     """The drafter of a party for one session. grammar: of the query, followed with this party's tokenizer. Raises
     ConfigError if there is no such rule, or `privacy` cannot be kept."""
     from tandem.engine.drafter import Drafter, TokenDrafter, TokenVoter
-    from tandem.engine.shaping import make_shaper
+    from tandem.engine.shaping import Shaper
 
     role, rules = spec.roles.role(party), spec.rules
-    shaper = make_shaper(spec.sampling, dict(spec.logit_bias), grammar)
+    shaper = Shaper(spec.sampling, dict(spec.logit_bias), grammar)
     are_whole = role.votes and not (rules.votes_are_tokens or rules.has_race_lists)
     if privacy is not None and (are_whole or rules.needs_drafts):
         raise ConfigError(

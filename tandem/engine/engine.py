@@ -21,7 +21,7 @@ from tokenizers import Tokenizer
 from tandem import plugins
 from tandem.conversation import NO_FRAME, SYSTEM_PROMPT, THOUGHT_END, Frame, Message
 from tandem.engine import tokenizer as tokenizers
-from tandem.engine.kv import Cache, DiskStore, DocumentCaches, TurnCaches
+from tandem.engine.kv import Cache, DiskStore
 from tandem.engine.places import AUTO, base_of, expand, load_tokenizer, name_engine
 from tandem.engine.port import IsStale, LoadOptions, Logits, Runner
 from tandem.engine.prompt import Prompt, PromptBuilder
@@ -43,8 +43,10 @@ class Engine:
         self.runner = runner
         vocabulary = tokenizers.Vocabulary.of(tokenizer)
         vocabulary.check(runner.vocab_size, name)
-        runner.vocab_size = vocabulary.size
+        self.vocab_size = runner.vocab_size = vocabulary.size
+        self.caches, self.turns = runner.caches, runner.turns
         self.vocabulary_prefixes = vocabulary.prefixes
+        self.vocabulary_fingerprint = vocabulary.prefixes[0]  # equal where all token ids mean the same
         self.longest_token = vocabulary.longest  # in bytes, at least
         self._holes = vocabulary.find_holes()
         self._tokenizer = tokenizers.copy_tokenizer(tokenizer)  # the prompts change theirs
@@ -91,24 +93,9 @@ class Engine:
         return self._tokenizer.to_str()
 
     @property
-    def vocab_size(self) -> int:
-        """Tokens that it gives probabilities for."""
-        return self.runner.vocab_size
-
-    @property
     def context_length(self) -> int | None:
         """Positions that a row may have; None: there is no limit."""
         return self.runner.context_length
-
-    @property
-    def caches(self) -> DocumentCaches:
-        """The caches of documents; set their `store` to keep them."""
-        return self.runner.caches
-
-    @property
-    def turns(self) -> TurnCaches:
-        """Rows of ended queries; set their `max_bytes` to keep any."""
-        return self.runner.turns
 
     def open(
         self,
@@ -288,11 +275,6 @@ class Engine:
         if not self.template.is_complete:
             return self.computing_fingerprint  # as version 0.1 had it
         return sha256(f"{self.computing_fingerprint} {self.template.document}".encode()).hexdigest()[:32]
-
-    @property
-    def vocabulary_fingerprint(self) -> str:
-        """Equal for engines whose token ids mean the same."""
-        return self.vocabulary_prefixes[0]
 
 
 # ---- Caches of all documents of an index before the first question -----------------------------------------

@@ -225,7 +225,9 @@ class DiskStore:
         model no longer used are evicted first. warn: receives a sentence about what was not used or not written.
         """
         self._folder, self._model, self._form = folder, model, form
-        self._max_bytes, self._warn = max_bytes, warn
+        self._warn = warn
+        self._margin_bytes = max_bytes // 16
+        self.max_bytes = max_bytes - self._margin_bytes  # beyond which it evicts
         # device, inode and bytes of a file, of which another one of that name has others, and its cache
         self._open: OrderedDict[str, tuple[tuple[int, int, int], Cache]] = OrderedDict()
         self._reported: set[str] = set()
@@ -240,11 +242,6 @@ class DiskStore:
         if self._counted is None:
             self._counted = sum(size for _, size, _ in self._list_files())
         return self._counted + self._uncounted
-
-    @property
-    def max_bytes(self) -> int:
-        """Size beyond which it evicts: a sixteenth below the budget."""
-        return self._max_bytes - self._max_bytes // 16
 
     def is_of_another_model(self) -> bool:
         """Whether the folder holds caches, but none that this model may use."""
@@ -288,7 +285,7 @@ class DiskStore:
         try:
             with self._lock:
                 self._uncounted += self._write(path, cache)
-                if self._counted is None or self._uncounted > self._max_bytes - self.max_bytes:
+                if self._counted is None or self._uncounted > self._margin_bytes:
                     self._evict()
         except FileNotFoundError:
             pass  # the folder was removed meanwhile, because the index was rebuilt

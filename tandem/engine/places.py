@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from tokenizers import Tokenizer
 
+from tandem import plugins
 from tandem.corpora import LLAMA_PACKAGE, NAMED_MODELS
 from tandem.engine import gguf, gguf_tokenizer
 from tandem.engine.tokenizer import TokenizerInfo
@@ -140,6 +141,13 @@ def name_engine(setting: str, model: str, device: str = "cpu") -> str:
         return setting
     is_file = device == "cpu" and gguf.find_file(base_of(model)) is not None
     return "llama" if is_file and (find_spec(LLAMA_PACKAGE) or not find_spec("torch")) else "torch"
+
+
+def describe_conversion(engine: str, model: str, dtype: str) -> str:
+    """One sentence where an engine has to convert a model before it loads it; "" where not. Raises GenerationError."""
+    if not plugins.has("conversion", engine):
+        return ""
+    return str(plugins.find("conversion", engine)(base_of(model), dtype))
 
 
 def adapter_file(model: str) -> Path | None:

@@ -96,7 +96,9 @@ class PromptBuilder:
         places: tuple[Place, ...] = ("text", "marker") if template.is_complete else ("start",)
         borders = product([(text[:end], text[end:]) for end in ends], places)
         # The first of equals: the latest border.
-        (document, lead), place = max(borders, key=lambda each: self._count_agreements(*each[0], each[1]))
+        (document, lead), place = max(
+            borders, key=lambda each: self._count_agreements(each[0][0], each[0][1], each[1])
+        )
         self._gap = self._encoder.gap(document, DOCUMENT, template.texts)
         self._lead, self._place = lead, place
         self._bare_place = max(

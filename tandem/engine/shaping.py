@@ -100,15 +100,6 @@ class Shaper:
         return shifts
 
 
-def make_shaper(
-    sampling: SamplingParams, biases: Mapping[int, float], grammar: Grammar | None
-) -> Shaper | None:
-    """The shaper of a query that asks for something; None for another one."""
-    if biases or grammar or sampling.presence_penalty or sampling.frequency_penalty:
-        return Shaper(sampling, biases, grammar)
-    return None
-
-
 _JSON_SPACE: Any = {"whitespace_pattern": r" ?|\n {0,12}"}
 """Where JSON allows any white space: none, a space, or a new line and its indentation. A small model would go on with
 white space without an end."""
@@ -331,12 +322,8 @@ class ForkServer:
                 f"A grammar is followed in a process of its own, which cannot be started ({error.strerror}); free "
                 "memory and processes, or ask without a grammar."
             ) from None
+        self.pid = self._process.pid  # the parent of all that follow a grammar
         weakref.finalize(self, _end_server, self._orders, self._process)
-
-    @property
-    def pid(self) -> int:
-        """The number of the process, of which all that follow a grammar are children."""
-        return self._process.pid
 
     def is_running(self) -> bool:
         """Whether it can start anything."""

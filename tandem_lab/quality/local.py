@@ -26,7 +26,7 @@ from tandem.codecs.votes import read_vote
 from tandem.engine.drafter import Drafter, row_probabilities
 from tandem.engine.engine import Engine
 from tandem.engine.privacy import Privacy
-from tandem.engine.shaping import Shaper, make_shaper
+from tandem.engine.shaping import Shaper
 from tandem.engine.tokenizer import Detokenizer, StopRule
 from tandem.messages import RetrieveRequest, RetrieveResult
 from tandem.modes import SessionSpec, reference, reference_shaping
@@ -242,10 +242,10 @@ def with_engines(spec: SessionSpec, engines: Mapping[Any, Engine]) -> SessionSpe
     return replace(spec, eos_token_ids=eos, has_several_models=have_several_models(described, spec))
 
 
-def find_shaper(spec: SessionSpec, engine: Engine) -> Shaper | None:
-    """What a query asks of the tokens of a party; None: nothing."""
+def find_shaper(spec: SessionSpec, engine: Engine) -> Shaper:
+    """What shapes a party's distributions as a query asks."""
     grammar = open_grammar(spec, engine) if spec.grammar else None
-    return make_shaper(spec.sampling, dict(spec.logit_bias), grammar)
+    return Shaper(spec.sampling, dict(spec.logit_bias), grammar)
 
 
 def answer_uncompressed(

@@ -47,7 +47,7 @@ def test_parties_with_equal_models_share_their_weights() -> None:
 
 def test_weights_that_nobody_uses_any_more_are_freed() -> None:
     engine = load_engine(device("device.dtype=float16"))
-    weights = weakref.ref(engine.runner.weights)
+    weights = weakref.ref(engine.runner.shared)
     assert weights() is not None
     del engine
     gc.collect()

@@ -28,26 +28,17 @@ class LlamaRunner(SessionRunner):
 
     form: CacheForm = StateForm()
     fault = None
+    configurations = (None, None)
 
     def __init__(self, file: Path, options: LoadOptions = _DEFAULTS, adapter: Path | None = None) -> None:
         """adapter: a LoRA in a GGUF file. Raises GenerationError."""
         super().__init__()
         self.file, self.adapter = file, adapter
         self.model = load_model(file, options.gpu_layers, adapter, options.library)
-        self.vocab_size = self.model.vocab_size
+        self.vocab_size, self.context_length = self.model.vocab_size, self.model.context_length
         self._settings = Settings(options.num_threads or len(os.sched_getaffinity(0)), options.cache_type)
         self._gpu_layers = options.gpu_layers
         self.row_model = LlamaModel(self.model, self._settings)
-
-    @property
-    def configurations(self) -> tuple[Any, Any]:
-        """None: a GGUF file has no configuration of transformers."""
-        return None, None
-
-    @property
-    def context_length(self) -> int | None:
-        """Positions that a row may have."""
-        return self.model.context_length
 
     @cached_property
     def weights_fingerprint(self) -> str:

@@ -443,7 +443,7 @@ class BatchModel:
         config = self._model.model.config
         before = config._attn_implementation
         config._attn_implementation = NAME
-        _running.batch = _Running(parts, num_tokens, self.windows, self.min_columns)
+        _running.batch = _Running(self, parts, num_tokens)
         try:
             yield
         finally:
@@ -453,10 +453,9 @@ class BatchModel:
 
 @dataclass(frozen=True, slots=True)
 class _Running:
+    model: BatchModel
     parts: Sequence[_Part]
     num_tokens: int
-    windows: dict[int, int | None]
-    min_columns: int
 
 
 def _attend(
@@ -476,9 +475,9 @@ def _attend(
     if unknown or attention_mask is not None:
         raise Unsupported(f"its attention uses {unknown[0] if unknown else 'a mask'}")
     running: _Running = _running.batch
-    running.windows[module.layer_idx] = sliding_window
+    running.model.windows[module.layer_idx] = sliding_window
     scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
-    how = _How(scaling, softcap, sliding_window, running.min_columns)
+    how = _How(scaling, softcap, sliding_window, running.model.min_columns)
     output = query.new_zeros((running.num_tokens, query.shape[1], value.shape[-1]))
     start = 0
     for part in running.parts:

@@ -186,7 +186,11 @@ def fingerprint_weights(model: Any) -> str:
     of memory (4 GB/s on one core): sizes and times of files would not tell a fine-tuned copy from its original. Of
     each tensor a CRC-32 is taken, which misses one changed tensor in 2^32. Guards against mix-ups, not forgery.
     """
-    digest = sha256(_describe_configuration(model).encode())
+    values = json.loads(model.config.to_json_string(use_diff=False))
+    configuration = {key: value for key, value in values.items() if key not in _ORIGIN}
+    # with the kind of attention that is really used
+    described = [configuration, model.config._attn_implementation, type(model).__name__]
+    digest = sha256(json.dumps(described, sort_keys=True).encode())
     for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
         flat = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
         digest.update(f"\n{name} {tensor.dtype} {tuple(tensor.shape)} {zlib.crc32(flat.numpy())}".encode())
@@ -203,10 +207,3 @@ def fingerprint_computation(model: Any, weights: str) -> str:
         processor = f"{device.type} {torch.backends.cpu.get_cpu_capability()} {torch.get_num_threads()}"
     versions = f"{torch.__version__} {transformers.__version__}"
     return sha256(f"{weights} {versions} {processor}".encode()).hexdigest()[:32]
-
-
-def _describe_configuration(model: Any) -> str:
-    """The configuration as JSON, without its origin, with the kind of attention that is really used."""
-    values = json.loads(model.config.to_json_string(use_diff=False))
-    kept = {key: value for key, value in values.items() if key not in _ORIGIN}
-    return json.dumps([kept, model.config._attn_implementation, type(model).__name__], sort_keys=True)

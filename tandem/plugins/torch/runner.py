@@ -13,6 +13,7 @@ from tandem.engine.kv import Cache, CacheForm
 from tandem.engine.places import context_length, decoder_layers
 from tandem.engine.port import IsStale, LoadOptions, Logits, Row
 from tandem.engine.session import SessionRunner
+from tandem.errors import GenerationError
 from tandem.plugins.torch import model as models
 from tandem.plugins.torch.batch import ARITHMETIC, BatchModel, PreemptibleModel, TorchForm, find_fault
 from tandem.plugins.torch.session import GrowingSession, compute_document
@@ -29,6 +30,7 @@ class TorchRunner(SessionRunner):
         super().__init__()
         self.model = model
         self.vocab_size = int(model.config.get_text_config(decoder=True).vocab_size)  # of its output
+        self.context_length = context_length(model.config)
         self.shared: Any = None  # the model whose tensors it uses, as long as it is here
         self._forward = PreemptibleModel(model, decoder_layers(model))
         self.fault: str | None = "batching is off"
@@ -43,11 +45,6 @@ class TorchRunner(SessionRunner):
     def configurations(self) -> tuple[Any, Any]:
         """The model's own configurations."""
         return getattr(self.model, "generation_config", None), self.model.config
-
-    @property
-    def context_length(self) -> int | None:
-        """Positions that a row may have; None: there is no limit."""
-        return context_length(self.model.config)
 
     @cached_property
     def weights_fingerprint(self) -> str:
@@ -105,6 +102,8 @@ class TorchRunner(SessionRunner):
 def load(path: str, options: LoadOptions) -> TorchRunner:
     """Load a folder, GGUF file or hub id. Raises GenerationError."""
     if options.num_threads is not None:
+        if options.num_threads < 1:
+            raise GenerationError(f"num_threads is {options.num_threads}; set it to at least 1.")
         torch.set_num_threads(options.num_threads)
     if not options.shares_weights:
         model = models.load_model(path, device=options.device, dtype=options.dtype)

@@ -59,7 +59,8 @@ def loaded(request: pytest.FixtureRequest, load_tiny: Load) -> Engine:
 def engine(loaded: Engine) -> Iterator[Engine]:
     """One that has computed anything, and keeps nothing; every test closes what it opened."""
     assert loaded.runner.fault is None
-    loaded.caches.store, loaded.runner.turns = None, TurnCaches()
+    loaded.caches.store, loaded.turns = None, TurnCaches()
+    loaded.runner.turns = loaded.turns
     yield loaded
     assert not loaded.runner.sessions  # type: ignore[attr-defined]
 

@@ -233,7 +233,7 @@ def test_only_the_most_probable_tokens_are_cut() -> None:
 def test_bytes_of_all_tokens_are_the_text() -> None:
     tokenizer = byte_level("<end>", texts=[""], vocab_size=257, plain=("né",))
     text = " tea \u2615 \xad\n\x00~"
-    spellings = [Speller(tokenizer).spell(token) for token in tokenizer.encode(text).ids]
+    spellings = [Detokenizer(tokenizer).spell(token) for token in tokenizer.encode(text).ids]
     assert b"".join(bytes(spelling.utf8 or ()) for spelling in spellings).decode() == text
     assert spellings[0].text == " "
     assert spellings[5] == ("\\xe2", (0xE2,)), "a part of a character is named by its byte"
