@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -10,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import httpx
+from prometheus_client.parser import text_string_to_metric_families
 
 from tandem import Tandem
 from tandem.plugins.server.app import create_app
@@ -47,6 +49,21 @@ def wait_until(condition: Callable[[], bool], limit_s: float = 180.0) -> None:
     while not condition():
         assert time.monotonic() < deadline_s, "it took too long"
         time.sleep(0.02)
+
+
+def read_metrics(text: str) -> dict[str, float]:
+    """Each sample of a page of metrics, by its name and labels."""
+    return {
+        sample.name + json.dumps(sample.labels, sort_keys=True): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def read_events(text: str) -> list[tuple[str, dict[str, Any]]]:
+    """Names and values of server-sent events."""
+    blocks = [block.split("\n") for block in text.strip().split("\n\n")]
+    return [(name.removeprefix("event: "), json.loads(data.removeprefix("data: "))) for name, data in blocks]
 
 
 @contextmanager

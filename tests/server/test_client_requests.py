@@ -24,11 +24,13 @@ SCHEMA = {
     "required": ["answer"],
     "additionalProperties": False,
 }
-TOOLS = [{"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}]
-JSON = {
+PYDANTIC = {
     "type": "json_schema",
     "json_schema": {"schema": {**SCHEMA, "title": "A"}, "name": "A", "strict": True},
 }
+ZOD = {"type": "json_schema", "json_schema": {"schema": SCHEMA, "strict": True, "name": "response"}}
+USAGE = {"stream": True, "stream_options": {"include_usage": True}}
+PENALTIES = {"frequency_penalty": 0.1, "presence_penalty": 0.1}
 CHAT, RESPONSES, MESSAGES = "/v1/chat/completions", "/v1/responses", "/v1/messages"
 
 
@@ -45,122 +47,48 @@ class Sent(NamedTuple):
 
 SENT = [
     Sent("LiteLLM 1.110", CHAT, {"messages": [SYSTEM, USER]}),
-    Sent(
-        "LiteLLM 1.110",
-        CHAT,
-        {
-            "messages": [SYSTEM, USER],
-            **{"temperature": 0.2, "top_p": 0.9, "n": 1, "reasoning_effort": "low", "stream": True},
-        },
-        ignored="reasoning_effort",
-    ),
-    Sent("LiteLLM 1.110", CHAT, {"messages": [USER], "response_format": JSON}, is_json=True),
-    Sent(
-        "LiteLLM 1.110",
-        CHAT,
-        {"messages": [USER], "tools": TOOLS, "tool_choice": "auto"},
-        refused="tools",
-    ),
+    Sent("LiteLLM 1.110", CHAT, {
+        "messages": [SYSTEM, USER],
+        **{"temperature": 0.2, "top_p": 0.9, "n": 1, "reasoning_effort": "low", "stream": True},
+    }, ignored="reasoning_effort"),
+    Sent("LiteLLM 1.110", CHAT, {"messages": [USER], "response_format": PYDANTIC}, is_json=True),
     Sent("LiteLLM 1.110", "/v1/completions", {"prompt": QUESTION}),
     Sent("LiteLLM 1.110", RESPONSES, {"input": QUESTION}),
-    Sent("Open WebUI 0.12", CHAT, {"stream": True, "messages": [SYSTEM, *TURNS]}),
-    Sent(
-        "Open WebUI 0.12",
-        CHAT,
-        {
-            "stream": True,
-            "messages": [SYSTEM, USER],
-            "stream_options": {"include_usage": True},
-            **{"temperature": 0.8, "top_p": 0.9, "min_p": 0.0, "max_tokens": 8, "seed": 5},
-            **{"frequency_penalty": 0.1, "presence_penalty": 0.1, "stop": ["zzz"], "logit_bias": {"5": -100}},
-            "reasoning_effort": "low",
-        },
-        ignored="reasoning_effort",
-    ),
-    Sent("Open WebUI 0.12", CHAT, {"messages": [USER], "stream": False, "max_tokens": 8}),  # a title
-    Sent(
-        "Open WebUI 0.12",
-        CHAT,
-        {"stream": True, "messages": [USER, {"role": "assistant", "content": "Ch"}]},  # its button "Continue"
-        refused="messages",
-    ),
-    Sent(
-        "Continue 1.37",
-        CHAT,
-        {
-            "messages": [SYSTEM, PARTS],
-            **{"max_tokens": 8, "temperature": 0.2},
-            **{"stream": True, "stream_options": {"include_usage": True}},
-        },
-    ),
-    Sent(
-        "Continue 1.37",
-        CHAT,
-        {"messages": [SYSTEM, PARTS], "max_tokens": 8, "temperature": 0.2, "stream": False},
-    ),
+    Sent("Open WebUI 0.12", CHAT, {
+        "messages": [SYSTEM, USER], **USAGE, **PENALTIES, "reasoning_effort": "low",
+        **{"temperature": 0.8, "top_p": 0.9, "min_p": 0.0, "max_tokens": 8, "seed": 5},
+        **{"stop": ["zzz"], "logit_bias": {"5": -100}},
+    }, ignored="reasoning_effort"),
+    Sent("Open WebUI 0.12", CHAT, {  # its button "Continue"
+        "stream": True, "messages": [USER, {"role": "assistant", "content": "Ch"}],
+    }, refused="messages"),
+    Sent("Continue 1.37", CHAT, {"messages": [SYSTEM, PARTS], "max_tokens": 8, "temperature": 0.2, **USAGE}),
     Sent("aider 0.86", CHAT, {"messages": [SYSTEM, *TURNS], "stream": True, "temperature": 0}),
-    Sent("aider 0.86", CHAT, {"messages": [SYSTEM, *TURNS], "temperature": 0}),
-    Sent(
-        "Vercel AI SDK 6",
-        CHAT,
-        {
-            **{"max_tokens": 8, "temperature": 0.2, "top_p": 0.9},
-            **{"frequency_penalty": 0.1, "presence_penalty": 0.1, "stop": ["x"], "seed": 5},
-            "messages": [SYSTEM, *TURNS],
-        },
-    ),
-    Sent(
-        "Vercel AI SDK 6",
-        CHAT,
-        {"messages": [SYSTEM, USER], "stream": True, "stream_options": {"include_usage": True}},
-    ),
-    Sent(
-        "Vercel AI SDK 6",
-        CHAT,
-        {
-            "response_format": {
-                "type": "json_schema",
-                "json_schema": {"schema": SCHEMA, "strict": True, "name": "response"},
-            },
-            "messages": [USER],
-        },
-        is_json=True,
-    ),
-    Sent(
-        "Vercel AI SDK 6",
-        RESPONSES,
-        {
-            "input": [
-                SYSTEM,
-                {"role": "user", "content": [{"type": "input_text", "text": QUESTION}]},
-                {"role": "assistant", "content": [{"type": "output_text", "text": "Chess."}]},
-                {"role": "user", "content": [{"type": "input_text", "text": "Sure?"}]},
-            ],
-            **{"temperature": 0.2, "top_p": 0.9, "max_output_tokens": 8},
-        },
-    ),
-    Sent(
-        "Haystack 3.4",
-        CHAT,
-        {"stream": False, "messages": [SYSTEM, {**USER, "name": "zomi"}, *TURNS[1:]], "n": 1},
-        ignored="messages.name",
-    ),
-    Sent(
-        "Haystack 3.4",
-        CHAT,
-        {"stream": True, "messages": [USER], "max_completion_tokens": 8, "n": 1, "top_p": 0.9},
-    ),
-    Sent(
-        "anthropic 2.14",
-        MESSAGES,
-        {
-            **{"max_tokens": 8, "messages": [USER], "metadata": {"user_id": "u"}},
-            **{"stop_sequences": ["x"], "system": "Be brief."},
-        },
-        ignored="metadata",
-    ),
-    Sent("anthropic 2.14", MESSAGES, {"max_tokens": 8, "messages": [USER], "stream": True}),
-]
+    Sent("Vercel AI SDK 6", CHAT, {
+        **{"max_tokens": 8, "temperature": 0.2, "top_p": 0.9, "stop": ["x"], "seed": 5},
+        **PENALTIES, "messages": [SYSTEM, *TURNS],
+    }),
+    Sent("Vercel AI SDK 6", CHAT, {"response_format": ZOD, "messages": [USER]}, is_json=True),
+    Sent("Vercel AI SDK 6", RESPONSES, {
+        "input": [
+            SYSTEM,
+            {"role": "user", "content": [{"type": "input_text", "text": QUESTION}]},
+            {"role": "assistant", "content": [{"type": "output_text", "text": "Chess."}]},
+            {"role": "user", "content": [{"type": "input_text", "text": "Sure?"}]},
+        ],
+        **{"temperature": 0.2, "top_p": 0.9, "max_output_tokens": 8},
+    }),
+    Sent("Haystack 3.4", CHAT, {
+        "stream": False, "messages": [SYSTEM, {**USER, "name": "zomi"}, *TURNS[1:]], "n": 1,
+    }, ignored="messages.name"),
+    Sent("Haystack 3.4", CHAT, {
+        "stream": True, "messages": [USER], "max_completion_tokens": 8, "n": 1, "top_p": 0.9,
+    }),
+    Sent("anthropic 2.14", MESSAGES, {
+        "max_tokens": 8, "messages": [USER], "metadata": {"user_id": "u"},
+        **{"stop_sequences": ["x"], "system": "Be brief.", "stream": True},
+    }, ignored="metadata"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -179,9 +107,3 @@ def test_a_request_of_a_client_is_answered_or_refused_with_the_reason(http: http
     if sent.is_json:
         content = response.json()["choices"][0]["message"]["content"]
         assert isinstance(json.loads(content)["answer"], int)
-
-
-def test_completions_of_code_with_a_gap_are_not_there(http: httpx.Client) -> None:
-    """Continue's autocompletion asks for it."""
-    body = {"model": "tandem", "prompt": "def a", "suffix": "return", "stream": True}
-    assert http.post("/v1/fim/completions", json=body).status_code == 404

@@ -87,34 +87,15 @@ COMPOSE = FILE.parent / "compose.yaml"
 DOCUMENTED = {
     "": {"name", "services", "networks", "volumes", "configs", "secrets", "include", "models"},
     "services": {
-        *(
-            "build",
-            "cap_drop",
-            "command",
-            "depends_on",
-            "entrypoint",
-            "environment",
-            "healthcheck",
-            "image",
-            "init",
-        ),
-        *(
-            "network_mode",
-            "networks",
-            "ports",
-            "read_only",
-            "restart",
-            "security_opt",
-            "stop_grace_period",
-            "tmpfs",
-        ),
-        *("user", "volumes"),
+        "build", "cap_drop", "command", "depends_on", "entrypoint", "environment", "healthcheck", "image", "init",
+        "network_mode", "networks", "ports", "read_only", "restart", "security_opt", "stop_grace_period", "tmpfs",
+        "user", "volumes",
     },
     "networks": {"attachable", "driver", "driver_opts", "external", "internal", "ipam", "labels", "name"},
     "volumes": {"driver", "driver_opts", "external", "labels", "name"},
     "build": {"args", "context", "dockerfile", "target"},
     "healthcheck": {"disable", "interval", "retries", "start_period", "test", "timeout"},
-}
+}  # fmt: skip
 """Keys of the Compose Specification, as far as a file like ours would have them; others begin with `x-`."""
 
 
@@ -144,9 +125,8 @@ def test_compose_has_the_keys_of_the_specification() -> None:
 
 def test_compose_builds_what_the_container_file_has_and_runs_commands_that_exist() -> None:
     for name, service in services().items():
-        assert (
-            COMPOSE.parent / service["build"]["context"] / service["build"]["dockerfile"]
-        ).resolve() == FILE
+        build = COMPOSE.parent / service["build"]["context"] / service["build"]["dockerfile"]
+        assert build.resolve() == FILE
         assert service["build"]["target"] in targets()
         if name != "handover":
             image = command(service["build"]["target"], "CMD ")
@@ -197,9 +177,8 @@ def test_the_secrets_are_handed_over_once_and_privately(tmp_path: Path) -> None:
 
     first = hand_over()
     assert set(first) == {"api-key", "link"}
-    link = read_link(
-        services()["device"]["environment"]["TANDEM_JOIN_LINK"].replace("/handover", str(folder))
-    )
+    where = services()["device"]["environment"]["TANDEM_JOIN_LINK"].replace("/handover", str(folder))
+    link = read_link(where)
     assert f"{link.host}:{link.port}" == services()["cloud"]["command"][-1]
     assert load_key(folder / "api-key") == first["api-key"].strip()
     known = DeviceList(tmp_path / "data" / "tandem" / "keys")
@@ -218,15 +197,9 @@ RAYCLUSTER = FILE.parent / "raycluster.yaml"
 OF_GROUPS = {
     "head": {"rayStartParams", "template", "serviceType", "enableIngress"},
     "worker": {
-        "groupName",
-        "replicas",
-        "minReplicas",
-        "maxReplicas",
-        "rayStartParams",
-        "template",
-        "numOfHosts",
+        "groupName", "replicas", "minReplicas", "maxReplicas", "rayStartParams", "template", "numOfHosts",
     },
-}
+}  # fmt: skip
 """Keys of the groups of a RayCluster (ray.io/v1)."""
 OF_CONTAINERS = {
     *("name", "image", "command", "args", "env", "ports", "volumeMounts", "resources", "securityContext"),
@@ -244,9 +217,8 @@ def test_the_ray_cluster_has_a_node_of_each_party_and_a_token() -> None:
     assert set(spec["headGroupSpec"]) <= OF_GROUPS["head"]
     assert all(set(group) <= OF_GROUPS["worker"] for group in spec["workerGroupSpecs"])
     for group in (spec["headGroupSpec"], *spec["workerGroupSpecs"]):
-        assert all(
-            type(value) is str for value in group["rayStartParams"].values()
-        )  # the API takes nothing else
+        # the API takes nothing else
+        assert all(type(value) is str for value in group["rayStartParams"].values())
     offered = {  # JSON as a quoted word of a shell
         group["groupName"]: json.loads(*shlex.split(group["rayStartParams"]["resources"]))
         for group in spec["workerGroupSpecs"]
@@ -266,9 +238,8 @@ def test_every_pod_of_the_ray_cluster_is_hardened_and_has_what_it_mounts() -> No
         assert pod["securityContext"]["runAsNonRoot"] is True
         assert container["securityContext"]["readOnlyRootFilesystem"] is True
         assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
-        assert {mount["name"] for mount in container["volumeMounts"]} == {
-            each["name"] for each in pod["volumes"]
-        }
+        mounted = {mount["name"] for mount in container["volumeMounts"]}
+        assert mounted == {each["name"] for each in pod["volumes"]}
         assert {"/tmp", "/data", "/dev/shm"} == {mount["mountPath"] for mount in container["volumeMounts"]}
         variables = {each["name"]: each for each in container["env"]}
         assert variables["RAY_AUTH_MODE"]["value"] == "token"

@@ -42,13 +42,7 @@ async def test_an_unforeseen_error(caplog: pytest.LogCaptureFixture) -> None:
 @pytest.mark.parametrize(
     ("fault", "status", "code", "param", "retry_after"),
     [
-        (
-            Fault(code=Code.INVALID, party="cloud", option="cloud_filter"),
-            400,
-            "invalid_value",
-            "cloud_filter",
-            None,
-        ),
+        (Fault(code=Code.INVALID, party="cloud", option="cloud_filter"), 400, "invalid_value", "cloud_filter", None),
         (Fault(code=Code.TOO_LONG, option="question"), 400, "context_length_exceeded", "messages", None),
         (Fault(code=Code.OVER_LIMIT, option="max_new_tokens"), 400, "invalid_value", "max_tokens", None),
         (Fault(code=Code.BUSY), 429, "rate_limit_exceeded", None, "1"),
@@ -57,7 +51,7 @@ async def test_an_unforeseen_error(caplog: pytest.LogCaptureFixture) -> None:
         (Fault(code=Code.LOST, party="cloud"), 500, "query_failed", None, None),
         (None, 500, "query_failed", None, None),
     ],
-)
+)  # fmt: skip
 @pytest.mark.parametrize(
     "sentence",
     [

@@ -113,26 +113,22 @@ def test_leaving_a_stream_ends_its_query(served: Served) -> None:
     served.wait_until_idle()
 
 
+ASK, HELLO = HumanMessage("Hello."), AIMessage("Hello.")
+CALL = AIMessage("", tool_calls=[{"name": "add", "args": {}, "id": "a"}])
+IMAGE = HumanMessage([{"type": "image_url", "image_url": {"url": "https://example.org/a.png"}}])
+
+
 @pytest.mark.parametrize(
     ("messages", "sentence"),
     [
         ([], "The last message must be of the user, but there is none; add the question."),
+        ([ASK, HELLO], "The last message must be of user, but it is of assistant; add the question."),
         (
-            [HumanMessage("Hello."), AIMessage("Hello.")],
-            "The last message must be of user, but it is of assistant; add the question.",
-        ),
-        (
-            [HumanMessage("Hello."), ToolMessage("4", tool_call_id="a")],
+            [ASK, ToolMessage("4", tool_call_id="a")],
             "A message must be of the user, the assistant or the system, but one is of type 'tool'; leave it out.",
         ),
-        (
-            [HumanMessage("Hello."), AIMessage("", tool_calls=[{"name": "add", "args": {}, "id": "a"}])],
-            "A message must be text, but one has a part of type 'tool_call'; send text only.",
-        ),
-        (
-            [HumanMessage([{"type": "image_url", "image_url": {"url": "https://example.org/a.png"}}])],
-            "A message must be text, but one has a part of type 'image_url'; send text only.",
-        ),
+        ([ASK, CALL], "A message must be text, but one has a part of type 'tool_call'; send text only."),
+        ([IMAGE], "A message must be text, but one has a part of type 'image_url'; send text only."),
     ],
 )
 def test_messages_that_make_no_question_are_refused(

@@ -15,7 +15,7 @@ from llama_index.core.prompts import PromptTemplate
 
 from tandem import Answer, Tandem
 from tandem.plugins.clients.llamaindex import TandemLLM
-from tests.server.running import LONG, QUESTION, Served
+from tests.server.running import QUESTION
 
 
 @pytest.fixture(scope="module")
@@ -46,23 +46,19 @@ def test_complete_and_chat(llm: TandemLLM, answer: Answer, tandem: Tandem) -> No
 
 
 def test_the_documents_of_the_home_are_nodes_with_what_they_said(llm: TandemLLM, answer: Answer) -> None:
-    for response in (
-        llm.complete(QUESTION),
-        llm.chat([user(QUESTION)]),
-        [*llm.stream_chat([user(QUESTION)])][-1],
-    ):
+    streamed = [*llm.stream_chat([user(QUESTION)])][-1]
+    for response in (llm.complete(QUESTION), llm.chat([user(QUESTION)]), streamed):
         nodes = response.additional_kwargs["source_nodes"]
         assert [node.node.text for node in nodes] == [source.text for source in answer.own_sources]
         assert [node.score for node in nodes] == [source.score for source in answer.own_sources]
         for number, node in enumerate(nodes):
             spans = [span for span in answer.citations if span.document == number]
-            assert node.node.metadata["spans"] == [
-                [span.start, span.end, round(span.share, 4)] for span in spans
-            ]
+            expected = [[span.start, span.end, round(span.share, 4)] for span in spans]
+            assert node.node.metadata["spans"] == expected
     assert len(answer.citations) > 0
 
 
-def test_streams_grow_to_the_answer(llm: TandemLLM, answer: Answer) -> None:
+def test_streams_grow_to_the_answer_and_asynchronous_twins_give_it(llm: TandemLLM, answer: Answer) -> None:
     completions = list(llm.stream_complete(QUESTION))
     messages = list(llm.stream_chat([user(QUESTION)]))
     assert len(completions) == len(messages) > 5
@@ -71,27 +67,13 @@ def test_streams_grow_to_the_answer(llm: TandemLLM, answer: Answer) -> None:
     assert completions[-1].raw is not None
     assert completions[-1].raw["finish_reason"] == "stop"
 
-
-def test_the_asynchronous_twins(llm: TandemLLM, answer: Answer) -> None:
     async def ask() -> list[str | None]:
         completions = [each async for each in await llm.astream_complete(QUESTION)]
         messages = [each async for each in await llm.astream_chat([user(QUESTION)])]
-        return [
-            (await llm.acomplete(QUESTION)).text,
-            (await llm.achat([user(QUESTION)])).message.content,
-            completions[-1].text,
-            messages[-1].message.content,
-        ]
+        whole = (await llm.acomplete(QUESTION)).text, (await llm.achat([user(QUESTION)])).message.content
+        return [*whole, completions[-1].text, messages[-1].message.content]
 
     assert asyncio.run(ask()) == [answer.text] * 4
-
-
-def test_leaving_a_stream_ends_its_query(served: Served) -> None:
-    llm = TandemLLM(tandem=served.tandem, seed=0, **LONG)
-    stream = llm.stream_complete(QUESTION)
-    next(stream)
-    stream.close()
-    served.wait_until_idle()
 
 
 def test_the_missing_package_is_named() -> None:

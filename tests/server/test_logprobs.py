@@ -40,6 +40,9 @@ def test_chat_has_the_log_probabilities_of_the_python_api(client: Any, tandem: T
     assert all(len(entry.top_logprobs) == 4 for entry in choice.logprobs.content)
     spelled = b"".join(bytes(entry.bytes) for entry in choice.logprobs.content if entry.bytes is not None)
     assert spelled.decode().strip() == answer.text
+    chunks = list(ask(client, logprobs=True, top_logprobs=4, stream=True, **HOT))
+    parts = [chunk.choices[0].logprobs for chunk in chunks]
+    assert [entry for part in parts if part is not None for entry in part.content] == choice.logprobs.content
 
 
 def test_in_mode_speculative_they_are_the_cloud_s_own(client: Any, tandem: Tandem) -> None:
@@ -56,15 +59,6 @@ def test_in_mode_speculative_they_are_the_cloud_s_own(client: Any, tandem: Tande
     chunks = list(ask(client, logprobs=True, top_logprobs=20, stream=True, **HOT, extra_body=speculative))
     parts = [chunk.choices[0].logprobs for chunk in chunks if chunk.choices[0].logprobs is not None]
     assert [entry for part in parts for entry in part.content] == choice.logprobs.content
-
-
-def test_a_stream_holds_the_same_ones(client: Any) -> None:
-    whole = ask(client, logprobs=True, top_logprobs=2, **HOT).choices[0]
-    chunks = list(ask(client, logprobs=True, top_logprobs=2, stream=True, **HOT))
-    parts = [chunk.choices[0].logprobs for chunk in chunks]
-    assert [entry for part in parts if part is not None for entry in part.content] == whole.logprobs.content
-    text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
-    assert text == whole.message.content
 
 
 def test_text_completions_have_columns(client: Any) -> None:

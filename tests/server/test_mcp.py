@@ -180,7 +180,7 @@ def test_over_http(tandem: Tandem) -> None:
         ),
         ("seek", {}, "There is no tool 'seek'; use ask, search or sources."),
     ],
-)
+)  # fmt: skip
 def test_what_is_wrong_is_one_sentence(
     tandem: Tandem, tool: str, arguments: dict[str, Any], sentence: str
 ) -> None:
@@ -212,13 +212,10 @@ def test_calls_wait_for_models_and_say_why_there_are_none(tandem: Tandem) -> Non
     asyncio.run(use())
 
 
-@pytest.mark.parametrize("sent", ["POST /mcp HTTP/1.1\r\nHos", MCP_HEAD, f"{MCP_HEAD}{{"])
-def test_requests_that_are_never_finished_are_ended(
-    tandem: Tandem, caplog: pytest.LogCaptureFixture, sent: str
-) -> None:
+def test_requests_that_are_never_finished_are_ended(tandem: Tandem, caplog: pytest.LogCaptureFixture) -> None:
     with served_mcp(tandem, limits=ServerLimits(request_timeout_s=0.4)) as url:
         with socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2])), 60) as connection:
-            connection.sendall(sent.encode())
+            connection.sendall(f"{MCP_HEAD}{{".encode())
             assert connection.recv(1 << 16).startswith(b"HTTP/1.1 408 ")
             assert connection.recv(1) == b""
         assert httpx.post(f"{url}{MCP}", json={}).status_code != 408

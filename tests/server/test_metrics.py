@@ -12,28 +12,19 @@ from prometheus_client.parser import text_string_to_metric_families
 import tandem
 from tandem.events import DoneEvent, PeerEvent, SessionStatistics, WaitEvent
 from tandem.plugins.server.metrics import Metrics, QueryObserver
-from tests.server.running import QUESTION
+from tests.server.running import QUESTION, read_metrics
 from tests.token_events import committed
 
 DASHBOARD = Path(tandem.__file__).parent / "plugins" / "server" / "grafana.json"
 
 
-def read(text: str) -> dict[str, float]:
-    """Each sample by its name and labels."""
-    return {
-        sample.name + json.dumps(sample.labels, sort_keys=True): sample.value
-        for family in text_string_to_metric_families(text)
-        for sample in family.samples
-    }
-
-
 def changes(http: httpx.Client, before: dict[str, float]) -> dict[str, float]:
-    after = read(http.get("/metrics").text)
+    after = read_metrics(http.get("/metrics").text)
     return {name: value - before.get(name, 0) for name, value in after.items()}
 
 
 def test_an_answer_shows_in_the_metrics(http: httpx.Client) -> None:
-    before = read(http.get("/metrics").text)
+    before = read_metrics(http.get("/metrics").text)
     chat = {"model": "tandem", "messages": [{"role": "user", "content": QUESTION}], "seed": 5}
     done = http.post("/v1/chat/completions", json=chat).json()
     http.post("/v1/chat/completions", json=chat | {"n": 0})
@@ -54,22 +45,17 @@ def test_an_answer_shows_in_the_metrics(http: httpx.Client) -> None:
         assert changed[f"tandem_http_requests_total{labels}"] == 1
 
 
-def test_names_say_their_units_and_have_help(http: httpx.Client) -> None:
+def test_names_say_their_units_and_have_help_and_the_dashboard_reads_those_that_exist(
+    http: httpx.Client,
+) -> None:
     http.post("/v1/tandem/events", json={"question": QUESTION, "max_new_tokens": 2})
-    for family in text_string_to_metric_families(http.get("/metrics").text):
+    page = http.get("/metrics").text
+    for family in text_string_to_metric_families(page):
         assert family.documentation
         assert family.name.startswith("tandem_")
         if family.type == "histogram":
             assert family.name.endswith("_seconds")
-
-
-def test_the_dashboard_reads_metrics_that_exist(http: httpx.Client) -> None:
-    http.post("/v1/tandem/events", json={"question": QUESTION, "max_new_tokens": 2})
-    samples = {
-        sample.name
-        for family in text_string_to_metric_families(http.get("/metrics").text)
-        for sample in family.samples
-    }
+    samples = {name.partition("{")[0] for name in read_metrics(page)}
     dashboard = json.loads(DASHBOARD.read_text("utf-8"))
     queries = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
     named = {name for query in queries for name in re.findall(r"\btandem_\w+", query)}
@@ -87,7 +73,7 @@ def test_waits_losses_and_clients_that_leave_are_counted() -> None:
     query.on_event(DoneEvent(reason="length", statistics=statistics))
     query.on_end()
     other.on_end()
-    counted = read(metrics.render({"actors": []}, {"cloud": False}).decode())
+    counted = read_metrics(metrics.render({"actors": []}, {"cloud": False}).decode())
     assert counted['tandem_peer_connected{"party": "cloud"}'] == 0
     assert counted["tandem_queue_wait_seconds_count{}"] == 1
     assert counted['tandem_peer_losses_total{"party": "cloud"}'] == 1

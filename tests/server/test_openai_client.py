@@ -10,7 +10,7 @@ import pytest
 
 from tandem import Tandem
 from tandem.conversation import SYSTEM_PROMPT
-from tests.server.running import LONG, LONG_SEEDS, QUESTION, Served, wait_until
+from tests.server.running import LONG, LONG_SEEDS, QUESTION, Served, read_metrics, wait_until
 
 openai = pytest.importorskip("openai")
 
@@ -35,38 +35,21 @@ def test_chat_is_the_answer_of_the_python_api(client: Any, tandem: Tandem) -> No
     assert completion.usage.total_tokens == completion.usage.prompt_tokens + len(answer.tokens)
     assert completion.usage.prompt_tokens > 3
     assert completion.system_fingerprint.startswith("fp_")
-
-
-def test_field_tandem_says_who_wrote_it(client: Any, tandem: Tandem) -> None:
-    answer = tandem.query(QUESTION, seed=5)
-    extra = ask(client, seed=5).tandem
-    assert extra["seed"] == 5
-    assert extra["degraded"] is None
-    assert extra["acceptance"]["device"] == round(
-        answer.statistics.num_device_accepted / answer.statistics.num_tokens, 4
-    )
+    extra = completion.tandem
+    assert (extra["seed"], extra["degraded"]) == (5, None)
+    statistics = answer.statistics
+    assert extra["acceptance"]["device"] == round(statistics.num_device_accepted / statistics.num_tokens, 4)
     titles = {source["party"]: source["title"] for source in extra["sources"]}
     assert titles["device"].endswith(".md")
     assert titles["cloud"] is None
     assert extra["statistics"]["sent_bytes"] > 0
-
-
-def test_citations_are_parts_of_the_content(client: Any, tandem: Tandem) -> None:
-    answer = tandem.query(QUESTION, seed=5)
-    completion = ask(client, seed=5)
-    cited = completion.tandem["citations"]
-    assert len(cited) == len(answer.citations) > 0
-    for each, span in zip(cited, answer.citations, strict=True):
-        source = completion.tandem["sources"][each["source"]]
-        assert (
-            completion.choices[0].message.content[each["start"] : each["end"]]
-            == answer.text[span.start : span.end]
-        )
+    assert len(extra["citations"]) == len(answer.citations) > 0
+    for each, span in zip(extra["citations"], answer.citations, strict=True):
+        source = extra["sources"][each["source"]]
+        assert choice.message.content[each["start"] : each["end"]] == answer.text[span.start : span.end]
         assert (each["id"], each["title"]) == (source["id"], source["title"])
         assert source["party"] == "device"
         assert 0.5 < each["share"] <= 1.0
-    last = [*ask(client, seed=5, stream=True)][-1]
-    assert last.tandem["citations"] == cited
 
 
 def test_stream_holds_the_same_text_with_usage_last(client: Any, tandem: Tandem) -> None:
@@ -77,7 +60,8 @@ def test_stream_holds_the_same_text_with_usage_last(client: Any, tandem: Tandem)
     assert "".join(delta.content or "" for delta in deltas) == text
     assert len([delta for delta in deltas if delta.content]) > 5
     assert [chunk.choices[0].finish_reason for chunk in chunks[:-1]][-2:] == [None, "stop"]
-    assert chunks[-2].tandem["seed"] == 5
+    whole = ask(client, seed=5).tandem
+    assert (chunks[-2].tandem["seed"], chunks[-2].tandem["citations"]) == (5, whole["citations"])
     assert chunks[-1].choices == []
     assert chunks[-1].usage.completion_tokens > 5
     assert len({chunk.id for chunk in chunks}) == 1
@@ -102,15 +86,6 @@ def test_same_seed_same_answer_alone_and_under_load(served: Served, client: Any)
             return [done.choices[0].message.content for done in await asyncio.gather(*calls)]
 
     assert asyncio.run(all_at_once()) == alone * 3
-
-
-def test_conversation_becomes_history(client: Any, tandem: Tandem) -> None:
-    history = [{"role": "user", "content": "Hello."}, {"role": "assistant", "content": "Hello."}]
-    answer = tandem.query(QUESTION, seed=1, history=history)
-    messages = [*history, {"role": "user", "content": [{"type": "text", "text": QUESTION}]}]
-    completion = client.chat.completions.create(model="tandem", messages=messages, seed=1)
-    assert completion.choices[0].message.content == answer.text
-    assert completion.tandem["session"] != answer.session
 
 
 def test_options_of_tandem_in_the_extra_body(client: Any, tandem: Tandem) -> None:
@@ -144,19 +119,20 @@ def test_models_and_embeddings(client: Any) -> None:
 
 
 UNSUPPORTED, INVALID = "unsupported_parameter", "invalid_value"
-NO_FORMAT = ("response_format", INVALID, "")
 NEVER = {"type": "object", "unevaluatedProperties": False, "if": {"required": ["a"]}}
 COSTLY = {"type": "integer", "multipleOf": 19_999_999}
 MOON = {"only": "device", "num_documents": {"moon": 1}}
 RED = {"colour": "red"}
 
 
+def schema_format(schema: Any) -> dict[str, Any]:
+    return {"type": "json_schema", "json_schema": {"schema": schema}}
+
+
 @pytest.mark.parametrize(
     ("options", "param", "code", "sentence"),
     [
         ({"model": "gpt-5"}, "model", "model_not_found", ""),
-        ({"logprobs": 3}, "logprobs", INVALID, ""),
-        ({"n": 9}, "n", INVALID, ""),
         ({"top_p": 0}, "top_p", INVALID, "top_p must be greater than 0 (got 0"),
         ({"top_p": True}, "top_p", INVALID, "(got True)"),
         ({"presence_penalty": 3}, "presence_penalty", INVALID, "less than or equal to 2 (got 3"),
@@ -165,49 +141,29 @@ RED = {"colour": "red"}
         ({"logit_bias": {"the": 1}}, "logit_bias", INVALID, "must be a valid integer"),
         ({"logit_bias": {"1": True}}, "logit_bias", INVALID, ""),
         ({"logit_bias": [1]}, "logit_bias", INVALID, ""),
-        ({"stop": ["x"] * 65}, "stop", INVALID, ""),
         ({"stop": [1]}, "stop", INVALID, ""),
         ({"seed": True}, "seed", INVALID, ""),
         ({"seed": "x", "n": 2}, "seed", INVALID, ""),
-        ({"response_format": {"type": "json_schema", "json_schema": {"schema": NEVER}}}, *NO_FORMAT),
-        ({"response_format": {"type": "json_schema", "json_schema": {"schema": 3}}}, *NO_FORMAT),
+        ({"seed": -1}, "seed", INVALID, ""),
+        ({"response_format": schema_format(NEVER)}, "response_format", INVALID, ""),
+        ({"response_format": schema_format(3)}, "response_format", INVALID, ""),
+        ({"response_format": schema_format(COSTLY)}, "response_format", INVALID, ""),
         ({"extra_body": {"guided_regex": "(?=a)"}}, "guided_regex", INVALID, ""),
         ({"extra_body": {"guided_json": "x"}}, "guided_json", INVALID, ""),
-        ({"response_format": {"type": "json_schema", "json_schema": {"schema": COSTLY}}}, *NO_FORMAT),
-        ({"extra_body": {"guided_json": COSTLY}}, "guided_json", INVALID, ""),
-        ({"tools": [{"type": "function"}]}, "tools", UNSUPPORTED, "does not call tools"),
         ({"temperature": -1}, "temperature", INVALID, "must be greater than or equal to 0 (got -1"),
         ({"max_tokens": 0}, "max_tokens", INVALID, ""),
-        (
-            {"max_completion_tokens": 0},
-            "max_completion_tokens",
-            INVALID,
-            "greater than or equal to 1 (got 0)",
-        ),
-        ({"seed": -1}, "seed", INVALID, ""),
-        (
-            {"extra_body": {"placement": "moon"}},
-            "placement",
-            INVALID,
-            "must be device, cloud, greedy, mirror,",
-        ),
+        ({"max_completion_tokens": 0}, "max_completion_tokens", INVALID, "greater than or equal to 1 (got 0)"),
+        ({"extra_body": {"placement": "moon"}}, "placement", INVALID, "must be device, cloud, greedy, mirror,"),
         ({"extra_body": {"only": "moon"}}, "only", INVALID, ""),
         ({"extra_body": MOON}, "num_documents", INVALID, ""),
         ({"extra_body": {"device_filter": RED}}, "device_filter", INVALID, ""),
         ({"extra_body": {"cloud_filter": RED, "on_peer_loss": "wait"}}, "cloud_filter", INVALID, ""),
         ({"extra_body": {"timeout_s": 0}}, "timeout_s", INVALID, ""),
-        ({"messages": []}, "messages", INVALID, ""),
-        ({"messages": [say("user", "Hi"), say("assistant", "Hi")]}, "messages", INVALID, ""),
-        (
-            {"messages": [say("user", "Hi"), say("tool", "4")]},
-            "messages[1]",
-            UNSUPPORTED,
-            "does not call tools",
-        ),
+        ({"messages": [say("user", "Hi"), say("tool", "4")]}, "messages[1]", UNSUPPORTED, "does not call tools"),
         ({"messages": [say("user", "word " * 3000)]}, "messages", "context_length_exceeded", ""),
         ({"messages": [say("user", " ")]}, "messages", INVALID, ""),
     ],
-)
+)  # fmt: skip
 def test_bad_requests_are_errors_that_call_the_option_as_the_request_does(
     client: Any, served: Served, options: dict[str, Any], param: str, code: str, sentence: str
 ) -> None:
@@ -223,24 +179,14 @@ def test_bad_requests_are_errors_that_call_the_option_as_the_request_does(
 
 
 def test_what_is_ignored_is_named_in_a_header(client: Any) -> None:
-    options = {
-        "max_tokens": 2,
-        "user": "somebody",
-        "metadata": {"a": "b"},
-        "extra_body": {"placment": "device"},
-    }
-    raw = client.chat.completions.with_raw_response.create(
-        model="tandem", messages=[say("user", QUESTION, name="zomi")], **options
-    )
+    create = client.chat.completions.with_raw_response.create
+    asked = {"model": "tandem", "messages": [say("user", QUESTION, name="zomi")], "max_tokens": 2}
+    some = {"user": "somebody", "metadata": {"a": "b"}, "extra_body": {"placment": "device"}}
+    raw = create(**asked, **some)
     assert raw.headers["x-tandem-ignored"] == "messages.name, metadata, user, placment"
-    streamed = client.chat.completions.with_raw_response.create(
-        model="tandem", messages=[say("user", QUESTION)], stream=True, max_tokens=2, store=False
-    )
-    assert streamed.headers["x-tandem-ignored"] == "store"
-    plain = client.chat.completions.with_raw_response.create(
-        model="tandem", messages=[say("user", QUESTION)], max_tokens=2
-    )
-    assert "x-tandem-ignored" not in plain.headers
+    asked["messages"] = [say("user", QUESTION)]
+    assert create(**asked, stream=True, store=False).headers["x-tandem-ignored"] == "store"
+    assert "x-tandem-ignored" not in create(**asked).headers
 
 
 def test_an_answer_follows_a_schema(client: Any) -> None:
@@ -276,21 +222,23 @@ def test_several_answers_have_the_seeds_that_follow(client: Any, tandem: Tandem,
     served.wait_until_idle()
 
 
-def test_a_client_that_leaves_ends_all_its_answers(client: Any, served: Served) -> None:
-    stream = ask(client, stream=True, n=3, seed=LONG_SEEDS[0], **LONG)
-    next(iter(stream))
-    assert served.num_open() == 3
-    stream.close()
+def test_a_client_that_leaves_ends_all_its_answers_and_no_other(client: Any, served: Served) -> None:
+    first = ask(client, stream=True, n=3, seed=LONG_SEEDS[0], **LONG)
+    second = ask(client, stream=True, seed=LONG_SEEDS[1], **LONG)
+    next(iter(first)), next(iter(second))
+    assert served.num_open() == 4
+    first.close()
+    wait_until(lambda: served.num_open() == 1)
+    next(iter(second))
+    assert served.num_sessions() > 0
+    second.close()
     served.wait_until_idle()
     assert served.num_open() == 0
 
 
 def test_a_system_message_is_of_its_request_alone(client: Any, tandem: Tandem, http: Any) -> None:
     def count() -> float:
-        lines = http.get("/metrics").text.splitlines()
-        return float(
-            next(line for line in lines if line.startswith("tandem_own_system_prompts_total ")).split()[1]
-        )
+        return read_metrics(http.get("/metrics").text)["tandem_own_system_prompts_total{}"]
 
     before = count()
     messages = [say("system", "Be rude."), say("user", QUESTION), say("developer", "Be brief.")]
@@ -325,16 +273,3 @@ def test_what_a_model_thinks_is_not_its_answer(
     assert stopped.finish_reason == "stop"
     json_of_7 = {"type": "json_schema", "json_schema": {"name": "a", "schema": {"const": 7}}}
     assert ask(client, response_format=json_of_7).choices[0].message.content == "7", "no room for a thought"
-
-
-def test_a_client_that_leaves_ends_its_own_query_at_all_parties(client: Any, served: Served) -> None:
-    first, second = (ask(client, stream=True, seed=seed, **LONG) for seed in LONG_SEEDS[:2])
-    next(iter(first)), next(iter(second))
-    assert served.num_open() == 2
-    first.close()
-    wait_until(lambda: served.num_open() == 1)
-    next(iter(second))
-    assert served.num_sessions() > 0
-    second.close()
-    served.wait_until_idle()
-    assert served.num_open() == 0

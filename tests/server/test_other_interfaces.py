@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import httpx
 import pytest
 
 from tandem import Tandem
-from tests.server.running import QUESTION, Served
+from tests.server.running import QUESTION, read_events
 
 openai = pytest.importorskip("openai")
 
@@ -20,11 +19,6 @@ CALLED = [
     {"role": "assistant", "content": [{"type": "tool_use", "id": "a", "name": "add", "input": {}}]},
     {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a", "content": "7"}]},
 ]
-
-
-def read_events(text: str) -> list[tuple[str, dict[str, Any]]]:
-    blocks = [block.split("\n") for block in text.strip().split("\n\n")]
-    return [(name.removeprefix("event: "), json.loads(data.removeprefix("data: "))) for name, data in blocks]
 
 
 @pytest.fixture(scope="module")
@@ -59,15 +53,7 @@ def test_events_of_a_response_make_it_up(client: Any, text: str) -> None:
         ({"input": 3}, "input"),
         ({"input": []}, "input"),
         ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input[0].content[0].type"),
-        (
-            {
-                "input": [
-                    {"type": "reasoning"},
-                    {"type": "function_call_output", "call_id": "a", "output": "b"},
-                ]
-            },
-            "input[1]",
-        ),
+        ({"input": [{"type": "reasoning"}, {"type": "function_call_output", "call_id": "a"}]}, "input[1]"),
         ({"input": [{"type": "function_call", "name": "f", "arguments": "{"}]}, "input[0]"),
         ({"input": [{"type": "item_reference", "id": "a"}]}, "input[0].type"),
         ({"instructions": [{"type": "input_image"}]}, "instructions[0].type"),
@@ -115,43 +101,24 @@ def test_events_of_a_message_make_it_up(http: httpx.Client, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "status", "kind", "sentence"),
+    ("options", "sentence"),
     [
-        ({"model": "claude"}, 404, "not_found_error", "There is no model 'claude'; use tandem."),
-        ({"messages": []}, 400, "invalid_request_error", "messages must have at least 1 item"),
-        ({"system": [{"type": "image"}]}, 400, "invalid_request_error", "system[0].type must be 'text'"),
-        (
-            {"tools": [{"name": "add"}]},
-            400,
-            "invalid_request_error",
-            "`tandem mcp` offers it to an assistant",
-        ),
-        ({"messages": CALLED}, 400, "invalid_request_error", "messages[1] must be no call of a tool"),
-        (
-            {"messages": CALLED[:1] + CALLED[2:]},
-            400,
-            "invalid_request_error",
-            "messages[1] must be no call of a tool",
-        ),
-        (
-            {"max_tokens": 0},
-            400,
-            "invalid_request_error",
-            "max_tokens must be greater than or equal to 1 (got 0)",
-        ),
-        (
-            {"stop_sequences": [""]},
-            400,
-            "invalid_request_error",
-            "stop_sequences must have at least 1 character",
-        ),
-        ({"output_config": {"format": 3}}, 400, "invalid_request_error", "output_config.format must be"),
+        ({"model": "claude"}, "There is no model 'claude'; use tandem."),
+        ({"messages": []}, "messages must have at least 1 item"),
+        ({"system": [{"type": "image"}]}, "system[0].type must be 'text'"),
+        ({"tools": [{"name": "add"}]}, "`tandem mcp` offers it to an assistant"),
+        ({"messages": CALLED}, "messages[1] must be no call of a tool"),
+        ({"messages": CALLED[:1] + CALLED[2:]}, "messages[1] must be no call of a tool"),
+        ({"max_tokens": 0}, "max_tokens must be greater than or equal to 1 (got 0)"),
+        ({"stop_sequences": [""]}, "stop_sequences must have at least 1 character"),
+        ({"output_config": {"format": 3}}, "output_config.format must be"),
     ],
 )
 def test_errors_of_messages_have_their_form(
-    http: httpx.Client, options: dict[str, Any], status: int, kind: str, sentence: str
+    http: httpx.Client, options: dict[str, Any], sentence: str
 ) -> None:
     response = http.post(MESSAGES, json={**ASKED, **options})
+    status, kind = (404, "not_found_error") if "model" in options else (400, "invalid_request_error")
     assert (response.status_code, response.json()["type"]) == (status, "error")
     assert response.json()["error"]["type"] == kind
     assert sentence in response.json()["error"]["message"]
@@ -170,12 +137,3 @@ def test_thoughts_tools_that_are_not_called_and_extra_fields_are_left_out(
     answered = http.post(MESSAGES, json=body)
     assert answered.status_code == 200
     assert answered.headers["x-tandem-ignored"] == "tools, tool_choice"
-
-
-def test_a_client_that_leaves_ends_the_query(served: Served, client: Any) -> None:
-    stream = client.responses.create(
-        model="tandem", input=QUESTION, stream=True, temperature=20.0, extra_body={"seed": 0}
-    )
-    next(iter(stream))
-    stream.close()
-    served.wait_until_idle()

@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 import json
-import socket
+from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
 import pytest
 
 from tandem import Tandem
+from tandem.errors import QueryError
+from tandem.events import TokenEvent
 from tandem.plugins.server.http import ServerLimits
-from tests.server.running import KEY, LONG, LONG_SEEDS, QUESTION, Served, serving, wait_until
+from tests.server.running import KEY, LONG, LONG_SEEDS, QUESTION, read_events, serving, wait_until
+from tests.token_events import committed
 
 CHAT = "/v1/chat/completions"
 
 
 def chat(**options: Any) -> dict[str, Any]:
     return {"model": "tandem", "messages": [{"role": "user", "content": QUESTION}], **options}
-
-
-def read_events(text: str) -> list[tuple[str, dict[str, Any]]]:
-    """Names and values of server-sent events."""
-    lines = (block.split("\n") for block in text.strip().split("\n\n"))
-    return [(name.removeprefix("event: "), json.loads(data.removeprefix("data: "))) for name, data in lines]
 
 
 @pytest.mark.parametrize(
@@ -57,6 +54,7 @@ def test_unknown_paths_and_methods_are_errors_in_the_same_form(http: httpx.Clien
         (http.get("/v1/nothing"), 404),
         (http.post("/v1/nothing", json={}), 404),
         (http.get("/nothing"), 404),
+        (http.post("/v1/fim/completions", json={}), 404),  # asked for by Continue
         (http.get(CHAT), 404),
         (http.delete("/health"), 405),
     ):
@@ -79,6 +77,19 @@ def test_typed_events(http: httpx.Client, tandem: Tandem) -> None:
     assert sources["device"][0]["title"]
     assert all(source["title"] is None and source["text"] is None for source in sources["cloud"])
     assert events[-1][1]["reason"] == "eos"
+
+
+def test_typed_events_end_with_the_error(
+    http: httpx.Client, tandem: Tandem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail_soon(question: str, **_: Any) -> AsyncIterator[TokenEvent]:
+        yield committed(0, text="Mira")
+        raise QueryError("The peer is lost.")
+
+    monkeypatch.setattr(tandem, "astream", fail_soon)
+    events = read_events(http.post("/v1/tandem/events", json={"question": QUESTION}).text)
+    assert [name for name, _ in events] == ["query", "token", "error"]
+    assert events[-1][1]["error"]["message"] == "The peer is lost."
 
 
 @pytest.mark.parametrize("party", ["device", "cloud"])
@@ -110,23 +121,6 @@ def test_one_query_too_many_is_told_when_to_try_again(tandem: Tandem) -> None:
             assert int(refused.headers["retry-after"]) >= 1
         wait_until(lambda: small.num_open() == 0)
         assert client.post(CHAT, json=chat(max_tokens=2), timeout=180).status_code == 200
-
-
-def test_a_client_that_reads_nothing_does_not_hold_up_others(served: Served, http: httpx.Client) -> None:
-    body = json.dumps(
-        {"question": QUESTION, "seed": LONG_SEEDS[0], "temperature": 20.0, "max_new_tokens": 300}
-    )
-    port = int(served.url.rpartition(":")[2])
-    with socket.create_connection(("127.0.0.1", port)) as silent:
-        silent.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
-        silent.sendall(
-            f"POST /v1/tandem/events HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode()
-        )
-        wait_until(lambda: served.num_open() == 1)
-        assert http.post(CHAT, json=chat(seed=5)).json()["choices"][0]["finish_reason"] == "stop"
-        assert served.num_open() == 1
-    wait_until(lambda: served.num_open() == 0)
-    served.wait_until_idle()
 
 
 def test_a_key_guards_everything_but_page_and_health(tandem: Tandem) -> None:
