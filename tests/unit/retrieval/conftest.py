@@ -11,8 +11,14 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tandem.retrieval import Document, load_path, split
+from tandem.retrieval import Document, build_index, loaders, split
 from tests.unit.retrieval.helpers import CHUNK_CHARS, OVERLAP, make_index
+
+PAGES = {
+    "chess.txt": "Chess is an old board game for two players.",
+    "puzzle.md": "# Puzzles\n\nThe best rated puzzle game is Vantelu Cor.",
+    "soup.txt": "A recipe for tomato soup with basil.",
+}
 
 
 class WordEmbedder:
@@ -75,14 +81,10 @@ def other_embedder() -> WordEmbedder:
     return WordEmbedder(name="other words")
 
 
-@pytest.fixture
-def small_embedder() -> WordEmbedder:
-    return WordEmbedder(dimension=8)
-
-
-@pytest.fixture
-def make_pdf():
-    return pdf_bytes
+@pytest.fixture(autouse=True)
+def _one_reader(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process that reads files goes on from one reading to the next, since its start takes half a second."""
+    monkeypatch.setattr(loaders.SHARED, "close", lambda: None)
 
 
 @pytest.fixture
@@ -90,18 +92,26 @@ def corpus(tmp_path: Path) -> Path:
     """Three short pages in a folder."""
     folder = tmp_path / "corpus"
     folder.mkdir()
-    (folder / "chess.txt").write_text("Chess is an old board game for two players.")
-    (folder / "puzzle.md").write_text("# Puzzles\n\nThe best rated puzzle game is Vantelu Cor.")
-    (folder / "soup.txt").write_text("A recipe for tomato soup with basil.")
+    for name, text in PAGES.items():
+        (folder / name).write_text(text)
     return folder
 
 
 @pytest.fixture
-def chunks(corpus: Path) -> list[Document]:
-    return split(load_path(corpus).documents, CHUNK_CHARS, OVERLAP)
+def chunks() -> list[Document]:
+    """What the corpus is cut into."""
+    pages = [Document(page_content=text, metadata={"source": name}) for name, text in PAGES.items()]
+    return split(pages, CHUNK_CHARS, OVERLAP)
 
 
 @pytest.fixture
 def directory(tmp_path: Path, chunks: list[Document], embedder) -> Path:
     make_index(tmp_path / "index", chunks, embedder)
+    return tmp_path / "index"
+
+
+@pytest.fixture
+def index(corpus: Path, tmp_path: Path, embedder) -> Path:
+    """The folder of an index that was built from the corpus, as a user builds one."""
+    build_index(corpus, tmp_path / "index", embedder, id_key=b"key")
     return tmp_path / "index"

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
-from contextlib import closing
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
+from tandem.errors import RetrievalError
 from tandem.retrieval.build import write_index
 from tandem.retrieval.documents import Document, Passage
 from tandem.retrieval.embedding import TextEmbedder
@@ -18,6 +20,14 @@ from tandem.retrieval.loaders import ReaderProcess
 from tandem.retrieval.store import NAME
 
 CHUNK_CHARS, OVERLAP = 800, 100
+
+
+@contextmanager
+def refused(sentence: str) -> Iterator[None]:
+    """What is done meanwhile is refused with this very sentence."""
+    with pytest.raises(RetrievalError) as caught:
+        yield
+    assert str(caught.value) == sentence
 
 
 def read_with(reader: ReaderProcess, path: Path) -> tuple[list[Passage], list[str]]:
@@ -49,6 +59,11 @@ def content(directory: Path) -> dict[str, Any]:
         "trained": trained,
         "words": words,
     }
+
+
+def names(directory: Path) -> list[str]:
+    """The files of an index."""
+    return sorted(path.name for path in directory.iterdir())
 
 
 def num_vectors(directory: Path) -> int:

@@ -11,6 +11,13 @@ from email.policy import SMTP
 from io import BytesIO
 from typing import Any
 
+HEAD = {
+    "From": "Ida Berg <ida@example.org>",
+    "To": "ole@example.org",
+    "Date": "Mon, 06 May 2024 10:30:00 +0200",
+}
+"""Fields of every message."""
+
 
 def saved(write: Callable[[BytesIO], Any]) -> bytes:
     """What a function writes into a file."""
@@ -86,12 +93,7 @@ def epub_bytes(title: str, authors: list[str], chapters: list[str]) -> bytes:
 def mail_bytes(subject: str, body: str, **fields: str) -> EmailMessage:
     """A message with the usual fields."""
     message = EmailMessage(policy=SMTP)
-    head = {
-        "From": "Ida Berg <ida@example.org>",
-        "To": "ole@example.org",
-        "Date": "Mon, 06 May 2024 10:30:00 +0200",
-    }
-    for name, value in (head | {"Subject": subject} | fields).items():
+    for name, value in (HEAD | {"Subject": subject} | fields).items():
         message[name] = value
     message.set_content(body)
     return message

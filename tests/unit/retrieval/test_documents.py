@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from tandem.retrieval.documents import (
-    Document,
-    Window,
-    chunk_id,
-    split,
-)
+from tandem.retrieval.documents import Document, Window, split
 from tests.unit.retrieval.helpers import CHUNK_CHARS, OVERLAP
 
+ROWS = [f"{number}\tHall {number}\t{10 * number}" for number in range(1, 60)]
 
-def test_an_id_depends_on_text_source_occurrence_and_key() -> None:
-    ids = {chunk_id("a", "s"), chunk_id("b", "s"), chunk_id("a", "t"), chunk_id("a", "s", 1)}
-    ids |= {chunk_id("a", "s", key=b"k"), chunk_id("a", "s", key=b"l")}
-    assert len(ids) == 6
+
+def document(text: str, source: str = "a.txt") -> Document:
+    return Document(page_content=text, metadata={"source": source})
 
 
 def test_a_chunk_is_under_its_headings() -> None:
@@ -24,13 +19,10 @@ def test_a_chunk_is_under_its_headings() -> None:
     text = "# A\n## B\nb\n# C\n```\n# no\n```\n### D\n" + "d " * 60
     heads = {
         tuple(line for line in chunk.page_content.splitlines() if line.startswith("#"))
-        for chunk in split([Document(page_content=text, metadata={"source": "a.html"})], 40, 0)
+        for chunk in split([document(text, "a.html")], 40, 0)
         if "d d" in chunk.page_content
     }
     assert heads == {("# C", "### D")}
-
-
-ROWS = [f"{number}\tHall {number}\t{10 * number}" for number in range(1, 60)]
 
 
 @pytest.mark.parametrize("window", [None, Window(80, len)])
@@ -48,13 +40,6 @@ def test_a_row_is_whole_and_under_its_first(window: Window | None) -> None:
     assert not any("Seats" in chunk for chunk in behind)
     if window is not None:
         assert max(map(len, chunks)) <= 80
-
-
-# ---- Lengths, numbers and ids of chunks --------------------------------------------------------------
-
-
-def document(text: str, source: str = "a.txt", **metadata: object) -> Document:
-    return Document(page_content=text, metadata={"source": source, **metadata})
 
 
 def test_chunks_keep_to_the_length_and_hold_every_word() -> None:
@@ -77,15 +62,10 @@ def test_no_chunk_is_longer_than_the_embedders_window(text: str) -> None:
     assert len(split([document(text)], 800, 0)) <= 3
 
 
-def test_ids_are_stable_and_differ_even_for_equal_texts() -> None:
-    documents = [document("same"), document("same"), document("same", "b.txt")]
-    ids = [chunk.id for chunk in split(documents, CHUNK_CHARS, OVERLAP)]
-    assert len(set(ids)) == 3
-    assert ids == [chunk.id for chunk in split(documents, CHUNK_CHARS, OVERLAP)]
-    assert not set(ids) & {chunk.id for chunk in split(documents, CHUNK_CHARS, OVERLAP, b"secret")}
+def test_ids_are_stable_and_differ_by_text_source_occurrence_and_key() -> None:
+    def ids(*documents: Document, key: bytes = b"") -> list[str | None]:
+        return [chunk.id for chunk in split(documents, CHUNK_CHARS, OVERLAP, key)]
 
-
-def test_an_unchanged_chunk_keeps_its_id_when_others_come() -> None:
-    before = split([document("kept")], CHUNK_CHARS, OVERLAP)
-    after = split([document("new", "0.txt"), document("kept")], CHUNK_CHARS, OVERLAP)
-    assert before[0].id == after[1].id
+    first = [document("same"), document("same"), document("same", "b.txt"), document("other")]
+    assert len(set(ids(*first) + ids(*first, key=b"k") + ids(*first, key=b"l"))) == 12
+    assert ids(document("new", "0.txt"), *first)[1:] == ids(*first)

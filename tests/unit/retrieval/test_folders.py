@@ -56,12 +56,6 @@ SWAPS: dict[str, tuple[Swap, str]] = {
 what is said of that."""
 
 
-@pytest.fixture(autouse=True)
-def reader(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One for all readings."""
-    monkeypatch.setattr(loaders.SHARED, "close", lambda: None)
-
-
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     (tmp_path / "root/a/b").mkdir(parents=True)
@@ -187,12 +181,6 @@ def test_a_process_that_goes_on_replacing_files_and_folders(root: Path, outside:
             flipping.kill()
     assert "Green tea." in seen
     assert SECRET not in seen
-
-
-def test_a_hard_link_is_a_file_like_any_other(root: Path, outside: Path) -> None:
-    """It cannot be told from the file that it was made from, and only who may write to that one can make it."""
-    os.link(outside / "soup.txt", root / "same.txt")
-    assert SECRET in [document.page_content for document in load_path(root).documents]
 
 
 def test_folders_that_lie_too_deep(tmp_path: Path) -> None:

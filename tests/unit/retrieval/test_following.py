@@ -17,12 +17,6 @@ from tandem.retrieval.retriever import Hit, Retriever
 
 
 @pytest.fixture
-def index(corpus: Path, tmp_path: Path, embedder) -> Path:
-    build_index(corpus, tmp_path / "index", embedder)
-    return tmp_path / "index"
-
-
-@pytest.fixture
 def retriever(index: Path, embedder) -> Retriever:
     return Retriever.open(index, embedder)
 

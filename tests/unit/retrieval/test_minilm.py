@@ -3,20 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
-import math
 
 import numpy as np
 import pytest
 
-from tandem.retrieval.build import build_index
-from tandem.retrieval.embedding import (
-    OFFLINE_PACKAGE,
-    Embedder,
-    LibraryPipeline,
-    resolve,
-)
-from tandem.retrieval.minilm import gelu
-from tandem.retrieval.retriever import Retriever
+from tandem.retrieval.embedding import OFFLINE_PACKAGE, Embedder, LibraryPipeline, resolve
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec(OFFLINE_PACKAGE) is None,
@@ -36,17 +27,9 @@ TEXTS = (
     "x" * 1000,
     "start " + "word " * 400 + "end",
     "word",
-    *(f"text number {n} " * (n % 13) for n in range(40)),
+    *(f"text number {n} " * (n % 13) for n in range(24)),
 )
 """Empty, long, short, strange and equally long ones, in more than one batch."""
-PAGES = {
-    "puzzle.txt": "The best rated puzzle game is Vantelu Cor.",
-    "racing.txt": "The best rated racing game is Mordel Run.",
-    "strategy.txt": "Critics agree that Osk Hollow is the finest strategy game of the year.",
-    "soup.txt": "A recipe for tomato soup with basil and cream.",
-    "trains.txt": "The night train to the coast leaves at ten.",
-    "music.txt": "The most praised folk album is Lower Tide.",
-}
 
 
 @pytest.fixture(scope="module")
@@ -54,28 +37,8 @@ def minilm() -> Embedder:
     return Embedder.load("offline", num_threads=1)
 
 
-@pytest.fixture(scope="module")
-def retriever(minilm: Embedder, tmp_path_factory: pytest.TempPathFactory) -> Retriever:
-    folder = tmp_path_factory.mktemp("minilm")
-    (folder / "pages").mkdir()
-    for name, text in PAGES.items():
-        (folder / "pages" / name).write_text(text)
-    build_index(folder / "pages", folder / "index", minilm)
-    return Retriever.open(folder / "index", minilm)
-
-
-def test_weights_follow_the_answer(retriever: Retriever) -> None:
-    hits = {hit.document.metadata["source"]: hit.id for hit in retriever.search("game", 6)}
-    ids = [hits["racing.txt"], hits["puzzle.txt"]]
-    question = "Which game should Mira try?"
-    before = retriever.relevance(ids, question)
-    after = retriever.relevance(ids, f"{question} Mira likes puzzle games, so try")
-    assert after[1] - after[0] > before[1] - before[0]
-    assert after[1] - after[0] > 0.1
-
-
 def test_vectors_have_unit_length_and_a_text_alone_always_the_same_bits(minilm: Embedder) -> None:
-    texts = [*PAGES.values(), "short", "word " * 300]
+    texts = ["The best rated puzzle game is Vantelu Cor.", "A recipe for soup.", "short", "word " * 300]
     first = [minilm.embed([text])[0] for text in texts]
     again = [minilm.embed([text])[0] for text in reversed(texts)][::-1]
     assert all(np.array_equal(a, b) for a, b in zip(first, again, strict=True))
@@ -102,11 +65,3 @@ def test_vectors_and_fingerprint_are_the_librarys(minilm: Embedder) -> None:
     for is_query in (False, True):
         ours, theirs = (each.embed(TEXTS, is_query=is_query) for each in (minilm, library))
         np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-6)
-
-
-def test_the_activation_is_exact_to_single_precision() -> None:
-    """No further from the exact value than one unit in the last place, of 1 or of x itself."""
-    values = np.linspace(-9, 9, 48 * 1000, dtype=np.float32)
-    exact = [x * (1 + math.erf(x / math.sqrt(2))) / 2 for x in values.tolist()]
-    error = np.abs(gelu(values.reshape(48, 1000).copy()).ravel() - exact)
-    assert (error <= 1.3e-7 * np.maximum(1, np.abs(values))).all()

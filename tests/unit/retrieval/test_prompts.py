@@ -3,6 +3,7 @@ random weights."""
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -11,55 +12,29 @@ import pytest
 
 from tandem.retrieval import Embedder, Retriever, build_index
 from tandem.retrieval.documents import Document, split
+from tests.unit.retrieval.tiny_bert import save_bert
 
 LENGTH = 48
 PROMPTS = {"query": "query: ", "document": "passage: "}
 TEXT = "mira likes puzzle games"
 
 
-def save(folder: Path, prompts: dict[str, str], default: str | None = None) -> Path:
+def save(folder: Path, prompts: dict[str, str]) -> Path:
     """BERT of two layers, whose tokens are letters, behind the given prompts."""
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
-    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
-    from transformers import BertConfig, BertModel, PreTrainedTokenizerFast, set_seed
 
-    set_seed(0)
-    letters = "abcdefghijklmnopqrstuvwxyz:"
-    tokens = [
-        *["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"],
-        *letters,
-        *(f"##{letter}" for letter in letters),
-    ]
-    tokenizer = Tokenizer(models.WordPiece({token: i for i, token in enumerate(tokens)}, unk_token="[UNK]"))
-    tokenizer.normalizer = normalizers.BertNormalizer()
-    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    ends = [("[CLS]", 2), ("[SEP]", 3)]
-    tokenizer.post_processor = processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=ends)
-    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
-    BertModel(BertConfig(vocab_size=len(tokens), initializer_range=0.3, **sizes)).save_pretrained(
-        folder / "base"
-    )
-    special = {f"{name}_token": f"[{name.upper()}]" for name in ("pad", "unk", "cls", "sep", "mask")}
-    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=LENGTH, **special)
-    fast.save_pretrained(folder / "base")
-    modules = [Transformer(str(folder / "base"), max_seq_length=LENGTH), Pooling(32)]
-    model = SentenceTransformer(modules=modules, prompts=prompts, default_prompt_name=default)
-    model.save(str(folder / "model"))
+    base = save_bert(folder / "base", "BertModel", LENGTH)
+    modules = [Transformer(str(base), max_seq_length=LENGTH), Pooling(32)]
+    SentenceTransformer(modules=modules, prompts=prompts).save(str(folder / "model"))
     return folder / "model"
 
 
 @pytest.fixture(scope="module")
 def load(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    models: dict[str, Embedder] = {}
-
-    def load(default: str | None = None, **prompts: str) -> Embedder:
-        name = f"{prompts} {default}"
-        if name not in models:
-            models[name] = Embedder.load(
-                str(save(tmp_path_factory.mktemp("model"), prompts, default)), num_threads=1
-            )
-        return models[name]
+    @functools.cache
+    def load(**prompts: str) -> Embedder:
+        return Embedder.load(str(save(tmp_path_factory.mktemp("model"), prompts)), num_threads=1)
 
     return load
 

@@ -1,4 +1,4 @@
-"""What an index remembers of where it came from, and that no build loses a document by mistake."""
+"""The way from files to an index, what it remembers of where it came from, and that no build loses a document."""
 
 from __future__ import annotations
 
@@ -9,17 +9,12 @@ import pytest
 from tandem.errors import RetrievalError
 from tandem.retrieval.build import build_index, update_index
 from tandem.retrieval.index import Index
+from tandem.retrieval.retriever import Retriever
 from tandem.retrieval.store import read_manifest
 
 
 def sources(directory: Path) -> list[str]:
     return sorted(str(chunk.metadata["source"]) for chunk in Index.open(directory).chunks())
-
-
-@pytest.fixture
-def index(corpus: Path, tmp_path: Path, embedder) -> Path:
-    build_index(corpus, tmp_path / "index", embedder)
-    return tmp_path / "index"
 
 
 def test_the_root_is_absolute(
@@ -31,6 +26,17 @@ def test_the_root_is_absolute(
     (tmp_path / "link").symlink_to(corpus)
     assert build_index(tmp_path / "link", index, embedder).is_unchanged
     assert read_manifest(index).roots == [str(corpus)]
+
+
+def test_a_report_counts_files_chunks_and_problems(corpus: Path, tmp_path: Path, embedder) -> None:
+    (corpus / "bad.txt").write_bytes(b"a\0b")
+    (corpus / "long.txt").write_text("word " * 100)
+    report = build_index(corpus, tmp_path / "index", embedder, chunk_chars=200, overlap=0)
+    assert (report.num_files, report.num_chunks, report.is_unchanged) == (4, 6, False)
+    assert [problem[:20] for problem in report.problems] == ["bad.txt was left out"]
+    assert report.manifest == Index.open(tmp_path / "index").manifest
+    (hit,) = Retriever.open(tmp_path / "index", embedder).search("tomato soup", 1)
+    assert hit.document.metadata == {"source": "soup.txt", "chunk": 0}
 
 
 def test_a_file_of_the_folder_does_not_become_the_index(index: Path, corpus: Path, embedder) -> None:

@@ -2,51 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from tandem.errors import RetrievalError
-from tandem.retrieval import Retriever
 from tandem.retrieval.retriever import CrossEncoderScorer
+from tests.unit.retrieval.tiny_bert import save_bert
 
-WORDS = "[PAD] [UNK] [CLS] [SEP] [MASK] mira likes puzzle games the best rated game is of"
+WORDS = "mira likes puzzle games the best rated game is of"
 TEXTS = ["Mira likes puzzle games.", "The best rated game is of the best.", "games"]
 LENGTH = 32
 
 
-def save_cross_encoder(folder: Path, *, seed: int = 0, num_labels: int = 1) -> Path:
-    """BertForSequenceClassification of two layers and a word-piece tokenizer that knows a few words and all letters."""
-    import torch
-    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
-    from transformers import BertConfig, BertForSequenceClassification, PreTrainedTokenizerFast
-
-    letters = "abcdefghijklmnopqrstuvwxyz.,?"
-    tokens = [*WORDS.split(), *letters, *(f"##{letter}" for letter in letters)]
-    tokenizer = Tokenizer(models.WordPiece({token: i for i, token in enumerate(tokens)}, unk_token="[UNK]"))
-    tokenizer.normalizer = normalizers.BertNormalizer()
-    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]",
-        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
-        special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
-    )
-    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
-    config = BertConfig(
-        vocab_size=len(tokens),
-        max_position_embeddings=LENGTH,
-        num_labels=num_labels,
-        initializer_range=0.3,
-        **sizes,
-    )
-    torch.manual_seed(seed)
-    BertForSequenceClassification(config).save_pretrained(folder)
-    special = {f"{name}_token": f"[{name.upper()}]" for name in ("pad", "unk", "cls", "sep", "mask")}
-    PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=LENGTH, **special).save_pretrained(
-        folder
-    )
-    return folder
+def save_cross_encoder(folder: Path, *, num_labels: int = 1) -> Path:
+    kind = "BertForSequenceClassification"
+    return save_bert(folder, kind, LENGTH, words=WORDS, num_labels=num_labels, max_position_embeddings=LENGTH)
 
 
 @pytest.fixture(scope="module")
@@ -94,10 +65,7 @@ def test_of_a_long_text_the_end_counts_and_the_document_is_read(scorer: CrossEnc
 @pytest.mark.parametrize(
     ("make", "sentence"),
     [
-        (
-            lambda path: None,
-            "A scoring model must be a folder or a hub name, but .* does not exist; check the path.",
-        ),
+        (lambda path: None, "must be a folder or a hub name, but .* does not exist; check the path."),
         (lambda path: path.mkdir(), r"The scoring model .* could not be loaded \(.*\); give the folder"),
         (
             lambda path: save_cross_encoder(path, num_labels=3),
@@ -109,24 +77,3 @@ def test_what_is_no_cross_encoder_is_said_in_one_sentence(tmp_path: Path, make, 
     make(tmp_path / "model")
     with pytest.raises(RetrievalError, match=sentence):
         CrossEncoderScorer.load(str(tmp_path / "model"))
-
-
-class LengthScorer:
-    """Prefers short documents, and those that hold the text's last word."""
-
-    name = fingerprint = "length"
-
-    def scores(self, text: str, documents: Sequence[str]) -> list[float]:
-        return [100.0 * (text.split()[-1] in document) - len(document) for document in documents]
-
-
-def test_a_retriever_ranks_and_weighs_by_its_scoring_model(directory: Path, embedder) -> None:
-    plain = Retriever.open(directory, embedder)
-    ranked = Retriever(plain.index, embedder, LengthScorer())
-    hits = ranked.search("board game", 3)
-    texts = [hit.document.page_content for hit in hits]
-    assert [hit.score for hit in hits] == sorted(LengthScorer().scores("board game", texts), reverse=True)
-    ids = [hit.id for hit in hits]
-    assert {hit.id for hit in plain.search("board game", 3)} == set(ids)
-    assert ranked.relevance(ids, "a tomato") == LengthScorer().scores("a tomato", texts)
-    assert ranked.relevance(ids[::-1], "a tomato") == ranked.relevance(ids, "a tomato")[::-1]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import threading
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,11 +16,7 @@ from tandem.retrieval import store
 from tandem.retrieval.documents import Document
 from tandem.retrieval.index import Index
 from tandem.retrieval.store import NAME, IndexBusyError, Manifest, vector_key, writing
-from tests.unit.retrieval.helpers import edit, make_index, num_vectors
-
-
-def names(directory: Path) -> list[str]:
-    return sorted(path.name for path in directory.iterdir())
+from tests.unit.retrieval.helpers import edit, make_index, names, num_vectors, refused
 
 
 def test_a_rebuild_replaces_and_tidies_up(directory: Path, chunks: list[Document], embedder) -> None:
@@ -61,33 +57,6 @@ def test_a_reader_that_comes_while_the_index_is_replaced(
         texts = [chunk.page_content for chunk in chunks]
         assert np.array_equal(index.vectors(np.arange(3)), embedder.embed(texts))
     assert len(Index.open(directory)) == 2
-
-
-def test_readers_see_old_or_new_while_an_index_is_replaced(
-    directory: Path, chunks: list[Document], embedder
-) -> None:
-    """Never a mixture: vectors, texts and metadata are those of one build."""
-    is_over = threading.Event()
-
-    def write() -> None:
-        for number in range(12):
-            make_index(
-                directory, chunks[: 1 + number % 3], embedder, ("Flat", "IVF1,Flat")[number % 2]
-            ).close()
-        is_over.set()
-
-    writer = threading.Thread(target=write)
-    writer.start()
-    counts = set()
-    while not is_over.is_set():
-        index = Index.open(directory)
-        texts = [chunk.page_content for chunk in index.chunks()]
-        assert texts == [chunk.page_content for chunk in chunks[: len(index)]]
-        assert np.array_equal(index.vectors(np.arange(len(index))), embedder.embed(texts))
-        counts.add(len(index))
-        index.close()
-    writer.join()
-    assert len(counts) > 1
 
 
 class Stop(BaseException):
@@ -133,10 +102,40 @@ def test_a_build_that_fails_anywhere_loses_nothing(
             "free space or check its rights, then build again."
         )
     assert list(Index.open(directory).chunks()) == chunks
+    embedder.calls.clear()
     index = make_index(directory, other, embedder, "IVF1,Flat")
     assert len(index) == 1
+    assert bool(embedder.calls) == target.endswith(("lacks_vector", "keep_vectors")), (
+        "what is kept is embedded once"
+    )
     index.close()
     assert names(directory) == [NAME, index.manifest.trained]
+
+
+@pytest.mark.parametrize("num_pages", [1, 60])
+def test_a_disk_that_takes_no_more(
+    directory: Path, chunks: list[Document], embedder, monkeypatch: pytest.MonkeyPatch, num_pages: int
+) -> None:
+    """At once, or after some vectors, which are kept."""
+    monkeypatch.setattr("tandem.retrieval.build.EMBED_AT_ONCE", 100)
+    connect = store.connect
+
+    def connect_to_small(path: Path, timeout_s: float) -> Any:
+        database = connect(path, timeout_s)
+        database.execute(f"PRAGMA max_page_count = {num_pages}")
+        return database
+
+    many = [Document(id=f"{n}", page_content=f"text {n}", metadata={}) for n in range(1000)]
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "connect", connect_to_small)
+        with pytest.raises(RetrievalError) as caught:
+            make_index(directory, many, embedder)
+    assert str(caught.value) == (
+        f"The index {directory} could not be written (database or disk is full); what it held before is kept: "
+        "free space or check its rights, then build again."
+    )
+    assert list(Index.open(directory).chunks()) == chunks
+    assert (num_vectors(directory) > 3) == (num_pages > 1)
 
 
 def test_a_second_builder_in_another_process_is_refused(
@@ -152,11 +151,10 @@ def test_a_second_builder_in_another_process_is_refused(
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
         assert other.stdout is not None
         assert other.stdout.readline() == "writing\n"
-        with pytest.raises(RetrievalError) as caught:
-            make_index(directory, chunks[:1], embedder)
-        assert str(caught.value) == (
+        with refused(
             f"One process at a time may build an index, and another is building {directory}; wait for it."
-        )
+        ):
+            make_index(directory, chunks[:1], embedder)
         assert len(Index.open(directory)) == 3
         other.kill()
     assert len(make_index(directory, chunks[:1], embedder)) == 1
@@ -175,63 +173,15 @@ def test_an_index_that_another_process_built_meanwhile_is_not_replaced(
     assert len(Index.open(tmp_path)) == 3
 
 
-KILLED = """
-import os, sys
-from pathlib import Path
-import numpy as np
-from tandem.errors import RetrievalError
-from tandem.retrieval.store import read_manifest, writing
-
-directory = Path(sys.argv[1])
-try:
-    manifest = read_manifest(directory)
-except RetrievalError:
-    manifest = None
-with writing(directory, manifest) as writer:
-    writer.keep_vectors([b"key"], np.ones((1, 32), np.float32))
-    (directory / "vectors-new.faiss").write_bytes(b"half")
-    os._exit(9)
-"""
-
-
-def kill_a_build(directory: Path) -> None:
-    ended = subprocess.run([sys.executable, "-c", KILLED, str(directory)], check=False)
-    assert ended.returncode == 9
-
-
-def test_what_a_killed_build_left_is_removed(directory: Path, chunks: list[Document], embedder) -> None:
-    kill_a_build(directory)
-    assert "vectors-new.faiss" in names(directory)
-    assert num_vectors(directory) == 4
-    assert len(Index.open(directory)) == 3
-    make_index(directory, chunks, embedder).close()
-    assert names(directory) == [NAME]
-    assert num_vectors(directory) == 3
-
-
-def test_a_first_build_that_was_killed_leaves_no_index(
-    tmp_path: Path, chunks: list[Document], embedder
-) -> None:
-    kill_a_build(tmp_path)
-    with pytest.raises(RetrievalError, match="has none"):
-        Index.open(tmp_path)
-    assert len(make_index(tmp_path, chunks, embedder)) == 3
-
-
 def test_foreign_folders_are_not_overwritten(tmp_path: Path, chunks: list[Document], embedder) -> None:
     (tmp_path / "manifest.json").write_text('{"name": "a web app"}')
-    with pytest.raises(RetrievalError) as caught:
-        make_index(tmp_path, chunks, embedder)
-    assert str(caught.value) == (
-        f"An index needs a folder of its own, but {tmp_path} holds a manifest.json, which no index of this version "
-        "has; choose another folder."
-    )
     (tmp_path / "file").write_text("")
-    with pytest.raises(RetrievalError) as caught:
-        make_index(tmp_path / "file", chunks, embedder)
-    assert str(caught.value) == (
-        f"An index needs a folder of its own, but {tmp_path}/file is a file; choose another folder."
-    )
+    for place, what in (
+        (tmp_path, "holds a manifest.json, which no index of this version has"),
+        (tmp_path / "file", "is a file"),
+    ):
+        with refused(f"An index needs a folder of its own, but {place} {what}; choose another folder."):
+            make_index(place, chunks, embedder)
 
 
 # ---- Vectors of a build that did not end: what was kept is there, and nothing that was not --------------------
@@ -255,7 +205,9 @@ def unfinished(tmp_path: Path) -> Path:
     return tmp_path / "i"
 
 
-def test_what_was_kept_is_there(unfinished: Path) -> None:
+def test_what_was_kept_is_there_and_no_index_yet(unfinished: Path) -> None:
+    with pytest.raises(RetrievalError, match="has none"):
+        Index.open(unfinished)
     assert lacking(unfinished) == [False] * 3
     with writing(unfinished, None) as writer:
         assert writer.lacks_vector(b"four")

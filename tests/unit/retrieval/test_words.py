@@ -16,6 +16,7 @@ from tandem.retrieval.build import build_index
 from tandem.retrieval.documents import Document
 from tandem.retrieval.index import Index
 from tandem.retrieval.store import NAME, Snapshot
+from tests.unit.retrieval.conftest import WordEmbedder
 from tests.unit.retrieval.helpers import edit, make_index, words_of
 
 FORMS = [
@@ -40,19 +41,8 @@ FORMS = [
 ]
 """Two spellings of each, which find each other."""
 PIECES = [
-    *"\"*^:\0+-{}'()_",
-    "NEAR(",
-    " OR ",
-    " AND ",
-    "NOT",
-    "skis",
-    "row",
-    "東",
-    "京都",
-    "A4",
-    "77",
-    "v2.13",
-    "@",
+    *("*^:\0+-{}'()_" + '"'),
+    *("NEAR(", " OR ", " AND ", "NOT", "skis", "row", "東", "京都", "A4", "77", "v2.13", "@"),
 ]
 
 
@@ -65,7 +55,7 @@ def test_spellings_find_each_other(tmp_path: Path, embedder, one: str, other: st
 
 
 @given(st.text(max_size=40))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_folding_again_changes_nothing(text: str) -> None:
     folded = words.fold(text)
     assert words.fold(folded) == folded
@@ -91,40 +81,28 @@ NOTES = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("query", "row"),
-    [
-        ("INV-2024-0117", 0),
-        ("invoice 0117?", 0),
-        ("What became of inv 2024-0171", 1),
-        ("INV20240171", 1),
-        ("A4-77", 2),
-        ("a4 77", 2),
-        ("A477", 2),
-        ("row A7-47", 3),
-        ("+41 44 555 01 12", 4),
-        ("+41445550112", 4),
-        ("0041 44 555-01-21", 5),
-        ("555 01 21", 5),
-        ("anna.meier@example.org", 4),
-        ("mail of bruno.meier", 5),
-        ("v2.13.0", 6),
-        ("version 2.13", 6),
-        ("2.12.3", 7),
-        ("CH9300762011623852957", 8),
-        ("covid19", 8),
-        ("東京", 9),
-        ("晴れです", 9),
-        ("寺", 10),
-        ("서울", 11),
-        ("부산", 11),
-        ("สมชาย", 12),
-        ("北京", 13),
-        ("雨", 13),
-    ],
-)
-def test_names_numbers_and_codes_as_typed_and_in_parts(notes: Index, query: str, row: int) -> None:
-    assert found(notes, query, 1) == [row]
+QUERIES = {
+    0: ("INV-2024-0117", "invoice 0117?"),
+    1: ("What became of inv 2024-0171", "INV20240171"),
+    2: ("A4-77", "a4 77", "A477"),
+    3: ("row A7-47",),
+    4: ("+41 44 555 01 12", "+41445550112", "anna.meier@example.org"),
+    5: ("0041 44 555-01-21", "555 01 21", "mail of bruno.meier"),
+    6: ("v2.13.0", "version 2.13"),
+    7: ("2.12.3",),
+    8: ("CH9300762011623852957", "covid19"),
+    9: ("東京", "晴れです"),
+    10: ("寺",),
+    11: ("서울", "부산"),
+    12: ("สมชาย",),
+    13: ("北京", "雨"),
+}
+"""What is searched for, by the note that is to be found first."""
+
+
+@pytest.mark.parametrize("row", QUERIES)
+def test_names_numbers_and_codes_as_typed_and_in_parts(notes: Index, row: int) -> None:
+    assert [found(notes, query, 1) for query in QUERIES[row]] == [[row]] * len(QUERIES[row])
 
 
 def test_a_term_of_one_or_two_characters_finds_all_that_hold_it_and_no_other(
@@ -146,7 +124,7 @@ def test_a_term_of_one_or_two_characters_finds_all_that_hold_it_and_no_other(
         st.lists(st.sampled_from(PIECES), max_size=12).map(" ".join),
     )
 )
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=200, deadline=None)
 @example("NEAR(skis tent)")
 @example('"')
 @example("skis AND tent")
@@ -156,12 +134,12 @@ def test_a_term_of_one_or_two_characters_finds_all_that_hold_it_and_no_other(
 @example("^row")
 @example("skis\0tent")
 @example("'; DROP TABLE words --")
-def test_nothing_in_a_query_is_an_operator(hostile: Index, query: str) -> None:
+def test_nothing_in_a_query_is_an_operator(notes: Index, query: str) -> None:
     """Whatever it holds, it finds the notes that have one of its terms, one by one, and no others."""
     expected = {
         row for row, note in enumerate(NOTES) if any(holds(note, term) for term in words.terms(query))
     }
-    assert set(found(hostile, query, 20)) == expected
+    assert set(found(notes, query, 20)) == expected
 
 
 def holds(text: str, term: tuple[str, ...]) -> bool:
@@ -208,11 +186,8 @@ def test_what_is_deleted_is_not_found_and_not_on_the_disk(tmp_path: Path, embedd
     (folder / "gone.txt").unlink()
     build_index(None, directory, embedder)
     with Snapshot(directory) as index:
-        assert [len(index.search_words(word, 5)) for word in ("zqgoneword", "zqkeptword", "secret")] == [
-            0,
-            1,
-            2,
-        ]
+        counts = [len(index.search_words(word, 5)) for word in ("zqgoneword", "zqkeptword", "secret")]
+    assert counts == [0, 1, 2]
     assert not any("gone" in word for word, *_ in words_of(directory))
     content = b"".join(path.read_bytes() for path in directory.iterdir())
     assert b"goneword" not in content
@@ -241,9 +216,8 @@ def test_damage_is_found_and_the_next_build_repairs_it(
 ) -> None:
     whole = words_of(directory)
     edit(directory, statement)
-    with pytest.raises(
-        RetrievalError, match=r"^The index .* is damaged: .*; build it again with `tandem index`\.$"
-    ):
+    sentence = r"^The index .* is damaged: .*; build it again with `tandem index`\.$"
+    with pytest.raises(RetrievalError, match=sentence):
         Index.open(directory)
     make_index(directory, chunks, embedder).close()
     assert words_of(directory) == whole
@@ -276,9 +250,4 @@ def found(index: Snapshot, query: str, k: int = 10) -> list[int]:
 
 @pytest.fixture(scope="module")
 def notes(tmp_path_factory: pytest.TempPathFactory) -> Index:
-    from tests.unit.retrieval.conftest import WordEmbedder
-
     return index_of(tmp_path_factory.mktemp("notes") / "i", WordEmbedder(), NOTES)
-
-
-hostile = notes
