@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from unittest.mock import patch
 
 from benchmarks.golden_answers import PATHS, read_answers
@@ -16,13 +17,13 @@ NUCLEI = {"nuclei": {"codec": PRESETS["dragon"]["codec"]}}
 """A preset of DRAGON's codec alone, by which coupled drafts vote with nuclei and not with race lists."""
 
 
-def check_answers(rag: Tandem, codec: str, case: str, temperature: int, num_pairs: int) -> None:
-    """Ask the first pairs of the bundled corpora again. codec: "top_p" or "auto". case: "draft rule/placement"."""
+def check_answers(rag: Tandem, codec: str, case: str, temperature: int, pairs: Iterable[int]) -> None:
+    """Ask pairs again. codec: "top_p" or "auto". case: "draft rule/placement". pairs: numbers of bundled questions."""
     draft_rule, placement = case.split("/")
     preset = "nuclei" if (codec, draft_rule) == ("top_p", "coupled") else None
     recorded = read_answers(PATHS[codec])
-    for number in range(0, 2 * num_pairs, 2):  # every other pair asks the bundled corpora
-        row = recorded[number]
+    for pair in pairs:
+        row = recorded[2 * pair]  # every other one asks the bundled corpora
         with patch.dict(PRESETS, NUCLEI):
             stream = rag.stream(
                 row["question"],

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,9 +14,9 @@ from tandem_lab.bundled import read_bundled_questions
 from tests.cluster.federation import Loop, settings_of
 from tests.cluster.recorded import CASES, TEMPERATURES, check_answers
 
-NUM_PAIRS = 4
-"""With all cases and temperatures 56 pairs of question and options."""
-QUESTIONS = [asked.question for asked in read_bundled_questions()][:3]
+PAIRS = range(2)
+"""With all cases and temperatures 28 pairs of question and options; the cluster is asked the next ones."""
+QUESTIONS = [asked.question for asked in read_bundled_questions()][:2]
 SPECULATIVE: tuple[dict[str, Any], ...] = (
     {"pacing": "stop_and_wait", "max_proposal": 4},
     {"pacing": "pipelined", "max_proposal": 3},
@@ -29,46 +28,28 @@ SPECULATIVE: tuple[dict[str, Any], ...] = (
 @pytest.mark.parametrize(("codec", "case"), CASES)
 @pytest.mark.parametrize("temperature", TEMPERATURES)
 def test_dual_answers_are_those_recorded(rag: Tandem, codec: str, case: str, temperature: int) -> None:
-    check_answers(rag, codec, case, temperature, NUM_PAIRS)
+    check_answers(rag, codec, case, temperature, PAIRS)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-@pytest.mark.parametrize("options", SPECULATIVE, ids=lambda options: "-".join(map(str, options.values())))
-def test_speculative_answers_are_those_of_the_cloud_alone(
-    rag: Tandem, options: dict[str, Any], temperature: float
-) -> None:
+def test_speculative_answers_are_those_of_the_cloud_alone(rag: Tandem, temperature: float) -> None:
     for seed, question in enumerate(QUESTIONS):
         asked = {"mode": "speculative", "seed": seed, "temperature": temperature}
         alone = rag.query(question, only="cloud", **asked)
-        together = rag.query(question, **asked, **options)
-        assert together.token_ids == alone.token_ids
-        assert not together.is_degraded
         assert alone.statistics.sent_bytes == 0
+        for options in SPECULATIVE:
+            together = rag.query(question, **asked, **options)
+            assert together.token_ids == alone.token_ids, options
+            assert not together.is_degraded
 
 
 def test_answers_with_lengths_that_adapt_are_those_of_the_cloud_alone() -> None:
     config = Config.load(None, ["preset=flexspec", "link.on_peer_loss=wait"])
     with Tandem.launch(config, runtime="inline") as rag:
-        for seed, question in enumerate(QUESTIONS[:2]):
-            asked: dict[str, Any] = {"seed": seed, "temperature": 0.0}
-            alone, together = rag.query(question, only="cloud", **asked), rag.query(question, **asked)
-            assert together.token_ids == alone.token_ids
-            assert together.statistics.num_device_accepted > 0
-
-
-def test_federated_answers_are_those_of_the_draft_free_loop(tmp_path: Path) -> None:
-    overrides = (
-        *settings_of(tmp_path, "alice=device", "bob=cloud"),
-        "cluster.runtime=inline",
-        "workers.bob.weight=1",
-    )
-    config = Config.load(None, ["link.on_peer_loss=wait", *overrides])
-    loop = Loop(config)
-    with Tandem.launch(config) as rag:
-        assert set(rag.status()["parties"]) == {"server", "alice", "bob"}
-        for seed, question in enumerate(QUESTIONS[:2]):
-            answer = rag.query(question, seed=seed, temperature=1.0, max_new_tokens=12)
-            assert list(answer.token_ids) == loop.answer(question, seed, 1.0, 12)
+        asked: dict[str, Any] = {"seed": 0, "temperature": 0.0}
+        alone, together = (rag.query(QUESTIONS[0], **asked, **only) for only in ({"only": "cloud"}, {}))
+        assert together.token_ids == alone.token_ids
+        assert together.statistics.num_device_accepted > 0
 
 
 @pytest.fixture(scope="module")
@@ -80,9 +61,10 @@ def owners(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tandem]:
         yield rag
 
 
-def test_an_answer_at_a_worker_is_that_at_the_server(owners: Tandem) -> None:
+def test_an_answer_at_a_worker_or_at_the_server_is_that_of_the_draft_free_loop(owners: Tandem) -> None:
     loop = Loop(owners.config)
-    for seed, question in enumerate(QUESTIONS[:2]):
+    assert set(owners.status()["parties"]) == {"server", "alice", "bob"}
+    for seed, question in enumerate(QUESTIONS):
         at_server, at_alice, at_bob = (
             owners.query(question, seed=seed, temperature=1.0, max_new_tokens=12, home=home)
             for home in ("server", "alice", "bob")
@@ -106,16 +88,18 @@ def test_a_worker_that_asks_sees_its_own_documents_and_gets_an_answer_that_needs
     assert all(sources.values())
     assert all(source.title and source.text for source in sources["alice"])
     assert not any(source.title or source.text or source.score for source in sources["bob"])
+    at_server = owners.query(question, seed=0, max_new_tokens=1)
+    assert {source.party for source in at_server.sources} == {"alice", "bob"}
+    assert not any(source.title or source.text for source in at_server.sources)
 
 
-def test_log_probabilities_reach_the_worker_that_asks(owners: Tandem) -> None:
-    asked: dict[str, Any] = {"seed": 1, "temperature": 1.0, "max_new_tokens": 6, "num_logprobs": 2}
-    at_server, at_bob = (owners.query(QUESTIONS[0], home=home, **asked) for home in ("server", "bob"))
-    assert [token.logprob for token in at_bob.tokens] == [token.logprob for token in at_server.tokens]
-    assert [token.top_logprobs for token in at_bob.tokens] == [
-        token.top_logprobs for token in at_server.tokens
-    ]
-    assert all(token.logprob is not None for token in at_bob.tokens)
+def test_a_vote_crosses_as_a_short_list(owners: Tandem) -> None:
+    """Of two workers, with heartbeats and whatever is resent; two whole votes would take 13,000 bytes per token."""
+    options = {"draft_rule": "coupled", "max_proposal": 0, "pacing": "stop_and_wait"}
+    answer = owners.query(QUESTIONS[0], seed=0, temperature=1.0, **options)  # type: ignore[arg-type]
+    counted = answer.statistics
+    assert counted.num_certified + counted.num_escalated >= len(answer.token_ids)
+    assert counted.received_bytes / counted.num_tokens < 2 * 1000
 
 
 def test_nobody_but_the_worker_that_asks_has_the_events(owners: Tandem) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -17,6 +16,8 @@ NUM_TOKENS = 1024
 
 @pytest.fixture(scope="module")
 def together(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tandem]:
+    from transformers import AutoModelForCausalLM
+
     device, cloud = (
         chat_model.build(tmp_path_factory.mktemp(name) / "model", seed=seed)
         for seed, name in enumerate(("device", "cloud"))
@@ -28,19 +29,12 @@ def together(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tandem]:
         token = {**state["added_tokens"][-1], "id": NUM_TOKENS + number, "content": f"<tool {number}>"}
         state["added_tokens"].append(token)
     (cloud / "tokenizer.json").write_text(json.dumps(state))
-    widen(cloud)
+    model = AutoModelForCausalLM.from_pretrained(cloud)
+    model.resize_token_embeddings(NUM_TOKENS + 64)  # outputs for the two tokens and more
+    model.save_pretrained(cloud)
     config = Config.load(None, [f"device.model={device}", f"cloud.model={cloud}", "link.on_peer_loss=wait"])
     with Tandem.launch(config, runtime="inline") as tandem:
         yield tandem
-
-
-def widen(folder: Path) -> None:
-    """The model gets outputs for the two tokens and more."""
-    from transformers import AutoModelForCausalLM
-
-    model = AutoModelForCausalLM.from_pretrained(folder)
-    model.resize_token_embeddings(NUM_TOKENS + 64)
-    model.save_pretrained(folder)
 
 
 def ask(tandem: Tandem, **options: str) -> list[int]:

@@ -38,9 +38,7 @@ def recompute(answer: Answer, question: str, config: Config) -> list[list[float]
     return shares
 
 
-@pytest.mark.parametrize(
-    "asked", [{"only": "device"}, {}, {"temperature": 1.0}], ids=["solo", "dual", "lottery"]
-)
+@pytest.mark.parametrize("asked", [{"only": "device"}, {"temperature": 1.0}], ids=["solo", "lottery"])
 def test_shares_are_those_of_passes_from_nothing(rag: Tandem, asked: dict[str, Any]) -> None:
     answer = rag.query(QUESTIONS[0], seed=3, **asked)
     expected, num_checked = recompute(answer, QUESTIONS[0], rag.config), 0

@@ -69,29 +69,24 @@ def test_ask_finds_the_device_and_gets_the_answer_of_two_sides(rag: Tandem, devi
     assert None not in titles
 
 
-def test_status_is_that_of_the_device(device: int) -> None:
-    done = command("status")
-    out, said = done.communicate(timeout=180)
-    assert done.returncode == 0, said
-    assert out.startswith("cluster  joined to 127.0.0.1:")
-    assert f"decoder {device}" in out.replace("+", " ").replace(",", " ") or str(device) in out
-    assert "cloud    model at 127.0.0.1:" in out
-
-
-def test_the_socket_is_for_this_user_alone(device: int) -> None:
+def test_a_command_that_is_killed_leaves_no_query(device: int) -> None:
+    """The socket by which it asks is for this user alone."""
     folder = device_folder()
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert stat.S_IMODE((folder / SOCKET).stat().st_mode) == 0o600
-
-
-def test_a_command_that_is_killed_leaves_no_query(device: int) -> None:
     asking = command("ask", QUESTION, "--max-new-tokens", "400", "--set", "sampling.stop=never")
     with RunningDevice(WAIT) as watching:
-        sessions = lambda: max(actor["num_sessions"] for actor in watching.status()["actors"])  # noqa: E731
-        wait_until(lambda: sessions() > 0 or asking.poll() is not None)
+        status = watching.status()
+        assert status["cluster"].startswith("joined to 127.0.0.1:")
+        assert {actor["pid"] for actor in status["actors"]} == {device}
+
+        def num_sessions() -> int:
+            return max(actor["num_sessions"] for actor in watching.status()["actors"])
+
+        wait_until(lambda: num_sessions() > 0 or asking.poll() is not None)
         asking.kill()
         asking.communicate(timeout=120)
-        wait_until(lambda: sessions() == 0)
+        wait_until(lambda: num_sessions() == 0)
 
 
 def wait_until(is_true: Any) -> None:

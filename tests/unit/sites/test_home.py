@@ -33,12 +33,8 @@ WAIT = Config.load(None, ["link.on_peer_loss=wait"])
 ANYWHERE = Address("127.0.0.1", 0)
 ASKED: tuple[dict[str, Any], ...] = (
     {},
-    {"temperature": 1.0},
-    {"temperature": 1.0, "placement": "device"},
     {"temperature": 1.0, "placement": "cloud", "draft_rule": "algorithm1"},
-    {"temperature": 1.0, "placement": "greedy"},
     {"mode": "speculative", "temperature": 1.0},
-    {"mode": "speculative", "max_proposal": 0, "pacing": "cloud_goes_on"},
 )
 
 
@@ -54,16 +50,12 @@ def phone(cloud: ServedCloud) -> Iterator[Tandem]:
         yield tandem
 
 
-@pytest.mark.parametrize(
-    "options", ASKED, ids=lambda options: "-".join(map(str, options.values())) or "default"
-)
-def test_answers_are_those_of_two_sides_in_one_process(
-    rag: Tandem, phone: Tandem, options: dict[str, Any]
-) -> None:
-    for seed, question in enumerate(QUESTIONS):
-        inline, over_link = (tandem.query(question, seed=seed, **options) for tandem in (rag, phone))
-        assert over_link.token_ids == inline.token_ids
-        assert not over_link.is_degraded
+def test_answers_are_those_of_two_sides_in_one_process(rag: Tandem, phone: Tandem) -> None:
+    for options in ASKED:
+        for seed, question in enumerate(QUESTIONS[:2]):
+            inline, over_link = (tandem.query(question, seed=seed, **options) for tandem in (rag, phone))
+            assert over_link.token_ids == inline.token_ids
+            assert not over_link.is_degraded
 
 
 def test_two_devices_at_once_get_their_own_answers(rag: Tandem, cloud: ServedCloud, phone: Tandem) -> None:
@@ -213,11 +205,12 @@ def test_an_answer_is_of_one_version_of_the_clouds_model(tmp_path: Path) -> None
 def test_a_device_that_is_revoked_is_disconnected_and_told(
     cloud: ServedCloud, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(host, "WATCH_S", 0.05)
     link = cloud.link_for("lost")
     with Tandem.join(str(link), Config.load(None, ["link.peer_loss_margin_s=0.2"])) as tandem:
         assert not tandem.query(QUESTIONS[0], seed=1, on_peer_loss="wait").is_degraded
         cloud.devices.revoke("lost")
-        deadline_s = time.monotonic() + 10 * host.WATCH_S
+        deadline_s = time.monotonic() + 60
         revoked = f"The cloud at {link.address} has revoked this join link; ask its owner for a new one"
         while not tandem.status()["cluster"].endswith(f"(not connected now: {revoked})"):
             assert time.monotonic() < deadline_s
@@ -228,16 +221,11 @@ def test_a_device_that_is_revoked_is_disconnected_and_told(
         Tandem.join(str(link), WAIT)
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
 def test_a_cloud_that_never_came(cloud: ServedCloud, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host, "FIRST_JOIN_S", 0.5)
-    nowhere = dataclasses.replace(cloud.link_for("early"), port=free_port())
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        nowhere = dataclasses.replace(cloud.link_for("early"), port=probe.getsockname()[1])
     said: list[str] = []
     config = Config.load(None, ["link.peer_loss_margin_s=0.2"])
     with Tandem.join(str(nowhere), config, progress=said.append) as tandem:

@@ -17,8 +17,9 @@ from tandem.joining.handshakes import CLOUD_QUEUE, queue_of
 from tandem.joining.join_link import JoinLink, client_context, load_identity
 from tandem.sites import host
 from tandem.sites.host import Address, Admission
+from tandem.transport import sockets
 from tests.unit.joining.conftest import ABOUT, Phone
-from tests.unit.transport.conftest import run, until
+from tests.unit.transport.conftest import until
 
 
 class Owner:
@@ -79,6 +80,7 @@ async def joined(link: JoinLink) -> AsyncIterator[Phone]:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sockets, "RETRY_S", 0.05)
     monkeypatch.setattr(host, "WATCH_S", 0.05)
 
 
@@ -99,26 +101,23 @@ async def test_a_token_that_was_taken_back_is_out_although_its_name_is_given_aga
                 assert cloud.is_there("phone")
 
 
-def test_the_owner_reads_who_was_turned_away_but_not_each_time(
+async def test_the_owner_reads_who_was_turned_away_but_not_each_time(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def main() -> None:
-        async with opened(tmp_path) as cloud:
-            link = cloud.link_for("phone")
-            for _ in range(5):
-                with pytest.raises(ProtocolError, match="does not know the token"):
-                    async with joined(replace(link, secret=bytes(16))):
-                        pass
-            cloud.devices.revoke("phone")
-            with pytest.raises(ProtocolError, match="has revoked"):
-                async with joined(link):
+    caplog.set_level(logging.WARNING, "tandem")
+    async with opened(tmp_path) as cloud:
+        link = cloud.link_for("phone")
+        for _ in range(5):
+            with pytest.raises(ProtocolError, match="does not know the token"):
+                async with joined(replace(link, secret=bytes(16))):
                     pass
-            _, silent = await asyncio.open_connection("127.0.0.1", cloud.plane.port, ssl=client_context())
-            silent.close()
-            await until(lambda: "shown a valid token" in caplog.text)
-
-    with caplog.at_level(logging.WARNING, "tandem"):
-        run(main)
+        cloud.devices.revoke("phone")
+        with pytest.raises(ProtocolError, match="has revoked"):
+            async with joined(link):
+                pass
+        _, silent = await asyncio.open_connection("127.0.0.1", cloud.plane.port, ssl=client_context())
+        silent.close()
+        await until(lambda: "shown a valid token" in caplog.text)
     refusals = [line for line in caplog.messages if line.startswith("A connection was refused")]
     strangers = [line for line in refusals if "has not given out" in line]
     assert strangers[0] == (
@@ -128,28 +127,24 @@ def test_the_owner_reads_who_was_turned_away_but_not_each_time(
     assert any("The device 'phone' was revoked on" in line for line in refusals)
 
 
-def test_a_list_that_cannot_be_read_is_read_again(
+async def test_a_list_that_cannot_be_read_is_read_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A process without a free file descriptor, say: the revocation is late, not lost."""
+    caplog.set_level(logging.ERROR, "tandem")
     num_failures = 0
 
-    async def main() -> None:
-        async with opened(tmp_path) as cloud, joined(cloud.link_for("phone")):
-            await until(lambda: cloud.is_there("phone"))
+    def broken() -> list[Device]:
+        nonlocal num_failures
+        num_failures += 1
+        raise ConfigError("No file can be opened.")
 
-            def broken() -> list[Device]:
-                nonlocal num_failures
-                num_failures += 1
-                raise ConfigError("No file can be opened.")
-
-            with monkeypatch.context() as patch:
-                cloud.devices.revoke("phone")
-                patch.setattr(cloud.devices, "all", broken)
-                await until(lambda: num_failures >= 5)
-                assert cloud.is_there("phone")
-            await until(lambda: not cloud.is_there("phone"))
-
-    with caplog.at_level(logging.ERROR, "tandem"):
-        run(main)
+    async with opened(tmp_path) as cloud, joined(cloud.link_for("phone")):
+        await until(lambda: cloud.is_there("phone"))
+        with monkeypatch.context() as patch:
+            cloud.devices.revoke("phone")
+            patch.setattr(cloud.devices, "all", broken)
+            await until(lambda: num_failures >= 5)
+            assert cloud.is_there("phone")
+        await until(lambda: not cloud.is_there("phone"))
     assert len(caplog.records) <= num_failures.bit_length() < num_failures

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 import time
-from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tandem import Config, Tandem
 from tandem.actors.decoder import DecoderActor
-from tandem.client.ask import Asker
-from tandem.client.request import build_spec
 from tandem.errors import ConfigError, QueryError
-from tandem.events import DoneEvent, PeerEvent, SourcesEvent, TokenEvent
-from tandem.sites.local import LocalSite
-from tandem.sites.startup import start_actors
+from tandem.events import DoneEvent, SourcesEvent, TokenEvent
+from tandem.retrieval import Embedder, build_index
 from tandem.topology import Party
-from tandem.transport.memory import MemoryNetwork
 from tandem_lab.bundled import read_bundled_questions
 
 ASKED = read_bundled_questions()[0]
@@ -64,27 +59,10 @@ def test_events_come_as_they_happen_and_in_order(rag: Tandem) -> None:
     assert len(set(arrived_s)) > len(tokens) / 2, "they came one by one"
 
 
-def test_async_twins_on_an_event_loop_of_the_caller(rag: Tandem) -> None:
-    async def ask() -> tuple[str, int]:
-        answer = await rag.aquery(QUESTION, seed=7)
-        tokens = [event async for event in rag.astream(QUESTION, seed=7) if isinstance(event, TokenEvent)]
-        return answer.text, len(tokens)
-
-    text, num_tokens = asyncio.run(ask())
-    assert text == ANSWER
-    assert num_tokens > 5
-
-
 def test_leaving_a_stream_early_cancels_both_parties(rag: Tandem) -> None:
     for event in rag.stream(QUESTION, max_new_tokens=200, temperature=1.0, seed=1):
         if isinstance(event, TokenEvent) and event.step == 2:
             break
-    idle(rag)
-
-
-def test_a_query_that_takes_too_long_is_cancelled(rag: Tandem) -> None:
-    with pytest.raises(QueryError, match=r"^An answer must be complete within 0.01 s"):
-        rag.query(QUESTION, timeout_s=0.01)
     idle(rag)
 
 
@@ -123,68 +101,30 @@ class DeafDecoder(DecoderActor):
             await super().work()
 
 
-def test_a_cloud_that_gives_no_token_is_waited_for_until_the_time_limit() -> None:
+def test_a_cloud_that_gives_no_token_is_waited_for_as_long_as_the_query_says() -> None:
     """Its draft queue lives, so it is slow, not lost."""
     with Tandem.launch(runtime="inline", actor_classes={"decoder": DeafDecoder}) as rag:
         with pytest.raises(QueryError, match=r"^An answer must be complete within 1 s"):
             rag.query(QUESTION, timeout_s=1.0)
-        assert rag.query(QUESTION, only="device", seed=7).tokens
-
-
-def test_a_cloud_that_gives_no_token_costs_no_more_than_patience() -> None:
-    with Tandem.launch(runtime="inline", actor_classes={"decoder": DeafDecoder}) as rag:
         answer = rag.query(QUESTION, patience_s=0.05, seed=7)
         assert answer.token_ids == rag.query(QUESTION, only="device", seed=7).token_ids
         assert answer.statistics.num_late_votes == len(answer.tokens)
         assert not answer.is_degraded
 
 
-class SlowDecoder(DecoderActor):
-    """The cloud's hands over every third pass late."""
-
-    num_computed = 0
-
-    async def compute(self, jobs: Any) -> Any:
-        results = await super().compute(jobs)
-        self.num_computed += 1
-        if self.party == Party.CLOUD and self.num_computed % 3 == 0:
-            await asyncio.sleep(0.4)
-        return results
-
-
-def test_late_votes_are_counted_and_tokens_before_the_first_are_those_of_both(rag: Tandem) -> None:
-    with Tandem.launch(runtime="inline", actor_classes={"decoder": SlowDecoder}) as slow:
-        answer = slow.query(QUESTION, patience_s=0.1, seed=7, temperature=1.0)
-    late = [token.step for token in answer.tokens if token.is_alone]
-    assert 0 < answer.statistics.num_late_votes == len(late) < len(answer.tokens)
-    whole = rag.query(QUESTION, seed=7, temperature=1.0)
-    assert answer.token_ids[: late[0]] == whole.token_ids[: late[0]]
-
-
-def test_one_site_answers_by_itself_and_goes_on_without_a_peer_that_never_came() -> None:
-    """The seam for another link: a site, its handles, and whatever opens its link."""
-
-    async def run() -> tuple[Mapping[str, Any], list[Any], list[Any]]:
-        config = Config()
-        site = LocalSite.create("device", config, MemoryNetwork().new_plane, asyncio.get_running_loop())
-        parties = {site.party: site.actors}
-        described = await start_actors(parties, config, lambda line: None)
-        asker = Asker({site.party: site}, str)
-        answers = []
-        for only in ("device", None):
-            spec = build_spec(config, described | {"cloud": described["device"]}, QUESTION, only=only, seed=7)
-            answers.append([event async for event in asker.ask(spec, 30.0, at_once=False)])
-        await site.stop()
-        return described, answers[0], answers[1]
-
-    described, alone, deserted = asyncio.run(run())
-    assert described["device"]["model"] == "bundled"
-    tokens = [
-        [event.token for event in events if isinstance(event, TokenEvent)] for events in (alone, deserted)
-    ]
-    assert tokens[0]
-    assert tokens[1] == tokens[0]
-    assert any(isinstance(event, PeerEvent) for event in deserted)
+def test_the_next_question_finds_what_was_added_to_an_index(tmp_path: Path) -> None:
+    (notes := tmp_path / "notes").mkdir()
+    (notes / "mira.txt").write_text("Mira likes puzzle games.")
+    build_index(notes, tmp_path / "index", Embedder.load("offline"))
+    config = Config.load(None, [f"device.index={tmp_path / 'index'}", "sampling.max_new_tokens=2"])
+    with Tandem.launch(config, runtime="inline") as rag:
+        assert len(rag.query(QUESTION).own_sources) == 1
+        (notes / "tom.txt").write_text("Tom likes chess.")
+        build_index(notes, tmp_path / "index", Embedder.load("offline"))
+        assert {source.text for source in rag.query(QUESTION).own_sources} == {
+            "Mira likes puzzle games.",
+            "Tom likes chess.",
+        }
 
 
 @pytest.mark.parametrize(
@@ -195,10 +135,6 @@ def test_one_site_answers_by_itself_and_goes_on_without_a_peer_that_never_came()
             r"^cluster\.runtime must be 'auto', 'inline' or 'ray' \(got 'local'\); the default is \"auto\"\.$",
         ),
         (
-            lambda: Config.load(None, ["cluster.runtime=inlin"]),
-            r"^cluster\.runtime must be .* \(got 'inlin'\); the default is \"auto\"\.$",
-        ),
-        (
             lambda: Tandem.launch(runtime="inline", hosts={}),
             r'^hosts says where Ray nodes run, but the runtime is "inline"',
         ),
@@ -207,7 +143,7 @@ def test_one_site_answers_by_itself_and_goes_on_without_a_peer_that_never_came()
             r"^Tandem\.connect needs a Ray cluster, but cluster\.runtime is \"inline\"",
         ),
     ],
-    ids=["launch", "setting", "hosts", "connect"],
+    ids=["launch", "hosts", "connect"],
 )
 def test_what_only_ray_has_is_one_sentence(start: Any, sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from functools import partial
@@ -81,54 +80,26 @@ def test_the_kinds_add_up_to_what_the_link_counts(
     assert counted == sum(len(payload) for each in payloads for payload in each)
 
 
-def weights_of(privacy: float, **options: Any) -> dict[bytes, float]:
-    """The log weight that was sent with each vote, by what it follows."""
-    _, _, frames = asked([*WAIT, f"device.privacy={privacy}"], **options)
-    votes = [frame.body for frame in frames if isinstance(frame.body, Vote)]
-    return {vote.digest: vote.log_weights[0] for vote in votes if vote.log_weights}
-
-
-@pytest.mark.parametrize("privacy", [1e-3, 0.0])
-def test_private_weights_are_those_without_documents(
-    privacy: float, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """To the bit, whatever the documents say, wherever two answers begin alike; without the setting they are not."""
-    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
-    monkeypatch.setattr(
-        request, "secrets", SimpleNamespace(randbits=lambda bits: 1)
-    )  # digests name the session
-    with_documents, without = weights_of(privacy), weights_of(privacy, **NO_DOCUMENT)
-    common = with_documents.keys() & without.keys()
-    assert len(common) > (4 if privacy else 0)
-    assert all(with_documents[digest] == without[digest] for digest in common) == (privacy > 0)
-
-
-@pytest.mark.parametrize("rule", [["--set", COUPLED, "--mode", "speculative"], ["--set", LOTTERY]])
 def test_the_budget_is_shown(
-    rule: list[str],
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
-    bounded = ["lab", "audit", QUESTION, "--seed", "7", "--set", "device.privacy=2"]
-    assert main([*bounded, *rule, "--set", "device.privacy_budget=90", "--temperature", "1"]) == 0
-    bound, spent, promise = capsys.readouterr().out.splitlines()[-3:]
-    assert bound == "Privacy: no log probability differs by more than 2 nats from that without documents."
+
+    def audit(*settings: str) -> list[str]:
+        options = [part for setting in ("device.privacy=2", *settings) for part in ("--set", setting)]
+        assert main(["lab", "audit", QUESTION, "--seed", "7", "--temperature", "1", *options]) == 0
+        return capsys.readouterr().out.splitlines()[-3:]
+
+    bound, spent, promise = audit(LOTTERY, "device.privacy_budget=90")
     number = r"[\d.e+-]+"
-    assert re.fullmatch(
-        rf"Spent so far: {number} nats by \d+ tokens over all documents; {number} of 90 nats left\.", spent
-    )
+    counted = rf"Spent so far: {number} nats by \d+ tokens over all documents; {number} of 90 nats left\."
+    assert bound == "Privacy: no log probability differs by more than 2 nats from that without documents."
+    assert re.fullmatch(counted, spent)
     assert promise == "The count holds for whoever sees all that left the device, the cloud included."
-    assert main([*bounded, "--temperature", "0", "--json"]) == 0
-    shown = json.loads(capsys.readouterr().out)["privacy"]
-    assert (shown["bound"], shown["budget"], shown["left"]) == (2, None, None)
-    assert f"Spent so far: {shown['spent']:.4g} nats by {shown['num_draws']:,} tokens" in spent  # none at 0
-    assert 0 < shown["spent"] <= shown["num_draws"] * math.log(2 * math.cosh(2) - 1)
-    assert main([*bounded, "--set", COUPLED, "--temperature", "1"]) == 0
-    promise = capsys.readouterr().out.splitlines()[-1]
-    assert (
-        promise == "Votes show how probable tokens are: the count promises nothing, and no budget can be set."
+    left = Ledger(ledger_path()).spent()
+    assert 0 < left.nats <= left.num_draws * math.log(2 * math.cosh(2) - 1)
+    assert audit(COUPLED)[-1] == (
+        "Votes show how probable tokens are: the count promises nothing, and no budget can be set."
     )
 
 
@@ -149,33 +120,6 @@ def test_a_budget_that_is_used_up_leaves_what_is_without_documents(
         assert (Ledger(ledger_path()).spent().nats <= 1e-9) == (budget != "900")
 
 
-def test_what_is_counted_stays_where_the_index_goes(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Renamed and linked: the user's count goes on."""
-    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
-    (tmp_path / "notes").mkdir()
-    (tmp_path / "notes" / "hut.txt").write_text("The alarm code of the hut is 4417.")
-    first, renamed, linked = (tmp_path / name for name in ("first", "renamed", "linked"))
-    assert main(["index", "device", str(tmp_path / "notes"), "--out", str(first)]) == 0
-
-    def ask(folder: Path) -> float:
-        options = ["--temperature", "1", "--max-new-tokens", "3", "--set", f"device.index={folder}"]
-        bounds = ["--set", "device.privacy=0.5", "--set", "device.privacy_budget=20"]
-        capsys.readouterr()
-        assert main(["lab", "audit", "What is the alarm code?", "--json", *options, *bounds]) == 0
-        return float(json.loads(capsys.readouterr().out)["privacy"]["spent"])
-
-    spent = ask(first)
-    first.rename(renamed)
-    linked.symlink_to(renamed)
-    assert 0 < spent < ask(linked)
-    assert list(json.loads(ledger_path().read_text())["spent"]) == [str(first)]
-
-
-# ---- what is not there -----------------------------------------------------------------------------------------------
-
-
 def test_a_filter_that_names_what_is_not_there_is_refused_before_anybody_hears_of_it() -> None:
     """No frame: the cloud is not to learn that there is no such document."""
     with pytest.raises(QueryError, match="'colour' is none of") as raised:
@@ -188,25 +132,29 @@ def test_with_a_bound_the_cloud_sees_no_difference_where_nothing_is_found(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Documents are there, the filter lets none through, or names what none has: the same query and, with one noise and
-    next to no say of the documents, the same drafts; only the person at home is told."""
+    next to no say of the documents, the same drafts and, to the bit, weights; only the person at home is told."""
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
-    settings = [*WAIT, "device.privacy=1e-6", "sampling.temperature=1.0", "sampling.max_new_tokens=8"]
+    settings = [*WAIT, "sampling.temperature=1.0", "sampling.max_new_tokens=8"]
+    bounded = [*settings, "device.privacy=1e-3"]
     monkeypatch.setattr(privacy, "Privacy", partial(Privacy, noise=lambda: 5))
-    monkeypatch.setattr(request, "secrets", SimpleNamespace(randbits=lambda bits: 1))
-    seen, told, openings = [], [], set[str]()
-    for options in ({}, NO_DOCUMENT, NO_SUCH_KEY):
+    monkeypatch.setattr(
+        request, "secrets", SimpleNamespace(randbits=lambda bits: 1)
+    )  # digests name the session
+    seen, told, openings = [], [], list[str]()
+    for made, options in ((bounded, {}), (bounded, NO_DOCUMENT), (bounded, NO_SUCH_KEY), (settings, {})):
         notes = list[str]()
-        _, _, frames = asked(settings, notes=notes, **options)
-        opening = next(frame.body.spec for frame in frames if isinstance(frame.body, Open))
-        votes = {frame.body.digest: frame.body.tokens for frame in frames if isinstance(frame.body, Vote)}
-        assert not [frame for frame in frames if isinstance(frame.body, Cancel)]
-        seen.append(votes)
-        openings.add(opening)
+        _, _, frames = asked(made, notes=notes, **options)
+        bodies = [frame.body for frame in frames]
+        assert not [body for body in bodies if isinstance(body, Cancel)]
+        openings.append(next(body.spec for body in bodies if isinstance(body, Open)))
+        votes = [body for body in bodies if isinstance(body, Vote)]
+        seen.append({vote.digest: (vote.tokens, vote.log_weights) for vote in votes})
         told.append([note for note in notes if "documents" in note or "document that" in note])
     common = seen[0].keys() & seen[1].keys() & seen[2].keys()  # what is drafted in vain depends on times
-    assert len(openings) == 1
+    assert openings[0] == openings[1] == openings[2]
     assert len(common) > 4
     assert all(seen[0][digest] == seen[1][digest] == seen[2][digest] for digest in common)
+    assert any(seen[3][digest] != seen[0][digest] for digest in seen[3].keys() & common), "without a bound"
     assert told[0] == []
     assert "no document that its filter lets through" in told[1][0]
     assert "The device answers without documents: A filter must name metadata" in told[2][0]

@@ -1,8 +1,8 @@
-"""Rejection with every codec between two live sites: the tokens of a plain loop, and no proposal beyond the budget."""
+"""Rejection between two live sites: the tokens of a plain loop, and no proposal beyond the budget."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,7 @@ from tandem.actors.loading import load_engine
 from tandem.aggregation.distributions import Distribution, restrict
 from tandem.aggregation.rules import RejectionProposals
 from tandem.codecs import codec_of
-from tandem.codecs.base import CodecSession, CodecStates
+from tandem.codecs.base import CodecSession
 from tandem.config.schema import SamplingParams
 from tandem.engine.drafter import mix_rows
 from tandem.messages import LinkFrame, Vote
@@ -26,17 +26,15 @@ from tandem_lab.tally import listening_queue
 QUESTIONS = [asked.question for asked in read_bundled_questions()][:2]
 NUM_TOKENS, ID_BYTES = 20, 2
 CODECS: dict[str, tuple[str, ...]] = {
-    "k_sqs": ("codec.name=k_sqs",),
     "c_sqs": (
         "codec.name=c_sqs",
         "codec.parameters={alpha = 0.2, eta = 0.5, beta_1 = 0.02, beta_max = 0.5}",
     ),
     "lattice": ("codec.name=lattice",),
-    "top_k": ("codec.name=top_k", "codec.parameters={k = 16}"),
 }
-"""With parameters under which the threshold of `c_sqs` moves within an answer."""
-BUDGETS = {"k_sqs": 150, "c_sqs": 150, "lattice": 150, "top_k": 500}
-"""Bits that hold some proposals and not all."""
+"""With and without a state; with these parameters the threshold of `c_sqs` moves within an answer."""
+BUDGET_BITS = 150
+"""It holds some proposals and not all."""
 
 
 @dataclass(frozen=True)
@@ -116,32 +114,14 @@ class Loop:
         return has_ended or len(tokens) == NUM_TOKENS
 
 
-@dataclass(frozen=True)
-class Live:
-    """Two sites of one codec, what the device sent, and the loop."""
-
-    rag: Tandem
-    codec: str
-    proposals: list[Vote]
-    loop: Loop
-
-    def ask(self, question: str, seed: int, budget_bits: int) -> tuple[int, ...]:
-        self.proposals.clear()
-        answer = self.rag.query(
-            question, mode="speculative", draft_rule="rejection", pacing="stop_and_wait", max_proposal=4,
-            temperature=1.0, seed=seed, max_new_tokens=NUM_TOKENS, uplink_budget_bits=budget_bits,
-        )  # fmt: skip
-        return answer.token_ids
-
-
-@pytest.fixture(scope="module", params=CODECS)
-def live(request: pytest.FixtureRequest) -> Iterator[Live]:
+@pytest.mark.parametrize("settings", CODECS.values(), ids=CODECS)
+def test_tokens_are_those_of_the_loop_and_every_round_keeps_to_its_budget(
+    settings: Sequence[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """No party has documents; the cloud never votes on its own because the device is slow."""
-    settings = [
-        "device.model=bundled-drafter", "device.num_documents=0",
-        "cloud.num_documents=0", "cluster.start_timeout_s=300", "link.on_peer_loss=wait", *CODECS[request.param],
-    ]  # fmt: skip
-    config = Config.load(None, settings)
+    monkeypatch.setattr(session, "PROPOSAL_WAIT_S", 1e9)
+    bare = ("device.model=bundled-drafter", "device.num_documents=0", "cloud.num_documents=0")
+    config = Config.load(None, [*bare, "link.on_peer_loss=wait", *settings])
     proposals: list[Vote] = []
 
     def listen(frame: LinkFrame, encoded: bytes) -> None:
@@ -149,45 +129,17 @@ def live(request: pytest.FixtureRequest) -> Iterator[Live]:
             proposals.append(frame.body)
 
     classes: Any = {"draft_queue": listening_queue("device", listen)}
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(session, "PROPOSAL_WAIT_S", 1e9)
-        with Tandem.launch(config, runtime="inline", actor_classes=classes) as rag:
-            yield Live(rag, request.param, proposals, Loop(config))
-
-
-def test_tokens_are_those_of_the_loop_and_every_round_keeps_to_its_budget(live: Live) -> None:
-    budget_bits = BUDGETS[live.codec]
-    free: list[int] = []
-    kept: list[int] = []
-    for seed, question in enumerate(QUESTIONS):
-        assert live.ask(question, seed, 0) == live.loop.answer(question, seed, 4, 0)
-        free += bits_of(live.proposals)
-        assert live.ask(question, seed, budget_bits) == live.loop.answer(question, seed, 4, budget_bits)
-        kept += bits_of(live.proposals)
-    assert 0 < max(kept) <= budget_bits < max(free)
-
-
-@pytest.mark.parametrize("budget_bits", [1, 24])
-def test_without_room_for_a_draft_the_cloud_decides_every_step(live: Live, budget_bits: int) -> None:
-    """L = 0: at 1 bit no id fits, at 24 no distribution."""
-    tokens = live.ask(QUESTIONS[0], 3, budget_bits)
-    assert {proposal.tokens for proposal in live.proposals} == {()}
-    assert tokens == live.loop.answer(QUESTIONS[0], 3, 4, budget_bits)
-
-
-@pytest.mark.parametrize("live", ["c_sqs"], indirect=True)
-def test_a_state_that_does_not_roll_back_shows(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The mutant encodes with the state after whatever was encoded last."""
-    last: dict[CodecStates, CodecSession] = {}
-    original = CodecStates.before
-
-    def encode(states: CodecStates, dense: Any, lineage: Sequence[bytes]) -> bytes:
-        payload, last[states] = last.get(states, original(states, ())).encode(dense)
-        return payload
-
-    monkeypatch.setattr(CodecStates, "encode", encode)
-    seeds = range(len(QUESTIONS))
-    wrong = [
-        live.ask(QUESTIONS[seed], seed, 0) != live.loop.answer(QUESTIONS[seed], seed, 4, 0) for seed in seeds
-    ]
-    assert any(wrong)
+    loop = Loop(config)
+    num_bits: dict[int, list[int]] = {0: [], 1: [], BUDGET_BITS: []}  # by budget; none is unlimited
+    with Tandem.launch(config, runtime="inline", actor_classes=classes) as rag:
+        for seed, question in enumerate(QUESTIONS):
+            for budget_bits, sent in num_bits.items():
+                proposals.clear()
+                answer = rag.query(
+                    question, mode="speculative", draft_rule="rejection", pacing="stop_and_wait", max_proposal=4,
+                    temperature=1.0, seed=seed, max_new_tokens=NUM_TOKENS, uplink_budget_bits=budget_bits,
+                )  # fmt: skip
+                assert answer.token_ids == loop.answer(question, seed, 4, budget_bits)
+                sent += bits_of(proposals)
+    assert set(num_bits[1]) == {0}, "no id fits: the cloud decides every step"
+    assert 0 < max(num_bits[BUDGET_BITS]) <= BUDGET_BITS < max(num_bits[0])

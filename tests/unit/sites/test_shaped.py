@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 from collections.abc import Callable
 from typing import Any
@@ -20,8 +19,6 @@ from tandem_lab.bundled import read_bundled_questions
 from tandem_lab.quality.local import LocalPair, answer_uncompressed
 from tandem_lab.quality.memoized import local_pair
 from tandem_lab.simulation.specs import change_spec
-from tests.unit.engine.followers import followers
-from tests.unit.transport.conftest import until
 
 QUESTION = read_bundled_questions()[0].question
 CONFIG = Config.load(None, ["link.on_peer_loss=wait"])
@@ -92,39 +89,9 @@ def test_answers_stay_the_same_where_masks_come_late(
     assert sum(late) > 10
 
 
-def test_a_system_prompt_of_the_query_alone(rag: Tandem) -> None:
-    """The bundled model has a plain template, which writes a query's system prompt before the question."""
-    plain, told, empty = (
-        rag.query(QUESTION, seed=1, system_prompt=text, max_new_tokens=6)
-        for text in (None, "Mira likes farming games.", "")
-    )
-    assert told.token_ids != plain.token_ids
-    assert empty.token_ids == plain.token_ids == rag.query(QUESTION, seed=1, max_new_tokens=6).token_ids
-
-
 def test_a_party_without_llguidance() -> None:
     described = DESCRIBED | {"cloud": DESCRIBED["cloud"] | {"has_grammars": False}}
     with pytest.raises(
         QueryError, match="needs llguidance at every party, but the cloud does not have it; run"
     ):
         build_spec(CONFIG, described, QUESTION, grammar={"regex": "a"})
-
-
-HOSTILE = {"json_schema": {"type": "integer", "multipleOf": 19_999_999}}
-"""45 bytes that llguidance computes for minutes, and gigabytes, before the first token."""
-
-
-async def test_answers_go_on_while_a_grammar_is_built_and_a_cancelled_query_ends_the_work(
-    rag: Tandem, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as patch:
-        patch.setattr(shaping, "LIMITS", shaping.Limits(build_s=600.0, memory_mb=4_000))
-        hostile = [asyncio.create_task(rag.aquery(QUESTION, grammar=HOSTILE)) for _ in range(2)]
-        await until(lambda: len(followers()) == 4, 20.0)  # of both parties
-    for asked in ({}, {"grammar": {"json_schema": SCHEMA}}, {"mode": "speculative"}):
-        assert (await rag.aquery(QUESTION, max_new_tokens=8, **asked)).token_ids  # type: ignore[arg-type]
-    assert not any(task.done() for task in hostile)
-    for task in hostile:
-        task.cancel()
-    await asyncio.gather(*hostile, return_exceptions=True)
-    await until(lambda: not followers(), 20.0)
