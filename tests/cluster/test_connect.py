@@ -161,9 +161,8 @@ def test_whoever_is_killed_is_started_again_without_a_user(
             assert process_of(later, victim).pid != old.pid
             assert later.status()["supervisors"][party]["problem"] == ""
         assert tandem.query(QUESTION, seed=7).text == ANSWER
-        again = tandem.query(
-            QUESTION, seed=7
-        )  # a client looks for a new retriever once it has missed the old one
+        # A client looks for a new retriever once it has missed the old one.
+        again = tandem.query(QUESTION, seed=7)
         assert all(source.text for source in again.sources if source.party == Party.DEVICE)
 
 
@@ -183,14 +182,9 @@ def ending(tandem: Tandem, kill: Callable[[], None], moment: str, options: dict[
     return event.error or (text if event.statistics.degraded_from is None else "degraded")
 
 
-def without_supervisor(address: str, party: Party) -> None:
-    """From now on nobody but a user replaces what dies."""
-    with attached(address, PATIENT):
-        stop_supervisor(party, PATIENT)
-
-
 def test_a_dead_actor_is_named_everywhere_and_replaced(address: str) -> None:
-    without_supervisor(address, Party.DEVICE)
+    with attached(address, PATIENT):
+        stop_supervisor(Party.DEVICE, PATIENT)  # from now on nobody but a user replaces what dies
     with Tandem.connect() as tandem:
         victim = {actor["name"]: actor["pid"] for actor in tandem.status()["actors"]}["device/draft_queue"]
         psutil.Process(victim).kill()

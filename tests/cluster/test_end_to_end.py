@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import importlib
-import threading
-import time
 from pathlib import Path
 
 import psutil
 import ray
 
 from tandem import Tandem
-from tandem.events import TokenEvent
 from tandem.plugins.ray.handles import is_node_there, raylet_socket
 from tandem.topology import Party
 from tandem_lab.bundled import read_bundled_questions
@@ -85,22 +82,3 @@ def test_the_answer_needs_both_corpora_and_names_sources_of_both(rag: Tandem) ->
     assert all(source.text and (source.metadata or {})["source"] == source.title for source in device)
     shown = {(source.title, source.text, source.page, source.metadata) for source in cloud}
     assert shown == {(None, None, None, None)}, "the cloud's documents are opaque ids"
-
-
-def test_cancelling_from_another_thread_frees_the_session(rag: Tandem) -> None:
-    started = threading.Event()
-
-    def consume() -> None:
-        stream = rag.stream(QUESTION, max_new_tokens=300, temperature=1.0, seed=5)
-        for event in stream:
-            if isinstance(event, TokenEvent):
-                started.set()
-                stream.close()
-                return
-
-    worker = threading.Thread(target=consume)
-    worker.start()
-    assert started.wait(120)
-    worker.join(30)
-    assert not worker.is_alive()
-    time.sleep(0.2)

@@ -54,40 +54,38 @@ class Pods:
         (programs / "tandem").chmod(0o755)
         self._environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith("RAY_")},
-            **{"PATH": f"{programs}:{Path(sys.executable).parent}:/usr/bin:/bin", "PYTHONPATH": str(ROOT)},
-            **{
-                "RAY_AUTH_TOKEN": secrets.token_hex(32),
-                "RAY_ADDRESS": self.address,
-                "TANDEM_MODEL": "bundled",
-            },
+            "PATH": f"{programs}:{Path(sys.executable).parent}:/usr/bin:/bin",
+            "PYTHONPATH": str(ROOT),
+            "RAY_AUTH_TOKEN": secrets.token_hex(32),
+            "RAY_ADDRESS": self.address,
             "RAY_USAGE_STATS_ENABLED": "0",
+            "TANDEM_MODEL": "bundled",
+            "POD_IP": "127.0.0.1",
+            "FQ_RAY_IP": "127.0.0.1",
         }
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
 
     def environment(self, name: str, container: dict[str, Any]) -> dict[str, str]:
         """As the manifest and KubeRay set it."""
         own = {each["name"]: each["value"] for each in container["env"] if "value" in each}
-        home = {"HOME": str(self.folder / name), "XDG_STATE_HOME": str(self.folder / name)}
-        return {**self._environment, **own, **home, "POD_IP": "127.0.0.1", "FQ_RAY_IP": "127.0.0.1"}
+        home = str(self.folder / name)
+        return {**self._environment, **own, "HOME": home, "XDG_STATE_HOME": home}
 
-    def command(self, name: str, container: dict[str, Any]) -> list[str]:
+    def start(self, name: str, container: dict[str, Any], **more: str) -> subprocess.Popen[bytes]:
         """With the port and the folder of this test."""
+        (self.folder / name).mkdir()
         (script,) = container["args"]
         port = self.address.rpartition(":")[2]
         script = script.replace(":6379", f":{port}").replace("/tmp/", f"{self.folder}/{name}-")
-        return [*container["command"], script]
-
-    def start(self, name: str, container: dict[str, Any], **more: str) -> subprocess.Popen[bytes]:
-        (self.folder / name).mkdir()
-        log = (self.folder / f"{name}.log").open("wb")
-        self.processes[name] = subprocess.Popen(
-            self.command(name, container),
-            env=self.environment(name, container) | more,
-            cwd=self.folder / name,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-        )
+        with (self.folder / f"{name}.log").open("wb") as log:
+            self.processes[name] = subprocess.Popen(
+                [*container["command"], script],
+                env=self.environment(name, container) | more,
+                cwd=self.folder / name,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
         return self.processes[name]
 
     def wait_until(self, condition: Callable[[], bool]) -> None:
@@ -138,15 +136,8 @@ def test_its_pods_form_a_cluster_that_answers(pods: Pods) -> None:
     groups = {group["groupName"]: of_group(group) for group in spec["workerGroupSpecs"]}
     parameters = spec["headGroupSpec"]["rayStartParams"] | {"port": pods.address.rpartition(":")[2]}
     own = {"node-ip-address": "127.0.0.1", "temp-dir": str(pods.folder / "ray"), "include-dashboard": "false"}
-    ray_start = shlex.join(
-        [
-            "ray",
-            "start",
-            "--head",
-            "--block",
-            *(f"--{name}={value}" for name, value in (parameters | own).items()),
-        ]
-    )
+    options = [f"--{name}={value}" for name, value in (parameters | own).items()]
+    ray_start = shlex.join(["ray", "start", "--head", "--block", *options])
     pods.start("head", head, KUBERAY_GEN_RAY_START_CMD=ray_start)
     probe = head["readinessProbe"]["exec"]["command"]
     pods.wait_until(lambda: pods.run("head", head, *probe).returncode == 0)
@@ -154,9 +145,8 @@ def test_its_pods_form_a_cluster_that_answers(pods: Pods) -> None:
     cloud, device = groups["cloud"], groups["device"]
     pods.start("cloud", cloud)
     log = pods.folder / "cloud.log"
-    pods.wait_until(
-        lambda: "node " in log.read_text("utf-8")
-    )  # Ray's nodes at one address would race for ports
+    # Ray's nodes at one address would race for ports.
+    pods.wait_until(lambda: "node " in log.read_text("utf-8"))
     pods.wait_until(lambda: pods.run("cloud", cloud, "tandem", "status").returncode == 0)
     running = pods.start("device", device)
     for name in groups:

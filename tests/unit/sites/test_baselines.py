@@ -1,4 +1,4 @@
-"""The laboratory's actors on a real cluster: distributions, whole answers in one call, texts that cross, one row."""
+"""The laboratory's actors: distributions, whole answers in one call, texts that cross, documents in one row."""
 
 from __future__ import annotations
 
@@ -8,34 +8,37 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tandem import Tandem
+from tandem import Config, Tandem
 from tandem.aggregation.rules import draft_rule
 from tandem.codecs import codec_of
 from tandem.topology import PARTIES, Party
+from tandem_lab.baselines.actors import BASELINE_ACTORS
 from tandem_lab.baselines.client import Baselines
-from tandem_lab.baselines.experiments import Experiments, Treatment
+from tandem_lab.baselines.experiments import Treatment
 
 QUESTION = "Which game should Mira try?"
 KEEPING = Treatment(keeps_distributions=True)
 
 
 @pytest.fixture(scope="module")
-def experiments() -> Experiments:
-    """Nothing but the laboratory's actors."""
-    return Experiments()
+def rag() -> Iterator[Tandem]:
+    config = Config.load(None, ["link.on_peer_loss=wait"])
+    with Tandem.launch(config, runtime="inline", actor_classes=BASELINE_ACTORS) as tandem:
+        yield tandem
 
 
 @pytest.fixture
 def baselines(rag: Tandem) -> Iterator[Baselines]:
     """Both sides keep distributions."""
-    made = Baselines(rag)
+    made = Baselines(rag, {party: site.call for party, site in rag.sites.items()})
     made.treat(dict.fromkeys(PARTIES, KEEPING))
     yield made
     made.treat({})
 
 
-@pytest.mark.parametrize("party", PARTIES)
-@pytest.mark.parametrize(("temperature", "rule"), [(0.0, "coupled"), (1.0, "coupled"), (1.0, "algorithm1")])
+@pytest.mark.parametrize(
+    ("party", "temperature", "rule"), [(Party.DEVICE, 0.0, "coupled"), (Party.CLOUD, 1.0, "algorithm1")]
+)
 def test_law_of_a_lone_answer_is_the_party_s_own(
     rag: Tandem, baselines: Baselines, party: Party, temperature: float, rule: str
 ) -> None:
