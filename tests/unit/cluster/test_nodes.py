@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import psutil
 import pytest
@@ -157,24 +156,12 @@ def test_a_node_ends_with_an_owner_that_was_killed() -> None:
             shutil.rmtree(directory, ignore_errors=True)
 
 
-@pytest.fixture
-def listings(monkeypatch: pytest.MonkeyPatch) -> list[list[dict[str, Any]]]:
-    """What Ray's head lists at each look; the last one stays."""
-    listed: list[list[dict[str, Any]]] = []
-    fake = SimpleNamespace(nodes=lambda: listed.pop(0) if len(listed) > 1 else listed[0])
-    monkeypatch.setattr(attach, "ray", fake)
-    return listed
-
-
-def listed(resource: str, *, is_alive: bool = True) -> dict[str, Any]:
-    return {"Alive": is_alive, "Resources": {resource: 1000.0}}
-
-
 @pytest.mark.parametrize("ends", [True, False])
-def test_a_node_that_never_joins(start: Start, listings: list[list[dict[str, Any]]], ends: bool) -> None:
+def test_a_node_that_never_joins(start: Start, monkeypatch: pytest.MonkeyPatch, ends: bool) -> None:
     node, processes = start()
     node.resource = "tandem_node_own"
-    listings.append([listed("tandem_node_other")])
+    listed = [{"Alive": True, "Resources": {"tandem_node_other": 1000.0}}]
+    monkeypatch.setattr(attach, "ray", SimpleNamespace(nodes=lambda: listed))
     if ends:
         processes[0].kill()
     with pytest.raises(ClusterError, match=r"The device's node did not join the cluster at 127\.0\.0\.1:1"):

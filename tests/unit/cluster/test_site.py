@@ -46,28 +46,22 @@ class Profiler(ProfilerActor):
             raise
 
 
-def site_of(actor: Profiler, loop: asyncio.AbstractEventLoop) -> LocalSite:
-    return LocalSite(Party.DEVICE, {"profiler": actor}, loop)
-
-
-async def check(actor: Profiler, site: LocalSite) -> None:
-    assert await site.call("profiler", "note", "a") == 1
-    with pytest.raises(QueryError, match=r"^No\.$"):
-        await site.call("profiler", "refuse")
-    with pytest.raises(CallError, match="The device's profiler failed on the call 'break_down' with Timeout"):
-        await site.call("profiler", "break_down")
-    with pytest.raises(TimeoutError):
-        async with asyncio.timeout(0.05):
-            await site.call("profiler", "wait")
-    await asyncio.sleep(0.05)
-    assert actor.log == ["a", "cancelled"]
-
-
 @pytest.mark.filterwarnings("error")
 def test_calls_from_another_loop_and_after_the_end() -> None:
     actor, home = Profiler(), LoopThread()
-    site = site_of(actor, home.event_loop)
-    asyncio.run(check(actor, site))
+    site = LocalSite(Party.DEVICE, {"profiler": actor}, home.event_loop)
+
+    async def call_all() -> None:
+        assert await site.call("profiler", "note", "a") == 1
+        with pytest.raises(QueryError, match=r"^No\.$"):
+            await site.call("profiler", "refuse")
+        with pytest.raises(CallError, match="device's profiler failed on the call 'break_down' with Timeout"):
+            await site.call("profiler", "break_down")
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.05):
+                await site.call("profiler", "wait")
+        await asyncio.sleep(0.05)
+        assert actor.log == ["a", "cancelled"]
 
     async def outlive() -> None:
         call = asyncio.ensure_future(site.call("profiler", "wait"))
@@ -78,6 +72,7 @@ def test_calls_from_another_loop_and_after_the_end() -> None:
         with pytest.raises(CallError, match=r"^The device's site is closed; start it again\.$"):
             await site.call("profiler", "note", "c")
 
+    asyncio.run(call_all())
     asyncio.run(outlive())
 
 
