@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from tandem_lab.netlab import tools
@@ -45,20 +45,17 @@ class Home:
         """Begins a command that runs in a host."""
         return ["ip", "netns", "exec", getattr(self, host)]
 
-    def run(self, host: str, command: Sequence[str], **options: object) -> subprocess.CompletedProcess[str]:
+    def run(
+        self, host: str, *command: str, env: Mapping[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
         """What a command in a host prints."""
         return subprocess.run(
-            [*self.enter(host), *command],
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-            **options,  # type: ignore[call-overload]
+            [*self.enter(host), *command], capture_output=True, text=True, timeout=300, check=False, env=env
         )
 
     def listening(self, host: str) -> list[str]:
         """Addresses of a host at which somebody listens, TCP and UDP, as "tcp 0.0.0.0:7800"."""
-        out = self.run(host, ["ss", "--no-header", "--listening", "--numeric", "--tcp", "--udp"]).stdout
+        out = self.run(host, "ss", "--no-header", "--listening", "--numeric", "--tcp", "--udp").stdout
         return sorted(f"{fields[0]} {fields[4]}" for fields in map(str.split, out.splitlines()))
 
     def set_link(self, *, up: bool) -> None:
@@ -82,23 +79,8 @@ def home_network() -> Iterator[Home]:
             (home.device, "net", "inside", DEVICE, INSIDE),
             (home.cloud, "net", "outside", CLOUD, OUTSIDE),
         ):
-            tools.run(
-                [
-                    "ip",
-                    "link",
-                    "add",
-                    near,
-                    "netns",
-                    end,
-                    "type",
-                    "veth",
-                    "peer",
-                    "name",
-                    far,
-                    "netns",
-                    home.router,
-                ]
-            )
+            wire = f"{near} netns {end} type veth peer name {far} netns {home.router}"
+            tools.run(["ip", "link", "add", *wire.split()])
             for name, interface, own in ((end, near, address), (home.router, far, gateway)):
                 tools.run(["ip", "-n", name, "address", "add", f"{own}/24", "dev", interface])
                 tools.run(["ip", "-n", name, "link", "set", interface, "up"])

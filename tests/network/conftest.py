@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
@@ -16,11 +15,15 @@ import pytest
 
 from tandem_lab.errors import NetLabError
 from tandem_lab.netlab import router, tools
-from tandem_lab.netlab.lab import NetLab
 from tandem_lab.netlab.layout import PREFIX
 from tandem_lab.netlab.state import FOLDER
 
 HERE = Path(__file__).parent
+NOTE = (
+    "Zephyrine Quobble hid seventeen cobalt umbrellas beneath the Vornwick windmill on a moonless Thursday."
+)
+"""A device's private document, no piece of which may be seen elsewhere."""
+PIECES = ["Zephyrine Quobble", "seventeen cobalt umbrellas", "Vornwick windmill"]
 
 
 def why_not() -> str:
@@ -118,11 +121,3 @@ def commands() -> Iterator[tuple[int, str]]:
             )
         except (FileNotFoundError, ProcessLookupError):
             continue
-
-
-def run_in(lab: NetLab, host: str, *command: str, timeout_s: float = 30) -> str:
-    """Runs a command in a host and gives its stdout."""
-    done = subprocess.run(
-        [*lab.enter(host), *command], capture_output=True, text=True, timeout=timeout_s, check=False
-    )
-    return done.stdout

@@ -34,15 +34,11 @@ from tandem_lab.netlab.packets import (
     read_capture,
     token_runs,
 )
-from tests.network.conftest import traces_of, unique
+from tests.network.conftest import NOTE, PIECES, traces_of, unique
 
 pytestmark = pytest.mark.skipif(tools.find("tcpdump") is None, reason="no tcpdump: apt-get install tcpdump")
 
-MARKER = (
-    "Zephyrine Quobble hid seventeen cobalt umbrellas beneath the Vornwick windmill on a moonless Thursday."
-)
 QUESTION = "Who was it that hid umbrellas?"
-PIECES = ["Zephyrine Quobble", "seventeen cobalt umbrellas", "Vornwick windmill"]
 FILTER = "quobble-divorce-papers.md"  # metadata that the device's filter names
 SCRIPT = str(Path(__file__).with_name("captured.py"))
 PIECE_BYTES, RUN_TOKENS = 12, 8
@@ -67,7 +63,7 @@ class Run:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The packets; of network and clusters nothing is left."""
     name, out = unique("cap"), tmp_path_factory.mktemp("cap")
-    (out / "asked.json").write_text(json.dumps([MARKER, PIECES, QUESTION, FILTER]), "utf-8")
+    (out / "asked.json").write_text(json.dumps([NOTE, PIECES, QUESTION, FILTER]), "utf-8")
     before = traces_of(name)
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
@@ -80,29 +76,23 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def run(folder: Path) -> Run:
     found = json.loads((folder / "results.json").read_text("utf-8"))
-    document = Tokenizer.from_str(found["tokenizer"]).encode(MARKER, add_special_tokens=False).ids
+    document = Tokenizer.from_str(found["tokenizer"]).encode(NOTE, add_special_tokens=False).ids
     captures = [read_capture(folder / f"{name}.pcap") for name in ("private", "control")]
     return Run(*captures, found, [Flow(*flow) for flow in found["flows"]], document)
 
 
 def leaked(capture: Capture) -> list[bytes]:
-    """The pieces of the marker that stand in any stream of the link."""
-    return [piece for piece in pieces_of(MARKER.encode(), PIECE_BYTES) if capture.holding(piece)]
+    """The pieces of the note that stand in any stream of the link."""
+    return [piece for piece in pieces_of(NOTE.encode(), PIECE_BYTES) if capture.holding(piece)]
 
 
-def test_the_private_document_was_used_and_no_piece_of_it_crossed(run: Run) -> None:
-    assert any("secret.md" in title for title in run.found["sources"])
-    assert run.private.holding(MARKER.encode()) == []
-    assert leaked(run.private) == []
-
-
-def test_the_device_s_filter_did_not_cross(run: Run) -> None:
+def test_the_private_document_was_used_and_neither_it_nor_the_filter_crossed(run: Run) -> None:
+    assert run.found["sources"]
     assert all("secret.md" in title for title in run.found["sources"]), "the filter was kept to"
-    assert run.private.holding(FILTER.encode()) == []
-
-
-def test_what_is_sent_is_found_by_the_same_search(run: Run) -> None:
-    assert len(leaked(run.control)) == len(MARKER) - PIECE_BYTES + 1
+    for secret in (NOTE, FILTER):
+        assert run.private.holding(secret.encode()) == []
+    assert leaked(run.private) == []
+    assert len(leaked(run.control)) == len(NOTE) - PIECE_BYTES + 1, "the same search finds what is sent"
 
 
 def test_no_run_of_its_tokens_stands_in_a_frame(run: Run) -> None:
@@ -122,17 +112,6 @@ def test_every_packet_was_captured(run: Run) -> None:
     assert run.private.wire_bytes == pytest.approx(total, rel=0.02)
     streams = [stream for stream in run.private.streams if stream.segments]
     assert all(len(stream.pieces()) == 1 for stream in streams), "a stream has a gap"
-
-
-def test_the_data_planes_bytes_are_told_from_rays_own(run: Run) -> None:
-    own = run.found["statistics"]
-    to_cloud = run.private.bytes_of(run.flows)
-    to_device = run.private.bytes_of(flow.back for flow in run.flows)
-    assert to_cloud > own["sent_bytes"] > 500, "frames, and the headers around them"
-    assert to_device > own["received_bytes"] > 500
-    assert to_cloud + to_device < run.private.wire_bytes
-    assert run.private.bytes_by_port(DATA_PORT) == (to_cloud, to_device)
-    assert own["sent_bytes"] > 0.3 * to_cloud
 
 
 # ---- what the hosts hold and where they listen -------------------------------------------------------------------

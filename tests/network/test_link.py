@@ -14,10 +14,11 @@ import pytest
 
 from tandem_lab.netlab import play
 from tandem_lab.netlab.lab import NetLab
+from tandem_lab.netlab.ping import replies_in
 from tandem_lab.netlab.schedule import LinkSchedule, ScheduleRow
 from tandem_lab.netlab.shape import Shape
-from tests.network import pings
-from tests.network.conftest import run_in, traces_of, unique
+from tandem_lab.replay.records import Reply
+from tests.network.conftest import traces_of, unique
 
 pytestmark = pytest.mark.timed
 STREAM = str(Path(__file__).with_name("stream.py"))
@@ -38,12 +39,30 @@ def plain_link(lab: NetLab) -> None:
     lab.shape(Shape())
 
 
+def run_in(lab: NetLab, host: str, *command: str) -> str:
+    """What a command in a host prints."""
+    command = (*lab.enter(host), *command)
+    return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False).stdout
+
+
+def start_pings(lab: NetLab, count: int, interval_s: float, patience_s: float = 1.0) -> subprocess.Popen[str]:
+    """Pings from the device to the cloud."""
+    options = ["-D", "-n", "-c", str(count), "-i", str(interval_s), "-W", str(patience_s)]
+    command = [*lab.enter("device"), "ping", *options, lab.address("cloud")]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+
+def replies_of(process: subprocess.Popen[str]) -> tuple[Reply, ...]:
+    """Waits for it; the replies in the order in which they were asked for."""
+    return replies_in(process.communicate(timeout=60)[0])
+
+
 @pytest.mark.parametrize("rtt_ms", [0, 100, 300])
 def test_the_measured_rtt_is_the_injected_one(lab: NetLab, rtt_ms: int) -> None:
     lab.shape(Shape(rtt_s=rtt_ms / 1e3))
     medians_ms = []
     for _attempt in range(3):  # a machine that is busy with something else for a second must not fail this
-        rtts_ms = [1e3 * reply.rtt_s for reply in pings.finish(pings.start(lab, 21, 0.05))]
+        rtts_ms = [1e3 * reply.rtt_s for reply in replies_of(start_pings(lab, 21, 0.05))]
         assert len(rtts_ms) == 21
         medians_ms.append(statistics.median(rtts_ms))
         if abs(medians_ms[-1] - rtt_ms) <= 0.03 * rtt_ms + 1:
@@ -56,11 +75,11 @@ def test_a_link_that_goes_away_returns(lab: NetLab) -> None:
     trace = LinkSchedule(
         "short outage", (ScheduleRow(0, there), ScheduleRow(0.6, gone), ScheduleRow(1.6, there))
     )
-    process = pings.start(lab, 140, 0.02)
+    process = start_pings(lab, 140, 0.02)
     time.sleep(0.1)
     start_s = time.time()
     applied = list(play(lab, trace, time.monotonic, time.sleep))
-    replies = pings.finish(process)
+    replies = replies_of(process)
     assert [row.time_s for row in applied] == pytest.approx([0, 0.6, 1.6], abs=0.2)
     gone_s, back_s = start_s + 0.8, start_s + 1.55
     assert not [reply for reply in replies if gone_s < reply.sent_s < back_s]
@@ -70,7 +89,7 @@ def test_a_link_that_goes_away_returns(lab: NetLab) -> None:
 
 def test_loss_is_a_share_of_the_packets_each_way(lab: NetLab) -> None:
     lab.shape(Shape(loss=0.3))
-    replies = pings.finish(pings.start(lab, 300, 0.003, patience_s=0.3))
+    replies = replies_of(start_pings(lab, 300, 0.003, patience_s=0.3))
     # Each of 300 comes back with probability 0.49; 6 standard deviations are 52: false alarm about 2e-9.
     assert 147 - 52 < len(replies) < 147 + 52
 

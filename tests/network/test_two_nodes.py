@@ -34,25 +34,21 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     assert not folders_left(folders)
     assert code == 0
     results: dict[str, Any] = json.loads(out.read_text("utf-8"))
+    written = [Path(folder) for folder in results["folders"]]
+    assert len(written) > 2
+    assert all(any(parent.name.startswith("td-") for parent in folder.parents) for folder in written)
     return results
 
 
-@pytest.mark.parametrize("temperature", ["0", "1"])
-@pytest.mark.parametrize("placement", ["mirror", "device"])
-def test_at_300_ms_the_tokens_are_those_of_the_synchronous_run(
-    results: dict[str, Any], temperature: str, placement: str
-) -> None:
-    for number in range(2):
-        found = results[f"{temperature}/{number}"]
+def test_at_300_ms_the_tokens_are_those_of_the_synchronous_run(results: dict[str, Any]) -> None:
+    runs = [found for key, found in results.items() if "/" in key]
+    assert len(runs) == 4
+    for found in runs:
         assert len(found["near"]["tokens"]) > 8
-        assert found[placement]["tokens"] == found["near"]["tokens"]
-        assert found[placement]["took_s"] > 0.3, "the link was not a long one"
-
-
-def test_the_runs_held_rollbacks(results: dict[str, Any]) -> None:
-    """Else equality would say little."""
-    runs = [each["mirror"] for key, each in results.items() if "/" in key]
-    assert sum(run["rejected"] for run in runs) > 0
+        for placement in ("mirror", "device"):
+            assert found[placement]["tokens"] == found["near"]["tokens"]
+            assert found[placement]["took_s"] > 0.3, "the link was not a long one"
+    assert sum(found["mirror"]["rejected"] for found in runs) > 0, "else equality would say little"
     assert results["0/0"]["near"]["tokens"] != results["0/1"]["near"]["tokens"]
 
 
@@ -66,13 +62,6 @@ def test_without_the_cloud_the_answer_is_complete_and_says_so(results: dict[str,
     assert results["continue"]["reason"] == "eos"
     assert results["continue"]["degraded_from"] > 0
     assert results["continue"]["took_s"] < 10
-
-
-def test_ray_wrote_into_the_folder_that_was_removed(results: dict[str, Any]) -> None:
-    folders = [Path(folder) for folder in results["folders"]]
-    assert len(folders) > 2
-    assert all(any(parent.name.startswith("td-") for parent in folder.parents) for folder in folders)
-    assert not any(folder.exists() for folder in folders)
 
 
 def test_after_a_kill_in_the_middle_nothing_is_left(tmp_path: Path) -> None:

@@ -23,10 +23,7 @@ from tandem_lab.netlab import NetLab, Shape
 
 FAR = Shape(rtt_s=0.3)
 AWAY_S = 10.0
-SETTINGS = (
-    "cluster.start_timeout_s=300",
-    "link.on_peer_loss=wait",
-)
+SETTINGS = ("cluster.start_timeout_s=300", "link.on_peer_loss=wait")
 SLOW = Experiments(min_decode_time_s=dict.fromkeys(PARTIES, 0.08))
 """So that the link goes away in the middle of an answer."""
 
