@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Iterable
 from dataclasses import replace
 
 import pytest
@@ -108,21 +107,6 @@ async def test_calls_that_overtake_the_one_that_opens_their_session(monkeypatch:
     assert cancelled == [7]
 
 
-async def open_queue(num_open: int, num_asked: int) -> Queue:
-    """A queue that was asked so many queries, 1, 2, ..."""
-    queue = Queue(Party.DEVICE, f"cluster.max_sessions={num_open}")
-    PLANES.append(queue)
-    await queue.set_detokenizer(Detokenizer(TOKENIZER))
-    await ask_alone(queue, range(1, num_asked + 1))
-    return queue
-
-
-async def ask_alone(queue: Queue, sessions: Iterable[int]) -> None:
-    for session in sessions:
-        spec = replace(spec_of(queue.config), session=session, query="q", only=Party.DEVICE)
-        await queue.open(spec.to_json())
-
-
 @pytest.mark.parametrize(
     ("taken", "num_open", "remedy"),
     [(1, 1, "ask the cloud's owner to raise devices.max_queries"), (9, 2, "raise cluster.max_sessions")],
@@ -132,9 +116,13 @@ async def test_a_device_opens_as_many_queries_as_its_cloud_takes(
 ) -> None:
     """And no more than its own settings say; whoever is refused reads whose setting it is."""
     monkeypatch.setattr(admission, "MAX_WAITING", 3 - num_open)
-    queue = await open_queue(2, 0)
+    queue = Queue(Party.DEVICE, "cluster.max_sessions=2")
+    PLANES.append(queue)
+    await queue.set_detokenizer(Detokenizer(TOKENIZER))
     queue.limit_queries(taken)
-    await ask_alone(queue, range(4))
+    for session in range(4):
+        spec = replace(spec_of(queue.config), session=session, query="q", only=Party.DEVICE)
+        await queue.open(spec.to_json())
     (refused,) = await queue.events(3, 0, 5.0, at_once=False)
     await asyncio.sleep(0)  # its timer begins
     assert len(queue.table.sessions) == num_open

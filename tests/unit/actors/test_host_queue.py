@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tandem.actors.draft_queue import HostQueue
-from tandem.config.schema import DecodingConfig, DevicesConfig, SamplingParams
+from tandem.config.schema import DevicesConfig, SamplingParams
 from tandem.errors import Code, Fault
 from tandem.joining.handshakes import queue_of
 from tandem.messages import Begin, Cancel, Heartbeat, LinkFrame, Open, encode
@@ -132,11 +132,6 @@ async def test_so_many_queries_per_device() -> None:
             "at most 100 for the length of question, history, system prompt and stop texts in bytes (got 102)",
         ),
         ({"sampling": SamplingParams(max_new_tokens=9, stop=("x" * 99, "y" * 9))}, "stop texts in bytes"),
-        ({"cloud_filter": '{"a": "' + "x" * 99 + '"}'}, "at most 100 for the length of the cloud's filter"),
-        (
-            {"decoding": DecodingConfig(placement="device", max_window=10**9)},
-            f"at most {admission.MAX_WINDOW} for max_window",
-        ),
     ],
 )
 async def test_a_query_that_asks_for_too_much(

@@ -18,8 +18,9 @@ import pytest
 
 from tandem.actors.decoder import DecoderActor
 from tandem.aggregation.rules import Step
-from tandem.messages import Begin, DecoderFailed, End, Local
-from tandem.protocol.decoding import DraftingSession, Forward, Job
+from tandem.errors import TandemError
+from tandem.messages import Begin, DecoderFailed, DecoderReady, End, Local
+from tandem.protocol.decoding import DraftingSession, Forward, Job, Prefill
 from tandem.protocol.routes import Send
 from tandem.topology import Party
 from tandem_lab.simulation.specs import make_spec
@@ -214,3 +215,46 @@ async def test_proposals_that_cannot_be_read_are_counted_beyond_their_session() 
     actor.free_ended()
     counts.append((await actor.statistics()).extra["num_malformed_proposals"])
     assert counts == [3, 6, 6]
+
+
+class _Broken(_Decoder):
+    """Fails on the prefill of session 1, with or without an exception of its own."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__(random.Random(0))
+        self.how = how
+
+    async def compute(self, jobs: Sequence[Job]) -> list[list[Send] | Exception]:
+        results = await super().compute([job for job in jobs if not self._is_bad(job)])
+        bad = [self._prefill_badly() for job in jobs if self._is_bad(job)]
+        return [(bad if self._is_bad(job) else results).pop(0) for job in jobs]
+
+    @staticmethod
+    def _is_bad(job: Job) -> bool:
+        return job.session == 1 and isinstance(job, Prefill)
+
+    def _prefill_badly(self) -> list[Send] | Exception:
+        if self.how == "an error":
+            return TandemError("The file caf\udce9.txt is damaged.")
+        return self.table.sessions[1].finish_prefill(1, ("The file caf\udce9.txt was not used.",))
+
+
+@pytest.mark.parametrize(
+    ("how", "reason"),
+    [
+        ("an error", "The file caf\\udce9.txt is damaged."),
+        ("an answer", "character 12 is half a surrogate pair; repair the document or question"),
+    ],
+)
+async def test_half_a_character_ends_its_session_alone(how: str, reason: str) -> None:
+    """File names that are not UTF-8 hold such characters."""
+    actor = _Broken(how)
+    actor.spawn(actor.work(), "work")
+    for session in (1, 2):
+        actor.dispatch(actor.handle(begin(session), "q"))
+    await actor.until(lambda: any(isinstance(each, DecoderReady) for each in actor.outbox.messages))
+    await actor.close()
+    (failed,) = (message for message in actor.outbox.messages if isinstance(message, DecoderFailed))
+    assert failed.session == 1
+    assert reason in failed.reason
+    assert [each.session for each in actor.outbox.messages if isinstance(each, DecoderReady)] == [2]
