@@ -13,7 +13,7 @@ from tandem.joining.handshakes import hello_of
 from tandem.joining.join_link import client_context
 from tandem.transport import sockets
 from tandem.transport.port import join_frames
-from tests.unit.joining.conftest import Cloud, Phone
+from tests.unit.joining.conftest import Cloud
 from tests.unit.transport.conftest import until
 
 
@@ -32,25 +32,6 @@ def dial(port: int, source: str = "127.0.0.1") -> socket.socket:
 async def talk(connection: socket.socket) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     """Begin TLS there."""
     return await asyncio.open_connection(sock=connection, ssl=client_context(), server_hostname="")
-
-
-async def test_silent_connections_do_not_pile_up_before_tls(
-    cloud: Cloud, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """asyncio's own servers would hold all of them, with a quarter of a megabyte each, until the limit of time."""
-    monkeypatch.setattr(sockets, "MAX_UNPROVEN", 8)
-    await cloud.start()
-    phone = Phone(cloud.link_for("phone"))
-    with contextlib.ExitStack() as stack:
-        await asyncio.to_thread(lambda: stack.enter_context(crowd(cloud.port, 100)))
-        await until(lambda: cloud.plane.num_turned_away >= 92)
-        assert cloud.plane.num_connections <= 8
-        await asyncio.wait_for(phone.join(), 60)
-        phone.plane.send("cloud/draft_queue", b"frame")
-        phone.plane.flush()
-        await until(lambda: cloud.frames)
-    await phone.plane.close()
-    await until(lambda: cloud.plane.num_turned_away >= 100)
 
 
 @pytest.mark.parametrize("is_within_tls", [False, True], ids=["before TLS", "within TLS"])
@@ -72,6 +53,7 @@ async def test_a_crowd_pushes_out_itself_and_nobody_else(
         else:
             await asyncio.to_thread(lambda: stack.enter_context(crowd(cloud.port, 100, "127.0.0.2")))
             await until(lambda: cloud.plane.num_turned_away >= 92)
+            assert cloud.plane.num_connections <= 8
             reader, writer = await talk(slow)
         writer.write(join_frames([hello_of(link)]))
         welcome = await asyncio.wait_for(reader.read(1000), 60)
@@ -84,23 +66,19 @@ CLIENT_HELLO = bytes([22, 3, 1, 2, 0, 1, 0, 1, 252, 3, 3])
 
 
 @pytest.mark.parametrize("pause_s", [None, 0.1], ids=["silent", "in drops"])
-@pytest.mark.parametrize("sent", [b"", CLIENT_HELLO])
-async def test_tls_has_a_limit_of_time(cloud: Cloud, sent: bytes, pause_s: float | None) -> None:
+@pytest.mark.parametrize("is_within_tls", [False, True], ids=["before TLS", "within TLS"])
+async def test_tls_and_hello_have_a_limit_of_time(
+    cloud: Cloud, is_within_tls: bool, pause_s: float | None
+) -> None:
     await cloud.start()
-    reader, writer = await asyncio.open_connection("127.0.0.1", cloud.port)
-    writer.write(sent)
-    assert await asyncio.wait_for(end_of(reader, writer, bytes(500), pause_s), 60)
-    await until(lambda: cloud.plane.num_turned_away == 1)
-
-
-@pytest.mark.parametrize("pause_s", [None, 0.1], ids=["silent", "in drops"])
-@pytest.mark.parametrize("num_sent", [0, 1, 40])
-async def test_hello_has_a_limit_of_time(cloud: Cloud, num_sent: int, pause_s: float | None) -> None:
-    await cloud.start()
-    hello = join_frames([hello_of(cloud.link_for("phone"))])
-    reader, writer = await talk(dial(cloud.port))
-    writer.write(hello[:num_sent])
-    assert await asyncio.wait_for(end_of(reader, writer, hello[num_sent:], pause_s), 60)
+    if is_within_tls:
+        whole = join_frames([hello_of(cloud.link_for("phone"))])
+        reader, writer = await talk(dial(cloud.port))
+    else:
+        whole = CLIENT_HELLO + bytes(500)
+        reader, writer = await asyncio.open_connection("127.0.0.1", cloud.port)
+    writer.write(whole[: len(CLIENT_HELLO)])
+    assert await asyncio.wait_for(end_of(reader, writer, whole[len(CLIENT_HELLO) :], pause_s), 60)
     await until(lambda: cloud.plane.num_turned_away == 1)
 
 

@@ -21,12 +21,18 @@ def test_a_device_is_recognised_by_its_secret(tmp_path: Path) -> None:
     assert found is not None
     assert (found.name, found.is_welcome) == ("phone", True)
     assert devices.recognise(phone[::-1]) is None
-    devices.revoke("phone")
+    first = devices.revoke("phone")
+    assert devices.revoke("phone") == first, "the time of the first revocation stays"
     again, other = devices.recognise(phone), devices.recognise(laptop)
     assert again is not None
     assert not again.is_welcome
     assert other is not None
     assert other.is_welcome
+    new = devices.recognise(devices.add("phone"))
+    assert new is not None
+    assert new.is_welcome
+    assert devices.recognise(phone) is None, "its name is that of a new device"
+    assert len(devices.all()) == 2
 
 
 def test_the_file_is_private_and_holds_no_secret(tmp_path: Path) -> None:
@@ -36,19 +42,6 @@ def test_the_file_is_private_and_holds_no_secret(tmp_path: Path) -> None:
     content = path.read_bytes()
     assert secret not in content
     assert secret.hex().encode() not in content
-
-
-def test_a_revoked_name_can_be_given_to_a_new_device(tmp_path: Path) -> None:
-    devices = DeviceList(tmp_path)
-    old = devices.add("phone")
-    first = devices.revoke("phone")
-    assert devices.revoke("phone") == first, "the time of the first revocation stays"
-    new = devices.add("phone")
-    assert devices.recognise(old) is None
-    found = devices.recognise(new)
-    assert found is not None
-    assert found.is_welcome
-    assert len(devices.all()) == 1
 
 
 def test_mistakes_get_one_sentence(tmp_path: Path) -> None:

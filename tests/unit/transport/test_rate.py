@@ -35,10 +35,9 @@ def test_no_more_than_the_rate_and_one_burst(sent: list[tuple[int, float]]) -> N
         now_s += idle_s
 
 
-@pytest.mark.parametrize("tcp", [False, True])
-async def test_who_sends_too_much_waits_and_nothing_is_lost(directory: str, tcp: bool) -> None:
+async def test_who_sends_too_much_waits_and_nothing_is_lost(directory: str) -> None:
     rate, frame = 200_000, b"x" * 20_000
-    cloud, device, _ = await pair(directory, tcp=tcp, max_bytes_per_s=rate)
+    cloud, device, _ = await pair(directory, max_bytes_per_s=rate)
     start_s = time.monotonic()
     device.send(QUEUE, *[frame] * 30)  # 600 kB: a second's worth, then two seconds more
     await until(lambda: len(cloud.received) == 30)
