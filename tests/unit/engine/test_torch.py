@@ -21,8 +21,7 @@ from tandem.conversation import Message
 from tandem.engine.engine import Engine
 from tandem.engine.kv import MemoryStore
 from tandem.plugins.torch import session as sessions
-from tandem.plugins.torch.batch import BatchModel
-from tandem.plugins.torch.kv import DocumentCache
+from tandem.plugins.torch.batch import BatchModel, DocumentCache
 from tandem.plugins.torch.runner import TorchRunner
 
 # Fixed, since the fixtures of conftest.py are not importable.
