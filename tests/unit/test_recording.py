@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from tests.record_terminal import COLORS, HOLD_S, MAX_PAUSE_S, draw, follow, record
+from docs.record_terminal import COLORS, HOLD_S, MAX_PAUSE_S, draw, follow, record
 
 SCRIPT = r"""
 import sys, time

@@ -1,6 +1,6 @@
 """Pictures of the page for the documentation, with SmolLM2 and the household's documents.
 
-python -m tests.server.screenshots --out docs
+python -m docs.screenshots --out docs
 """
 
 from __future__ import annotations

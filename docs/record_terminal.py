@@ -1,4 +1,4 @@
-"""A terminal recording for the README: `python -m tests.record_terminal --out docs/ask.svg`.
+"""A terminal recording for the README: `python -m docs.record_terminal --out docs/ask.svg`.
 
 Asks SmolLM2 a question under a pseudo-terminal, follows it on a virtual screen, and writes an SVG that plays it in a
 loop, or shows its end where motion is not wanted. What the terminal shows is recorded as it is; only pauses are cut.
@@ -89,6 +89,7 @@ class Screen(pyte.Screen):
     """A screen that shows faint text in grey."""
 
     def select_graphic_rendition(self, *attributes: int, **options: bool) -> None:
+        """Set colours and brightness, as the terminal is told."""
         if not EXTENDED & set(attributes):
             attributes = tuple(GREY if attribute == DIM else attribute for attribute in attributes)
         super().select_graphic_rendition(*attributes, **options)
