@@ -317,7 +317,7 @@ def use_lab() -> None:
         if not module.name.endswith("__main__"):
             importlib.import_module(module.name)
     run(COMMAND, "lab", "fuzz", "--runs", "20", PYTHONPATH=str(ROOT))
-    run(COMMAND, "profile", "--plot", "times.png")
+    run(COMMAND, "model", "profile", "--plot", "times.png")
     assert Path("times.png").read_bytes().startswith(b"\x89PNG")
 
 

@@ -92,12 +92,12 @@ def build_command() -> Any:
     from tandem.cli.chat import chat
     from tandem.cli.doctor import doctor
     from tandem.cli.index import index, search
-    from tandem.cli.init import config, init
+    from tandem.cli.init import init
     from tandem.cli.options import LazyCommand, new_app, root
     from tandem.cli.status import status
 
     app = new_app(root)
-    own = (ask, chat, init, index, search, status, doctor, config)
+    own = (ask, chat, init, index, search, status, doctor)
     for command in own:
         app.command()(command)
     others = {}

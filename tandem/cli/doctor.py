@@ -2,7 +2,7 @@
 
 A table of looks: each is at one thing, says what it found or raises Trouble, and leaves nothing behind. What the
 settings name (models, indexes, the embedder) is looked at by its files, and small language models by running them;
-nothing is downloaded.
+nothing is downloaded. `--settings` prints the settings in force instead.
 """
 
 from __future__ import annotations
@@ -19,13 +19,15 @@ from importlib.util import find_spec
 from pathlib import Path
 from resource import RLIMIT_NOFILE, getrlimit
 from tempfile import TemporaryFile, gettempdir
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 import psutil
+from typer import BadParameter, Option
 
 from tandem import plugins
 from tandem.actors.loading import check_model, describe_conversion, describe_load, engine_key
 from tandem.cli.ask import toy_problem
+from tandem.cli.init import HEADER
 from tandem.cli.options import MODELS, AsJson, SettingsOptions, with_options
 from tandem.cli.output import emit, print_json
 from tandem.engine import gguf
@@ -92,14 +94,25 @@ def check(name: str, look: Callable[[], str]) -> Check:
         return Check(name, "missing", str(error))
 
 
+ShowSettings = Annotated[
+    bool, Option("--settings", help="print the settings in force as TOML, each with its meaning, instead")
+]
+
+
 @with_options(*MODELS)
-def doctor(as_json: AsJson = False, *, settings: SettingsOptions) -> int:
+def doctor(as_json: AsJson = False, show_settings: ShowSettings = False, *, settings: SettingsOptions) -> int:
     """Say what is missing on this machine, and the remedy.
 
     Exit code 1 if something essential is missing.
     """
+    if show_settings and as_json:
+        raise BadParameter("--settings prints TOML, so it goes without --json")
+    config = settings.load()
+    if show_settings:
+        emit(HEADER, config.to_toml(), sep="\n\n", end="")
+        return 0
     checks = []
-    for each in all_checks(settings.load()):
+    for each in all_checks(config):
         checks.append(each)
         if not as_json:
             emit(each)

@@ -1,4 +1,4 @@
-"""`tandem init`: from a folder of documents to an answer; `tandem config`: the settings in force, as a file."""
+"""`tandem init`: from a folder of documents to an answer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Argument, BadParameter, Option
 
-from tandem.cli.options import CONFIG_NAME, SettingsOptions, with_options
+from tandem.cli.options import CONFIG_NAME
 from tandem.cli.output import emit
 from tandem.corpora import AUTO, LLAMA_PACKAGE, NAMED_MODELS, SMOLLM2, can_load_smollm2
 from tandem.errors import SMOLLM2_PACKAGE, ConfigError, did_you_mean, install_line, install_model_line
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from tandem.config.schema import Config
 
 
+HEADER = """\
+# Settings of Tandem. What is left out keeps its default.
+# Use: tandem ask --config FILE; a file called tandem.toml is used from its own folder without that."""
 INDEXES = ".tandem"
 """Folder of the indexes, next to the settings; hidden, so that no build reads it."""
 
@@ -170,8 +173,6 @@ def _write(text: str, *, force: bool) -> None:
 
 def render(folders: dict[Party, Path], pair: ModelPair | None) -> str:
     """The file for these folders and these models. pair: None keeps the default."""
-    from tandem.cli.init import HEADER
-
     lines = ["# " + _index_line(party, path).replace("\n", "?") for party, path in folders.items()]
     head = "\n".join(
         [HEADER, "# Made by tandem init. These make the indexes, and bring them up to date:", *lines]
@@ -233,15 +234,3 @@ def _model(text: str) -> str:
     check_directory(expand(text))
     is_path = Path(text).expanduser().exists() and not text.startswith((".", "/", "~"))
     return f"./{text}" if is_path else text
-
-
-HEADER = """\
-# Settings of Tandem. What is left out keeps its default.
-# Use: tandem ask --config FILE; a file called tandem.toml is used from its own folder without that."""
-
-
-@with_options()
-def config(settings: SettingsOptions) -> int:
-    """Print the settings as TOML, each with its meaning."""
-    emit(HEADER, settings.load().to_toml(), sep="\n\n", end="")
-    return 0

@@ -336,7 +336,7 @@ def find_mismatch(device: Mapping[str, Any], cloud: Mapping[str, Any]) -> str | 
     return (
         f"The drafter {device.get('model')!r} was made for {made_for.get('target')!r}, whose weights differ from those "
         f"of the cloud's {cloud.get('model')!r}; answers are exact, but fewer drafts stand. Train one for it with "
-        "`tandem draft train`."
+        "`tandem model draft`."
     )
 
 

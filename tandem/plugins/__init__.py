@@ -50,8 +50,7 @@ OWN: Mapping[Kind, Mapping[str, str]] = {
         "mcp": "tandem.plugins.server.serve_mcp:mcp",
         "up": "tandem.plugins.ray.command:up",
         "down": "tandem.plugins.ray.command:down",
-        "profile": "tandem.plugins.papers.profile:profile",
-        "draft": "tandem.plugins.papers.draft:app",
+        "model": "tandem.plugins.papers.commands:app",
     },
     "route": {
         "openai": "tandem.plugins.server.openai:router",

@@ -1,5 +1,5 @@
 """Profiles of the offline stage: how long one party's model takes per token, over the length of its context, and the
-file that keeps one for a machine and its settings. `tandem profile` measures them (DRAGON 5.2).
+file that keeps one for a machine and its settings. `tandem model profile` measures them (DRAGON 5.2).
 """
 
 from __future__ import annotations

@@ -109,7 +109,7 @@ def test_what_it_cannot_do_is_one_sentence_with_the_line_that_installs_it(tmp_pa
         "ask Who? --runtime ray": ('The runtime "ray"', "ray", "ray", ', or use the runtime "inline"'),
         "ask Who? --address 127.0.0.1:1": ("A running cluster", "ray", "ray", ""),
         "status": ("A running cluster", "ray", "ray", ""),
-        "profile": ("The model 'bundled'", "torch", "torch", ""),
+        "model profile": ("The model 'bundled'", "torch", "torch", ""),
         f"index device {tmp_path} --out {tmp_path}/index --set retrieval.embedder=a/b":
             ("The embedder a/b", "sentence_transformers", "embedders", ""),
     }  # fmt: skip

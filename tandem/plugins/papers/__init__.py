@@ -2,9 +2,9 @@
 
 - `sqs` (SQS): the codecs K-SQS and C-SQS; preset `sqs`.
 - `qs` (QS): its lattice, and two policies for the length of proposals; preset `qs`.
-- `flexspec` (FlexSpec): drafters made from a target (`tandem draft train`); preset `flexspec`.
+- `flexspec` (FlexSpec): drafters made from a target (`tandem model draft`); preset `flexspec`.
 - `top_k` (SpecFed): the likeliest tokens.
-- `measure` (DRAGON 5.2): the offline stage of the profiler (`tandem profile`).
+- `measure` (DRAGON 5.2): the offline stage of the profiler (`tandem model profile`).
 
 What of DRAGON and SpecFed became Tandem itself is in the packages of the core.
 """

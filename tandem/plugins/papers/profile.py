@@ -1,4 +1,4 @@
-"""`tandem profile`: how long a party's model takes per token on this machine, measured once and kept."""
+"""`tandem model profile`: how long a party's model takes per token on this machine, measured once and kept."""
 
 from __future__ import annotations
 

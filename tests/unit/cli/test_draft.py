@@ -1,4 +1,4 @@
-"""`tandem draft train`: what it hands to the trainer, what it prints, and wrong command lines."""
+"""`tandem model draft`: what it hands to the trainer, what it prints, and wrong command lines."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_texts_and_questions_go_to_the_trainer(calls: Calls, folders: Path, run:
     notes.mkdir()
     (notes / "one.txt").write_text("Mira likes puzzle games.")
     (folders / "questions.txt").write_text("Why?\n\nWhich game?\n")
-    line = f"draft train --from bundled --out d --text {notes} --questions {folders / 'questions.txt'}"
+    line = f"model draft --from bundled --out d --text {notes} --questions {folders / 'questions.txt'}"
     options = ("--trunk", "2", "--loss", "tv", "--steps", "7", "--seed", "3")
     shown = run(*line.split(), *options, code=0).out
     ((model, out, options),) = calls
@@ -48,7 +48,7 @@ def test_texts_and_questions_go_to_the_trainer(calls: Calls, folders: Path, run:
 
 
 def test_wrong_command_lines(calls: Calls, run: Run) -> None:
-    line = ("draft", "train", "--from", "bundled", "--out", "d")
+    line = ("model", "draft", "--from", "bundled", "--out", "d")
     assert run(*line, code=1).err == (
         "tandem: A drafter learns from text or questions, but neither is named; add --text or --questions.\n"
     )

@@ -21,8 +21,8 @@ from .conftest import Run
 
 ROOT = Path(tandem.__file__).parents[1]
 COMMANDS = (
-    "ask", "chat", "init", "index", "search", "profile", "serve", "mcp", "up", "down", "device", "status", "doctor",
-    "config", "cloud", "draft", "lab",
+    "ask", "chat", "init", "index", "search", "serve", "mcp", "up", "down", "device", "status", "doctor",
+    "cloud", "model", "lab",
 )  # fmt: skip
 
 
@@ -70,6 +70,8 @@ def test_help_names_every_command_is_quick_and_loads_nothing_heavy() -> None:
         ("ask x --temprature 1",
          "No such option: --temprature (Possible options: --temperature); see `tandem ask --help`."),
         ("ask x --only moon", "--only is not valid: 'moon' is not one of 'device', 'cloud'; see `tandem ask --help`."),
+        ("doctor --settings --json",
+         "--settings prints TOML, so it goes without --json; see `tandem doctor --help`."),
         ("index", "PARTY is missing; see `tandem index --help`."),
     ],
 )  # fmt: skip
@@ -77,10 +79,10 @@ def test_a_wrong_command_line_is_one_sentence_and_exit_code_2(line: str, sentenc
     assert run(*line.split()) == (2, "", f"tandem: {sentence}\n")
 
 
-def test_config_prints_a_file_that_it_reads_back(folders: Path, run: Run) -> None:
-    text = run("config", "--set", "link.peer_loss_margin_s=3", code=0).out
+def test_doctor_prints_a_file_of_settings_that_it_reads_back(folders: Path, run: Run) -> None:
+    text = run("doctor", "--settings", "--set", "link.peer_loss_margin_s=3", code=0).out
     Path("tandem.toml").write_text(text, "utf-8")
-    assert run("config", code=0).out == text
+    assert run("doctor", "--settings", code=0).out == text
     assert "peer_loss_margin_s = 3.0  # silence allowed" in text
 
 
@@ -89,7 +91,7 @@ def test_control_c_is_130(monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("tandem.cli.options.SettingsOptions.load", interrupt)
-    assert run("config", code=130).err == "\ntandem: interrupted\n"
+    assert run("doctor", code=130).err == "\ntandem: interrupted\n"
 
 
 SIGNALLED = """
@@ -104,7 +106,7 @@ def run(*_):
         print("cleaned up", flush=True)
     raise SystemExit(0)
 options.SettingsOptions.load = run
-sys.exit(main(["config"]))
+sys.exit(main(["doctor"]))
 """
 """The end of a terminal comes twice, from shell and kernel."""
 
@@ -120,7 +122,7 @@ def test_a_signal_that_ends_a_command_cleans_up(name: str, before: str, code: in
 
 
 def test_a_reader_that_leaves_causes_no_traceback() -> None:
-    pipe = f"{sys.executable} -m tandem config | true"
+    pipe = f"{sys.executable} -m tandem doctor --settings | true"
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     done = subprocess.run(["bash", "-c", pipe], capture_output=True, text=True, check=False, env=environment)
     assert done.stderr == ""

@@ -1,4 +1,4 @@
-"""`tandem profile` on the bundled model, a few tokens long."""
+"""`tandem model profile` on the bundled model, a few tokens long."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def loads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_a_line_and_where_it_is_kept(cache: Path, loads: list[str], run: Run) -> None:
-    shown = run("profile", "device", *SHORT, code=0)
+    shown = run("model", "profile", "device", *SHORT, code=0)
     first, fit, what, *_, where = shown.out.splitlines()
     assert first.startswith("device   ")
     assert "ms per token after a prompt of" in first
@@ -43,7 +43,7 @@ def test_a_line_and_where_it_is_kept(cache: Path, loads: list[str], run: Run) ->
     assert "bundled, 2 rows, cpu, float32, 1 thread, " in what
     (file,) = (cache / "tandem" / "profiles").iterdir()
     assert where.strip() == f"kept in {file}"
-    shown = run("profile", "device", *SHORT, code=0)
+    shown = run("model", "profile", "device", *SHORT, code=0)
     assert shown.out.splitlines()[:3] == [first, fit, what]
     assert f"cached in {file}; measure again with --force" in shown.out
     assert len(loads) == 1
@@ -60,4 +60,4 @@ def test_a_line_and_where_it_is_kept(cache: Path, loads: list[str], run: Run) ->
 def test_wrong_models_and_limits_are_one_sentence(
     options: list[str], code: int, sentence: str, run: Run
 ) -> None:
-    assert sentence in run("profile", "device", *options, code=code).err
+    assert sentence in run("model", "profile", "device", *options, code=code).err

@@ -1,6 +1,6 @@
 """FlexSpec: drafters made from a target, of a frozen trunk and a head that learns; and its lengths of proposals.
 
-`tandem draft train` makes such a drafter, an ordinary model's folder. How drafts are sent and verified is the preset
+`tandem model draft` makes such a drafter, an ordinary model's folder. How drafts are sent and verified is the preset
 `flexspec`.
 """
 

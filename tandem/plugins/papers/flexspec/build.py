@@ -1,4 +1,4 @@
-"""Building drafters, from the name of a target to a folder: `tandem draft train`, and the function behind it."""
+"""Building drafters, from the name of a target to a folder: `tandem model draft`, and the function behind it."""
 
 from __future__ import annotations
 

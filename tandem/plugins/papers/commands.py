@@ -1,9 +1,9 @@
-"""`tandem draft train`: a drafter for a target model of your own."""
+"""`tandem model`: the speed of a model on this machine, and a drafter for a target model of your own."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from typer import Option
 
@@ -11,10 +11,7 @@ from tandem.cli.options import MAX_SEED, new_app
 from tandem.cli.output import StageLog, emit, progress_bar
 from tandem.client.ask import read_texts
 from tandem.errors import TandemError
-
-if TYPE_CHECKING:
-    pass
-
+from tandem.plugins.papers.profile import profile
 
 Target = Annotated[
     str,
@@ -56,15 +53,16 @@ TrainingSeed = Annotated[
 ]
 
 
-def _draft() -> None:
-    """Make a drafter, a small model of the device that proposes tokens for the cloud's."""
+def _model() -> None:
+    """Measure a model on this machine, or make a small one that drafts for it."""
 
 
-app = new_app(_draft)
+app = new_app(_model)
+app.command()(profile)
 
 
 @app.command()
-def train(
+def draft(
     target: Target,
     out: Out,
     text: Text = None,
@@ -76,7 +74,10 @@ def train(
     max_tokens: MaxTokens = None,
     seed: TrainingSeed = None,
 ) -> int:
-    """Build a drafter from a target model: some of its blocks, frozen, and a head that learns its distributions."""
+    """Make a drafter, a small model of the device that proposes tokens for the cloud's.
+
+    It has some blocks of the target, frozen, and a head that learns its distributions.
+    """
     if not text and questions is None:
         raise TandemError(
             "A drafter learns from text or questions, but neither is named; add --text or --questions."
