@@ -11,14 +11,16 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Itera
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias
-
-from tokenizers import Tokenizer
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tandem.errors import CallError, Code, ConfigError, QueryError, TandemError
 from tandem.events import Answer, DoneEvent, Event, SourcesEvent
-from tandem.modes import SessionSpec
-from tandem.sites.port import SitePort
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+    from tandem.modes import SessionSpec
+    from tandem.sites.port import SitePort
 
 EVENTS_WAIT_S = 5.0
 """How long one call waits for events before the time limit is checked again."""
@@ -83,6 +85,8 @@ class Asker:
     async def count_tokens(self, texts: Sequence[str]) -> int:
         """Tokens of these texts, as the model of the first party here counts them. Raises QueryError."""
         if self._tokenizer is None:
+            from tokenizers import Tokenizer
+
             site = next(iter(self._sites.values()))
             try:
                 self._tokenizer = Tokenizer.from_str(await site.tokenizer_json())
