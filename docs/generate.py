@@ -25,7 +25,6 @@ import numpy as np
 
 from tandem import messages
 from tandem.cli import main
-from tandem.cli.init import HEADER
 from tandem.client.request import QueryOptions
 from tandem.codecs.top_p import TopP
 from tandem.config import files
@@ -223,7 +222,8 @@ same settings as `[device]`. `server.num_documents` is 0 by default."""
 
 def preset_table() -> str:
     """What each preset stands for, and its settings."""
-    found = re.findall(r"^- (\w+): (.+?)\n(?=- |\Z)", f"{inspect.getdoc(files)}\n", re.MULTILINE | re.DOTALL)
+    text = (DOCS.parent / "tandem" / "config" / "presets.toml").read_text("utf-8")
+    found = re.findall(r"^(\w+): (.+?)\n(?=\[)", text.replace("\n# ", "\n"), re.MULTILINE | re.DOTALL)
     lines = ["| preset | what it is | settings |", "|---|---|---|"]
     for name, meaning in found:
         settings = [
@@ -384,13 +384,15 @@ def _main() -> int:
     parser = argparse.ArgumentParser(description="Write the generated parts of the documentation.")
     parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if a file has drifted")
     is_check = parser.parse_args().check
-    files = {DOCS / name: rendered(name) for name in PARTS} | {EXAMPLE: f"{HEADER}\n\n{Config().to_toml()}"}
-    drifted = [path for path, text in files.items() if text != path.read_text("utf-8")]
+    parts = {DOCS / name: rendered(name) for name in PARTS} | {
+        EXAMPLE: f"{files.HEADER}\n\n{Config().to_toml()}"
+    }
+    drifted = [path for path, text in parts.items() if text != path.read_text("utf-8")]
     for path in drifted:
         name = path.relative_to(DOCS.parent)
         print(f"{name} {'has drifted; run python docs/generate.py' if is_check else 'was updated'}")
         if not is_check:
-            path.write_text(files[path], "utf-8")
+            path.write_text(parts[path], "utf-8")
     return int(is_check and bool(drifted))
 
 

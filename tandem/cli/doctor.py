@@ -27,9 +27,9 @@ from typer import BadParameter, Option
 from tandem import plugins
 from tandem.actors.loading import check_model, describe_conversion, describe_load, engine_key
 from tandem.cli.ask import toy_problem
-from tandem.cli.init import HEADER
 from tandem.cli.options import MODELS, AsJson, SettingsOptions, with_options
 from tandem.cli.output import emit, print_json
+from tandem.config.files import HEADER
 from tandem.engine import gguf
 from tandem.engine.places import count_bytes, expand, is_cached
 from tandem.errors import DISTRIBUTION, MINILM_PACKAGE, TandemError, install_line, install_model_line
@@ -94,13 +94,15 @@ def check(name: str, look: Callable[[], str]) -> Check:
         return Check(name, "missing", str(error))
 
 
-ShowSettings = Annotated[
-    bool, Option("--settings", help="print the settings in force as TOML, each with its meaning, instead")
-]
-
-
 @with_options(*MODELS)
-def doctor(as_json: AsJson = False, show_settings: ShowSettings = False, *, settings: SettingsOptions) -> int:
+def doctor(
+    as_json: AsJson = False,
+    show_settings: Annotated[
+        bool, Option("--settings", help="print the settings in force as TOML, each with its meaning, instead")
+    ] = False,
+    *,
+    settings: SettingsOptions,
+) -> int:
     """Say what is missing on this machine, and the remedy.
 
     Exit code 1 if something essential is missing.
@@ -140,7 +142,8 @@ def all_checks(config: Config) -> Iterator[Check]:
     if installed.status != "missing":
         yield check("embedder", lambda: embedder(config.retrieval.embedder))
         if config.weights.scorer != "embedder":
-            yield check("scorer", lambda: scorer(config.weights.scorer))
+            remedy = f"{RUN_ONCE}, or set weights.scorer to a folder"
+            yield check("scorer", partial(_from_hub, config.weights.scorer, "config.json", remedy))
         yield from check_models(config)
     for party in PARTIES:
         yield check(f"{party} caches", partial(stored_caches, party, config))
@@ -162,8 +165,8 @@ def check_models(config: Config) -> Iterator[Check]:
             yield replace(tried[key], name=f"{party} engine")
         yield check(f"{party} index", partial(index, party, own))
     if len(facts) == len(PARTIES):
-        for name, compare in TOGETHER.items():
-            yield check(name, partial(compare, *facts.values()))
+        yield check("vocabulary", partial(vocabularies, *facts.values()))
+        yield check("templates", partial(templates, *facts.values()))
 
 
 # ---- the machine ---------------------------------------------------------------------------------------------
@@ -263,17 +266,13 @@ def sockets() -> str:
 
 def writable(folder: Path) -> str:
     """Whether a folder, or the nearest one above it that is there, can be written to."""
-    nearest = _nearest(folder)
+    nearest = next(path for path in (folder, *folder.parents) if path.exists())
     try:
         with TemporaryFile(dir=nearest):
             return str(folder)
     except OSError as error:
         remedy = f"correct the permissions of {nearest}"
         raise Trouble(f"{folder} cannot be written ({error.strerror})", remedy) from None
-
-
-def _nearest(folder: Path) -> Path:
-    return next(path for path in (folder, *folder.parents) if path.exists())
 
 
 # ---- what the settings name ----------------------------------------------------------------------------------
@@ -324,11 +323,6 @@ def embedder(name: str) -> str:
     if embedding.OFFLINE_PACKAGE in place:
         return f"package {MINILM_PACKAGE} {_version(MINILM_PACKAGE) or '(version unknown)'}"
     return _from_hub(place, "modules.json", f"{install_model_line(MINILM_PACKAGE)}, or {RUN_ONCE}")
-
-
-def scorer(name: str) -> str:
-    """The scoring model of document weights where it is not the embedder: in a folder, or in the hub's cache."""
-    return _from_hub(name, "config.json", f"{RUN_ONCE}, or set weights.scorer to a folder")
 
 
 def _from_hub(place: str, file: str, remedy: str) -> str:
@@ -383,7 +377,8 @@ class ModelFacts:
 def prompt(party: Party, config: PartyConfig, facts: dict[Party, ModelFacts]) -> str:
     """The tokenizer and template of a party. facts: receives them."""
     own = facts[party] = load_facts(config)
-    return f"{own.name}; context of {_tokens(own.context_length)}; template: {own.template}"
+    context = "any length" if own.context_length is None else f"{own.context_length:,} tokens"
+    return f"{own.name}; context of {context}; template: {own.template}"
 
 
 def load_facts(party: PartyConfig) -> ModelFacts:
@@ -423,16 +418,6 @@ def templates(device: ModelFacts, cloud: ModelFacts) -> str:
     kinds = f"device: {device.template}; cloud: {cloud.template}"
     remedy = "unless you mean it, set device.template and cloud.template alike"
     raise Trouble(f"{kinds}: the models are led to answers of different forms", remedy, "weak")
-
-
-TOGETHER: dict[str, Callable[[ModelFacts, ModelFacts], str]] = {
-    "vocabulary": vocabularies,
-    "templates": templates,
-}
-
-
-def _tokens(length: int | None) -> str:
-    return "any length" if length is None else f"{length:,} tokens"
 
 
 # ---- whether the engine computes many queries in one pass, tried on small models -------------------------------

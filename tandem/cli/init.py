@@ -15,17 +15,15 @@ from typer import Argument, BadParameter, Option
 
 from tandem.cli.options import CONFIG_NAME
 from tandem.cli.output import emit
+from tandem.config.files import HEADER
 from tandem.corpora import AUTO, LLAMA_PACKAGE, NAMED_MODELS, SMOLLM2, can_load_smollm2
-from tandem.errors import SMOLLM2_PACKAGE, ConfigError, did_you_mean, install_line, install_model_line
+from tandem.errors import SMOLLM2_PACKAGE, ConfigError, find_close, install_line, install_model_line
 from tandem.topology import Party
 
 if TYPE_CHECKING:
     from tandem.config.schema import Config
 
 
-HEADER = """\
-# Settings of Tandem. What is left out keeps its default.
-# Use: tandem ask --config FILE; a file called tandem.toml is used from its own folder without that."""
 INDEXES = ".tandem"
 """Folder of the indexes, next to the settings; hidden, so that no build reads it."""
 
@@ -53,34 +51,28 @@ HUB_PAIRS = (
 RESERVED_BYTES = 2_000_000_000
 """Memory for the processes themselves, the embedder and the caches."""
 
-Folder = Annotated[str, Argument(metavar="FOLDER", help="the device's documents", show_default=False)]
-CloudFolder = Annotated[
-    str | None,
-    Option("--cloud", metavar="FOLDER", help="the cloud's documents (default: the cloud has none)"),
-]
-Model = Annotated[
-    str | None,
-    Option(
-        metavar="MODEL",
-        help="a folder, a GGUF file, a hub id or a name, for both parties (default: smollm2 where it is installed; on "
-        "a terminal it asks)",
-    ),
-]
-FirstQuestion = Annotated[
-    str | None,
-    Option("--ask", metavar="QUESTION", help="the first question (on a terminal it asks for one)"),
-]
-SettingsOnly = Annotated[bool, Option("--settings-only", help="write the settings; index and ask nothing")]
-Force = Annotated[bool, Option("--force", help=f"overwrite a {CONFIG_NAME} that is there")]
-
 
 def init(
-    folder: Folder,
-    cloud: CloudFolder = None,
-    model: Model = None,
-    question: FirstQuestion = None,
-    settings_only: SettingsOnly = False,
-    force: Force = False,
+    folder: Annotated[str, Argument(metavar="FOLDER", help="the device's documents", show_default=False)],
+    cloud: Annotated[
+        str | None, Option(metavar="FOLDER", help="the cloud's documents (default: the cloud has none)")
+    ] = None,
+    model: Annotated[
+        str | None,
+        Option(
+            metavar="MODEL",
+            help="a folder, a GGUF file, a hub id or a name, for both parties (default: smollm2 where it is installed; "
+            "on a terminal it asks)",
+        ),
+    ] = None,
+    question: Annotated[
+        str | None,
+        Option("--ask", metavar="QUESTION", help="the first question (on a terminal it asks for one)"),
+    ] = None,
+    settings_only: Annotated[
+        bool, Option("--settings-only", help="write the settings; index and ask nothing")
+    ] = False,
+    force: Annotated[bool, Option("--force", help=f"overwrite a {CONFIG_NAME} that is there")] = False,
 ) -> int:
     """Write a tandem.toml for a folder of documents, index them, and ask a first question.
 
@@ -137,7 +129,7 @@ def _choose_pair() -> ModelPair | None:
     from tandem.cli.doctor import available_bytes
 
     pairs = propose(available_bytes())
-    if is_interactive() and pairs and pairs != [SMOLLM2_PAIR]:
+    if is_interactive() and set(pairs) - {SMOLLM2_PAIR}:
         emit("Models for device and cloud, in the memory of this machine:")
         for number, pair in enumerate(pairs, 1):
             download = "" if pair is SMOLLM2_PAIR else ", downloaded from the hub unless it is there"
@@ -147,7 +139,7 @@ def _choose_pair() -> ModelPair | None:
             emit(f"  {number}  {pair.device} and {pair.cloud}: {size}{download}")
         number = int(typer.prompt("Which", default=1, type=int))
         return pairs[min(max(number, 1), len(pairs)) - 1]
-    return next((pair for pair in pairs if pair is SMOLLM2_PAIR), None)
+    return SMOLLM2_PAIR if SMOLLM2_PAIR in pairs else None
 
 
 def is_interactive() -> bool:
@@ -173,11 +165,9 @@ def _write(text: str, *, force: bool) -> None:
 
 def render(folders: dict[Party, Path], pair: ModelPair | None) -> str:
     """The file for these folders and these models. pair: None keeps the default."""
-    lines = ["# " + _index_line(party, path).replace("\n", "?") for party, path in folders.items()]
-    head = "\n".join(
-        [HEADER, "# Made by tandem init. These make the indexes, and bring them up to date:", *lines]
-    )
-    return f"{head}\n\n{_settings(folders, pair).to_toml(only_changed=True)}"
+    lines = [HEADER, "# Made by tandem init. These make the indexes, and bring them up to date:"]
+    lines += ["# " + _index_line(party, path).replace("\n", "?") for party, path in folders.items()]
+    return "\n".join([*lines, "", _settings(folders, pair).to_toml(only_changed=True)])
 
 
 def _later(pair: ModelPair | None) -> list[str]:
@@ -220,8 +210,8 @@ def _existing(text: str) -> Path:
     if path.exists():
         return path
     names = sorted(entry.name for entry in path.parent.iterdir()) if path.parent.is_dir() else []
-    hint = did_you_mean(path.name, names) if names else "check its path."
-    hint = hint if hint.endswith("?") else "check its path."
+    close = find_close(path.name, names)
+    hint = f"did you mean {close}?" if close else "check its path."
     raise ConfigError(f"The documents must be a file or a folder, but {path} does not exist; {hint}")
 
 

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import json
 import re
+import sys
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cache
+from itertools import pairwise
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar, get_args, get_origin
 
 from pydantic import (
@@ -134,11 +139,13 @@ class Setting(NamedTuple):
 
     name: str
     info: FieldInfo
+    group: type[Settings]
 
     @property
     def meaning(self) -> str:
-        """The meaning, with the unit."""
-        return self.info.description or ""
+        """The meaning, with the unit: the text below the field."""
+        meanings = (_meanings(each.__module__).get((each.__name__, self.name)) for each in self.group.__mro__)
+        return next(filter(None, meanings), "")
 
     @property
     def default(self) -> Any:
@@ -159,7 +166,20 @@ class Setting(NamedTuple):
 def settings_of(group: type[Settings]) -> tuple[Setting, ...]:
     """The fields of a group, in order of declaration."""
     fields: dict[str, FieldInfo] = group.__pydantic_fields__  # type: ignore[attr-defined]
-    return tuple(Setting(name, info) for name, info in fields.items())
+    return tuple(Setting(name, info, group) for name, info in fields.items())
+
+
+@cache
+def _meanings(module: str) -> dict[tuple[str, str], str]:
+    """The text below each field of the classes of a module, by class and field."""
+    return {
+        (group.name, field.target.id): " ".join(text.value.value.split())
+        for group in ast.parse(inspect.getsource(sys.modules[module])).body
+        if isinstance(group, ast.ClassDef)
+        for field, text in pairwise(group.body)
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
+        if isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant)
+    }
 
 
 def change(group: S, changes: Mapping[str, Any], section: str = "") -> S:

@@ -41,16 +41,12 @@ class CodecConfig(Settings):
     distributions go through top_p.
     """
 
-    name: Annotated[str, plugin_or("codec", AUTO)] = Field(
-        default=AUTO,
-        description="auto: race lists or, by lottery, ids where several vote, else top_p; or the name of a plugin: "
-        "top_p, top_k, k_sqs, c_sqs, lattice, or of a package",
-    )
-    parameters: Parameters = Field(
-        default_factory=dict,
-        description="parameters of the codec; auto: depth (8) of a query's first race list, and those of top_p; top_p: "
-        "p (0.8), max_tokens (4096); top_k: k (16), rest (renormalise)",
-    )
+    name: Annotated[str, plugin_or("codec", AUTO)] = AUTO
+    """auto: race lists or, by lottery, ids where several vote, else top_p; or the name of a plugin: top_p, top_k,
+    k_sqs, c_sqs, lattice, or of a package"""
+    parameters: Parameters = Field(default_factory=dict)
+    """parameters of the codec; auto: depth (8) of a query's first race list, and those of top_p; top_p: p (0.8),
+    max_tokens (4096); top_k: k (16), rest (renormalise)"""
 
     @model_validator(mode="after")
     def _check_depth(self) -> CodecConfig:
@@ -85,10 +81,8 @@ class SchedulerConfig(Settings):
     No mode asks both: placement is chosen in mode dual, lengths are in the others.
     """
 
-    parameters: Parameters = Field(
-        default_factory=dict,
-        description="parameters of a placement policy, or of a length policy, of your own",
-    )
+    parameters: Parameters = Field(default_factory=dict)
+    """parameters of a placement policy, or of a length policy, of your own"""
 
 
 def is_extension(policy: str) -> bool:

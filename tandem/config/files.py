@@ -1,21 +1,4 @@
-"""Settings as text: TOML files, `section.name=value`, and presets, one for each paper that Tandem implements.
-
-A preset stands for its rows of `PRESETS`. Whatever a file, an override or an option sets besides counts instead.
-
-- dragon: DRAGON (Liu et al.). Each party sends the nucleus of its distribution with p = 0.8 (section 7.1), drafts stand
-  by Algorithm 1 (section 4.2), and the aggregator is the party with which a token costs less (section 5.1, Eq. 8).
-  NOT in the paper: weights of documents are static, by the retriever's score alone. The paper estimates relevance again
-  during the answer (section 4.1), which Tandem does not (`tandem.aggregation.document_weights`).
-- sqs: SQS (arXiv 2510.09942). The device sends its K most probable tokens on a lattice of 1/100 (K-SQS), drafts stand
-  by rejection, one proposal at a time, of as many tokens as fit 5,000 bits. NOT in the paper: ids and whole bytes are
-  counted, and 16 tokens are the most (18 in the paper).
-- qs: QS (arXiv 2507.00605). The device sends its whole distribution on a lattice of 1/240, drafts stand by rejection,
-  one proposal at a time: a token more after a full acceptance, else as many as were accepted (their heuristic), at most
-  12. NOT in the paper: no lattice of 1/720; their learned policy is `decoding.length_policy =
-  "double_dqn"`.
-- flexspec: FlexSpec. Ids travel, one proposal at a time, with the length of most tokens per second, up to 16.
-  NOT in the paper: lengths are chosen by the right count of tokens, and drafts are coupled.
-"""
+"""Settings as text: TOML files, `section.name=value`, and presets, one for each paper that Tandem implements."""
 
 from __future__ import annotations
 
@@ -29,55 +12,15 @@ from tandem.config.checks import Setting, Settings, as_toml, change, settings_of
 from tandem.config.parties import WorkerConfig
 from tandem.errors import ConfigError, did_you_mean, nearest
 
+HEADER = """\
+# Settings of Tandem. What is left out keeps its default.
+# Use: tandem ask --config FILE; a file called tandem.toml is used from its own folder without that."""
 KEY = "preset"
 """The key of a preset in settings; it belongs to no section."""
 
-PRESETS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
-    "dragon": {
-        "codec": {"name": "top_p", "parameters": {"p": 0.8}},
-        "decoding": {
-            "mode": "dual",
-            "draft_rule": "algorithm1",
-            "placement": "greedy",
-        },
-        "weights": {"question": 0.0, "evidence": 0.0},
-    },
-    "sqs": {
-        "codec": {
-            "name": "k_sqs",
-            "parameters": {"k": 16, "resolution": 100, "index": "paper"},
-        },
-        "decoding": {
-            "mode": "speculative",
-            "draft_rule": "rejection",
-            "max_proposal": 16,
-            "uplink_budget_bits": 5000,
-            "pacing": "stop_and_wait",
-        },
-    },
-    "qs": {
-        "codec": {
-            "name": "lattice",
-            "parameters": {"resolution": 240, "index": "paper"},
-        },
-        "decoding": {
-            "mode": "speculative",
-            "draft_rule": "rejection",
-            "max_proposal": 12,
-            "length_policy": "last_accepted",
-            "pacing": "stop_and_wait",
-        },
-    },
-    "flexspec": {
-        "decoding": {
-            "mode": "speculative",
-            "draft_rule": "coupled",
-            "max_proposal": 16,
-            "length_policy": "best",
-            "pacing": "stop_and_wait",
-        },
-    },
-}
+PRESETS: Mapping[str, Mapping[str, Mapping[str, Any]]] = tomllib.loads(
+    (Path(__file__).parent / "presets.toml").read_text("utf-8")
+)
 """Preset -> section -> name -> value."""
 
 
@@ -119,39 +62,26 @@ S = TypeVar("S", bound=Settings)
 TABLES: Mapping[str, type[Settings]] = {"workers": WorkerConfig}
 """Fields of a tree that hold groups by a name that the user chooses: sections such as [workers.alice]."""
 
-_PARAMETERS = "p max_tokens depth k rest resolution index alpha eta beta_1 beta_max"
-_BY_EVIDENCE = "documents are weighted by evidence: weights.evidence"
 REMOVED: Mapping[str, str] = {
-    **{f"codec.{name}": f"it is in codec.parameters, as {{{name} = ...}}" for name in _PARAMETERS.split()},
-    **dict.fromkeys(("weights.interval", "weights.lag", "weights.momentum"), _BY_EVIDENCE),
-    **dict.fromkeys(("device.learns", "cloud.learns", "server.learns"), "no drafter learns between queries"),
     **dict.fromkeys(
         ("device.num_decoders", "cloud.num_decoders", "server.num_decoders"), "a party has one decoder"
     ),
     "cluster.keep_unfinished": "asking again with the same seed gives the same answer",
-    "decoding.synchronous": "the token-wise loop is decoding.max_window = 1",
     "cluster.address": "--address HOST:PORT or Tandem.connect(ADDRESS) names a cluster",
     "cluster.light_actors": "actors share a process in mode federated",
-    "devices.max_answer_tokens": "an answer for a device has 4,096 tokens at most",
     "devices.max_bytes_per_s": "a device may send 4 MiB per second",
     "devices.max_devices": "64 devices may be connected at once",
     "http.drain_timeout_s": "open answers have a minute to end",
-    "http.max_body_bytes": "a request has 4 MB at most",
     "http.max_connections": "there are 512 at most",
     "http.max_connections_per_address": "one address has 128 at most",
-    "http.max_document_bytes": "a file that is uploaded has 32 MB at most; `tandem index` takes longer ones",
     "http.max_queries": "two are open for each of cluster.max_sessions",
     "http.request_timeout_s": "a client has 20 s for a request",
-    "link.data_plane": "frames travel over sockets",
     "link.peer_stall_s": "a peer may owe a vote for 15 s, or as long as its own pace suggests",
     "retrieval.chunk_overlap": "neighbouring chunks share an eighth",
     "retrieval.chat_query": "documents are found by the last question of a conversation",
-    "scheduler.length_parameters": "scheduler.parameters are those of either policy",
     "weights.memory": "0.8 of the evidence is kept at each token",
-    "weights.scale": "it is 10 for the embedder's cosines and 1 for a cross-encoder's logits",
-    "weights.workers": "a worker counts by its documents, unless some worker has a weight",
 }
-"""Settings that are gone: what stands in their place."""
+"""Settings of 0.2.0 that are gone: what stands in their place."""
 
 
 def read_toml(path: Path) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tandem.config.files import REMOVED, replace_settings, walk
+from tandem.config.files import HEADER, REMOVED, replace_settings, walk
 from tandem.config.schema import Config, PartyConfig, SamplingParams
 from tandem.errors import ConfigError
 from tandem.topology import Party
@@ -26,8 +26,6 @@ def write(folder: Path, text: str) -> Path:
 
 
 def test_the_example_file_equals_the_defaults() -> None:
-    from tandem.cli.init import HEADER
-
     text = EXAMPLE.read_text("utf-8")
     assert text == f"{HEADER}\n\n{Config().to_toml()}", "run: python docs/generate.py"
     assert Config.load(EXAMPLE) == Config().with_names()
