@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from html import escape
 from math import isnan, nan
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 from tandem.citations import Citation, Span, find_spans
 from tandem.errors import FAILED, Fault, QueryError
@@ -233,18 +233,9 @@ Event: TypeAlias = (
     | DoneEvent
 )
 EVENT_TYPES: Mapping[str, type[Event]] = {
-    "sources": SourcesEvent,
-    "token": TokenEvent,
-    "citation": CitationEvent,
-    "provisional": ProvisionalEvent,
-    "retract": RetractEvent,
-    "wait": WaitEvent,
-    "placement": PlacementEvent,
-    "estimate": EstimateEvent,
-    "peer": PeerEvent,
-    "done": DoneEvent,
+    kind.__name__.removesuffix("Event").lower(): kind for kind in get_args(Event)
 }
-"""What each class of events is called over HTTP."""
+"""The class of events of each name over HTTP: `sources`, `token`, ..., `done`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,7 +281,9 @@ class Answer:
     @property
     def shares(self) -> dict[str, float]:
         """How much each party's votes counted, on average over the tokens of which it is known here."""
-        return mean_shares(self.tokens)
+        shares = [event.shares for event in self.tokens if event.shares]
+        parties = dict.fromkeys(party for each in shares for party in each)
+        return {party: sum(each.get(party, 0.0) for each in shares) / len(shares) for party in parties}
 
     @property
     def citations(self) -> list[Span]:
@@ -299,8 +292,9 @@ class Answer:
 
     @property
     def own_sources(self) -> tuple[Source, ...]:
-        """The documents of the home party, in the order of the shares of a `Citation`."""
-        return own_sources(self.sources)
+        """The documents of the home party, of which alone scores are known here, in the order of the shares of a
+        `Citation`."""
+        return tuple(source for source in self.sources if source.score is not None)
 
     @property
     def is_degraded(self) -> bool:
@@ -322,18 +316,6 @@ class Answer:
         return f"From token {step} on {who} ({(cause or 'it fell silent').rstrip('.')}){until}."
 
 
-def mean_shares(tokens: Sequence[TokenEvent]) -> dict[str, float]:
-    """How much each party's votes counted, on average over the tokens of which it is known."""
-    known = [event.shares for event in tokens if event.shares]
-    parties = dict.fromkeys(party for shares in known for party in shares)
-    return {party: sum(shares.get(party, 0.0) for shares in known) / len(known) for party in parties}
-
-
-def own_sources(sources: Sequence[Source]) -> tuple[Source, ...]:
-    """Those of the home party, of which alone scores are known here, in the order of the shares of a `Citation`."""
-    return tuple(source for source in sources if source.score is not None)
-
-
 def cited_tokens(events: Sequence[Event]) -> tuple[TokenEvent, ...]:
     """The tokens of an answer, each with what became known of it later."""
     late = {event.step: event.citation for event in events if isinstance(event, CitationEvent)}
@@ -348,13 +330,18 @@ def collect(events: Sequence[Event], seed: int) -> Answer:
     done = events[-1]
     assert isinstance(done, DoneEvent)
     done.check()
+    return assemble(events, done, seed)
+
+
+def assemble(events: Sequence[Event], done: DoneEvent, seed: int) -> Answer:
+    """The answer that events make up, even of a query that failed. done: the last of them."""
     tokens = cited_tokens(events)
-    found = [event for event in events if isinstance(event, SourcesEvent)]
+    retrieved = [event for event in events if isinstance(event, SourcesEvent)]
     return Answer(
         text="".join(token.text for token in tokens).strip(),
         tokens=tokens,
-        sources=tuple(source for event in found for source in event.sources),
-        notes=tuple(f"{event.party}: {note}" for event in found for note in event.notes),
+        sources=tuple(source for event in retrieved for source in event.sources),
+        notes=tuple(f"{event.party}: {note}" for event in retrieved for note in event.notes),
         reason=done.reason,
         seed=seed,
         statistics=done.statistics,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
 
 from tandem.citations import SENTENCE_END, Span, find_spans
 from tandem.cli.output import (
@@ -24,11 +24,11 @@ from tandem.cli.output import (
 )
 from tandem.client.answers import describe_citations
 from tandem.events import (
+    Answer,
     DoneEvent,
     EstimateEvent,
     Event,
     PeerEvent,
-    PlacementEvent,
     ProvisionalEvent,
     RetractEvent,
     SessionStatistics,
@@ -36,9 +36,8 @@ from tandem.events import (
     SourcesEvent,
     TokenEvent,
     WaitEvent,
+    assemble,
     cited_tokens,
-    mean_shares,
-    own_sources,
 )
 from tandem.topology import PARTIES, SERVER, Party
 
@@ -46,16 +45,9 @@ if TYPE_CHECKING:
     from tandem.config.schema import DecodingConfig
 
 
-def number_documents(spans: Iterable[Span]) -> dict[int, int]:
-    """Numbers from 1 on, in the order in which documents are cited."""
-    return {
-        document: number for number, document in enumerate(dict.fromkeys(span.document for span in spans), 1)
-    }
-
-
 def mark(text: str, spans: Sequence[Span], start: int = 0, end: int | None = None) -> str:
     """A part of an answer's text with a mark behind each span that ends in it."""
-    numbers, pieces, end = number_documents(spans), list[str](), len(text) if end is None else end
+    numbers, pieces, end = _numbers(spans), list[str](), len(text) if end is None else end
     for span in spans:
         if start < span.end <= end:
             pieces += [text[start : span.end], f" [{numbers[span.document]}]"]
@@ -63,21 +55,26 @@ def mark(text: str, spans: Sequence[Span], start: int = 0, end: int | None = Non
     return "".join([*pieces, text[start:end]])
 
 
-def cited_lines(spans: Sequence[Span], own: Sequence[Source]) -> list[str]:
-    """A line for each document that is cited. own: the documents of the home party."""
-    numbers = number_documents(spans)
+def cited_lines(answer: Answer) -> list[str]:
+    """A line for each document that is cited."""
+    numbers = _numbers(answer.citations)
     if not numbers:
         return ["  nothing: no document of yours has more than half of a word"]
-    return [f"  [{number}] {_describe(own, document)}" for document, number in numbers.items()]
+    names = dict(enumerate(map(_describe, answer.own_sources)))
+    return [
+        f"  [{number}] {names.get(document, 'a document whose name is not known')}"
+        for document, number in numbers.items()
+    ]
 
 
-def _describe(own: Sequence[Source], document: int) -> str:
-    if document >= len(own):
-        return "a document whose name is not known"
-    source = own[document]
-    metadata: Mapping[str, object] = source.metadata or {}
-    line = metadata.get("line")
-    return describe_place(source.title, source.page, line if isinstance(line, int) else None)
+def _numbers(spans: Sequence[Span]) -> dict[int, int]:
+    """Numbers of documents from 1 on, in the order in which they are cited."""
+    documents = dict.fromkeys(span.document for span in spans)
+    return {document: number for number, document in enumerate(documents, 1)}
+
+
+def _describe(source: Source) -> str:
+    return describe_place(source.title, source.page, (source.metadata or {}).get("line"))
 
 
 class CitedText(PlainText):
@@ -91,16 +88,19 @@ class CitedText(PlainText):
 
     def commit(self, step: int, text: str) -> None:
         """A committed token adds `text`."""
-        whole = "".join(event.text for event in self._events if isinstance(event, TokenEvent)).lstrip()
+        whole = self._text().lstrip()
         ends = [match.end() for match in SENTENCE_END.finditer(whole, self._num_shown)]
         if complete := [end for end in ends if end < len(whole)]:
             self._show(whole, complete[-1])
 
     def end(self) -> None:
         """Nothing more comes."""
-        whole = "".join(event.text for event in self._events if isinstance(event, TokenEvent)).strip()
+        whole = self._text().strip()
         self._show(whole, len(whole))
         super().end()
+
+    def _text(self) -> str:
+        return "".join(event.text for event in self._events if isinstance(event, TokenEvent))
 
     def _show(self, whole: str, end: int) -> None:
         """Write up to this character."""
@@ -110,79 +110,52 @@ class CitedText(PlainText):
             self._num_shown = end
 
 
-E = TypeVar("E")
-
 SHOWN_IDS = 3
 """Opaque ids shown to a person; --json holds all."""
 
 
-@dataclass(slots=True)
 class Transcript:
-    """The events of one answer so far."""
+    """The events of one answer, for people and as JSON."""
 
-    question: str
-    seed: int
-    only: str | None  # the party that answers alone
-    decoding: DecodingConfig
-    events: list[Event] = field(default_factory=list)
-
-    @property
-    def placement(self) -> str:
-        """Who decides, for display."""
+    def __init__(
+        self, question: str, seed: int, only: str | None, decoding: DecodingConfig, events: Sequence[Event]
+    ) -> None:
+        """only: the party that was to answer alone. events: all of them."""
         from tandem.config.schema import placement_of
 
-        return placement_of(self.decoding)
-
-    @property
-    def tokens(self) -> list[TokenEvent]:
-        """The committed ones, with what is known by now of who said them."""
-        return list(cited_tokens(self.events))
-
-    @property
-    def sources(self) -> list[Source]:
-        """Documents of all parties, as far as they are known."""
-        return [source for event in self._of(SourcesEvent) for source in event.sources]
-
-    @property
-    def alone(self) -> str | None:
-        """The party that answered by itself: as it was asked to, or as its peer had nothing to add."""
-        done = self.done
-        if self.only is None and done and self.tokens and done.statistics.degraded_from is None:
-            return None if done.statistics.sent_bytes else self.tokens[0].aggregator
-        return self.only
-
-    @property
-    def text(self) -> str:
-        """The answer, without the space that tokenizers put before its first word."""
-        return "".join(event.text for event in self.tokens).strip()
-
-    @property
-    def done(self) -> DoneEvent | None:
-        """The last event, once it is there."""
-        return next(iter(self._of(DoneEvent)), None)
-
-    def _of(self, kind: type[E]) -> list[E]:
-        return [event for event in self.events if isinstance(event, kind)]
+        done = events[-1]
+        assert isinstance(done, DoneEvent)  # a stream ends with it
+        self.question, self.events, self.done = question, events, done
+        self.answer = assemble(events, done, seed)
+        self._decoding = decoding
+        self._placement = placement_of(decoding)
+        self._alone = only
+        if (
+            only is None
+            and self.answer.tokens
+            and not (self.answer.is_degraded or done.statistics.sent_bytes)
+        ):
+            self._alone = self.answer.tokens[0].aggregator  # its peer had nothing to add
 
     def as_dict(self) -> dict[str, Any]:
         """The transcript as --json prints it."""
-        done = self.done
+        answer = self.answer
         return {
             "question": self.question,
-            "answer": self.text,
-            "reason": done.reason if done else None,
-            "error": done.error if done else None,
-            "seed": self.seed,
-            "placement": self.placement,
-            "alone": self.alone,
-            "sources": self.sources,
-            "notes": [f"{event.party}: {note}" for event in self._of(SourcesEvent) for note in event.notes],
-            "citations": describe_citations(find_spans(self.tokens), self.sources),
-            "shares": mean_shares(self.tokens),
-            "statistics": done.statistics if done else None,
-            "tokens": self.tokens,
-            "placements": self._of(PlacementEvent),
-            "estimates": [_compact(event) for event in self._of(EstimateEvent)],
+            "answer": answer.text,
+            "reason": answer.reason,
+            "error": self.done.error,
+            "seed": answer.seed,
+            "placement": self._placement,
+            "alone": self._alone,
+            "sources": answer.sources,
+            "notes": answer.notes,
+            "citations": describe_citations(answer.citations, answer.sources),
+            "shares": answer.shares,
+            "statistics": answer.statistics,
+            "tokens": answer.tokens,
+            "placements": answer.placements,
+            "estimates": [_compact(event) for event in answer.estimates],
             "provisional": list(self._provisional()),
         }
 
@@ -200,23 +173,20 @@ class Transcript:
 
         with_passages: below each line the text that the model read.
         """
-        if not self.sources:
+        sources = self.answer.sources
+        if not sources:
             return ["  none: the models answered from the question alone"]
-        parties = dict.fromkeys([*PARTIES, *(source.party for source in self.sources)])
+        parties = dict.fromkeys([*PARTIES, *(source.party for source in sources)])
         return [line for party in parties for line in self._lines_of(party, with_passages)]
 
     def _lines_of(self, party: str, with_passages: bool) -> Iterator[str]:
         own = sorted(
-            (source for source in self.sources if source.party == party),
+            (source for source in self.answer.sources if source.party == party),
             key=lambda source: -source.score if is_scored(source.score) else math.inf,
         )
         for source in own:
             if source.title is not None:
-                columns = (
-                    f"{party:<6}",
-                    describe_score(source.score),
-                    describe_place(source.title, source.page, (source.metadata or {}).get("line")),
-                )
+                columns = f"{party:<6}", describe_score(source.score), _describe(source)
                 yield "  " + "  ".join(filter(None, columns))
                 if with_passages and source.text is not None:
                     yield from text_lines(source.text)
@@ -226,48 +196,43 @@ class Transcript:
             stay = "stays" if len(ids) == 1 else "stay"
             yield f"  {party:<6}  {plural(len(ids), 'document')} that {stay} there: {', '.join(ids[:SHOWN_IDS])}{more}"
 
-    def cited_lines(self) -> list[str]:
-        """A line for each document that the marks of `--cite` name."""
-        return cited_lines(find_spans(self.tokens), own_sources(self.sources))
-
     def statistics_lines(self) -> list[str]:
         """The compact table below an answer."""
         return [f"  {name:<9}  {value}" for name, value in self._rows()]
 
-    def _rows(self) -> Iterable[tuple[str, str]]:
-        done, tokens = self.done, self.tokens
-        assert done is not None  # a stream ends with it
-        statistics, count = done.statistics, len(tokens)
-        ended = f", ended by {_ENDS[done.reason]}" if done.reason in _ENDS else ""
+    def _rows(self) -> Iterator[tuple[str, str]]:
+        tokens, statistics = self.answer.tokens, self.answer.statistics
+        count, reason = len(tokens), self.answer.reason
+        ended = f", ended by {_ENDS[reason]}" if reason in _ENDS else ""
         yield "tokens", f"{count} in {_seconds(statistics.total_s)}{ended}"
         yield "time", f"first token after {_seconds(statistics.first_token_s)}, then {_per_token(tokens)}"
-        if self.alone is not None:
-            yield "alone", f"the {self.alone} answered by itself, nothing crossed the link"
-            yield "seed", str(self.seed)
+        if self._alone is not None:
+            yield "alone", f"the {self._alone} answered by itself, nothing crossed the link"
+            yield "seed", str(self.answer.seed)
             return
         yield "accepted", self._accepted(statistics, count)
-        if shares := mean_shares(tokens):
-            yield (
-                "votes",
-                "weigh " + ", ".join(f"{name} {100 * share:.0f} %" for name, share in shares.items()),
-            )
+        if shares := self.answer.shares:
+            weights = ", ".join(f"{name} {100 * share:.0f} %" for name, share in shares.items())
+            yield "votes", f"weigh {weights}"
         sent, received = _per(statistics.sent_bytes, count), _per(statistics.received_bytes, count)
         rtt = "unknown" if math.isnan(statistics.rtt_s) else f"{1000 * statistics.rtt_s:.1f} ms"
         yield "link", f"{sent} bytes out and {received} in per token, RTT {rtt}"
-        yield "placement", self._placement()
+        num_handovers = sum(switch.step < count for switch in self.answer.placements)
+        handovers = f", {plural(num_handovers, 'handover')}" if num_handovers else ""
+        yield "placement", f"{self._placement}{handovers}"
         yield "verdicts", self._verdicts()
         if statistics.degraded_from is not None:
             yield "degraded", self._degraded(statistics.degraded_from)
         if statistics.num_late_votes:
             share = f"{statistics.num_late_votes} of {count} tokens"
-            yield "patience", f"{share} without the cloud's vote, later than {self.decoding.patience_s:g} s"
-        yield "seed", str(self.seed)
+            yield "patience", f"{share} without the cloud's vote, later than {self._decoding.patience_s:g} s"
+        yield "seed", str(self.answer.seed)
 
     def _degraded(self, step: int) -> str:
         """A line on who answered without whom from a step on."""
-        if self.placement != SERVER:
+        if self._placement != SERVER:
             who, missing = "the device", "the cloud"
-        elif (alone := self.tokens[step].aggregator) == SERVER:
+        elif (alone := self.answer.tokens[step].aggregator) == SERVER:
             who, missing = "the others", "a worker"
         else:
             who, missing = alone, "the server"
@@ -276,26 +241,21 @@ class Transcript:
     def _accepted(self, statistics: SessionStatistics, count: int) -> str:
         """A line on whose drafts the tokens are. In mode speculative the cloud verifies and drafts nothing."""
         device = _share(statistics.num_device_accepted, count)
-        if self.placement == SERVER:
+        if self._placement == SERVER:
             return f"{device} of the server's drafts"
-        if self.decoding.mode == "speculative":
+        if self._decoding.mode == "speculative":
             return f"{device} of the tokens as the device proposed them, the others are the cloud's"
         return f"device {device}, cloud {_share(statistics.num_cloud_accepted, count)}"
 
-    def _placement(self) -> str:
-        """A line on who decides, and how often that changed before a token was decided."""
-        count = len(self.tokens)
-        num_handovers = sum(switch.step < count for switch in self._of(PlacementEvent))
-        return self.placement + (f", {plural(num_handovers, 'handover')}" if num_handovers else "")
-
     def _verdicts(self) -> str:
         """A line on how often each party decided."""
-        if self.placement == "mirror":
-            num_solo = sum(event.is_alone for event in self.tokens)
+        tokens = self.answer.tokens
+        if self._placement == "mirror":
+            num_solo = sum(event.is_alone for event in tokens)
             solo = f", except {num_solo} by the device alone" if num_solo else ""
-            return f"each party decided all {len(self.tokens)} itself{solo}"
-        deciders = Counter(event.aggregator for event in self.tokens)
-        return ", ".join(f"{party} {deciders[party]}" for party in deciders)
+            return f"each party decided all {len(tokens)} itself{solo}"
+        deciders = Counter(event.aggregator for event in tokens)
+        return ", ".join(f"{party} {number}" for party, number in deciders.items())
 
 
 _ENDS = {
@@ -323,7 +283,7 @@ def _seconds(duration_s: float) -> str:
     return "?" if math.isnan(duration_s) else f"{duration_s:.2f} s"
 
 
-def _per_token(tokens: list[TokenEvent]) -> str:
+def _per_token(tokens: Sequence[TokenEvent]) -> str:
     """Time from commit to commit; undefined for fewer than two tokens."""
     if len(tokens) < 2:
         return "no other"
@@ -339,26 +299,28 @@ def _per(total: int, count: int) -> str:
 
 
 def follow(
-    events: Iterator[Event],
-    transcript: Transcript,
+    stream: Iterable[Event],
     log: StageLog,
     *,
     provisional: bool = False,
     is_silent: bool = False,
     cite: bool = False,
-) -> None:
-    """Add every event to the transcript and print what it says. Raises TandemError.
+) -> list[Event]:
+    """All events of an answer, once each was printed as it came. Raises TandemError.
 
     provisional: show drafts too, on a terminal. is_silent: print no text. cite: print it with marks.
     """
-    is_live = provisional and not is_silent and LiveText.is_possible()
-    text: LiveText | PlainText = LiveText() if is_live else PlainText(is_silent=is_silent)
+    events = list[Event]()
+    can_redraw = sys.stdout.isatty() and not open_console().is_dumb_terminal
+    text: LiveText | PlainText = PlainText(is_silent=is_silent)
     if cite and not is_silent:
-        text = CitedText(transcript.events)
+        text = CitedText(events)
+    elif provisional and not is_silent and can_redraw:
+        text = LiveText()
     late_notes: list[str] = []  # those that come amid the text are printed after it
     try:
-        for event in events:
-            transcript.events.append(event)
+        for event in stream:
+            events.append(event)
             match event:
                 case TokenEvent():
                     text.commit(event.step, event.text)
@@ -378,6 +340,7 @@ def follow(
         text.end()
         for note in late_notes:
             log(note)
+    return events
 
 
 def _notes(event: SourcesEvent) -> list[str]:
@@ -403,18 +366,12 @@ def _lines(event: Event) -> Iterator[str]:
             yield f"{event.party}: lost at token {event.step}, {who}{reason}"
         case PeerEvent():
             yield f"{event.party}: back at token {event.step}"
-        case _:
-            pass
 
 
 class LiveText:
     """The twin of PlainText on a terminal: provisional text stands dimmed behind the committed text until it is
-    committed or retracted. Lines that are complete scroll up; the last one is redrawn with what follows it."""
-
-    @staticmethod
-    def is_possible() -> bool:
-        """Whether stdout is a terminal that can take text back."""
-        return sys.stdout.isatty() and not open_console().is_dumb_terminal
+    committed or retracted. Lines that are complete scroll up; the last one is redrawn with what follows it, so it needs
+    a terminal that can take text back."""
 
     def __init__(self) -> None:
         from rich.live import Live

@@ -24,8 +24,6 @@ from tandem.cli.output import StageLog, emit, plural, print_json, warn
 from tandem.client.answers import describe_citations, new_seed
 from tandem.client.ask import STDIN, check_question, read_texts
 from tandem.corpora import AUTO, TOYS
-from tandem.errors import QueryError
-from tandem.events import DoneEvent
 from tandem.topology import PARTIES, in_words
 
 if TYPE_CHECKING:
@@ -33,55 +31,45 @@ if TYPE_CHECKING:
     from tandem.config.schema import Config
     from tandem.events import Source
 
-QuestionArgument = Annotated[
-    str, Argument(metavar="QUESTION", help="what to ask, in quotes", show_default=False)
-]
-QuestionOrStdin = Annotated[
-    str | None,
-    Argument(
-        metavar="QUESTION",
-        help="what to ask, in quotes; - reads questions from standard input, one per line",
-        show_default=False,
-    ),
-]
-QuestionFile = Annotated[
-    str | None,
-    Option(
-        "--file",
-        metavar="FILE",
-        help="ask the questions of this file instead, one per line, or JSON lines with the field question",
-    ),
-]
-Provisional = Annotated[
-    bool,
-    Option(
-        "--provisional",
-        help="show drafts at once, dimmed, until they are committed or replaced (on a terminal and with --json; "
-        "elsewhere only committed text is printed)",
-    ),
-]
-Cite = Annotated[
-    bool,
-    Option(
-        "--cite",
-        help="mark what your documents said, [1], and list them below; the text comes sentence by sentence",
-    ),
-]
-Concurrency = Annotated[
-    int | None,
-    Option(metavar="N", min=1, help="of many questions, how many are answered at once (default: 8)"),
-]
-
 
 @with_options(*QUESTION_SETTINGS)
 def ask(
-    question: QuestionOrStdin = None,
-    file: QuestionFile = None,
+    question: Annotated[
+        str | None,
+        Argument(
+            metavar="QUESTION",
+            help="what to ask, in quotes; - reads questions from standard input, one per line",
+            show_default=False,
+        ),
+    ] = None,
+    file: Annotated[
+        str | None,
+        Option(
+            metavar="FILE",
+            help="ask the questions of this file instead, one per line, or JSON lines with the field question",
+        ),
+    ] = None,
     *,
     query: AskOptions,
-    provisional: Provisional = False,
-    cite: Cite = False,
-    concurrency: Concurrency = None,
+    provisional: Annotated[
+        bool,
+        Option(
+            "--provisional",
+            help="show drafts at once, dimmed, until they are committed or replaced (on a terminal and with --json; "
+            "elsewhere only committed text is printed)",
+        ),
+    ] = False,
+    cite: Annotated[
+        bool,
+        Option(
+            "--cite",
+            help="mark what your documents said, [1], and list them below; the text comes sentence by sentence",
+        ),
+    ] = False,
+    concurrency: Annotated[
+        int | None,
+        Option(metavar="N", min=1, help="of many questions, how many are answered at once (default: 8)"),
+    ] = None,
     place: PlaceOptions,
     output: OutputOptions,
     settings: SettingsOptions,
@@ -105,8 +93,11 @@ def ask(
             items = tandem.batch(texts, concurrency=concurrency or 8, progress=_progress_of(texts), **options)
             return _print_items(items, as_json=output.as_json, is_quiet=output.quiet, cite=cite)
     assert question is not None
-    shown = {"provisional": provisional, "is_silent": output.as_json, "cite": cite}
-    return print_rest(stream_answer(question, query, place, config, log, **shown), output, cite=cite)
+    seed = new_seed() if query.seed is None else query.seed
+    with place.open_to_ask(config, log) as tandem:
+        stream = tandem.stream(question, seed=seed, show_drafts=provisional, **query.options())
+        events = follow(stream, log, provisional=provisional, is_silent=output.as_json, cite=cite)
+    return _print_rest(Transcript(question, seed, query.only, config.decoding, events), output, cite=cite)
 
 
 def _read_questions(question: str | None, file: str | None, *, provisional: bool) -> list[str] | None:
@@ -126,58 +117,24 @@ def _read_questions(question: str | None, file: str | None, *, provisional: bool
     return read_texts(file or STDIN)
 
 
-def stream_answer(
-    question: str,
-    query: AskOptions,
-    place: PlaceOptions,
-    config: Config,
-    log: StageLog,
-    *,
-    provisional: bool = False,
-    is_silent: bool = False,
-    cite: bool = False,
-) -> Transcript:
-    """Ask and follow the answer to its end, printing its text as it comes; a cluster that was started is stopped.
-
-    is_silent: print no text. cite: print it with marks. Raises TandemError.
-    """
-    seed = new_seed() if query.seed is None else query.seed
-    transcript = Transcript(question, seed, query.only, config.decoding)
-    with place.open_to_ask(config, log) as tandem:
-        events = tandem.stream(question, seed=seed, show_drafts=provisional, **query.options())
-        follow(events, transcript, log, provisional=provisional, is_silent=is_silent, cite=cite)
-    return transcript
-
-
-def exit_code(transcript: Transcript) -> int:
-    """The exit code of the command; says on stderr why an answer is incomplete. Raises QueryError where it failed."""
-    match transcript.done:
-        case DoneEvent(reason="failed") as done:
-            done.check()
-            return 1
-        case DoneEvent(reason="cancelled"):
-            warn("the question was cancelled")
-            return 1
-        case None:
-            raise QueryError("The answer ended without a result; see `tandem status`, then ask again.")
-        case _:
-            return 0
-
-
-def print_rest(transcript: Transcript, output: OutputOptions, *, cite: bool = False) -> int:
-    """Print cited documents, sources and statistics, or everything as JSON; returns the exit code. Raises QueryError as
-    `exit_code`."""
+def _print_rest(transcript: Transcript, output: OutputOptions, *, cite: bool) -> int:
+    """Print cited documents, sources and statistics, or everything as JSON; returns the exit code. Raises QueryError
+    where the answer failed."""
     if output.as_json:
         print_json(transcript.as_dict())
-        return exit_code(transcript)
-    code = exit_code(transcript)
+    transcript.done.check()
+    is_cancelled = transcript.done.reason == "cancelled"
+    if is_cancelled:
+        warn("the question was cancelled")
+    if output.as_json:
+        return int(is_cancelled)
     if cite:
-        emit("\nCited", *transcript.cited_lines(), sep="\n")
+        emit("\nCited", *cited_lines(transcript.answer), sep="\n")
     if output.show_sources or not output.quiet:
         emit("\nSources", *transcript.source_lines(with_passages=output.show_sources), sep="\n")
     if not output.quiet:
         emit("\nStatistics", *transcript.statistics_lines(), sep="\n")
-    return code
+    return int(is_cancelled)
 
 
 def note_toy(config: Config) -> None:
@@ -272,7 +229,7 @@ def _item_lines(item: BatchItem, *, is_quiet: bool, cite: bool) -> Iterator[str]
     answer = item.answer
     text, cited = f"(failed: {item.error})" if answer is None else answer.text, list[str]()
     if answer is not None and cite:
-        text, cited = mark(text, answer.citations), cited_lines(answer.citations, answer.own_sources)
+        text, cited = mark(text, answer.citations), cited_lines(answer)
     if is_quiet:
         yield from [text, *cited]
         return

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from tandem.cli.answer import Transcript, follow
@@ -22,14 +21,20 @@ from tandem.cli.options import (
 from tandem.cli.output import StageLog, emit, warn
 from tandem.client.answers import new_seed
 from tandem.conversation import Message
-from tandem.errors import QueryError, TandemError, did_you_mean
-from tandem.events import collect
+from tandem.errors import TandemError, did_you_mean
 
 if TYPE_CHECKING:
     from tandem.client.device import RunningDevice
     from tandem.client.tandem import Tandem
     from tandem.config.schema import DecodingConfig
 
+COMMANDS = {
+    "/sources": "documents of the last answer, with passages",
+    "/stats": "its statistics",
+    "/reset": "forget the conversation so far",
+    "/help": "these lines",
+    "/quit": "leave",
+}
 PROMPT = "> "
 WELCOME = "Ask a question; /help lists the commands, /quit or Ctrl-D leaves."
 
@@ -59,16 +64,6 @@ class Chat:
         self._history: list[Message] = []
         self._last: Transcript | None = None
         self._num_failed = 0
-        self._commands: dict[str, tuple[str, Callable[[], None]]] = {
-            "/sources": (
-                "documents of the last answer, with passages",
-                lambda: self._print_lines(lambda last: last.source_lines(with_passages=True)),
-            ),
-            "/stats": ("its statistics", lambda: self._print_lines(Transcript.statistics_lines)),
-            "/reset": ("forget the conversation so far", self._reset),
-            "/help": ("these lines", self._print_help),
-            "/quit": ("leave", lambda: None),
-        }
 
     def run(self) -> int:
         """Read and answer lines until the end of input or /quit; 1 if a question of a pipe failed."""
@@ -98,48 +93,40 @@ class Chat:
             return ""
 
     def _obey(self, line: str) -> None:
-        if line not in self._commands:
-            warn(f"There is no command {line!r:.60}; {did_you_mean(line, self._commands)}")
-            return
-        self._commands[line][1]()
+        last = self._last
+        match line:
+            case "/sources" if last:
+                emit(*last.source_lines(with_passages=True), sep="\n")
+            case "/stats" if last:
+                emit(*last.statistics_lines(), sep="\n")
+            case "/sources" | "/stats":
+                warn("There is no answer yet; ask a question.")
+            case "/reset":
+                self._history.clear()
+                self._last = None
+                emit("A new conversation.", to_stderr=True)
+            case "/help":
+                emit(*(f"  {name:<9} {meaning}" for name, meaning in COMMANDS.items()), sep="\n")
+            case _:
+                warn(f"There is no command {line!r:.60}; {did_you_mean(line, COMMANDS)}")
 
     def _ask(self, text: str) -> None:
         """Answer one question; the turn joins the conversation if it was answered."""
         seed = new_seed() if self._query.seed is None else self._query.seed
-        transcript = Transcript(text, seed, self._query.only, self._decoding)
         options = {"seed": seed, "show_drafts": False, **self._query.options()}
         try:
-            events = self._tandem.stream(text, history=self._history or None, **options)
-            follow(events, transcript, StageLog(is_quiet=True))
-            self._keep(transcript)
+            stream = self._tandem.stream(text, history=self._history or None, **options)
+            last = Transcript(
+                text, seed, self._query.only, self._decoding, follow(stream, StageLog(is_quiet=True))
+            )
+            last.done.check()
         except KeyboardInterrupt:
             warn("the answer was cancelled")
         except TandemError as error:
             self._num_failed += 1
             warn(f"{error}{' /reset begins a new conversation.' if self._history else ''}")
-
-    def _keep(self, transcript: Transcript) -> None:
-        """Raises QueryError if it failed."""
-        if transcript.done is None:
-            raise QueryError("The answer ended without a result; see `tandem status`, then ask again.")
-        answer = collect(transcript.events, transcript.seed)
-        for note in (*answer.notes, *filter(None, [answer.degraded_reason])):
-            warn(note)
-        self._last = transcript
-        self._history += [Message("user", transcript.question), Message("assistant", answer.text)]
-
-    # ---- commands --------------------------------------------------------------------------------------------
-
-    def _print_lines(self, lines: Callable[[Transcript], list[str]]) -> None:
-        if self._last is None:
-            warn("There is no answer yet; ask a question.")
         else:
-            emit(*lines(self._last), sep="\n")
-
-    def _reset(self) -> None:
-        self._history.clear()
-        self._last = None
-        emit("A new conversation.", to_stderr=True)
-
-    def _print_help(self) -> None:
-        emit(*(f"  {name:<9} {meaning}" for name, (meaning, _) in self._commands.items()), sep="\n")
+            for note in (*last.answer.notes, *filter(None, [last.answer.degraded_reason])):
+                warn(note)
+            self._last = last
+            self._history += [Message("user", text), Message("assistant", last.answer.text)]

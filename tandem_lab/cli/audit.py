@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from tandem.cli.ask import QuestionArgument
+from typer import Argument
+
 from tandem.cli.options import (
     QUESTION_SETTINGS,
     AsJson,
@@ -30,7 +31,7 @@ WIDTH = 22
 
 @with_options(*(key for key in QUESTION_SETTINGS if key != "cluster.runtime"))
 def audit(
-    question: QuestionArgument,
+    question: Annotated[str, Argument(metavar="QUESTION", help="what to ask, in quotes", show_default=False)],
     *,
     seed: Seed = None,
     filters: Filters = None,
