@@ -90,6 +90,7 @@ def build_command() -> Any:
 
     from tandem.cli.ask import ask
     from tandem.cli.chat import chat
+    from tandem.cli.cloud import app as cloud
     from tandem.cli.doctor import doctor
     from tandem.cli.index import index, search
     from tandem.cli.init import init
@@ -108,10 +109,10 @@ def build_command() -> Any:
             app.add_typer(command, name=name)
         else:
             app.command(name)(command)
+    app.add_typer(cloud, name="cloud")
     group: Any = typer.main.get_command(app)
     for command in others.values():
         group.add_command(command)
-    group.add_command(LazyCommand("cloud", "tandem.cli.cloud:app", help="Serve devices that join by a link."))
     group.add_command(
         LazyCommand(
             "lab",

@@ -30,35 +30,15 @@ FIRST_DEVICE = "device"
 """The name for which the first link is printed where no device is known yet."""
 
 
-def _address_option(name: str, help: str) -> Any:
-    return Option(name, metavar="HOST:PORT", parser=lambda text: parse_address(text, DEFAULT_PORT), help=help)
-
-
-Listen = Annotated[
-    Any,
-    _address_option(
-        "--listen",
-        f"where devices connect; 0.0.0.0 is every address of this machine (default: {LOOPBACK}:{DEFAULT_PORT})",
-    ),
-]
-Public = Annotated[
-    Any,
-    _address_option(
-        "--public", "the address that join links name, where devices reach this machine by another one"
-    ),
-]
-PublicAddress = Annotated[
-    Any,
-    _address_option(
-        "--public", "the address that the link names (default: the one of the last `tandem cloud serve`)"
-    ),
-]
 Keys = Annotated[
     Path | None,
     Option(metavar="DIR", help="folder of this cloud's key and list of devices (default: the user's own)"),
 ]
 Name = Annotated[str, Argument(metavar="NAME", help="of the device", show_default=False)]
-DeviceName = Annotated[str | None, Option(metavar="NAME", help="print the join link of a new device, too")]
+
+
+def _address(flag: str, help: str) -> Any:
+    return Option(flag, metavar="HOST:PORT", parser=lambda text: parse_address(text, DEFAULT_PORT), help=help)
 
 
 def _cloud() -> None:
@@ -71,9 +51,23 @@ app = new_app(_cloud)
 @app.command()
 @with_options(*MODELS)
 def serve(
-    listen: Listen = None,
-    public: Public = None,
-    device: DeviceName = None,
+    listen: Annotated[
+        Any,
+        _address(
+            "--listen",
+            f"where devices connect; 0.0.0.0 is every address of this machine (default: {LOOPBACK}:{DEFAULT_PORT})",
+        ),
+    ] = None,
+    public: Annotated[
+        Any,
+        _address(
+            "--public",
+            "the address that join links name, where devices reach this machine by another one",
+        ),
+    ] = None,
+    device: Annotated[
+        str | None, Option(metavar="NAME", help="print the join link of a new device, too")
+    ] = None,
     keys: Keys = None,
     *,
     settings: SettingsOptions,
@@ -108,7 +102,17 @@ def serve(
 
 
 @app.command()
-def add(name: Name, address: PublicAddress = None, keys: Keys = None) -> int:
+def add(
+    name: Name,
+    address: Annotated[
+        Any,
+        _address(
+            "--public",
+            "the address that the link names (default: the one of the last `tandem cloud serve`)",
+        ),
+    ] = None,
+    keys: Keys = None,
+) -> int:
     """Print the join link of a new device; a running cloud knows it at once."""
     from tandem.joining.devices import DeviceList
     from tandem.joining.join_link import JoinLink, load_identity
@@ -125,33 +129,29 @@ def devices(keys: Keys = None, as_json: AsJson = False) -> int:
     """List the devices that may join, and those that were revoked."""
     from tandem.joining.devices import DeviceList
 
-    entries = [  # nothing of their tokens
-        {
-            "name": device.name,
-            "added": device.added,
-            "joined": device.joined or None,
-            "revoked": device.revoked or None,
-        }
-        for device in DeviceList(keys or _default_folder()).all()
-    ]
+    listed = DeviceList(keys or _default_folder()).all()
     if as_json:
-        print_json(entries)
-    elif not entries:
+        print_json(
+            [  # nothing of their tokens
+                {
+                    "name": device.name,
+                    "added": device.added,
+                    "joined": device.joined or None,
+                    "revoked": device.revoked or None,
+                }
+                for device in listed
+            ]
+        )
+    elif not listed:
         emit("No device may join yet; `tandem cloud add NAME` prints a link for one.")
     else:
         rows = [("device", "added", "last joined", "state")]
-        rows += [
-            (
-                str(device["name"]),
-                str(device["added"]),
-                device["joined"] or "never",
-                "revoked" if device["revoked"] else "welcome",
-            )
-            for device in entries
-        ]
+        for device in listed:
+            state = "revoked" if device.revoked else "welcome"
+            rows.append((device.name, device.added, device.joined or "never", state))
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         for row in rows:
-            emit("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+            emit("  ".join(map(str.ljust, row, widths)).rstrip())
     return 0
 
 

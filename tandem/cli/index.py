@@ -49,56 +49,50 @@ if TYPE_CHECKING:
 
 ID_KEY_BYTES = 32
 
-SourcePath = Annotated[
-    str | None,
-    Argument(
-        metavar="PATH",
-        help="a file or a folder (default: what the index was built from)",
-        show_default=False,
-    ),
-]
-Out = Annotated[
-    str | None,
-    Option(
-        metavar="DIR",
-        help="where the index goes (default: the one in the settings, else one folder per party)",
-    ),
-]
-Replace = Annotated[
-    bool, Option("--replace", help="make PATH what the index is built from, whatever it held before")
-]
-Add = Annotated[
-    str | None,
-    Option(metavar="PATH", help="add a file or a folder to what is there; later builds cover it too"),
-]
-Delete = Annotated[
-    list[str] | None,
-    Option(metavar="NAME", help="remove a document, a folder or what --add added; may be repeated"),
-]
-Factory = Annotated[
-    str | None,
-    Option(metavar="F", help="kind of index: Flat, or like IVF512,Flat (default: by size)"),
-]
-PrecomputeKv = Annotated[
-    bool, Option("--precompute-kv", help="compute the caches of all chunks now, not when first used")
-]
-Watch = Annotated[
-    bool,
-    Option("--watch", help="follow the folders until it is stopped: what changes is indexed within seconds"),
-]
-
 
 @with_options()
 def index(
     party: PartyArgument,
-    path: SourcePath = None,
-    add: Add = None,
-    delete: Delete = None,
-    replace: Replace = False,
-    out: Out = None,
-    factory: Factory = None,
-    precompute_kv: PrecomputeKv = False,
-    watch: Watch = False,
+    path: Annotated[
+        str | None,
+        Argument(
+            metavar="PATH",
+            help="a file or a folder (default: what the index was built from)",
+            show_default=False,
+        ),
+    ] = None,
+    add: Annotated[
+        str | None,
+        Option(metavar="PATH", help="add a file or a folder to what is there; later builds cover it too"),
+    ] = None,
+    delete: Annotated[
+        list[str] | None,
+        Option(metavar="NAME", help="remove a document, a folder or what --add added; may be repeated"),
+    ] = None,
+    replace: Annotated[
+        bool, Option("--replace", help="make PATH what the index is built from, whatever it held before")
+    ] = False,
+    out: Annotated[
+        str | None,
+        Option(
+            metavar="DIR",
+            help="where the index goes (default: the one in the settings, else one folder per party)",
+        ),
+    ] = None,
+    factory: Annotated[
+        str | None,
+        Option(metavar="F", help="kind of index: Flat, or like IVF512,Flat (default: by size)"),
+    ] = None,
+    precompute_kv: Annotated[
+        bool,
+        Option("--precompute-kv", help="compute the caches of all chunks now, not when first used"),
+    ] = False,
+    watch: Annotated[
+        bool,
+        Option(
+            "--watch", help="follow the folders until it is stopped: what changes is indexed within seconds"
+        ),
+    ] = False,
     as_json: AsJson = False,
     *,
     settings: SettingsOptions,
@@ -323,33 +317,27 @@ def parse_condition(text: str) -> tuple[str, str]:
     return key, value
 
 
-QuestionArgument = Annotated[
-    str, Argument(metavar="QUESTION", help="what to look for, in quotes", show_default=False)
-]
-NumDocuments = Annotated[
-    int | None,
-    Option(metavar="N", min=1, help="passages to find (default: as many as for an answer)"),
-]
-Conditions = Annotated[
-    list[Any] | None,
-    Option(
-        "--filter",
-        metavar="KEY=VALUE",
-        parser=parse_condition,
-        help="only documents with this metadata, such as source=notes.md; repeat it with another value to admit both, "
-        "with another key to narrow further",
-    ),
-]
-Full = Annotated[bool, Option("--full", help="print whole passages, not their first lines")]
-
-
 @with_options()
 def search(
     party: PartyArgument,
-    question: QuestionArgument,
-    num_documents: NumDocuments = None,
-    conditions: Conditions = None,
-    full: Full = False,
+    question: Annotated[
+        str, Argument(metavar="QUESTION", help="what to look for, in quotes", show_default=False)
+    ],
+    num_documents: Annotated[
+        int | None,
+        Option(metavar="N", min=1, help="passages to find (default: as many as for an answer)"),
+    ] = None,
+    conditions: Annotated[
+        list[Any] | None,
+        Option(
+            "--filter",
+            metavar="KEY=VALUE",
+            parser=parse_condition,
+            help="only documents with this metadata, such as source=notes.md; repeat it with another value to admit "
+            "both, with another key to narrow further",
+        ),
+    ] = None,
+    full: Annotated[bool, Option("--full", help="print whole passages, not their first lines")] = False,
     as_json: AsJson = False,
     *,
     settings: SettingsOptions,
@@ -358,19 +346,24 @@ def search(
 
     Reads the index on this machine; no model is loaded and nothing is started.
     """
+    from tandem.retrieval.documents import describe_passage
+
     check_question(question)
     log = StageLog(is_quiet=as_json)
     config = settings.load(log)
     filter = merge_filters((party, key, value) for key, value in conditions or ()).get(f"{party}_filter")
     count = num_documents or config.party(party).num_documents or 1
     hits = _find(party, config, question, count, filter, log)
-    if as_json:
-        passages = [_as_dict(rank, hit) for rank, hit in enumerate(hits, 1)]
-        print_json(
-            {"party": party, "index": config.party(party).index, "question": question, "passages": passages}
-        )
-    else:
+    if not as_json:
         _print_hits(hits, full=full)
+        return 0
+    passages = [
+        {"rank": rank, "score": hit.score, "id": hit.id, **describe_passage(hit.document)}
+        for rank, hit in enumerate(hits, 1)
+    ]
+    print_json(
+        {"party": party, "index": config.party(party).index, "question": question, "passages": passages}
+    )
     return 0
 
 
@@ -404,9 +397,3 @@ def _print_hits(hits: list[Hit], *, full: bool) -> None:
         emit(*text_lines(hit.document.page_content, None if full else EXCERPT_LINES), sep="\n")
         if line := metadata_line(metadata):
             emit(line)
-
-
-def _as_dict(rank: int, hit: Hit) -> dict[str, Any]:
-    from tandem.retrieval.documents import describe_passage
-
-    return {"rank": rank, "score": hit.score, "id": hit.id, **describe_passage(hit.document)}

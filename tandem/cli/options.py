@@ -6,11 +6,6 @@ import contextlib
 import functools
 import inspect
 import json
-import os
-import shlex
-import shutil
-import sys
-import sysconfig
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from importlib.util import find_spec
@@ -101,22 +96,6 @@ def explain(error: TyperException) -> str:
     if sentence.endswith("?"):
         return sentence
     return f"{sentence}." if context is None else f"{sentence}; see `{context.command_path} --help`."
-
-
-def this_command() -> str:
-    """The command line of this installation's `tandem` from the current folder."""
-    script = Path(sysconfig.get_path("scripts")) / "tandem"
-    on_path = shutil.which("tandem")
-    if on_path is not None and script.exists() and os.path.samefile(on_path, script):
-        return "tandem"
-    if script.exists():
-        return shlex.quote(_from_here(script))
-    return f"{shlex.quote(_from_here(Path(sys.executable)))} -m tandem"
-
-
-def _from_here(path: Path) -> str:
-    """A path as short as it can be written in the current folder."""
-    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
 
 
 CONFIG_NAME = "tandem.toml"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from typer import Option
 
@@ -14,21 +14,18 @@ from tandem.cli.output import StageLog, emit, plural, print_json
 from tandem.corpora import describe_model
 from tandem.topology import Party
 
-if TYPE_CHECKING:
-    from tandem.config.schema import Config
-
-ClusterAddress = Annotated[
-    str | None,
-    Option(
-        metavar="HOST:PORT", help="the cluster (default: the one that `tandem up` started or joined here)"
-    ),
-]
 DAY_S = 86_400
 
 
 @with_options()
 def status(
-    address: ClusterAddress = None,
+    address: Annotated[
+        str | None,
+        Option(
+            metavar="HOST:PORT",
+            help="the cluster (default: the one that `tandem up` started or joined here)",
+        ),
+    ] = None,
     as_json: AsJson = False,
     *,
     settings: SettingsOptions,
@@ -37,24 +34,19 @@ def status(
 
     Of the cluster that is named, or else of the device or the cluster that runs here. --json has every counter.
     """
+    from tandem.client.device import RunningDevice, is_device_running
+
     log = StageLog(is_quiet=as_json)
     config = settings.load()
-    state = read_state(address, config, log)
+    if not address and not config.is_federated and is_device_running():
+        state = RunningDevice(config).status()
+    else:
+        state = plugins.find("runtime", "ray").read_status(address, config, log)
     if as_json:
         print_json(state)
     else:
         emit("\n".join(summary_lines(state)))
     return int(any(actor["state"] == "dead" for actor in state["actors"]))
-
-
-def read_state(address: str | None, config: Config, log: StageLog) -> dict[str, Any]:
-    """Read the state of what runs at an address, or on this machine. Raises ClusterError."""
-    from tandem.client.device import RunningDevice, is_device_running
-
-    if not address and not config.is_federated and is_device_running():
-        return RunningDevice(config).status()
-    state: dict[str, Any] = plugins.find("runtime", "ray").read_status(address, config, log)
-    return state
 
 
 def summary_lines(state: dict[str, Any]) -> Iterator[str]:
@@ -72,18 +64,21 @@ def summary_lines(state: dict[str, Any]) -> Iterator[str]:
 
 def _pace_ms(party: str, state: dict[str, Any]) -> float | None:
     """Milliseconds per pass of a party's decoder since it started; None before the first."""
-    extras = [actor.get("extra") or {} for actor in state["actors"] if actor["party"] == party]
+    extras = _extras(party, state)
     paces = (1e3 * extra["decode_s"] / extra["num_forwards"] for extra in extras if extra.get("num_forwards"))
     return next(paces, None)
 
 
 def _watched(party: str, state: dict[str, Any]) -> str:
     """When the files of its index were last looked at, if the index follows them."""
-    extras = [actor.get("extra") or {} for actor in state["actors"] if actor["party"] == party]
-    looks_s = [extra["watched_s"] for extra in extras if "watched_s" in extra]
-    if not looks_s:
+    look_s = next((extra["watched_s"] for extra in _extras(party, state) if "watched_s" in extra), None)
+    if look_s is None:
         return ""
-    return f", looked at {_moment(looks_s[0])}" if looks_s[0] else ", not watched now"
+    return f", looked at {_moment(look_s)}" if look_s else ", not watched now"
+
+
+def _extras(party: str, state: dict[str, Any]) -> list[dict[str, Any]]:
+    return [actor.get("extra") or {} for actor in state["actors"] if actor["party"] == party]
 
 
 def _loaded(described: dict[str, Any], pace_ms: float | None) -> str:

@@ -5,12 +5,18 @@
 
 from __future__ import annotations
 
+import os
+import shlex
+import shutil
+import sys
+import sysconfig
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, BadParameter, Option
 
-from tandem.cli.options import MODELS, SettingsOptions, this_command, with_options
+from tandem.cli.options import MODELS, SettingsOptions, with_options
 from tandem.cli.output import StageLog, emit
 from tandem.corpora import example_question
 from tandem.errors import ClusterError
@@ -249,3 +255,19 @@ def _stop(entry: Entry) -> None:
 
     attach.stop_node(entry.node)
     registry.unregister(entry.party)
+
+
+def this_command() -> str:
+    """The command line of this installation's `tandem` from the current folder."""
+    script = Path(sysconfig.get_path("scripts")) / "tandem"
+    on_path = shutil.which("tandem")
+    if on_path is not None and script.exists() and os.path.samefile(on_path, script):
+        return "tandem"
+    if script.exists():
+        return shlex.quote(_from_here(script))
+    return f"{shlex.quote(_from_here(Path(sys.executable)))} -m tandem"
+
+
+def _from_here(path: Path) -> str:
+    """A path as short as it can be written in the current folder."""
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
