@@ -222,8 +222,8 @@ same settings as `[device]`. `server.num_documents` is 0 by default."""
 
 def preset_table() -> str:
     """What each preset stands for, and its settings."""
-    text = (DOCS.parent / "tandem" / "config" / "presets.toml").read_text("utf-8")
-    found = re.findall(r"^(\w+): (.+?)\n(?=\[)", text.replace("\n# ", "\n"), re.MULTILINE | re.DOTALL)
+    text = files.PRESETS_FILE.read_text("utf-8").replace("\n# ", "\n")
+    found = re.findall(r"^(\w+): (.+?)\n(?=\[)", text, re.MULTILINE | re.DOTALL)
     lines = ["| preset | what it is | settings |", "|---|---|---|"]
     for name, meaning in found:
         settings = [

@@ -25,7 +25,7 @@ class Citation:
 
     documents: tuple[
         float, ...
-    ]  # [k] share of each document of the home party, in the order of its sources; or [0]: of none
+    ]  # [k] share of each document of the home party, as its sources; or [0]: of none
     others: float = 0.0  # of all other parties; where not enough is known of them, the most that it can be
 
     @property
@@ -50,8 +50,8 @@ class Part(NamedTuple):
         """The home's share, or the least that it can be. probability: that its rows give the token."""
         if self.most is None or self.share == 1.0:
             return self.share
-        said, others = self.share * probability, (1.0 - self.share) * self.most
-        return said / (said + others)
+        own, others = self.share * probability, (1.0 - self.share) * self.most
+        return own / (own + others)
 
 
 def cite(masses: Sequence[float], part: Part) -> Citation:
@@ -102,19 +102,19 @@ def find_words(tokens: Sequence[HasCitation]) -> list[Word]:
     text = "".join(token.text for token in tokens)
     num_before = len(text) - len(text.lstrip())
     ends = list(accumulate(len(token.text) for token in tokens))
-    found, first = list[Word](), 0
+    words, first = list[Word](), 0
     for match in _WORD.finditer(text):
         start, end = match.span()
         first = bisect_right(ends, start, first)  # the token that has the first character
         last = bisect_left(ends, end, first)
         citation = _mean([token.citation for token in tokens[first : last + 1] if token.text])
         if citation is not None:
-            found.append(Word(start=start - num_before, end=end - num_before, citation=citation))
-    return found
+            words.append(Word(start=start - num_before, end=end - num_before, citation=citation))
+    return words
 
 
 def find_spans(tokens: Sequence[HasCitation]) -> list[Span]:
-    """What is cited of an answer, in order."""
+    """The parts of an answer that are cited, in order."""
     text = "".join(token.text for token in tokens).strip()
     borders = [match.end() for match in SENTENCE_END.finditer(text)]
     runs: list[list[Word]] = []  # each with the words between its first and last clear one
@@ -123,14 +123,13 @@ def find_spans(tokens: Sequence[HasCitation]) -> list[Span]:
         document = word.citation.document
         if document is None:
             pending.append(word)
-        elif (
-            runs and runs[-1][0].citation.document == document and not _is_apart(runs[-1][-1], word, borders)
-        ):
-            runs[-1] += [*pending, word]
-            pending = []
+            continue
+        last = runs[-1] if runs else None
+        if last and last[0].citation.document == document and not _is_apart(last[-1], word, borders):
+            last += [*pending, word]
         else:
             runs.append([word])
-            pending = []
+        pending = []
     return [_span(run) for run in runs]
 
 
@@ -148,13 +147,13 @@ def _is_apart(word: Word, later: Word, borders: Sequence[int]) -> bool:
 
 def _mean(citations: Sequence[Citation | None]) -> Citation | None:
     """The shares of several tokens together; None: none of them is known."""
-    known = [citation for citation in citations if citation is not None]
-    if len(known) < 2:
-        return next(iter(known), None)
-    columns = zip_longest(*(citation.documents for citation in known), fillvalue=0.0)
+    cited = [citation for citation in citations if citation is not None]
+    if len(cited) < 2:
+        return next(iter(cited), None)
+    columns = zip_longest(*(citation.documents for citation in cited), fillvalue=0.0)
     return Citation(
-        documents=tuple(sum(column) / len(known) for column in columns),
-        others=sum(citation.others for citation in known) / len(known),
+        documents=tuple(sum(column) / len(cited) for column in columns),
+        others=sum(citation.others for citation in cited) / len(cited),
     )
 
 

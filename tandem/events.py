@@ -75,9 +75,8 @@ class TokenEvent:
     cloud_epoch: int = 0
     rtt_s: float = nan  # last measured
     is_alone: bool = False  # decided without the peer, which is lost, or late (`decoding.patience_s`)
-    shares: dict[str, float] = field(
-        default_factory=dict, hash=False
-    )  # how much each party's vote counted, of sum 1; empty: it was decided elsewhere
+    # how much each party's vote counted, of sum 1; empty: it was decided elsewhere
+    shares: dict[str, float] = field(default_factory=dict, hash=False)
     last_voter: str | None = None  # mode "federated": the worker whose vote came last, for which all waited
     logprob: TokenLogprob | None = None  # of this token; None: not asked for (`num_logprobs`)
     top_logprobs: tuple[TokenLogprob, ...] = ()  # of the likeliest tokens, the likeliest first
@@ -85,14 +84,14 @@ class TokenEvent:
         None  # who said it; None: it is not known yet (a CitationEvent follows), or never
     )
 
-    def with_tail(self, known: Logprobs | None) -> TokenEvent:
+    def with_tail(self, logprobs: Logprobs | None) -> TokenEvent:
         """The event with what the verdict says of its token's probability and the likeliest ones."""
-        if known is None:
+        if logprobs is None:
             return self
-        top = zip(known.top_ids, known.top_logprobs, strict=True)
+        top = zip(logprobs.top_ids, logprobs.top_logprobs, strict=True)
         return replace(
             self,
-            logprob=TokenLogprob(token=self.token, logprob=known.logprob),
+            logprob=TokenLogprob(token=self.token, logprob=logprobs.logprob),
             top_logprobs=tuple(TokenLogprob(token=token, logprob=logprob) for token, logprob in top),
         )
 
@@ -271,7 +270,12 @@ class Answer:
         return f"Answer({text!r}, {len(self.tokens)} tokens, {len(self.sources)} sources{degraded})"
 
     def _repr_html_(self) -> str:
-        return as_html(self)
+        """A fragment of HTML, as notebooks show it: the text, why it is degraded, its sources; all of it escaped."""
+        warning = f"<p><em>{escape(self.degraded_reason)}</em></p>" if self.degraded_reason else ""
+        parties = dict.fromkeys([*PARTIES, *(source.party for source in self.sources)])
+        items = "".join(f"<li>{line}</li>" for party in parties for line in _lines(self.sources, party))
+        sources = f"<p>Sources</p><ul>{items}</ul>" if items else "<p>Sources: none</p>"
+        return f'<div><p style="white-space: pre-wrap">{escape(self.text)}</p>{warning}{sources}</div>'
 
     @property
     def token_ids(self) -> tuple[int, ...]:
@@ -350,19 +354,6 @@ def assemble(events: Sequence[Event], done: DoneEvent, seed: int) -> Answer:
         session=done.session,
         peer_events=tuple(event for event in events if isinstance(event, PeerEvent)),
     )
-
-
-# ---- How an answer looks in a notebook: its text, why it is degraded, its sources; everything esca ------
-
-
-def as_html(answer: Answer) -> str:
-    """The answer as a fragment of HTML."""
-    reason = answer.degraded_reason
-    warning = f"<p><em>{escape(reason)}</em></p>" if reason else ""
-    parties = dict.fromkeys([*PARTIES, *(source.party for source in answer.sources)])
-    items = "".join(f"<li>{line}</li>" for party in parties for line in _lines(answer.sources, party))
-    sources = f"<p>Sources</p><ul>{items}</ul>" if items else "<p>Sources: none</p>"
-    return f'<div><p style="white-space: pre-wrap">{escape(answer.text)}</p>{warning}{sources}</div>'
 
 
 def _lines(sources: tuple[Source, ...], party: str) -> Iterator[str]:

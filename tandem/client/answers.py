@@ -8,11 +8,10 @@ import math
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import is_dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from tandem import __version__
 from tandem.citations import Span
-from tandem.conversation import THOUGHT, THOUGHT_END
 from tandem.errors import QueryError
 from tandem.events import Answer, DoneEvent, Event, Source, collect
 
@@ -38,58 +37,15 @@ class Trimmer:
 
     def __init__(self) -> None:
         self._has_begun = False
-        self._held = ""  # space that only more text turns into a part of the answer
+        self._space = ""  # that only more text turns into a part of the answer
 
     def push(self, text: str) -> str:
         """Take a piece of text; returns what may be shown now."""
-        text = self._held + text if self._has_begun else text.lstrip()
+        text = self._space + text if self._has_begun else text.lstrip()
         shown = text.rstrip()
-        self._held = text[len(shown) :]
+        self._space = text[len(shown) :]
         self._has_begun |= bool(shown)
         return shown
-
-
-class Piece(NamedTuple):
-    """The additions of a piece of text to the thought and to the answer."""
-
-    thought: str
-    text: str
-
-
-class AnswerReader:
-    """Separates what a model thinks from what it answers, piece by piece, each without the space around it."""
-
-    def __init__(self, thinking: str) -> None:
-        """thinking: of the template (`Template.thinking`); "" leaves every text as it is."""
-        self._awaited = {"marked": THOUGHT, "begun": THOUGHT_END}.get(thinking, "")  # the next marker
-        self._held = ""  # may be the beginning of it
-        self._thought, self._answer = Trimmer(), Trimmer()
-        self.text = ""  # of the answer, as far as it was shown
-
-    def push(self, text: str, *, is_last: bool = False) -> Piece:
-        """Take a piece of text; returns what may be shown now."""
-        self._held += text
-        thought = answer = ""
-        if self._awaited == THOUGHT and (begun := self._held.lstrip()).startswith(THOUGHT):
-            self._awaited, self._held = THOUGHT_END, begun.removeprefix(THOUGHT)
-        elif self._awaited == THOUGHT and (is_last or not THOUGHT.startswith(begun)):
-            self._awaited = ""
-        if self._awaited == THOUGHT_END:
-            thought, end, rest = self._held.partition(THOUGHT_END)
-            num_held = 0 if end or is_last else _overlap(thought, THOUGHT_END)
-            self._awaited = "" if end else THOUGHT_END
-            self._held = rest if end else thought[len(thought) - num_held :]
-            thought = thought[: len(thought) - num_held]
-        if not self._awaited:
-            answer, self._held = self._held, ""
-        piece = Piece(self._thought.push(thought), self._answer.push(answer))
-        self.text += piece.text
-        return piece
-
-
-def _overlap(text: str, marker: str) -> int:
-    """Characters at the end of a text with which the marker begins."""
-    return next((size for size in range(len(marker) - 1, 0, -1) if text.endswith(marker[:size])), 0)
 
 
 def finish_reason(answer: Answer) -> str:

@@ -286,49 +286,35 @@ def check_question(question: object) -> None:
 
 def read_texts(file: str) -> list[str]:
     """The questions of a UTF-8 file, or of standard input, in order; empty lines are left out. Raises QueryError."""
-    lines = _lines_of(_read_stdin(), "standard input") if file == STDIN else read_lines(Path(file))
-    return [text_of(entry_of(line, where), where) if line[0] == "{" else line for line, where in lines]
+    return [
+        text_of(entry_of(line, where), where) if line[0] == "{" else line for line, where in read_lines(file)
+    ]
 
 
-def read_lines(path: Path) -> list[tuple[str, str]]:
-    """The lines of a file that hold anything, as `split` gives them. Raises QueryError."""
+def read_lines(file: str | Path) -> list[tuple[str, str]]:
+    """The lines of a UTF-8 file, or of standard input, that hold anything, stripped, each with its place; at least one.
+    Raises QueryError."""
+    name = "standard input" if file == STDIN else str(Path(file))
     try:
-        return _lines_of(path.expanduser().read_bytes(), str(path))
+        data = sys.stdin.buffer.read() if file == STDIN else Path(file).expanduser().read_bytes()
+        lines = data.decode("utf-8-sig").split("\n")
     except OSError as error:
         raise QueryError(
-            f"Questions are read from a text file, but {path} cannot be read ({error.strerror}); check the path."
+            f"Questions are read from a text file, but {name} cannot be read ({error.strerror}); check the path."
         ) from None
-
-
-def _read_stdin() -> bytes:
-    """Standard input as it is, whatever encoding this process has for it."""
-    stream = getattr(sys.stdin, "buffer", None)
-    return sys.stdin.read().encode() if stream is None else stream.read()
-
-
-def _lines_of(data: bytes, name: str) -> list[tuple[str, str]]:
-    """Split UTF-8 bytes, with or without a byte-order mark, into lines. Raises QueryError."""
-    try:
-        return split(data.decode("utf-8-sig"), name)
     except UnicodeDecodeError as error:
         raise QueryError(
             f"Questions must be UTF-8 text, but {name} is not (byte {error.start}); save it as UTF-8."
         ) from None
-
-
-def split(text: str, name: str) -> list[tuple[str, str]]:
-    """The lines that hold anything, stripped, each with its place; at least one. Raises QueryError."""
-    lines = [
-        (line.strip(), f"{name}, line {number}")
-        for number, line in enumerate(text.split("\n"), 1)
-        if line.strip()
+    entries = [
+        (line.strip(), f"{name}, line {number}") for number, line in enumerate(lines, 1) if line.strip()
     ]
-    if not lines:
+    if not entries:
         raise QueryError(
             f'A list of questions must hold at least one line, but {name} holds none; add {{"question": "..."}}, '
             "or the bare text."
         )
-    return lines
+    return entries
 
 
 def entry_of(line: str, where: str) -> dict[str, Any]:

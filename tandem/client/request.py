@@ -189,10 +189,15 @@ def check_options(options: Mapping[str, Any]) -> dict[str, Any]:
         raise explain(error, OPTIONS) from None
 
 
+PRIVATE_PEER_SHARE = 0.5
+"""Most that the cloud counts where the device's weight says nothing of its documents."""
+
+
 def spec_of(config: Config) -> SessionSpec:
     """The spec with everything that `config` determines; `build_spec` fills in the rest."""
     config = config.with_names()
     weights, link = config.weights, config.link
+    is_private = config.device.privacy > 0 and config.device.num_documents > 0
     return SessionSpec(
         session=0,
         query="",
@@ -204,7 +209,7 @@ def spec_of(config: Config) -> SessionSpec:
         question_weight=weights.question,
         evidence_weight=weights.evidence,
         evidence_memory=weights.memory,
-        max_peer_share=_peer_share(config),
+        max_peer_share=min(weights.max_peer_share, PRIVATE_PEER_SHARE if is_private else 1.0),
         layouts={
             name: layout for name in config.parties if (layout := config.party(name).documents) != "rows"
         },
@@ -215,15 +220,6 @@ def spec_of(config: Config) -> SessionSpec:
         peer_stall_s=link.peer_stall_s,
         race_depth=config.codec.race_depth,
     )
-
-
-PRIVATE_PEER_SHARE = 0.5
-"""Most that the cloud counts where the device's weight says nothing of its documents."""
-
-
-def _peer_share(config: Config) -> float:
-    is_private = config.device.privacy > 0 and config.device.num_documents > 0
-    return min(config.weights.max_peer_share, PRIVATE_PEER_SHARE if is_private else 1.0)
 
 
 def build_spec(
@@ -238,13 +234,14 @@ def build_spec(
     check_codec(given.get("preset"), described)
     config = _configure(config, given)
     only = given.get("only") or _answers_alone(config, described, given)
+    decode_lines = {party: tuple(about.get("decode_line", ())) for party, about in described.items()}
     spec = replace(
         spec_of(config),
         session=secrets.randbits(32),
         query=question,
         seed=given.get("seed", secrets.randbits(64)),
-        device_decode_line=_decode_line(described, Party.DEVICE),
-        cloud_decode_line=_decode_line(described, Party.CLOUD),
+        device_decode_line=decode_lines.get(Party.DEVICE, ()),
+        cloud_decode_line=decode_lines.get(Party.CLOUD, ()),
         only=None if only is None else _find_party(only, config.parties, "only"),
         device_filter=given.get("device_filter", ""),
         cloud_filter=given.get("cloud_filter", ""),
@@ -263,11 +260,12 @@ def build_spec(
     _check_size(spec)
     home, loaded = described[spec.home], [described.get(party, {}) for party in spec.parties]
     vocab_size = min(about.get("vocab_size", spec.vocab_size) for about in loaded)  # what all of them have
+    writes_day = any(about.get("writes_day") for about in loaded)  # a chat template of one of them
     spec = replace(
         spec,
         eos_token_ids=tuple(token for token in home["eos_token_ids"] if token < vocab_size),
         vocab_size=vocab_size,
-        day=_day(given.get("day"), loaded),
+        day=given.get("day", date.today().isoformat()) if writes_day else "",
         weights_fingerprints={
             party: fingerprint
             for party in spec.parties
@@ -365,16 +363,6 @@ def have_several_models(described: Mapping[Any, Mapping[str, Any]], spec: Sessio
     """Whether voters that weigh by their documents have different models, as far as is known."""
     models = {described.get(voter, {}).get("weights_fingerprint") for voter in spec.roles.voters}
     return spec.roles.weighs_by_documents and (len(models) > 1 or None in models)
-
-
-def _day(day: str | None, loaded: Sequence[Mapping[str, Any]]) -> str:
-    """The query's, today if none is given; empty where no chat template of these parties writes it."""
-    return (day or date.today().isoformat()) if any(about.get("writes_day") for about in loaded) else ""
-
-
-def _decode_line(described: Mapping[Any, Mapping[str, Any]], party: Party) -> tuple[float, ...]:
-    """The offline profile of a party; empty where it takes no part."""
-    return tuple(described[party]["decode_line"]) if party in described else ()
 
 
 def _check_grammar(spec: SessionSpec, described: Mapping[Any, Mapping[str, Any]]) -> None:

@@ -18,17 +18,13 @@ from tandem.config.checks import change
 from tandem.config.schema import Config, checked_config
 from tandem.errors import QueryError
 from tandem.events import Answer, Event, collect
-from tandem.sites.port import ActorClasses, ClusterRuntime, Deployment, Host, Node, Progress, ignore
+from tandem.sites.port import ActorClasses, ClusterRuntime, Deployment, Host, Progress, ignore
 
 if TYPE_CHECKING:
     from tandem.modes import SessionSpec
 
 
 T = TypeVar("T")
-
-
-CLUSTER = "ray"
-"""The runtime that is no inline one."""
 
 
 class Tandem:
@@ -42,13 +38,17 @@ class Tandem:
         self.config = config
         self.described = deployment.described
         self.sites = deployment.sites  # those that can be asked from here, by party
+        self.nodes = tuple(deployment.nodes)  # Ray nodes that `launch` started
+        self.socket_folder = (
+            deployment.socket_folder
+        )  # of the actors that `launch` started as processes, or empty
+        self.is_closed = False
         self._deployment = deployment
         self._asker = Asker(
             self.sites,
             lambda error: deployment.explain_loss(error, self.config),
             lambda: deployment.described,
         )
-        self._is_closed = False
         self._streams: set[AsyncGenerator[Any, None]] = set()  # half read
 
     # ---- starting and stopping -------------------------------------------------------------------------------
@@ -82,7 +82,7 @@ class Tandem:
             from tandem.sites import local
 
             return cls(config, local.launch(config, progress or ignore, actor_classes, hosts))
-        cluster: ClusterRuntime = plugins.find("runtime", CLUSTER)
+        cluster: ClusterRuntime = plugins.find("runtime", "ray")
         return cls(config, cluster.launch(config, hosts, progress or ignore, actor_classes))
 
     @classmethod
@@ -96,7 +96,7 @@ class Tandem:
         called with one line for each stage.
         """
         config = checked_config(config)
-        cluster: ClusterRuntime = plugins.find("runtime", CLUSTER)
+        cluster: ClusterRuntime = plugins.find("runtime", "ray")
         return cls(config, cluster.connect(address, config, progress or ignore))
 
     @classmethod
@@ -120,26 +120,11 @@ class Tandem:
         config = checked_config(config)
         return cls(config, host.join(read_link(link), config, progress or ignore, actor_classes))
 
-    @property
-    def nodes(self) -> tuple[Node, ...]:
-        """The Ray nodes that `launch` started; none after `connect`, or inline."""
-        return tuple(self._deployment.nodes)
-
-    @property
-    def socket_folder(self) -> str:
-        """The folder of the sockets of the actors that `launch` started; empty after `connect`, or inline."""
-        return self._deployment.socket_folder
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether `close` was called."""
-        return self._is_closed
-
     def close(self) -> None:
         """Stop what `launch` started; after `connect`, only disconnect. May be called twice."""
-        if not self._is_closed:
+        if not self.is_closed:
             self._end_streams()
-            self._is_closed = True
+            self.is_closed = True
             self._deployment.close()
 
     async def aclose(self) -> None:
@@ -241,7 +226,7 @@ class Tandem:
 
     def _check_open(self) -> None:
         """Raises QueryError after `close`; called before a coroutine is made, which would warn if nobody awaits it."""
-        if self._is_closed:
+        if self.is_closed:
             raise QueryError("This Tandem is closed; create a new one with Tandem.launch or Tandem.connect.")
 
     def _iterate(self, items: AsyncGenerator[T, None]) -> Iterator[T]:
@@ -256,7 +241,7 @@ class Tandem:
                     return
         finally:
             self._streams.discard(items)
-            if not self._is_closed:
+            if not self.is_closed:
                 self._run(items.aclose())
 
     def _end_streams(self) -> None:

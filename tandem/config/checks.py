@@ -144,8 +144,8 @@ class Setting(NamedTuple):
     @property
     def meaning(self) -> str:
         """The meaning, with the unit: the text below the field."""
-        meanings = (_meanings(each.__module__).get((each.__name__, self.name)) for each in self.group.__mro__)
-        return next(filter(None, meanings), "")
+        owner = next(each for each in self.group.__mro__ if self.name in each.__annotations__)
+        return _meanings(owner.__module__).get((owner.__name__, self.name), "")
 
     @property
     def default(self) -> Any:

@@ -18,9 +18,8 @@ HEADER = """\
 KEY = "preset"
 """The key of a preset in settings; it belongs to no section."""
 
-PRESETS: Mapping[str, Mapping[str, Mapping[str, Any]]] = tomllib.loads(
-    (Path(__file__).parent / "presets.toml").read_text("utf-8")
-)
+PRESETS_FILE = Path(__file__).parent / "presets.toml"
+PRESETS: Mapping[str, Mapping[str, Mapping[str, Any]]] = tomllib.loads(PRESETS_FILE.read_text("utf-8"))
 """Preset -> section -> name -> value."""
 
 

@@ -410,10 +410,8 @@ class Config(Settings):
         """The same settings with every path absolute; relative ones count from `folder`."""
         return replace(
             self,
-            device=self.device.with_paths(folder),
-            cloud=self.cloud.with_paths(folder),
-            server=self.server.with_paths(folder),
-            workers={name: worker.with_paths(folder) for name, worker in self.workers.items()},
+            **{name: getattr(self, name).with_paths(folder) for name in (*PARTIES, SERVER)},
+            workers={name: own.with_paths(folder) for name, own in self.workers.items()},
             retrieval=replace(self.retrieval, embedder=resolve(self.retrieval.embedder, folder)),
             weights=replace(self.weights, scorer=resolve(self.weights.scorer, folder)),
         )
@@ -462,8 +460,8 @@ ALSO_LOADED = {("codec.name", as_toml("auto")): as_toml("top_p")}
 
 def start_settings(config: Config, party: str) -> dict[str, str]:
     """The settings of a start that were changed from their defaults, as TOML values by key."""
-    defaults = _defaults(config, party)
-    return {key: value for key, value in _values(config, party).items() if value != defaults[key]}
+    defaults, values = _defaults(config, party), _values(config, party, config.party(party))
+    return {key: value for key, value in values.items() if value != defaults[key]}
 
 
 def explain_ignored(config: Config, started: Iterable[tuple[str, Mapping[str, str]]]) -> str | None:
@@ -485,22 +483,18 @@ def explain_ignored(config: Config, started: Iterable[tuple[str, Mapping[str, st
 
 
 def _defaults(config: Config, party: str) -> dict[str, str]:
-    defaults = _values(Config().with_names(), party)
-    if party in config.workers:
-        own = WorkerConfig()
-        defaults |= {
-            f"workers.{party}.{setting.name}": as_toml(getattr(own, setting.name))
-            for setting in settings_of(WorkerConfig)
-        }
-    return defaults
+    defaults = Config().with_names()
+    return _values(defaults, party, WorkerConfig() if party in config.workers else defaults.party(party))
 
 
-def _values(config: Config, party: str) -> dict[str, str]:
-    section = f"workers.{party}" if party in config.workers else party
-    every = {f"{name}.{setting.name}": as_toml(value) for name, setting, value in walk(config)}
+def _values(config: Config, party: str, own: PartyConfig) -> dict[str, str]:
+    """Settings of a start, as TOML values by key. own: those of the party alone."""
+    section = f"workers.{party}" if isinstance(own, WorkerConfig) else party
+    settings = [(section, setting, getattr(own, setting.name)) for setting in settings_of(type(own))]
+    keys = {f"{name}.{setting.name}": as_toml(value) for name, setting, value in (*settings, *walk(config))}
     asked = {f"{section}.{name}" for name in ASKED}
     return {
         key: value
-        for key, value in every.items()
+        for key, value in keys.items()
         if key.startswith((f"{section}.", *SHARED)) and key not in asked
     }

@@ -8,10 +8,11 @@ from typing import Any, NoReturn
 
 import pytest
 
-from tandem.client.answers import AnswerReader, Trimmer
+from tandem.client.answers import Trimmer
 from tandem.errors import QueryError, TandemError
 from tandem.events import DoneEvent, Event, SessionStatistics, TokenEvent
 from tandem.plugins.server.http import ClientLeftError, EventStream, while_connected
+from tandem.plugins.server.openai import AnswerReader
 from tandem.plugins.server.queries import BUFFERED_EVENTS, RunningQuery
 from tests.token_events import committed
 

@@ -26,9 +26,6 @@ def test_every_party_knows_the_way_home() -> None:
         ({"parties": ("a", "a")}, "Each party needs a name of its own, but 'a' is there 2 times; rename one."),
         ({"home": "claud"}, "'claud' is no party of this session; did you mean cloud?"),
         ({"authority": "x"}, "'x' is no party of this session; choose one of device, cloud."),
-        ({"private": frozenset({"devise"})}, "'devise' is no party of this session; did you mean device?"),
-        ({"dials": frozenset({("device", "device")})},
-         "One of device and device opens the connection, not each; keep one of the two entries."),
     ],
 )  # fmt: skip
 def test_a_topology_that_contradicts_itself_is_refused(changes: dict[str, Any], sentence: str) -> None:

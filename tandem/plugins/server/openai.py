@@ -16,15 +16,14 @@ import time
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 from fastapi import APIRouter, Request
 from pydantic import AfterValidator, BeforeValidator, Field
 from starlette.responses import JSONResponse, Response
 
 from tandem.client.answers import (
-    AnswerReader,
-    Piece,
+    Trimmer,
     count_usage,
     describe,
     finish_reason,
@@ -32,6 +31,7 @@ from tandem.client.answers import (
     require_answer,
     to_plain,
 )
+from tandem.conversation import THOUGHT, THOUGHT_END
 from tandem.errors import TandemError
 from tandem.events import Answer, Event, ProvisionalEvent, RetractEvent, TokenEvent, TokenLogprob
 from tandem.plugins.server.completion_requests import (
@@ -225,6 +225,49 @@ class Shape:
 
 CHAT = Shape("chatcmpl-", "chat.completion", "chat.completion.chunk", is_chat=True)
 TEXT = Shape("cmpl-", "text_completion", "text_completion", is_chat=False)
+
+
+class Piece(NamedTuple):
+    """The additions of a piece of text to the thought and to the answer."""
+
+    thought: str
+    text: str
+
+
+class AnswerReader:
+    """Separates what a model thinks from what it answers, piece by piece, each without the space around it."""
+
+    def __init__(self, thinking: str) -> None:
+        """thinking: of the template (`Template.thinking`); "" leaves every text as it is."""
+        self._awaited = {"marked": THOUGHT, "begun": THOUGHT_END}.get(thinking, "")  # the next marker
+        self._pending = ""  # may be the beginning of it
+        self._thought, self._answer = Trimmer(), Trimmer()
+        self.text = ""  # of the answer, as far as it was shown
+
+    def push(self, text: str, *, is_last: bool = False) -> Piece:
+        """Take a piece of text; returns what may be shown now."""
+        self._pending += text
+        thought = answer = ""
+        if self._awaited == THOUGHT and (begun := self._pending.lstrip()).startswith(THOUGHT):
+            self._awaited, self._pending = THOUGHT_END, begun.removeprefix(THOUGHT)
+        elif self._awaited == THOUGHT and (is_last or not THOUGHT.startswith(begun)):
+            self._awaited = ""
+        if self._awaited == THOUGHT_END:
+            thought, end, rest = self._pending.partition(THOUGHT_END)
+            num_pending = 0 if end or is_last else _overlap(thought, THOUGHT_END)
+            self._awaited = "" if end else THOUGHT_END
+            self._pending = rest if end else thought[len(thought) - num_pending :]
+            thought = thought[: len(thought) - num_pending]
+        if not self._awaited:
+            answer, self._pending = self._pending, ""
+        piece = Piece(self._thought.push(thought), self._answer.push(answer))
+        self.text += piece.text
+        return piece
+
+
+def _overlap(text: str, marker: str) -> int:
+    """Characters at the end of a text with which the marker begins."""
+    return next((size for size in range(len(marker) - 1, 0, -1) if text.endswith(marker[:size])), 0)
 
 
 NOTHING = Piece("", "")

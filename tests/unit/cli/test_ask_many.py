@@ -17,7 +17,7 @@ ANSWER = "Mira likes puzzle games."
 @pytest.fixture
 def piped(monkeypatch: pytest.MonkeyPatch) -> None:
     """Questions on standard input."""
-    monkeypatch.setattr("sys.stdin", io.StringIO(MANY))
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(MANY.encode())))
 
 
 @pytest.mark.usefixtures("piped")
