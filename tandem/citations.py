@@ -66,7 +66,7 @@ class HasCitation(Protocol):
 
     @property
     def text(self) -> str:
-        """What it adds to the answer."""
+        """The text that it adds to the answer."""
 
     @property
     def citation(self) -> Citation | None:

@@ -20,7 +20,7 @@ THOUGHT, THOUGHT_END = "<think>", "</think>"
 
 
 KNOWN_FIELDS = ConfigDict(extra="forbid")
-"""Of what other parties write: whatever is not known might change the answer."""
+"""For what other parties write: an unknown field might change the answer."""
 
 
 class MessageDict(TypedDict):
@@ -41,7 +41,7 @@ class Message:
 
 
 class Frame(NamedTuple):
-    """What a query says to a template besides its turns."""
+    """The part of a query, besides its turns, that a template gets."""
 
     day: str = ""  # as 2026-11-25, for a template that writes it; empty: always the same
     system_prompt: str | None = None  # instead of the party's own; empty: none

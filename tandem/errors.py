@@ -212,7 +212,7 @@ def explain_missing(what: str, kind: type[TandemError] = TandemError, otherwise:
 
 
 def first_line(error: BaseException) -> str:
-    """What another library raised, as part of a sentence; its kind where it says nothing."""
+    """The message of another library's error, as part of a sentence; its kind where it says nothing."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return "".join(filter(str.isprintable, lines[0])).rstrip(".:")
 
@@ -231,8 +231,8 @@ def install_model_line(package: str) -> str:
 
 def _python() -> str:
     """`python` where that is this interpreter, else its path."""
-    found = shutil.which("python")
-    is_this = found is not None and os.path.abspath(found) == os.path.abspath(sys.executable)
+    on_path = shutil.which("python")
+    is_this = on_path is not None and os.path.abspath(on_path) == os.path.abspath(sys.executable)
     return "python" if is_this else sys.executable or "python"
 
 

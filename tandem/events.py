@@ -14,7 +14,7 @@ from tandem.messages import Logprobs
 from tandem.topology import PARTIES, SERVER, Party, in_words
 
 SHOWN_CHARS = 60
-"""Of an answer's text in its `repr`."""
+"""Characters of an answer's text in its `repr`."""
 StopReason = Literal["eos", "stop", "loop", "length", "cancelled", "failed"]
 
 
@@ -291,7 +291,7 @@ class Answer:
 
     @property
     def citations(self) -> list[Span]:
-        """What the home party's documents said of the text. Their numbers are places in `own_sources`."""
+        """The parts of the text that a document of the home party said, by its place in `own_sources`."""
         return find_spans(self.tokens)
 
     @property

@@ -225,7 +225,7 @@ def _embedder(config: Config, log: StageLog) -> TextEmbedder:
 
 
 class _Late:
-    """Stands for something that is made when it is first used."""
+    """Something that is made when it is first used."""
 
     def __init__(self, make: Callable[[], object]) -> None:
         self._make = make

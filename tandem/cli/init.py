@@ -86,9 +86,14 @@ def init(
     if settings_only and question is not None:
         raise BadParameter("--ask needs an index, so it goes without --settings-only")
     if Path(CONFIG_NAME).exists() and not force:
-        raise _is_there()
+        raise ConfigError(
+            f"{Path(CONFIG_NAME).absolute()} is there already; edit it, or write it again with --force."
+        )
     pair = _choose_pair() if model is None else ModelPair(_model(model), _model(model), 0, "float32")
-    _write(render(folders, pair), force=force)
+    try:
+        Path(CONFIG_NAME).write_text(render(folders, pair), "utf-8")
+    except OSError as error:
+        raise ConfigError(f"{Path(CONFIG_NAME).absolute()} cannot be written ({error.strerror}).") from None
     emit(f"Wrote {CONFIG_NAME}.")
     if settings_only:
         _print_next([*(_index_line(party, path) for party, path in folders.items()), *_later(pair)])
@@ -145,22 +150,6 @@ def _choose_pair() -> ModelPair | None:
 def is_interactive() -> bool:
     """Whether a person is there to be asked."""
     return sys.stdin.isatty() and sys.stdout.isatty()
-
-
-def _is_there() -> ConfigError:
-    return ConfigError(
-        f"{Path(CONFIG_NAME).absolute()} is there already; edit it, or write it again with --force."
-    )
-
-
-def _write(text: str, *, force: bool) -> None:
-    try:
-        with Path(CONFIG_NAME).open("w" if force else "x", encoding="utf-8") as file:
-            file.write(text)
-    except FileExistsError:
-        raise _is_there() from None
-    except OSError as error:
-        raise ConfigError(f"{Path(CONFIG_NAME).absolute()} cannot be written ({error.strerror}).") from None
 
 
 def render(folders: dict[Party, Path], pair: ModelPair | None) -> str:

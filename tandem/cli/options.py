@@ -63,7 +63,7 @@ def root(
 
 
 class LazyCommand(TyperCommand):
-    """Stands for an app that is imported when it is used; its help line is known before."""
+    """An app that is imported when it is used; its help line is known before."""
 
     def __init__(self, name: str, target: str, *, help: str, missing: str | None = None) -> None:
         """target: `module:attribute`, a typer app or a function. missing: what to say where it is not installed."""
@@ -101,20 +101,25 @@ def explain(error: TyperException) -> str:
 CONFIG_NAME = "tandem.toml"
 LOOPBACK = "127.0.0.1"
 MAX_SEED = (1 << 64) - 1
-MODELS = ("model", "device-model", "cloud-model")
-SHORT: Mapping[str, tuple[tuple[str, ...], str]] = {
-    "model": (("device.model", "cloud.model"), "language model of both parties, as the setting device.model"),
-    "device-model": (("device.model",), "language model of the device"),
-    "cloud-model": (("cloud.model",), "language model of the cloud"),
-    "num-documents": (
+MODELS = ("model", "device_model", "cloud_model")
+SHORT: Mapping[str, tuple[tuple[str, ...], str, str]] = {
+    "model": (
+        ("device.model", "cloud.model"),
+        "NAME",
+        "language model of both parties, as the setting device.model",
+    ),
+    "device_model": (("device.model",), "NAME", "language model of the device"),
+    "cloud_model": (("cloud.model",), "NAME", "language model of the cloud"),
+    "num_documents": (
         ("device.num_documents", "cloud.num_documents"),
+        "N",
         "documents retrieved per question, at both parties (default: as in the settings)",
     ),
 }
-"""Options for the settings that are changed most often: which, and what help says."""
+"""Options for the settings that are changed most often: which, and what help shows."""
 QUESTION_SETTINGS = (
     *MODELS,
-    "num-documents",
+    "num_documents",
     "sampling",
     "decoding.mode",
     "decoding.placement",
@@ -327,14 +332,9 @@ class PlaceOptions:
 class SettingOption(NamedTuple):
     """An option that is another way to write some settings."""
 
-    flag: str
+    name: str  # of its parameter
     keys: tuple[str, ...]
     kind: Any  # of its parameter, as typer reads it
-
-    @property
-    def name(self) -> str:
-        """The name of its parameter."""
-        return self.flag.removeprefix("--").replace("-", "_")
 
 
 def with_options(*names: str) -> Callable[[Command], Command]:
@@ -359,11 +359,9 @@ def with_options(*names: str) -> Callable[[Command], Command]:
             for option in added:
                 if (value := options.pop(option.name, None)) is not None:
                     text = as_toml(tuple(value)) if isinstance(value, list) else value
-                    options["overrides"] = [
-                        *(options.get("overrides") or ()),
-                        *(f"{key}={text}" for key in option.keys),
-                    ]
-                    flags |= dict.fromkeys(option.keys, option.flag)
+                    overrides = [f"{key}={text}" for key in option.keys]
+                    options["overrides"] = [*(options.get("overrides") or ()), *overrides]
+                    flags |= dict.fromkeys(option.keys, f"--{option.name.replace('_', '-')}")
             for name, group in groups.items():
                 own = {field.name for field in fields(group)} & set(options)
                 make: Any = group
@@ -404,26 +402,23 @@ def _setting_options(names: Iterable[str]) -> Iterator[SettingOption]:
 
     for name in names:
         if name in SHORT:
-            keys, meaning = SHORT[name]
-            metavar = "N" if name == "num-documents" else "NAME"
-            option = Option(f"--{name}", metavar=metavar, help=meaning, show_default=False)
-            yield SettingOption(f"--{name}", keys, Annotated[str | None, option])
+            keys, metavar, meaning = SHORT[name]
+            option = Option(metavar=metavar, help=meaning, show_default=False)
+            yield SettingOption(name, keys, Annotated[str | None, option])
     for section, setting, _ in walk(Config()):
         if section in names or f"{section}.{setting.name}" in names:
-            yield _option_of(section, setting)
+            yield SettingOption(setting.name, (f"{section}.{setting.name}",), _option_of(setting))
 
 
-def _option_of(section: str, setting: Setting) -> SettingOption:
+def _option_of(setting: Setting) -> Any:
+    """The type of the parameter that sets it."""
     is_list = setting.type is tuple
     default = f"{setting.default:g}" if isinstance(setting.default, int | float) else setting.default
     more = "; may be repeated" if is_list else f" (default: {default})" if default != "" else ""
     choices = f": {', '.join(setting.choices)}" if setting.choices else ""
-    flag = f"--{setting.name.replace('_', '-')}"
     option = Option(
-        flag,
         metavar="TEXT" if is_list else "NAME" if setting.type is str else "N",
         help=f"{setting.meaning.removesuffix(OR_A_LIST)}{choices}{more}",
         show_default=False,
     )
-    kind = list[str] | None if is_list else str | None
-    return SettingOption(flag, (f"{section}.{setting.name}",), Annotated[kind, option])
+    return Annotated[list[str] | None if is_list else str | None, option]

@@ -194,7 +194,7 @@ def _patience_s(done: Event) -> float:
 
 
 STDIN = "-"
-"""Stands for standard input in the place of a file."""
+"""The name of standard input, in the place of a file."""
 BatchProgress: TypeAlias = Callable[[int, int], object]
 """Called with the number of questions that are finished, and of all."""
 SESSIONS_PER_QUESTION = 2
