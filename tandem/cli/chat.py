@@ -11,13 +11,7 @@ from typing import TYPE_CHECKING
 
 from tandem.cli.answer import Transcript, follow
 from tandem.cli.ask import note_toy
-from tandem.cli.options import (
-    QUESTION_SETTINGS,
-    AskOptions,
-    PlaceOptions,
-    SettingsOptions,
-    with_options,
-)
+from tandem.cli.options import QUESTION_SETTINGS, AskOptions, PlaceOptions, SettingsOptions, with_options
 from tandem.cli.output import StageLog, emit, warn
 from tandem.client.answers import new_seed
 from tandem.conversation import Message

@@ -11,15 +11,7 @@ from typing import Annotated, Any
 
 from typer import Argument, Option
 
-from tandem.cli.options import (
-    LOOPBACK,
-    MODELS,
-    AsJson,
-    SettingsOptions,
-    new_app,
-    parse_address,
-    with_options,
-)
+from tandem.cli.options import LOOPBACK, MODELS, AsJson, SettingsOptions, new_app, parse_address, with_options
 from tandem.cli.output import StageLog, emit, print_json
 from tandem.errors import ConfigError
 from tandem.system.paths import data_folder, read_private, write_private
@@ -61,8 +53,7 @@ def serve(
     public: Annotated[
         Any,
         _address(
-            "--public",
-            "the address that join links name, where devices reach this machine by another one",
+            "--public", "the address that join links name, where devices reach this machine by another one"
         ),
     ] = None,
     device: Annotated[
@@ -107,8 +98,7 @@ def add(
     address: Annotated[
         Any,
         _address(
-            "--public",
-            "the address that the link names (default: the one of the last `tandem cloud serve`)",
+            "--public", "the address that the link names (default: the one of the last `tandem cloud serve`)"
         ),
     ] = None,
     keys: Keys = None,

@@ -15,13 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 from typer import Argument, BadParameter, Option
 
 from tandem.actors.loading import build_options, drop_stale_caches
-from tandem.cli.options import (
-    AsJson,
-    PartyArgument,
-    SettingsOptions,
-    merge_filters,
-    with_options,
-)
+from tandem.cli.options import AsJson, PartyArgument, SettingsOptions, merge_filters, with_options
 from tandem.cli.output import (
     StageLog,
     describe_place,
@@ -80,12 +74,10 @@ def index(
         ),
     ] = None,
     factory: Annotated[
-        str | None,
-        Option(metavar="F", help="kind of index: Flat, or like IVF512,Flat (default: by size)"),
+        str | None, Option(metavar="F", help="kind of index: Flat, or like IVF512,Flat (default: by size)")
     ] = None,
     precompute_kv: Annotated[
-        bool,
-        Option("--precompute-kv", help="compute the caches of all chunks now, not when first used"),
+        bool, Option("--precompute-kv", help="compute the caches of all chunks now, not when first used")
     ] = False,
     watch: Annotated[
         bool,
@@ -324,8 +316,7 @@ def search(
         str, Argument(metavar="QUESTION", help="what to look for, in quotes", show_default=False)
     ],
     num_documents: Annotated[
-        int | None,
-        Option(metavar="N", min=1, help="passages to find (default: as many as for an answer)"),
+        int | None, Option(metavar="N", min=1, help="passages to find (default: as many as for an answer)")
     ] = None,
     conditions: Annotated[
         list[Any] | None,

@@ -22,8 +22,7 @@ def status(
     address: Annotated[
         str | None,
         Option(
-            metavar="HOST:PORT",
-            help="the cluster (default: the one that `tandem up` started or joined here)",
+            metavar="HOST:PORT", help="the cluster (default: the one that `tandem up` started or joined here)"
         ),
     ] = None,
     as_json: AsJson = False,

@@ -223,10 +223,7 @@ def spec_of(config: Config) -> SessionSpec:
 
 
 def build_spec(
-    config: Config,
-    described: Mapping[Any, Mapping[str, Any]],
-    question: str,
-    **options: Unpack[QueryOptions],
+    config: Config, described: Mapping[Any, Mapping[str, Any]], question: str, **options: Unpack[QueryOptions]
 ) -> SessionSpec:
     """The spec of a new session. described: what each party's actors reported. Raises QueryError or ConfigError."""
     check_question(question)

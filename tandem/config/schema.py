@@ -21,13 +21,7 @@ from pydantic.dataclasses import dataclass
 from typing_extensions import TypedDict
 
 from tandem.config.checks import STRICT, Settings, Texts, as_toml, plugin_or, settings_of
-from tandem.config.extensions import (
-    LENGTH_POLICIES,
-    PLACEMENTS,
-    CodecConfig,
-    SchedulerConfig,
-    is_extension,
-)
+from tandem.config.extensions import LENGTH_POLICIES, PLACEMENTS, CodecConfig, SchedulerConfig, is_extension
 from tandem.config.files import (
     expand,
     parse_overrides,
