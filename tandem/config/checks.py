@@ -173,7 +173,7 @@ def settings_of(group: type[Settings]) -> tuple[Setting, ...]:
 def _meanings(module: str) -> dict[tuple[str, str], str]:
     """The text below each field of the classes of a module, by class and field."""
     return {
-        (group.name, field.target.id): " ".join(text.value.value.split())
+        (group.name, field.target.id): " ".join(str(text.value.value).split())
         for group in ast.parse(inspect.getsource(sys.modules[module])).body
         if isinstance(group, ast.ClassDef)
         for field, text in pairwise(group.body)

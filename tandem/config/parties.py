@@ -44,54 +44,54 @@ def _check_template(template: str) -> str:
 class PartyConfig(Settings):
     """One party: its language model and its documents."""
 
-    model: Annotated[str, AfterValidator(check_bundled)] = Field(AUTO, min_length=1)
+    model: Annotated[str, AfterValidator(check_bundled)] = Field(default=AUTO, min_length=1)
     """language model: "smollm2", "bundled" (a toy), "bundled-drafter", a hub id, a folder, a GGUF file, "ollama:NAME",
     or "auto": smollm2, unless only the toy can be loaded"""
     template: Annotated[str, AfterValidator(_check_template)] = "auto"
     """what frames document and question: "auto", "chat" (the tokenizer's template), "plain", or a file"""
     system_prompt: str = SYSTEM_PROMPT
     """what a chat template tells the model first; empty: nothing"""
-    index: str = Field(AUTO, min_length=1)
+    index: str = Field(default=AUTO, min_length=1)
     """index: a folder written by `tandem index`, "langchain:MODULE:FUNCTION", "household" or "bundled", which come with
     Tandem, or "auto": bundled for the toys, else household"""
     watch: bool = False
     """while the party runs, its index follows the files that it was built from (docs/how-to/watch.md)"""
-    num_documents: int = Field(-1, ge=-1)
+    num_documents: int = Field(default=-1, ge=-1)
     """documents retrieved per question; -1: as many as suit the model, that is 2 (toys: 4, in the cloud 16)"""
     search_by: SearchBy = "hybrid"
     """how documents are found: "dense" (by their vectors), "words" (by the words of the question), or "hybrid" (both,
     fused by rank); a LangChain store has its own way"""
     documents: RowLayout = "rows"
     """how they stand before the model: "rows" (each its own), "joined" (in one), "both" and one bare"""
-    privacy: float = Field(0.0, ge=0, le=MAX_PRIVACY)
+    privacy: float = Field(default=0.0, ge=0, le=MAX_PRIVACY)
     """device, workers: nats by which documents may change a token's log probability in its votes and drafts
     (docs/explanation/privacy.md); 0: no bound"""
-    privacy_budget: float = Field(0.0, ge=0)
+    privacy_budget: float = Field(default=0.0, ge=0)
     """device, workers: nats that all answers together may say of any documents of this user, beyond which tokens are
     drawn without them; 0: no limit"""
-    torch_device: str = Field("cpu", min_length=1)
+    torch_device: str = Field(default="cpu", min_length=1)
     """torch: where the language model runs: cpu, cuda, cuda:1"""
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     """torch: precision of the language model"""
-    engine: str = Field("auto", min_length=1)
+    engine: str = Field(default="auto", min_length=1)
     """what computes the language model: "llama" (llama.cpp, GGUF files), "torch", the name of a package's engine, or
     "auto": llama for a GGUF file where it is installed, else torch"""
     engine_library: str = ""
     """llama: a build of llama.cpp to use, as a shared library (libllama.so), such as one for a GPU; empty: that of the
     package xllamacpp"""
-    gpu_layers: int = Field(0, ge=-1)
+    gpu_layers: int = Field(default=0, ge=-1)
     """llama: layers of the language model that a GPU computes; -1: all"""
     cache_type: Literal["f16", "q8_0", "q4_0"] = "f16"
     """llama: what keys and values are kept in"""
-    num_threads: int = Field(1, ge=1)
+    num_threads: int = Field(default=1, ge=1)
     """CPU threads of the language model"""
-    gpus_per_decoder: float = Field(0.0, ge=0)
+    gpus_per_decoder: float = Field(default=0.0, ge=0)
     """GPUs that Ray gives the decoder, such as 1 or 0.5; 0: none is asked for"""
     kv_store: Literal["disk", "memory", "off"] = "disk"
     """where key-value caches of documents are kept: beside the index, in memory, or nowhere"""
-    kv_max_bytes: int = Field(1 << 30, ge=0)
+    kv_max_bytes: int = Field(default=1 << 30, ge=0)
     """size of that store in bytes; least recently used entries are evicted first"""
-    turns_max_bytes: int = Field(1 << 27, ge=0)
+    turns_max_bytes: int = Field(default=1 << 27, ge=0)
     """memory for the caches of earlier turns of conversations, in bytes; 0 keeps none"""
 
     @property
@@ -129,7 +129,7 @@ class PartyConfig(Settings):
 class WorkerConfig(PartyConfig):
     """One worker of mode "federated": a party, and the weight of its votes."""
 
-    weight: float = Field(-1.0, ge=-1)
+    weight: float = Field(default=-1.0, ge=-1)
     """fixed weight of its votes, scaled so that all sum to 1; -1: its documents decide, as in dual, or 1 beside a
     worker with a fixed one"""
 

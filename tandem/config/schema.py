@@ -46,19 +46,19 @@ GRAMMARS = ("json_schema", "regex", "lark")
 class SamplingParams(Settings):
     """How an answer is sampled. Both parties apply it to their own distribution, before it is compressed."""
 
-    temperature: float = Field(0.0, ge=0)
+    temperature: float = Field(default=0.0, ge=0)
     """divides the logits; 0 takes the most probable token"""
-    top_k: int = Field(0, ge=0)
+    top_k: int = Field(default=0, ge=0)
     """keeps the k most probable tokens; 0: all"""
-    top_p: float = Field(1.0, gt=0, le=1)
+    top_p: float = Field(default=1.0, gt=0, le=1)
     """keeps the fewest most probable tokens that have this probability together; 1: all"""
-    min_p: float = Field(0.0, ge=0, le=1)
+    min_p: float = Field(default=0.0, ge=0, le=1)
     """drops tokens below this share of the largest probability; 0: none"""
-    presence_penalty: float = Field(0.0, ge=-2, le=2)
+    presence_penalty: float = Field(default=0.0, ge=-2, le=2)
     """is taken from the logits of tokens that the answer has already"""
-    frequency_penalty: float = Field(0.0, ge=-2, le=2)
+    frequency_penalty: float = Field(default=0.0, ge=-2, le=2)
     """is taken from a token's logit for each time that the answer has it already"""
-    max_new_tokens: int = Field(512, ge=1)
+    max_new_tokens: int = Field(default=512, ge=1)
     """longest answer, in tokens; it ends earlier where a model's context does"""
     stop: Texts = ()
     """text that ends an answer, or a list of them"""
@@ -88,7 +88,7 @@ class DevicesConfig(Settings):
     max_answer_tokens: ClassVar[int] = 4096  # longest answer
     max_devices: ClassVar[int] = 64  # connected at once
     max_bytes_per_s: ClassVar[int] = 4 << 20  # that one device may send; what exceeds them waits
-    max_queries: int = Field(4, ge=1)
+    max_queries: int = Field(default=4, ge=1)
     """queries that one device asks at once, at most; the rest waits at the device"""
 
 
@@ -119,18 +119,18 @@ class DecodingConfig(Settings):
     placement: Annotated[str, plugin_or("policy", *PLACEMENTS)] = "mirror"
     """who aggregates: one party (device, cloud), both (mirror), whoever makes a token cheaper (greedy), or a policy
     (MODULE:FUNCTION)"""
-    max_window: int = Field(16, ge=1)
+    max_window: int = Field(default=16, ge=1)
     """most drafts past the last committed token; 1: each waits for the one before (the token-wise loop)"""
-    max_proposal: int = Field(4, ge=0, le=16)
+    max_proposal: int = Field(default=4, ge=0, le=16)
     """speculative, federated: tokens of a proposal, at most; 0: each is asked for, or the cloud streams"""
     length_policy: Annotated[str, plugin_or("policy", *LENGTH_POLICIES)] = "fixed"
     """speculative, federated: proposals of max_proposal tokens (fixed), or of as many as a policy says (best,
     last_accepted, double_dqn, MODULE:FUNCTION)"""
-    uplink_budget_bits: int = Field(0, ge=0)
+    uplink_budget_bits: int = Field(default=0, ge=0)
     """speculative: bits of the ids and distributions of a proposal, at most; 0: no limit"""
     pacing: Pacing = "cloud_goes_on"
     """speculative, federated: one proposal at a time, many, or many while the cloud continues alone"""
-    patience_s: float = Field(inf, gt=0, allow_inf_nan=True)
+    patience_s: float = Field(default=inf, gt=0, allow_inf_nan=True)
     """dual: how long a step waits for the cloud's vote, in seconds, before the device decides it alone; inf: without
     limit"""
     home: str = ""
@@ -192,11 +192,11 @@ OnPeerLoss = Literal["continue", "wait", "fail"]
 class RetrievalConfig(Settings):
     """How documents are split, embedded, indexed and found; the same for both parties."""
 
-    embedder: str = Field("auto", min_length=1)
+    embedder: str = Field(default="auto", min_length=1)
     """embedder: "auto", "offline" (extra [offline]), a hub name, a path, or "langchain:MODULE:FUNCTION" """
-    factory: str = Field("auto", min_length=1)
+    factory: str = Field(default="auto", min_length=1)
     """kind of indexes: "auto" by size (docs/explanation/retrieval.md), "Flat", or like "IVF512,Flat" """
-    chunk_chars: int = Field(800, ge=1)
+    chunk_chars: int = Field(default=800, ge=1)
     """length of a chunk of a document, in characters"""
 
     @property
@@ -209,14 +209,14 @@ class RetrievalConfig(Settings):
 class WeightsConfig(Settings):
     """How documents are weighted, before the answer and while it grows (`tandem.aggregation.document_weights`)."""
 
-    scorer: str = Field("embedder", min_length=1)
+    scorer: str = Field(default="embedder", min_length=1)
     """scoring model: "embedder" (cosine), or a cross-encoder by hub name or path"""
-    question: float = Field(-1.0, ge=-1, le=100)
+    question: float = Field(default=-1.0, ge=-1, le=100)
     """how much the question counts as evidence before the answer; -1: 1, and 0 for the toys"""
-    evidence: float = Field(1.0, ge=0, le=100)
+    evidence: float = Field(default=1.0, ge=0, le=100)
     """how much it counts how well a document predicted question and answer so far; 0: only scores count"""
     memory: ClassVar[float] = 0.8  # what is kept of this evidence at each token
-    max_peer_share: float = Field(1.0, gt=0, le=1)
+    max_peer_share: float = Field(default=1.0, gt=0, le=1)
     """most that the vote of another party than the one that was asked counts, where documents weigh; 1: as much as it
     says"""
 
@@ -232,14 +232,14 @@ class LinkConfig(Settings):
 
     on_peer_loss: OnPeerLoss = "continue"
     """what the device does without the cloud"""
-    peer_loss_margin_s: float = Field(1.0, ge=0)
+    peer_loss_margin_s: float = Field(default=1.0, ge=0)
     """silence allowed beyond max(4 RTT, 0.5 s), in seconds"""
     # How long a peer that is heard may owe what the answer needs, at least; before its first vote, or where it was slow
     # before, up to four times as long.
     peer_stall_s: ClassVar[float] = 15.0
     host: str = ""
     """where a party awaits its peer; empty: its node's address"""
-    port: int = Field(0, ge=0, le=65535)
+    port: int = Field(default=0, ge=0, le=65535)
     """port at which a party awaits its peer; 0: any free one"""
     allow_plain: bool = False
     """`tandem up` without TLS or token, as within a VPN"""
@@ -253,11 +253,11 @@ class ClusterConfig(Settings):
     """what runs the actors: the process that asks, or processes of a Ray cluster; auto: Ray where a cluster runs
     here"""
     namespace: ClassVar[str] = "tandem"  # of the actors, in Ray's terms
-    start_timeout_s: float = Field(300.0, gt=0)
+    start_timeout_s: float = Field(default=300.0, gt=0)
     """longest wait for nodes, actors and models, in seconds"""
-    query_timeout_s: float = Field(120.0, gt=0)
+    query_timeout_s: float = Field(default=120.0, gt=0)
     """longest wait for an answer, in seconds"""
-    max_sessions: int = Field(32, ge=1)
+    max_sessions: int = Field(default=32, ge=1)
     """queries open at once at a party, at most; others wait in order"""
 
 
