@@ -6,7 +6,7 @@ What is computed depends on the party's role: own drafts, or votes on what anoth
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Container, Sequence, Set
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, takewhile, zip_longest
@@ -37,7 +37,7 @@ from tandem.profiler.estimates import SHORTEST
 from tandem.protocol.ballots import count_accepted, is_open
 from tandem.protocol.log import Prefix, digests_along, extend_digest
 from tandem.protocol.routes import Send
-from tandem.protocol.table import SessionTable
+from tandem.protocol.table import ActorSession, SessionTable
 from tandem.scheduler.policies import make_length_policy
 from tandem.topology import at_start
 
@@ -235,8 +235,7 @@ class DraftLine:
         if following < (self.view, self.num_committed):
             return False
         self.view = message.view
-        self.prefix.truncate(self.prefix.common_length(tokens))
-        self.prefix.extend(tokens[len(self.prefix) :])
+        self.prefix.adopt(tokens)
         self.num_committed = len(self.prefix)
         self.early = {key: kept for key, kept in self.early.items() if key >= following}
         return True
@@ -278,7 +277,7 @@ class Attributions:
 # ---- sessions ------------------------------------------------------------------------------------------------------
 
 
-class DecodingSession(ABC):
+class DecodingSession(ActorSession):
     """The state of one query in a decoder.
 
     Invariant: one draft or vote per prefix, ever; it is stored and sent again from the store. The
@@ -899,15 +898,6 @@ class DecodingTable(SessionTable[DecodingSession]):
     def _open(self, spec: SessionSpec) -> DecodingSession:
         make = DraftingSession if spec.roles.role(self.party).drafts else FollowingSession
         return make(spec, self.party, is_private=self._is_private)
-
-    def _begin(self, session: DecodingSession) -> list[Send]:
-        return session.begin()
-
-    def _begin_again(self, session: DecodingSession) -> list[Send]:
-        return session.begin_again()
-
-    def _act(self, session: DecodingSession, message: Any) -> list[Send]:
-        return session.receive(message)
 
     def next_job(self) -> Job | None:
         """The next thing to compute."""

@@ -1,7 +1,6 @@
 """What one side measures of a link: round trips, bandwidth, room for more frames, and whether the peer is there.
 
-A frame that waits in the send window can still grow; in the socket, or in the link's own queue, it cannot. As in TCP
-Vegas (Brakmo and Peterson 1995) a queue shows in round trips that take longer than the quickest one.
+As in TCP Vegas (Brakmo and Peterson 1995) a queue shows in round trips that take longer than the quickest one.
 
 Progress, not only silence, tells: a peer that sends heartbeats and acknowledgements, but not the vote or the verdict
 that is next, is as good as lost. Time comes in as an argument.
@@ -13,10 +12,8 @@ from collections.abc import Hashable
 from math import inf, isnan, nan
 from typing import NamedTuple
 
-from tandem.messages import LinkFrame, Verdict, Vote
-from tandem.modes.mode import MAX_PROPOSAL
-from tandem.protocol.ballots import is_open
-from tandem.protocol.log import MAX_VERDICT_TOKENS, Prefix, join_verdicts
+from tandem.messages import LinkFrame
+from tandem.topology import at_start
 
 MIN_TIMEOUT_S = 0.5
 FIRST_TIMEOUT_S = 1.0
@@ -29,87 +26,6 @@ NUM_STAMPS = 127
 held for longer than the new frame is out, and nothing is measured."""
 
 
-class RoundTrips:
-    """Round trips to one peer, from its echoes.
-
-    Invariant: only this party's own clock is read and no time of day is sent, so the two clocks may differ.
-    """
-
-    def __init__(self, now_s: float, *, measures: bool = False) -> None:
-        """measures: probes are still to be sent."""
-        self.rtt_s = nan  # last sample
-        self._smoothed_s, self._deviation_s = nan, 0.0
-        self.measures = measures
-        self.sent_s = now_s  # when the last frame went out
-        self._stamp = 0  # of the last frame that was sent
-        self._sent_s: dict[int, float] = {}  # by stamp
-        self._echo = 0
-        self._arrived_s = now_s  # of the frame that is echoed
-        self._probes: dict[int, int] = {}  # by stamp: bytes of padding
-        self._probed_s: dict[int, float] = {}  # by bytes of padding: the round trip
-
-    @property
-    def timeout_s(self) -> float:
-        """How long to wait for a receipt, within limits: two round trips, or more where they vary (RFC 6298)."""
-        usual_s = FIRST_TIMEOUT_S if isnan(self._smoothed_s) else self._smoothed_s + 4 * self._deviation_s
-        return min(max(MIN_TIMEOUT_S, 2 * self.latest_s, usual_s), MAX_TIMEOUT_S)
-
-    @property
-    def latest_s(self) -> float:
-        """The last sample; 0 before there is one."""
-        return 0.0 if isnan(self.rtt_s) else self.rtt_s
-
-    def header(self, now_s: float) -> tuple[int, int, int]:
-        """`stamp`, `echo` and `held_us` of a frame that is sent now."""
-        self._stamp = self._stamp % NUM_STAMPS + 1
-        self._sent_s[self._stamp] = self.sent_s = now_s
-        self._probes.pop(self._stamp, None)
-        held_s = now_s - self._arrived_s if self._echo else 0.0
-        return self._stamp, self._echo, max(0, int(held_s * 1e6))
-
-    def receive(self, frame: LinkFrame, now_s: float, waited_s: float = 0.0) -> float:
-        """Take in a frame's stamp and echo; returns a round-trip time in seconds, or nan.
-
-        waited_s: how long ago the frame arrived. The echo says so, or the peer would take the wait for a part of the
-        round trip.
-        """
-        self._echo, self._arrived_s = frame.stamp, now_s - waited_s
-        if frame.echo not in self._sent_s:
-            return nan
-        rtt_s = now_s - self._sent_s[frame.echo] - frame.held_us / 1e6
-        if rtt_s < 0:  # the stamp has been used again, or the peer's clock jumped
-            return nan
-        padding_bytes = self._probes.pop(frame.echo, 0)
-        self._probed_s[padding_bytes] = rtt_s
-        if padding_bytes:  # the time to send it is included
-            return nan
-        self._note(rtt_s)
-        return rtt_s
-
-    def _note(self, rtt_s: float) -> None:
-        """A sample, smoothed as TCP does it (RFC 6298, 2)."""
-        self.rtt_s = rtt_s
-        if isnan(self._smoothed_s):
-            self._smoothed_s, self._deviation_s = rtt_s, rtt_s / 2
-            return
-        self._deviation_s += (abs(self._smoothed_s - rtt_s) - self._deviation_s) / 4
-        self._smoothed_s += (rtt_s - self._smoothed_s) / 8
-
-    def expect_probe(self, padding_bytes: int) -> None:
-        """The last frame was a probe of that length."""
-        self._probes[self._stamp] = padding_bytes
-
-    def take_bytes_per_s(self) -> float:
-        """Bandwidth towards the peer in bytes per second (B in DRAGON 5.2), once both probes are answered; else nan.
-
-        inf: the longer probe took no longer.
-        """
-        if not {0, PROBE_BYTES} <= self._probed_s.keys():
-            return nan
-        longer_s = self._probed_s.pop(PROBE_BYTES) - self._probed_s[0]
-        return PROBE_BYTES / longer_s if longer_s > 0 else inf
-
-
 FIRST_FRAMES = 8
 """Before any frame was echoed; TCP has 10 packets (RFC 6928)."""
 QUEUED_FRAMES = 4
@@ -119,8 +35,6 @@ QUEUE_S = 0.1
 """Beyond the quickest round trip: about a frame at 10 kbit/s, and more than a busy machine takes to answer."""
 FORGET_SHARE = 1 / 64
 """By how much of its difference from each later sample the quickest round trip grows: routes change."""
-MAX_WAITING_TOKENS = MAX_VERDICT_TOKENS - MAX_PROPOSAL - 1
-"""Waiting verdicts have at most so many, so that one more fits into the same frame."""
 
 
 class LinkRoom:
@@ -143,87 +57,112 @@ class LinkRoom:
             self.num_frames = max(self.num_frames, 2 * num_on_way)
 
 
-class SendWindow:
-    """The frames to one peer in one session that no echo has shown to have arrived, and what waits.
+class RoundTrips:
+    """Round trips to one peer, from its echoes, and how many frames are on their way to it.
 
-    Invariant: verdicts wait in the order of their steps, and together they fit one frame; proposals in that order, too.
+    Invariant: only this party's own clock is read and no time of day is sent, so the two clocks may differ.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, now_s: float) -> None:
         self.room = LinkRoom()  # a table gives all queries of a link the same
-        self._num_sent = self._last_echoed = 0
-        # by stamp: place among all frames, and frames on their way then
-        self._sent: dict[int, tuple[int, int]] = {}
-        self._waiting: list[Verdict] = []
-        self._waiting_s = 0.0  # since when the first of them has waited
-        self._proposals: list[Vote] = []
-
-    @property
-    def num_on_way(self) -> int:
-        """Frames that were sent after the last one that was echoed."""
-        return self._num_sent - self._last_echoed
+        self.rtt_s = nan  # last sample
+        self.sent_s = now_s  # when the last frame went out
+        self._smoothed_s, self._deviation_s = nan, 0.0
+        self._num_sent = self._num_echoed = 0  # frames; those up to the last one that was echoed
+        # by stamp: when it was sent, its place among all frames, and frames on their way then
+        self._sent: dict[int, tuple[float, int, int]] = {}
+        self._echo, self._arrived_s = 0, now_s  # stamp of the peer's last frame, and when that arrived
+        self._probe, self._probe_s = (
+            0,
+            nan,
+        )  # stamp of the longer probe until it is echoed, and its round trip
 
     @property
     def is_full(self) -> bool:
-        """Whether another frame should wait."""
-        return self.num_on_way >= self.room.num_frames
-
-    def send(self, stamp: int) -> None:
-        """A frame goes out."""
-        self._num_sent += 1
-        self._sent[stamp] = self._num_sent, self.num_on_way
-
-    def receive(self, stamp: int, rtt_s: float) -> None:
-        """A frame of the peer echoes this stamp. rtt_s: the round trip that it shows; nan: none."""
-        place, num_on_way = self._sent.get(stamp, (0, 0))
-        self._last_echoed = max(self._last_echoed, place)
-        if not isnan(rtt_s):
-            self.room.observe(num_on_way, rtt_s)
-
-    # ---- verdicts that wait ------------------------------------------------------------------------------------
+        """Whether another frame should wait: those sent after the last one that was echoed are enough."""
+        return self._num_sent - self._num_echoed >= self.room.num_frames
 
     @property
-    def has_waiting(self) -> bool:
-        """Whether a verdict waits."""
-        return bool(self._waiting)
+    def timeout_s(self) -> float:
+        """How long to wait for a receipt, within limits: two round trips, or more where they vary (RFC 6298)."""
+        usual_s = FIRST_TIMEOUT_S if isnan(self._smoothed_s) else self._smoothed_s + 4 * self._deviation_s
+        return min(max(MIN_TIMEOUT_S, 2 * self.latest_s, usual_s), MAX_TIMEOUT_S)
 
-    def add_waiting(self, verdict: Verdict, now_s: float) -> None:
-        """A verdict waits from now on."""
-        if not self._waiting:
-            self._waiting_s = now_s
-        self._waiting.append(verdict)
+    @property
+    def latest_s(self) -> float:
+        """The last sample; 0 before there is one."""
+        return 0.0 if isnan(self.rtt_s) else self.rtt_s
 
-    def is_release_due(self, now_s: float, timeout_s: float) -> bool:
-        """Whether what waits may go: the link has room, or is silent for so long that frames may be lost."""
-        num_tokens = sum(len(verdict.tokens) for verdict in self._waiting)
-        has_waited = now_s - self._waiting_s >= timeout_s
-        return self.has_waiting and (not self.is_full or num_tokens > MAX_WAITING_TOKENS or has_waited)
+    def header(self, now_s: float, *, is_probe: bool) -> tuple[int, int, int]:
+        """`stamp`, `echo` and `held_us` of a frame that is sent now. is_probe: the longer of two."""
+        stamp = self._num_sent % NUM_STAMPS + 1
+        self._num_sent += 1
+        self._sent[stamp] = now_s, self._num_sent, self._num_sent - self._num_echoed
+        self.sent_s = now_s
+        if is_probe or stamp == self._probe:
+            self._probe = stamp if is_probe else 0
+        held_s = now_s - self._arrived_s if self._echo else 0.0
+        return stamp, self._echo, max(0, int(held_s * 1e6))
 
-    def take_waiting(self) -> Verdict:
-        """Take what waits, as one verdict. There must be some."""
-        verdict = join_verdicts(self._waiting)
-        self._waiting = []
-        return verdict
+    def receive(self, frame: LinkFrame, now_s: float, waited_s: float = 0.0) -> float:
+        """Take in a frame's stamp and echo; returns a round-trip time in seconds, or nan.
 
-    def clear_waiting(self) -> None:
-        """Forget what waits, verdicts and proposals."""
-        self._waiting = []
-        self.clear_proposals()
+        waited_s: how long ago the frame arrived. The echo says so, or the peer would take the wait for a part of the
+        round trip.
+        """
+        self._echo, self._arrived_s = frame.stamp, now_s - waited_s
+        sent_s, place, num_on_way = self._sent.get(frame.echo, (nan, 0, 0))
+        self._num_echoed = max(self._num_echoed, place)
+        rtt_s = now_s - sent_s - frame.held_us / 1e6
+        if not rtt_s >= 0:  # nothing was sent, the stamp has been used again, or the peer's clock jumped
+            return nan
+        if frame.echo == self._probe:  # the time to send it is included
+            self._probe, self._probe_s = 0, rtt_s
+            return nan
+        self._smooth(rtt_s)
+        self.room.observe(num_on_way, rtt_s)
+        return rtt_s
 
-    # ---- proposals that wait -----------------------------------------------------------------------------------
+    def _smooth(self, rtt_s: float) -> None:
+        """A sample, smoothed as TCP does it (RFC 6298, 2)."""
+        self.rtt_s = rtt_s
+        if isnan(self._smoothed_s):
+            self._smoothed_s, self._deviation_s = rtt_s, rtt_s / 2
+            return
+        self._deviation_s += (abs(self._smoothed_s - rtt_s) - self._deviation_s) / 4
+        self._smoothed_s += (rtt_s - self._smoothed_s) / 8
 
-    def add_proposal(self, proposal: Vote) -> None:
-        """A proposal waits from now on. Those that begin where it begins, or behind, are of another branch."""
-        self._proposals = [*(kept for kept in self._proposals if kept.step < proposal.step), proposal]
+    def take_bytes_per_s(self) -> float:
+        """Bandwidth towards the peer in bytes per second (B in DRAGON 5.2), once both probes are answered; else nan.
 
-    def take_proposal(self, prefix: Prefix) -> Vote | None:
-        """The first that waits, if the link has room; those that no token behind `prefix` can accept are forgotten."""
-        self._proposals = [kept for kept in self._proposals if is_open(kept, prefix, len(prefix))]
-        return self._proposals.pop(0) if self._proposals and not self.is_full else None
+        inf: the longer probe took no longer.
+        """
+        if isnan(self._probe_s) or isnan(self.rtt_s):
+            return nan
+        longer_s, self._probe_s = self._probe_s - self.rtt_s, nan
+        return PROBE_BYTES / longer_s if longer_s > 0 else inf
 
-    def clear_proposals(self) -> None:
-        """Forget the proposals that wait: nobody will accept them."""
-        self._proposals = []
+
+class Backoff:
+    """The time to do something again: each wait is twice the one before, up to a limit, until it starts over."""
+
+    def __init__(self, now_s: float, first_s: float, most_s: float) -> None:
+        self.extra_s = 0.0  # added to every wait
+        self.num_due = 0
+        self._first_s, self._most_s = first_s, most_s
+        self.restart(now_s)
+
+    def restart(self, now_s: float) -> None:
+        """The wait starts over."""
+        self._since_s, self._wait_s = now_s, self._first_s
+
+    def take_due(self, now_s: float, least_s: float = 0.0) -> bool:
+        """Whether it is time, after the wait or `least_s`, whichever is longer; then the next wait begins."""
+        if now_s - self._since_s < max(self._wait_s, least_s) + self.extra_s:
+            return False
+        self._since_s, self._wait_s = now_s, min(2 * self._wait_s, self._most_s)
+        self.num_due += 1
+        return True
 
 
 LONGEST_TICK_S = 0.1
@@ -235,6 +174,8 @@ SLOW_FACTOR = 2
 """A peer that was slow before may be so again, and take this many times as long as it took at most."""
 MAX_STALLS = 3
 """After so many a peer is not waited for in this query again, whatever it sends."""
+_SILENT = "{} has been silent for {:.1f} s; check the link."
+_STALLED = "{} is there, but has sent nothing that the answer needs for {:.1f} s; see its log."
 
 
 class Stopwatch:
@@ -258,7 +199,7 @@ class Stopwatch:
         self._ticked_s = now_s
 
     def length_s(self, now_s: float) -> float:
-        """Seconds since then, without stalls of this side."""
+        """Seconds since then."""
         return now_s - self._since_s
 
 
@@ -276,13 +217,14 @@ class Liveness:
     lost by a stall comes back by progress alone, and at most MAX_STALLS - 1 times.
     """
 
-    def __init__(self, now_s: float) -> None:
+    def __init__(self, now_s: float, name: str) -> None:
         self.is_lost = False
+        self.has_given = False  # anything that an answer is made of
+        self._name = name
         self._is_stalled = False  # it was lost although it was heard
         self._num_stalls = 0
         self._silence, self._wait = Stopwatch(now_s), Stopwatch(now_s)
         self._debt: Hashable = None
-        self.has_given = False  # anything that an answer is made of
         self._slowest_s = 0.0  # longest wait that ended
 
     def hear(self, now_s: float) -> None:
@@ -300,21 +242,28 @@ class Liveness:
             self._wait.restart(now_s)
 
     def silence_s(self, now_s: float) -> float:
-        """Seconds since the peer was heard."""
+        """Seconds since the peer was heard, without stalls of this side."""
         return self._silence.length_s(now_s)
 
-    def waited_s(self, now_s: float) -> float:
-        """Seconds for which it has owed the same."""
-        return 0.0 if self._debt is None else self._wait.length_s(now_s)
+    def find_problem(
+        self, silence_limit_s: float, stall_s: float, now_s: float, *, has_others_behind: bool = False
+    ) -> Problem | None:
+        """Why it counts as lost, if so: it is silent, or has owed the same for too long by its own pace so far, from
+        `stall_s` to START_FACTOR times that.
 
-    def stall_limit_s(self, least_s: float, *, has_others_behind: bool = False) -> float:
-        """How long it may owe the same: by its own pace so far, from `least_s` to START_FACTOR times that.
-
-        has_others_behind: it may itself be waiting for others, who have as long at most.
+        has_others_behind: it may itself be waiting for others, who have as long at most. Over a slow link a wait may
+        end before the limit of silence does: a peer that was not heard in the later half of it is silent, too.
         """
-        most_s = START_FACTOR * least_s
-        own_s = min(max(least_s, SLOW_FACTOR * self._slowest_s), most_s) if self.has_given else most_s
-        return own_s + most_s * has_others_behind
+        silence_s = self.silence_s(now_s)
+        waited_s = 0.0 if self._debt is None else self._wait.length_s(now_s)
+        most_s = START_FACTOR * stall_s
+        own_s = min(max(stall_s, SLOW_FACTOR * self._slowest_s), most_s) if self.has_given else most_s
+        is_stalled = waited_s > own_s + most_s * has_others_behind
+        if silence_s > silence_limit_s or (is_stalled and silence_s > waited_s / 2):
+            return Problem(_SILENT.format(at_start(self._name), silence_s), is_stall=False)
+        if is_stalled:
+            return Problem(_STALLED.format(at_start(self._name), waited_s), is_stall=True)
+        return None
 
     def lose(self, *, is_stall: bool) -> None:
         """It is lost. is_stall: although it is heard."""

@@ -13,13 +13,7 @@ from tandem.messages.wire import MAX_VARINT_BITS
 from tandem.modes.query import Roles
 
 
-def _start(session: int) -> bytes:
-    return blake2b(session.to_bytes(8, "little"), digest_size=8).digest()
-
-
-@lru_cache(
-    maxsize=4096
-)  # each party derives a prefix several times: as it is proposed, voted on and committed
+@lru_cache(maxsize=4096)  # each party derives a prefix as it is proposed, voted on and committed
 def extend_digest(digest: bytes, token: int) -> bytes:
     """The digest of a prefix with one more token."""
     return blake2b(digest + token.to_bytes(4, "little"), digest_size=8).digest()
@@ -37,7 +31,7 @@ class Prefix:
 
     def __init__(self, session: int, tokens: Iterable[int] = ()) -> None:
         self.tokens: list[int] = []
-        self.digests: list[bytes] = [_start(session)]
+        self.digests = [blake2b(session.to_bytes(8, "little"), digest_size=8).digest()]
         self.extend(tokens)
 
     def __len__(self) -> int:
@@ -47,13 +41,6 @@ class Prefix:
     def digest(self) -> bytes:
         """The digest of all tokens."""
         return self.digests[-1]
-
-    def of(self, tokens: Iterable[int]) -> Prefix:
-        """Other tokens of the same session."""
-        other = Prefix.__new__(Prefix)
-        other.tokens, other.digests = [], self.digests[:1]
-        other.extend(tokens)
-        return other
 
     def append(self, token: int) -> None:
         """One more token at the end."""
@@ -74,9 +61,11 @@ class Prefix:
         """Whether the digest names its first `length` tokens. Another thread may ask, while the tokens change."""
         return self.digests[length : length + 1] == [digest]
 
-    def common_length(self, tokens: Sequence[int]) -> int:
-        """How many leading tokens agree with `tokens`."""
-        return common_length(self.tokens, tokens)
+    def adopt(self, tokens: Sequence[int]) -> None:
+        """Replace everything from the first token on that differs."""
+        length = common_length(self.tokens, tokens)
+        self.truncate(length)
+        self.extend(tokens[length:])
 
 
 def common_length(first: Sequence[int], second: Sequence[int]) -> int:
@@ -127,9 +116,8 @@ class Branches:
         for parent in [key for key, (size, _) in self._children.items() if size < length]:
             for child in self._pop(parent) - {committed}:
                 self.kill(child, length)
-        for digest in [
-            key for key, (size, _) in self._children.items() if size == length and key != committed
-        ]:
+        others = [key for key, (size, _) in self._children.items() if size == length and key != committed]
+        for digest in others:
             self.kill(digest, length)
         self._dead = {digest: size for digest, size in self._dead.items() if size >= length}
 
@@ -173,9 +161,8 @@ class Log:
         self.epochs = dict.fromkeys(roles.drafters, 0)  # rollbacks of each drafter
         self.decider = decider  # of the next step
         self.verdicts: dict[int, Verdict] = {}  # of the peers, by their first step
-        self.incarnation: int | None = (
-            None  # this party was restarted, and waits for a Resync: it decides nothing
-        )
+        # this party was restarted, and waits for a Resync: it decides nothing
+        self.incarnation: int | None = None
         self.view = 0  # Resyncs so far
         self.adopted_view = 0  # of the last Resync that was adopted here
         self.opened_s = self.committed_s = opened_s  # and when the last token was committed
@@ -186,13 +173,9 @@ class Log:
         """Whether this party has the committed tokens, and waits for no Resync."""
         return self.incarnation is None
 
-    def is_near(self, step: int) -> bool:
-        """Whether a step is near enough to be buffered."""
-        return step < len(self.prefix) + MAX_AHEAD
-
     def hold(self, verdict: Verdict) -> bool:
         """Buffer a verdict of a peer until its turn. False: it is too far ahead, and must come again."""
-        is_near = self.is_near(verdict.step)
+        is_near = verdict.step < len(self.prefix) + MAX_AHEAD
         if is_near and verdict.step + len(verdict.tokens) > len(self.prefix):
             self.verdicts[verdict.step] = verdict
         return is_near
@@ -203,7 +186,14 @@ class Log:
         for step, verdict in self.verdicts.items():
             if step <= length < step + len(verdict.tokens):
                 del self.verdicts[step]
-                return _without_first(verdict, length - step)
+                count = length - step  # of its tokens are committed
+                return replace(
+                    verdict,
+                    step=length,
+                    tokens=verdict.tokens[count:],
+                    accepted=tuple(mask >> count for mask in verdict.accepted),
+                    tail=tuple(tail.cut(count) for tail in verdict.tail),
+                )
         return None
 
     def make_verdict(self, result: VerifyResult, num_tokens: int) -> Verdict:
@@ -240,27 +230,12 @@ class Log:
 
         party: this one, which begins a new epoch if it drafts. decider: of the next step.
         """
-        common = self.prefix.common_length(tokens)
-        self.prefix.truncate(common)
-        self.prefix.extend(tokens[common:])
+        self.prefix.adopt(tokens)
         if party in self.epochs:
             self.epochs[party] += 1
         self.verdicts.clear()
         self.view = self.adopted_view = view
         self.decider, self.incarnation = decider, None
-
-
-def _without_first(verdict: Verdict, count: int) -> Verdict:
-    """The verdict from the next step on."""
-    if count == 0:
-        return verdict
-    return replace(
-        verdict,
-        step=verdict.step + count,
-        tokens=verdict.tokens[count:],
-        accepted=tuple(mask >> count for mask in verdict.accepted),
-        tail=tuple(tail.cut(count) for tail in verdict.tail),
-    )
 
 
 def join_verdicts(verdicts: Sequence[Verdict]) -> Verdict:

@@ -7,7 +7,7 @@ As etcd-raft's `Progress`: one object per peer. Time and the committed prefix co
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Container
+from collections.abc import Callable, Container
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -22,18 +22,11 @@ from tandem.messages import (
     Verdict,
     Vote,
 )
-from tandem.protocol.link import (
-    MAX_TIMEOUT_S,
-    MIN_TIMEOUT_S,
-    PROBE_BYTES,
-    Liveness,
-    Problem,
-    RoundTrips,
-    SendWindow,
-)
-from tandem.protocol.log import MAX_AHEAD, Prefix
+from tandem.modes.mode import MAX_PROPOSAL
+from tandem.protocol.ballots import is_open
+from tandem.protocol.link import MAX_TIMEOUT_S, MIN_TIMEOUT_S, PROBE_BYTES, Backoff, Liveness, RoundTrips
+from tandem.protocol.log import MAX_AHEAD, MAX_VERDICT_TOKENS, Prefix, join_verdicts
 from tandem.protocol.routes import Send
-from tandem.topology import at_start
 
 HEARTBEAT_S = 0.25
 """A party that has sent nothing for this long, and for HEARTBEAT_RTTS round trips, sends a heartbeat."""
@@ -46,36 +39,13 @@ MAX_RECEIPTS = 4096
 """Receipts that wait for a frame; of more bodies at once the rest is not acknowledged, so it comes again."""
 SLOWEST_BYTES_PER_S = 1250.0
 """Before anything is known of the link an opening has as long as it takes at 10 kbit/s; history makes it long."""
-_SILENT = "{} has been silent for {:.1f} s; check the link."
-_STALLED = "{} is there, but has sent nothing that the answer needs for {:.1f} s; see its log."
+MAX_WAITING_TOKENS = MAX_VERDICT_TOKENS - MAX_PROPOSAL - 1
+"""Waiting verdicts have at most so many, so that one more fits into the same frame."""
 MAX_ANSWERED = 64
 """Restarts of a peer that are remembered; one before these would be answered again."""
 
 Numbered: TypeAlias = Vote | Verdict | Sources | ListRequest
 """Bodies whose receipt is acknowledged."""
-
-
-class Backoff:
-    """The time to do something again: from one time to the next the wait doubles, up to a limit, until it starts over.
-
-    `extra_s` is added to every wait.
-    """
-
-    def __init__(self, now_s: float, first_s: float, most_s: float) -> None:
-        self.extra_s = 0.0
-        self._first_s, self._most_s = first_s, most_s
-        self.restart(now_s)
-
-    def restart(self, now_s: float) -> None:
-        """The wait starts over."""
-        self._since_s, self._wait_s = now_s, self._first_s
-
-    def take_due(self, now_s: float, least_s: float = 0.0) -> bool:
-        """Whether it is time, after the wait or `least_s`, whichever is longer; then the next wait begins."""
-        if now_s - self._since_s < max(self._wait_s, least_s) + self.extra_s:
-            return False
-        self._since_s, self._wait_s = now_s, min(2 * self._wait_s, self._most_s)
-        return True
 
 
 @dataclass(slots=True)
@@ -107,11 +77,6 @@ class Deliveries:
     def __len__(self) -> int:
         return len(self.sent)
 
-    @property
-    def bodies(self) -> list[Numbered]:
-        """The bodies that are kept, in the order in which they were first sent."""
-        return [sent.body for sent in self.sent.values()]
-
     def add(self, body: Numbered, now_s: float) -> int:
         """Keep a body that is sent now; returns its number."""
         self._last_number += 1
@@ -120,7 +85,9 @@ class Deliveries:
 
     def supersede(self, longer: Vote) -> None:
         """Forget a shorter list of the same vote."""
-        self.sent = {key: sent for key, sent in self.sent.items() if not _is_shorter(sent.body, longer)}
+        self._keep(
+            lambda body: not isinstance(body, Vote) or body.digest != longer.digest or len(body.payloads) != 1
+        )
 
     def receive(self, number: int, now_s: float) -> None:
         """A body with this number has arrived, and is held or no longer needed. 0: it needs no receipt."""
@@ -165,20 +132,35 @@ class Deliveries:
 
     def drop_committed(self, step: int) -> None:
         """The peer has committed all steps before `step`."""
-        self.sent = {
-            key: sent
-            for key, sent in self.sent.items()
-            if isinstance(sent.body, Sources) or _last_step(sent.body) >= step
-        }
+        self._keep(lambda body: isinstance(body, Sources) or _last_step(body) >= step)
 
     def drop_dead(self, live: Container[bytes], step: int) -> None:
         """Drop votes from `step` on whose digest is not among the `live` ones, and requests for earlier steps."""
-        self.sent = {key: sent for key, sent in self.sent.items() if not _is_dead(sent.body, live, step)}
+        self._keep(
+            lambda body: (
+                not (isinstance(body, Vote) and body.step >= step and body.digest not in live)
+                and not (isinstance(body, ListRequest) and body.step < step)
+            )
+        )
 
     def clear(self) -> None:
         """A new view: whatever the peer needs in it is added again, and older numbers mean nothing in it."""
         self.sent.clear()
         self.received.clear()
+
+    def _keep(self, is_needed: Callable[[Numbered], bool]) -> None:
+        self.sent = {number: sent for number, sent in self.sent.items() if is_needed(sent.body)}
+
+
+def _last_step(body: Vote | Verdict | ListRequest) -> int:
+    """The last step that the body has to do with."""
+    match body:
+        case Vote():
+            return body.step + max(1, body.num_prefixes) - 1
+        case Verdict():
+            return body.step + len(body.tokens) - 1
+        case _:
+            return body.step
 
 
 class Claims:
@@ -245,11 +227,16 @@ class Peer:
         self.seen_view = -1  # below 0: no frame of the peer has arrived yet
         self.num_committed = 0  # steps that the peer is known to have committed
         self.is_finished = False  # nothing is owed to it any more
-        self.liveness = Liveness(now_s)
-        self.round_trips = RoundTrips(now_s, measures=measures)
-        self.window = SendWindow()
+        self.measures = measures
+        self.liveness = Liveness(now_s, name)
+        self.round_trips = RoundTrips(now_s)
         self.deliveries = Deliveries()
         self.claims = Claims()
+        self._verdicts: list[
+            Verdict
+        ] = []  # that wait, in the order of their steps; together they fit one frame
+        self._waiting_s = 0.0  # since when the first of them has waited
+        self._proposals: list[Vote] = []  # that wait, in that order, too
         self._repeats = Backoff(now_s, MIN_TIMEOUT_S, MAX_TIMEOUT_S)
 
     @property
@@ -266,8 +253,8 @@ class Peer:
 
     def send(self, body: LinkBody, prefix: Prefix, now_s: float, number: int = 0) -> Send:
         """`body` under a header that says what this party has received and committed."""
-        stamp, echo, held_us = self.round_trips.header(now_s)
-        self.window.send(stamp)
+        is_probe = isinstance(body, Probe) and bool(body.padding)
+        stamp, echo, held_us = self.round_trips.header(now_s, is_probe=is_probe)
         if isinstance(body, Open) and not self.has_spoken:
             self._repeats.extra_s = len(body.spec.encode()) / SLOWEST_BYTES_PER_S
         frame = LinkFrame(
@@ -292,31 +279,42 @@ class Peer:
     def post_verdict(self, verdict: Verdict, prefix: Prefix, now_s: float, *, may_wait: bool) -> list[Send]:
         """Send a verdict as `post` does, with those that wait. may_wait: until the link has room, as `release` finds
         it."""
-        self.window.add_waiting(verdict, now_s)
-        return self.release(prefix, now_s) if may_wait else self._post_waiting(prefix, now_s)
+        if not self._verdicts:
+            self._waiting_s = now_s
+        self._verdicts.append(verdict)
+        return self.release(prefix, now_s) if may_wait else self._post_verdicts(prefix, now_s)
 
     def post_vote(self, vote: Vote, prefix: Prefix, now_s: float, *, may_wait: bool) -> list[Send]:
         """Send a vote as `post` does. may_wait: a proposal waits until the link has room, and replaces waiting ones
         that begin where it begins or later."""
         if not may_wait:
             return [self.post(vote, prefix, now_s)]
-        self.window.add_proposal(vote)
+        self._proposals = [*(kept for kept in self._proposals if kept.step < vote.step), vote]
         return self._post_proposals(prefix, now_s)
 
     def release(self, prefix: Prefix, now_s: float) -> list[Send]:
         """Release what waits, if the link has room; verdicts also if it is silent so long that frames may be lost."""
-        is_due = self.window.is_release_due(now_s, self.round_trips.timeout_s)
-        sends = self._post_waiting(prefix, now_s) if is_due else []
+        num_tokens = sum(len(verdict.tokens) for verdict in self._verdicts)
+        has_waited = now_s - self._waiting_s >= self.round_trips.timeout_s
+        may_go = not self.round_trips.is_full or num_tokens > MAX_WAITING_TOKENS or has_waited
+        sends = self._post_verdicts(prefix, now_s) if self._verdicts and may_go else []
         return sends + self._post_proposals(prefix, now_s)
 
+    def _post_verdicts(self, prefix: Prefix, now_s: float) -> list[Send]:
+        verdict, self._verdicts = join_verdicts(self._verdicts), []
+        return [self.post(verdict, prefix, now_s)]
+
     def _post_proposals(self, prefix: Prefix, now_s: float) -> list[Send]:
+        """Those that no token behind `prefix` can accept are forgotten."""
         sends = []
-        while (proposal := self.window.take_proposal(prefix)) is not None:
-            sends.append(self.post(proposal, prefix, now_s))
+        self._proposals = [kept for kept in self._proposals if is_open(kept, prefix, len(prefix))]
+        while self._proposals and not self.round_trips.is_full:
+            sends.append(self.post(self._proposals.pop(0), prefix, now_s))
         return sends
 
-    def _post_waiting(self, prefix: Prefix, now_s: float) -> list[Send]:
-        return [self.post(self.window.take_waiting(), prefix, now_s)]
+    def clear_proposals(self) -> None:
+        """Forget the proposals that wait: nobody will accept them."""
+        self._proposals.clear()
 
     def resend(self, bodies: list[LinkBody], prefix: Prefix, now_s: float) -> list[Send]:
         """Bodies without a number once more, in the current view."""
@@ -336,19 +334,16 @@ class Peer:
 
     def probe(self, prefix: Prefix, now_s: float) -> list[Send]:
         """Two probes, an empty one and a longer one: the difference of their round trips gives the bandwidth."""
-        sends = []
-        for padding_bytes in (0, PROBE_BYTES):
-            sends.append(self.send(Probe(is_reply=False, padding=bytes(padding_bytes)), prefix, now_s))
-            self.round_trips.expect_probe(padding_bytes)
-        return sends
+        probes = [Probe(is_reply=False, padding=bytes(num_bytes)) for num_bytes in (0, PROBE_BYTES)]
+        return [self.send(probe, prefix, now_s) for probe in probes]
 
     def answer_probe(self, body: LinkBody, prefix: Prefix, now_s: float) -> list[Send]:
         """Answer a probe at once; send the own ones on the first frame of the peer, while both still prefill."""
         sends = []
         if isinstance(body, Probe) and not body.is_reply:
             sends.append(self.send(Probe(is_reply=True, padding=b""), prefix, now_s))
-        if self.round_trips.measures:
-            self.round_trips.measures = False
+        if self.measures:
+            self.measures = False
             sends += self.probe(prefix, now_s)
         return sends
 
@@ -370,8 +365,8 @@ class Peer:
         )
         if sends or not (is_idle or self.deliveries.is_acknowledgement_due(now_s, rtt_s)):
             return sends
-        if self.window.has_waiting:
-            return self._post_waiting(prefix, now_s)
+        if self._verdicts:
+            return self._post_verdicts(prefix, now_s)
         return [self.send(Heartbeat(), prefix, now_s)]
 
     # ---- receiving ---------------------------------------------------------------------------------------------
@@ -384,9 +379,7 @@ class Peer:
         self._repeats.extra_s = 0.0
         self.seen_view = max(self.seen_view, frame.view)
         self.liveness.hear(now_s)
-        rtt_s = self.round_trips.receive(frame, now_s, waited_s)
-        self.window.receive(frame.echo, rtt_s)
-        return rtt_s
+        return self.round_trips.receive(frame, now_s, waited_s)
 
     def acknowledge(self, frame: LinkFrame, committed: int, now_s: float) -> None:
         """Take in what a frame of this view acknowledges. committed: steps that both parties have committed alike."""
@@ -402,51 +395,11 @@ class Peer:
         self.num_committed = num_committed
         self.deliveries.clear()
         self.claims.clear()
-        self.window.clear_waiting()
+        self._verdicts.clear()
+        self._proposals.clear()
         self._repeats.restart(now_s)
 
-    # ---- silence -----------------------------------------------------------------------------------------------
-
-    def silence_s(self, now_s: float) -> float:
-        """Seconds since the last frame of the peer, without stalls of this side."""
-        return self.liveness.silence_s(now_s)
-
-    def loss_limit_s(self, margin_s: float) -> float:
+    def silence_limit_s(self, margin_s: float) -> float:
         """Silence after which the peer counts as lost: max(4 RTT, 0.5 s) + margin; one that has not spoken yet has as
         much longer as the opening takes at 10 kbit/s."""
         return max(4 * self.round_trips.latest_s, MIN_TIMEOUT_S) + margin_s + self._repeats.extra_s
-
-    def find_problem(
-        self, margin_s: float, stall_s: float, now_s: float, *, has_others_behind: bool = False
-    ) -> Problem | None:
-        """Why it counts as lost, if so. margin_s: of silence beyond the limit. stall_s, has_others_behind: of
-        `Liveness.stall_limit_s`. Over a slow link a wait may end before the limit of silence does: a peer that was not
-        heard in the later half of it is silent, too."""
-        silence_s, waited_s = self.silence_s(now_s), self.liveness.waited_s(now_s)
-        is_stalled = waited_s > self.liveness.stall_limit_s(stall_s, has_others_behind=has_others_behind)
-        if silence_s > self.loss_limit_s(margin_s) or (is_stalled and silence_s > waited_s / 2):
-            return Problem(_SILENT.format(at_start(self.name), silence_s), is_stall=False)
-        if is_stalled:
-            return Problem(_STALLED.format(at_start(self.name), waited_s), is_stall=True)
-        return None
-
-
-def _last_step(body: Vote | Verdict | ListRequest) -> int:
-    """The last step that the body has to do with."""
-    match body:
-        case Vote():
-            return body.step + max(1, body.num_prefixes) - 1
-        case Verdict():
-            return body.step + len(body.tokens) - 1
-        case _:
-            return body.step
-
-
-def _is_shorter(body: Numbered, longer: Vote) -> bool:
-    return isinstance(body, Vote) and body.digest == longer.digest and len(body.payloads) == 1
-
-
-def _is_dead(body: Numbered, live: Container[bytes], step: int) -> bool:
-    if isinstance(body, ListRequest):
-        return body.step < step
-    return isinstance(body, Vote) and body.step >= step and body.digest not in live

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from math import nan
+from math import isnan, nan
 from typing import TypeVar
 
 from tandem.aggregation.rules import Step
@@ -57,9 +57,8 @@ class CitedTokens:
         self._always: tuple[float, ...] = ()  # `Attribution.masses` of every token
         self._ahead: dict[bytes, Attribution] = {}  # by digest: of tokens that are not committed
         self._awaited: dict[bytes, tuple[int, Part]] = {}  # by digest: step of a committed token
-        self._has_changed = (
-            False  # a restarted decoder found other documents: shares of two lists cannot be told apart
-        )
+        # a restarted decoder found other documents: shares of two lists cannot be told apart
+        self._has_changed = False
 
     def begin(self, ready: DecoderReady) -> None:
         """The home's documents are known."""
@@ -235,19 +234,11 @@ class Reporter:
         """Add to a counter of `SessionStatistics`."""
         self._counts = replace(self._counts, **{name: getattr(self._counts, name) + number})
 
-    def count_certified(self, num_tokens: int, *, is_escalated: bool) -> None:
-        """So many steps are decided here by race lists, the first of them perhaps by a longer one than came at first.
-
-        A later one that needs a longer list ends the result before it, and begins the next.
-        """
-        self.count("num_escalated", int(is_escalated))
-        self.count("num_certified", num_tokens - is_escalated)
-
     def measure(self, rtt_s: float, bytes_per_s: float) -> None:
         """Take in what a frame's header showed; nan: nothing."""
-        if rtt_s == rtt_s:
+        if not isnan(rtt_s):
             self._fresh, self._last_rtt_s = (rtt_s, self._fresh[1]), rtt_s
-        if bytes_per_s == bytes_per_s:
+        if not isnan(bytes_per_s):
             self._fresh = (self._fresh[0], bytes_per_s)
             self._counts = replace(self._counts, bytes_per_s=bytes_per_s)
 
@@ -275,8 +266,9 @@ class Reporter:
         verdict: Verdict,
         position: int,
         *,
+        result: VerifyResult | None,
+        prefix: Prefix,
         decided_by: str,
-        acceptance: tuple[float, ...],
         drafts: Sequence[Step | None],
         epochs: Sequence[int],
         is_degraded: bool,
@@ -285,28 +277,39 @@ class Reporter:
         shares: Mapping[str, float],
         committed_s: float,
         last_voter: str | None,
-        citation: Citation | None,
     ) -> list[Send]:
         """The token at this position of a verdict is committed: for the client, and for the profiler.
 
-        acceptance: expected, of each drafter; nan: decided without the peer, or not known. drafts, epochs: of each
-        drafter, as the step was decided; None: not seen here. is_degraded: a peer is lost. is_late: its vote was
-        waited for no longer, which counts where none is lost. shares: how much each vote counted; empty: it was decided
-        elsewhere. committed_s: since the query was opened. last_voter: whose vote came last, of several. citation:
-        as far as it is known by now.
+        result: of the own aggregator, that it was made of; None: it was decided elsewhere. prefix: ends with the token.
+        drafts, epochs: of each drafter, as the step was decided; None: not seen here. is_degraded: a peer is lost.
+        is_late: its vote was waited for no longer, which counts where none is lost. shares: how much each vote counted;
+        empty: it was decided elsewhere. committed_s: since the query was opened. last_voter: whose vote came last, of
+        several.
         """
-        step, token, accepted = (
-            verdict.step + position,
-            verdict.tokens[position],
+        step, token = verdict.step + position, verdict.tokens[position]
+        accepted, acceptance = (
             verdict.accepted_at(position),
+            expected_acceptance(verdict, result, len(drafts)),
         )
         is_degraded = is_degraded or bool(self.lost_elsewhere)
         is_late = is_late and not is_degraded
-        self._count_commit(step, accepted, acceptance, is_degraded, committed_s)
-        self.count("num_late_votes", int(is_late))
+        for values, expected in zip(self._expected.values(), acceptance, strict=True):
+            if not isnan(expected):
+                values.append(expected)
+        device_accepted, cloud_accepted = self._as_pair(accepted, False)
+        counts = self._counts
+        self._counts = replace(
+            counts,
+            num_tokens=step + 1,
+            num_device_accepted=counts.num_device_accepted + device_accepted,
+            num_cloud_accepted=counts.num_cloud_accepted + cloud_accepted,
+            num_late_votes=counts.num_late_votes + is_late,
+            degraded_from=step if is_degraded and counts.degraded_from is None else counts.degraded_from,
+            first_token_s=committed_s if step == 0 else counts.first_token_s,
+            total_s=committed_s,
+        )
         decode_s = tuple(nan if draft is None else draft.decode_us / 1e6 for draft in drafts)
         arrived_s = tuple(nan if draft is None else draft.arrived_s for draft in drafts)
-        device_accepted, cloud_accepted = self._as_pair(accepted, False)
         device_decode_s, cloud_decode_s = self._as_pair(decode_s, nan)
         device_arrived_s, cloud_arrived_s = self._as_pair(arrived_s, nan)
         device_acceptance, cloud_acceptance = self._as_pair(acceptance, nan)
@@ -331,7 +334,7 @@ class Reporter:
             is_alone=is_degraded or is_late or len(self._spec.parties) == 1,
             shares=dict(shares),
             last_voter=last_voter,
-            citation=citation,
+            citation=self.cited.commit(prefix, verdict, position, result),
         ).with_tail(verdict.tail_at(position))
         observation = Observation(
             step=step,
@@ -353,29 +356,6 @@ class Reporter:
             return []
         steps, self._unreported = tuple(self._unreported), []
         return [Send("profiler", Observations(session=self._spec.session, steps=steps))]
-
-    def _count_commit(
-        self,
-        step: int,
-        accepted: Sequence[bool],
-        acceptance: Sequence[float],
-        is_degraded: bool,
-        committed_s: float,
-    ) -> None:
-        for values, expected in zip(self._expected.values(), acceptance, strict=True):
-            if expected == expected:
-                values.append(expected)
-        counts = self._counts
-        device_accepted, cloud_accepted = self._as_pair(accepted, False)
-        self._counts = replace(
-            counts,
-            num_tokens=step + 1,
-            num_device_accepted=counts.num_device_accepted + device_accepted,
-            num_cloud_accepted=counts.num_cloud_accepted + cloud_accepted,
-            degraded_from=step if is_degraded and counts.degraded_from is None else counts.degraded_from,
-            first_token_s=committed_s if step == 0 else counts.first_token_s,
-            total_s=committed_s,
-        )
 
     def _as_pair(self, values: Sequence[T], default: T) -> tuple[T, T]:
         """Values of each drafter for the two fields of an event: that of the first, and the cloud's."""
@@ -401,7 +381,7 @@ class Reporter:
 def expected_acceptance(
     verdict: Verdict, result: VerifyResult | None, num_drafters: int
 ) -> tuple[float, ...]:
-    """Expected acceptance of a step: of the own result, or as the peer's verdict says; nan where it says nothing."""
+    """Of a step by each drafter: of the own result, or as the peer's verdict says; nan where it says nothing."""
     if result is not None:
         return result.acceptance
     return tuple(share / 127 for share in verdict.acceptance) or (nan,) * num_drafters

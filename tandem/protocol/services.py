@@ -34,7 +34,7 @@ from tandem.modes import SessionSpec
 from tandem.modes.tally import Tally, UnreadableVoteError
 from tandem.profiler.estimates import DecodeLine, Estimator
 from tandem.protocol.routes import Send
-from tandem.protocol.table import SessionTable, misdirected
+from tandem.protocol.table import ActorSession, SessionTable, misdirected
 from tandem.scheduler.greedy import fill_gaps
 from tandem.scheduler.policies import Policy, make_policy
 from tandem.topology import PARTIES, Party
@@ -64,7 +64,7 @@ def to_result(request: RetrieveRequest, hits: Sequence[Any], retrieve_us: int = 
     )
 
 
-class AggregatorSession:
+class AggregatorSession(ActorSession):
     """Decides the steps of one query."""
 
     def __init__(self, spec: SessionSpec, party: str, codec: Codec, policy: Policy | None = None) -> None:
@@ -90,9 +90,16 @@ class AggregatorSession:
             return tally.make_result(unreadable=(error.voter,), problem=str(error))
         return replace(result, tail=self._rules.make_tail(tally, result.tokens))
 
-    def advise(self, aggregator: Party) -> None:
-        """The party that is to aggregate after a rejection of the remote draft; holds until the next advice."""
-        self._advice = aggregator
+    def receive(self, message: Any) -> list[Send]:
+        """Decide a step, or take the scheduler's advice, which holds until the next one."""
+        match message:
+            case Ballot():
+                return [Send("draft_queue", self.decide(message))]
+            case Placement():
+                self._advice = PARTIES[message.aggregator]
+                return []
+            case _:
+                raise misdirected(message, "an aggregator")
 
 
 class AggregatingTable(SessionTable[AggregatorSession]):
@@ -105,18 +112,8 @@ class AggregatingTable(SessionTable[AggregatorSession]):
     def _open(self, spec: SessionSpec) -> AggregatorSession:
         return AggregatorSession(spec, self.party, self.codec)
 
-    def _act(self, session: AggregatorSession, message: Any) -> list[Send]:
-        match message:
-            case Ballot():
-                return [Send("draft_queue", session.decide(message))]
-            case Placement():
-                session.advise(PARTIES[message.aggregator])
-                return []
-            case _:
-                raise misdirected(message, "an aggregator")
 
-
-class ProfilingSession:
+class ProfilingSession(ActorSession):
     """Estimates of one query at one party."""
 
     def __init__(self, spec: SessionSpec, party: Party, before: ProfilingSession | None = None) -> None:
@@ -142,9 +139,11 @@ class ProfilingSession:
         """The draft window that earlier queries call for, if there were any."""
         return self._update_window() if isfinite(self._estimator.estimate(1).rtt_s) else []
 
-    def observe(self, *steps: Observation) -> list[Send]:
+    def receive(self, message: Any) -> list[Send]:
         """Take in committed steps: a Profile for the scheduler, and a DraftWindow for the decoder if it has changed."""
-        notes = [note for observation in steps for note in self._take(observation)]
+        if not isinstance(message, Observations):
+            raise misdirected(message, "a profiler")
+        notes = [note for observation in message.steps for note in self._take(observation)]
         return [Send("scheduler", self.profile(notes)), *self._update_window()]
 
     def profile(self, notes: Sequence[str] = ()) -> Profile:
@@ -189,7 +188,7 @@ def policy_of(spec: SessionSpec) -> Policy:
     return make_policy(spec.decoding.placement, first=Party(spec.rules.first_decider))
 
 
-class SchedulingSession:
+class SchedulingSession(ActorSession):
     """Decides the placement of one query."""
 
     def __init__(self, spec: SessionSpec, party: Party, policy: Policy | None = None) -> None:
@@ -198,11 +197,14 @@ class SchedulingSession:
         self.party = party
         self._policy = policy or policy_of(spec)
 
-    def observe(self, profile: Profile) -> list[Send]:
+    def receive(self, message: Any) -> list[Send]:
         """Take in estimates: an Estimate for the client and, if the policy gives advice, a Placement.
 
         The advice is repeated with every profile, since the aggregator may have restarted.
         """
+        if not isinstance(message, Profile):
+            raise misdirected(message, "a scheduler")
+        profile = message
         situation, assumed = fill_gaps(
             dict(zip(PARTIES, profile.decode_s, strict=True)),
             dict(zip(PARTIES, profile.acceptance, strict=True)),
@@ -236,22 +238,9 @@ class ProfilingTable(SessionTable[ProfilingSession]):
         self._latest = ProfilingSession(spec, Party(self.party), self._latest)
         return self._latest
 
-    def _begin(self, session: ProfilingSession) -> list[Send]:
-        return session.begin()
-
-    def _act(self, session: ProfilingSession, message: Any) -> list[Send]:
-        if not isinstance(message, Observations):
-            raise misdirected(message, "a profiler")
-        return session.observe(*message.steps)
-
 
 class SchedulingTable(SessionTable[SchedulingSession]):
     """The scheduler of one party."""
 
     def _open(self, spec: SessionSpec) -> SchedulingSession:
         return SchedulingSession(spec, Party(self.party))
-
-    def _act(self, session: SchedulingSession, message: Any) -> list[Send]:
-        if not isinstance(message, Profile):
-            raise misdirected(message, "a scheduler")
-        return session.observe(message)

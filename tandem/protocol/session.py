@@ -8,10 +8,10 @@ themselves. A vote is opaque bytes that match a prefix or do not. The modes diff
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from math import nan
-from typing import TypeAlias, assert_never
+from typing import assert_never
 
 from tandem.codecs.votes import vote_depth
 from tandem.errors import FAILED, Code, Fault, ProtocolError
@@ -39,18 +39,16 @@ from tandem.messages import (
 )
 from tandem.modes import SessionSpec
 from tandem.protocol.ballots import BallotBox, RaceVotes
-from tandem.protocol.link import Problem
+from tandem.protocol.link import Backoff, Problem
 from tandem.protocol.log import Log, Prefix
-from tandem.protocol.peer import Backoff, Numbered, Peer
-from tandem.protocol.report import Reporter, expected_acceptance, make_estimate_event
+from tandem.protocol.peer import Numbered, Peer
+from tandem.protocol.report import Reporter, make_estimate_event
 from tandem.protocol.routes import ActorKind, Routes, Send
 from tandem.topology import at_start
 
 StopCheck = Callable[[Sequence[int]], StopReason | None]
 """Why an answer of these tokens is complete, or None: end-of-sequence, stop string, length."""
 LocalMessage = Local | VerifyResult | DecoderReady | DecoderFailed | Estimate
-Debt: TypeAlias = tuple[int, bytes] | None
-"""The view and the prefix on which an actor of this party owes something; None: it owes nothing."""
 
 LINGER_S = 10.0
 """Silence of a peer after which a finished authority no longer waits for its Done."""
@@ -91,28 +89,6 @@ class Ending:
         return Done(is_reply=True)
 
 
-class Reminders:
-    """Reminders to actors of this party that owe something, which get the session again: a message may have been lost.
-
-    Invariant: one reminder per wait, and each wait is twice the one before, so that an actor that is only slow is not
-    kept from its work.
-    """
-
-    def __init__(self) -> None:
-        self._debts: dict[ActorKind, tuple[Debt, Backoff]] = {}
-
-    def take_due(self, debts: Mapping[ActorKind, Debt], now_s: float) -> list[ActorKind]:
-        """The actors to remind now. debts: what each owes at present."""
-        due: list[ActorKind] = []
-        for role, debt in debts.items():
-            owed, backoff = self._debts.get(role, (None, None))
-            if backoff is None or debt is None or debt != owed:
-                self._debts[role] = debt, Backoff(now_s, FIRST_REMINDER_S, MAX_REMINDER_S)
-            elif backoff.take_due(now_s):
-                due.append(role)
-        return due
-
-
 class Session:
     """The state of one query at one party. It alone holds log, ballots and peers; none of them knows another.
 
@@ -127,6 +103,7 @@ class Session:
         self, spec: SessionSpec, party: str, check_stop: StopCheck, now_s: float, *, measures: bool = True
     ) -> None:
         """measures: probe round trip and bandwidth when the first frame of a peer arrives."""
+        self.spec, self.party = spec, party
         self.routes = Routes(spec, party)
         self.log = Log(spec.session, spec.roles, spec.rules.first_decider, now_s)
         self.ballots = BallotBox(
@@ -140,17 +117,8 @@ class Session:
         self.refusals: list[str] = []  # one sentence for each thing of a peer that proved unusable later on
         self._check_stop = check_stop
         self._asked = b""  # the last prefix that the own decoder was asked to vote on without a proposal
-        self._reminders = Reminders()
-
-    @property
-    def spec(self) -> SessionSpec:
-        """The query."""
-        return self.routes.spec
-
-    @property
-    def party(self) -> str:
-        """The party of this coordinator."""
-        return self.routes.party
+        # of own actors: the view and the prefix on which each owes something, and when it is to be reminded
+        self._reminders: dict[ActorKind, tuple[tuple[int, bytes], Backoff]] = {}
 
     @property
     def prefix(self) -> Prefix:
@@ -303,16 +271,25 @@ class Session:
         return Send("decoder", Local(session=self.spec.session, body=body, view=view, is_last=is_last))
 
     def _remind(self, now_s: float) -> list[Send]:
-        """Give the session again to an actor that owes something for too long: a message may have been lost."""
-        here: Debt = None if self.end.reason is not None else (self.log.view, self.prefix.digest)
-        debts: dict[ActorKind, Debt] = {
-            "decoder": here if self.prefix.digest not in self.ballots.own else None,
-            "aggregator": here if here and (self.ballots.pending or ())[:2] == here else None,
+        """Give the session again to an own actor that owes the same for too long: a message may have been lost. Each
+        wait is twice the one before, so that an actor that is only slow is not kept from its work."""
+        here, sends = (self.log.view, self.prefix.digest), list[Send]()
+        owes: dict[ActorKind, bool] = {
+            "decoder": self.prefix.digest not in self.ballots.own,
+            "aggregator": (self.ballots.pending or ())[:2] == here,
         }
-        return [send for role in self._reminders.take_due(debts, now_s) for send in self.restart(role)]
+        for role, is_owing in owes.items():
+            debt, backoff = self._reminders.get(role, (None, None))
+            if not is_owing or self.end.reason is not None:
+                self._reminders.pop(role, None)
+            elif backoff is None or debt != here:
+                self._reminders[role] = here, Backoff(now_s, FIRST_REMINDER_S, MAX_REMINDER_S)
+            elif backoff.take_due(now_s):
+                sends += self.restart(role)
+        return sends
 
     def _on_own_vote(self, vote: Vote, now_s: float) -> list[Send]:
-        """The own decoder has voted. Own votes on a proposal that are here already go out as they did before."""
+        """Own votes on a proposal that are here already go out as they did before."""
         if self.end.reason is not None or vote.step + len(vote.tokens) < len(self.prefix):
             return []
         num_before = len(self.ballots.own)
@@ -333,7 +310,6 @@ class Session:
         return self._post((nearer,), sources, now_s)
 
     def _show(self, now_s: float) -> list[Send]:
-        """Show the own drafts that follow what is shown, or the drafter's, while the answer continues."""
         if self.end.reason is not None:
             return []
         return self.report.show(self.ballots.drafts, now_s - self.log.opened_s)
@@ -358,7 +334,6 @@ class Session:
         return [self._to_decoder(Vote(step=len(self.prefix), digest=digest))]
 
     def _lead_again(self) -> list[Send]:
-        """For a decoder that was restarted, or may lack a part."""
         self._asked = b""
         sends = self._send_alone()
         for drafter in self.routes.roles.drafters if self.routes.follows_proposals else ():
@@ -398,7 +373,6 @@ class Session:
         return sends if ballot is None else [*sends, Send("aggregator", ballot)]
 
     def _drop_unreadable(self, result: VerifyResult, now_s: float) -> list[Send]:
-        """A vote that cannot be read counts as not received."""
         self.refusals.append(result.problem)
         problem, sends = Problem(result.problem, is_stall=True), list[Send]()
         for name in map(self.routes.topology.name, result.unreadable):
@@ -407,7 +381,6 @@ class Session:
         return sends + self._advance(now_s)
 
     def _ask_for_more(self, undecided: VerifyResult, now_s: float) -> list[Send]:
-        """The own aggregator needs more of the peers' votes."""
         digest, sends = undecided.digest, list[Send]()
         for voter, depth in zip(undecided.voters, undecided.depths, strict=True):
             peer = self.peers.get(self.routes.topology.name(voter))
@@ -421,7 +394,6 @@ class Session:
         return sends
 
     def _make_public(self, vote: Vote) -> Vote:
-        """An own vote as the peers need it."""
         if self.race_votes.are_cut and any(not self.peers[name].is_lost for name in self.routes.votes_go_to):
             reached = min(peer.num_committed for peer in self.peers.values() if not peer.is_lost)
             return self.race_votes.cut(vote, self.prefix, self.ballots.own, reached)
@@ -438,10 +410,15 @@ class Session:
             return []
         if not result.tokens:
             return self._ask_for_more(result, now_s)
-        num_tokens = count_to_end(self.prefix, result.tokens, self._check_stop)
+        tokens, counts = [*self.prefix.tokens, *result.tokens], range(1, len(result.tokens))
+        ends = (count for count in counts if self._check_stop(tokens[: len(self.prefix) + count]) is not None)
+        num_tokens = next(ends, len(result.tokens))
         verdict = self.log.make_verdict(result, num_tokens)
         if self.spec.rules.has_race_lists and len(result.voters) > 1:
-            self.report.count_certified(num_tokens, is_escalated=self.race_votes.has_asked(result.digest))
+            # a later step that needs a longer list ends the result before it, and begins the next
+            is_escalated = self.race_votes.has_asked(result.digest)
+            self.report.count("num_escalated", int(is_escalated))
+            self.report.count("num_certified", num_tokens - is_escalated)
         last_voters = self.ballots.find_last_voters(self.prefix, verdict.tokens, self.present)
         addressed = self.routes.address(verdict, self.lost, last_voters)
         sends = self._commit(verdict, result, now_s)
@@ -464,7 +441,6 @@ class Session:
     def _commit_token(
         self, verdict: Verdict, position: int, result: VerifyResult | None, now_s: float
     ) -> list[Send]:
-        """Commit one token, and drop all that cannot count any more."""
         step, digest, epochs = len(self.prefix), self.prefix.digest, tuple(self.log.epochs.values())
         drafts, voters = self.ballots.drafts_on(digest), self.present
         shares = self.ballots.shares_on(digest, voters, is_own=result is not None)
@@ -477,8 +453,9 @@ class Session:
         sends = self.report.commit(
             verdict,
             position,
+            result=result,
+            prefix=self.prefix,
             decided_by=self.party if result is not None else self.routes.other_decider,
-            acceptance=expected_acceptance(verdict, result, len(epochs)),
             drafts=drafts,
             epochs=epochs,
             is_degraded=bool(self.lost),
@@ -487,7 +464,6 @@ class Session:
             shares=shares,
             committed_s=now_s - self.log.opened_s,
             last_voter=last_voter,
-            citation=self.report.cited.commit(self.prefix, verdict, position, result),
         )
         sends += self._show(now_s)
         if position + 1 < len(verdict.tokens):
@@ -495,7 +471,6 @@ class Session:
         return sends + self._hand_over(step + 1, self.routes.topology.name(verdict.next_decider))
 
     def _hand_over(self, step: int, decider: str) -> list[Send]:
-        """Hand over: from this step on `decider` decides."""
         if decider == self.log.decider:
             return []
         self.log.decider = decider
@@ -504,7 +479,6 @@ class Session:
     # ---- frames of a peer --------------------------------------------------------------------------------------
 
     def _act_on(self, peer: Peer, frame: LinkFrame, now_s: float) -> list[Send]:
-        """Whatever a frame brings besides its header."""
         body = frame.body
         if peer.is_lost and not self.routes.is_authority:
             return self.turn_away(peer, body, now_s)
@@ -669,7 +643,7 @@ class Session:
             return []
         sends = self._finish(self.end.reason, now_s)
         for peer in self.peers.values():
-            peer.window.clear_proposals()
+            peer.clear_proposals()
             is_done = peer.is_lost or peer.claims.agree(self.prefix)
             done = Done(is_reply=False)
             sends += self._dismiss(peer, now_s) if is_done else [self._send(peer.name, done, now_s)]
@@ -685,7 +659,6 @@ class Session:
         return self._dismiss(peer, now_s) + self._free_if_finished()
 
     def _dismiss(self, peer: Peer, now_s: float) -> list[Send]:
-        """The last word to a peer that has the whole answer, or is lost."""
         peer.is_finished = True
         return [self._send(peer.name, self.end.last_word(peer, self.party), now_s)]
 
@@ -711,7 +684,6 @@ class Session:
         return [*self.report.void(len(self.prefix)), *self.report.emit(done)]
 
     def _free(self) -> list[Send]:
-        """Nothing is owed to anybody any more."""
         if self.is_over:
             return []
         self.end.is_over = True
@@ -723,12 +695,14 @@ class Session:
     def _is_abandoned(self, now_s: float) -> bool:
         """Whether the peers have been silent, or unfinished, for too long to be waited for."""
         nearer = self.routes.toward_home
-        if nearer is not None and self.peers[nearer].silence_s(now_s) > ABANDONED_S:
+        if nearer is not None and self.peers[nearer].liveness.silence_s(now_s) > ABANDONED_S:
             return True
         waited_s = 0.0 if self.end.reason is None else now_s - self.end.finished_s
         may_end = nearer is None or self.routes.is_authority
         return may_end and all(
-            peer.is_finished or min(waited_s, peer.silence_s(now_s)) > LINGER_S or waited_s > ABANDONED_S
+            peer.is_finished
+            or min(waited_s, peer.liveness.silence_s(now_s)) > LINGER_S
+            or waited_s > ABANDONED_S
             for peer in self.peers.values()
         )
 
@@ -748,10 +722,14 @@ class Session:
 
     def _check_peers(self, now_s: float) -> list[Send]:
         """Part with the peers that have been silent, or have owed something, for too long."""
-        margin_s, stall_s, sends = self.spec.peer_loss_margin_s, self.spec.peer_stall_s, list[Send]()
+        sends: list[Send] = []
         for peer in self.peers.values():
+            silence_limit_s = peer.silence_limit_s(self.spec.peer_loss_margin_s)
             has_others = self.routes.is_between(peer.name)
-            if problem := peer.find_problem(margin_s, stall_s, now_s, has_others_behind=has_others):
+            problem = peer.liveness.find_problem(
+                silence_limit_s, self.spec.peer_stall_s, now_s, has_others_behind=has_others
+            )
+            if problem is not None:
                 sends += self._part_with(peer, problem, now_s)
         return sends
 
@@ -760,11 +738,10 @@ class Session:
         can_lose = peer.name != self.routes.toward_home and self.end.reason is None and not peer.is_lost
         if not can_lose or self.spec.on_peer_loss == "wait":
             return []
-        if self.spec.on_peer_loss == "continue":
-            return self.without(
-                peer, problem.sentence if problem.is_stall else None, is_stall=problem.is_stall
-            )
-        return self.fail(_LOST.format(problem.sentence.removesuffix(".")), now_s, _lost(peer))
+        if self.spec.on_peer_loss == "fail":
+            return self.fail(_LOST.format(problem.sentence.removesuffix(".")), now_s, _lost(peer))
+        reason = problem.sentence if problem.is_stall else None
+        return self.without(peer, reason, is_stall=problem.is_stall)
 
     def _on_cancel(self, peer: Peer, cancel: Cancel, now_s: float) -> list[Send]:
         """A peer gave the session up. Refusing it in mid answer ends its own part alone, unless for the grammar."""
@@ -829,11 +806,3 @@ def is_last_word(body: LinkBody) -> bool:
 
 def _lost(peer: Peer) -> Fault:
     return Fault(code=Code.LOST, party=peer.name)
-
-
-def count_to_end(prefix: Prefix, tokens: Sequence[int], check_stop: StopCheck) -> int:
-    """How many of these next tokens belong to the answer."""
-    for count in range(1, len(tokens)):
-        if check_stop([*prefix.tokens, *tokens[:count]]) is not None:
-            return count
-    return len(tokens)

@@ -17,20 +17,13 @@ from math import inf
 from typing import Any, Generic, TypeVar
 
 from tandem.errors import Code, ConfigError, Fault, ProtocolError, TandemError, describe_origin
-from tandem.messages import (
-    Begin,
-    Cancel,
-    End,
-    LinkFrame,
-    Open,
-    encode,
-)
+from tandem.messages import Begin, Cancel, End, LinkFrame, Open, encode
 from tandem.messages.wire import MAX_FRAME_BYTES
 from tandem.modes import SessionSpec
 from tandem.protocol.ballots import ListLength
-from tandem.protocol.link import LinkRoom
+from tandem.protocol.link import Backoff, LinkRoom
 from tandem.protocol.log import Prefix
-from tandem.protocol.peer import Backoff, Peer
+from tandem.protocol.peer import Peer
 from tandem.protocol.routes import LISTENERS, ActorKind, Send
 from tandem.protocol.session import FIRST_REMINDER_S, MAX_REMINDER_S, Session, StopCheck, is_last_word
 from tandem.topology import at_start, in_words
@@ -38,7 +31,7 @@ from tandem.topology import at_start, in_words
 _LOST = Fault(code=Code.LOST)
 _log = logging.getLogger("tandem")
 
-S = TypeVar("S")
+S = TypeVar("S", bound="ActorSession")
 
 MAX_EARLY_FRAMES = 256
 """Frames kept for sessions that the peer has opened and this party has not."""
@@ -50,59 +43,8 @@ TICK_S, MIN_TICK_S = 0.05, 0.005
 """Between two ticks while a session is open, at most and at least; a wait ends a tick late at most."""
 MAX_CLOSED_SESSIONS = 256
 """Ended sessions that still answer their peer."""
-
-
-class Farewells:
-    """`End`s of sessions that are over, to be said again: whoever misses it would hold the session for ever.
-
-    Invariant: each is repeated REPEATS times, and nothing is kept afterwards.
-    """
-
-    REPEATS = 3
-
-    def __init__(self) -> None:
-        self._sessions: dict[int, tuple[Backoff, int]] = {}  # with how often it was repeated
-
-    def __len__(self) -> int:
-        return len(self._sessions)
-
-    def add(self, session: int, now_s: float) -> None:
-        """This session is over."""
-        self._sessions[session] = Backoff(now_s, FIRST_REMINDER_S, MAX_REMINDER_S), 0
-
-    def take_due(self, now_s: float) -> list[int]:
-        """The sessions whose `End` is to be repeated now."""
-        due = [session for session, (backoff, _) in self._sessions.items() if backoff.take_due(now_s)]
-        for session in due:
-            backoff, count = self._sessions.pop(session)
-            if count + 1 < self.REPEATS:
-                self._sessions[session] = backoff, count + 1
-        return due
-
-
-class Shared:
-    """The state that the queries of one coordinator share: of the links, and of list lengths."""
-
-    def __init__(self) -> None:
-        self._measured_s = -inf  # when a query last probed the link
-        self._list_length: ListLength | None = None  # of the race lists of all queries
-        self._rooms: defaultdict[tuple[str, str], LinkRoom] = defaultdict(LinkRoom)  # by owner and peer
-
-    def take_measuring(self, spec: SessionSpec, now_s: float) -> bool:
-        """Whether this query is the one that probes the link."""
-        measures = spec.rules.is_placed and now_s - self._measured_s > MEASURE_AGAIN_S
-        if measures:
-            self._measured_s = now_s
-        return measures
-
-    def join(self, session: Session, owner: str) -> None:
-        """A query begins. Race lists go on as long as those of the query before, where they begin alike."""
-        for name, peer in session.peers.items():
-            peer.window.room = self._rooms[owner, name]
-        if session.spec.rules.has_race_lists:
-            if self._list_length is None or self._list_length.first != session.spec.race_depth:
-                self._list_length = session.race_votes.length
-            session.race_votes.length = self._list_length
+NUM_FAREWELLS = 3
+"""Times that the `End` of a session is said again: an actor that misses it would hold the session for ever."""
 
 
 class CoordinatorTable:
@@ -122,8 +64,11 @@ class CoordinatorTable:
         self.num_refused_frames = 0  # whose sender may not send such a thing, or that proved unusable
         self._make_stop_check = make_stop_check
         self._find_obstacle = find_obstacle
-        self._farewells = Farewells()
-        self._shared = Shared()
+        self._farewells: dict[int, Backoff] = {}  # of sessions that are over, whose `End` is to be said again
+        # of all queries: when one last probed the link, room on the links by owner and peer, length of race lists
+        self._measured_s = -inf
+        self._rooms: defaultdict[tuple[str, str], LinkRoom] = defaultdict(LinkRoom)
+        self._list_length: ListLength | None = None
         self._early: list[tuple[float, str, LinkFrame, int]] = []  # with time of arrival, sender and size
         # of ended sessions: what each peer is answered
         self._final: OrderedDict[int, dict[str, LinkFrame]] = OrderedDict()
@@ -141,10 +86,11 @@ class CoordinatorTable:
     def open(self, spec: SessionSpec, now_s: float) -> list[Send]:
         """A query starts; frames of the peer that arrived before it are taken in."""
         obstacle = self._find_obstacle()
-        measures = self._shared.take_measuring(spec, now_s)
+        if measures := spec.rules.is_placed and now_s - self._measured_s > MEASURE_AGAIN_S:
+            self._measured_s = now_s
         session = Session(spec, self.party, self._make_stop_check(spec), now_s, measures=measures)
         self.sessions[spec.session] = session
-        self._shared.join(session, self.owner_of(spec.session))
+        self._share(session)
         early = [entry for entry in self._early if entry[2].session == spec.session]
         self._early = [entry for entry in self._early if entry[2].session != spec.session]
         sends = session.begin(now_s)
@@ -153,6 +99,15 @@ class CoordinatorTable:
         if obstacle is not None:
             sends += session.fail(obstacle, now_s, _LOST)
         return self._close(session, sends, now_s)
+
+    def _share(self, session: Session) -> None:
+        """Race lists go on as long as those of the query before, where they begin alike."""
+        for name, peer in session.peers.items():
+            peer.round_trips.room = self._rooms[self.owner_of(session.spec.session), name]
+        if session.spec.rules.has_race_lists:
+            if self._list_length is None or self._list_length.first != session.spec.race_depth:
+                self._list_length = session.race_votes.length
+            session.race_votes.length = self._list_length
 
     def reopen(self, spec: SessionSpec, incarnation: int, now_s: float) -> list[Send]:
         """Go on with a query whose state was lost when this coordinator was restarted: the cloud asks for a Resync."""
@@ -200,12 +155,12 @@ class CoordinatorTable:
         """Whether a peer has been quiet for so long that its connection should be renewed."""
         going_on = [session for session in self.sessions.values() if session.end.reason is None]
         peers = [peer for session in going_on for peer in session.peers.values()]
-        return any(peer.silence_s(now_s) > peer.loss_limit_s(0.0) for peer in peers)
+        return any(peer.liveness.silence_s(now_s) > peer.silence_limit_s(0.0) for peer in peers)
 
     @property
     def needs_ticks(self) -> bool:
         """Whether there are timers to run."""
-        return bool(self.sessions) or len(self._farewells) > 0
+        return bool(self.sessions or self._farewells)
 
     @property
     def tick_s(self) -> float:
@@ -216,7 +171,11 @@ class CoordinatorTable:
 
     def tick(self, now_s: float) -> list[Send]:
         """Timers of all sessions, and of those that have just ended."""
-        ended = self._farewells.take_due(now_s)
+        ended = [session for session, backoff in self._farewells.items() if backoff.take_due(now_s)]
+        for session in ended:  # the order of the next ones is that of the last
+            backoff = self._farewells.pop(session)
+            if backoff.num_due < NUM_FAREWELLS:
+                self._farewells[session] = backoff
         farewells = [Send(role, End(session=session)) for session in ended for role in LISTENERS]
         return farewells + self._apply(lambda session: session.tick(now_s), now_s)
 
@@ -262,14 +221,13 @@ class CoordinatorTable:
     def _close(self, session: Session, sends: list[Send], now_s: float) -> list[Send]:
         self._count_refusals(session)
         if session.is_over and self.sessions.pop(session.spec.session, None) is not None:
-            self._farewells.add(session.spec.session, now_s)
+            self._farewells[session.spec.session] = Backoff(now_s, FIRST_REMINDER_S, MAX_REMINDER_S)
             if not session.peers:  # no peer will ask how it ended
                 return sends
             self._keep_final(session.spec.session, session.make_final_frames(now_s))
         return sends
 
     def _keep_final(self, session: int, frames: dict[str, LinkFrame]) -> None:
-        """Keep the final answer to each peer."""
         self._final[session] = frames
         while len(self._final) > MAX_CLOSED_SESSIONS:
             self._final.popitem(last=False)
@@ -358,6 +316,22 @@ class ReorderBuffer:
         return messages
 
 
+class ActorSession(ABC):
+    """One query at an actor."""
+
+    def begin(self) -> list[Send]:
+        """The messages of a session as it begins."""
+        return []
+
+    def begin_again(self) -> list[Send]:
+        """Tell a restarted coordinator about the session."""
+        return []
+
+    @abstractmethod
+    def receive(self, message: Any) -> list[Send]:
+        """Any message of the session, except its begin and end."""
+
+
 class SessionTable(ABC, Generic[S]):
     """All sessions of one actor.
 
@@ -377,11 +351,11 @@ class SessionTable(ABC, Generic[S]):
             self._early.end(message.session)
             return []
         if isinstance(message, Begin):
-            return self._start(message) if session is None else self._begin_again(session)
+            return self._start(message) if session is None else session.begin_again()
         if session is None:
             self._early.keep(message)
             return []
-        return self._act(session, message)
+        return session.receive(message)
 
     def forget(self) -> None:
         """The coordinator that began the sessions is lost with them. Another one may begin one of the same number."""
@@ -393,7 +367,7 @@ class SessionTable(ABC, Generic[S]):
             return []
         spec = begin.spec if isinstance(begin.spec, SessionSpec) else SessionSpec.from_json(begin.spec)
         self.sessions[begin.session] = session = self._open(spec)
-        sends = self._begin(session)
+        sends = session.begin()
         for message in self._early.take(begin.session):
             sends += self.receive(message)
         return sends
@@ -401,18 +375,6 @@ class SessionTable(ABC, Generic[S]):
     @abstractmethod
     def _open(self, spec: SessionSpec) -> S:
         """The state of a query."""
-
-    @abstractmethod
-    def _act(self, session: S, message: Any) -> list[Send]:
-        """Any message of a known session, except its begin and end."""
-
-    def _begin(self, session: S) -> list[Send]:
-        """The messages of a session as it begins."""
-        return []
-
-    def _begin_again(self, session: S) -> list[Send]:
-        """Tell a restarted coordinator about a session."""
-        return []
 
 
 def misdirected(message: Any, receiver: str) -> TandemError:

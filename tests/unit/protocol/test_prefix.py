@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tandem.protocol.log import Prefix
+from tandem.protocol.log import Prefix, common_length
 
 UNHURRIED = settings(deadline=None, derandomize=True)
 tokens = st.lists(st.integers(0, 2**18 - 1), max_size=12)
@@ -33,7 +33,7 @@ def test_a_rolled_back_prefix_is_as_if_never_drafted(
 @UNHURRIED
 @given(tokens, tokens)
 def test_the_common_beginning(first: list[int], second: list[int]) -> None:
-    common = Prefix(1, first).common_length(second)
+    common = common_length(first, second)
     assert first[:common] == second[:common]
     assert common == min(len(first), len(second)) or first[common] != second[common]
 

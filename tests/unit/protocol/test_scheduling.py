@@ -41,7 +41,7 @@ def advice(sends: list[Send]) -> list[Party]:
 @pytest.mark.parametrize("party", PARTIES)
 def test_other_placements_are_estimated_and_never_advised(placement: str, party: Party) -> None:
     for seen in (profile(), profile(Party.CLOUD), profile(rtt_s=nan, decode_s=(nan, 0.06))):
-        sends = session(placement, party).observe(seen)
+        sends = session(placement, party).receive(seen)
         (estimate,) = estimates(sends)
         assert advice(sends) == []
         assert estimate.chosen == seen.aggregator
@@ -50,8 +50,8 @@ def test_other_placements_are_estimated_and_never_advised(placement: str, party:
 
 def test_greedy_advises_its_own_aggregator_to_hand_over() -> None:
     on_device = session("greedy", Party.DEVICE)
-    assert advice(on_device.observe(profile(Party.DEVICE))) == [Party.CLOUD]
-    assert advice(on_device.observe(profile(Party.DEVICE))) == [
+    assert advice(on_device.receive(profile(Party.DEVICE))) == [Party.CLOUD]
+    assert advice(on_device.receive(profile(Party.DEVICE))) == [
         Party.CLOUD
     ]  # repeated: it may have restarted
 
@@ -59,6 +59,6 @@ def test_greedy_advises_its_own_aggregator_to_hand_over() -> None:
 @pytest.mark.parametrize("bad", [nan, 0.0, inf, -1.0, 6.0])
 def test_gaps_leave_it_finite_and_are_named(bad: float) -> None:
     seen = profile(decode_s=(bad, 0.06), acceptance=(nan, 0.2), rtt_s=bad)
-    (estimate,) = estimates(session("greedy").observe(seen))
+    (estimate,) = estimates(session("greedy").receive(seen))
     assert isfinite(estimate.delta_z_s)
     assert any("acceptance rate of the device" in sentence for sentence in estimate.assumed)
