@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
 from tandem.errors import ProtocolError
-from tandem.transport.port import DataPlane, Endpoint, FrameSplitter, LinkCounters, PlaneOwner, join_frames
+from tandem.transport.port import DataPlane, Endpoint, FrameSplitter, PlaneOwner
 
 
 class MemoryNetwork:
@@ -27,16 +27,14 @@ class MemoryNetwork:
         return MemoryPlane(owner, self._planes)
 
 
-class MemoryPlane:
+class MemoryPlane(DataPlane):
     """All links of one actor to others on the same event loop."""
 
     def __init__(self, owner: PlaneOwner, planes: dict[str, MemoryPlane]) -> None:
+        super().__init__(owner)
         self.name = owner.name
-        self.counters: dict[str, LinkCounters] = defaultdict(LinkCounters)
-        self._owner = owner
         self._planes = planes
         self._splitters: dict[str, FrameSplitter] = {}  # of the actors to which there is a link
-        self._waiting: dict[str, list[bytes]] = {}  # frames until the next flush
 
     async def start(self) -> Endpoint:
         """Be found by others."""
@@ -51,30 +49,18 @@ class MemoryPlane:
                 f"{self.name} finds no {endpoint.name} in this process; start that site first."
             )
 
-    def send(self, to: str, frame: bytes) -> None:
-        """Hand one frame over; it leaves with the next `flush`."""
-        self._waiting.setdefault(to, []).append(frame)
-
-    def flush(self) -> None:
-        """Give each actor what waits for it, in a later turn of the event loop; without a link it is dropped."""
-        waiting, self._waiting = self._waiting, {}
-        for name, frames in waiting.items():
-            counters = self.counters[name]
-            if not self.is_connected(name):
-                counters.dropped_frames += len(frames)
-                continue
-            data = join_frames(frames)
-            counters.sent_frames += len(frames)
-            counters.sent_bytes += len(data)
-            counters.writes += 1
+    def _write(self, name: str, data: bytes) -> bool:
+        """They arrive in a later turn of the event loop."""
+        if is_open := self.is_connected(name):
             asyncio.get_running_loop().call_soon(self._planes[name].receive, self.name, data)
+        return is_open
 
     def is_connected(self, to: str) -> bool:
         """Whether there is a link to an actor."""
         return to in self._splitters
 
     def refusal_of(self, to: str) -> str | None:
-        """Nobody refuses another end here."""
+        """None: nobody refuses another end here."""
         return None
 
     def renew(self, to: str) -> None:

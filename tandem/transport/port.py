@@ -12,9 +12,12 @@ from __future__ import annotations
 
 import hmac
 import secrets
+from abc import ABC, abstractmethod
+from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import astuple, dataclass
 from hashlib import sha256
+from operator import add
 from typing import Protocol
 
 from tandem.errors import ProtocolError
@@ -47,8 +50,7 @@ class LinkCounters:
 
 def add_counters(first: LinkCounters, second: LinkCounters) -> LinkCounters:
     """The traffic of two links together."""
-    names = [field.name for field in fields(LinkCounters)]
-    return LinkCounters(**{name: getattr(first, name) + getattr(second, name) for name in names})
+    return LinkCounters(*map(add, astuple(first), astuple(second)))
 
 
 class PlaneOwner(Protocol):
@@ -68,32 +70,56 @@ class PlaneOwner(Protocol):
         """The last connection to an actor broke."""
 
 
-class DataPlane(Protocol):
+class DataPlane(ABC):
     """Delivers frames, each at most once, in order as long as a connection lasts."""
 
-    counters: dict[str, LinkCounters]
+    def __init__(self, owner: PlaneOwner) -> None:
+        self.counters: dict[str, LinkCounters] = defaultdict(LinkCounters)
+        self._owner = owner
+        self._waiting: dict[str, list[bytes]] = {}  # frames until the next flush
 
+    @abstractmethod
     async def start(self) -> Endpoint:
         """Start listening."""
 
+    @abstractmethod
     async def connect(self, endpoint: Endpoint) -> None:
         """Make an actor known and open a connection to it; ProtocolError if it refuses this one."""
 
     def send(self, to: str, frame: bytes) -> None:
         """Hand one frame over; it leaves with the next `flush`. Never blocks, never raises."""
+        self._waiting.setdefault(to, []).append(frame)
 
     def flush(self) -> None:
-        """Send what was handed over, the frames to one actor together. Never blocks, never raises."""
+        """Send what was handed over, the frames to one actor together; what cannot be sent is dropped, and the protocol
+        resends it. Never blocks, never raises."""
+        waiting, self._waiting = self._waiting, {}
+        for name, frames in waiting.items():
+            counters, data = self.counters[name], join_frames(frames)
+            if not self._write(name, data):
+                counters.dropped_frames += len(frames)
+                continue
+            counters.sent_frames += len(frames)
+            counters.sent_bytes += len(data)
+            counters.writes += 1
 
+    @abstractmethod
+    def _write(self, name: str, data: bytes) -> bool:
+        """Whether the bytes leave for this actor."""
+
+    @abstractmethod
     def is_connected(self, to: str) -> bool:
         """Whether a frame handed over now has a connection to go out on."""
 
+    @abstractmethod
     def refusal_of(self, to: str) -> str | None:
         """The sentence with which an actor has refused this one since the last connection, if any."""
 
+    @abstractmethod
     def renew(self, to: str) -> None:
         """Re-dial a silent actor unless a dial is already in progress."""
 
+    @abstractmethod
     async def close(self) -> None:
         """Stop listening and drop all connections."""
 
@@ -138,22 +164,18 @@ class FrameSplitter:
 
     def take(self) -> bytes | None:
         """The next whole frame; ProtocolError where a length exceeds `max_frame_bytes`."""
-        frames, end = self._parse(1)
-        del self._buffer[:end]
-        return frames[0] if frames else None
+        return next(iter(self._take(1)), None)
 
     def take_all(self) -> list[bytes]:
         """All whole frames; ProtocolError where a length exceeds `max_frame_bytes`."""
-        frames, end = self._parse(None)
-        del self._buffer[:end]
-        return frames
+        return self._take(None)
 
     def feed(self, received: bytes) -> list[bytes]:
         """The frames that `received` completes; ProtocolError where a length exceeds `max_frame_bytes`."""
         self.append(received)
-        return self.take_all()
+        return self._take(None)
 
-    def _parse(self, most: int | None) -> tuple[list[bytes], int]:
+    def _take(self, most: int | None) -> list[bytes]:
         frames: list[bytes] = []
         end = 0
         while len(frames) != most and (header := read_varint(self._buffer, end, _LENGTH_BITS)) is not None:
@@ -167,7 +189,8 @@ class FrameSplitter:
                 break
             end = start + length
             frames.append(bytes(self._buffer[start:end]))
-        return frames, end
+        del self._buffer[:end]
+        return frames
 
 
 MAGIC = b"tandem/1"

@@ -12,7 +12,6 @@ import logging
 import os
 import socket
 import ssl
-from collections import defaultdict
 from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -23,10 +22,10 @@ from tandem.errors import ProtocolError, TandemError
 from tandem.messages.wire import MAX_FRAME_BYTES
 from tandem.system.addresses import client_of, find_surplus
 from tandem.transport.port import (
+    DataPlane,
     Endpoint,
     FrameSplitter,
     Handshake,
-    LinkCounters,
     NewHandshake,
     PlaneOwner,
     Refusal,
@@ -96,9 +95,9 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The end, whoever closed."""
-        self._stop_deadline()
-        if self._resuming is not None:
-            self._resuming.cancel()
+        for timer in (self._deadline, self._resuming):
+            if timer is not None:
+                timer.cancel()
         self._fail_proof(ConnectionError("the connection was closed before the proof"))
         self._plane.disconnected(self)
 
@@ -135,16 +134,13 @@ class Connection(asyncio.Protocol):
             self.proven.set_exception(error)
             self.proven.exception()  # mark as retrieved: an accepted connection has no waiter
 
-    def _stop_deadline(self) -> None:
-        if self._deadline is not None:
-            self._deadline.cancel()
-
     def _write(self, frames: list[bytes]) -> None:
         if frames and self.transport is not None:
             self.transport.write(join_frames(frames))
 
     def _prove(self, name: str) -> None:
-        self._stop_deadline()
+        if self._deadline is not None:
+            self._deadline.cancel()
         self._splitter.max_frame_bytes = MAX_FRAME_BYTES
         self.name = name
         self._plane.proven(self, name)
@@ -153,12 +149,10 @@ class Connection(asyncio.Protocol):
 
 
 def _client_at(address: object) -> str:
-    """Who counts as one client, by the address of a socket's other end."""
     return client_of(str(address[0])) if isinstance(address, tuple) else ""
 
 
 def _certificate_of(transport: asyncio.Transport) -> bytes | None:
-    """The certificate that the other end showed in TLS, as DER."""
     tls = transport.get_extra_info("ssl_object")
     return None if tls is None else tls.getpeercert(binary_form=True)
 
@@ -223,11 +217,11 @@ class Listener:
             )
         if self._host is None:
             return Endpoint(name, self._unix_path)
-        found = await loop.getaddrinfo(
+        addresses = await loop.getaddrinfo(
             self._host, self.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
         try:
-            for family, _, _, _, address in dict.fromkeys(found):
+            for family, _, _, _, address in dict.fromkeys(addresses):
                 self._listeners.append(_listen(family, (address[0], self.port, *address[2:])))
                 self.port = self._listeners[-1].getsockname()[1]  # all addresses of a name share one
         except OSError:
@@ -273,7 +267,6 @@ class Listener:
                 await asyncio.wait([surplus])
 
     async def _shake(self, connection: socket.socket) -> None:
-        """TLS, and then it is up to the protocol."""
         await asyncio.get_running_loop().connect_accepted_socket(
             lambda: self._new_protocol(True),
             connection,
@@ -317,12 +310,10 @@ MAX_RETRY_S = 8.0
 """Longest time between the beginnings of two attempts, which doubles while nobody waits."""
 MAX_HANGING_S = 1.5
 """Longest time between the beginnings of two attempts while somebody waits and earlier ones hang, which doubles with
-each of these. TCP repeats each on its own, with newer kernels every second at first, so that together they ask three or
-four times a second. Ten at once asked ten times: with the answers to those that were given up that filled a link of 10
-kbit/s, and none came through any more. Below the 2 s after which the parties are together again once a link is back."""
+each of these: TCP repeats each on its own, and many together fill a link of 10 kbit/s. Below the 2 s after which the
+parties are together again once a link is back."""
 MAX_ATTEMPTS = 4
 """That are under way at once: as many as begin within the time that one may take, so that there is always a new one."""
-
 MAX_REFUSALS = 3
 """Attempts in a row that may be refused for good before an actor that was never reached is given up."""
 BRIEF_S = 10.0
@@ -509,7 +500,7 @@ MAX_BUFFERED_BYTES = 1 << 20
 
 @dataclass(slots=True)
 class _Peer:
-    """An actor's knowledge of another one."""
+    """What an actor knows of another one."""
 
     dialler: Dialler
     bucket: TokenBucket | None  # of what the other one sends, however many its connections; None: no limit
@@ -520,7 +511,7 @@ class _Peer:
     accepted: Connection | None = None  # and that the other one opened
 
 
-class SocketPlane:
+class SocketPlane(DataPlane):
     """All connections of one actor."""
 
     def __init__(
@@ -538,17 +529,15 @@ class SocketPlane:
         """directory: of the Unix-domain sockets, None: this actor is alone at its site; host: where other nodes connect
         to it, None: nowhere; max_bytes_per_s: read from any one actor, however many its connections, None: no limit.
         """
-        self.counters: dict[str, LinkCounters] = defaultdict(LinkCounters)
-        self._owner = owner
+        super().__init__(owner)
         self._new_handshake = handshake
         self._client_tls = client_tls
         self._max_bytes_per_s = max_bytes_per_s
         path = None if directory is None else os.path.join(directory, owner.name.replace("/", "-"))
-        self._listener = Listener(self._accept, path, host, port, server_tls)
+        self._listener = Listener(partial(self._new_connection, dials=False), path, host, port, server_tls)
         self._num_unproven = 0  # accepted connections that ended without a proof
         self._peers: dict[str, _Peer] = {}
         self._all: dict[Connection, None] = {}  # oldest first
-        self._waiting: dict[str, list[bytes]] = {}  # frames until the next flush
         self._is_closed = False
 
     async def start(self) -> Endpoint:
@@ -566,30 +555,18 @@ class SocketPlane:
         assert peer.dialling is not None
         await asyncio.shield(peer.dialling)
 
-    def send(self, to: str, frame: bytes) -> None:
-        """Hand one frame over; it goes out with the next `flush`."""
-        self._waiting.setdefault(to, []).append(frame)
-
-    def flush(self) -> None:
-        """Write what was handed over; what cannot be written is dropped, and the protocol resends it."""
-        waiting, self._waiting = self._waiting, {}
-        for name, frames in waiting.items():
-            counters = self.counters[name]
-            connection = self._peer(name).newest
-            transport = None if connection is None else connection.transport
-            if (
-                transport is None
-                or transport.is_closing()
-                or transport.get_write_buffer_size() > MAX_BUFFERED_BYTES
-            ):
-                counters.dropped_frames += len(frames)
-                self.renew(name)
-                continue
-            data = join_frames(frames)
-            transport.write(data)
-            counters.sent_frames += len(frames)
-            counters.sent_bytes += len(data)
-            counters.writes += 1
+    def _write(self, name: str, data: bytes) -> bool:
+        connection = self.connection_to(name)
+        transport = None if connection is None else connection.transport
+        if (
+            transport is None
+            or transport.is_closing()
+            or transport.get_write_buffer_size() > MAX_BUFFERED_BYTES
+        ):
+            self.renew(name)
+            return False
+        transport.write(data)
+        return True
 
     def is_connected(self, to: str) -> bool:
         """Whether there is a proven connection to an actor."""
@@ -711,10 +688,7 @@ class SocketPlane:
             self._peers[name] = _Peer(dialler, bucket)
         return self._peers[name]
 
-    def _accept(self, crosses_sites: bool) -> Connection:
-        return self._new_connection(dials=False, crosses_sites=crosses_sites)
-
-    def _new_connection(self, *, dials: bool, crosses_sites: bool) -> Connection:
+    def _new_connection(self, crosses_sites: bool, *, dials: bool) -> Connection:
         return Connection(self, self._new_handshake(dials, crosses_sites), dials=dials, limit_s=DIAL_LIMIT_S)
 
     async def _dial(self, peer: _Peer) -> None:
@@ -751,7 +725,7 @@ class SocketPlane:
         )
         if endpoint.host is not None and endpoint.port is not None and is_remote:
             _, connection = await loop.create_connection(
-                lambda: self._new_connection(dials=True, crosses_sites=True),
+                lambda: self._new_connection(True, dials=True),
                 endpoint.host,
                 endpoint.port,
                 ssl=self._client_tls,
@@ -761,7 +735,7 @@ class SocketPlane:
         assert endpoint.unix_path is not None
         with shorten(endpoint.unix_path) as path:
             _, connection = await loop.create_unix_connection(
-                lambda: self._new_connection(dials=True, crosses_sites=False), path
+                lambda: self._new_connection(False, dials=True), path
             )
         return connection
 
