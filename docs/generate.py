@@ -44,7 +44,6 @@ LINK_BODIES = messages.registry.body_classes
 WIRE_BYTES = {
     "Version": "1",
     "Varint": "1 to 10",
-    "Float32": "4",
     "Float64": "8",
     "UInt32": "4",
     "Digest": "8",

@@ -78,18 +78,24 @@ class DeviceList:
     def revoke(self, name: str, now: dt.datetime | None = None) -> Device:
         """The device of that name, which may not join any more. Raises ConfigError if there is none."""
         with locked(self._folder / LOCK):
-            found = self._find(name)
-            changed = found if found.revoked else replace(found, revoked=_stamp(now))
-            self._write([changed if device.name == name else device for device in self.all()])
-        return changed
+            devices = {device.name: device for device in self.all()}
+            if name not in devices:
+                remedy = (
+                    f"the nearest is {nearest(name, devices)!r}" if devices else "none has been added yet"
+                )
+                raise ConfigError(f"This cloud knows no device {name!r:.60}; {remedy}.")
+            if devices[name].is_welcome:
+                devices[name] = replace(devices[name], revoked=_stamp(now))
+            self._write(list(devices.values()))
+        return devices[name]
 
     def recognise(self, secret: bytes) -> Device | None:
         """The device with this secret, also one that was revoked; None for a stranger. Takes the same time for all."""
-        digest, found = _digest(secret), None
+        digest, recognised = _digest(secret), None
         for device in self.all():
             if hmac.compare_digest(device.digest, digest):
-                found = device
-        return found
+                recognised = device
+        return recognised
 
     def note_joined(self, name: str, now: dt.datetime | None = None) -> None:
         """Record when a device joined."""
@@ -106,13 +112,6 @@ class DeviceList:
         with contextlib.suppress(OSError):
             return self._path.stat().st_mtime_ns
         return 0.0
-
-    def _find(self, name: str) -> Device:
-        devices = {device.name: device for device in self.all()}
-        if name not in devices:
-            known = f"the nearest is {nearest(name, devices)!r}" if devices else "none has been added yet"
-            raise ConfigError(f"This cloud knows no device {name!r:.60}; {known}.")
-        return devices[name]
 
     def _write(self, devices: list[Device]) -> None:
         text = json.dumps({"devices": [asdict(device) for device in devices]}, indent=1)

@@ -25,7 +25,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 from tandem.errors import ProtocolError
 from tandem.joining.devices import Device
 from tandem.joining.join_link import JoinLink, check_certificate
-from tandem.messages import OLDEST_VERSION, PROTOCOL_VERSION, describe_versions, is_spoken
+from tandem.messages import OLDEST_VERSION, PROTOCOL_VERSION, describe_versions, have_common
 from tandem.transport.port import Refusal, Refused
 
 Word = Annotated[str, Field(max_length=300)]
@@ -33,7 +33,7 @@ Word = Annotated[str, Field(max_length=300)]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class About:
-    """Those descriptions of a cloud's actors that a device needs; "" and None where the cloud has nothing to say."""
+    """What a device needs to know of a cloud's actors; "" and None where the cloud has nothing to say."""
 
     protocol_version: int  # the newest
     oldest_version: int | None = None  # None: the same
@@ -64,19 +64,19 @@ class About:
         return {key: value for key, value in asdict(self).items() if value is not None}
 
 
-_JSON = TypeAdapter(About)
+_ABOUT = TypeAdapter(About)
 
 
 def describe_publicly(description: Mapping[str, Any]) -> dict[str, Any]:
     """The part of what a cloud's actors report that its devices may know."""
-    known = {one.name for one in fields(About)}
-    return {key: value for key, value in description.items() if key in known}
+    public = {one.name for one in fields(About)}
+    return {key: value for key, value in description.items() if key in public}
 
 
-def read_about(told: Mapping[str, Any]) -> About:
+def read_about(description: Mapping[str, Any]) -> About:
     """Read a cloud's description of itself. Raises ProtocolError."""
     try:
-        return _JSON.validate_json(json.dumps(dict(told)), strict=True)
+        return _ABOUT.validate_json(json.dumps(dict(description)), strict=True)
     except ValidationError as error:
         problem = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(map(str, problem["loc"]))[:60]
@@ -98,7 +98,7 @@ CLOUD_QUEUE = "cloud/draft_queue"
 REFUSALS: Mapping[str, str] = {
     "stranger": "The cloud at {address} does not know the token of this join link; ask its owner for a new link.",
     "revoked": "The cloud at {address} has revoked this join link; ask its owner for a new one.",
-    "version": "The cloud at {address} speaks another version of Tandem's protocol (it has {value}, this device "
+    "version": "The cloud at {address} speaks another version of Tandem's protocol (it has {value:g}, this device "
     "{own}); install the same version of Tandem on both.",
     "busy": "The cloud at {address} is busy; retry after {value:g} s.",
     "in_use": "This link to the cloud at {address} is in use by another process; stop that one, or give this one a "
@@ -110,7 +110,7 @@ FOR_NOW = ("busy", "in_use")
 
 
 class RetryLater(NamedTuple):
-    """Raised where a device cannot be taken now."""
+    """Why a device cannot be taken now."""
 
     word: str  # of FOR_NOW
     retry_after_s: float
@@ -180,7 +180,9 @@ class DeviceHandshake:
         return [], CLOUD_QUEUE
 
     def _refused(self, answer: Mapping[str, Any]) -> Refused:
-        word, number = answer["refused"], _finite(answer.get("value"))
+        word, value = answer["refused"], answer.get("value")
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        number = float(value) if is_number and abs(value) <= sys.float_info.max else 0.0
         if word not in REFUSALS:
             return Refused(
                 f"The cloud at {self._link.address} refused this device for a reason that this version of Tandem does "
@@ -188,10 +190,8 @@ class DeviceHandshake:
             )
         if word in FOR_NOW:
             number = min(max(number, 0.0), MAX_RETRY_AFTER_S)
-            return Refused(REFUSALS[word].format(address=self._link.address, value=number), number)
-        return Refused(
-            REFUSALS[word].format(address=self._link.address, value=f"{number:g}", own=PROTOCOL_VERSION)
-        )
+        sentence = REFUSALS[word].format(address=self._link.address, value=number, own=PROTOCOL_VERSION)
+        return Refused(sentence, number if word in FOR_NOW else None)
 
 
 class CloudHandshake:
@@ -228,7 +228,8 @@ class CloudHandshake:
         newest: Any = hello.get("protocol")
         oldest: Any = hello.get("oldest", newest)
         is_range = isinstance(newest, int) and isinstance(oldest, int)
-        if hello.get("tandem") != JOINING_VERSION or not is_range or not is_spoken(oldest, newest):
+        is_spoken = is_range and have_common((OLDEST_VERSION, PROTOCOL_VERSION), (oldest, newest))
+        if hello.get("tandem") != JOINING_VERSION or not is_spoken:
             raise _refusal(
                 f"The device {device.name!r} speaks other versions of the protocol ({oldest!r:.20} to {newest!r:.20}, "
                 f"this cloud {describe_versions()}).",
@@ -262,13 +263,6 @@ def queue_of(device: str) -> str:
 
 def _refusal(sentence: str, word: str, value: float | None = None) -> Refusal:
     return Refusal(sentence, _pack(tandem=JOINING_VERSION, refused=word, value=value))
-
-
-def _finite(value: object) -> float:
-    """A number as a peer wrote it; 0 for what is none, or none that a float can hold."""
-    if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max:
-        return float(value)
-    return 0.0
 
 
 def _pack(**fields: Any) -> bytes:

@@ -59,7 +59,7 @@ def load_identity(folder: Path, now: dt.datetime | None = None) -> Identity:
     certificate = _load_certificate(certificate_file)
     if (
         certificate is None
-        or fingerprint_of(certificate) != _fingerprint(key.public_key())
+        or certificate.public_key() != key.public_key()
         or now + RENEWED_BEFORE > certificate.not_valid_after_utc
         or now < certificate.not_valid_before_utc
     ):
@@ -86,11 +86,11 @@ def check_certificate(
     """
     now = now or dt.datetime.now(dt.UTC)
     try:
-        certificate = None if shown is None else x509.load_der_x509_certificate(shown)
-        found = None if certificate is None else fingerprint_of(certificate)
+        certificate = x509.load_der_x509_certificate(shown or b"")
+        is_cloud = fingerprint_of(certificate) == fingerprint
     except ValueError:
-        certificate = found = None
-    if certificate is None or found != fingerprint:
+        is_cloud = False
+    if not is_cloud:
         raise ProtocolError(
             f"The server at {address} is not the cloud of this join link: its key has another fingerprint; ask the "
             "cloud's owner for a new link, and do not use this network if the cloud has not changed."
@@ -105,29 +105,15 @@ def check_certificate(
 
 def fingerprint_of(certificate: x509.Certificate) -> bytes:
     """SHA-256 of the certificate's public key, 32 bytes."""
-    return _fingerprint(certificate.public_key())
-
-
-def _fingerprint(key: object) -> bytes:
-    assert hasattr(key, "public_bytes")
-    encoded: bytes = key.public_bytes(
-        serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
-    )
-    return sha256(encoded).digest()
+    form = serialization.PublicFormat.SubjectPublicKeyInfo
+    return sha256(certificate.public_key().public_bytes(serialization.Encoding.DER, form)).digest()
 
 
 def _load_key(path: Path) -> ec.EllipticCurvePrivateKey:
     content = read_private(path)
     if content is None:
-        key = ec.generate_private_key(ec.SECP256R1())
-        write_private(
-            path,
-            key.private_bytes(
-                serialization.Encoding.PEM,
-                serialization.PrivateFormat.PKCS8,
-                serialization.NoEncryption(),
-            ),
-        )
+        key, form = ec.generate_private_key(ec.SECP256R1()), serialization.PrivateFormat.PKCS8
+        write_private(path, key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption()))
         return key
     try:
         loaded = serialization.load_pem_private_key(content, password=None)
@@ -150,7 +136,7 @@ def _load_certificate(path: Path) -> x509.Certificate | None:
 
 
 def _certify(key: ec.EllipticCurvePrivateKey, now: dt.datetime) -> x509.Certificate:
-    """The certificate says nothing of the machine: only the key counts."""
+    """A certificate that says nothing of the machine: only the key counts."""
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "tandem cloud")])
     return (
         x509.CertificateBuilder()

@@ -68,11 +68,6 @@ def have_common(one: tuple[int, int], other: tuple[int, int]) -> bool:
     return one[0] <= other[1] and other[0] <= one[1]
 
 
-def is_spoken(oldest: int, newest: int) -> bool:
-    """Whether this party and one that speaks these versions have one in common."""
-    return have_common((OLDEST_VERSION, PROTOCOL_VERSION), (oldest, newest))
-
-
 def _read_version(cursor: FrameCursor) -> int:
     version = cursor.varint()
     if not OLDEST_VERSION <= version <= PROTOCOL_VERSION:
@@ -103,7 +98,6 @@ class Vote(LinkBody):
     """
 
     words = "a vote"
-
     step: Varint  # output position of the first token, 0-based: length of the prefix
     digest: Digest  # of the prefix; decides alone whether the vote counts
     tokens: Varints = ()  # each behind the one before; 0 to 16, or 1 where the drafter votes
@@ -148,7 +142,6 @@ class Verdict(LinkBody):
     """
 
     words = "a verdict"
-
     step: Varint  # output position of the first token, 0-based
     tokens: Varints  # to commit
     accepted: Varints  # by each drafter, in the topology's order: bit i says whether it had proposed token i
@@ -185,7 +178,6 @@ class Done(LinkBody):
     """The sender has committed the whole answer: the count and the digest are in the frame's header."""
 
     words = "the end of the answer"
-
     is_reply: Flag  # an answer to the receiver's own Done; not to be answered
 
 
@@ -194,7 +186,6 @@ class Resync(LinkBody):
     """The device's committed tokens, which the cloud adopts. It starts the view of its frame."""
 
     words = "tokens to be adopted"
-
     decider: PartyIndex  # who decides the next step
     tokens: Varints  # all committed tokens, from step 0
 
@@ -211,7 +202,6 @@ class Cancel(LinkBody):
     """The sender has given up the session; drop it."""
 
     words = "a cancellation"
-
     reason: Line  # one sentence for the user, never document text and never read by a program
     fault: Failure = FAILED  # decides what the receiver does
 
@@ -221,7 +211,6 @@ class Probe(LinkBody):
     """To be echoed at once: measures the round trip and, by its padding, the bandwidth."""
 
     words = "a probe"
-
     is_reply: Flag  # an echo; not to be answered
     padding: Blob  # zeros
 
@@ -231,7 +220,6 @@ class Rejoin(LinkBody):
     """The cloud's coordinator was restarted and does not know what was committed: it asks for a Resync."""
 
     words = "a request for the committed tokens"
-
     incarnation: UInt32  # drawn at the restart; one Resync answers it
 
 
@@ -240,7 +228,6 @@ class Open(LinkBody):
     """A query begins. Home -> peer, and on to parties behind it; repeated until a frame of the receiver arrives."""
 
     words = "an opening"
-
     spec: Text  # SessionSpec.to_json(), as the receiver may see it
 
 
@@ -250,7 +237,6 @@ class Sources(LinkBody):
     score."""
 
     words = "sources"
-
     party: PartyIndex  # whose
     ids: Lines  # opaque
     retrieve_us: Varint  # time the retrieval took, microseconds
@@ -263,7 +249,6 @@ class ListRequest(LinkBody):
     """The race list of a vote leaves the winner open: send a longer one, as a vote again. Decider -> voter."""
 
     words = "a request for more of a vote"
-
     step: Varint  # that is to be decided
     digest: Digest  # of the prefix before it
     depth: Varint  # tokens wanted; more than a list may have: the vote in full
@@ -522,14 +507,8 @@ class Estimate(WireMessage):
     assumed: Texts  # one sentence for each value that was not measured or not believed
 
 
-def encode(message: Any) -> bytes:
-    """The frame of one message: a tag byte, then its fields."""
-    return registry.encode(message)
-
-
-def decode(frame: bytes) -> Any:
-    """The message in one frame; ProtocolError if the frame is malformed, or holds a body without its message."""
-    return registry.decode(frame)
+encode = registry.encode
+decode = registry.decode
 
 
 def decode_link(frame: bytes) -> LinkFrame:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import struct
 from collections.abc import Callable, Collection
+from functools import cache
 from typing import (
     Annotated,
     Any,
@@ -17,7 +18,6 @@ from typing import (
     TypeVar,
     dataclass_transform,
     get_args,
-    get_origin,
     get_type_hints,
 )
 
@@ -30,6 +30,7 @@ M = TypeVar("M", bound="WireMessage")
 MAX_FRAME_BYTES = 1 << 22
 """Longest frame, in bytes; a dense distribution over 2^18 ids fits."""
 MAX_VARINT_BITS = 64
+DIGEST_BYTES = 8
 OPTIONS = (None, "question", "device_filter", "cloud_filter", "max_new_tokens", "num_documents", "grammar")
 """Options of a query that another party may find at fault, numbered in this order; further ones travel as None."""
 
@@ -116,27 +117,16 @@ def read_varint(
 
 def _fixed(layout: str) -> FieldFormat[Any]:
     packer = struct.Struct("<" + layout)
-
-    def write(out: bytearray, value: Any) -> None:
-        out += packer.pack(value)
-
-    def read(cursor: FrameCursor) -> Any:
-        start = cursor.position
-        if start + packer.size > len(cursor.frame):
-            cursor.take(packer.size)
-        cursor.position = start + packer.size
-        return packer.unpack_from(cursor.frame, start)[0]
-
-    return FieldFormat(write, read)
+    return FieldFormat(
+        lambda out, value: out.extend(packer.pack(value)),
+        lambda cursor: packer.unpack(cursor.take(packer.size))[0],
+    )
 
 
-def _raw(num_bytes: int) -> FieldFormat[bytes]:
-    def write(out: bytearray, value: bytes) -> None:
-        if len(value) != num_bytes:
-            raise ProtocolError(f"A digest has {num_bytes} bytes (got {len(value)}); report this as a bug.")
-        out += value
-
-    return FieldFormat(write, lambda cursor: cursor.take(num_bytes))
+def _write_digest(out: bytearray, value: bytes) -> None:
+    if len(value) != DIGEST_BYTES:
+        raise ProtocolError(f"A digest has {DIGEST_BYTES} bytes (got {len(value)}); report this as a bug.")
+    out += value
 
 
 def _write_blob(out: bytearray, value: bytes) -> None:
@@ -192,12 +182,7 @@ def _read_text(cursor: FrameCursor) -> str:
 
 def _read_line(cursor: FrameCursor) -> str:
     """A peer must not move the cursor of a user's terminal, nor colour it."""
-    text = _read_text(cursor)
-    return (
-        text
-        if text.isprintable()
-        else "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
-    )
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in _read_text(cursor))
 
 
 def sequence(item: FieldFormat[Any]) -> FieldFormat[tuple[Any, ...]]:
@@ -245,40 +230,33 @@ def _write_json(out: bytearray, value: Any) -> None:
 
 VARINT: FieldFormat[int] = FieldFormat(write_varint, FrameCursor.varint)
 VARINTS: FieldFormat[tuple[int, ...]] = FieldFormat(_write_varints, _read_varints)
-FLOAT32: FieldFormat[float] = _fixed("f")
-FLOAT64: FieldFormat[float] = _fixed("d")
-UINT32: FieldFormat[int] = _fixed("I")
-BLOB: FieldFormat[bytes] = FieldFormat(_write_blob, _read_blob)
-TEXT: FieldFormat[str] = FieldFormat(_write_text, _read_text)
-LINE: FieldFormat[str] = FieldFormat(_write_text, _read_line)
-JSON: FieldFormat[Any] = FieldFormat(_write_json, _read_text)
-PARTY: FieldFormat[int] = FieldFormat(bytearray.append, _read_party)
-FLAG: FieldFormat[bool] = FieldFormat(
-    lambda out, value: out.append(value), lambda cursor: cursor.take(1) != b"\0"
-)
+_FLOAT32, _FLOAT64 = _fixed("f"), _fixed("d")
+_BLOB: FieldFormat[bytes] = FieldFormat(_write_blob, _read_blob)
+_TEXT: FieldFormat[str] = FieldFormat(_write_text, _read_text)
+_LINE: FieldFormat[str] = FieldFormat(_write_text, _read_line)
 
 Varint = Annotated[int, VARINT]
-Float32 = Annotated[float, FLOAT32]
-Float64 = Annotated[float, FLOAT64]
-UInt32 = Annotated[int, UINT32]
-Digest = Annotated[bytes, _raw(8)]
-Blob = Annotated[bytes, BLOB]
-Text = Annotated[str, TEXT]
-Line = Annotated[str, LINE]  # for a user's eyes
-Json = Annotated[Any, JSON]  # an object with `to_json`, and what that gives where it was read from a frame
-PartyIndex = Annotated[int, PARTY]
-Flag = Annotated[bool, FLAG]
-Failure = Annotated[Fault, FieldFormat(_write_fault, _read_fault)]
 Varints = Annotated[tuple[int, ...], VARINTS]
-Float32s = Annotated[tuple[float, ...], sequence(FLOAT32)]
-Float64s = Annotated[tuple[float, ...], sequence(FLOAT64)]
-Blobs = Annotated[tuple[bytes, ...], sequence(BLOB)]
-Texts = Annotated[tuple[str, ...], sequence(TEXT)]
-Lines = Annotated[tuple[str, ...], sequence(LINE)]
+Float64 = Annotated[float, _FLOAT64]
+Float32s = Annotated[tuple[float, ...], sequence(_FLOAT32)]
+Float64s = Annotated[tuple[float, ...], sequence(_FLOAT64)]
+UInt32 = Annotated[int, _fixed("I")]
+Digest = Annotated[bytes, FieldFormat(_write_digest, lambda cursor: cursor.take(DIGEST_BYTES))]
+Blob = Annotated[bytes, _BLOB]
+Blobs = Annotated[tuple[bytes, ...], sequence(_BLOB)]
+Text = Annotated[str, _TEXT]
+Texts = Annotated[tuple[str, ...], sequence(_TEXT)]
+Line = Annotated[str, _LINE]  # for a user's eyes
+Lines = Annotated[tuple[str, ...], sequence(_LINE)]
+# an object with `to_json`, and what that gives where it was read from a frame
+Json = Annotated[Any, FieldFormat(_write_json, _read_text)]
+PartyIndex = Annotated[int, FieldFormat(bytearray.append, _read_party)]
+Flag = Annotated[bool, FieldFormat(bytearray.append, lambda cursor: cursor.take(1) != b"\0")]
+Failure = Annotated[Fault, FieldFormat(_write_fault, _read_fault)]
 
 
 def to_float32(value: float) -> float:
-    """Round `value` to a FLOAT32 field, so that the sender computes with what it sends."""
+    """Round `value` to a field of 32 bits, so that the sender computes with what it sends."""
     return float(struct.unpack("<f", struct.pack("<f", value))[0])
 
 
@@ -297,10 +275,10 @@ class Registry:
     """Maps one tag byte to one message class, both ways."""
 
     def __init__(self) -> None:
-        self._by_tag: dict[int, tuple[type[Any], tuple[tuple[str, FieldFormat[Any]], ...] | None]] = {}
+        self._by_tag: dict[int, type[Any]] = {}
         self._tags: dict[type[Any], int] = {}
         self._messages: list[type[Any]] = []
-        self._bodies: list[type[Any]] = []
+        self.body_classes: list[type[Any]] = []
 
     def message(self, tag: int) -> Callable[[type[M]], type[M]]:
         """Class decorator: such a frozen dataclass travels on its own, under `tag` (0 to 255)."""
@@ -308,7 +286,7 @@ class Registry:
 
     def body(self, tag: int) -> Callable[[type[M]], type[M]]:
         """A decorator for a message that travels in a field of `bodies`."""
-        return self._register(tag, self._bodies)
+        return self._register(tag, self.body_classes)
 
     def part(self, tag: int) -> Callable[[type[M]], type[M]]:
         """A decorator for a message that travels in a field of `nested` that names it."""
@@ -317,24 +295,14 @@ class Registry:
     def _register(self, tag: int, group: list[type[Any]]) -> Callable[[type[M]], type[M]]:
         def register(plain: type[M]) -> type[M]:
             if tag in self._by_tag:
-                raise ValueError(f"tag {tag} is taken by {self._by_tag[tag][0].__name__}")
+                raise ValueError(f"tag {tag} is taken by {self._by_tag[tag].__name__}")
             cls = dataclasses.dataclass(frozen=True, slots=True, kw_only=True)(plain)
             self._tags[cls] = tag
-            self._by_tag[tag] = (cls, None)  # the fields are resolved at first use, when all classes exist
+            self._by_tag[tag] = cls
             group.append(cls)
             return cls
 
         return register
-
-    @property
-    def message_classes(self) -> tuple[type[Any], ...]:
-        """All classes that travel by themselves."""
-        return tuple(self._messages)
-
-    @property
-    def body_classes(self) -> tuple[type[Any], ...]:
-        """All classes that travel as bodies."""
-        return tuple(self._bodies)
 
     @property
     def classes(self) -> tuple[type[Any], ...]:
@@ -347,9 +315,8 @@ class Registry:
 
     def write(self, out: bytearray, message: Any) -> None:
         """Append tag and fields of `message`."""
-        tag = self._tags[type(message)]
-        out.append(tag)
-        for name, form in self._by_tag[tag][1] or self._fields(tag):
+        out.append(self._tags[type(message)])
+        for name, form in _fields_of(type(message)):
             form.write(out, getattr(message, name))
 
     def read(self, cursor: FrameCursor, allowed: Collection[type[Any]]) -> Any:
@@ -359,13 +326,13 @@ class Registry:
             raise ProtocolError(
                 f"A frame begins with the unknown tag {tag}; check that both parties run the same version of Tandem."
             )
-        cls, fields = self._by_tag[tag]
+        cls = self._by_tag[tag]
         if cls not in allowed:
             raise ProtocolError(
                 f"A {cls.__name__} does not belong here; "
                 "check that both parties run the same version of Tandem."
             )
-        return cls(**{name: form.read(cursor) for name, form in fields or self._fields(tag)})
+        return cls(**{name: form.read(cursor) for name, form in _fields_of(cls)})
 
     def encode(self, message: Any) -> bytes:
         """One whole frame; ProtocolError if it would be too long, or a text in it cannot be written."""
@@ -402,23 +369,16 @@ class Registry:
 
     def bodies(self) -> FieldFormat[Any]:
         """A field that holds one of all bodies."""
-        return FieldFormat(self.write, lambda cursor: self.read(cursor, self._bodies))
-
-    def _fields(self, tag: int) -> tuple[tuple[str, FieldFormat[Any]], ...]:
-        cls, fields = self._by_tag[tag]
-        if fields is None:
-            hints = get_type_hints(cls, include_extras=True)
-            fields = tuple(
-                (field.name, _format_of(cls, field.name, hints)) for field in dataclasses.fields(cls)
-            )
-            self._by_tag[tag] = (cls, fields)
-        return fields
+        return FieldFormat(self.write, lambda cursor: self.read(cursor, self.body_classes))
 
 
-def _format_of(cls: type[Any], name: str, hints: dict[str, Any]) -> FieldFormat[Any]:
-    hint = hints[name]
-    if get_origin(hint) is Annotated:
-        for extra in get_args(hint)[1:]:
-            if isinstance(extra, FieldFormat):
-                return extra
-    raise TypeError(f"{cls.__name__}.{name} has no binary form")
+@cache
+def _fields_of(cls: type[Any]) -> tuple[tuple[str, FieldFormat[Any]], ...]:
+    """Names and formats, resolved at first use, when all classes exist."""
+    hints, fields = get_type_hints(cls, include_extras=True), list[tuple[str, FieldFormat[Any]]]()
+    for field in dataclasses.fields(cls):
+        form = next((each for each in get_args(hints[field.name]) if isinstance(each, FieldFormat)), None)
+        if form is None:
+            raise TypeError(f"{cls.__name__}.{field.name} has no binary form")
+        fields.append((field.name, form))
+    return tuple(fields)
