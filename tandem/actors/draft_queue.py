@@ -41,10 +41,11 @@ from tandem.events import (
 )
 from tandem.messages import Cancel, DecoderFailed, LinkFrame, Open, encode
 from tandem.modes import SessionSpec
-from tandem.protocol.admission import CLOUD_REMEDY, OWN_REMEDY, AdmittingTable, check_spec
+from tandem.protocol.admission import check_spec
 from tandem.protocol.log import Prefix
 from tandem.protocol.peer import Peer
 from tandem.protocol.routes import ActorKind, Send
+from tandem.protocol.table import CLOUD_REMEDY, OWN_REMEDY, CoordinatorTable
 from tandem.topology import Party, as_party, at_start
 from tandem.transport.port import LinkCounters, add_counters
 
@@ -110,7 +111,7 @@ class DraftQueueActor(SiteActor):
 
     def __init__(self, party: str, runtime: Runtime) -> None:
         super().__init__(party, runtime)
-        self.table = AdmittingTable(
+        self.table = CoordinatorTable(
             party,
             lambda spec: self._stop_rule(spec).find_reason,
             self._obstacle,

@@ -156,7 +156,6 @@ class RaceVotes:
         )
 
     def _forget(self, prefix: Prefix, own: Container[bytes], num_committed: int) -> None:
-        """Drop votes that no peer can need any more."""
         self._kept = {
             digest: kept
             for digest, kept in self._kept.items()
@@ -285,7 +284,6 @@ class BallotBox:
                     self.reopen()
 
     def _is_longer(self, entry: Step, first: Step) -> bool:
-        """Whether an entry is a longer list of the vote that came first."""
         if self._measure is None or entry.payload is None or first.payload is None:
             return False
         same_vote = entry.log_weight == first.log_weight
@@ -357,16 +355,13 @@ class BallotBox:
 
     def restore(self, vote: Vote) -> Vote:
         """An own vote as it first came, where it was computed again."""
-        first = [self.own.get(digest) for digest in digests_along(vote.digest, vote.tokens)]
-        payloads = [
-            payload if entry is None or entry.payload is None else entry.payload
-            for entry, payload in zip(first, vote.payloads, strict=True)
-        ]
-        log_weights = [
-            log_weight if entry is None or entry.log_weight is None else entry.log_weight
-            for entry, log_weight in zip(first, vote.log_weights, strict=bool(vote.log_weights))
-        ]
-        return replace(vote, payloads=tuple(payloads), log_weights=tuple(log_weights))
+        digests, steps = digests_along(vote.digest, vote.tokens), steps_of(vote, is_draft=False)
+        first = [self.own.get(digest, step) for digest, step in zip(digests, steps, strict=True)]
+        return replace(
+            vote,
+            payloads=tuple(step.payload for step in first if step.payload is not None),
+            log_weights=tuple(step.log_weight for step in first if step.log_weight is not None),
+        )
 
     # ---- looking up --------------------------------------------------------------------------------------------
 
@@ -376,15 +371,6 @@ class BallotBox:
             if (entry := self.entries[drafter].get(digest)) is not None:
                 return entry.token
         return None
-
-    def follow(self, prefix: Prefix, most: int) -> list[int]:
-        """The tokens that are proposed after `prefix`, one after another."""
-        tokens: list[int] = []
-        digest = prefix.digest
-        while len(tokens) < most and (token := self.proposed(digest)) is not None:
-            tokens.append(token)
-            digest = extend_digest(digest, token)
-        return tokens
 
     def payload_of(self, party: str, digest: bytes) -> bytes | None:
         """The payload, as far as it is here, of a party's vote on one prefix; empty: a draft without one."""

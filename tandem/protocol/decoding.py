@@ -72,11 +72,6 @@ class DocumentRow:
         return len(self.ids) == 1
 
 
-def with_reference(rows: Sequence[DocumentRow]) -> tuple[DocumentRow, ...]:
-    """These rows with documents, then the one without that bounds what they say (`tandem.engine.privacy`)."""
-    return (*(row for row in rows if row.ids), DocumentRow("", (), BARE_SCORE))
-
-
 def arrange_rows(retrieved: RetrieveResult, layout: str) -> tuple[DocumentRow, ...]:
     """The rows of what was retrieved, those that are stored first; none without documents.
 
@@ -90,9 +85,7 @@ def arrange_rows(retrieved: RetrieveResult, layout: str) -> tuple[DocumentRow, .
     if layout == "rows" or not rows:
         return rows
     ranked = sorted(rows, key=lambda row: -row.score)
-    joined = rows[0]
-    if len(rows) > 1:
-        joined = DocumentRow(JOINT.join(row.text for row in ranked), retrieved.ids, ranked[0].score)
+    joined = DocumentRow(JOINT.join(row.text for row in ranked), retrieved.ids, ranked[0].score)
     if layout == "joined":
         return (joined,)
     bare = DocumentRow("", (), ranked[-1].score)
@@ -372,8 +365,8 @@ class DecodingSession(ActorSession):
             case RetrieveResult():
                 self._retrieved = message
                 self._rows = arrange_rows(message, self.spec.row_layout(self.party))
-                if self.is_private:
-                    self._rows = with_reference(self._rows)
+                if self.is_private:  # the row without document bounds what the others say
+                    self._rows = (*(row for row in self._rows if row.ids), DocumentRow("", (), BARE_SCORE))
                 return []
             case RetrieveFailed() if self.is_private:  # what peers see must not depend on what is there
                 note = f"{at_start(self.party)} answers without documents: {message.reason}"
@@ -411,7 +404,11 @@ class DecodingSession(ActorSession):
         self._evidence[self.prefix.digests[0]] = self.weights.start
         scores = dict(zip(self._retrieved.ids, self._retrieved.scores, strict=True))
         sources = self._document_ids
-        notes = (*self._retrieved.notes, *self._notes_on_filter(self._retrieved), *notes)
+        is_filtered = self.spec.num_documents(self.party) > 0 and bool(self.spec.filter(self.party))
+        if is_filtered and not (self._retrieved.ids or self._retrieved.notes):
+            note = f"{at_start(self.party)} has no document that its filter lets through; it answers without."
+            notes = (note, *notes)
+        notes = (*self._retrieved.notes, *notes)
         times = (self._retrieved.retrieve_us, prefill_us)
         if self.is_private and self.party != self.spec.home:
             sources, notes, times = (), (), (0, 0)  # they would say which documents fit the question
@@ -427,7 +424,7 @@ class DecodingSession(ActorSession):
         return [Send("draft_queue", self._ready), *self._extend()]
 
     def _by_document(self, masses: Sequence[float]) -> tuple[float, ...]:
-        """Masses of rows as masses of documents, and of all rows without any; documents of one row share it evenly."""
+        """Masses of documents, and of all rows without any, from those of rows, whose documents share them evenly."""
         place = {name: number for number, name in enumerate(self._document_ids)}
         parts = [0.0] * (len(place) + 1)
         for row, mass in zip(self._rows, masses, strict=True):
@@ -438,7 +435,6 @@ class DecodingSession(ActorSession):
 
     @property
     def _document_ids(self) -> tuple[str, ...]:
-        """The ids of all rows' documents, each once."""
         return tuple(dict.fromkeys(name for row in self._rows for name in row.ids))
 
     def _weigh_rows(self, question: Sequence[float]) -> DocumentWeights:
@@ -462,21 +458,14 @@ class DecodingSession(ActorSession):
         num_parties = sum(self.spec.num_documents(voter) > 0 for voter in roles.voters)
         return len(self._rows) > 1 or (len(self._rows) == 1 and roles.weighs_by_documents and num_parties > 1)
 
-    def _notes_on_filter(self, retrieved: RetrieveResult) -> tuple[str, ...]:
-        is_searched = self.spec.num_documents(self.party) > 0 and bool(self.spec.filter(self.party))
-        if retrieved.ids or retrieved.notes or not is_searched:
-            return ()
-        return (f"{at_start(self.party)} has no document that its filter lets through; it answers without.",)
-
     # ---- planning ------------------------------------------------------------------------------------------------
 
     def next_job(self) -> Job | None:
         """The job to compute now; None: there is nothing to do."""
         if self._retrieved is None or self._has_ended:
             return None
-        return self._make_prefill() if self._ready is None else self._next_forward()
-
-    def _make_prefill(self) -> Prefill:
+        if self._ready is not None:
+            return self._next_forward()
         spec = self.spec
         scores_question = spec.question_weight > 0 and spec.evidence_weight > 0 and self._can_matter
         return Prefill(
@@ -518,21 +507,18 @@ class DecodingSession(ActorSession):
         )
 
     def _learn(self, job: Forward, steps: Sequence[Step]) -> None:
-        """Keep the evidence of a pass."""
         if not self.weights.moves:
             return
+        is_cited = (
+            self.party == self.spec.home and not self.is_private
+        )  # where votes are mixtures of the rows
         for number, step in enumerate(steps, job.first):
             assert step.token is not None
             digest = job.lineage[number + 1] if number < job.step else extend_digest(job.digest, step.token)
             self._evidence[digest] = step.evidence
-            if self._is_cited:
+            if is_cited:
                 masses = self._by_document(step.masses)
                 self._attributions.add(Attribution(step=number, digest=digest, masses=masses))
-
-    @property
-    def _is_cited(self) -> bool:
-        """Whether the client hears which documents said each token: at home, where votes are mixtures of the rows."""
-        return self.party == self.spec.home and not self.is_private
 
     def _may_continue(self, step: int) -> bool:
         """Whether the answer can have a token at `step`, behind the line's tokens before it."""
@@ -602,9 +588,8 @@ class DraftingSession(DecodingSession):
 
     def __init__(self, spec: SessionSpec, party: str, *, is_private: bool = False) -> None:
         super().__init__(spec, party, is_private=is_private)
-        self.has_vote = spec.roles.role(
-            party
-        ).votes  # then each token is a proposal of its own, with its distribution
+        # then each token is a proposal of its own, with its distribution
+        self.has_vote = spec.roles.role(party).votes
         self.length = 1 if self.has_vote else spec.rules.longest_proposal
         self.window = min(4, spec.decoding.max_window) if self.has_vote else spec.decoding.max_window
         self._is_alone = False  # no voter is there: the answer continues with what is drafted here
@@ -643,15 +628,15 @@ class DraftingSession(DecodingSession):
         step = len(self.prefix)
         if not self._may_continue(step) or step - self.line.num_committed >= self.window:
             return False
-        if self.has_vote and self.window <= SHORTEST and not self._counts(step):
+        if (
+            self.has_vote
+            and self.window <= SHORTEST
+            and self.party not in self.spec.rules.needed(step, self.spec.roles.voters)
+        ):
             return False  # the owner's token is here as soon as a draft, and both steps then take one pass
         return self._is_alone or (
             self.length > 0 and not self._waits_for_verdict and not self._exceeds_budget
         )
-
-    def _counts(self, step: int) -> bool:
-        """Whether the own vote may decide a step."""
-        return self.party in self.spec.rules.needed(step, self.spec.roles.voters)
 
     @property
     def _waits_for_verdict(self) -> bool:
@@ -669,7 +654,6 @@ class DraftingSession(DecodingSession):
 
     @property
     def _exceeds_budget(self) -> bool:
-        """Whether the next draft to propose alone exceeds the budget."""
         left = self._drafts_left(1)
         return bool(left) and self._count_fitting(left) == 0
 
@@ -801,25 +785,22 @@ class FollowingSession(DecodingSession):
         return not self._has_ended and self.prefix.begins_with(job.lineage[first], first)
 
     def _send(self, digests: Sequence[bytes]) -> list[Send]:
-        """Stored votes on successive prefixes."""
+        """Stored votes on successive prefixes, in as many messages as they need."""
         sends: list[Send] = []
         while digests:
-            count = self._count_that_fit(digests)
+            sizes = accumulate(len(self._steps[digest].payload or b"") for digest in digests)
+            count = max(
+                1, sum(size <= MAX_VOTES_BYTES for size in sizes)
+            )  # in full, some take megabytes together
             votes = [self._steps[digest] for digest in digests[:count]]
             sends.append(self._make_vote(votes[0].step, digests[0], votes))
             digests = digests[count:]
         return sends
 
-    def _count_that_fit(self, digests: Sequence[bytes]) -> int:
-        """How many of the votes one message holds, at least one: in full, some take megabytes together."""
-        sizes = accumulate(len(self._steps[digest].payload or b"") for digest in digests)
-        return max(1, sum(size <= MAX_VOTES_BYTES for size in sizes))
-
     # ---- planning ------------------------------------------------------------------------------------------------
 
     @property
     def _first_step(self) -> int:
-        """The first step that is not voted on."""
         digests = self.prefix.digests
         steps = range(self.line.num_committed, len(digests))
         return next((step for step in steps if digests[step] not in self._steps), len(digests))

@@ -24,8 +24,6 @@ PROBE_BYTES = 1200
 NUM_STAMPS = 127
 """Stamps that one byte of a frame tells apart. Where the echo of an older frame with the same stamp arrives, it was
 held for longer than the new frame is out, and nothing is measured."""
-
-
 FIRST_FRAMES = 8
 """Before any frame was echoed; TCP has 10 packets (RFC 6928)."""
 QUEUED_FRAMES = 4

@@ -11,17 +11,7 @@ from collections.abc import Callable, Container
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from tandem.messages import (
-    Heartbeat,
-    LinkBody,
-    LinkFrame,
-    ListRequest,
-    Open,
-    Probe,
-    Sources,
-    Verdict,
-    Vote,
-)
+from tandem.messages import Heartbeat, LinkBody, LinkFrame, ListRequest, Open, Probe, Sources, Verdict, Vote
 from tandem.modes.mode import MAX_PROPOSAL
 from tandem.protocol.ballots import is_open
 from tandem.protocol.link import MAX_TIMEOUT_S, MIN_TIMEOUT_S, PROBE_BYTES, Backoff, Liveness, RoundTrips
@@ -153,7 +143,6 @@ class Deliveries:
 
 
 def _last_step(body: Vote | Verdict | ListRequest) -> int:
-    """The last step that the body has to do with."""
     match body:
         case Vote():
             return body.step + max(1, body.num_prefixes) - 1
@@ -232,11 +221,9 @@ class Peer:
         self.round_trips = RoundTrips(now_s)
         self.deliveries = Deliveries()
         self.claims = Claims()
-        self._verdicts: list[
-            Verdict
-        ] = []  # that wait, in the order of their steps; together they fit one frame
+        self._verdicts: list[Verdict] = []  # wait in the order of their steps; together they fit one frame
         self._waiting_s = 0.0  # since when the first of them has waited
-        self._proposals: list[Vote] = []  # that wait, in that order, too
+        self._proposals: list[Vote] = []  # wait, in that order, too
         self._repeats = Backoff(now_s, MIN_TIMEOUT_S, MAX_TIMEOUT_S)
 
     @property

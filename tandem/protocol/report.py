@@ -287,10 +287,8 @@ class Reporter:
         several.
         """
         step, token = verdict.step + position, verdict.tokens[position]
-        accepted, acceptance = (
-            verdict.accepted_at(position),
-            expected_acceptance(verdict, result, len(drafts)),
-        )
+        accepted = verdict.accepted_at(position)
+        acceptance = expected_acceptance(verdict, result, len(drafts))
         is_degraded = is_degraded or bool(self.lost_elsewhere)
         is_late = is_late and not is_degraded
         for values, expected in zip(self._expected.values(), acceptance, strict=True):

@@ -31,7 +31,7 @@ from tandem.messages import (
 from tandem.modes import SessionSpec
 from tandem.modes.mode import MAX_PROPOSAL
 from tandem.protocol.log import MAX_VERDICT_TOKENS
-from tandem.topology import Topology, in_words
+from tandem.topology import in_words
 
 ActorKind = Literal[
     "retriever", "decoder", "draft_queue", "aggregator", "profiler", "scheduler", "peer", "client"
@@ -72,6 +72,7 @@ class Routes:
 
     def __init__(self, spec: SessionSpec, party: str) -> None:
         self.spec, self.rules, self.roles, self.party = spec, spec.rules, spec.roles, party
+        self.topology = self.roles.topology
         self.votes_go_to = self.rules.audience(Vote, party)
         self.verdicts_go_to = self.rules.audience(Verdict, party)
         self.toward_home = self.topology.toward_home(party)  # the peer through which the home is reached
@@ -99,11 +100,6 @@ class Routes:
     @cached_property
     def _rights_of(self) -> Mapping[str, Mapping[type[LinkBody], tuple[str, ...]]]:
         return {peer: Routes(self.spec, peer).rights for peer in self.topology.peers(self.party)}
-
-    @property
-    def topology(self) -> Topology:
-        """The parties of the session."""
-        return self.roles.topology
 
     @property
     def follows_proposals(self) -> bool:
@@ -208,7 +204,15 @@ class Routes:
                 f"{source} sent {body.words}, which it may not send {in_words(self.party)} in "
                 f"{self.rules.title}; check its settings."
             )
-        self._check_tokens(source, body)
+        if (
+            isinstance(body, Vote | Verdict | Resync)
+            and body.tokens
+            and max(body.tokens) >= self.spec.vocab_size
+        ):
+            raise ProtocolError(
+                f"{source} sent token {max(body.tokens)}, but the vocabulary has {self.spec.vocab_size} tokens; "
+                "use the same tokenizer at all parties."
+            )
         match body:
             case Vote():
                 self._check_vote(source, body)
@@ -251,15 +255,6 @@ class Routes:
                 "decide; check its settings."
             )
 
-    def _check_tokens(self, source: str, body: LinkBody) -> None:
-        if not isinstance(body, Vote | Verdict | Resync):
-            return
-        if body.tokens and max(body.tokens) >= self.spec.vocab_size:
-            raise ProtocolError(
-                f"{source} sent token {max(body.tokens)}, but the vocabulary has {self.spec.vocab_size} tokens; "
-                "use the same tokenizer at all parties."
-            )
-
     def _check_vote(self, source: str, vote: Vote) -> None:
         """A drafter's holds what it proposes; a voter's has one distribution more than the proposal has tokens."""
         count, role = len(vote.tokens), self.roles.role(source)
@@ -281,7 +276,13 @@ class Routes:
                     f"A vote of {source} on {count} token{'s' * (count != 1)} in mode {self.rules.name} comes with "
                     f"{due} {what}{'s' * (due != 1)} (got {len(values)}); check its version."
                 )
-        self._check_payloads(source, vote.payloads)
+        most_bytes = BYTES_PER_TOKEN * self.spec.vocab_size + MAX_FIXED_BYTES
+        longest = max(map(len, vote.payloads), default=0)
+        if longest > most_bytes:
+            raise ProtocolError(
+                f"{source} sent a distribution of {longest} bytes, but one over {self.spec.vocab_size} tokens has at "
+                f"most {most_bytes}; check its codec."
+            )
         for log_weight in vote.log_weights:
             if not log_weight < inf:  # nan too; -inf is that of a party without documents
                 raise ProtocolError(
@@ -289,7 +290,7 @@ class Routes:
                 )
 
     def _check_sources(self, source: str, sources: Sources) -> None:
-        """Check what it names of documents, which the client keeps: no more than there may be, in a line each."""
+        """The client keeps what it names of documents: no more than there may be, in a line each."""
         if sources.party != self.topology.index(source):
             self._check_relayed(source, sources.party)
         most = self.spec.num_documents(self.topology.name(sources.party)) + MAX_NOTES
@@ -299,15 +300,6 @@ class Routes:
             raise ProtocolError(
                 f"{source} named {len(lines)} documents and notes of up to {longest} characters, but at most {most} of "
                 f"{MAX_LINE_CHARS} are taken; check its version."
-            )
-
-    def _check_payloads(self, source: str, payloads: Sequence[bytes]) -> None:
-        most = BYTES_PER_TOKEN * self.spec.vocab_size + MAX_FIXED_BYTES
-        longest = max(map(len, payloads), default=0)
-        if longest > most:
-            raise ProtocolError(
-                f"{source} sent a distribution of {longest} bytes, but one over {self.spec.vocab_size} tokens has at "
-                f"most {most}; check its codec."
             )
 
     def _check_verdict(self, source: str, verdict: Verdict) -> None:
@@ -352,7 +344,7 @@ class Routes:
             self.rules.check_tail(source, tail, len(verdict.tokens), must_name=not has_others)
 
     def _check_losses(self, source: str, tail: Tail, num_tokens: int) -> None:
-        """Check a decider's details on parties behind it. num_tokens: the tokens that they are on."""
+        """num_tokens: of the verdict, where there are parties behind its decider."""
         for party in tail.lost:
             self._check_relayed(source, party)
         if len(tail.last_voters) != num_tokens:

@@ -174,12 +174,10 @@ class ProfilingSession(ActorSession):
 
 
 def _decoding(spec: SessionSpec, party: Party) -> tuple[object, ...]:
-    """The key of a party's decode time."""
     return spec.num_documents(party), spec.decode_line(party)
 
 
 def _lines(spec: SessionSpec) -> dict[Party, DecodeLine]:
-    """The offline profiles that come with a query."""
     return {party: DecodeLine.from_tuple(line) for party in PARTIES if (line := spec.decode_line(party))}
 
 

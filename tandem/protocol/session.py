@@ -159,16 +159,16 @@ class Session:
 
     # ---- entries: each takes an event and the time, and returns what to send -----------------------------------
 
-    def begin(self, now_s: float) -> list[Send]:
-        """Start the own actors, and open the session at the peers, or show the home that it is open here."""
-        sends = self._begin(*self.routes.listeners)
-        return sends + [self._send(name, self.routes.make_greeting(name), now_s) for name in self.peers]
+    def begin(self, now_s: float, incarnation: int | None = None) -> list[Send]:
+        """Start the own actors, and open the session at the peers, or show the home that it is open here.
 
-    def rejoin(self, incarnation: int, now_s: float) -> list[Send]:
-        """Begin at a party whose coordinator was restarted. incarnation: new, 32 bits."""
+        incarnation: of a coordinator that was restarted, new, 32 bits: it asks for a Resync.
+        """
         self.log.incarnation = incarnation
+        rejoin = None if incarnation is None else Rejoin(incarnation=incarnation)
+        greetings = {name: rejoin or self.routes.make_greeting(name) for name in self.peers}
         sends = self._begin(*self.routes.listeners)
-        return sends + [self._send(name, Rejoin(incarnation=incarnation), now_s) for name in self.peers]
+        return sends + [self._send(name, body, now_s) for name, body in greetings.items()]
 
     def restart(self, role: ActorKind) -> list[Send]:
         """Give the session as it stands to an actor of this party that was restarted, or may lack a part of it."""
@@ -315,13 +315,6 @@ class Session:
         return self.report.show(self.ballots.drafts, now_s - self.log.opened_s)
 
     # ---- leading the own decoder, where it votes on another party's proposals -----------------------------------
-
-    def lead(self, source: str, proposal: Vote) -> list[Send]:
-        """Have the own decoder vote on a peer's proposal that was taken in, if it follows the committed tokens."""
-        if not self.routes.follows_proposals:
-            return []
-        goes_on = self.ballots.continues(source, proposal, self.prefix)
-        return [self._to_decoder(proposal)] if goes_on else []
 
     def lead_on(self, waited_s: float) -> list[Send]:
         """Ask for a vote without a proposal, at once where nobody proposes. waited_s: since the last commit."""
@@ -522,7 +515,8 @@ class Session:
                 is_kept = self.log.hold(body)
             case Vote():
                 is_kept = self.ballots.hold(peer.name, body, self.prefix, now_s - opened_s)
-                sends = self.lead(peer.name, body)
+                if self.routes.follows_proposals and self.ballots.continues(peer.name, body, self.prefix):
+                    sends = [self._to_decoder(body)]
             case _:
                 is_kept = False  # the header says it all
         peer.liveness.has_given |= isinstance(body, PROGRESS)
@@ -638,7 +632,7 @@ class Session:
     # ---- the end -----------------------------------------------------------------------------------------------
 
     def _complete(self, now_s: float) -> list[Send]:
-        """Once the last token is committed: tell the client, and all peers that have not said that they agree."""
+        """Tell the client, and all peers that have not said that they agree."""
         if self.end.reason is None:
             return []
         sends = self._finish(self.end.reason, now_s)
@@ -721,7 +715,6 @@ class Session:
         return (self.log.view, digest, len(payload)) if is_owed else None
 
     def _check_peers(self, now_s: float) -> list[Send]:
-        """Part with the peers that have been silent, or have owed something, for too long."""
         sends: list[Send] = []
         for peer in self.peers.values():
             silence_limit_s = peer.silence_limit_s(self.spec.peer_loss_margin_s)

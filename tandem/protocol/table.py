@@ -5,27 +5,42 @@ Sessions begin and end, whatever overtakes what: order is not promised within a 
 
 One table per kind of actor. An actor adds delivery and a clock, the virtual-clock driver adds neither; both run these
 classes.
+
+Where queries belong to devices, the next one to open is of the device with the fewest open, so that nobody's many
+queries keep another's single one waiting (max-min fairness: all open queries share every pass of the model). A query
+waits at its home, which tells its peer only when it opens it, or at the peer, which meanwhile shows the home that it is
+alive. Its time limit runs on, and it can be cancelled.
 """
 
 from __future__ import annotations
 
 import logging
+import sys
 from abc import ABC, abstractmethod
-from collections import OrderedDict, defaultdict, deque
+from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from math import inf
 from typing import Any, Generic, TypeVar
 
 from tandem.errors import Code, ConfigError, Fault, ProtocolError, TandemError, describe_origin
-from tandem.messages import Begin, Cancel, End, LinkFrame, Open, encode
+from tandem.events import ClientEvent, DoneEvent, Event, SessionStatistics, WaitEvent
+from tandem.messages import Begin, Cancel, Done, End, Heartbeat, LinkBody, LinkFrame, Open, encode
 from tandem.messages.wire import MAX_FRAME_BYTES
 from tandem.modes import SessionSpec
 from tandem.protocol.ballots import ListLength
-from tandem.protocol.link import Backoff, LinkRoom
+from tandem.protocol.link import Backoff, LinkRoom, Stopwatch
 from tandem.protocol.log import Prefix
 from tandem.protocol.peer import Peer
 from tandem.protocol.routes import LISTENERS, ActorKind, Send
-from tandem.protocol.session import FIRST_REMINDER_S, MAX_REMINDER_S, Session, StopCheck, is_last_word
+from tandem.protocol.session import (
+    ABANDONED_S,
+    FIRST_REMINDER_S,
+    MAX_REMINDER_S,
+    Session,
+    StopCheck,
+    is_last_word,
+)
 from tandem.topology import at_start, in_words
 
 _LOST = Fault(code=Code.LOST)
@@ -43,27 +58,50 @@ TICK_S, MIN_TICK_S = 0.05, 0.005
 """Between two ticks while a session is open, at most and at least; a wait ends a tick late at most."""
 MAX_CLOSED_SESSIONS = 256
 """Ended sessions that still answer their peer."""
+MAX_WAITING = 256
+"""Queries that wait at one party; one more is refused."""
+RETRY_AFTER_S = 30
+"""When there may be room again: a party cannot know, but all that wait will not have ended at once."""
+OWN_REMEDY = "raise cluster.max_sessions"
+CLOUD_REMEDY = "ask the cloud's owner to raise devices.max_queries"
+"""The remedies that make room, where the limit is a setting of this party, or one of the cloud that it has joined."""
 NUM_FAREWELLS = 3
 """Times that the `End` of a session is said again: an actor that misses it would hold the session for ever."""
 
 
+@dataclass(slots=True)
+class Waiting:
+    """A query that is not open yet."""
+
+    spec: SessionSpec
+    silence: Stopwatch  # of its peer
+
+
 class CoordinatorTable:
-    """The coordinator (draft queue) of one party."""
+    """The coordinator (draft queue) of one party, with at most `max_open` sessions.
+
+    Invariant: while a query waits, `max_open` sessions are open, or the next tick opens it.
+    """
 
     def __init__(
         self,
         party: str,
         make_stop_check: Callable[[SessionSpec], StopCheck],
         find_obstacle: Callable[[], str | None] = lambda: None,
+        *,
+        max_open: int = sys.maxsize,
     ) -> None:
         """make_stop_check: makes the stop rule of a query. find_obstacle: why no query can be taken now, if so."""
         self.party = party
         self.sessions: dict[int, Session] = {}
+        self.max_open = max_open  # may change; where it falls, open sessions go on
+        self.remedy = OWN_REMEDY  # of those whose queries begin here, where too many wait
         self.owner_of: Callable[[int], str] = lambda session: ""  # whose query it is, by session
         self.num_refused = 0  # queries of a peer that could not be opened
         self.num_refused_frames = 0  # whose sender may not send such a thing, or that proved unusable
         self._make_stop_check = make_stop_check
         self._find_obstacle = find_obstacle
+        self._waiting: OrderedDict[int, Waiting] = OrderedDict()
         self._farewells: dict[int, Backoff] = {}  # of sessions that are over, whose `End` is to be said again
         # of all queries: when one last probed the link, room on the links by owner and peer, length of race lists
         self._measured_s = -inf
@@ -83,8 +121,28 @@ class CoordinatorTable:
         """Ended sessions that still answer their peer."""
         return len(self._final)
 
+    @property
+    def num_waiting(self) -> int:
+        """Queries that are not open yet."""
+        return len(self._waiting)
+
+    def holds(self, session: int) -> bool:
+        """Whether a query is open or waits."""
+        return session in self.sessions or session in self._waiting
+
     def open(self, spec: SessionSpec, now_s: float) -> list[Send]:
-        """A query starts; frames of the peer that arrived before it are taken in."""
+        """A query starts, or waits until there is room."""
+        if not self._waiting and len(self.sessions) < self.max_open:
+            return self._start(spec, now_s)
+        if len(self._waiting) >= MAX_WAITING:
+            return self._refuse(spec, now_s)
+        self._waiting[spec.session] = Waiting(spec, Stopwatch(now_s))
+        if spec.home == self.party:
+            return [_to_client(spec, WaitEvent(num_ahead=len(self._waiting) - 1))]
+        return [self._toward_home(spec, Heartbeat(), now_s)]
+
+    def _start(self, spec: SessionSpec, now_s: float) -> list[Send]:
+        """Frames of the peer that arrived before the query are taken in."""
         obstacle = self._find_obstacle()
         if measures := spec.rules.is_placed and now_s - self._measured_s > MEASURE_AGAIN_S:
             self._measured_s = now_s
@@ -113,7 +171,7 @@ class CoordinatorTable:
         """Go on with a query whose state was lost when this coordinator was restarted: the cloud asks for a Resync."""
         session = Session(spec, self.party, self._make_stop_check(spec), now_s)
         self.sessions[spec.session] = session
-        return session.rejoin(incarnation, now_s)
+        return session.begin(now_s, incarnation)
 
     def restart(self, role: ActorKind) -> list[Send]:
         """Give every session as it stands to an actor of this party that was restarted."""
@@ -121,12 +179,19 @@ class CoordinatorTable:
 
     def receive(self, message: Any, now_s: float, source: str = "") -> list[Send]:
         """Any message for a coordinator. source: the peer that a frame is from; by default the only one."""
-        session = self.sessions.get(message.session)
-        if isinstance(message, LinkFrame):
-            if session is None:
-                return self._answer_closed(message, now_s, source)
-            return self._close(session, self._take_in(session, message, now_s, source), now_s)
-        return [] if session is None else self._close(session, session.receive(message, now_s), now_s)
+        session, is_frame = self.sessions.get(message.session), isinstance(message, LinkFrame)
+        if is_frame and (waiting := self._waiting.get(message.session)) is not None:
+            return self._receive_early(message, waiting, now_s, source)
+        if session is None:
+            sends = self._answer_closed(message, now_s, source) if is_frame else []
+        else:
+            acted = (
+                self._take_in(session, message, now_s, source)
+                if is_frame
+                else session.receive(message, now_s)
+            )
+            sends = self._close(session, acted, now_s)
+        return sends + self._admit(now_s)
 
     def _take_in(
         self, session: Session, frame: LinkFrame, now_s: float, source: str, waited_s: float = 0.0
@@ -160,7 +225,7 @@ class CoordinatorTable:
     @property
     def needs_ticks(self) -> bool:
         """Whether there are timers to run."""
-        return bool(self.sessions or self._farewells)
+        return bool(self.sessions or self._farewells or self._waiting)
 
     @property
     def tick_s(self) -> float:
@@ -170,14 +235,19 @@ class CoordinatorTable:
         return max(MIN_TICK_S, min(TICK_S, patience_s / 4))
 
     def tick(self, now_s: float) -> list[Send]:
-        """Timers of all sessions, and of those that have just ended."""
+        """Timers of all sessions, and of those that have just ended; then whatever waits may have room."""
+        for number, waiting in list(self._waiting.items()):
+            waiting.silence.tick(now_s)
+            if waiting.spec.home != self.party and waiting.silence.length_s(now_s) > ABANDONED_S:
+                del self._waiting[number]
         ended = [session for session, backoff in self._farewells.items() if backoff.take_due(now_s)]
-        for session in ended:  # the order of the next ones is that of the last
-            backoff = self._farewells.pop(session)
-            if backoff.num_due < NUM_FAREWELLS:
-                self._farewells[session] = backoff
+        self._farewells = {
+            session: backoff
+            for session, backoff in self._farewells.items()
+            if backoff.num_due < NUM_FAREWELLS
+        }
         farewells = [Send(role, End(session=session)) for session in ended for role in LISTENERS]
-        return farewells + self._apply(lambda session: session.tick(now_s), now_s)
+        return farewells + self._apply(lambda session: session.tick(now_s), now_s) + self._admit(now_s)
 
     def resend_all(self, now_s: float, peer: str = "", sessions: Collection[int] | None = None) -> list[Send]:
         """There is a new connection to a peer (default: to all): send at once whatever it has not acknowledged.
@@ -187,8 +257,10 @@ class CoordinatorTable:
         return self._apply(lambda session: session.resend_all(now_s, peer), now_s, sessions)
 
     def cancel(self, session_id: int, now_s: float) -> list[Send]:
-        """The user gave up a query."""
-        return self._apply(lambda session: session.cancel(now_s), now_s, {session_id})
+        """The user gave up a query, open or not."""
+        if (waiting := self._waiting.pop(session_id, None)) is not None:
+            return [_to_client(waiting.spec, DoneEvent(reason="cancelled", statistics=SessionStatistics()))]
+        return self._apply(lambda session: session.cancel(now_s), now_s, {session_id}) + self._admit(now_s)
 
     def fail(self, session_id: int, reason: str, now_s: float) -> list[Send]:
         """A session cannot go on."""
@@ -199,10 +271,7 @@ class CoordinatorTable:
         return self._apply(lambda session: session.fail(reason, now_s, _LOST), now_s)
 
     def _apply(
-        self,
-        act: Callable[[Session], list[Send]],
-        now_s: float,
-        sessions: Collection[int] | None = None,
+        self, act: Callable[[Session], list[Send]], now_s: float, sessions: Collection[int] | None = None
     ) -> list[Send]:
         sends: list[Send] = []
         for session in list(self.sessions.values()):
@@ -270,13 +339,60 @@ class CoordinatorTable:
                 _log.warning(
                     "%s refused a query, %d so far: %s", at_start(self.party), self.num_refused, error
                 )
-            refusal = Peer(frame.session, now_s, source).send(
-                Cancel(reason=str(error)), Prefix(frame.session), now_s
-            )
+            refusal = _to_peer(frame.session, source, Cancel(reason=str(error)), now_s)
             self._keep_final(frame.session, {source: refusal.message})
             return [refusal]
         sends = self.open(spec, now_s)
         return sends + self.receive(frame, now_s, source) if frame.session in self.sessions else sends
+
+    # ---- queries that wait -------------------------------------------------------------------------------------
+
+    def _admit(self, now_s: float) -> list[Send]:
+        sends: list[Send] = []
+        while self._waiting and len(self.sessions) < self.max_open:
+            num_open = Counter(map(self.owner_of, self.sessions))
+            # of the least that are equal, `min` takes the first: what has waited longest
+            following = min(self._waiting, key=lambda session: num_open[self.owner_of(session)])
+            sends += self._start(self._waiting.pop(following).spec, now_s)
+        return sends
+
+    def _receive_early(self, frame: LinkFrame, waiting: Waiting, now_s: float, source: str) -> list[Send]:
+        """The home of a waiting query works on it, or has given it up."""
+        if waiting.spec.home == self.party:
+            return []  # no peer knows of it
+        if isinstance(frame.body, Cancel | Done):
+            del self._waiting[frame.session]
+            return []
+        waiting.silence.restart(now_s)
+        if not isinstance(frame.body, Heartbeat | Open):
+            self.keep_early(frame, now_s, source)
+        return [self._toward_home(waiting.spec, Heartbeat(), now_s)]
+
+    def _refuse(self, spec: SessionSpec, now_s: float) -> list[Send]:
+        self.num_refused += 1
+        is_own = spec.home == self.party
+        fault = Fault(code=Code.BUSY, retry_after_s=RETRY_AFTER_S)
+        reason = (
+            f"{at_start(self.party)} is busy: {len(self.sessions)} queries are open and {len(self._waiting)} wait; "
+            f"retry after {RETRY_AFTER_S} s, or {self.remedy if is_own else f'ask its owner to {OWN_REMEDY}'}."
+        )
+        if not is_own:
+            return [self._toward_home(spec, Cancel(reason=reason, fault=fault), now_s)]
+        done = DoneEvent(reason="failed", statistics=SessionStatistics(), error=reason, fault=fault)
+        return [_to_client(spec, done)]
+
+    def _toward_home(self, spec: SessionSpec, body: LinkBody, now_s: float) -> Send:
+        peer = spec.roles.topology.toward_home(self.party) or spec.home
+        return _to_peer(spec.session, peer, body, now_s)
+
+
+def _to_peer(session: int, peer: str, body: LinkBody, now_s: float) -> Send:
+    """In a session that has not begun here: nothing is committed, nothing received."""
+    return Peer(session, now_s, peer).send(body, Prefix(session), now_s)
+
+
+def _to_client(spec: SessionSpec, event: Event) -> Send:
+    return Send("client", ClientEvent(spec.session, event))
 
 
 # ---- the other actors ------------------------------------------------------------------------------------------------

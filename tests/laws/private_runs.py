@@ -51,7 +51,7 @@ from tandem.messages import (
 )
 from tandem.modes import SessionSpec
 from tandem.protocol.decoding import DecodingSession, DecodingTable, Prefill
-from tandem.protocol.log import Prefix
+from tandem.protocol.log import Prefix, extend_digest
 from tandem.protocol.routes import Send
 from tandem.protocol.services import AggregatingTable
 from tandem.protocol.session import Session
@@ -328,7 +328,7 @@ class Peer:
             return Vote(step=len(prefix), digest=prefix.digest, tokens=tokens)
         most = spec.sampling.max_new_tokens - len(prefix)
         tokens = tuple(self._token() for _ in range(min(most, rng.choice([1, self._haste]))))
-        drafted = session.ballots.follow(prefix, most) if rng.random() < 0.7 else []
+        drafted = follow(session, most) if rng.random() < 0.7 else []
         return Verdict(
             step=len(prefix),
             tokens=tuple(drafted) or tokens,
@@ -579,3 +579,13 @@ def law_of(life: Life, side: int, folder: Path) -> dict[tuple[bytes, ...], float
         sent = play(life, side, tape, folder).sent
         law[sent] = law.get(sent, 0.0) + math.exp(tape.log_probability)
     return law
+
+
+def follow(session: Session, most: int) -> list[int]:
+    """The tokens that are proposed after the committed ones, one after another."""
+    tokens: list[int] = []
+    digest = session.prefix.digest
+    while len(tokens) < most and (token := session.ballots.proposed(digest)) is not None:
+        tokens.append(token)
+        digest = extend_digest(digest, token)
+    return tokens

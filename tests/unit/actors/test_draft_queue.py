@@ -22,7 +22,7 @@ from tandem.events import (
     Source,
     SourcesEvent,
 )
-from tandem.protocol import admission
+from tandem.protocol import table
 from tandem.protocol.routes import Send
 from tandem.topology import Party
 from tandem.transport.port import LinkCounters
@@ -115,7 +115,7 @@ async def test_a_device_opens_as_many_queries_as_its_cloud_takes(
     monkeypatch: pytest.MonkeyPatch, taken: int, num_open: int, remedy: str
 ) -> None:
     """And no more than its own settings say; whoever is refused reads whose setting it is."""
-    monkeypatch.setattr(admission, "MAX_WAITING", 3 - num_open)
+    monkeypatch.setattr(table, "MAX_WAITING", 3 - num_open)
     queue = Queue(Party.DEVICE, "cluster.max_sessions=2")
     PLANES.append(queue)
     await queue.set_detokenizer(Detokenizer(TOKENIZER))

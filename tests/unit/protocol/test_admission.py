@@ -8,9 +8,9 @@ from tandem.errors import Code, Fault
 from tandem.events import DoneEvent
 from tandem.messages import Cancel, Open
 from tandem.modes import SessionSpec
-from tandem.protocol import admission
-from tandem.protocol.admission import AdmittingTable
+from tandem.protocol import table as tables
 from tandem.protocol.session import StopCheck
+from tandem.protocol.table import CoordinatorTable
 from tandem.topology import Party
 from tandem_lab.simulation.specs import make_spec
 from tests.unit.protocol.talk import bodies, events, frame
@@ -24,8 +24,8 @@ def never_complete(spec: SessionSpec) -> StopCheck:
 
 @pytest.mark.parametrize("party", list(Party))
 def test_beyond_the_queue_one_sentence(party: Party, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(admission, "MAX_WAITING", 2)
-    table = AdmittingTable(party, never_complete, max_open=1)
+    monkeypatch.setattr(tables, "MAX_WAITING", 2)
+    table = CoordinatorTable(party, never_complete, max_open=1)
     for session in (1, 2, 3):
         table.open(make_spec(session=session, only=party), 0.0)
     (done,) = events(table.open(make_spec(session=4, only=party), 0.0))
@@ -43,13 +43,13 @@ def test_beyond_the_queue_one_sentence(party: Party, monkeypatch: pytest.MonkeyP
 def test_all_that_wait_fail_at_once_where_no_query_can_be_taken() -> None:
     """As many as may wait, one after the other: no recursion."""
     obstacles: list[str | None] = [None]
-    device = AdmittingTable(Party.DEVICE, never_complete, lambda: obstacles[0], max_open=1)
-    for session in range(admission.MAX_WAITING + 1):
+    device = CoordinatorTable(Party.DEVICE, never_complete, lambda: obstacles[0], max_open=1)
+    for session in range(tables.MAX_WAITING + 1):
         device.open(make_spec(session=session), 0.0)
     obstacles[0] = "The device's decoder has stopped."
     device.fail_all("The device's decoder has stopped.", 0.1)
     assert device.needs_ticks
     errors = [event.error for event in events(device.tick(0.2)) if isinstance(event, DoneEvent)]
-    assert errors == ["The device's decoder has stopped."] * admission.MAX_WAITING
+    assert errors == ["The device's decoder has stopped."] * tables.MAX_WAITING
     assert not device.sessions
     assert not device.num_waiting
