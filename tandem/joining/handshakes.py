@@ -180,7 +180,8 @@ class DeviceHandshake:
         return [], CLOUD_QUEUE
 
     def _refused(self, answer: Mapping[str, Any]) -> Refused:
-        word, value = answer["refused"], answer.get("value")
+        word: str = answer["refused"]
+        value: Any = answer.get("value")
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         number = float(value) if is_number and abs(value) <= sys.float_info.max else 0.0
         if word not in REFUSALS:

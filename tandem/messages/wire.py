@@ -275,7 +275,7 @@ class Registry:
     """Maps one tag byte to one message class, both ways."""
 
     def __init__(self) -> None:
-        self._by_tag: dict[int, type[Any]] = {}
+        self._by_tag: dict[int, Any] = {}  # classes
         self._tags: dict[type[Any], int] = {}
         self._messages: list[type[Any]] = []
         self.body_classes: list[type[Any]] = []
@@ -315,8 +315,9 @@ class Registry:
 
     def write(self, out: bytearray, message: Any) -> None:
         """Append tag and fields of `message`."""
-        out.append(self._tags[type(message)])
-        for name, form in _fields_of(type(message)):
+        cls: Any = type(message)
+        out.append(self._tags[cls])
+        for name, form in _fields_of(cls):
             form.write(out, getattr(message, name))
 
     def read(self, cursor: FrameCursor, allowed: Collection[type[Any]]) -> Any:
