@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from contextlib import aclosing
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -10,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from tandem.client.answers import Trimmer, describe, fingerprint, finish_reason, new_seed, require_answer
 from tandem.client.request import build_spec
 from tandem.client.tandem import Tandem
-from tandem.conversation import Conversation, Message
+from tandem.conversation import Conversation
 from tandem.errors import ConfigError, QueryError
 from tandem.events import Answer, Event, TokenEvent
 
@@ -74,52 +75,69 @@ def check_message(role: str | None, kind: str, parts: Iterable[str | None]) -> s
     return role
 
 
-def read_turns(tandem: Tandem, turns: Sequence[tuple[str, str]]) -> tuple[str, list[Message], str | None]:
-    """The question, its history, and a system prompt of its own. Raises QueryError.
-
-    turns: role ("system", "user" or "assistant") and text.
-    """
-    conversation = Conversation()
-    for role, text in turns:
-        conversation.add(role, text)
-    if not any(role != "system" for role, _ in turns):
-        raise QueryError("The last message must be of the user, but there is none; add the question.")
-    question, history = conversation.split()
-    configured = tandem.config.party(next(iter(tandem.sites))).system_prompt
-    return question, history, conversation.own_prompt(configured)
-
-
 class Asking:
-    """One question to a Tandem, and its answer piece by piece."""
+    """One question to a Tandem, at once or piece by piece, and then its answer."""
+
+    answer: Answer
+    num_prompt_tokens: int
 
     def __init__(self, tandem: Tandem, turns: Sequence[tuple[str, str]], options: Mapping[str, Any]) -> None:
-        """turns: role and text, the question last. options: of a query. Raises QueryError."""
-        self.question, history, system_prompt = read_turns(tandem, turns)
-        self.options: Any = {"seed": new_seed(), **options}
+        """turns: role ("system", "user" or "assistant") and text, the question last. Raises QueryError."""
+        conversation = Conversation()
+        for role, text in turns:
+            conversation.add(role, text)
+        if not any(role != "system" for role, _ in turns):
+            raise QueryError("The last message must be of the user, but there is none; add the question.")
+        self._tandem = tandem
+        self._question, history = conversation.split()
+        configured = tandem.config.party(next(iter(tandem.sites))).system_prompt
+        system_prompt = conversation.own_prompt(configured)
+        self._options: Any = {"seed": new_seed(), **options}
         if system_prompt is not None:
-            self.options["system_prompt"] = system_prompt
+            self._options["system_prompt"] = system_prompt
         if history:
-            self.options["history"] = history
-        self.texts = [system_prompt or "", *(turn.content for turn in history), self.question]
-        self._fingerprint = fingerprint(tandem.described)
+            self._options["history"] = history
+        self._texts = [system_prompt or "", *(turn.content for turn in history), self._question]
         self._events: list[Event] = []
         self._trimmer = Trimmer()
 
-    def push(self, event: Event) -> str:
-        """The text that an event adds to the answer; all pieces together are `answer().text`."""
+    def query(self) -> None:
+        """Asks, and waits for the answer."""
+        self.answer = self._tandem.query(self._question, **self._options)
+        self.num_prompt_tokens = self._tandem.count_tokens(*self._texts)
+
+    async def aquery(self) -> None:
+        """Async twin of `query`."""
+        self.answer = await self._tandem.aquery(self._question, **self._options)
+        self.num_prompt_tokens = await self._tandem.acount_tokens(*self._texts)
+
+    def stream(self) -> Iterator[str]:
+        """Asks, and gives pieces of text, together `answer.text`. Raises QueryError where the query failed."""
+        for event in self._tandem.stream(self._question, **self._options):
+            if text := self._push(event):
+                yield text
+        self.answer = require_answer(self._events, self._options["seed"])
+        self.num_prompt_tokens = self._tandem.count_tokens(*self._texts)
+
+    async def astream(self) -> AsyncIterator[str]:
+        """Async twin of `stream`."""
+        async with aclosing(self._tandem.astream(self._question, **self._options)) as events:
+            async for event in events:
+                if text := self._push(event):
+                    yield text
+        self.answer = require_answer(self._events, self._options["seed"])
+        self.num_prompt_tokens = await self._tandem.acount_tokens(*self._texts)
+
+    def _push(self, event: Event) -> str:
         self._events.append(event)
         return self._trimmer.push(event.text) if isinstance(event, TokenEvent) else ""
 
-    def answer(self) -> Answer:
-        """After the last event. Raises QueryError where the query failed."""
-        return require_answer(self._events, self.options["seed"])
-
-    def metadata(self, answer: Answer) -> dict[str, Any]:
-        """Everything about an answer but its text, as JSON."""
+    def metadata(self) -> dict[str, Any]:
+        """Everything about the answer but its text, as JSON."""
         return {
             "model_name": MODEL,
             "model_provider": MODEL,
-            "finish_reason": finish_reason(answer),
-            "system_fingerprint": self._fingerprint,
-            "tandem": describe(answer),
+            "finish_reason": finish_reason(self.answer),
+            "system_fingerprint": fingerprint(self._tandem.described),
+            "tandem": describe(self.answer),
         }

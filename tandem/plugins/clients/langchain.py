@@ -76,8 +76,8 @@ class ChatTandem(Answering, BaseChatModel):
         **kwargs: Any,
     ) -> ChatResult:
         asking = self._ask(messages, stop, kwargs)
-        answer = self.tandem.query(asking.question, **asking.options)
-        return _result(asking, answer, self.tandem.count_tokens(*asking.texts))
+        asking.query()
+        return _result(asking)
 
     async def _agenerate(
         self,
@@ -87,8 +87,8 @@ class ChatTandem(Answering, BaseChatModel):
         **kwargs: Any,
     ) -> ChatResult:
         asking = self._ask(messages, stop, kwargs)
-        answer = await self.tandem.aquery(asking.question, **asking.options)
-        return _result(asking, answer, await self.tandem.acount_tokens(*asking.texts))
+        await asking.aquery()
+        return _result(asking)
 
     def _stream(
         self,
@@ -98,13 +98,12 @@ class ChatTandem(Answering, BaseChatModel):
         **kwargs: Any,
     ) -> Iterator[ChatGenerationChunk]:
         asking = self._ask(messages, stop, kwargs)
-        for event in self.tandem.stream(asking.question, **asking.options):
-            if text := asking.push(event):
-                chunk = ChatGenerationChunk(message=AIMessageChunk(content=text))
-                if run_manager:
-                    run_manager.on_llm_new_token(text, chunk=chunk)
-                yield chunk
-        yield _last_chunk(asking, self.tandem.count_tokens(*asking.texts))
+        for text in asking.stream():
+            chunk = ChatGenerationChunk(message=AIMessageChunk(content=text))
+            if run_manager:
+                run_manager.on_llm_new_token(text, chunk=chunk)
+            yield chunk
+        yield _last_chunk(asking)
 
     async def _astream(
         self,
@@ -114,14 +113,13 @@ class ChatTandem(Answering, BaseChatModel):
         **kwargs: Any,
     ) -> AsyncIterator[ChatGenerationChunk]:
         asking = self._ask(messages, stop, kwargs)
-        async with contextlib.aclosing(self.tandem.astream(asking.question, **asking.options)) as events:
-            async for event in events:
-                if text := asking.push(event):
-                    chunk = ChatGenerationChunk(message=AIMessageChunk(content=text))
-                    if run_manager:
-                        await run_manager.on_llm_new_token(text, chunk=chunk)
-                    yield chunk
-        yield _last_chunk(asking, await self.tandem.acount_tokens(*asking.texts))
+        async with contextlib.aclosing(asking.astream()) as texts:
+            async for text in texts:
+                chunk = ChatGenerationChunk(message=AIMessageChunk(content=text))
+                if run_manager:
+                    await run_manager.on_llm_new_token(text, chunk=chunk)
+                yield chunk
+        yield _last_chunk(asking)
 
     def _ask(self, messages: Sequence[BaseMessage], stop: list[str] | None, call: dict[str, Any]) -> Asking:
         options = self.merged({**call, "stop": stop})
@@ -138,25 +136,25 @@ def _read_message(message: BaseMessage) -> tuple[str, str]:
     return check_message(role, message.type, kinds), str(message.text)
 
 
-def _result(asking: Asking, answer: Answer, num_prompt_tokens: int) -> ChatResult:
-    message = AIMessage(answer.text, **_known(asking, answer, num_prompt_tokens))
+def _result(asking: Asking) -> ChatResult:
+    message = AIMessage(asking.answer.text, **_details(asking))
     return ChatResult(generations=[ChatGeneration(message=message)])
 
 
-def _last_chunk(asking: Asking, num_prompt_tokens: int) -> ChatGenerationChunk:
-    """Without text. Raises QueryError where the query failed."""
-    known = _known(asking, asking.answer(), num_prompt_tokens)
-    return ChatGenerationChunk(message=AIMessageChunk(content="", chunk_position="last", **known))
+def _last_chunk(asking: Asking) -> ChatGenerationChunk:
+    """What is known of an answer, without text."""
+    message = AIMessageChunk(content="", chunk_position="last", **_details(asking))
+    return ChatGenerationChunk(message=message)
 
 
-def _known(asking: Asking, answer: Answer, num_prompt_tokens: int) -> dict[str, Any]:
+def _details(asking: Asking) -> dict[str, Any]:
     """The fields of a message besides its text."""
-    about, num_tokens = asking.metadata(answer), answer.statistics.num_tokens
+    answer, about = asking.answer, asking.metadata()
     cited = about["tandem"]["citations"]
     usage = UsageMetadata(
-        input_tokens=num_prompt_tokens,
-        output_tokens=num_tokens,
-        total_tokens=num_prompt_tokens + num_tokens,
+        input_tokens=asking.num_prompt_tokens,
+        output_tokens=answer.statistics.num_tokens,
+        total_tokens=asking.num_prompt_tokens + answer.statistics.num_tokens,
     )
     return {
         "usage_metadata": usage,

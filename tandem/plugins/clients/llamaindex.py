@@ -114,31 +114,28 @@ class TandemLLM(Answering, LLM):
 
     def _answer(self, messages: Sequence[ChatMessage], call: dict[str, Any]) -> ChatResponse:
         asking = self._ask(messages, call)
-        answer = self.tandem.query(asking.question, **asking.options)
-        return _response(asking, answer, self.tandem.count_tokens(*asking.texts))
+        asking.query()
+        return _response(asking)
 
     async def _answer_async(self, messages: Sequence[ChatMessage], call: dict[str, Any]) -> ChatResponse:
         asking = self._ask(messages, call)
-        answer = await self.tandem.aquery(asking.question, **asking.options)
-        return _response(asking, answer, await self.tandem.acount_tokens(*asking.texts))
+        await asking.aquery()
+        return _response(asking)
 
     def _stream(self, asking: Asking) -> ChatResponseGen:
         text = ""
-        for event in self.tandem.stream(asking.question, **asking.options):
-            if delta := asking.push(event):
-                text += delta
-                yield _part(text, delta)
-        yield _response(asking, asking.answer(), self.tandem.count_tokens(*asking.texts), delta="")
+        for delta in asking.stream():
+            text += delta
+            yield _part(text, delta)
+        yield _response(asking, delta="")
 
     async def _stream_async(self, asking: Asking) -> ChatResponseAsyncGen:
         text = ""
-        async with contextlib.aclosing(self.tandem.astream(asking.question, **asking.options)) as events:
-            async for event in events:
-                if delta := asking.push(event):
-                    text += delta
-                    yield _part(text, delta)
-        num_tokens = await self.tandem.acount_tokens(*asking.texts)
-        yield _response(asking, asking.answer(), num_tokens, delta="")
+        async with contextlib.aclosing(asking.astream()) as pieces:
+            async for delta in pieces:
+                text += delta
+                yield _part(text, delta)
+        yield _response(asking, delta="")
 
     def _ask(self, messages: Sequence[ChatMessage], call: dict[str, Any]) -> Asking:
         return Asking(self.tandem, [_read_message(message) for message in messages], self.merged(call))
@@ -159,15 +156,14 @@ def _part(text: str, delta: str) -> ChatResponse:
     return ChatResponse(message=message, delta=delta)
 
 
-def _response(
-    asking: Asking, answer: Answer, num_prompt_tokens: int, delta: str | None = None
-) -> ChatResponse:
+def _response(asking: Asking, delta: str | None = None) -> ChatResponse:
     """A whole answer, with what is known of it in `raw`, and the home's documents as nodes."""
-    usage = count_usage(num_prompt_tokens, answer.statistics.num_tokens)
+    answer = asking.answer
+    usage = count_usage(asking.num_prompt_tokens, answer.statistics.num_tokens)
     return ChatResponse(
         message=ChatMessage(role=MessageRole.ASSISTANT, content=answer.text),
         delta=delta,
-        raw={**asking.metadata(answer), "usage": usage},
+        raw={**asking.metadata(), "usage": usage},
         additional_kwargs={**usage, "source_nodes": _source_nodes(answer)},
     )
 
