@@ -19,7 +19,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import AbstractContextManager, closing, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -28,7 +28,7 @@ from tandem.config.schema import Config
 from tandem.errors import RetrievalError, install_line
 from tandem.retrieval.build import BuildReport
 from tandem.retrieval.embedding import TextEmbedder
-from tandem.retrieval.store import NAME, PRIVATE_FILE, IndexBusyError
+from tandem.retrieval.store import NAME, IndexBusyError, locked
 from tandem.retrieval.watch import Follower, is_below
 from tandem.system.file_kinds import kind_of
 
@@ -60,21 +60,14 @@ WAIT_S = 5.0
 """When to try again where there is nothing to watch, or another process watches."""
 
 
-@contextmanager
-def claimed(directory: Path) -> Iterator[int]:
+def claimed(directory: Path) -> AbstractContextManager[int]:
     """The right to follow the folders of an index, for one process at a time, as the descriptor of a file whose time is
     that of the last look. Raises IndexBusyError."""
-    descriptor = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT, PRIVATE_FILE)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield descriptor
-    except BlockingIOError:
-        raise IndexBusyError(
-            f"One process at a time may watch the folders of an index, and another does for {directory}; end that one, "
-            "or leave it to it."
-        ) from None
-    finally:
-        os.close(descriptor)
+    busy = (
+        f"One process at a time may watch the folders of an index, and another does for {directory}; end that one, or "
+        "leave it to it."
+    )
+    return locked(directory / LOCK, os.O_RDWR | os.O_CREAT, busy)
 
 
 def watched_since(directory: Path) -> float | None:
@@ -117,10 +110,10 @@ class Events:
 
     def cover(self, roots: Sequence[str]) -> bool:
         """Listens in these roots and the folders below; whether that is new, as they are others or were replaced."""
-        found = [_identity(root if os.path.isdir(root) else os.path.dirname(root)) for root in roots]
-        if found == self._roots and not self._is_stale.is_set():
+        identities = [_identity(root if os.path.isdir(root) else os.path.dirname(root)) for root in roots]
+        if identities == self._roots and not self._is_stale.is_set():
             return False
-        self._roots = found
+        self._roots = identities
         self._is_stale.clear()
         folders = [_identity(folder) for root in roots for folder in folders_of(root, self._own)]
         if folders == self._folders:
@@ -135,7 +128,6 @@ class Events:
         self._stop.set()
 
     def _listen(self) -> str | None:
-        """Starts to; why it cannot."""
         try:
             from watchfiles._rust_notify import RustNotify
         except ImportError:
@@ -158,7 +150,6 @@ class Events:
         return None
 
     def _pass_on(self, events: Any, stop: threading.Event) -> None:
-        """Until it is stopped: notes what changed, once the folders were quiet."""
         with events:
             while True:
                 try:
@@ -287,9 +278,7 @@ def _look(follower: Follower) -> tuple[BuildReport | None, float | None]:
 async def watch_beside(party: str, config: Config) -> None:
     """Runs the process until this is cancelled, and logs what it says."""
     settings = json.dumps({"party": party, "config": config.to_json()}).encode() + b"\n"
-    folders = os.pathsep.join(
-        folder or os.getcwd() for folder in sys.path
-    )  # it finds Tandem where this one does
+    folders = os.pathsep.join(folder or os.getcwd() for folder in sys.path)  # of Tandem, for one
     environment = {**os.environ, "PYTHONPATH": folders, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     while True:
         process = await asyncio.create_subprocess_exec(
@@ -345,11 +334,11 @@ def main() -> None:
     party, config = settings["party"], Config.from_json(settings["config"])
     embedder = load_embedder(config, num_threads=1)
     folder = Path(config.party(party).index)
-    said = ""
+    reason = ""
     while True:
         try:
             follow(folder, embedder, build_options(config), drop_lost_caches(config, party, folder))
         except RetrievalError as error:
-            if str(error) != said:
-                logger.warning("%s", said := str(error))
+            if str(error) != reason:
+                logger.warning("%s", reason := str(error))
         time.sleep(WAIT_S)

@@ -105,18 +105,18 @@ def build_index(
         raise RetrievalError(
             f"An id key has at most {MAX_KEY_BYTES} bytes, but this one {len(id_key)}; shorten it."
         )
-    known: Manifest | None = None
+    manifest: Manifest | None = None
     previous: Index | None = None
     with suppress(RetrievalError):  # none, or a damaged one, which is replaced
-        known = read_manifest(directory)
+        manifest = read_manifest(directory)
         previous = Index.open(directory)
     cutting = Cutting(chunk_chars, overlap)
-    before = known.roots if known else []
-    roots, is_known = _choose_roots(source, directory, before, replace)
+    before = manifest.roots if manifest else []
+    roots, may_be_any = _choose_roots(source, directory, before, replace)
     is_given = source is not None and roots == [GIVEN]
     loaded = _load(source, cutting) if source is not None and is_given else _load_roots(roots, cutting)
-    key = bytes.fromhex(known.id_key) if known else id_key
-    if previous is not None and not is_known:
+    key = bytes.fromhex(manifest.id_key) if manifest else id_key
+    if previous is not None and not may_be_any:
         _check_nothing_is_lost(previous, roots[0], number_chunks(loaded.documents, cutting, key))
     chunks = number_chunks(loaded.documents, cutting, key, embedder.window)
     problems = list(loaded.problems)
@@ -174,12 +174,12 @@ def update_index(
         roots, name = place_root(roots, root_of(add))
     cutting = Cutting(chunk_chars, overlap)
     loaded = _load(add, cutting, name) if add else Loaded[Passage]([], [], set())
-    roots, wanted = _without(roots, delete, sources)
-    gone, problems = _match_sources(wanted, sources)
+    roots, deleted = _without(roots, delete, sources)
+    gone, problems = _match_sources(deleted, sources)
     inside, _ = _match_sources([name] if name else [], sources)
-    found = {source_of(passage) for passage in loaded.documents} - {""}
+    loaded_sources = {source_of(passage) for passage in loaded.documents} - {""}
     failed = {source for source in sources if _is_of(source, loaded.failed)}
-    replaced = gone | ((inside | found) - failed)
+    replaced = gone | ((inside | loaded_sources) - failed)
     problems = loaded.problems + describe_kept(sorted(failed - replaced)) + problems
     return replace_sources(
         previous,
@@ -214,16 +214,12 @@ def replace_sources(
     `update_index`.
     """
     key = bytes.fromhex(previous.manifest.id_key)
-    held = previous.sources()
-    rows = np.sort(
-        np.concatenate([np.zeros(0, np.int64), *(held[name] for name in replaced if name in held)])
-    )
+    sources = previous.sources()
+    rows = np.array(sorted(chain.from_iterable(sources.get(name, ()) for name in replaced)), np.int64)
     old = dict(zip(rows.tolist(), previous.documents(rows), strict=True))
     before = {str(chunk.id) for chunk in old.values()}
     new = {str(chunk.id): chunk for chunk in number_chunks(passages, cutting, key, embedder.window)}
-    for name in (
-        previous.known(new) - before
-    ):  # of documents without source or id, which take the place of none
+    for name in previous.find_ids(new) - before:  # of documents without source or id, which replace none
         del new[name]
     gone = {row for row, chunk in old.items() if chunk.id not in new}
     placed = {
@@ -248,10 +244,7 @@ def replace_sources(
             progress,
             trained=previous.vector_index if previous.manifest.factory == kind else None,
         )
-    others = (
-        len(held.keys() - set(replaced) - {source_of(chunk) for chunk in new.values()}),
-        count - len(new),
-    )
+    num_other_sources = len(sources.keys() - set(replaced) - {source_of(chunk) for chunk in new.values()})
     return _make_report(
         manifest,
         old.values(),
@@ -259,7 +252,7 @@ def replace_sources(
         problems + flaws,
         num_embedded,
         is_unchanged=is_unchanged,
-        others=others,
+        others=(num_other_sources, count - len(new)),
     )
 
 
@@ -332,7 +325,6 @@ def _fields(chunk: Document) -> str:
 
 
 def _is_of(source: str, files: Collection[str]) -> bool:
-    """Whether a source is one of these files, or lies within one."""
     return any(source[:end] in files for end, sign in enumerate(f"{source}/") if sign == "/")
 
 
@@ -385,7 +377,7 @@ def _choose_roots(
     """The roots of a build, and whether they are those that the index remembers, or may be any."""
     if source is not None:
         root = root_of(source)
-        if before and not replace and any(_is_same(root, known) for known in before):
+        if before and not replace and any(_is_same(root, other) for other in before):
             return before, True
         return [root], replace
     if not before or GIVEN in before:
@@ -404,7 +396,6 @@ def _load(source: Source, cutting: Cutting, name: str = "") -> Loaded[Passage]:
 
 
 def _load_roots(roots: Sequence[str], cutting: Cutting) -> Loaded[Passage]:
-    """All passages of some roots. RetrievalError if one is missing or holds nothing."""
     everything: Loaded[Passage] = Loaded([], [], set())
     for root, name in zip(roots, names_of(roots), strict=True):
         if not os.path.exists(root) and len(roots) > 1:
@@ -456,10 +447,10 @@ def _without(
         name = readable_name(text.rstrip("/"))
         if name not in sources:
             path = os.path.abspath(os.path.expanduser(text))
-            inside = (_name_inside(root, known, path) for root, known in named)
-            name = next((known for known in inside if known is not None), "") or name
+            inside = (_name_inside(root, other, path) for root, other in named)
+            name = next((each for each in inside if each is not None), "") or name
         names.append(name)
-    return [root for root, known in named if not known or known not in names], names
+    return [root for root, name in named if not name or name not in names], names
 
 
 def _check_nothing_is_lost(previous: Index, root: str, chunks: Sequence[Document]) -> None:
@@ -492,17 +483,13 @@ def _check_nothing_is_lost(previous: Index, root: str, chunks: Sequence[Document
 
 
 def _place(chunk: Document) -> tuple[Any, ...]:
-    """The document of a chunk: a file, or a line or page of one."""
     return source_of(chunk), chunk.metadata.get("line"), chunk.metadata.get("page")
 
 
 def _is_same(path: str, other: str) -> bool:
-    if GIVEN in (path, other):
-        return path == other
-    try:
+    with suppress(OSError):
         return path == other or os.path.samefile(path, other)
-    except OSError:
-        return False
+    return False
 
 
 # ---- writes an index in place of what its folder held --------------------------------------------------------
@@ -589,7 +576,6 @@ def _embed(
     writer: Writer,
     progress: Progress | None,
 ) -> None:
-    """Embeds texts and keeps their vectors by their keys, a few hundred at a time."""
     for start in range(0, len(missing), EMBED_AT_ONCE):
         if progress:
             progress(start, len(missing))
@@ -637,11 +623,11 @@ def tidy(directory: Path) -> None:
             path.chmod(PRIVATE_FILE)
     with Snapshot(directory) as snapshot:
         manifest, has_unused = snapshot.manifest, snapshot.has_unused_vectors()
-    left = [
-        path for path in directory.iterdir() if _LEFT.fullmatch(path.name) and path.name != manifest.trained
-    ]
-    if left or has_unused:
+    unused = {path for path in directory.iterdir() if _LEFT.fullmatch(path.name)} - {
+        directory / manifest.trained
+    }
+    if unused or has_unused:
         with suppress(RetrievalError), writing(directory, manifest) as writer:
             writer.drop_unused_vectors()
-            for path in left:
+            for path in unused:
                 path.unlink(missing_ok=True)

@@ -75,10 +75,8 @@ def writable(value: Any) -> Any:
     if isinstance(value, str):
         return value.encode("utf-8", "replace").decode()
     if isinstance(value, dict):
-        in_order = sorted(
-            value.items(), key=lambda item: isinstance(item[0], str)
-        )  # a string key wins over others
-        return {writable(str(key)): writable(item) for key, item in in_order}
+        others_first = sorted(value.items(), key=lambda item: isinstance(item[0], str))
+        return {writable(str(key)): writable(item) for key, item in others_first}
     if isinstance(value, (list, tuple)):
         return [writable(item) for item in value]
     return value
@@ -159,9 +157,7 @@ class Outline(NamedTuple):
     """The headings and tables of a text, by places in it."""
 
     starts: Sequence[int] = ()  # of the headings
-    paths: Sequence[Sequence[str]] = (
-        (),
-    )  # the headings that hold: before the first of them, from each of them on
+    paths: Sequence[Sequence[str]] = ((),)  # the headings that hold: before the first, then from each on
     tables: Sequence[Table] = ()
 
     def above(self, place: int, max_chars: int) -> list[str]:
@@ -182,11 +178,11 @@ class Outline(NamedTuple):
         """That of a part of the text."""
         first, last = bisect_left(self.starts, start), bisect_left(self.starts, end)
         begin = bisect(self.tables, start, key=lambda table: table.end)
-        tables = []
-        for table in self.tables[begin : bisect_left(self.tables, end, key=lambda table: table.start)]:
-            tables.append(Table(table.start - start, table.end - start, table.first_row))
+        tables = self.tables[begin : bisect_left(self.tables, end, key=lambda table: table.start)]
         return Outline(
-            [place - start for place in self.starts[first:last]], self.paths[first : last + 1], tables
+            [place - start for place in self.starts[first:last]],
+            self.paths[first : last + 1],
+            [Table(table.start - start, table.end - start, table.first_row) for table in tables],
         )
 
 
@@ -225,7 +221,11 @@ def cut(documents: Iterable[Document], cutting: Cutting) -> Iterator[Passage]:
         text = document.page_content
         kind = kind_of(str(document.metadata.get("source", "")))
         has_headings = kind is not None and kind.has_headings
-        spans = _spans(splitters[has_headings], text)
+        pieces = splitters[has_headings].create_documents([text])
+        starts = [piece.metadata["start_index"] for piece in pieces]
+        spans = [
+            (start, start + len(piece.page_content)) for start, piece in zip(starts, pieces, strict=True)
+        ]
         if not has_headings:
             yield from (Passage(text[start:end], document.metadata) for start, end in spans)
             continue
@@ -250,13 +250,6 @@ def number_chunks(
             numbers[source] += 1
             occurrences[source, text] += 1
     return chunks
-
-
-def _spans(splitter: RecursiveCharacterTextSplitter, text: str) -> Iterator[tuple[int, int]]:
-    """Where the chunks of a text begin and end."""
-    for piece in splitter.create_documents([text]):
-        start = piece.metadata["start_index"]
-        yield start, start + len(piece.page_content)
 
 
 def _join_headings(
@@ -362,7 +355,8 @@ def _end(head: str, text: str, span: tuple[int, int], window: Window) -> int:
 def _splitter(cutting: Cutting, has_headings: bool) -> RecursiveCharacterTextSplitter:
     from langchain_text_splitters import Language, RecursiveCharacterTextSplitter
 
-    sizes: dict[str, Any] = {"chunk_size": cutting.chunk_chars, "chunk_overlap": cutting.overlap}
+    options: dict[str, Any] = {"chunk_size": cutting.chunk_chars, "chunk_overlap": cutting.overlap}
+    options["add_start_index"] = True
     if has_headings:
-        return RecursiveCharacterTextSplitter.from_language(Language.MARKDOWN, add_start_index=True, **sizes)
-    return RecursiveCharacterTextSplitter(add_start_index=True, **sizes)
+        return RecursiveCharacterTextSplitter.from_language(Language.MARKDOWN, **options)
+    return RecursiveCharacterTextSplitter(**options)

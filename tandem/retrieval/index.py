@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from tandem.errors import RetrievalError
 from tandem.retrieval.documents import Document
-from tandem.retrieval.store import PRIVATE_FILE, Filter, Manifest, Snapshot
+from tandem.retrieval.store import PRIVATE_FILE, Filter, Snapshot
 
 # ---- Which kind of FAISS index suits how many vectors ------------------------------------------------------
 
@@ -166,7 +166,6 @@ class VectorIndex:
         return rows[0][is_found], scores[0][is_found]
 
     def _keep_to(self, rows: NDArray[np.int64]) -> Any:
-        """Search parameters that keep to the given rows and look as far as the index is set to look."""
         import faiss
 
         made: Any = faiss  # its stubs want a pointer
@@ -187,7 +186,6 @@ class VectorIndex:
 
 
 def _name_of(path: Path) -> str:
-    """What a file of a trained index is called."""
     with path.open("rb") as file:
         return FILE.format(file_digest(file, lambda: blake2b(digest_size=16)).hexdigest())
 
@@ -213,6 +211,12 @@ def cosines(vectors: NDArray[np.float32], vector: NDArray[np.float32]) -> NDArra
     return result
 
 
+def check_number(k: int) -> None:
+    """RetrievalError for a search that asks for no document."""
+    if k < 1:
+        raise RetrievalError(f"A search must ask for at least 1 document, but k is {k}; raise it.")
+
+
 SCORE_ALL = 10_000
 """Rows that a filter may leave and that are all scored rather than searched: 15 MB at dimension 384."""
 
@@ -230,7 +234,13 @@ class Index(Snapshot):
         """
         index = cls(directory)
         try:
-            _check_embedder(directory, index.manifest, embedder_fingerprint)
+            manifest = index.manifest
+            if embedder_fingerprint not in (None, manifest.embedder_fingerprint):
+                raise RetrievalError(
+                    f"An index must be searched with the embedder that built it, but {directory} was built with "
+                    f"{manifest.embedder} ({manifest.embedder_fingerprint[:8]}) and the embedder here is "
+                    f"{embedder_fingerprint[:8]}; use that embedder, or build the index again with `tandem index`."
+                )
             index.verify()
             index.vector_index = index._open_vectors(num_threads)
         except BaseException:
@@ -239,7 +249,6 @@ class Index(Snapshot):
         return index
 
     def _open_vectors(self, num_threads: int) -> VectorIndex:
-        """The vectors from the file of a trained index, or from the database where there is none that is whole."""
         if self.manifest.trained:
             with suppress(OSError, RuntimeError):
                 return VectorIndex.read(self.directory / self.manifest.trained, num_threads)
@@ -297,21 +306,9 @@ class Index(Snapshot):
         return np.concatenate(best)
 
     def _check_search(self, vector: NDArray[np.float32], k: int) -> None:
-        if k < 1:
-            raise RetrievalError(f"A search must ask for at least 1 document, but k is {k}; raise it.")
+        check_number(k)
         if vector.shape != (self.dimension,):
             raise RetrievalError(
-                f"The index holds vectors of dimension {self.dimension}, but the query's has shape "
-                f"{vector.shape}; "
-                "use the embedder that built it."
+                f"The index holds vectors of dimension {self.dimension}, but the query's has shape {vector.shape}; use "
+                "the embedder that built it."
             )
-
-
-def _check_embedder(directory: Path, manifest: Manifest, fingerprint: str | None) -> None:
-    if fingerprint is not None and fingerprint != manifest.embedder_fingerprint:
-        raise RetrievalError(
-            f"An index must be searched with the embedder that built it, but {directory} was built with "
-            f"{manifest.embedder} ({manifest.embedder_fingerprint[:8]}) and the embedder here is "
-            f"{fingerprint[:8]}; "
-            "use that embedder, or build the index again with `tandem index`."
-        )

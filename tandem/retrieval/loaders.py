@@ -45,8 +45,8 @@ from tandem.retrieval.documents import (
     readable_name,
     writable,
 )
-from tandem.retrieval.folders import Found, ReplacedError, Root
-from tandem.retrieval.readers import Unreadable, shorten
+from tandem.retrieval.folders import ReplacedError, Root, RootFile
+from tandem.retrieval.readers import Unreadable, listed, shorten
 from tandem.system.file_kinds import ending_of, endings, kind_of, why_skipped
 from tandem.system.processes import Answers, Companion, NotStartedError, describe_exit, serve
 
@@ -89,9 +89,7 @@ class Loaded(NamedTuple, Generic[T]):
 
     documents: list[T]  # folder by folder, sorted by name, then by place in the file
     problems: list[str]  # one sentence for each thing left out
-    failed: set[
-        str
-    ]  # sources of files that could not be read now, as said there: what was known of them still holds
+    failed: set[str]  # sources of files that could not be read now: what was known of them still holds
 
 
 def load_path(path: Path | str, name: str = "") -> Loaded[Document]:
@@ -101,18 +99,16 @@ def load_path(path: Path | str, name: str = "") -> Loaded[Document]:
     name: what the file is called instead, or what stands before the path. Raises RetrievalError if the path does not
     exist, and NothingReadError if nothing under it could be read.
     """
-    return _whole(_load(Path(path), name, None, may_fail=False))
+    passages, problems, failed = load_passages(path, None, name)
+    documents = [Document(page_content=text, metadata=metadata) for text, metadata, _ in passages]
+    return Loaded(documents, problems, failed)
 
 
 def load_passages(
-    path: Path | str, cutting: Cutting, name: str = "", *, may_fail: bool = False
+    path: Path | str, cutting: Cutting | None, name: str = "", *, may_fail: bool = False
 ) -> Loaded[Passage]:
-    """As `load_path`, cut already. may_fail: there is no error if it holds a file that ended its reader."""
-    return _load(Path(path), name, cutting, may_fail=may_fail)
-
-
-def _load(root: Path, name: str, cutting: Cutting | None, *, may_fail: bool) -> Loaded[Passage]:
-    problems: list[str] = []
+    """As `load_path`, but cut, unless cutting is None. may_fail: no error if a file in it ended its reader."""
+    root, problems = Path(path), list[str]()
     try:
         loaded = read_files(walk_path(root, name, problems), problems, cutting)
     except FileNotFoundError:
@@ -122,11 +118,6 @@ def _load(root: Path, name: str, cutting: Cutting | None, *, may_fail: bool) -> 
     if not loaded.documents and not (may_fail and loaded.failed):
         raise NothingReadError(_nothing(root, problems), problems)
     return loaded
-
-
-def _whole(loaded: Loaded[Passage]) -> Loaded[Document]:
-    documents = [Document(page_content=text, metadata=metadata) for text, metadata, _ in loaded.documents]
-    return Loaded(documents, loaded.problems, loaded.failed)
 
 
 def load_documents(given: Iterable[Document]) -> Loaded[Document]:
@@ -162,13 +153,7 @@ def load_documents(given: Iterable[Document]) -> Loaded[Document]:
     return Loaded(documents, problems, set())
 
 
-def read_path(root: Path, name: str = "") -> Loaded[Document]:
-    """As `load_path` of what exists, but without an error if nothing could be read."""
-    problems: list[str] = []
-    return _whole(read_files(walk_path(root, name, problems), problems))
-
-
-def walk_path(path: Path, name: str, problems: list[str]) -> Iterator[tuple[Found, str]]:
+def walk_path(path: Path, name: str, problems: list[str]) -> Iterator[tuple[RootFile, str]]:
     """Every file of a kind that can be read, with its source; name and what is left out as for `load_path`.
 
     Raises OSError if the path is not there.
@@ -179,20 +164,20 @@ def walk_path(path: Path, name: str, problems: list[str]) -> Iterator[tuple[Foun
     def denied(folder: str, why: str) -> None:
         problems.append(f"{folder} was left out: {why}.")
 
-    for found in Root(path).files(denied, outside):
-        kind = kind_of(found.name)
+    for entry in Root(path).files(denied, outside):
+        kind = kind_of(entry.name)
         if kind is not None and kind.is_installed():
-            is_root = not found.listed
-            yield found, (name or found.name) if is_root else f"{name}/{found.name}".lstrip("/")
+            is_root = not entry.listed
+            yield entry, (name or entry.name) if is_root else f"{name}/{entry.name}".lstrip("/")
         else:
-            skipped[readable_name(ending_of(found.name))] += 1
+            skipped[readable_name(ending_of(entry.name))] += 1
     if outside:
         problems.append(_not_followed(outside))
     problems += [why_skipped(suffix, count) for suffix, count in sorted(skipped.items())]
 
 
 def read_files(
-    files: Iterable[tuple[Found, str]], problems: list[str], cutting: Cutting | None = None
+    files: Iterable[tuple[RootFile, str]], problems: list[str], cutting: Cutting | None = None
 ) -> Loaded[Passage]:
     """The passages of files, each with its source. problems: to which a sentence is added for each thing left out.
 
@@ -200,21 +185,20 @@ def read_files(
     """
     loaded: Loaded[Passage] = Loaded([], problems, set())
     try:
-        for found, source in files:
-            _read(found, source, cutting, loaded)
+        for entry, source in files:
+            _read(entry, source, cutting, loaded)
     finally:
         SHARED.close()  # a site that runs on needs no second process, with texts in its memory
     return loaded
 
 
-def _read(found: Found, source: str, cutting: Cutting | None, loaded: Loaded[Passage]) -> None:
-    """Adds the passages of one file; what goes wrong becomes a sentence."""
+def _read(entry: RootFile, source: str, cutting: Cutting | None, loaded: Loaded[Passage]) -> None:
     try:
-        reason = _try_to_read(found, source, cutting, loaded)
+        reason = _try_to_read(entry, source, cutting, loaded)
     except OSError as error:
         if not isinstance(error, FileNotFoundError):
             loaded.failed.add(source)
-        elif not found.is_link:  # it was deleted meanwhile
+        elif not entry.is_link:  # it was deleted meanwhile
             return
         reason = f"it cannot be read ({error.strerror or error}); check its rights"
     except Unreadable as error:
@@ -225,12 +209,11 @@ def _read(found: Found, source: str, cutting: Cutting | None, loaded: Loaded[Pas
         loaded.problems.append(f"{source} was left out: {reason}.")
 
 
-def _try_to_read(found: Found, source: str, cutting: Cutting | None, loaded: Loaded[Passage]) -> str:
-    """Adds the passages of one file, or says why not. Raises Unreadable or OSError."""
+def _try_to_read(entry: RootFile, source: str, cutting: Cutting | None, loaded: Loaded[Passage]) -> str:
     for _ in range(_ATTEMPTS):
-        with found.opened() as file:
+        with entry.opened() as file:
             try:
-                passages, problems = SHARED.read(file.descriptor, found.name, source, cutting)
+                passages, problems = SHARED.read(file.descriptor, entry.name, source, cutting)
             except Unreadable:
                 if file.is_unchanged():
                     raise
@@ -244,9 +227,11 @@ def _try_to_read(found: Found, source: str, cutting: Cutting | None, loaded: Loa
 
 
 def _not_followed(names: list[str]) -> str:
-    shown = ", ".join(names[:_MAX_SHOWN]) + (", ..." if len(names) > _MAX_SHOWN else "")
     were = "that leads out of the folder was" if len(names) == 1 else "that lead out of the folder were"
-    return f"{_count(len(names), 'link')} {were} not followed ({shown}); copy what should be indexed."
+    return (
+        f"{_count(len(names), 'link')} {were} not followed ({listed(names, _MAX_SHOWN)}); copy what should be "
+        "indexed."
+    )
 
 
 def _nothing(root: Path, problems: list[str]) -> str:
@@ -271,7 +256,7 @@ class Limits(NamedTuple):
 
     seconds: float = 60  # of processor time: 400 times what the usual page of a book takes
     seconds_per_mb: float = (
-        10  # more for each 10^6 bytes of the file, since a sound book of 2,000 pages takes minutes
+        10  # more for each 10^6 bytes of the file: a sound book of 2,000 pages takes minutes
     )
     memory_mb: int = 2_000  # resident; a page of html takes about 50 times its size
     max_passages: int | None = None  # of one file; None: by its size
@@ -303,22 +288,26 @@ class ReaderProcess:
         """
         num_bytes = os.fstat(file).st_size
         limit_s = self._limits.seconds + self._limits.seconds_per_mb * num_bytes / 1e6
-        max_passages = self._limits.max_passages or max(MIN_PASSAGES, num_bytes // BYTES_PER_PASSAGE)
         request = {
             "name": name,
             "source": source,
             "cutting": cutting and [cutting.chunk_chars, cutting.overlap],
             "limit_s": limit_s,
             "max_chars": max(MIN_CHARS, CHARS_PER_BYTE * num_bytes),
-            "max_passages": max_passages,
+            "max_passages": self._limits.max_passages or max(MIN_PASSAGES, num_bytes // BYTES_PER_PASSAGE),
         }
         passages: list[Passage] = []
         metadata: dict[str, Any] = {}
         end: dict[str, Any] = {}
-        for end in self._ask(request, file):
-            if "text" in end:
-                metadata = end.get("metadata", metadata)
-                passages.append(Passage(end["text"], metadata, _read_outline(end.get("outline"))))
+        try:
+            for end in self._process.ask(request, file):
+                if "text" in end:
+                    metadata = end.get("metadata", metadata)
+                    starts, paths, tables = end.get("outline", Outline())
+                    outline = Outline(starts, paths, [Table(*table) for table in tables])
+                    passages.append(Passage(end["text"], metadata, outline))
+        except NotStartedError as error:
+            raise RetrievalError(f"Files are read in a process of its own, but {error}.") from None
         match end:
             case {"exit": int(code)}:
                 raise ReaderFailed(_explain_exit(code, limit_s, self._limits.memory_mb))
@@ -338,19 +327,6 @@ class ReaderProcess:
         """Ends the process; the next file starts another one."""
         self._process.close()
 
-    def _ask(self, request: dict[str, Any], file: int) -> Iterator[dict[str, Any]]:
-        try:
-            yield from self._process.ask(request, file)
-        except NotStartedError as error:
-            raise RetrievalError(f"Files are read in a process of its own, but {error}.") from None
-
-
-def _read_outline(fields: list[Any] | None) -> Outline:
-    if fields is None:
-        return Outline()
-    starts, paths, tables = fields
-    return Outline(starts, paths, [Table(*table) for table in tables])
-
 
 SHARED = ReaderProcess()
 """The one that everything in this process reads files with."""
@@ -359,7 +335,6 @@ atexit.register(lambda: SHARED.close())
 
 
 def _explain_exit(code: int, limit_s: float, memory_mb: int) -> str:
-    """A sentence on why a reader ended, with the remedy for the file."""
     if -code in _TIMED_OUT:
         return f"reading it took longer than {limit_s:.0f} s; split it or save it as text"
     if code == OUT_OF_MEMORY:
@@ -397,8 +372,7 @@ def _limit_memory(num_bytes: int, is_busy: threading.Event) -> None:
     """Ends the process soon after it holds more; no allocation succeeds that would take it to four times as much.
 
     The second alone would not do, nor close behind the first: CPython 3.11 may spin where not even a small object can
-    be allocated. Also says that
-    a crash leaves no file behind with what was in memory.
+    be allocated. A crash leaves no file behind with what was in memory.
     """
     threading.Thread(target=_watch_memory, args=(num_bytes, is_busy), daemon=True).start()
     for kind, most in ((resource.RLIMIT_AS, 4 * num_bytes), (resource.RLIMIT_CORE, 0)):
@@ -424,7 +398,6 @@ def _set_time(limit_s: float) -> None:
 
 
 def _answer(request: dict[str, Any], descriptor: int, answers: Answers) -> None:
-    """Answers one request. Raises MemoryError alone."""
     problems: list[str] = []
     end: dict[str, Any] = {}
     try:
@@ -486,9 +459,8 @@ def _shorten(metadata: dict[str, Any], dropped: Counter[str]) -> dict[str, Any]:
 
 
 def _describe_dropped(source: str, dropped: Counter[str]) -> str:
-    names = [shorten(name, _MAX_NAME_CHARS) for name in sorted(dropped)[:_MAX_SHOWN]]
-    names += ["..."] if len(dropped) > _MAX_SHOWN else []
+    names = listed([shorten(name, _MAX_NAME_CHARS) for name in sorted(dropped)], _MAX_SHOWN)
     return (
         f"{source}: the metadata of a document have at most {MAX_METADATA_CHARS:,} characters, so the longest fields "
-        f"were left out ({', '.join(names)}); shorten what should be metadata."
+        f"were left out ({names}); shorten what should be metadata."
     )

@@ -13,7 +13,7 @@ import codecs
 import errno
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import BinaryIO, NamedTuple
 from zipfile import ZipFile
@@ -22,7 +22,6 @@ from tandem import plugins
 from tandem.retrieval.documents import Document, readable_name
 from tandem.system.file_kinds import ending_of, endings, kind_of, why_skipped
 
-EMPTY = "it holds no text; fill it or remove it"
 ENCRYPTED = "it is encrypted; save it without a password"
 MIN_UNPACKED = 100_000_000
 UNPACKED_PER_BYTE = 100
@@ -151,6 +150,11 @@ def shorten(text: str, max_chars: int) -> str:
     return text if len(text) <= max_chars else f"{text[: max_chars - 3]}..."
 
 
+def listed(names: Sequence[str], most: int) -> str:
+    """The first of some names, and dots where there are more."""
+    return ", ".join(names[:most]) + (", ..." if len(names) > most else "")
+
+
 def brief(error: BaseException) -> str:
     """First line of an error's text, without what it quotes of the file and without a final full stop."""
     lines = str(error).strip().splitlines()
@@ -221,13 +225,13 @@ def read_file(file: BinaryIO, name: str, source: str, problems: list[str]) -> It
     contents = _Contents(file.seek(0, 2))
     file.seek(0)
     yield from contents.read(file, name, source)
-    found = contents.problems
-    found += [
+    sentences = contents.problems
+    sentences += [
         why_skipped(readable_name(ending), count, f" in {source}")
         for ending, count in sorted(contents.skipped.items())
     ]
-    problems += found[:MAX_PROBLEMS]
-    if (more := len(found) - MAX_PROBLEMS) > 0:
+    problems += sentences[:MAX_PROBLEMS]
+    if (more := len(sentences) - MAX_PROBLEMS) > 0:
         problems.append(f"{source}: there are {more} more such problems.")
 
 
@@ -251,11 +255,16 @@ class _Contents:
         if kind is None:
             raise Unreadable(f"it is none of {endings()}; save what it says as text")
         read: Reader = plugins.load(kind.reader)
+        is_empty = True
         for item in read(file, source, self.problems):
-            if isinstance(item, Document):
-                yield item
-            else:
+            if isinstance(item, Part):
+                is_empty = False
                 yield from self._read_part(item, f"{source}/{item.name}", depth + 1)
+            elif item.page_content.strip():
+                is_empty = False
+                yield item
+        if is_empty:
+            raise Unreadable("it holds no text; fill it or remove it")
 
     def _read_part(self, part: Part, source: str, depth: int) -> Iterator[Document]:
         kind = kind_of(part.name)

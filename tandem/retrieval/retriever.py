@@ -25,23 +25,22 @@ from tandem.corpora import CORPORA, VECTORS
 from tandem.errors import RetrievalError
 from tandem.retrieval.documents import Document
 from tandem.retrieval.embedding import (
+    Embedder,
     TextEmbedder,
     end_of,
+    find_model,
     fingerprint,
     import_library,
     reason_of,
     weights_of,
 )
-from tandem.retrieval.index import Index, cosines
-from tandem.retrieval.store import Filter, Watch, read_manifest, text_key
+from tandem.retrieval.index import Index, check_number, cosines
+from tandem.retrieval.store import Filter, Snapshot, read_manifest, text_key
 from tandem.system.paths import cache_folder, write_whole
 from tandem.system.processes import hide_progress_bars
 
 if TYPE_CHECKING:
     from sentence_transformers import CrossEncoder
-
-    from tandem.retrieval.embedding import TextEmbedder
-    from tandem.retrieval.index import Index
 
 
 _log = logging.getLogger("tandem")
@@ -57,13 +56,8 @@ EMBEDDER = "embedder"
 class Scorer(Protocol):
     """The port by which a retriever asks a scoring model."""
 
-    @property
-    def name(self) -> str:
-        """The name that people use."""
-
-    @property
-    def fingerprint(self) -> str:
-        """Equal for two scoring models only if they give the same scores (up to rounding)."""
+    name: str  # that people use
+    fingerprint: str  # equal for two scoring models only if they give the same scores (up to rounding)
 
     def scores(self, text: str, documents: Sequence[str]) -> list[float]:
         """R(d, text) of each document [len(documents)]; higher is more relevant, the unit is the model's own."""
@@ -89,16 +83,11 @@ class CrossEncoderScorer:
 
         num_threads: torch's threads for this whole process; None leaves them.
         """
-        folder = Path(name).expanduser()
-        if name.startswith(("/", ".", "~")) and not folder.is_dir():
-            raise RetrievalError(
-                f"A scoring model must be a folder or a hub name, but {name} does not exist; check the path."
-            )
-        where = str(folder) if folder.is_dir() else name
+        where = find_model(name, "A scoring model")
         library = import_library(f"The scoring model {name}", num_threads)
         try:
             with hide_progress_bars():
-                model = library.CrossEncoder(where, device=device, local_files_only=folder.is_dir())
+                model = library.CrossEncoder(where, device=device, local_files_only=Path(where).is_dir())
         except Exception as error:  # hub, network, file and model errors have no common type
             raise RetrievalError(
                 f"The scoring model {name} could not be loaded ({reason_of(error)}); give the folder or hub name "
@@ -170,8 +159,6 @@ class DocumentSearch(Protocol):
 class Retriever:
     """Search and relevance over one index, which each search opens again if it changed on disk. Safe for threads."""
 
-    ranks_again: bool  # what it finds first is ranked again, so that the k best are not the first of more
-
     def __init__(
         self,
         index: Index,
@@ -195,8 +182,7 @@ class Retriever:
         self.search_by = search_by
         self.ranks_again = scorer is not None or search_by == "hybrid"
         self._num_threads = num_threads
-        self._watch = Watch(index.directory)
-        self._state: object = ()  # of the database when it was last looked at
+        self._state: object = (index.manifest, index.written_ms)  # on disk when it was last looked at
         self._refreshing = Lock()
 
     @classmethod
@@ -207,7 +193,6 @@ class Retriever:
 
     def close(self) -> None:
         """Frees the files; nothing can be searched afterwards."""
-        self._watch.close()
         self.index.close()
 
     @property
@@ -232,9 +217,7 @@ class Retriever:
         for, k hits are returned if that many have it. Scores are those that `relevance` gives for the query, however a
         document was found. RetrievalError for a query without text, k < 1, or a metadata key that no document has.
         """
-        vector = embed_query(query, self.embedder)
-        if k < 1:
-            raise RetrievalError(f"A search must ask for at least 1 document, but k is {k}; raise it.")
+        vector = embed_query(query, k, self.embedder)
         self.refresh()
         index, pool = self.index, POOL * k if self.ranks_again else k
         rankings = []
@@ -276,18 +259,14 @@ class Retriever:
         """Opens the index that is on disk now. What was open before is kept, with a warning, if that cannot be."""
         if not self._refreshing.acquire(blocking=False):
             return  # another thread is at it
-        directory = self.index.directory
+        directory, state = self.index.directory, None
         try:
-            if (state := self._watch.state()) == self._state:
+            with suppress(RetrievalError), Snapshot(directory) as snapshot:
+                state = snapshot.manifest, snapshot.written_ms
+            if state == self._state:
                 return
             self._state = state
-            if read_manifest(directory) == self.index.manifest:
-                return
             index = Index.open(directory, self.embedder.fingerprint, num_threads=self._num_threads)
-            if index.dimension != self.index.dimension:
-                raise RetrievalError(
-                    f"its vectors have the length {index.dimension} instead of {self.index.dimension}."
-                )
             self.index = index
             _log.info("The index %s changed and was opened again: %d chunks.", directory, len(index))
         except (RetrievalError, OSError) as error:
@@ -314,16 +293,13 @@ def fuse(rankings: Sequence[NDArray[np.int64]]) -> tuple[NDArray[np.int64], NDAr
     return rows, fused
 
 
-def embed_query(query: str, embedder: TextEmbedder) -> NDArray[np.float32]:
-    """The unit vector [d] of a query. RetrievalError if it has no text."""
+def embed_query(query: str, k: int, embedder: TextEmbedder) -> NDArray[np.float32]:
+    """The unit vector [d] of a query for k documents. RetrievalError if it has no text, or k < 1."""
     if not query.strip():
         raise RetrievalError(f"The query is empty (got {query!r}); ask something.")
+    check_number(k)
     vector: NDArray[np.float32] = embedder.embed([query], is_query=True)[0]
     return vector
-
-
-KV = "kv"
-"""Name of the folder of caches in that of an index."""
 
 
 def load_embedder(name: str, *, num_threads: int | None = None) -> TextEmbedder:
@@ -334,15 +310,11 @@ def load_embedder(name: str, *, num_threads: int | None = None) -> TextEmbedder:
     if plugin := plugins.split("embedder", name):
         embedder: TextEmbedder = plugins.find("embedder", plugin[0])(plugin[1])
         return embedder
-    from tandem.retrieval.embedding import Embedder
-
     return Embedder.load(name, num_threads=num_threads)
 
 
 def open_index(party: str, config: Config, embedder: TextEmbedder) -> Index:
     """The index that `config` names for a party. Raises RetrievalError where it is missing or damaged."""
-    from tandem.retrieval.index import Index
-
     where = config.party(party).with_names().index
     folder = build_given_index(party, embedder, where) if where in CORPORA else Path(where)
     return Index.open(folder, embedder.fingerprint)
@@ -355,8 +327,6 @@ def open_retriever(
 
     Raises RetrievalError where that is missing or damaged.
     """
-    from tandem.retrieval.retriever import Retriever
-
     settings = config.party(party)
     where = settings.index
     if plugin := plugins.split("store", where):
@@ -371,8 +341,6 @@ def build_given_index(party: str, embedder: TextEmbedder, corpus: str = "bundled
     It is kept in the user's cache folder, so only texts are embedded that neither it nor the corpus has vectors of.
     Nothing is read where the files have the sizes and times that they had when it was last built.
     """
-    from tandem.retrieval.index import Index
-
     source, folder = CORPORA[corpus] / party, cache_folder() / f"{corpus}-{party}-{embedder.fingerprint[:16]}"
     seen, state = folder.with_name(f"{folder.name}.seen"), _state_of(source)
     with suppress(OSError, RetrievalError):
@@ -381,8 +349,8 @@ def build_given_index(party: str, embedder: TextEmbedder, corpus: str = "bundled
             return folder
     from tandem.retrieval.build import build_index
 
-    known = Prepared(embedder, CORPORA[corpus] / VECTORS)
-    build_index(source, folder, known, replace=True)  # several installations may share it
+    prepared = Prepared(embedder, CORPORA[corpus] / VECTORS)
+    build_index(source, folder, prepared, replace=True)  # several installations may share it
     with suppress(OSError):  # then the files are read the next time, too
         write_whole(seen, state.encode())
     return folder
@@ -404,16 +372,16 @@ class Prepared:
         self._embedder = embedder
         self._vectors: Mapping[bytes, NDArray[np.float32]] = {}
         if file.is_file():
-            with np.load(file) as held:
-                if str(held["fingerprint"]) == self.fingerprint:
-                    self._vectors = dict(zip(map(bytes, held["keys"]), held["vectors"], strict=True))
+            with np.load(file) as arrays:
+                if str(arrays["fingerprint"]) == self.fingerprint:
+                    self._vectors = dict(zip(map(bytes, arrays["keys"]), arrays["vectors"], strict=True))
 
     def embed(self, texts: Sequence[str], *, is_query: bool = False) -> NDArray[np.float32]:
-        """As every embedder's."""
-        known = [None if is_query else self._vectors.get(text_key(text)) for text in texts]
-        others = [text for text, vector in zip(texts, known, strict=True) if vector is None]
+        """Unit vectors [len(texts), dimension], as of `TextEmbedder`."""
+        prepared = [None if is_query else self._vectors.get(text_key(text)) for text in texts]
+        others = [text for text, vector in zip(texts, prepared, strict=True) if vector is None]
         computed = iter(self._embedder.embed(others, is_query=is_query))
-        vectors = [next(computed) if vector is None else vector for vector in known]
+        vectors = [next(computed) if vector is None else vector for vector in prepared]
         return np.stack(vectors) if vectors else np.zeros((0, self.dimension), np.float32)
 
 
@@ -423,8 +391,6 @@ def corpus_of(party: str, config: Config) -> str:
 
     Raises RetrievalError where the index is missing or damaged.
     """
-    from tandem.retrieval.store import read_manifest
-
     settings = config.party(party).with_names()
     if settings.index in CORPORA:
         return settings.index
@@ -437,4 +403,4 @@ def kv_folder(party: str, config: Config) -> Path:
     settings = config.party(party).with_names()
     if settings.index_folder is None:
         return cache_folder() / f"{settings.index.partition(':')[0]}-{party}-kv"
-    return settings.index_folder / KV
+    return settings.index_folder / "kv"

@@ -32,6 +32,7 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import ConfigDict, TypeAdapter
 
 from tandem.errors import FilterError, RetrievalError, did_you_mean
 from tandem.retrieval import words
@@ -53,6 +54,7 @@ _VECTORS = (
 )
 _SCHEMA = (
     "CREATE TABLE manifest (body TEXT NOT NULL, written_ms INTEGER NOT NULL)",
+    "INSERT INTO manifest VALUES ('', 0)",
     "CREATE TABLE chunks (row INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, text TEXT NOT NULL, metadata TEXT, "
     "words_row INTEGER NOT NULL UNIQUE, vector INTEGER NOT NULL)",
     "CREATE TABLE facts (key TEXT, value TEXT, rows BLOB NOT NULL, PRIMARY KEY (key, value)) WITHOUT ROWID",
@@ -68,12 +70,12 @@ _CONTENT = (
 )
 """All that a manifest's digest is of, besides its own values. A vector has a digest of its own."""
 _NOW_MS = "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)"
-_WANTED = "SELECT rows FROM facts WHERE key = ? AND value IN (SELECT value FROM json_each(?))"
+_MATCHING = "SELECT rows FROM facts WHERE key = ? AND value IN (SELECT value FROM json_each(?))"
 _UNUSED = "FROM vectors WHERE number NOT IN (SELECT vector FROM chunks)"
 _ROW = np.dtype("<u4")
 _HASH_BYTES, _VECTOR_HASH_BYTES = 32, 8
 _READ_AT_ONCE = 4096
-_READ_TIMEOUT_S, _WATCH_TIMEOUT_S, _WRITE_TIMEOUT_S = 10.0, 1.0, 10.0
+_TIMEOUT_S = 10.0
 _JSON = json.JSONEncoder(sort_keys=True, ensure_ascii=False, default=str)
 
 
@@ -83,6 +85,8 @@ _JSON = json.JSONEncoder(sort_keys=True, ensure_ascii=False, default=str)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
     """Everything that must fit before an index may be used."""
+
+    __pydantic_config__ = ConfigDict(extra="forbid", strict=True)
 
     embedder: str  # name, for people
     embedder_fingerprint: str
@@ -154,33 +158,24 @@ def _read_manifest(database: Connection, directory: Path) -> tuple[Manifest, int
             f"The index {directory} was written by {age} version of Tandem; run `tandem index` again."
         )
     row = database.execute("SELECT body, written_ms FROM manifest").fetchone()
-    kinds = {"dimension": int, "count": int, "roots": list}
     try:
         body, written_ms = row
-        manifest = Manifest(**json.loads(body))
+        manifest = TypeAdapter(Manifest).validate_json(body)
         bytes.fromhex(manifest.id_key)
-    except (ValueError, TypeError, RecursionError):
+    except (ValueError, TypeError):
         raise damaged(directory, "its manifest cannot be read") from None
-    if any(type(value) is not kinds.get(name, str) for name, value in asdict(manifest).items()):
-        raise damaged(directory, "its manifest cannot be read")
     return manifest, written_ms
 
 
 # ---- SQLite --------------------------------------------------------------------------------------------------
 
 
-def connect(path: Path, timeout_s: float) -> Connection:
+def connect(path: Path) -> Connection:
     """A connection to an existing database whose transactions are begun and ended by hand."""
     name = f"{path.absolute().as_uri()}?mode=rw"
     if not os.access(path.parent, os.W_OK) and not path.with_name(f"{path.name}-wal").exists():
         name += "&immutable=1"  # SQLite cannot note there who reads, and nobody can write
-    return sqlite3.connect(name, timeout_s, isolation_level=None, check_same_thread=False, uri=True)
-
-
-def remove_database(path: Path) -> None:
-    """Deletes a database that is not open, and what SQLite keeps next to it."""
-    for suffix in ("-journal", "-wal", "-shm", ""):
-        path.with_name(path.name + suffix).unlink(missing_ok=True)
+    return sqlite3.connect(name, _TIMEOUT_S, isolation_level=None, check_same_thread=False, uri=True)
 
 
 def _code(error: Exception) -> int | None:
@@ -196,14 +191,12 @@ def _reason(error: Exception) -> str:
 
 
 def _identity(database: Connection) -> tuple[int, int]:
-    """The application id and version of a database."""
     names = ("application_id", "user_version")
     application, version = (database.execute(f"PRAGMA {name}").fetchone()[0] for name in names)
     return application, version
 
 
 def _is_empty(database: Connection) -> bool:
-    """Whether no index was ever committed to a database."""
     return not database.execute("SELECT 1 FROM sqlite_schema WHERE tbl_name != 'vectors' LIMIT 1").fetchone()
 
 
@@ -246,9 +239,9 @@ def stored_vectors(database: Connection, manifest: Manifest, directory: Path) ->
     return vectors
 
 
-def values_of(wanted: Any) -> list[Any]:
+def values_of(condition: Any) -> list[Any]:
     """The values that a filter lets through for one key."""
-    return list(wanted) if isinstance(wanted, (list, tuple, set, frozenset)) else [wanted]
+    return list(condition) if isinstance(condition, (list, tuple, set, frozenset)) else [condition]
 
 
 def canonical(value: Any) -> str:
@@ -262,15 +255,15 @@ def canonical(value: Any) -> str:
     return _JSON.encode(value)
 
 
-def _rows_of(database: Connection, key: str, wanted: Any) -> NDArray[np.uint32]:
-    """The rows whose `key` has one of the wanted values, ascending. FilterError for a key that no chunk has."""
-    names = json.dumps(sorted({canonical(value) for value in values_of(wanted)}))
-    blobs = [blob for (blob,) in database.execute(_WANTED, (key, names))]
+def _rows_of(database: Connection, key: str, condition: Any) -> NDArray[np.uint32]:
+    """The rows whose `key` has one of the values, ascending. FilterError for a key that no chunk has."""
+    names = json.dumps(sorted({canonical(value) for value in values_of(condition)}))
+    blobs = [blob for (blob,) in database.execute(_MATCHING, (key, names))]
     if not blobs and not database.execute("SELECT 1 FROM facts WHERE key = ? LIMIT 1", (key,)).fetchone():
-        known = [name for (name,) in database.execute("SELECT DISTINCT key FROM facts ORDER BY key")]
-        hint = did_you_mean(str(key), known)
+        keys = [name for (name,) in database.execute("SELECT DISTINCT key FROM facts ORDER BY key")]
+        hint = did_you_mean(str(key), keys)
         hint = hint if "?" in hint else "use one of these."
-        named = f"{', '.join(known)}; {hint}" if known else "none; leave it out."
+        named = f"{', '.join(keys)}; {hint}" if keys else "none; leave it out."
         raise FilterError(
             f"A filter must name metadata that the documents have, but {key!r:.100} is none of {named}"
         )
@@ -313,7 +306,7 @@ class Snapshot:
         self.directory = directory
         self._lock = Lock()
         with self._reading():
-            self._database = connect(directory / NAME, _READ_TIMEOUT_S)
+            self._database = connect(directory / NAME)
         # A connection is in a cycle with its statements, so forgetting the snapshot would not close it at once.
         self.close = weakref.finalize(self, self._database.close)
         try:
@@ -351,8 +344,7 @@ class Snapshot:
 
     def has_unused_vectors(self) -> bool:
         """Whether it keeps vectors of texts that no chunk has."""
-        with self._reading():
-            return self._database.execute(f"SELECT 1 {_UNUSED} LIMIT 1").fetchone() is not None
+        return bool(self._query(f"SELECT 1 {_UNUSED} LIMIT 1"))
 
     def is_of(self, chunks: Iterable[Document]) -> bool:
         """Whether it holds just these chunks, in their order."""
@@ -363,9 +355,7 @@ class Snapshot:
 
     def watched(self) -> str | None:
         """What was kept of the files that are watched."""
-        with self._reading():
-            row = self._database.execute("SELECT body FROM watched").fetchone()
-        return row and str(row[0])
+        return next((str(body) for (body,) in self._query("SELECT body FROM watched")), None)
 
     def documents(self, rows: Iterable[int] | NDArray[np.int64]) -> list[Document]:
         """The chunk of each row."""
@@ -377,11 +367,7 @@ class Snapshot:
         try:
             identity, text, metadata = self._database.execute(query, (row,)).fetchone()
             return Document(page_content=text, metadata=json.loads(metadata), id=identity)
-        except (
-            sqlite3.Error,
-            ValueError,
-            TypeError,
-        ) as error:  # whatever it says of the row's text stays here
+        except (sqlite3.Error, ValueError, TypeError) as error:  # what it says of the row's text stays here
             why = _reason(error) if isinstance(error, sqlite3.Error) else "it is not what was written"
             raise damaged(self.directory, f"row {row} of {NAME} cannot be read ({why})") from None
 
@@ -392,8 +378,7 @@ class Snapshot:
 
     def sources(self) -> dict[str, NDArray[np.int64]]:
         """The rows of each source, ascending."""
-        with self._reading():
-            facts = self._database.execute("SELECT value, rows FROM facts WHERE key = 'source'").fetchall()
+        facts = self._query("SELECT value, rows FROM facts WHERE key = 'source'")
         return {json.loads(value): np.frombuffer(rows, _ROW).astype(np.int64) for value, rows in facts}
 
     def sizes(self) -> dict[str, int]:
@@ -402,26 +387,24 @@ class Snapshot:
             "SELECT json_extract(metadata, '$.source') AS source, sum(length(CAST(text AS BLOB))) FROM chunks "
             "GROUP BY source"
         )
-        with self._reading():
-            return {str(source or ""): size for source, size in self._database.execute(query)}
+        return {str(source or ""): size for source, size in self._query(query)}
 
     def digests(self, sources: Collection[str] | None = None) -> dict[str, str]:
         """A digest of what is held of each source, or of some: equal for equal chunks and metadata, whatever their
         rows.
         """
-        query = "SELECT id, metadata FROM chunks"
-        wanted: list[tuple[int, ...]] = [()]
+        query, places = "SELECT id, metadata FROM chunks", list[tuple[int, ...]]([()])
         if sources is not None:
             query += " WHERE row = ?"
             rows = self.sources()
-            wanted = [(row,) for source in rows.keys() & set(sources) for row in rows[source].tolist()]
+            places = [(row,) for source in rows.keys() & set(sources) for row in rows[source].tolist()]
         chunks: dict[str, list[tuple[str, str]]] = {}
         with self._reading():
-            for name, metadata in chain.from_iterable(self._database.execute(query, row) for row in wanted):
+            for name, metadata in chain.from_iterable(self._database.execute(query, row) for row in places):
                 chunks.setdefault(json.loads(metadata).get("source", ""), []).append((name, metadata))
-        return {source: _hash(sorted(held)) for source, held in chunks.items()}
+        return {source: _hash(sorted(rows)) for source, rows in chunks.items()}
 
-    def known(self, ids: Iterable[str]) -> set[str]:
+    def find_ids(self, ids: Iterable[str]) -> set[str]:
         """Those ids that it holds."""
         query = "SELECT 1 FROM chunks WHERE id = ?"
         with self._reading():
@@ -442,7 +425,7 @@ class Snapshot:
     def select_rows(self, filter: Filter) -> NDArray[np.int64]:
         """The rows whose metadata fit, ascending. FilterError for a key that no chunk has."""
         with self._reading():
-            first, *others = (_rows_of(self._database, key, wanted) for key, wanted in filter.items())
+            first, *others = (_rows_of(self._database, key, condition) for key, condition in filter.items())
         for rows in others:
             first = np.intersect1d(first, rows, assume_unique=True)
         return first.astype(np.int64)
@@ -456,9 +439,13 @@ class Snapshot:
         key that no chunk has.
         """
         among = self.select_rows(filter).tolist() if filter else None
-        wanted = words.codes(words.terms(query)) if only_codes else words.terms(query)
+        terms = words.codes(words.terms(query)) if only_codes else words.terms(query)
         with self._reading():
-            return np.array(self._words.rows(wanted, k, among), np.int64)
+            return np.array(self._words.rows(terms, k, among), np.int64)
+
+    def _query(self, query: str) -> list[Any]:
+        with self._reading():
+            return self._database.execute(query).fetchall()
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
@@ -468,34 +455,6 @@ class Snapshot:
                 yield
             except (sqlite3.Error, UnicodeDecodeError) as error:
                 raise damaged(self.directory, f"{NAME} cannot be read ({_reason(error)})") from None
-
-
-class Watch:
-    """Says cheaply whether an index's database may have been written or replaced.
-
-    The time and size of the files would not do: a commit writes its log first and shows itself later.
-    """
-
-    def __init__(self, directory: Path) -> None:
-        self._path = directory / NAME
-        self._inode = 0
-        self.close = weakref.finalize(self, lambda: None)
-
-    def state(self) -> tuple[int, int] | None:
-        """Differs from the last one if something was committed, or if the file is another one; None without a file.
-
-        An open file's inode is not used again.
-        """
-        try:
-            inode = self._path.stat().st_ino
-            if inode != self._inode:
-                self.close()
-                self._database = database = connect(self._path, _WATCH_TIMEOUT_S)
-                self.close = weakref.finalize(self, database.close)
-                self._inode = inode
-            return inode, self._database.execute("PRAGMA data_version").fetchone()[0]
-        except (OSError, sqlite3.Error):
-            return None
 
 
 # ---- the one writer ------------------------------------------------------------------------------------------
@@ -517,7 +476,8 @@ def writing(directory: Path, previous: Manifest | None) -> Iterator[Writer]:
         )
     try:
         directory.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
-        with _locked(directory):
+        busy = f"One process at a time may build an index, and another is building {directory}; wait for it."
+        with locked(directory, os.O_RDONLY, busy):
             _check_is(directory, previous)
             with closing(_open_to_write(directory / NAME, previous is not None)) as database:
                 yield Writer(database, previous is not None)
@@ -528,18 +488,14 @@ def writing(directory: Path, previous: Manifest | None) -> Iterator[Writer]:
 
 
 @contextmanager
-def _locked(directory: Path) -> Iterator[None]:
-    """The lock of a folder, which ends with the process. IndexBusyError if another process has it."""
-    descriptor = os.open(directory, os.O_RDONLY)
+def locked(path: Path, flags: int, busy: str) -> Iterator[int]:
+    """The descriptor of a file or folder that one process at a time may lock. IndexBusyError, which says `busy`."""
+    descriptor = os.open(path, flags, PRIVATE_FILE)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield descriptor
     except BlockingIOError:
-        os.close(descriptor)
-        raise IndexBusyError(
-            f"One process at a time may build an index, and another is building {directory}; wait for it."
-        ) from None
-    try:
-        yield
+        raise IndexBusyError(busy) from None
     finally:
         os.close(descriptor)
 
@@ -564,7 +520,7 @@ def _open_to_write(path: Path, is_sound: bool) -> Connection:
         with suppress(FileExistsError):
             path.touch(PRIVATE_FILE, exist_ok=False)
         # One that is there is never opened as a file: closing it would free the locks that this process holds on it.
-        database = connect(path, _WRITE_TIMEOUT_S)
+        database = connect(path)
         try:
             if _prepare(database, is_sound):
                 return database
@@ -572,7 +528,8 @@ def _open_to_write(path: Path, is_sound: bool) -> Connection:
             database.close()
             raise
         database.close()
-        remove_database(path)
+        for suffix in ("-journal", "-wal", "-shm", ""):
+            path.with_name(path.name + suffix).unlink(missing_ok=True)
     raise OSError(errno.EIO, "the database cannot be replaced", str(path))
 
 
@@ -600,7 +557,6 @@ def _prepare(database: Connection, is_sound: bool) -> bool:
 
 
 def _make_tables(database: Connection) -> None:
-    """Empty tables in place of all that there are, apart from that of vectors."""
     query = "SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY sql NOT LIKE 'CREATE VIRTUAL%'"
     names = database.execute(query).fetchall()  # with a virtual table go those that store it
     old = (f'DROP TABLE IF EXISTS "{name}"' for (name,) in names if name != "vectors")
@@ -690,22 +646,18 @@ class Writer:
             if len(rows):
                 self.database.execute("INSERT INTO facts VALUES (?, ?, ?)", (*fact, rows.tobytes()))
 
-    def commit(self, manifest: Manifest) -> Manifest:
+    def commit(self, manifest: Manifest, written_ms: str = _NOW_MS) -> Manifest:
         """Makes what was written the index, of this manifest, whose digest is set here."""
         manifest = replace(manifest, digest=content_digest(self.database, manifest))
-        self.database.execute("DELETE FROM manifest")
         body = json.dumps(asdict(manifest))
-        self.database.execute(f"INSERT INTO manifest VALUES (?, {_NOW_MS})", (body,))
+        self.database.execute(f"UPDATE manifest SET body = ?, written_ms = {written_ms}", (body,))
         self.database.execute("COMMIT")
         return manifest
 
     def write_roots(self, manifest: Manifest) -> Manifest:
         """Replaces the manifest by one of other roots; the rest is as old as it was."""
         self.database.execute("BEGIN IMMEDIATE")
-        manifest = replace(manifest, digest=content_digest(self.database, manifest))
-        self.database.execute("UPDATE manifest SET body = ?", (json.dumps(asdict(manifest)),))
-        self.database.execute("COMMIT")
-        return manifest
+        return self.commit(manifest, "written_ms")
 
 
 def _checked_rows(
@@ -738,7 +690,6 @@ def _checked_rows(
 
 
 def _note_facts(row: int, metadata: str, facts: dict[tuple[str, str], list[int]]) -> None:
-    """Adds a row to the facts that its metadata hold."""
     for key, value in json.loads(metadata).items():
         items = value if isinstance(value, list) else ()  # each is a fact, as the whole list is
         for fact in sorted({canonical(item) for item in (value, *items)}):

@@ -12,7 +12,7 @@ from io import StringIO
 from typing import Any, BinaryIO
 
 from tandem.retrieval.documents import MAX_DEPTH, Document, is_too_deep, with_metadata
-from tandem.retrieval.readers import EMPTY, Unreadable, as_table, brief, decode, parsing, without_quotes
+from tandem.retrieval.readers import Unreadable, as_table, brief, decode, listed, parsing, without_quotes
 
 MAX_LINE_PROBLEMS = 10
 """Malformed lines of one jsonl file that are named one by one; the rest is counted."""
@@ -25,10 +25,7 @@ MAX_NAME_CHARS = 40
 
 def read_text(file: BinaryIO, source: str, problems: list[str]) -> Iterator[Document]:
     """A txt file: one document."""
-    text = decode(file.read(), source, problems)
-    if not text.strip():
-        raise Unreadable(EMPTY)
-    yield with_metadata(text, {}, source=source)
+    yield with_metadata(decode(file.read(), source, problems), {}, source=source)
 
 
 def read_markdown(file: BinaryIO, source: str, problems: list[str]) -> Iterator[Document]:
@@ -36,8 +33,6 @@ def read_markdown(file: BinaryIO, source: str, problems: list[str]) -> Iterator[
     fields, text, flaw = _split_front_matter(decode(file.read(), source, problems))
     if flaw:
         problems.append(f"{source}: its front matter was read as text: {flaw}.")
-    if not text.strip():
-        raise Unreadable(EMPTY)
     metadata, ignored = _plain_fields(fields)
     problems += _describe_ignored(source, ignored)
     yield with_metadata(text, metadata, source=source)
@@ -52,9 +47,7 @@ def read_csv(file: BinaryIO, source: str, problems: list[str]) -> Iterator[Docum
         text = text.lstrip().partition("\n")[2]
     with parsing("csv", "save it again"):
         rows = list(csv.reader(StringIO(text), delimiter=delimiter))
-    if not (table := as_table(rows)):
-        raise Unreadable(EMPTY)
-    yield with_metadata(table, {}, source=source)
+    yield with_metadata(as_table(rows), {}, source=source)
 
 
 def read_jsonl(file: BinaryIO, source: str, problems: list[str]) -> Iterator[Document]:
@@ -111,22 +104,19 @@ def _plain_fields(fields: Mapping[Any, Any]) -> tuple[dict[str, Any], list[str]]
     for key, value in fields.items():
         if value is None:
             continue
-        if _is_plain(value) or (isinstance(value, list) and all(map(_is_plain, value))):
-            plain[str(key)] = (
-                [_as_text(item) for item in value] if isinstance(value, list) else _as_text(value)
-            )
+        items = value if isinstance(value, list) else [value]
+        if all(isinstance(item, str | int | float | date) for item in items):  # a truth value is an int
+            texts = [item.isoformat() if isinstance(item, date) else item for item in items]
+            plain[str(key)] = texts if isinstance(value, list) else texts[0]
         else:
             ignored.append(str(key))
     return plain, ignored
 
 
 def _describe_ignored(source: str, names: list[str]) -> list[str]:
-    """One sentence about the ignored fields of a file; none if there are none."""
     if not names:
         return []
-    shown = ", ".join(name[:MAX_NAME_CHARS] for name in names[:MAX_NAMED]) + (
-        ", ..." if len(names) > MAX_NAMED else ""
-    )
+    shown = listed([name[:MAX_NAME_CHARS] for name in names], MAX_NAMED)
     were, values = (
         ("field {} was", "its value is") if len(names) == 1 else ("fields {} were", "their values are")
     )
@@ -194,16 +184,7 @@ def _is_yaml_too_deep(events: Iterable[Any]) -> bool:
     return False
 
 
-def _is_plain(value: Any) -> bool:
-    return isinstance(value, str | int | float | date)  # a truth value is an int, a time of day a date
-
-
-def _as_text(value: Any) -> Any:
-    return value.isoformat() if isinstance(value, date) else value
-
-
 def _brief_yaml(error: Exception) -> str:
-    """The problem and its place, in a few words."""
     problem, mark = getattr(error, "problem", None), getattr(error, "problem_mark", None)
     where = f" in line {mark.line + 2}" if mark is not None else ""
     return without_quotes(f"{problem or error}") + where

@@ -31,7 +31,7 @@ from tandem.retrieval.build import (
 )
 from tandem.retrieval.documents import Cutting, Passage, readable_name
 from tandem.retrieval.embedding import TextEmbedder
-from tandem.retrieval.folders import Found
+from tandem.retrieval.folders import RootFile
 from tandem.retrieval.index import Index
 from tandem.retrieval.loaders import read_files, walk_path
 from tandem.retrieval.store import IndexBusyError, Manifest, Snapshot, writing
@@ -70,13 +70,14 @@ class Follower:
         self.is_behind = False  # whether the last look left files for the next one
         self.num_read = 0  # files that it read
         self._directory, self._embedder, self._options = directory, embedder, options
-        self._form = (
-            f"{__version__} {embedder.fingerprint} {sorted(options.items())}"  # what else chunks depend on
-        )
+        # What chunks depend on besides the files.
+        self._form = f"{__version__} {embedder.fingerprint} {sorted(options.items())}"
+        chunk_chars = options.get("chunk_chars", DEFAULTS.chunk_chars)
+        self._cutting = Cutting(chunk_chars, options.get("overlap", DEFAULTS.chunk_overlap))
         self._manifest: Manifest | None = None  # of the index whose content is known
-        self._held: dict[str, str] = {}  # that content: digest by source
+        self._digests: dict[str, str] = {}  # of that content, by source
         self._absent: set[str] = set()  # roots without a file to read
-        self._said: set[str] = set()
+        self._logged: set[str] = set()
         self._read_index()
         self._files = self._load_states()
 
@@ -90,34 +91,38 @@ class Follower:
         roots = self._read_index()
         names = names_of(roots)
         files: dict[str, Seen] = {}
-        found: dict[str, Found] = {}
+        stale_files: dict[str, RootFile] = {}
         absent: set[str] = set()
         problems: list[str] = []
         for root, name in zip(roots, names, strict=True):
-            below = self._walk(Path(root), name, found, problems)
+            below = self._walk(Path(root), name, stale_files, problems)
             if not below:
                 absent.add(root)
                 below = {path: seen for path, seen in self._files.items() if is_below(path, root)}
             files |= below
-        self._say_absent(absent)
+        self._log_absent(absent)
         if self._files:  # of what is left out on the way, the first look speaks
             problems.clear()
-        stale = {path: _state(file.status) for path, file in found.items() if file.status is not None}
-        known = {path: files[path].source in self._held for path in stale}
-        now = latest(stale, {path: stale[path][0] / (KNOWN_COST if known[path] else 1) for path in stale})
+        stale = {path: _state(file.status) for path, file in stale_files.items() if file.status is not None}
+        factors = {path: KNOWN_COST if files[path].source in self._digests else 1 for path in stale}
+        now = latest(stale, {path: state[0] / factors[path] for path, state in stale.items()})
         self.is_behind, self.num_read = len(now) < len(stale), len(now)
-        loaded = read_files([(found[path], files[path].source) for path in now], problems, self._cutting)
+        loaded = read_files(
+            [(stale_files[path], files[path].source) for path in now], problems, self._cutting
+        )
         changed = {files[path].source for path in now} - loaded.failed
-        owners = _owners(self._held, {seen.source for seen in files.values()})
+        owners = _owners(self._digests, {seen.source for seen in files.values()})
         gone = {s for s, owner in owners.items() if not owner and _root_of(s, roots, names) not in absent}
         replaced = {s for s, owner in owners.items() if owner in changed} | changed | gone
-        self.say(*problems, *describe_kept(sorted(loaded.failed & self._held.keys())))
+        self.say(*problems, *describe_kept(sorted(loaded.failed & self._digests.keys())))
         report = self._replace(replaced, loaded.documents) if replaced else None
         self._note(files, {path: stale[path] for path in now}, loaded.failed, now_ns)
         return report
 
-    def _walk(self, root: Path, name: str, found: dict[str, Found], problems: list[str]) -> dict[str, Seen]:
-        """The files below a root, by path; those that must be read also go to `found`."""
+    def _walk(
+        self, root: Path, name: str, stale_files: dict[str, RootFile], problems: list[str]
+    ) -> dict[str, Seen]:
+        """The files below a root, by path; those that must be read also go to `stale_files`."""
         files: dict[str, Seen] = {}
         with suppress(OSError):
             device = root.stat().st_dev
@@ -128,36 +133,25 @@ class Follower:
                 seen = self._files.get(path)
                 if seen is None or not self._is_current(seen, source, _state(file.status)):
                     seen = Seen(source, None, file.status.st_dev != device)
-                    found[path] = file
+                    stale_files[path] = file
                 files[path] = seen
             if files:
-                for known, seen in self._files.items():
-                    if (
-                        known not in files
-                        and is_below(known, str(root))
-                        and _is_out_of_reach(known, seen, device)
-                    ):
-                        files[known] = seen
+                for path, seen in self._files.items():
+                    is_gone = path not in files and is_below(path, str(root))
+                    if is_gone and _is_out_of_reach(path, seen, device):
+                        files[path] = seen
         return files
 
     def _is_current(self, seen: Seen, source: str, state: list[int]) -> bool:
-        """Whether a file is as it was seen, and the index holds what it held of it then."""
-        holds = all(self._held.get(name) == digest for name, digest in seen.holds.items())
+        holds = all(self._digests.get(name) == digest for name, digest in seen.holds.items())
         return seen.state == state and seen.source == source and holds
-
-    @property
-    def _cutting(self) -> Cutting:
-        chunk_chars = self._options.get("chunk_chars", DEFAULTS.chunk_chars)
-        return Cutting(chunk_chars, self._options.get("overlap", DEFAULTS.chunk_overlap))
 
     def _replace(self, replaced: set[str], passages: Sequence[Passage]) -> BuildReport | None:
         """Brings sources up to date, and notes what the index holds from now on."""
         with Index.open(self._directory, self._embedder.fingerprint) as previous:
             if previous.manifest != self._manifest:
                 raise _changed(self._directory)
-            others = {
-                name: value for name, value in self._options.items() if name not in ("chunk_chars", "overlap")
-            }
+            others = {name: self._options[name] for name in self._options.keys() - {"chunk_chars", "overlap"}}
             others["roots"] = list(previous.manifest.roots)
             report = replace_sources(
                 previous, self._embedder, replaced, passages, self._cutting, problems=[], **others
@@ -167,13 +161,12 @@ class Follower:
         with Snapshot(self._directory) as snapshot:
             if snapshot.manifest != report.manifest:  # what was written was replaced already
                 raise _changed(self._directory)
-            kept = {source: digest for source, digest in self._held.items() if source not in replaced}
-            self._held = kept | snapshot.digests(replaced | {source_of(each) for each in passages})
+            kept = {source: digest for source, digest in self._digests.items() if source not in replaced}
+            self._digests = kept | snapshot.digests(replaced | {source_of(each) for each in passages})
             self._manifest = snapshot.manifest
         return report
 
     def _read_index(self) -> list[str]:
-        """Notes what the index holds, and returns its roots. Raises RetrievalError."""
         with Snapshot(self._directory) as snapshot:
             manifest = snapshot.manifest
             if not manifest.roots or GIVEN in manifest.roots:
@@ -182,7 +175,7 @@ class Follower:
                     "again from a file or folder with `tandem index PARTY PATH --replace`."
                 )
             if manifest != self._manifest:
-                self._held = snapshot.digests()
+                self._digests = snapshot.digests()
                 self._manifest = manifest
         self.roots = list(manifest.roots)
         return self.roots
@@ -193,9 +186,9 @@ class Follower:
         """Keeps what is known of all files, here and beside the index. read: states of those that were read now."""
         sources = {files[path].source for path in read}
         holds: dict[str, dict[str, str]] = {}
-        for source, owner in _owners(self._held, sources).items():
+        for source, owner in _owners(self._digests, sources).items():
             if owner:
-                holds.setdefault(owner, {})[source] = self._held[source]
+                holds.setdefault(owner, {})[source] = self._digests[source]
         for path, state in read.items():
             seen = files[path]
             seen.holds = holds.get(seen.source, {})
@@ -208,14 +201,14 @@ class Follower:
 
     def _save_states(self) -> None:
         files = {path: [f.source, f.state, f.is_elsewhere, f.holds] for path, f in self._files.items()}
+        body = json.dumps({"form": self._form, "files": files})
         with (
             suppress(RetrievalError),
             writing(self._directory, self._manifest) as writer,
         ):  # else they are read again
-            writer.write_watched(json.dumps({"form": self._form, "files": files}))
+            writer.write_watched(body)
 
     def _load_states(self) -> dict[str, Seen]:
-        """The states that were kept; none where they are of another Tandem or embedder."""
         with Snapshot(self._directory) as snapshot:
             kept = json.loads(snapshot.watched() or "{}")
         if kept.get("form") != self._form:
@@ -225,12 +218,11 @@ class Follower:
     def say(self, *sentences: str) -> None:
         """Log what was not said before."""
         for sentence in sentences:
-            if sentence not in self._said:
-                self._said.add(sentence)
+            if sentence not in self._logged:
+                self._logged.add(sentence)
                 _log.warning("%s", sentence)
 
-    def _say_absent(self, absent: set[str]) -> None:
-        """Says which roots went and which came back."""
+    def _log_absent(self, absent: set[str]) -> None:
         for root in sorted(absent - self._absent):
             _log.warning(
                 "%s holds no file that can be read now, so the index keeps what it has of it; bring it back, or take "
@@ -280,12 +272,10 @@ def latest(stale: Mapping[str, list[int]], costs: Mapping[str, float]) -> list[s
     return [path for path in stale if path in now]
 
 
-def _owners(held: Iterable[str], files: Collection[str]) -> dict[str, str]:
-    """Of each source that an index holds the file that it came from, itself or one that holds it as a folder would; ""
-    where that is none of these.
-    """
+def _owners(sources: Iterable[str], files: Collection[str]) -> dict[str, str]:
+    """The file that each source came from: itself, or one that holds it as a folder would; "" for none of these."""
     owners: dict[str, str] = {}
-    for source in held:
+    for source in sources:
         owner = source
         while owner and owner not in files:
             owner = owner.rpartition("/")[0]
@@ -294,6 +284,5 @@ def _owners(held: Iterable[str], files: Collection[str]) -> dict[str, str]:
 
 
 def _root_of(source: str, roots: Sequence[str], names: Sequence[str]) -> str:
-    """The root of a source, by its name."""
     named = zip(roots[1:], names[1:], strict=True)
     return next((root for root, name in named if is_below(source, name)), roots[0])

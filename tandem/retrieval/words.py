@@ -96,21 +96,21 @@ def entries(text: str) -> tuple[str, str]:
 def terms(query: str) -> list[tuple[str, ...]]:
     """What to look for, each once: words, phrases of two, and beginnings of words, which end in `*`. A part of one
     character counts only where it stands alone."""
-    wanted: dict[tuple[str, ...], None] = {}
+    asked: dict[tuple[str, ...], None] = {}
     for compound, run in _runs(query):
         is_alone = len(compound) == 1
         words = [part for part in compound if is_alone or len(part) > 1] + _joined(compound)
         words += [run[n : n + 2] for n in range(len(run) - 1)] or [f"{run}*"] * len(run)
-        wanted.update(dict.fromkeys((word,) for word in words))
-        wanted.update(dict.fromkeys(pairwise(compound)))
-    return list(wanted)[-MAX_TERMS:]
+        asked.update(dict.fromkeys((word,) for word in words))
+        asked.update(dict.fromkeys(pairwise(compound)))
+    return list(asked)[-MAX_TERMS:]
 
 
-def codes(wanted: Iterable[tuple[str, ...]]) -> list[tuple[str, ...]]:
+def codes(query_terms: Iterable[tuple[str, ...]]) -> list[tuple[str, ...]]:
     """Those of a query's terms that stand for numbers and codes: all that have a digit but short numbers alone."""
     return [
         term
-        for term in wanted
+        for term in query_terms
         if _DIGIT.search(" ".join(term)) and not (len(term) == 1 and _SHORT.fullmatch(term[0]))
     ]
 
@@ -192,11 +192,13 @@ class WordSearch:
         self._database = database
         self._counts: dict[str, int] = {}
 
-    def rows(self, wanted: list[tuple[str, ...]], k: int, among: Iterable[int] | None = None) -> list[int]:
+    def rows(
+        self, query_terms: list[tuple[str, ...]], k: int, among: Iterable[int] | None = None
+    ) -> list[int]:
         """The k chunks that fit some terms best by BM25, best first, the first row first among equals; fewer if fewer
         have one of them. among: the only rows that may be found.
         """
-        rarest = self._rarest(wanted)
+        rarest = self._rarest(query_terms)
         if not rarest:
             return []
         allowed = "" if among is None else "AND +chunks.row IN (SELECT value FROM json_each(?2))"
@@ -208,10 +210,10 @@ class WordSearch:
         values = (" OR ".join(map(_expression, rarest)), json.dumps(list(among or ())), k)
         return [row for (row,) in self._database.execute(statement, values)]
 
-    def _rarest(self, wanted: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
+    def _rarest(self, query_terms: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
         """The terms that the index has, the rarest first, until they have MAX_CANDIDATES chunks."""
-        counts = {term: min(map(self._count, term)) for term in wanted}
-        ranked = sorted((term for term in wanted if counts[term]), key=counts.__getitem__)
+        counts = {term: min(map(self._count, term)) for term in query_terms}
+        ranked = sorted((term for term in query_terms if counts[term]), key=counts.__getitem__)
         totals = accumulate(counts[term] for term in ranked)
         return [
             term for term, total in zip(ranked, totals, strict=True) if total <= MAX_CANDIDATES

@@ -47,7 +47,6 @@ CORE = (
         "tandem.retrieval.texts:read_csv",
         "the file",
         "a line per row, cells apart by tabs",
-        has_headings=True,
     ),
     FileKind(
         (".jsonl",),
@@ -68,8 +67,6 @@ COMMON = (
 )
 """What holds for all kinds."""
 
-HEADINGS = ("files", "extra", "one document is", "its text", "its metadata")
-
 
 @cache
 def file_kinds() -> tuple[FileKind, ...]:
@@ -84,8 +81,8 @@ def own_kinds() -> tuple[FileKind, ...]:
 
 
 def _of_plugins(names: Iterable[str]) -> list[FileKind]:
-    found = [plugins.find("reader", name) for name in names]
-    return [kind for each in found for kind in ([each] if isinstance(each, FileKind) else each)]
+    readers = [plugins.find("reader", name) for name in names]
+    return [kind for each in readers for kind in ([each] if isinstance(each, FileKind) else each)]
 
 
 @cache
@@ -120,17 +117,6 @@ def endings() -> str:
     return f"{', '.join(most)} and {last}"
 
 
-def as_rows() -> list[tuple[str, ...]]:
-    """The cells of the table, its headings first."""
-    return [
-        HEADINGS,
-        *(
-            (" ".join(kind.endings), kind.extra or "-", kind.documents, kind.text, kind.metadata)
-            for kind in own_kinds()
-        ),
-    ]
-
-
 def as_text() -> str:
     """The table for a terminal: two lines per kind."""
     rows = [(" ".join(kind.endings), kind) for kind in own_kinds()]
@@ -143,8 +129,11 @@ def as_text() -> str:
 
 def as_markdown() -> str:
     """The table for a page of the documentation."""
-    heading, *rows = as_rows()
-    lines = [heading, tuple("---" for _ in heading), *rows]
-    return "\n".join(
-        f"| {' | '.join(cell.replace('<', '`<').replace('>', '>`') for cell in row)} |" for row in lines
-    )
+    lines = [
+        "| files | extra | one document is | its text | its metadata |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    for kind in own_kinds():
+        cells = (" ".join(kind.endings), kind.extra or "-", kind.documents, kind.text, kind.metadata)
+        lines.append(f"| {' | '.join(cell.replace('<', '`<').replace('>', '>`') for cell in cells)} |")
+    return "\n".join(lines)

@@ -34,12 +34,14 @@ def cache_folder() -> Path:
         return _temporary_folder()
 
 
-def write_whole(path: Path, content: bytes) -> None:
-    """A file, mode 0600, that is there whole or not at all; not flushed to the disk. Raises OSError."""
+def write_whole(path: Path, content: bytes, *, to_disk: bool = False) -> None:
+    """A file, mode 0600, that is there whole or not at all. to_disk: it is on the disk then. Raises OSError."""
     with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".writing-", delete=False) as file:
         try:
             file.write(content)
             file.flush()
+            if to_disk:
+                os.fsync(file.fileno())
             os.replace(file.name, path)
         except BaseException:
             Path(file.name).unlink(missing_ok=True)
@@ -67,7 +69,7 @@ def looks_local(name: str) -> bool:
 
 
 def absolute(name: str, folder: Path) -> str:
-    """A path as it is from everywhere; a relative one counts from `folder`."""
+    """An absolute path; a relative one counts from `folder`."""
     return str((folder / Path(name).expanduser()).resolve())
 
 
@@ -133,35 +135,19 @@ def make_folder(folder: Path) -> None:
 
 def write_private(path: Path, content: bytes) -> None:
     """Write a file whole or not at all, also on a full disk; it is on the disk then. Raises ConfigError."""
-    draft = path.with_name(f"{path.name}.{os.getpid()}.new")
     try:
+        write_whole(path, content, to_disk=True)
+        folder = os.open(path.parent, os.O_RDONLY)
         try:
-            descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, PRIVATE_FILE)
-            with open(descriptor, "wb") as file:
-                os.fchmod(descriptor, PRIVATE_FILE)
-                file.write(content)
-                file.flush()
-                os.fsync(descriptor)
-            draft.replace(path)
-            _flush(path.parent)
+            with contextlib.suppress(OSError):  # some file systems cannot promise it
+                os.fsync(folder)
         finally:
-            with contextlib.suppress(FileNotFoundError):
-                draft.unlink()
+            os.close(folder)
     except OSError as error:
         raise ConfigError(
             f"{path} cannot be written ({error.strerror}); what was there before is kept. Check the disk and the "
             "folder's permissions."
         ) from None
-
-
-def _flush(folder: Path) -> None:
-    """Have a new name in it outlive a power failure, where the file system can promise that."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        with contextlib.suppress(OSError):
-            os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def read_private(path: Path) -> bytes | None:

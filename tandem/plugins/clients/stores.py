@@ -133,24 +133,24 @@ class StoreRetriever:
         filter: handed to the store, whose own rules hold. RetrievalError for a query without text, k < 1, or when the
         store fails.
         """
-        vector = embed_query(query, self.embedder)
-        if k < 1:
-            raise RetrievalError(f"A search must ask for at least 1 document, but k is {k}; raise it.")
+        vector = embed_query(query, k, self.embedder)
         pool = k if self.scorer is None else POOL * k
-        documents = {self._id(document): document for document in self._query_store(query, pool, filter)}
+        documents: dict[str, Document] = {}
+        for document in self._query_store(query, pool, filter):
+            source = f"{document.id} {document.metadata.get('source', '')}"
+            documents[chunk_id(document.page_content, source, key=self._id_key)] = document
         self._remember(documents)
-        scores = self._scores(list(documents), query, vector)
+        scores = self.relevance(list(documents), query, vector)
         hits = [Hit(name, documents[name], score) for name, score in zip(documents, scores, strict=True)]
         return sorted(hits, key=lambda hit: -hit.score)[:k]
 
-    def relevance(self, ids: Sequence[str], text: str) -> list[float]:
-        """R(d, text) of documents that a search found. RetrievalError if an id is unknown."""
-        return self._scores(ids, text)
-
-    def _scores(
+    def relevance(
         self, ids: Sequence[str], text: str, vector: NDArray[np.float32] | None = None
     ) -> list[float]:
-        """vector: that of the text, [d], if it is known."""
+        """R(d, text) of documents that a search found. RetrievalError if an id is unknown.
+
+        vector: that of the text, [d], if it is known.
+        """
         if not ids:
             return []
         for name in ids:
@@ -191,25 +191,10 @@ class StoreRetriever:
         while len(self._seen) > max(MAX_REMEMBERED, len(documents)):
             self._seen.popitem(last=False)
 
-    def _id(self, document: Document) -> str:
-        source = f"{document.id} {document.metadata.get('source', '')}"
-        return chunk_id(document.page_content, source, key=self._id_key)
-
 
 def open_retriever(where: str, embedder: TextEmbedder, scorer: Scorer | None) -> StoreRetriever:
-    """The search of a vector store; where: as `open_store` takes it."""
-    return StoreRetriever(open_store(where), embedder, secrets.token_bytes(32), scorer)
-
-
-def open_store(where: str) -> VectorStore:
-    """The vector store of "langchain:MODULE:FUNCTION": what FUNCTION returns when called without arguments.
-
-    where: MODULE:FUNCTION. RetrievalError if that gives none.
-    """
-    store = _call(where)
-    if not isinstance(store, VectorStore):
-        raise RetrievalError(_not_one(where, "index", "VectorStore", store))
-    return store
+    """The search of a vector store, of the setting "langchain:MODULE:FUNCTION". where: MODULE:FUNCTION."""
+    return StoreRetriever(_make(where, "index", VectorStore), embedder, secrets.token_bytes(32), scorer)
 
 
 def open_embedder(where: str) -> LangChainEmbedder:
@@ -217,21 +202,25 @@ def open_embedder(where: str) -> LangChainEmbedder:
 
     where: MODULE:FUNCTION.
     """
-    embeddings = _call(where)
-    if not isinstance(embeddings, Embeddings):
-        raise RetrievalError(_not_one(where, "embedder", "Embeddings", embeddings))
-    return LangChainEmbedder(embeddings, f"{PREFIX}{where}")
+    return LangChainEmbedder(_make(where, "embedder", Embeddings), f"{PREFIX}{where}")
 
 
-def _call(where: str) -> object:
+def _make(where: str, what: str, kind: type) -> Any:
+    """What a function of the user's returns, called without arguments. RetrievalError if that is none of this kind."""
     module, _, function = where.partition(":")
     try:
-        return getattr(import_module(module), function)()
+        made = getattr(import_module(module), function)()
     except Exception as error:  # whatever the user's code raises
         raise RetrievalError(
             f"{PREFIX}{where} cannot be opened ({reason_of(error)}); write {PREFIX}MODULE:FUNCTION, whose module can "
             "be imported on that side's node."
         ) from error
+    if not isinstance(made, kind):
+        raise RetrievalError(
+            f"The {what} {PREFIX}{where} must be a LangChain {kind.__name__}, but the function gave a "
+            f"{type(made).__name__}; return one."
+        )
+    return made
 
 
 def _ask(name: str, ask: Callable[[], Answer]) -> Answer:
@@ -242,10 +231,3 @@ def _ask(name: str, ask: Callable[[], Answer]) -> Answer:
         raise RetrievalError(
             f"The embedder {name} failed ({reason_of(error)}); fix it, then try again."
         ) from error
-
-
-def _not_one(where: str, what: str, wanted: str, made: object) -> str:
-    return (
-        f"The {what} {PREFIX}{where} must be a LangChain {wanted}, but the function gave a {type(made).__name__}; "
-        "return one."
-    )

@@ -59,21 +59,21 @@ KINDS = (
     ),
     FileKind(
         (".eml",),
-        "tandem.plugins.office.mail:read_eml",
+        "tandem.plugins.office.containers:read_eml",
         "the message; each attachment by its own kind",
         "subject, from, to, date and the body, plain if there is a plain one",
         "subject, from, to, cc, date, as they are written",
     ),
     FileKind(
         (".mbox",),
-        "tandem.plugins.office.mail:read_mbox",
+        "tandem.plugins.office.containers:read_mbox",
         "a message, as of eml",
         "as of eml",
         "message, counted from 1; as of eml",
     ),
     FileKind(
         (".msg",),
-        "tandem.plugins.office.mail:read_msg",
+        "tandem.plugins.office.containers:read_msg",
         "the message; attachments as of eml",
         "as of eml",
         "as of eml",
@@ -81,7 +81,7 @@ KINDS = (
     ),
     FileKind(
         (".zip",),
-        "tandem.plugins.office.archives:read_zip",
+        "tandem.plugins.office.containers:read_zip",
         "as of each file in it",
         "as of each file in it",
         "as of each file in it",

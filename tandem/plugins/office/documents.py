@@ -18,7 +18,7 @@ from zipfile import ZipFile
 
 from tandem.plugins.office.html import parse_html
 from tandem.retrieval.documents import Document, with_metadata
-from tandem.retrieval.readers import EMPTY, ENCRYPTED, Unreadable, as_table, unzipped
+from tandem.retrieval.readers import ENCRYPTED, Unreadable, as_table, unzipped
 
 if TYPE_CHECKING:
     from openpyxl.cell.cell import Cell
@@ -76,15 +76,10 @@ def read_pptx(file: BinaryIO, source: str, problems: list[str]) -> Iterator[Docu
         plain = {"escape_asterisks": False, "escape_underscores": False, "escape_misc": False}
         text = PptxConverter().convert(file, StreamInfo(extension=".pptx"), **plain).markdown
     _, *slides = _SLIDE.split(text)
-    num_read = 0
     for number, slide in zip(slides[::2], slides[1::2], strict=True):
         lines = [_slide_line(line) for line in slide.replace("\v", "\n").splitlines()]
-        shown = re.sub(r"\n{3,}", "\n\n", "\n".join(line for line in lines if line is not None)).strip()
-        if shown:
-            num_read += 1
-            yield with_metadata(shown, {}, source=source, page=int(number))
-    if not num_read:
-        raise Unreadable(EMPTY)
+        text = re.sub(r"\n{3,}", "\n\n", "\n".join(line for line in lines if line is not None)).strip()
+        yield with_metadata(text, {}, source=source, page=int(number))
 
 
 def _slide_line(line: str) -> str | None:
@@ -106,7 +101,7 @@ def read_xlsx(file: BinaryIO, source: str, problems: list[str]) -> Iterator[Docu
             b"<f" in archive.read(name) for name in archive.namelist() if name.startswith("xl/worksheets/")
         )
         formulas = openpyxl.load_workbook(file, keep_links=False) if has_formulas else book
-        num_read = num_open = 0
+        num_open = 0
         hidden = [sheet.title for sheet in book.worksheets if sheet.sheet_state != "visible"]
         for sheet in book.worksheets:
             if sheet.title in hidden:
@@ -122,7 +117,6 @@ def read_xlsx(file: BinaryIO, source: str, problems: list[str]) -> Iterator[Docu
                         comments.append(f"{cell.coordinate}: {' '.join(cell.comment.text.split())}")
                 rows.append(cells)
             if table := as_table(rows):
-                num_read += 1
                 text = "\n".join([f"# {sheet.title}", table, *comments])
                 yield with_metadata(text, {}, source=source, sheet=sheet.title)
     if num_open:
@@ -137,8 +131,6 @@ def read_xlsx(file: BinaryIO, source: str, problems: list[str]) -> Iterator[Docu
         problems.append(
             f"{source}: {len(hidden)} hidden {were} left out ({shown}); show what should be read."
         )
-    if not num_read:
-        raise Unreadable(EMPTY)
 
 
 def _shown(cell: Cell) -> str:
@@ -180,16 +172,12 @@ def read_odf(file: BinaryIO, source: str, problems: list[str]) -> Iterator[Docum
         yield _whole(texts, source)
         return
     parts = [node for node in body if _tag(node) in ("table", "page")]
-    num_read = 0
     for number, part in enumerate(parts, start=1):
         is_sheet, name = _tag(part) == "table", _attribute(part, "name")
         text = as_table(_rows(part)) if is_sheet else "\n".join(_blocks(part))
         if text.strip():
-            num_read += 1
             own = {"sheet": name} if is_sheet else {"page": number}
             yield with_metadata(f"# {name}\n{text}" if is_sheet else text, {}, source=source, **own)
-    if not num_read:
-        raise Unreadable(EMPTY)
 
 
 def _blocks(node: ElementTree.Element) -> Iterator[str]:
@@ -216,7 +204,6 @@ def _blocks(node: ElementTree.Element) -> Iterator[str]:
 
 
 def _blocks_within(paragraph: ElementTree.Element) -> Iterator[str]:
-    """What stands in frames that a paragraph holds."""
     for child in paragraph:
         if _tag(child) in ("frame", "custom-shape", "g"):
             yield from _blocks(child)
@@ -252,7 +239,6 @@ def _rows(table: ElementTree.Element) -> Iterator[list[str]]:
 
 
 def _cell(cell: ElementTree.Element) -> list[str]:
-    """The text of a cell, as often as it is repeated."""
     if _tag(cell) not in ("table-cell", "covered-table-cell"):
         return []
     text = " ".join(_blocks(cell))
@@ -286,16 +272,11 @@ def read_epub(file: BinaryIO, source: str, problems: list[str]) -> Iterator[Docu
             posixpath.normpath(posixpath.join(posixpath.dirname(path), unquote(href))) for href in spine
         ]
         locks = archive.read("META-INF/encryption.xml") if "META-INF/encryption.xml" in names else b""
-        num_read = 0
         for number, chapter in enumerate((name for name in chapters if name in names), start=1):
             if chapter.encode() in locks:
                 raise Unreadable("it is encrypted by its seller; index another copy")
             text, _ = parse_html(archive.read(chapter).decode("utf-8-sig", "replace"))
-            if text:
-                num_read += 1
-                yield with_metadata(text, metadata, source=source, chapter=number)
-    if not num_read:
-        raise Unreadable(EMPTY)
+            yield with_metadata(text, metadata, source=source, chapter=number)
 
 
 # ---- XML -----------------------------------------------------------------------------------------------------
@@ -318,8 +299,4 @@ def _attribute(node: ElementTree.Element, name: str) -> str:
 
 
 def _whole(texts: Iterable[str], source: str) -> Document:
-    """A document of all texts that are not empty. Raises Unreadable if there are none."""
-    text = "\n\n".join(filter(str.strip, texts))
-    if not text:
-        raise Unreadable(EMPTY)
-    return with_metadata(text, {}, source=source)
+    return with_metadata("\n\n".join(filter(str.strip, texts)), {}, source=source)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 from tandem.retrieval.documents import Document, with_metadata
-from tandem.retrieval.readers import EMPTY, Unreadable, decode, without_quotes
+from tandem.retrieval.readers import Unreadable, decode, without_quotes
 
 if TYPE_CHECKING:
     from bs4 import BeautifulSoup
@@ -42,12 +42,8 @@ MAX_COLUMNS = 100
 _ENDS: dict[str, Collection[str]] = {
     "p": _BREAKS - {"br"},
     "li": ("li",),
-    "dt": ("dt", "dd"),
-    "dd": ("dt", "dd"),
-}
-_ENDS |= {
-    "td": _CELLS,
-    "th": _CELLS,
+    **dict.fromkeys(("dt", "dd"), ("dt", "dd")),
+    **dict.fromkeys(("td", "th"), _CELLS),
     "tr": _CELLS[2:],
     "option": ("option", "optgroup"),
     "optgroup": ("optgroup",),
@@ -73,8 +69,6 @@ def read_html(file: BinaryIO, source: str, problems: list[str]) -> Iterator[Docu
     data = file.read()
     declared = EncodingDetector.find_declared_encoding(data, is_html=True) or ""
     text, title = parse_html(decode(data, source, problems, declared))
-    if not text:
-        raise Unreadable(EMPTY)
     yield with_metadata(text, {"title": title} if title else {}, source=source)
 
 
@@ -125,9 +119,7 @@ def _shown(page: BeautifulSoup) -> Iterator[str]:
 
     hidden = _hidden_by_sheets(page)
     shown = _Cover(None)
-    left: list[tuple[Any, _Place, _Cover]] = [
-        (page, _Place(), shown)
-    ]  # what is still to come, the next one last
+    left: list[tuple[Any, _Place, _Cover]] = [(page, _Place(), shown)]  # to come, the next one last
     while left:
         item, place, cover = left.pop()
         if isinstance(item, Tag):
@@ -184,7 +176,6 @@ def _within(tag: Tag, place: _Place) -> _Place:
 
 
 def _numbers(tag: Tag) -> Iterator[str]:
-    """What stands before the items of a numbered list."""
     first = str(tag.attrs.get("start", "")).strip()
     return (f"{number}. " for number in itertools.count(int(first) if first.isdecimal() else 1))
 
@@ -222,7 +213,6 @@ def _value(tag: Tag) -> str:
 
 
 def _is_hidden(tag: Tag) -> bool:
-    """Whether an element says of itself that it is not shown."""
     attributes = tag.attrs
     return bool(
         "hidden" in attributes

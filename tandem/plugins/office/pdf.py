@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, BinaryIO
 
 from tandem.retrieval.documents import Document, with_metadata
-from tandem.retrieval.readers import EMPTY, ENCRYPTED, LIGATURES, Unreadable, brief, parsing
+from tandem.retrieval.readers import ENCRYPTED, LIGATURES, Unreadable, brief, listed, parsing
 
 if TYPE_CHECKING:
     from pypdf import PageObject, PdfReader
@@ -27,10 +27,12 @@ MAX_NAMED = 10
 def read_pdf(file: BinaryIO, source: str, problems: list[str]) -> Iterator[Document]:
     """A pdf file: one document a page that has text; `page` counts from 1."""
     reader = _open_pdf(file)
+    with parsing("pdf", PRINT):
+        num_pages = len(reader.pages)
     title = _title(reader)
     num_read = 0
     scanned: list[int] = []
-    for number in range(1, _num_pages(reader) + 1):
+    for number in range(1, num_pages + 1):
         try:
             page = reader.pages[number - 1]
             text = "\n".join([_whole_words(page.extract_text()), *_filled_in(page)]).strip("\n")
@@ -43,17 +45,12 @@ def read_pdf(file: BinaryIO, source: str, problems: list[str]) -> Iterator[Docum
                 f"{source} page {number} was left out: it is damaged ({brief(error)}); print it to pdf again."
             )
             continue
-        if text.strip():
-            num_read += 1
-            yield with_metadata(text, title, source=source, page=number)
-    if num_read == 0:
-        raise Unreadable(
-            f"none of its pages has text, they are images; add a text layer first, as by {OCR}"
-            if scanned
-            else EMPTY
-        )
+        num_read += bool(text.strip())
+        yield with_metadata(text, title, source=source, page=number)
+    if scanned and num_read == 0:
+        raise Unreadable(f"none of its pages has text, they are images; add a text layer first, as by {OCR}")
     if scanned:
-        shown = ", ".join(map(str, scanned[:MAX_NAMED])) + (", ..." if len(scanned) > MAX_NAMED else "")
+        shown = listed(list(map(str, scanned)), MAX_NAMED)
         pages, are = ("page", "it is an image") if len(scanned) == 1 else ("pages", "they are images")
         were = "was" if len(scanned) == 1 else "were"
         problems.append(f"{source} {pages} {shown} {were} left out: {are}; add a text layer, as by {OCR}.")
@@ -77,7 +74,6 @@ def _open_pdf(file: BinaryIO) -> PdfReader:
 
 
 def _title(reader: PdfReader) -> dict[str, object]:
-    """The title that the file gives itself, as metadata."""
     with suppress(Exception):  # what is damaged there matters little
         if reader.metadata and (title := " ".join(str(reader.metadata.title or "").split())):
             return {"title": title}
@@ -96,7 +92,6 @@ def _whole_words(text: str) -> str:
 
 
 def _has_image(page: PageObject) -> bool:
-    """Whether something is drawn on a page that may be a picture of a text."""
     things = page.get_inherited("/Resources", {}).get("/XObject")
     return bool(things and any(things.get_object().values()))
 
@@ -116,9 +111,3 @@ def _filled_in(page: PageObject) -> Iterator[str]:
                 continue
             values = value if isinstance(value, list) else [value]
             yield f"{field.get('/TU', field.get('/T', ''))}: {', '.join(map(str, values))}"
-
-
-def _num_pages(reader: PdfReader) -> int:
-    """Number of pages; Unreadable if the page tree is damaged."""
-    with parsing("pdf", PRINT):
-        return len(reader.pages)

@@ -15,6 +15,7 @@ import pytest
 
 from tandem.retrieval import loaders, watch
 from tandem.retrieval.build import build_index
+from tandem.retrieval.documents import Passage
 from tandem.retrieval.index import Index
 from tandem.retrieval.loaders import Loaded, load_path
 from tandem.retrieval.watch import Follower
@@ -104,13 +105,18 @@ def in_time(work: Callable[[], Any]) -> Any:
     return results[0]
 
 
+def read(root: Path) -> Loaded[Passage]:
+    problems: list[str] = []
+    return loaders.read_files(loaders.walk_path(root, "", problems), problems)
+
+
 @pytest.mark.parametrize("name", SWAPS)
 def test_what_is_put_in_the_place_of_something_listed_is_not_read(
     root: Path, swap: Callable[[str], None], name: str
 ) -> None:
     swap(name)
-    loaded: Loaded[Any] = in_time(lambda: loaders.read_path(root))
-    texts = [document.page_content for document in loaded.documents]
+    loaded: Loaded[Passage] = in_time(lambda: read(root))
+    texts = [passage.text for passage in loaded.documents]
     assert texts == ([] if name == "the root" else ["Green tea."])
     assert f"a/b/soup.txt was left out: {SWAPS[name][1]}" in loaded.problems
 
@@ -176,7 +182,7 @@ def test_a_process_that_goes_on_replacing_files_and_folders(root: Path, outside:
         end_s = time.monotonic() + 2
         try:
             while time.monotonic() < end_s:
-                seen |= {document.page_content for document in loaders.read_path(root).documents}
+                seen |= {passage.text for passage in read(root).documents}
         finally:
             flipping.kill()
     assert "Green tea." in seen

@@ -155,13 +155,13 @@ def test_a_store_and_an_embedder_from_the_settings(embedder) -> None:
         ("", "Empty module name"),
     ],
 )
-def test_what_cannot_be_opened(where: str, reason: str) -> None:
-    for opened in (stores.open_store, stores.open_embedder):
+def test_what_cannot_be_opened(embedder, where: str, reason: str) -> None:
+    for opened in (lambda: stores.open_retriever(where, embedder, None), lambda: stores.open_embedder(where)):
         with refused(
             f"langchain:{where} cannot be opened ({reason}); write langchain:MODULE:FUNCTION, whose module can "
             "be imported on that side's node."
         ):
-            opened(where)
+            opened()
 
 
 def test_half_a_surrogate_pair_in_a_store_reaches_neither_embedder_nor_message(embedder) -> None:

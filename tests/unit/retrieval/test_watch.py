@@ -14,7 +14,7 @@ from tandem.errors import RetrievalError
 from tandem.retrieval import loaders, watch
 from tandem.retrieval.build import build_index, update_index
 from tandem.retrieval.documents import Document
-from tandem.retrieval.folders import Found
+from tandem.retrieval.folders import RootFile
 from tandem.retrieval.index import Index
 from tandem.retrieval.watch import Follower
 from tests.unit.retrieval.helpers import edit
@@ -202,7 +202,7 @@ def test_a_disk_within_a_folder(corpus: Path, index: Path, embedder, monkeypatch
     (corpus / "disk" / "tea.txt").write_text("Tea.")
     original = watch.walk_path
 
-    def on_a_disk(*arguments: Any) -> Iterator[tuple[Found, str]]:
+    def on_a_disk(*arguments: Any) -> Iterator[tuple[RootFile, str]]:
         for file, source in original(*arguments):
             assert file.status is not None
             values = list(file.status)

@@ -1,4 +1,7 @@
-"""Readers of e-mails: a document per message, with its subject as a heading, and its attachments as parts."""
+"""Readers of what holds other files: zip archives, and e-mails with their attachments.
+
+A message is a document, with its subject as a heading.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +13,14 @@ from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from email.message import MIMEPart
 from email.policy import default
+from functools import partial
 from io import BytesIO
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
+from zipfile import ZipFile, ZipInfo
 
 from tandem.plugins.office.html import parse_html
 from tandem.retrieval.documents import Document, with_metadata
-from tandem.retrieval.readers import ENCRYPTED, Part, Unreadable, decode, parsing, safe_name
+from tandem.retrieval.readers import ENCRYPTED, Part, Unreadable, decode, listed, parsing, safe_name, unzipped
 
 if TYPE_CHECKING:
     from olefile import OleFileIO
@@ -24,6 +29,9 @@ FIELDS = ("subject", "from", "to", "cc", "date")
 """Fields of a message's head that become metadata, and begin its text."""
 _LOCKED = ("multipart/encrypted", "application/pkcs7-mime", "application/x-pkcs7-mime")
 _QUOTED_FROM = re.compile(rb">+From ")
+_ZIP_ENCRYPTED, _ZIP_UTF8_NAME = 0x1, 0x800
+MAX_NAMED = 3
+"""Encrypted members of an archive that a sentence names."""
 
 
 def read_eml(file: BinaryIO, source: str, problems: list[str]) -> Iterator[Document | Part]:
@@ -78,7 +86,6 @@ def _read_message(data: bytes, source: str, problems: list[str]) -> Iterator[Doc
 
 
 def _document(fields: dict[str, str], body: str, source: str) -> Document:
-    """A message: its head as a reader sees it, then its body."""
     subject = [f"# {fields['subject']}"] if fields["subject"] else []
     head = [f"{name.capitalize()}: {fields[name]}" for name in FIELDS[1:] if fields[name]]
     text = "\n".join([*subject, *head]) + f"\n\n{body.strip()}"
@@ -119,7 +126,6 @@ def _contents(part: MIMEPart, source: str, problems: list[str]) -> Iterator[str 
 
 
 def _is_body(part: MIMEPart) -> bool:
-    """Whether a reader shows a part as text."""
     is_text = part.get_content_type() in ("text/plain", "text/html")
     return is_text and part.get_content_disposition() != "attachment" and not part.get_filename()
 
@@ -134,7 +140,6 @@ def _bytes(part: MIMEPart) -> bytes:
 
 
 def _text(part: MIMEPart, source: str, problems: list[str]) -> str:
-    """The text of a part, as a reader sees it."""
     text = decode(_bytes(part), source, problems, str(part.get_content_charset() or ""))
     if part.get_content_subtype() == "html":
         return parse_html(text)[0]
@@ -235,3 +240,48 @@ def _date(filetime: bytes) -> str:
             since = timedelta(microseconds=int.from_bytes(filetime, "little") // 10)
             return f"{datetime(1601, 1, 1, tzinfo=UTC) + since:%Y-%m-%d %H:%M:%S} UTC"
     return ""
+
+
+# ---- archives ------------------------------------------------------------------------------------------------
+
+
+def read_zip(file: BinaryIO, source: str, problems: list[str]) -> Iterator[Part]:
+    """A zip archive: its members, without hidden ones."""
+    locked: list[str] = []
+    num_members = 0
+    with unzipped(file, "zip") as archive:
+        for member in archive.infolist():
+            name = _member_name(member)
+            if member.is_dir() or not name or any(part[0] == "." for part in name.split("/")):
+                continue
+            if name.startswith("__MACOSX/"):  # resources of a Mac's files
+                continue
+            num_members += 1
+            if member.flag_bits & _ZIP_ENCRYPTED:
+                locked.append(name)
+            else:
+                yield Part(name, member.file_size, partial(_unpack, archive, member))
+    if num_members == len(locked):
+        raise Unreadable(ENCRYPTED if locked else "it holds no files; fill it or remove it")
+    if locked:
+        were = "member was" if len(locked) == 1 else "members were"
+        problems.append(
+            f"{source}: {len(locked)} encrypted {were} left out ({listed(locked, MAX_NAMED)}); pack what they hold "
+            "without a password."
+        )
+
+
+def _member_name(member: ZipInfo) -> str:
+    """The name of a member: UTF-8 where it is, whether or not its packer said so, else in the code page of DOS."""
+    name = member.filename
+    if not member.flag_bits & _ZIP_UTF8_NAME:
+        try:
+            name = name.encode("cp437").decode()
+        except UnicodeError:
+            name = member.filename
+    return safe_name(name)
+
+
+def _unpack(archive: ZipFile, member: ZipInfo) -> BytesIO:
+    with parsing("member of a zip archive", "pack it again"):
+        return BytesIO(archive.read(member))
