@@ -18,7 +18,6 @@ one with what else there is to say: {"problems"}, and perhaps "unreadable" (a se
 
 from __future__ import annotations
 
-import atexit
 import json
 import os
 import resource
@@ -330,8 +329,6 @@ class ReaderProcess:
 
 SHARED = ReaderProcess()
 """The one that everything in this process reads files with."""
-
-atexit.register(lambda: SHARED.close())
 
 
 def _explain_exit(code: int, limit_s: float, memory_mb: int) -> str:

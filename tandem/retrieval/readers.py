@@ -22,6 +22,7 @@ from tandem import plugins
 from tandem.retrieval.documents import Document, readable_name
 from tandem.system.file_kinds import ending_of, endings, kind_of, why_skipped
 
+EMPTY = "it holds no text; fill it or remove it"
 ENCRYPTED = "it is encrypted; save it without a password"
 MIN_UNPACKED = 100_000_000
 UNPACKED_PER_BYTE = 100
@@ -264,7 +265,7 @@ class _Contents:
                 is_empty = False
                 yield item
         if is_empty:
-            raise Unreadable("it holds no text; fill it or remove it")
+            raise Unreadable(EMPTY)
 
     def _read_part(self, part: Part, source: str, depth: int) -> Iterator[Document]:
         kind = kind_of(part.name)

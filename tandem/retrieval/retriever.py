@@ -313,13 +313,6 @@ def load_embedder(name: str, *, num_threads: int | None = None) -> TextEmbedder:
     return Embedder.load(name, num_threads=num_threads)
 
 
-def open_index(party: str, config: Config, embedder: TextEmbedder) -> Index:
-    """The index that `config` names for a party. Raises RetrievalError where it is missing or damaged."""
-    where = config.party(party).with_names().index
-    folder = build_given_index(party, embedder, where) if where in CORPORA else Path(where)
-    return Index.open(folder, embedder.fingerprint)
-
-
 def open_retriever(
     party: str, config: Config, embedder: TextEmbedder, scorer: Scorer | None = None
 ) -> DocumentSearch:
@@ -328,11 +321,12 @@ def open_retriever(
     Raises RetrievalError where that is missing or damaged.
     """
     settings = config.party(party)
-    where = settings.index
-    if plugin := plugins.split("store", where):
+    if plugin := plugins.split("store", settings.index):
         store: DocumentSearch = plugins.find("store", plugin[0])(plugin[1], embedder, scorer)
         return store
-    return Retriever(open_index(party, config, embedder), embedder, scorer, settings.search_by)
+    where = settings.with_names().index
+    folder = build_given_index(party, embedder, where) if where in CORPORA else Path(where)
+    return Retriever(Index.open(folder, embedder.fingerprint), embedder, scorer, settings.search_by)
 
 
 def build_given_index(party: str, embedder: TextEmbedder, corpus: str = "bundled") -> Path:

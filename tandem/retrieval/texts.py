@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from datetime import date
 from functools import cache
 from io import StringIO
+from itertools import accumulate
 from typing import Any, BinaryIO
 
 from tandem.retrieval.documents import MAX_DEPTH, Document, is_too_deep, with_metadata
@@ -176,12 +177,9 @@ def _is_yaml_too_deep(events: Iterable[Any]) -> bool:
     """
     import yaml
 
-    depth = 0
-    for event in events:
-        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        if depth > MAX_DEPTH:
-            return True
-    return False
+    begin, end = yaml.CollectionStartEvent, yaml.CollectionEndEvent
+    depths = accumulate(isinstance(event, begin) - isinstance(event, end) for event in events)
+    return any(depth > MAX_DEPTH for depth in depths)
 
 
 def _brief_yaml(error: Exception) -> str:

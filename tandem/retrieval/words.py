@@ -41,20 +41,7 @@ MAX_TERMS = 256
 """Terms of a query that count; of a longer one those at its end."""
 _MAX_JOINED = 40
 
-_SPELLINGS = str.maketrans(
-    {
-        "ø": "o",
-        "ł": "l",
-        "đ": "d",
-        "ð": "d",
-        "ħ": "h",
-        "ŧ": "t",
-        "\u0131": "i",
-        "þ": "th",
-        "æ": "ae",
-        "œ": "oe",
-    }
-)
+_SPELLINGS = str.maketrans("øłđðħŧ\u0131", "olddhti") | str.maketrans({"þ": "th", "æ": "ae", "œ": "oe"})
 _MARKS_APART = str.maketrans({"™": " ", "℠": " "})  # compatibility would glue their letters to the word
 _DROPPED = re.compile(
     "[\u0300-\u036f\u0483-\u0487\u0591-\u05bd\u05bf\u05c1\u05c2\u05c4\u05c5\u05c7\u0610-\u061a\u064b-\u065f\u0670"

@@ -35,8 +35,7 @@ class Companion:
         module, _, function = main.partition(":")
         self._arguments = ["-P", "-c", f"from {module} import {function}; {function}()", *arguments]
         self._variables = variables
-        self._process: subprocess.Popen[bytes] | None = None
-        self._requests: socket.socket | None = None
+        self._process: tuple[subprocess.Popen[bytes], socket.socket] | None = None  # and where requests go
         self._lock = threading.Lock()
 
     def ask(self, request: Mapping[str, Any], *files: int) -> Iterator[dict[str, Any]]:
@@ -70,8 +69,8 @@ class Companion:
     @property
     def pid(self) -> int | None:
         """The number of the process; None while none runs."""
-        process = self._process
-        return process.pid if process is not None and process.poll() is None else None
+        running = self._process
+        return running[0].pid if running is not None and running[0].poll() is None else None
 
     def close(self) -> None:
         """Ends the process, once it has answered; the next request starts another one."""
@@ -79,10 +78,10 @@ class Companion:
             self._end()
 
     def _running(self) -> tuple[subprocess.Popen[bytes], socket.socket]:
-        if self.pid is None or self._process is None or self._requests is None:
+        if self._process is None or self._process[0].poll() is not None:
             self._end()
-            self._process, self._requests = self._start()
-        return self._process, self._requests
+            self._process = self._start()
+        return self._process
 
     def _start(self) -> tuple[subprocess.Popen[bytes], socket.socket]:
         """Starts a process, which finds Tandem where this one does. Raises NotStartedError."""
@@ -110,12 +109,11 @@ class Companion:
         )
 
     def _end(self) -> None:
-        process, self._process = self._process, None
-        requests, self._requests = self._requests, None
-        if process is not None:
+        if self._process is not None:
+            process, requests = self._process
+            self._process = None
             process.kill()
             process.communicate()
-        if requests is not None:
             requests.close()
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any
 
@@ -119,7 +119,7 @@ class Asking:
         self.answer = require_answer(self._events, self._options["seed"])
         self.num_prompt_tokens = self._tandem.count_tokens(*self._texts)
 
-    async def astream(self) -> AsyncIterator[str]:
+    async def astream(self) -> AsyncGenerator[str, None]:
         """Async twin of `stream`."""
         async with aclosing(self._tandem.astream(self._question, **self._options)) as events:
             async for event in events:

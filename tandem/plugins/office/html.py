@@ -73,7 +73,10 @@ def read_html(file: BinaryIO, source: str, problems: list[str]) -> Iterator[Docu
 
 
 def parse_html(code: str) -> tuple[str, str]:
-    """The text that a browser shows, and the title. Raises Unreadable."""
+    """The text that a browser shows, and the title. Raises Unreadable.
+
+    A line per block, a tab between cells, white space collapsed but in `pre`.
+    """
     from bs4 import BeautifulSoup
     from bs4.exceptions import ParserRejectedMarkup
 
@@ -85,13 +88,8 @@ def parse_html(code: str) -> tuple[str, str]:
             f"it is not sound html ({without_quotes(why)}); repair it or save it as text"
         ) from None
     title = " ".join(page.title.get_text().split()) if page.title else ""
-    return _visible_text(page), title
-
-
-def _visible_text(page: BeautifulSoup) -> str:
-    """The text that a browser shows: a line per block, a tab between cells, white space collapsed but in `pre`."""
     lines = [_collapse(line) for line in "".join(_shown(page)).split("\n")]
-    return "\n".join(line for line in lines if line.strip() and line not in _MARKS)
+    return "\n".join(line for line in lines if line.strip() and line not in _MARKS), title
 
 
 def _collapse(line: str) -> str:
