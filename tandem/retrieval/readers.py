@@ -1,7 +1,7 @@
 """The readers of all kinds of files: what they share, which there are, and what is in a file that holds others.
 
 A reader yields `Document`s and, of a container, `Part`s; it appends a sentence to `problems` for what it must leave
-out, and raises `Unreadable` when the whole file is of no use.
+out, and raises `Unreadable` when the whole file is of no use. A file of which it yields no text is left out, too.
 
 What is within such a file has its path within it as its name, `letters.zip/2024/may.eml/plan.pdf`, and its reader by
 its ending, like a file of a folder.
