@@ -304,8 +304,10 @@ class PlaceOptions:
         if is_inline or self.fresh:
             return Tandem.launch(config, progress=log)
         address = self.address
-        if address is None and (config.cluster.runtime == "ray" or find_spec("ray") is not None):
-            address = plugins.find("runtime", "ray").find_running(config, log)
+        if address is None and (config.cluster.runtime != "auto" or find_spec("ray") is not None):
+            from tandem.sites.port import find_runtime
+
+            address = find_runtime(config).find_running(config, log)
         return (
             Tandem.connect(address, config, progress=log) if address else Tandem.launch(config, progress=log)
         )

@@ -8,7 +8,6 @@ from typing import Annotated, Any
 
 from typer import Option
 
-from tandem import plugins
 from tandem.cli.options import AsJson, SettingsOptions, with_options
 from tandem.cli.output import StageLog, emit, plural, print_json
 from tandem.corpora import describe_model
@@ -40,7 +39,9 @@ def status(
     if not address and not config.is_federated and is_device_running():
         state = RunningDevice(config).status()
     else:
-        state = plugins.find("runtime", "ray").read_status(address, config, log)
+        from tandem.sites.port import find_runtime
+
+        state = find_runtime(config).read_status(address, config, log)
     if as_json:
         print_json(state)
     else:

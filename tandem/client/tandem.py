@@ -9,16 +9,22 @@ import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
-from tandem import plugins
 from tandem.client.ask import Asker, BatchItem, BatchProgress, answer_all, bounded, list_questions
 from tandem.client.request import QueryOptions, build_spec, notes_on
 from tandem.config.checks import change
 from tandem.config.schema import Config, checked_config
 from tandem.errors import QueryError
 from tandem.events import Answer, Event, collect
-from tandem.sites.port import ActorClasses, ClusterRuntime, Deployment, Host, Progress, ignore
+from tandem.sites.port import (
+    ActorClasses,
+    Deployment,
+    Host,
+    Progress,
+    find_runtime,
+    ignore,
+)
 
 if TYPE_CHECKING:
     from tandem.modes import SessionSpec
@@ -58,7 +64,7 @@ class Tandem:
         cls,
         config: Config | None = None,
         *,
-        runtime: Literal["auto", "inline", "ray"] | None = None,
+        runtime: str | None = None,
         hosts: Mapping[Any, Host] | None = None,
         actor_classes: ActorClasses | None = None,
         progress: Progress | None = None,
@@ -82,8 +88,7 @@ class Tandem:
             from tandem.sites import local
 
             return cls(config, local.launch(config, progress or ignore, actor_classes, hosts))
-        cluster: ClusterRuntime = plugins.find("runtime", "ray")
-        return cls(config, cluster.launch(config, hosts, progress or ignore, actor_classes))
+        return cls(config, find_runtime(config).launch(config, hosts, progress or ignore, actor_classes))
 
     @classmethod
     def connect(
@@ -96,8 +101,7 @@ class Tandem:
         called with one line for each stage.
         """
         config = checked_config(config)
-        cluster: ClusterRuntime = plugins.find("runtime", "ray")
-        return cls(config, cluster.connect(address, config, progress or ignore))
+        return cls(config, find_runtime(config).connect(address, config, progress or ignore))
 
     @classmethod
     def join(

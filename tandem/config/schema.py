@@ -249,9 +249,9 @@ class LinkConfig(Settings):
 class ClusterConfig(Settings):
     """The runtime of the actors: the process that asks, or a Ray cluster."""
 
-    runtime: Literal["auto", "inline", "ray"] = "auto"
-    """what runs the actors: the process that asks, or processes of a Ray cluster; auto: Ray where a cluster runs
-    here"""
+    runtime: Annotated[str, plugin_or("runtime", "auto", "inline")] = "auto"
+    """what runs the actors: inline, the process that asks; ray, processes of a Ray cluster; or the plugin of a package;
+    auto: Ray where a cluster runs here, else inline"""
     namespace: ClassVar[str] = "tandem"  # of the actors, in Ray's terms
     start_timeout_s: float = Field(default=300.0, gt=0)
     """longest wait for nodes, actors and models, in seconds"""

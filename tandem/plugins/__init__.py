@@ -58,7 +58,7 @@ OWN: Mapping[Kind, Mapping[str, str]] = {
         "messages": "tandem.plugins.server.messages:router",
         "documents": "tandem.plugins.server.documents:router",
     },
-    "runtime": {"ray": "tandem.plugins.ray.runtime:RayRuntime"},
+    "runtime": {"ray": "tandem.plugins.ray:RayRuntime"},
 }
 """Kind -> name -> the address of Tandem's own."""
 
