@@ -20,7 +20,7 @@ from tandem.errors import ClusterError, QueryError
 from tandem.events import DoneEvent, TokenEvent
 from tandem.plugins.ray import registry
 from tandem.plugins.ray.attach import attached
-from tandem.plugins.ray.supervisor import stop_supervisor
+from tandem.plugins.ray.supervisor import stop_actors
 from tandem.topology import Party
 from tandem_lab.bundled import read_bundled_questions
 
@@ -184,7 +184,7 @@ def ending(tandem: Tandem, kill: Callable[[], None], moment: str, options: dict[
 
 def test_a_dead_actor_is_named_everywhere_and_replaced(address: str) -> None:
     with attached(address, PATIENT):
-        stop_supervisor(Party.DEVICE, PATIENT)  # from now on nobody but a user replaces what dies
+        stop_actors(Party.DEVICE, ["supervisor"], PATIENT)  # from now on nobody but a user replaces what dies
     with Tandem.connect() as tandem:
         victim = {actor["name"]: actor["pid"] for actor in tandem.status()["actors"]}["device/draft_queue"]
         psutil.Process(victim).kill()

@@ -81,13 +81,22 @@ def attach(address: str, config: Config) -> None:
     """Connect this process to a cluster. Raises ClusterError if it cannot be reached or refuses the token."""
     nodes.wait_for_port(address, min(5.0, config.cluster.start_timeout_s))
     if ray.is_initialized():
-        _require_same(address)
+        if _resolve(address) != _resolve(current := current_address()):
+            raise ClusterError(
+                f"This process is connected to the cluster at {current} and cannot connect to {address} as well; "
+                "close that Tandem first, or use another process."
+            )
         return
     _ask_head(address)
     deadline_s = time.monotonic() + min(ATTACH_LIMIT_S, config.cluster.start_timeout_s)
     while True:
         try:
-            with _anonymously(), nodes.loopback_kept(), _own_termination():
+            with (
+                # it may hold a filter or a path, and Ray shows it to all nodes
+                _replaced("ray._private.utils", "get_entrypoint_name", lambda: "tandem"),
+                _replaced("ray._private.services", "resolve_ip_for_localhost", str),  # see nodes.ON_LOOPBACK
+                _own_termination(),
+            ):
                 ray.init(
                     address=address,
                     namespace=config.cluster.namespace,
@@ -111,15 +120,6 @@ def current_address() -> str:
     return str(ray.get_runtime_context().gcs_address)
 
 
-def _require_same(address: str) -> None:
-    """A process takes part in one Ray cluster at a time. Raises ClusterError if it is another than `address`."""
-    if _resolve(address) != _resolve(current_address()):
-        raise ClusterError(
-            f"This process is connected to the cluster at {current_address()} and cannot connect to {address} as well; "
-            "close that Tandem first, or use another process."
-        )
-
-
 def _resolve(address: str) -> str:
     host, _, port = address.rpartition(":")
     return f"{socket.gethostbyname(host)}:{port}"
@@ -131,9 +131,13 @@ def _ask_head(address: str) -> None:
     Raises ClusterError if it is missing or wrong.
     """
     credentials.check_token_file()
-    _read_authentication_again()
     try:
         raylet: Any = importlib.import_module("ray._raylet")
+        with contextlib.suppress(
+            AttributeError
+        ):  # Ray has read RAY_AUTH_MODE on import; a token may be newer
+            raylet.Config.initialize("")
+            raylet.AuthenticationTokenLoader.instance().reset_cache()
         with _without_ray_lines():
             raylet.GcsClient(address=address)
     except AuthenticationError:
@@ -192,9 +196,19 @@ def _own_termination() -> Iterator[None]:
             signal.signal(signal.SIGTERM, handler)
 
 
-def _anonymously() -> contextlib.AbstractContextManager[None]:
-    """Keep this process's command line from Ray, which shows it to all nodes: it may hold a filter or a path."""
-    return nodes.replaced("ray._private.utils", "get_entrypoint_name", lambda: "tandem")
+@contextlib.contextmanager
+def _replaced(module: str, name: str, value: object) -> Iterator[None]:
+    """Have Ray use `value` meanwhile in the place of something private; a test fails where there is no such name."""
+    place: Any = importlib.import_module(module)
+    original = getattr(place, name, None)
+    if original is None:
+        yield
+        return
+    setattr(place, name, value)
+    try:
+        yield
+    finally:
+        setattr(place, name, original)
 
 
 def _log_errors() -> None:
@@ -206,16 +220,6 @@ def _log_errors() -> None:
 
     if hasattr(worker, "print_to_stdstream"):  # private to Ray; a test fails if it disappears
         worker.print_to_stdstream = log
-
-
-def _read_authentication_again() -> None:
-    """Ray reads RAY_AUTH_MODE on import; this makes it see a token that was set later."""
-    with contextlib.suppress(
-        ImportError, AttributeError
-    ):  # private to Ray: without it, the import's value counts
-        raylet: Any = importlib.import_module("ray._raylet")
-        raylet.Config.initialize("")
-        raylet.AuthenticationTokenLoader.instance().reset_cache()
 
 
 def wait_for_roles(roles: Sequence[str], limit_s: float, still_running: Callable[[], None]) -> None:

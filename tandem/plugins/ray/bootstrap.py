@@ -8,7 +8,7 @@ import os
 import secrets
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
@@ -29,14 +29,7 @@ from tandem.plugins.ray.nodes import NodeInfo
 from tandem.plugins.ray.registry import find_address
 from tandem.plugins.ray.table import collect_status, explain_loss, is_supervised
 from tandem.sites.port import ActorClasses, Deployment, Host, Progress, SitePort
-from tandem.sites.startup import (
-    check_files,
-    compare,
-    connect_parties,
-    describe,
-    note_pairing,
-    start_together,
-)
+from tandem.sites.startup import check_files, compare, connect_parties, describe, note_pairing, start_together
 
 AGAIN_S = 0.5
 """Between two attempts to find a party that is being started again."""
@@ -76,8 +69,8 @@ class Cluster(Deployment):
 
     def close(self) -> None:
         """Stop what was started; a cluster that ran already is only left."""
-        with contextlib.suppress(RayError, TandemError):
-            if self.nodes:
+        if self.nodes:
+            with contextlib.suppress(RayError, TandemError):
                 self.loop.run(close_actors(self.actors))
         self.abandon()
 
@@ -92,10 +85,9 @@ class Cluster(Deployment):
 
     def explain_loss(self, error: CallError, config: Config) -> str:
         """The sentence for a call that failed because an actor has died, as Ray's own error or table says."""
-        cause = error.__cause__
-        if not isinstance(cause, RayError):
+        if not isinstance(error.__cause__, RayError):
             return str(error)
-        return explain_loss(cause, config, is_launched=bool(self.nodes))
+        return explain_loss(error.__cause__, config, is_launched=bool(self.nodes))
 
     def stop_nodes(self) -> None:
         """Stop the nodes that this process started, the head last."""
@@ -107,7 +99,7 @@ def launch(
     config: Config,
     hosts: Mapping[Any, Host] | None,
     progress: Progress,
-    actor_classes: ActorClasses | None = None,
+    actor_classes: ActorClasses | None,
 ) -> Cluster:
     """Start a Ray node per party with all actors; see `Tandem.launch`. Raises TandemError; nothing runs then."""
     if ray.is_initialized():
@@ -121,17 +113,18 @@ def launch(
     environment = nodes.node_environment()
     host = config.link.host or hosts[config.topology.dialled[0]].address or "127.0.0.1"
     runtime = runtime_for(config, secrets.token_bytes(32), host)
-    saved = {name: os.environ.get(name) for name in environment}
     cluster = Cluster(socket_folder=runtime.directory)
-    cluster.undo.callback(credentials.restore_environment, saved)
+    cluster.undo.enter_context(credentials.kept_environment(environment))
     cluster.undo.callback(shutil.rmtree, runtime.directory, ignore_errors=True)
     cluster.undo.callback(cluster.stop_nodes)
     cluster.undo.callback(ray.shutdown)
     os.environ.update(environment)
-    with _undo_on_failure(cluster):
-        _start_nodes(cluster, runtime, environment, hosts, actor_classes or {}, progress)
+    with ExitStack() as on_failure:
+        on_failure.callback(cluster.abandon)
+        _start_nodes(cluster, runtime, environment, hosts, actor_classes, progress)
         cluster.described = cluster.loop.run(start_together(cluster.actors, config, progress))
         note_pairing(config, cluster.described, progress)
+        on_failure.pop_all()
     return cluster
 
 
@@ -143,9 +136,11 @@ def connect(address: str | None, config: Config, progress: Progress) -> Cluster:
     config.require_cluster("Tandem.connect")
     address = find_address(address, config, progress)
     cluster = Cluster()
-    with _undo_on_failure(cluster):
+    with ExitStack() as on_failure:
+        on_failure.callback(cluster.abandon)
         cluster.undo.enter_context(attached(address, config))
         _find_parties(cluster, config, progress)
+        on_failure.pop_all()
     progress(f"parties: connected at {address}")
     note_pairing(config, cluster.described, progress)
     return cluster
@@ -158,8 +153,8 @@ def _find_parties(cluster: Cluster, config: Config, progress: Progress) -> None:
     while True:
         try:
             parties = _find_present(config, progress)
-            for party, found in parties.items():
-                cluster.sites[party] = RaySite(found, partial(find_party, party, config))
+            for party, actors in parties.items():
+                cluster.sites[party] = RaySite(actors, partial(find_party, party, config))
             cluster.described = cluster.loop.run(_meet(parties, config))
             return
         except PartyLost as error:
@@ -193,21 +188,12 @@ def _find_present(config: Config, progress: Progress) -> dict[str, RayActors]:
     return parties
 
 
-@contextlib.contextmanager
-def _undo_on_failure(cluster: Cluster) -> Iterator[None]:
-    try:
-        yield
-    except BaseException:
-        cluster.abandon()
-        raise
-
-
 def _start_nodes(
     cluster: Cluster,
     runtime: Runtime,
     environment: dict[str, str],
     hosts: Mapping[str, Host],
-    actor_classes: ActorClasses,
+    actor_classes: ActorClasses | None,
     progress: Progress,
 ) -> None:
     """All nodes, and the creation of their actors, which starts while nodes are still joining."""
@@ -237,7 +223,7 @@ def _start_nodes(
             start(party, head.address)
         wait_for_roles(config.parties[:number], limit_s, still_running)
         # Only now: Ray would start actors that wait for their node in any order, and loading takes longest.
-        cluster.actors[party] = create_party(party, runtime, detached=False, actor_classes=actor_classes)
+        cluster.actors[party] = create_party(party, runtime, is_detached=False, actor_classes=actor_classes)
         cluster.sites[party] = RaySite(cluster.actors[party])
     progress(f"nodes: {len(config.parties)} up ({', '.join(config.parties)})")
 

@@ -1,7 +1,4 @@
-"""`tandem up` and `tandem down`: this machine's nodes of a cluster.
-
-`tandem.plugins.ray.launch` starts and stops them; here is what a user sees of it.
-"""
+"""`tandem up` and `tandem down`: this machine's nodes of a cluster."""
 
 from __future__ import annotations
 
@@ -25,7 +22,7 @@ from tandem.topology import as_party, in_words
 
 if TYPE_CHECKING:
     from tandem.config.schema import Config
-    from tandem.plugins.ray.registry import Entry
+    from tandem.plugins.ray.nodes import NodeInfo
 
 PartyArgument = Annotated[
     str,
@@ -48,15 +45,7 @@ TokenFile = Annotated[
     str | None,
     Option(metavar="FILE", help="with --join: the cluster's token, copied from the other machine"),
 ]
-
-
-NodeOnly = Annotated[
-    bool,
-    Option(
-        "--node-only",
-        help="only the node, without actors",
-    ),
-]
+NodeOnly = Annotated[bool, Option("--node-only", help="only the node, without actors")]
 
 
 @with_options(*MODELS)
@@ -85,18 +74,18 @@ def up(
         raise BadParameter(f"PARTY must be {' or '.join(config.parties)} (got {party!r})")
     party = as_party(party)
     with registry.locked():
-        entry = registry.running_node(party)
-        if entry is not None:
-            entry = _repair(entry, join, config, log, node_only=node_only)
-        if entry is None:
+        node = registry.running_node(party)
+        if node is not None:
+            node = _repair(node, join, config, log, node_only=node_only)
+        if node is None:
             join = join or _find_other(party, config, log)
             token = credentials.require_token(join, token_file) if join else credentials.create_token()
-            entry = _start(party, join, config, token, log, node_only=node_only)
-    emit(f"The {party} node is up at {entry.address}.")
+            node = _start(party, join, config, token, log, node_only=node_only)
+    emit(f"The {party} node is up at {node.address}.")
     if node_only:
         emit(f"It has no actors; `tandem up {party}` on one of the {party}'s machines starts them.")
     else:
-        _print_hints(entry, config, settings.config_file)
+        _print_hints(node, config, settings.config_file)
     return 0
 
 
@@ -112,8 +101,8 @@ def _find_other(party: str, config: Config, log: StageLog) -> str | None:
 
 
 def _repair(
-    entry: Entry, join: str | None, config: Config, log: StageLog, *, node_only: bool
-) -> Entry | None:
+    node: NodeInfo, join: str | None, config: Config, log: StageLog, *, node_only: bool
+) -> NodeInfo | None:
     """The running node with new actors in the place of dead ones; None if it had to be stopped.
 
     Raises ClusterError if the node misses nothing.
@@ -122,49 +111,46 @@ def _repair(
     from tandem.plugins.ray import attach, credentials, nodes, registry, supervisor
     from tandem.sites.startup import check_files
 
-    is_elsewhere = join not in (None, entry.address)
-    loss = None if node_only else _find_loss(entry, join, config)
+    loss = None if node_only else _find_loss(node, join, config)
     if loss is None:
         raise ClusterError(
-            f"The {entry.party} node is already running at {entry.address} (process {entry.pid}); "
+            f"The {node.party} node is already running at {node.address} (process {node.pid}); "
             "stop it with `tandem down` first."
         )
     log(f"found: {loss}")
-    if is_elsewhere or not nodes.is_listening(entry.address):
-        log(f"node: stopping the old one (process {entry.pid})")
-        _stop(entry)
+    if join not in (None, node.address) or not nodes.is_listening(node.address):
+        log(f"node: stopping the old one (process {node.pid})")
+        _stop(node)
         return None
-    log(f"party: replacing the {entry.party}'s actors")
-    check_files(config, (entry.party,), log)
-    credentials.find_token(entry.address)
-    attach.attach(entry.address, config)
-    supervisor.start_party(entry.party, config, log)
-    log(f"party: {entry.party} is ready")
-    entry = replace(entry, settings=start_settings(config, entry.party))
-    registry.register(entry)
-    return entry
+    log(f"party: replacing the {node.party}'s actors")
+    check_files(config, (node.party,), log)
+    credentials.find_token(node.address)
+    attach.attach(node.address, config)
+    supervisor.start_party(node.party, config, log)
+    log(f"party: {node.party} is ready")
+    node = replace(node, settings=start_settings(config, node.party))
+    registry.register(node)
+    return node
 
 
-def _find_loss(entry: Entry, join: str | None, config: Config) -> str | None:
+def _find_loss(node: NodeInfo, join: str | None, config: Config) -> str | None:
     """Name what a running node lacks: its cluster, or some actors; None if nothing. Raises ClusterError."""
     from tandem.plugins.ray import launch, nodes
 
-    if nodes.is_listening(entry.address):
-        return launch.find_loss(entry.address, entry.party, config)
-    if join is None and not entry.is_head:
+    if nodes.is_listening(node.address):
+        return launch.find_loss(node.address, node.party, config)
+    if join is None and not node.is_head:
         raise ClusterError(
-            f"The {entry.party} node of this machine (process {entry.pid}) joined the cluster at {entry.address}, "
+            f"The {node.party} node of this machine (process {node.pid}) joined the cluster at {node.address}, "
             "which does not answer; stop the node with `tandem down`, or name the cluster to join with --join."
         )
-    return f"the cluster at {entry.address} does not answer"
+    return f"the cluster at {node.address} does not answer"
 
 
 def _start(
     party: str, join: str | None, config: Config, token: str | None, log: StageLog, *, node_only: bool
-) -> Entry:
-    """A running node with its party's actors, unless it alone is wanted.
-
-    It is registered before they start, so that nothing can be lost track of.
+) -> NodeInfo:
+    """Start a node and, unless `node_only`, its party's actors; it is registered before they start.
 
     Raises TandemError; a half-started node is stopped.
     """
@@ -175,56 +161,54 @@ def _start(
     check_files(config, (party,), log)
     node = attach.start_node(party, join=join, config=config)
     try:
-        settings = start_settings(config, party)
-        entry = registry.Entry(party=party, node=node, token=token, settings=settings)
-        registry.register(entry)
+        node = replace(node, token=token, settings=start_settings(config, party))
+        registry.register(node)
         log(f"node: {party} at {node.address}")
         attach.attach(node.address, config)
         attach.wait_for_node(node, config.cluster.start_timeout_s)
         if node_only:
-            return entry
+            return node
         supervisor.start_party(party, config, log)
     except BaseException:
-        attach.stop_node(node)
-        registry.unregister(party)
+        _stop(node)
         raise
     log(f"party: {party} is ready")
-    return entry
+    return node
 
 
-def _print_hints(entry: Entry, config: Config, config_file: str | None) -> None:
+def _print_hints(node: NodeInfo, config: Config, config_file: str | None) -> None:
     """Print the commands to type next, here and on the other machines."""
     from tandem.plugins.ray import launch
     from tandem.plugins.ray.registry import token_file
 
-    tandem, others = this_command(), [party for party in config.parties if party != entry.party]
-    missing = [party for party in others if launch.find_loss(entry.address, party, config) is not None]
+    tandem, others = this_command(), [party for party in config.parties if party != node.party]
+    missing = [party for party in others if launch.find_loss(node.address, party, config) is not None]
     if not missing:
-        emit(f"Ask: {_ask_command(entry, config, config_file)}")
+        emit(f"Ask: {_ask_command(node, config, config_file)}")
         return
     option = ""
-    if entry.address.startswith("127."):
+    if node.address.startswith("127."):
         emit("Other machines cannot reach this address; for them, start with --set link.host=ADDRESS.")
-    elif entry.is_head and entry.token:
-        emit(f"On another machine, first copy the cluster's token there: {token_file(entry.party)}")
+    elif node.is_head and node.token:
+        emit(f"On another machine, first copy the cluster's token there: {token_file(node.party)}")
         tandem, option = "tandem", " --token-file FILE"
-    join = f" --join {entry.address}{option}" if option or not entry.address.startswith("127.") else ""
+    join = f" --join {node.address}{option}" if option or not node.address.startswith("127.") else ""
     settings = f" --config {config_file}" if config_file and config.is_federated else ""
     for party in missing:
         what = "the other party" if len(others) == 1 else party
         emit(f"Start {what}: {tandem} up {party}{join}{settings}")
-    emit(f"Then ask here: {_ask_command(entry, config, config_file)}")
+    emit(f"Then ask here: {_ask_command(node, config, config_file)}")
 
 
-def _ask_command(entry: Entry, config: Config, config_file: str | None) -> str:
+def _ask_command(node: NodeInfo, config: Config, config_file: str | None) -> str:
     """The command that asks this cluster from here; its address is left out where `tandem ask` finds it."""
     from tandem.plugins.ray import registry
 
-    running = [node for node in registry.running_nodes() if node.party in config.parties]
-    option = "" if running[0].address == entry.address else f" --address {entry.address}"
+    first = next(each for each in registry.running_nodes() if each.party in config.parties)
+    option = "" if first.address == node.address else f" --address {node.address}"
     if config_file and config.is_federated:
         option += f" --config {config_file}"
-    where = "" if config.is_federated else config.party(entry.party).index
+    where = "" if config.is_federated else config.party(node.party).index
     question = example_question(where) or "QUESTION"
     return f'{this_command()} ask{option} "{question}"'
 
@@ -239,22 +223,22 @@ def down() -> int:
             raise ClusterError(
                 f"Nothing was stopped: {state_folder()} names no running node that `tandem up` started here."
             )
-        for entry, is_running in sorted(recorded, key=lambda recorded: recorded[0].is_head):
+        for node, is_running in sorted(recorded, key=lambda recorded: recorded[0].is_head):
             if is_running:
-                _stop(entry)
+                _stop(node)
             else:
-                registry.unregister(entry.party)
+                registry.unregister(node.party)
             what = "is down" if is_running else "had ended before"
-            emit(f"The {entry.party} node (process {entry.pid}) {what}.")
+            emit(f"The {node.party} node (process {node.pid}) {what}.")
     return 0
 
 
-def _stop(entry: Entry) -> None:
+def _stop(node: NodeInfo) -> None:
     """Stop a node by its recorded process, and forget it."""
     from tandem.plugins.ray import attach, registry
 
-    attach.stop_node(entry.node)
-    registry.unregister(entry.party)
+    attach.stop_node(node)
+    registry.unregister(node.party)
 
 
 def this_command() -> str:

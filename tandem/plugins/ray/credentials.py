@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -42,7 +42,7 @@ def find_token(address: str) -> str | None:
 
 def recorded_token(address: str) -> str | None:
     """The token that `tandem up` recorded on this machine for the cluster at `address`."""
-    return next((entry.token for entry in registry.running_nodes() if entry.address == address), None)
+    return next((node.token for node in registry.running_nodes() if node.address == address), None)
 
 
 def check_token_file() -> None:
@@ -61,22 +61,17 @@ def describe_source() -> str:
 
 
 @contextmanager
-def kept_environment() -> Iterator[None]:
-    """Put these variables back as they were, so that the next cluster's token is looked up again."""
-    before = {name: os.environ.get(name) for name in (MODE, TOKEN, TOKEN_PATH)}
+def kept_environment(names: Iterable[str] = (MODE, TOKEN, TOKEN_PATH)) -> Iterator[None]:
+    """Put variables back as they were, so that the next cluster's token is looked up again."""
+    before = {name: os.environ.get(name) for name in names}
     try:
         yield
     finally:
-        restore_environment(before)
-
-
-def restore_environment(before: Mapping[str, str | None]) -> None:
-    """Set these variables to what they were; None: there was none."""
-    for name, value in before.items():
-        if value is None:
-            os.environ.pop(name, None)
-        else:
-            os.environ[name] = value
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
 
 
 def require_token(address: str, file: str | None) -> str | None:

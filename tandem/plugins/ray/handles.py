@@ -42,7 +42,11 @@ class RayActor:
         try:
             return await while_node_runs(self.start(method, *arguments))
         except RayError as error:
-            raise unwrap(error) from error
+            cause = getattr(error, "cause", None)
+            if isinstance(cause, TandemError):
+                raise cause from error
+            kind = type(cause or error).__name__  # what it says may quote a document
+            raise CallError(f"A call to an actor failed with {kind}; see Ray's logs.") from error
 
 
 RayActors = Mapping[str, RayActor]
@@ -84,15 +88,6 @@ def raylet_socket() -> str:
     return ""
 
 
-def unwrap(error: RayError) -> TandemError:
-    """The TandemError that an actor raised, or one that quotes Ray."""
-    cause = getattr(error, "cause", None)
-    if isinstance(cause, TandemError):
-        return cause
-    kind = type(cause or error).__name__  # what it says may quote a document
-    return CallError(f"A call to an actor failed with {kind}; see Ray's logs.")
-
-
 def process_name(party: str, roles: Sequence[str]) -> str:
     """Ray's name of the process of these actors."""
     return f"{party}/{'+'.join(roles)}"
@@ -104,15 +99,20 @@ def names_in(process: str) -> list[str]:
     return [f"{party}/{role}" for role in roles.split("+")]
 
 
+def list_processes(namespace: str) -> list[str]:
+    """Ray's names of the processes with actors that live or start."""
+    listed = ray.util.list_named_actors(all_namespaces=True)
+    return [process["name"] for process in listed if process["namespace"] == namespace]
+
+
 def find_actor(name: str, namespace: str) -> RayActor:
     """A running actor. Raises ValueError if there is none."""
     try:
         return RayActor(ray.get_actor(name, namespace=namespace))
     except ValueError:
-        for known in ray.util.list_named_actors(all_namespaces=True):
-            if known["namespace"] == namespace and name in names_in(known["name"]):
-                process = ray.get_actor(known["name"], namespace=namespace)
-                return RayActor(process, name.partition("/")[2])
+        for process in list_processes(namespace):
+            if name in names_in(process):
+                return RayActor(ray.get_actor(process, namespace=namespace), name.partition("/")[2])
         raise
 
 

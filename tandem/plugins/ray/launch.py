@@ -1,7 +1,7 @@
 """Creates, places, finds and closes the actors of parties on a running Ray cluster.
 
-Here are `ray.remote` and the options of a side's actors; `supervisor` has its own. All actors of a party share
-Unix-domain sockets, so they run on one of the nodes that offer its custom resource, the party's home.
+All actors of a party share Unix-domain sockets, so they run on one of the nodes that offer its custom resource, the
+party's home.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -22,13 +22,7 @@ from tandem.config.schema import Config
 from tandem.errors import ClusterError, TandemError
 from tandem.plugins.ray import nodes
 from tandem.plugins.ray.attach import attached
-from tandem.plugins.ray.handles import (
-    RayActor,
-    RayActors,
-    find_actor,
-    kill_actors,
-    process_name,
-)
+from tandem.plugins.ray.handles import RayActor, RayActors, find_actor, kill_actors, process_name
 from tandem.plugins.ray.table import explain_party, is_supervised, read_actors
 from tandem.protocol.routes import ROLES, ActorKind
 from tandem.sites.local import ACTOR_CLASSES
@@ -38,8 +32,6 @@ LIGHT: tuple[ActorKind, ...] = ("aggregator", "profiler", "scheduler")
 """Actors that may share the draft queue's process."""
 MAX_CONCURRENCY = 1000
 """Of one actor's calls: handlers are short, and long ones wait without blocking the event loop."""
-
-
 ANSWER_S = 10.0
 """How long an actor may take to say whether it is ready."""
 
@@ -58,20 +50,20 @@ def create_party(
     party: str,
     runtime: Runtime,
     *,
-    detached: bool,
-    actor_classes: ActorClasses = ACTOR_CLASSES,
-    wanted: Collection[str] | None = None,
+    is_detached: bool,
+    actor_classes: ActorClasses | None = None,
+    roles: Collection[str] | None = None,
 ) -> RayActors:
     """Ask Ray for the actors of a side, in as many processes as the settings say; they start in parallel.
 
-    wanted: only these, by role, each with all that share its process; None: all. actor_classes: an extension point:
-    classes to use instead of those in ACTOR_CLASSES, from which they derive; a kind that is not named keeps its class.
+    is_detached: they outlive this process. actor_classes: as in `Tandem.launch`. roles: only these, each with all that
+    share its process; None: all.
     """
-    classes = {**ACTOR_CLASSES, **actor_classes}
+    classes = {**ACTOR_CLASSES, **(actor_classes or {})}
     handles: dict[str, RayActor] = {}
-    for roles in plan_processes(runtime.config):
-        if wanted is None or set(roles) & set(wanted):
-            handles |= _create(party, {role: classes[role] for role in roles}, runtime, detached)
+    for shared in plan_processes(runtime.config):
+        if roles is None or set(shared) & set(roles):
+            handles |= _create(party, {role: classes[role] for role in shared}, runtime, is_detached)
     return handles
 
 
@@ -132,40 +124,35 @@ def party_nodes(party: str) -> list[dict[str, Any]]:
     return sorted(alive, key=lambda node: (node["NodeID"] != own, node["NodeID"]))
 
 
-def at_home(party: str) -> NodeAffinitySchedulingStrategy:
-    """Ray's strategy for actors that run on the party's home."""
-    return NodeAffinitySchedulingStrategy(node_id=party_nodes(party)[0]["NodeID"], soft=False)
+def options_of(party: str, roles: Sequence[str], config: Config, *, is_detached: bool) -> dict[str, Any]:
+    """Ray's options for the process of some actors: its name, where it runs, and with how many GPUs.
 
-
-def place(party: str, role: str, config: Config, *, detached: bool) -> dict[str, Any]:
-    """Ray's options that say where an actor runs, and with how many GPUs.
-
-    detached: at the party's home; else on its only node, which need not have joined yet.
+    is_detached: it outlives this process, at the party's home; else it is on the party's only node, which need not have
+    joined yet.
     """
-    options: dict[str, Any] = {"resources": {nodes.PARTY_RESOURCE.format(party=party): 0.001}}
-    if role == "decoder" and (num_gpus := config.party(party).gpus_per_decoder):
-        options["num_gpus"] = num_gpus
-    if detached:
-        options["scheduling_strategy"] = at_home(party)
-    return options
-
-
-def _create(party: str, classes: Mapping[str, type[Any]], runtime: Runtime, detached: bool) -> RayActors:
-    """One process with these actors, by role."""
-    roles, config = list(classes), runtime.config
     options: dict[str, Any] = {
         "name": process_name(party, roles),
         "namespace": config.cluster.namespace,
         "num_cpus": 0,
-        "max_concurrency": MAX_CONCURRENCY,
-        "max_task_retries": 0,
+        "resources": {nodes.PARTY_RESOURCE.format(party=party): 0.001},
         "enable_task_events": False,
-        **place(party, roles[0], config, detached=detached),
     }
-    if detached:
+    if "decoder" in roles and (num_gpus := config.party(party).gpus_per_decoder):
+        options["num_gpus"] = num_gpus
+    if is_detached:
         options["lifetime"] = "detached"
-    runtime = replace(runtime, config=config.seen_by(party))
-    if len(roles) == 1:
-        return {roles[0]: RayActor(ray.remote(classes[roles[0]]).options(**options).remote(party, runtime))}
+        home = party_nodes(party)[0]["NodeID"]
+        options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(node_id=home, soft=False)
+    return options
+
+
+def _create(party: str, classes: Mapping[str, type[Any]], runtime: Runtime, is_detached: bool) -> RayActors:
+    """One process with these actors, by role."""
+    options = options_of(party, list(classes), runtime.config, is_detached=is_detached)
+    options |= {"max_concurrency": MAX_CONCURRENCY, "max_task_retries": 0}
+    runtime = replace(runtime, config=runtime.config.seen_by(party))
+    if len(classes) == 1:
+        ((role, actor_class),) = classes.items()
+        return {role: RayActor(ray.remote(actor_class).options(**options).remote(party, runtime))}
     process = ray.remote(SharedProcess).options(**options).remote(party, runtime, classes)
-    return {role: RayActor(process, role) for role in roles}
+    return {role: RayActor(process, role) for role in classes}

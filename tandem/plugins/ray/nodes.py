@@ -6,7 +6,6 @@ A node belongs to a party, such as `device`, given to Ray as a custom resource, 
 from __future__ import annotations
 
 import contextlib
-import importlib
 import json
 import os
 import secrets
@@ -17,10 +16,9 @@ import sys
 import sysconfig
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import psutil
 
@@ -41,11 +39,9 @@ _SOCKETS = f"tandem-{os.getuid()}-"
 FRESH_S = 60.0
 """A folder for sockets younger than this may belong to a cluster that is just starting."""
 STOP_LIMIT_S = 5.0
-LINK_LOST = {"RAY_health_check_failure_threshold": "20"}
+MAX_HEALTH_FAILURES = "20"
 """Ray's head asks each node every 3 s whether it lives, and gives it up for good after 5 failures: where connections
 are refused, a cut of 10 s was enough. 20 last a minute, as long as a node waits for its head."""
-
-
 LOOPBACK = "127.0.0.1"
 ON_LOOPBACK = "import ray._private.services as services; services.resolve_ip_for_localhost = str"
 """For Ray's own command, as Python: a node of this machine alone listens on its loopback interface, where Ray itself
@@ -86,8 +82,7 @@ def node_environment() -> dict[str, str]:
         name in environment for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
     ):
         environment["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
-    for name, value in LINK_LOST.items():
-        environment.setdefault(name, value)
+    environment.setdefault("RAY_health_check_failure_threshold", MAX_HEALTH_FAILURES)
     environment.setdefault("OMP_NUM_THREADS", "1")
     environment.setdefault("TOKENIZERS_PARALLELISM", "false")
     return environment
@@ -103,6 +98,13 @@ class NodeInfo:
     directory: str  # temporary files of the head; empty for a node that joined
     log: str  # what the node printed
     resource: str = ""  # its own, see OWN_RESOURCE
+    token: str | None = None  # of the cluster; None where the user's environment provides it
+    settings: dict[str, str] = field(default_factory=dict)  # see `start_settings`
+
+    @property
+    def is_head(self) -> bool:
+        """Whether the node holds its cluster together, so that it has to stop last."""
+        return bool(self.directory)
 
     def is_running(self) -> bool:
         """Whether its process runs; reaps it if it is an ended child of this one."""
@@ -126,9 +128,7 @@ class NodeInfo:
                     process.kill()
             _wait_for_end(left, STOP_LIMIT_S)
         with contextlib.suppress(psutil.NoSuchProcess, psutil.TimeoutExpired):
-            psutil.Process(self.pid).wait(
-                STOP_LIMIT_S
-            )  # reaps our child: its other threads end a little later
+            psutil.Process(self.pid).wait(STOP_LIMIT_S)  # reaps a child, whose other threads end later
         with contextlib.suppress(OSError):
             os.unlink(self.log)
         if self.directory:
@@ -155,7 +155,9 @@ def start(
     directory, address = "", join or ""
     role = [f"--address={join}"]
     if not address:
-        directory, port = tempfile.mkdtemp(prefix="tandem-ray-"), _free_port()
+        directory = tempfile.mkdtemp(prefix="tandem-ray-")
+        with socket.create_server((LOOPBACK, 0)) as probe:
+            port = probe.getsockname()[1]  # that nobody uses at the moment
         address = f"{host.address or LOOPBACK}:{port}"
         role = ["--head", f"--port={port}", f"--temp-dir={directory}"]
         role += ["--include-dashboard=false", "--no-monitor"]
@@ -243,38 +245,7 @@ def _answers(path: Path) -> bool:
     return False
 
 
-@contextlib.contextmanager
-def replaced(module: str, name: str, value: object) -> Iterator[None]:
-    """Have Ray use `value` meanwhile in the place of something that is private to it.
-
-    Nothing happens where Ray has no such name any more; a test fails then.
-    """
-    place: Any = importlib.import_module(module)
-    original = getattr(place, name, None)
-    if original is None:
-        yield
-        return
-    setattr(place, name, value)
-    try:
-        yield
-    finally:
-        setattr(place, name, original)
-
-
-def loopback_kept() -> contextlib.AbstractContextManager[None]:
-    """Keep Ray from taking this machine's address in the network for its loopback interface; see ON_LOOPBACK."""
-    return replaced("ray._private.services", "resolve_ip_for_localhost", str)
-
-
-def _free_port() -> int:
-    """A TCP port that nobody uses at the moment."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
-def _ray_program(before: Sequence[str] = ()) -> list[str]:
+def _ray_program(before: Sequence[str]) -> list[str]:
     """Ray's command; before: Python that runs first."""
     beside = Path(sysconfig.get_path("scripts")) / "ray"
     if beside.exists() and not before:
@@ -283,7 +254,6 @@ def _ray_program(before: Sequence[str] = ()) -> list[str]:
 
 
 def _with_descendants(*pids: int) -> set[psutil.Process]:
-    """Processes and all that they started, directly or not."""
     processes: set[psutil.Process] = set()
     for pid in pids:
         with contextlib.suppress(psutil.NoSuchProcess):

@@ -1,7 +1,7 @@
 """The nodes that `tandem up` started on this machine, a small private file per party, and which cluster is meant.
 
-An entry holds the node, its cluster's token and the start time of its process, so that `tandem down` never stops
-another process that was given the same id.
+A file holds the node, its cluster's token and the start time of its process, so that `tandem down` never stops another
+process that was given the same id.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 
 import psutil
@@ -24,32 +24,7 @@ from tandem.system.paths import state_folder, write_private
 from tandem.topology import PARTIES
 
 _SUFFIX = ".json"
-"""Of an entry's file, whose name is that of the party."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
-    """One running node of this machine."""
-
-    party: str
-    node: NodeInfo
-    token: str | None  # of the cluster; None where the user's environment provides it
-    settings: dict[str, str] = field(default_factory=dict)  # see `start_settings`
-
-    @property
-    def address(self) -> str:
-        """The address of the cluster, host:port."""
-        return self.node.address
-
-    @property
-    def pid(self) -> int:
-        """The id of the node's first process."""
-        return self.node.pid
-
-    @property
-    def is_head(self) -> bool:
-        """Whether the node holds its cluster together, so that it has to stop last."""
-        return bool(self.node.directory)
+"""After the name of the party, in the name of its file."""
 
 
 def token_file(party: str) -> Path:
@@ -57,47 +32,43 @@ def token_file(party: str) -> Path:
     return state_folder() / f"{party}.token"
 
 
-def running_nodes() -> list[Entry]:
+def running_nodes() -> list[NodeInfo]:
     """The nodes started here that still run, device first."""
-    return [entry for entry, is_running in recorded_nodes() if is_running]
+    return [node for node, is_running in recorded_nodes() if is_running]
 
 
-def recorded_nodes() -> list[tuple[Entry, bool]]:
+def recorded_nodes() -> list[tuple[NodeInfo, bool]]:
     """The nodes started here and not stopped by `tandem down`, device first, each with whether it still runs."""
     others = sorted({path.stem for path in state_folder().glob(f"*{_SUFFIX}")} - set(PARTIES))
     return [recorded for party in (*PARTIES, *others) if (recorded := _read(party)) is not None]
 
 
-def running_node(party: str) -> Entry | None:
+def running_node(party: str) -> NodeInfo | None:
     """The node of `party` that was started here, if it still runs."""
-    return next((entry for entry in running_nodes() if entry.party == party), None)
+    return next((node for node in running_nodes() if node.party == party), None)
 
 
-def register(entry: Entry) -> None:
+def register(node: NodeInfo) -> None:
     """Record a node, readable by this user alone; a head's token also goes into a file of its own, to be copied.
 
     Raises ConfigError where it cannot be written; what was recorded before stays.
     """
-    content = {
-        "node": asdict(entry.node),
-        "token": entry.token,
-        "settings": entry.settings,
-        "started_s": _seconds_after_boot(entry.pid),
-    }
-    write_private(_entry_file(entry.party), json.dumps(content, indent=2).encode() + b"\n")
-    if entry.is_head and entry.token:
-        write_private(token_file(entry.party), entry.token.encode() + b"\n")
+    fields = asdict(node)
+    about = {name: fields.pop(name) for name in ("token", "settings")}
+    content = {"node": fields, **about, "started_s": _seconds_after_boot(node.pid)}
+    write_private(_entry_file(node.party), json.dumps(content, indent=2).encode() + b"\n")
+    if node.is_head and node.token:
+        write_private(token_file(node.party), node.token.encode() + b"\n")
 
 
 def unregister(party: str) -> None:
-    """Drop the entry of a party and its token file, if there are any."""
+    """Forget the node of a party and its token file, if there are any."""
     _entry_file(party).unlink(missing_ok=True)
     token_file(party).unlink(missing_ok=True)
 
 
 def find_address(address: str | None, config: Config, progress: Callable[[str], None]) -> str:
-    """The address of the cluster to use: an explicit one, else that of the registry. Raises ClusterError if there is
-    none."""
+    """The address of the cluster to use, by default that of the registry. Raises ClusterError if there is none."""
     address = address or find_local(config, progress)
     if not address:
         raise ClusterError(
@@ -108,30 +79,25 @@ def find_address(address: str | None, config: Config, progress: Callable[[str], 
 
 
 def find_local(config: Config, progress: Callable[[str], None]) -> str | None:
-    """The running cluster of a node that `tandem up` started here for one of the settings' parties, None if there is
-    none.
+    """The address of the running cluster whose node `tandem up` started here for one of the settings' parties.
 
-    Says what was found, and which settings count for nothing there.
+    Says so, and which settings count for nothing there; None if there is none.
     """
     gone: set[str] = set()
     recorded = [each for each in recorded_nodes() if each[0].party in config.parties]
-    for entry, is_running in recorded:
-        if is_running and entry.address not in gone and is_listening(entry.address):
-            progress(f"cluster: {entry.address} is running here (tandem up {entry.party})")
-            own = [
-                (other.party, other.settings)
-                for other, runs in recorded
-                if runs and other.address == entry.address
-            ]
-            if ignored := explain_ignored(config, own):
+    for node, is_running in recorded:
+        if is_running and node.address not in gone and is_listening(node.address):
+            progress(f"cluster: {node.address} is running here (tandem up {node.party})")
+            beside = [other for other, runs in recorded if runs and other.address == node.address]
+            if ignored := explain_ignored(config, [(other.party, other.settings) for other in beside]):
                 progress(ignored)
-            return entry.address
-        if entry.address not in gone:
+            return node.address
+        if node.address not in gone:
             progress(
-                f"cluster: {entry.address}, which `tandem up {entry.party}` started here, no longer answers; "
+                f"cluster: {node.address}, which `tandem up {node.party}` started here, no longer answers; "
                 "`tandem down` forgets it"
             )
-        gone.add(entry.address)
+        gone.add(node.address)
     return None
 
 
@@ -156,17 +122,14 @@ def locked() -> Iterator[None]:
         yield
 
 
-def _read(party: str) -> tuple[Entry, bool] | None:
-    """The entry of a party, and whether its process still runs; None if there is none or it is damaged."""
+def _read(party: str) -> tuple[NodeInfo, bool] | None:
+    """The recorded node of a party, and whether its process still runs; None if there is none or it is damaged."""
     try:
         content = json.loads(_entry_file(party).read_text("utf-8"))
-        settings = dict(content["settings"])
-        entry = Entry(
-            party=party, node=NodeInfo(**content["node"]), token=content["token"], settings=settings
-        )
+        node = NodeInfo(**content["node"], token=content["token"], settings=dict(content["settings"]))
         started_s = content["started_s"]
-        is_running = started_s is not None and _seconds_after_boot(entry.pid) == started_s
-        return (entry, is_running) if entry.address else None
+        is_running = started_s is not None and _seconds_after_boot(node.pid) == started_s
+        return (node, is_running) if node.address else None
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
@@ -176,8 +139,7 @@ def _entry_file(party: str) -> Path:
 
 
 def _seconds_after_boot(pid: int) -> float | None:
-    """The time when a process started; None if it does not run. Unlike the time of day, it survives changes of the
-    clock."""
+    """The time when a process started, whatever happens to the clock; None if it does not run."""
     with contextlib.suppress(psutil.NoSuchProcess):
         process = psutil.Process(pid)
         if process.status() != psutil.STATUS_ZOMBIE:

@@ -27,14 +27,13 @@ from ray.exceptions import RayError
 from tandem.actors.base import Runtime
 from tandem.config.schema import Config
 from tandem.errors import ClusterError, TandemError
-from tandem.plugins.ray import nodes
 from tandem.plugins.ray.attach import wait_for_roles
 from tandem.plugins.ray.handles import RayActor, RayActors, find_actor, kill_actors
 from tandem.plugins.ray.launch import (
     ANSWER_S,
-    at_home,
     create_party,
     find_party,
+    options_of,
     party_nodes,
     runtime_for,
 )
@@ -57,50 +56,33 @@ class Supervisor:
 
     def __init__(self, party: str, runtime: Runtime) -> None:
         """It begins when `watch` is called, or at once where Ray has restarted it."""
-        self._secret = runtime.secret
-        self._watch = PartyWatch(party, runtime)
+        self.num_replaced = 0  # how often actors were replaced
+        self.problem = ""  # why that failed the last time
+        self.is_whole: bool | None = True  # None: a replacement may have broken off
+        self._party, self._runtime = party, runtime
+        self._has_met = False  # the draft queues of the party and of all its peers know their addresses
+        self._pause_s = WATCH_S
         self._thread = threading.Thread(target=self._look_forever, name="watch", daemon=True)
         if ray.get_runtime_context().was_current_actor_reconstructed:
-            self._watch.is_whole = None
+            self.is_whole = None
             self.watch()
 
     def secret(self) -> bytes:
         """The data plane's secret, for the other party when it starts."""
-        return self._secret
+        return self._runtime.secret
 
     def watch(self) -> None:
         """The party is up: keep it so. It may be called again."""
-        with contextlib.suppress(
-            RuntimeError
-        ):  # it looks already, as one does that Ray has restarted meanwhile
+        with contextlib.suppress(RuntimeError):  # one that Ray has restarted meanwhile looks already
             self._thread.start()
 
     def report(self) -> dict[str, Any]:
         """Its process, how often it replaced the party's actors, and why that failed the last time."""
-        watch = self._watch
-        return {
-            "pid": os.getpid(),
-            "num_replaced": watch.num_replaced,
-            "problem": watch.problem,
-        }
+        return {"pid": os.getpid(), "num_replaced": self.num_replaced, "problem": self.problem}
 
     def _look_forever(self) -> None:
         while True:
-            time.sleep(self._watch.look())
-
-
-class PartyWatch:
-    """The work of a supervisor, one look at the party after the other."""
-
-    def __init__(self, party: str, runtime: Runtime) -> None:
-        self.num_replaced = 0  # how often actors were replaced
-        self.problem = ""  # why that failed the last time
-        self.is_whole: bool | None = True  # None: not known, since a replacement may have broken off
-        self._party, self._runtime = party, runtime
-        self._has_met = (
-            False  # the draft queues of the party and of all its peers know each other's addresses
-        )
-        self._pause_s = WATCH_S
+            time.sleep(self.look())
 
     def look(self) -> float:
         """Replace the actors that run no more, and have the parties meet; returns the seconds until the next look."""
@@ -128,19 +110,18 @@ class PartyWatch:
     def _meet(self) -> bool:
         """Have the draft queues of the party and of its peers that are up connect; whether that were all."""
         config = self._runtime.config
-        wanted = {self._party, *config.topology.peers(self._party)}
+        linked = {self._party, *config.topology.peers(self._party)}
         parties: dict[str, RayActors] = {}
-        for party in config.parties:
+        for party in filter(linked.__contains__, config.parties):
             with contextlib.suppress(ClusterError):  # it is not up, or is being replaced itself
-                if party in wanted:
-                    parties[party] = find_party(party, config)
+                parties[party] = find_party(party, config)
         if self._party not in parties or len(parties) == 1:
             return False
         try:
             asyncio.run(asyncio.wait_for(connect_parties(parties, config.topology), MEET_S))
         except (TandemError, TimeoutError):
             return False
-        return len(parties) == len(wanted)
+        return len(parties) == len(linked)
 
 
 def start_party(role: str, config: Config, progress: Progress = lambda line: None) -> None:
@@ -155,7 +136,7 @@ def start_party(role: str, config: Config, progress: Progress = lambda line: Non
             f"The {role} side of this cluster is already up. Ask it with `tandem ask`, or stop it with `tandem down` "
             "on its machine."
         )
-    stop_supervisor(role, config)
+    stop_actors(role, [SUPERVISOR], config)
     wait_for_roles((role,), config.cluster.start_timeout_s, lambda: None)
     host = config.link.host or str(party_nodes(role)[0]["NodeManagerAddress"])
     runtime = runtime_for(config, _shared_secret(role, config), host)
@@ -166,11 +147,6 @@ def start_party(role: str, config: Config, progress: Progress = lambda line: Non
     except BaseException:
         kill_actors([supervisor])
         raise
-
-
-def stop_supervisor(party: str, config: Config) -> None:
-    """Leave a party to itself."""
-    stop_actors(party, [SUPERVISOR], config)
 
 
 def replace_actors(
@@ -189,7 +165,7 @@ def replace_actors(
     stop_actors(party, running_roles(party, config) if lost is None else lost, config)
     if lost and "draft_queue" in others:  # whether its connections to them have noticed or not
         ray.get([others["draft_queue"].start("drop", f"{party}/{role}") for role in lost], timeout=ANSWER_S)
-    handles = create_party(party, runtime, detached=True, wanted=lost)
+    handles = create_party(party, runtime, is_detached=True, roles=lost)
     try:
         if lost is None:
             starting: Any = start_actors({party: handles}, config, progress)
@@ -233,19 +209,9 @@ def stop_actors(party: str, roles: Collection[str], config: Config) -> None:
 
 def _create(party: str, runtime: Runtime) -> RayActor:
     """The supervisor of a party, on its node; it starts in parallel to whatever follows."""
-    options: dict[str, Any] = {
-        "name": f"{party}/{SUPERVISOR}",
-        "namespace": runtime.config.cluster.namespace,
-        "num_cpus": 0,
-        "resources": {nodes.PARTY_RESOURCE.format(party=party): 0.001},
-        "scheduling_strategy": at_home(party),
-        "lifetime": "detached",
-        "max_restarts": -1,
-        "max_task_retries": -1,
-        "enable_task_events": False,
-    }
-    seen = replace(runtime, config=runtime.config.seen_by(party))
-    return RayActor(ray.remote(Supervisor).options(**options).remote(party, seen))
+    options = options_of(party, [SUPERVISOR], runtime.config, is_detached=True)
+    actor = ray.remote(Supervisor).options(**options, max_restarts=-1, max_task_retries=-1)
+    return RayActor(actor.remote(party, replace(runtime, config=runtime.config.seen_by(party))))
 
 
 def _shared_secret(party: str, config: Config) -> bytes:

@@ -19,7 +19,7 @@ from ray.exceptions import RayActorError, RayError
 from tandem.config.schema import Config
 from tandem.plugins.ray import nodes
 from tandem.plugins.ray.attach import attached, current_address
-from tandem.plugins.ray.handles import find_actor, names_in
+from tandem.plugins.ray.handles import find_actor, list_processes, names_in
 from tandem.plugins.ray.registry import find_address
 from tandem.protocol.routes import ROLES
 from tandem.sites.port import ActorState, State, to_dict
@@ -42,13 +42,7 @@ ANSWER_LIMIT_S = 5.0
 
 def running_actors(config: Config) -> set[str]:
     """All actors that live or start, "party/role". This process must be attached."""
-    known = ray.util.list_named_actors(all_namespaces=True)
-    return {
-        name
-        for process in known
-        if process["namespace"] == config.cluster.namespace
-        for name in names_in(process["name"])
-    }
+    return {name for process in list_processes(config.cluster.namespace) for name in names_in(process)}
 
 
 def read_actors(config: Config, parties: Iterable[str] | None = None) -> list[ActorState]:
@@ -56,8 +50,8 @@ def read_actors(config: Config, parties: Iterable[str] | None = None) -> list[Ac
     attached."""
     newest: dict[str, ActorState] = {}
     for actor in sorted(_table(config.cluster.namespace), key=lambda actor: actor.started_s or 0.0):
-        known = newest.get(actor.name)
-        if known is None or actor.is_alive or not known.is_alive:
+        earlier = newest.get(actor.name)
+        if earlier is None or actor.is_alive or not earlier.is_alive:
             newest[actor.name] = actor
     names = [f"{party}/{role}" for party in parties or config.parties for role in ROLES]
     running = set() if newest.keys() >= set(names) else running_actors(config)

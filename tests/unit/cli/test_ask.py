@@ -26,7 +26,6 @@ from tandem.events import (
 )
 from tandem.plugins.ray import registry
 from tandem.plugins.ray.nodes import NodeInfo
-from tandem.plugins.ray.registry import Entry
 from tandem.system.paths import state_folder
 from tandem.topology import Party
 
@@ -109,15 +108,13 @@ def test_json_is_one_strict_object(ask: Ask) -> None:
 
 
 @pytest.fixture
-def registered(monkeypatch: pytest.MonkeyPatch) -> Entry:
+def registered(monkeypatch: pytest.MonkeyPatch) -> NodeInfo:
     """A node that `tandem up` started here: this process; its cluster answers."""
-    entry = Entry(
-        party=Party.DEVICE, node=NodeInfo("device", "10.0.0.2:6379", os.getpid(), "", ""), token="secret"
-    )
+    node = NodeInfo("device", "10.0.0.2:6379", os.getpid(), "", "", token="secret")
     state_folder().mkdir(parents=True)
-    registry.register(entry)
+    registry.register(node)
     monkeypatch.setattr("tandem.plugins.ray.registry.is_listening", lambda address: True)
-    return entry
+    return node
 
 
 @pytest.mark.parametrize(
@@ -131,7 +128,7 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> Entry:
     ],
 )
 def test_which_cluster_counts(
-    ask: Ask, tandem: FakeTandem, registered: Entry, options: list[str], address: str
+    ask: Ask, tandem: FakeTandem, registered: NodeInfo, options: list[str], address: str
 ) -> None:
     shown = ask(*options)
     assert tandem.started[0][0] == address
@@ -141,7 +138,7 @@ def test_which_cluster_counts(
 
 @pytest.mark.parametrize("case", ["its process has ended", "its head does not answer"])
 def test_a_cluster_that_is_gone_stops_no_question(
-    ask: Ask, tandem: FakeTandem, registered: Entry, case: str, monkeypatch: pytest.MonkeyPatch
+    ask: Ask, tandem: FakeTandem, registered: NodeInfo, case: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if case == "its process has ended":
         file = state_folder() / "device.json"

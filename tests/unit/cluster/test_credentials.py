@@ -11,9 +11,7 @@ from tandem.config.schema import Config
 from tandem.errors import ClusterError
 from tandem.plugins.ray import attach, credentials, registry
 from tandem.plugins.ray.nodes import NodeInfo
-from tandem.plugins.ray.registry import Entry
 from tandem.system.paths import state_folder
-from tandem.topology import Party
 
 ADDRESS = "10.0.0.1:6379"
 NAMES = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
@@ -36,8 +34,7 @@ def chosen() -> tuple[str | None, ...]:
 
 def record(token: str | None) -> None:
     state_folder().mkdir(parents=True, exist_ok=True)
-    node = NodeInfo("cloud", ADDRESS, os.getpid(), "", "")
-    registry.register(Entry(party=Party.CLOUD, node=node, token=token))
+    registry.register(NodeInfo("cloud", ADDRESS, os.getpid(), "", "", token=token))
 
 
 def write_default_file(home: Path) -> Path:

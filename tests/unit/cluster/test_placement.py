@@ -11,7 +11,7 @@ import pytest
 from tandem.config.schema import Config, PartyConfig
 from tandem.errors import ClusterError
 from tandem.plugins.ray import bootstrap, launch
-from tandem.plugins.ray.launch import PartyLost, find_party, party_nodes, place
+from tandem.plugins.ray.launch import PartyLost, find_party, options_of, party_nodes
 from tandem.protocol.routes import ROLES
 from tandem.sites.port import ActorState
 from tandem.topology import Party
@@ -40,10 +40,10 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("role", ["decoder", "draft_queue"])
 def test_actors_are_at_home(cluster: list[dict[str, Any]], role: str) -> None:
-    options = place("cloud", role, Config(), detached=True)
-    strategy = options.pop("scheduling_strategy")
+    options = options_of("cloud", [role], Config(), is_detached=True)
+    strategy = options["scheduling_strategy"]
     assert (strategy.node_id, strategy.soft) == ("b" * 56, False)
-    assert options == {"resources": SLIVER}
+    assert (options["resources"], options.get("num_gpus")) == (SLIVER, None)
 
 
 def test_a_party_without_a_node_is_one_sentence(cluster: list[dict[str, Any]]) -> None:
@@ -62,7 +62,7 @@ def test_paths_are_absolute_before_anything_starts(tmp_path: Path, monkeypatch: 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(bootstrap, "check_files", stop)
     with pytest.raises(ClusterError, match=r"^Enough\.$"):
-        bootstrap.launch(Config(device=PartyConfig(model="./small", index="notes")), None, print)
+        bootstrap.launch(Config(device=PartyConfig(model="./small", index="notes")), None, print, None)
     assert seen[0].device.model == str(tmp_path / "small")
     assert seen[0].device.index == str(tmp_path / "notes")
 

@@ -12,7 +12,7 @@ from tandem.actors.base import Runtime
 from tandem.config.schema import Config
 from tandem.plugins.ray import supervisor
 from tandem.plugins.ray.launch import PartyLost
-from tandem.plugins.ray.supervisor import WATCH_S, PartyWatch, Supervisor
+from tandem.plugins.ray.supervisor import WATCH_S, Supervisor
 from tandem.protocol.routes import ROLES
 from tandem.topology import PARTIES, Party
 
@@ -64,7 +64,13 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> FakeCluster:
     fake = FakeCluster()
     for name in ("running_actors", "find_party", "is_complete", "replace_actors", "connect_parties"):
         monkeypatch.setattr(supervisor, name, getattr(fake, name))
+    monkeypatch.setattr(supervisor, "ray", fake_ray(is_restarted=False))
     return fake
+
+
+def fake_ray(*, is_restarted: bool) -> SimpleNamespace:
+    context = SimpleNamespace(was_current_actor_reconstructed=is_restarted)
+    return SimpleNamespace(get_runtime_context=lambda: context)
 
 
 @pytest.mark.parametrize(
@@ -79,7 +85,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> FakeCluster:
 def test_what_is_lost_is_replaced_once(
     cluster: FakeCluster, lost: list[str], done: list[str], num_replaced: int
 ) -> None:
-    watch = PartyWatch(Party.CLOUD, RUNTIME)
+    watch = Supervisor(Party.CLOUD, RUNTIME)
     watch.look()
     cluster.done.clear()
     cluster.kill(*(f"cloud/{role}" for role in lost))
@@ -102,7 +108,7 @@ def test_one_that_was_restarted_finishes_what_it_was_at(
 ) -> None:
     cluster.unprepared = set() if is_prepared else {Party.CLOUD}
     cluster.kill(*lost)
-    watch = PartyWatch(Party.CLOUD, RUNTIME)
+    watch = Supervisor(Party.CLOUD, RUNTIME)
     watch.is_whole = None
     for _ in range(2):
         watch.look()
@@ -115,15 +121,13 @@ def test_it_looks_after_the_party_in_one_thread(monkeypatch: pytest.MonkeyPatch,
     """One that Ray has restarted looks at once, and `tandem up` may tell it to all the same."""
     looks: list[str] = []
 
-    class FakeWatch(PartyWatch):
+    class Watched(Supervisor):
         def look(self) -> float:
             looks.append("once")
             raise SystemExit  # ends the thread
 
-    context = SimpleNamespace(was_current_actor_reconstructed=is_restarted)
-    monkeypatch.setattr(supervisor, "ray", SimpleNamespace(get_runtime_context=lambda: context))
-    monkeypatch.setattr(supervisor, "PartyWatch", FakeWatch)
-    watched = Supervisor("device", RUNTIME)
+    monkeypatch.setattr(supervisor, "ray", fake_ray(is_restarted=is_restarted))
+    watched = Watched("device", RUNTIME)
     watched.watch()
     watched.watch()
     for thread in threading.enumerate():
