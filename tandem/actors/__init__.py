@@ -1,1 +1,1 @@
-"""The Ray actors of both sides. The only package that imports ray; each actor is a thin shell around a host class."""
+"""The actors of a party, and what they load. The same classes run in one process and on Ray."""

@@ -12,7 +12,6 @@ import asyncio
 import contextlib
 import logging
 import os
-import ssl
 import sys
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -47,7 +46,7 @@ def sendable(text: str) -> str:
 
 
 def report_failure(session: int, error: TandemError) -> DecoderFailed:
-    """To the coordinator, whose session cannot be decoded here."""
+    """The message to the draft queue that a session cannot be decoded here."""
     return DecoderFailed(session=session, reason=sendable(str(error)), fault=error.fault)
 
 
@@ -84,6 +83,7 @@ class SiteActor:
     role: ClassVar[ActorKind]
     dials: ClassVar[tuple[ActorKind, ...]] = ()  # actors of the own side that this one connects to
     has_peers: ClassVar[bool] = False  # whether it talks to other sites
+    table: Any = None  # of sessions, where the actor has one
 
     def __init__(self, party: str, runtime: Runtime) -> None:
         self.party = party
@@ -120,7 +120,7 @@ class SiteActor:
         """Open this actor's end of the data plane and return its address."""
         if self.plane is not None:
             await self.plane.close()
-        self.plane = make_plane(self, self.runtime, has_peers=self.has_peers, host=self._listening_host())
+        self.plane = self._make_plane()
         self._endpoint = Endpoint(self.name) if self.plane is None else await self.plane.start()
         return self._endpoint
 
@@ -134,17 +134,17 @@ class SiteActor:
         return self._endpoint is not None
 
     async def forget_sessions(self) -> None:
-        """The draft queue that began them is no more. One that its peer still holds may begin again."""
-        if (table := getattr(self, "table", None)) is not None:
-            table.forget()
+        """Forget the sessions of a draft queue that is no more. One that its peer still holds may begin again."""
+        if self.table is not None:
+            self.table.forget()
 
     async def connect_peers(self, endpoints: list[Endpoint]) -> None:
         """Connect to those of `endpoints` that this actor dials."""
-        wanted = {f"{self.party}/{role}" for role in self.dials} | self._peers()
-        outside = [
-            endpoint for endpoint in endpoints if endpoint.name in wanted and endpoint.name not in self.bus
-        ]
-        await asyncio.gather(*(self._plane().connect(endpoint) for endpoint in outside))
+        dialled = {f"{self.party}/{role}" for role in self.dials if f"{self.party}/{role}" not in self.bus}
+        dialled |= self._peers()
+        await asyncio.gather(
+            *(self._plane().connect(endpoint) for endpoint in endpoints if endpoint.name in dialled)
+        )
 
     async def prepare(self) -> dict[str, Any]:
         """Load what takes time; returns a description of what was loaded."""
@@ -162,7 +162,7 @@ class SiteActor:
             pid=os.getpid(),
             cpu_s=time.process_time(),
             memory_bytes=_resident_bytes(),
-            num_sessions=len(self._sessions()),
+            num_sessions=0 if self.table is None else len(self.table.sessions),
             num_malformed=self.num_malformed,
             imports_torch="torch" in sys.modules,
             tasks=tuple(sorted(task.get_name() for task in self._tasks if not task.done())),
@@ -193,20 +193,11 @@ class SiteActor:
                     message = read(frame)
                 except ProtocolError as error:
                     self.num_malformed += 1
-                    self._log_malformed(source, error)
+                    if (count := self.num_malformed).bit_count() == 1:  # a peer could fill a disk
+                        dropped = "%s dropped a malformed frame from %s, %d so far: %s"
+                        _log.warning(dropped, self.name, source, count, error)
                     continue
                 self.receive(message, source)
-
-    def _log_malformed(self, source: str, error: ProtocolError) -> None:
-        """Ever more rarely, since a peer that sends such frames could fill a disk with what is said of them."""
-        if self.num_malformed.bit_count() == 1:
-            _log.warning(
-                "%s dropped a malformed frame from %s, %d so far: %s",
-                self.name,
-                source,
-                self.num_malformed,
-                error,
-            )
 
     def receive(self, message: Any, source: str) -> None:
         """Handle one message and deliver what follows from it; a failure is the message's own."""
@@ -222,7 +213,8 @@ class SiteActor:
 
     def handle(self, message: Any, source: str) -> list[Send]:
         """Handle a message; returns what to send."""
-        raise NotImplementedError
+        sends: list[Send] = self.table.receive(message)
+        return sends
 
     def on_error(self, message: Any, error: TandemError) -> None:
         """A message could not be handled; the actor continues."""
@@ -232,11 +224,10 @@ class SiteActor:
         """Deliver what a state machine returned. A message that cannot be encoded ends its session only."""
         with self.bus.batch():
             for send in sends:
+                name = f"{self.party}/{send.to}"
                 if send.to == "client":
                     self.on_event(send.message)
-                    continue
-                name = f"{self.party}/{send.to}"
-                if name in self.bus:
+                elif name in self.bus:
                     self.bus.post(self.name, name, send.message)
                 else:
                     self._send_out(send, name)
@@ -295,10 +286,6 @@ class SiteActor:
         """Whether a message to an actor of this party would be delivered now."""
         return name in self.bus or self._plane().is_connected(name)
 
-    def _sessions(self) -> dict[int, Any]:
-        table = getattr(self, "table", None)
-        return {} if table is None else table.sessions
-
     def _extra_statistics(self) -> dict[str, float]:
         return {}
 
@@ -318,23 +305,40 @@ class SiteActor:
             )
         return self.plane
 
+    def _make_plane(self) -> DataPlane | None:
+        """This actor's end of the data plane; None where all that it talks to shares its process."""
+        runtime = self.runtime
+        if runtime.new_plane is not None:
+            return runtime.new_plane(self) if self.has_peers else None
+        os.makedirs(runtime.directory, mode=0o700, exist_ok=True)
+        from tandem.transport.port import with_secret
+        from tandem.transport.sockets import SocketPlane, tls_contexts, uses_tls
+
+        names = ("RAY_TLS_SERVER_CERT", "RAY_TLS_SERVER_KEY", "RAY_TLS_CA_CERT")  # the cluster's
+        server_tls, client_tls = (
+            tls_contexts(*(os.environ[name] for name in names)) if uses_tls() else (None, None)
+        )
+        return SocketPlane(
+            self,
+            handshake=with_secret(self.name, runtime.secret),
+            directory=runtime.directory,
+            host=self._listening_host(),
+            port=runtime.config.link.port,
+            server_tls=server_tls,
+            client_tls=client_tls,
+        )
+
     def _listening_host(self) -> str | None:
         """The host at which actors of other sites reach this one; None: they need not."""
         return None
 
 
 class SharedProcess:
-    """Several actors of one party in one process, on one event loop: the same classes that have one each elsewhere.
-
-    caller --call(role, method)--> SharedProcess --method--> one of its actors
-    actor --message, as an object--> another actor of the process
-    """
+    """Several actors of one party in one process, on one event loop: the same classes that have one each elsewhere."""
 
     def __init__(self, party: str, runtime: Runtime, classes: Mapping[ActorKind, type[SiteActor]]) -> None:
         bus = Bus()
-        self.actors: dict[str, SiteActor] = {
-            role: actor_class(party, runtime) for role, actor_class in classes.items()
-        }
+        self.actors: dict[str, SiteActor] = {role: make(party, runtime) for role, make in classes.items()}
         for actor in self.actors.values():
             actor.join(bus)
 
@@ -343,42 +347,6 @@ class SharedProcess:
         return await getattr(self.actors[role], method)(*arguments)
 
 
-def make_plane(
-    owner: SiteActor, runtime: Runtime, *, has_peers: bool, host: str | None = None
-) -> DataPlane | None:
-    """The data plane of one actor; None where all that it talks to shares its process.
-
-    has_peers: whether it talks to other sites. host: address on which it awaits them; None if it does not.
-    """
-    if runtime.new_plane is not None:
-        return runtime.new_plane(owner) if has_peers else None
-    os.makedirs(runtime.directory, mode=0o700, exist_ok=True)
-    from tandem.transport.port import with_secret
-    from tandem.transport.sockets import SocketPlane
-
-    server_tls, client_tls = _cluster_tls()
-    return SocketPlane(
-        owner,
-        handshake=with_secret(owner.name, runtime.secret),
-        directory=runtime.directory,
-        host=host,
-        port=runtime.config.link.port,
-        server_tls=server_tls,
-        client_tls=client_tls,
-    )
-
-
-def _cluster_tls() -> tuple[ssl.SSLContext | None, ssl.SSLContext | None]:
-    """The cluster's certificates, if Ray uses TLS."""
-    from tandem.transport.sockets import tls_contexts, uses_tls
-
-    if not uses_tls():
-        return None, None
-    names = ("RAY_TLS_SERVER_CERT", "RAY_TLS_SERVER_KEY", "RAY_TLS_CA_CERT")
-    return tls_contexts(*(os.environ[name] for name in names))
-
-
 def _resident_bytes() -> int:
-    """Memory that this process holds."""
     with open("/proc/self/statm") as statm:
         return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")

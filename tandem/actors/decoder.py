@@ -3,11 +3,11 @@
     DraftQueue --Begin/Local/End--> Decoder --Local--> DraftQueue
     Decoder --RetrieveRequest--> Retriever --RetrieveResult--> Decoder
 
-The model runs in a thread of its own. Whenever it is free, it takes the next job of every session that waits, and
-computes them in one batch; the session table decides what to compute. A batch of which no session wants its part any
-more is abandoned at the next layer boundary. If a batch fails, its jobs are tried one by one, so that a session's
-failure is its own. What a session's grammar allows is computed by another process meanwhile; a session whose grammar
-takes longer than the batch waits for it alone, and leaves the batch.
+The model runs in a thread of its own. Whenever it is free, it computes the next jobs of all sessions that wait in one
+batch; the session table decides what to compute. A batch of which no session wants its part any more is abandoned at
+the next layer boundary. If a batch fails, its jobs are tried one by one, so that a session's failure is its own. What
+a session's grammar allows is computed by another process meanwhile; where that takes longer than the batch, the session
+leaves it.
 """
 
 from __future__ import annotations
@@ -27,17 +27,10 @@ from tandem.aggregation.rules import Step
 from tandem.codecs import Codec, codec_of
 from tandem.codecs.base import ROOT
 from tandem.config.extensions import is_extension
-from tandem.errors import Code, ConfigError, Fault, TandemError, describe_origin
-from tandem.messages import OLDEST_VERSION, PROTOCOL_VERSION, Begin, DecoderFailed, End
+from tandem.errors import Code, ConfigError, TandemError, describe_origin
+from tandem.messages import OLDEST_VERSION, PROTOCOL_VERSION, Begin, End
 from tandem.modes import SessionSpec
-from tandem.protocol.decoding import (
-    DecodingSession,
-    DecodingTable,
-    Forward,
-    Job,
-    Prefill,
-    compute_steps,
-)
+from tandem.protocol.decoding import DecodingSession, DecodingTable, Forward, Job, Prefill, compute_steps
 from tandem.protocol.routes import ActorKind, Send
 from tandem.scheduler.policies import load_length_policy, load_policy
 from tandem.topology import PARTIES, SERVER, Party, at_start
@@ -122,18 +115,18 @@ class DecoderActor(SiteActor):
 
     def __init__(self, party: str, runtime: Runtime) -> None:
         super().__init__(party, runtime)
-        self.table = DecodingTable(party, is_private=self.config.party(party).privacy > 0)
+        self.table: DecodingTable = DecodingTable(party, is_private=self.config.party(party).privacy > 0)
         self.num_forwards = 0
         self.num_passes = 0  # batches of forwards
         self.num_abandoned = 0
-        self.num_malformed_proposals = 0  # of sessions that have ended
+        self.num_malformed_proposals = 0  # unreadable, so they counted as none, in sessions that have ended
         self.decode_s = 0.0
         self.wake = asyncio.Event()  # a message arrived, so the plan may have changed
         self._loaded: Engine | None = None
         self._drafters: dict[int, Drafter] = {}  # by session: the state of the codec
         self._ended: list[int] = []  # sessions to free in the engine
-        # sentences for the next answer: about the store of caches, or the budget
-        self._kv_notes: list[str] = []
+        self._kv_notes: list[str] = []  # for the next answer: about the store of caches, or the budget
+        self.grammars = Grammars(self.wake.set, self.fail)
 
     @property
     def engine(self) -> Engine:
@@ -141,11 +134,6 @@ class DecoderActor(SiteActor):
         if self._loaded is None:
             raise TandemError(f"{self.name} has not loaded its model yet; await prepare() first.")
         return self._loaded
-
-    @cached_property
-    def grammars(self) -> Grammars:
-        """The grammars of those queries that have one."""
-        return Grammars(self.wake.set, self.fail)
 
     @cached_property
     def codec(self) -> Codec:
@@ -240,13 +228,10 @@ class DecoderActor(SiteActor):
     def on_lost(self, name: str) -> None:
         """Without the retriever, no session of this side can continue."""
         if name == f"{self.party}/retriever":
-            reason = f"{at_start(self.party)}'s retriever has stopped; {remedy_for(self.party)}."
-            lost = Fault(code=Code.LOST)
+            sentence = f"{at_start(self.party)}'s retriever has stopped; {remedy_for(self.party)}."
+            lost = TandemError(sentence, code=Code.LOST)
             self.dispatch(
-                [
-                    Send("draft_queue", DecoderFailed(session=session, reason=reason, fault=lost))
-                    for session in self.table.sessions
-                ]
+                [Send("draft_queue", report_failure(session, lost)) for session in self.table.sessions]
             )
 
     def fail(self, session: int, error: Exception) -> None:
@@ -281,22 +266,23 @@ class DecoderActor(SiteActor):
             except Exception as error:  # none is expected; the next queries must not wait for ever
                 results = [error] * len(jobs)
             for job, result in zip(jobs, results, strict=True):
-                self._send(job, result)
-
-    def _send(self, job: Job, result: list[Send] | Exception) -> None:
-        try:
-            if isinstance(result, Exception):
-                raise result
-            self.dispatch(result)
-        except Exception as error:
-            self.fail(job.session, error)
+                try:
+                    if isinstance(result, Exception):
+                        raise result
+                    self.dispatch(result)
+                except Exception as error:
+                    self.fail(job.session, error)
 
     async def compute(self, jobs: Sequence[Job]) -> list[list[Send] | Exception]:
         """Run jobs of one kind in one batch. For each: what is to be sent (nothing if abandoned), or what failed."""
         sessions = [self.table.sessions[job.session] for job in jobs]
         results: Sequence[PrefillResult | list[Step] | Exception | None]
         if prefills := [job for job in jobs if isinstance(job, Prefill)]:
-            results = await self._prefill(prefills)
+            results = await self.in_thread(
+                lambda: compute_prompts(
+                    self.engine, prefills, self.open_prompt, lambda job: job.session in self.table.sessions
+                )
+            )
         else:
             results = await self.draft(sessions, [job for job in jobs if isinstance(job, Forward)])
         return [self._finish(*each) for each in zip(sessions, jobs, results, strict=True)]
@@ -317,14 +303,6 @@ class DecoderActor(SiteActor):
             case _:
                 assert isinstance(job, Forward)
                 return _attempt(partial(session.finish, job, result))
-
-    async def _prefill(self, jobs: Sequence[Prefill]) -> list[PrefillResult | Exception | None]:
-        """Open sessions in the engine and compute their prompts."""
-        return await self.in_thread(
-            lambda: compute_prompts(
-                self.engine, jobs, self.open_prompt, lambda job: job.session in self.table.sessions
-            )
-        )
 
     async def draft(
         self, sessions: Sequence[DecodingSession], jobs: Sequence[Forward]
@@ -358,23 +336,16 @@ class DecoderActor(SiteActor):
         )
 
     def _drafter(self, session: DecodingSession) -> Drafter:
-        """The drafter of one session, which holds the state of its codec."""
-        drafter = self._drafters.get(session.spec.session)
-        if drafter is None:
-            spec = session.spec
+        """The drafter of one session, which holds the state of its codec. Raises ConfigError."""
+        spec, party, privacy = session.spec, self.config.party(self.party), None
+        if spec.session not in self._drafters:
+            if party.privacy and spec.num_documents(self.party):
+                from tandem.engine.privacy import make_privacy
+
+                privacy = make_privacy(party, spec.sampling.temperature, self._on_kv)
             grammar = self.grammars.open.get(spec.session)
-            drafter = make_drafter(self.codec, spec, self.party, self._privacy(spec), grammar)
-            self._drafters[spec.session] = drafter
-        return drafter
-
-    def _privacy(self, spec: SessionSpec) -> Privacy | None:
-        """The bound on this party's votes and drafts in one session, if there is one. Raises ConfigError."""
-        party = self.config.party(self.party)
-        if not (party.privacy and spec.num_documents(self.party)):
-            return None
-        from tandem.engine.privacy import make_privacy
-
-        return make_privacy(party, spec.sampling.temperature, self._on_kv)
+            self._drafters[spec.session] = make_drafter(self.codec, spec, self.party, privacy, grammar)
+        return self._drafters[spec.session]
 
     def _load(self) -> Engine:
         from tandem.actors.loading import open_engine
@@ -383,8 +354,7 @@ class DecoderActor(SiteActor):
         return open_engine(self.config.party(self.party), kv_folder(self.party, self.config), self._on_kv)
 
     def _on_kv(self, sentence: str) -> None:
-        """The store of caches left something unused, or the privacy budget is used up: log it, and add a note to the
-        next answer."""
+        """Log that the store left something unused, or that the budget is used up, and note it for the next answer."""
         _log.warning("%s: %s", self.name, sentence)
         self._kv_notes.append(sentence)
 
@@ -392,7 +362,8 @@ class DecoderActor(SiteActor):
         """Close the engine's sessions that have ended."""
         while self._ended:
             session = self._ended.pop()
-            self.num_malformed_proposals += count_malformed(self._drafters.pop(session, None))
+            if (drafter := self._drafters.pop(session, None)) is not None:
+                self.num_malformed_proposals += drafter.num_malformed
             self.engine.close(str(session))
 
     def notes(self, opened: Prompt, *, is_home: bool) -> tuple[str, ...]:
@@ -408,7 +379,7 @@ class DecoderActor(SiteActor):
             "num_passes": self.num_passes,
             "num_abandoned": self.num_abandoned,
             "num_malformed_proposals": self.num_malformed_proposals
-            + sum(map(count_malformed, self._drafters.values())),
+            + sum(drafter.num_malformed for drafter in self._drafters.values()),
             "decode_s": self.decode_s,
             **(self._loaded.caches.statistics() | self._loaded.turns.statistics() if self._loaded else {}),
         }
@@ -528,30 +499,22 @@ def make_drafter(
             f'draft_rule "{rules.draft_rule}", or asked for log probabilities, it shows how probable they are; choose '
             'draft_rule "lottery" and ask for none, or set privacy_budget to 0.'
         )
-    if role.votes and not spec.rules.votes_are_tokens:
-        return Drafter(
-            spec.rules.codec_of_votes(codec),
-            spec.sampling,
-            spec.rules.drawing_rule,
-            spec.vocab_size,
-            privacy,
-            shaper,
-        )
+    common = spec.sampling, rules.drawing_rule, spec.vocab_size
+    if role.votes and not rules.votes_are_tokens:
+        return Drafter(rules.codec_of_votes(codec), *common, privacy, shaper)
     make = TokenDrafter if role.drafts else TokenVoter
     return make(
         codec,
-        spec.sampling,
-        spec.rules.drawing_rule,
-        spec.vocab_size,
-        sends_drafts=spec.rules.needs_drafts,
-        num_named=spec.rules.num_named(party),
+        *common,
+        sends_drafts=rules.needs_drafts,
+        num_named=rules.num_named(party),
         privacy=privacy,
         shaper=shaper,
     )
 
 
 def open_grammar(spec: SessionSpec, engine: Engine) -> Grammar:
-    """A query's grammar, followed with the tokens of a party. Raises GenerationError where that cannot be done here."""
+    """A query's grammar, followed with a party's tokens. Raises GenerationError where that cannot be done here."""
     from tandem.engine.shaping import Grammar, find_server
 
     server = find_server(engine.tokenizer_json, engine.vocab_size, engine.eos_token_ids)
@@ -624,8 +587,3 @@ def _attempt(act: Callable[[], T]) -> T | Exception:
         return act()
     except Exception as error:
         return error
-
-
-def count_malformed(drafter: Drafter | None) -> int:
-    """Proposals that a session's drafter could not read; they counted as none."""
-    return 0 if drafter is None else drafter.num_malformed

@@ -23,6 +23,7 @@ import time
 from collections import Counter
 from dataclasses import replace
 from functools import reduce
+from itertools import islice
 from typing import Any, ClassVar
 
 from tandem.actors.base import Runtime, SiteActor, remedy_for, report_failure
@@ -35,7 +36,6 @@ from tandem.events import (
     PeerEvent,
     ProvisionalEvent,
     RetractEvent,
-    SessionStatistics,
     SourcesEvent,
     TokenEvent,
 )
@@ -72,9 +72,7 @@ class EventLog:
         self.stream = TextStream(rule)
         self._detokenizer = rule.detokenizer
         self.provisional: list[TextStream] = []  # after each provisional token
-        self.link = (
-            link  # the link's counters when the session began; None: the session does not use the link
-        )
+        self.link = link  # its counters when the session began; None: the session does not use it
 
     def add(self, event: Event) -> None:
         """Append an event and wake all waiting calls."""
@@ -111,7 +109,7 @@ class DraftQueueActor(SiteActor):
 
     def __init__(self, party: str, runtime: Runtime) -> None:
         super().__init__(party, runtime)
-        self.table = CoordinatorTable(
+        self.table: CoordinatorTable = CoordinatorTable(
             party,
             lambda spec: self._stop_rule(spec).find_reason,
             self._obstacle,
@@ -126,11 +124,11 @@ class DraftQueueActor(SiteActor):
     # ---- control plane ---------------------------------------------------------------------------------------
 
     async def set_detokenizer(self, detokenizer: Detokenizer) -> None:
-        """What turns tokens into text, for stop strings and the streamed answer."""
+        """Take what turns tokens into text, for stop strings and the streamed answer."""
         self._detokenizer = detokenizer
 
     async def is_prepared(self) -> bool:
-        """As the base class; the tokenizer is the last thing that a starting party gets."""
+        """Whether others can connect and the tokenizer is there, the last thing that a starting party gets."""
         return await super().is_prepared() and self._detokenizer is not None
 
     async def find_obstacle(self) -> str | None:
@@ -138,7 +136,7 @@ class DraftQueueActor(SiteActor):
         return self._obstacle()
 
     def limit_queries(self, max_queries: int) -> None:
-        """So many are open at once, as the cloud of a join link takes them, and no more than the settings say."""
+        """Have no more queries open at once than the cloud of a join link takes, or than the settings say."""
         own = self.config.cluster.max_sessions
         self.table.max_open = min(own, max_queries)
         self.table.remedy = OWN_REMEDY if own <= max_queries else CLOUD_REMEDY
@@ -177,15 +175,15 @@ class DraftQueueActor(SiteActor):
 
         party: None is this one. The peer's come across the link.
         """
-        wanted = party or self.party
+        holder = party or self.party
         deadline_s = time.monotonic() + wait_s
         log = await self._opened_log(session, wait_s)
-        while log is not None and wanted not in log.sources and self.table.holds(session):
+        while log is not None and holder not in log.sources and self.table.holds(session):
             if time.monotonic() > deadline_s:
                 break
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(log.changed.wait(), 0.25)  # a session can end without an event
-        return None if log is None else log.sources.get(wanted)
+        return None if log is None else log.sources.get(holder)
 
     async def cancel(self, session: int) -> None:
         """Cancel a query."""
@@ -199,17 +197,12 @@ class DraftQueueActor(SiteActor):
         party = source.partition("/")[0]
         peer = "" if party == self.party else as_party(party)
         if isinstance(message, DecoderFailed) and message.fault.code is Code.FAILED:
-            self._log_failure(message)
+            session = self.table.sessions.get(message.session)
+            if session is not None and session.spec.home != self.party:  # whose client learns no reason
+                _log.error("%s: session %08x failed: %s", self.name, message.session, message.reason)
         sends = self.table.receive(message, time.monotonic(), peer)
         self._start_ticking()
         return sends
-
-    def _log_failure(self, failed: DecoderFailed) -> None:
-        """Log a failure of a query that a peer's client asked: it learns nothing but that this party could not go
-        on."""
-        session = self.table.sessions.get(failed.session)
-        if session is not None and session.spec.home != self.party:
-            _log.error("%s: session %08x failed: %s", self.name, failed.session, failed.reason)
 
     def on_error(self, message: Any, error: TandemError) -> None:
         """A message that cannot be handled ends its session, not the actor."""
@@ -230,8 +223,13 @@ class DraftQueueActor(SiteActor):
             event = replace(event, reason=self._plane().refusal_of(f"{event.party}/{self.role}"))
         if isinstance(event, DoneEvent):
             log.ended_s = time.monotonic()
-            counted = self._with_link_counters(log, event.statistics)
-            event = replace(event, statistics=counted, session=client_event.session)
+            statistics = event.statistics
+            if log.link is not None:
+                now, start = self.peer_counters(), log.link
+                names = ("sent_frames", "sent_bytes", "received_frames", "received_bytes")
+                link = {name: getattr(now, name) - getattr(start, name) for name in names}
+                statistics = replace(statistics, **link)
+            event = replace(event, statistics=statistics, session=client_event.session)
         log.add(event)
 
     def on_connected(self, name: str) -> None:
@@ -283,16 +281,12 @@ class DraftQueueActor(SiteActor):
                 await asyncio.sleep(self.table.tick_s)
                 now_s = time.monotonic()
                 self.dispatch(self.table.tick(now_s))
-                if self.table.has_silent_peer(now_s):
-                    self._renew_peers(now_s)
+                if self.table.has_silent_peer(now_s) and now_s >= self._renew_again_s:
+                    self._renew_again_s = now_s + RENEW_S
+                    for name in self._peers():
+                        self._plane().renew(name)
         finally:
             self._ticking = False
-
-    def _renew_peers(self, now_s: float) -> None:
-        if now_s >= self._renew_again_s:
-            self._renew_again_s = now_s + RENEW_S
-            for name in self._peers():
-                self._plane().renew(name)
 
     def _stop_rule(self, spec: SessionSpec) -> StopRule:
         return StopRule.of(spec.eos_token_ids, spec.sampling, self._detokenizer, spec.grammar)
@@ -301,13 +295,6 @@ class DraftQueueActor(SiteActor):
         """The counters of the links so far, of all peers together."""
         counters = [self._plane().counters[f"{peer}/draft_queue"] for peer in self.peers]
         return reduce(add_counters, counters, LinkCounters())
-
-    def _with_link_counters(self, log: EventLog, statistics: SessionStatistics) -> SessionStatistics:
-        now, start = self.peer_counters(), log.link
-        if start is None:
-            return statistics
-        counted = ("sent_frames", "sent_bytes", "received_frames", "received_bytes")
-        return replace(statistics, **{name: getattr(now, name) - getattr(start, name) for name in counted})
 
     def forget_old_logs(self, now_s: float) -> None:
         """Drop the events of sessions that ended a while ago."""
@@ -351,7 +338,7 @@ class HostQueue(DraftQueueActor):
         self.table.owner_of = lambda session: self.owners.get(session, "")
 
     def receive(self, message: Any, source: str) -> None:
-        """A message of this site, or a device's frame for one of its sessions."""
+        """Handle a message of this site, or a device's frame for one of its sessions."""
         if not is_device(source):
             super().receive(message, source)
             return
@@ -360,21 +347,20 @@ class HostQueue(DraftQueueActor):
                 self._refuse(message, source, refusal)
                 return
             self.owners[message.session] = source
-            self._forget_owners()
+            if len(self.owners) > MAX_OWNERS:  # then those of the sessions that ended first are forgotten
+                over = (session for session in self.owners if not self.table.holds(session))
+                for session in list(islice(over, len(self.owners) - MAX_OWNERS)):
+                    del self.owners[session]
         if self.owners.get(message.session) != source:
             self.num_foreign += 1
-            if self.num_foreign.bit_count() == 1:
-                _log.warning(
-                    "%s dropped a frame of %s for a query that it has not opened, %d so far",
-                    self.name,
-                    source,
-                    self.num_foreign,
-                )
+            if (count := self.num_foreign).bit_count() == 1:
+                dropped = "%s dropped a frame of %s for a query that it has not opened, %d so far"
+                _log.warning(dropped, self.name, source, count)
             return
         super().receive(message, PEER)
 
     def send_to_peer(self, send: Send, frame: bytes) -> None:
-        """To the device whose session it is."""
+        """Send a message to the device whose session it is."""
         if owner := self.owners.get(send.message.session):
             self.bus.send(self._plane(), owner, frame)
 
@@ -390,7 +376,7 @@ class HostQueue(DraftQueueActor):
         return Counter(owner for session, owner in self.owners.items() if self.table.holds(session))
 
     def _find_refusal(self, opening: Open, source: str) -> TandemError | None:
-        """The reason why a query of a device is not taken, if so. One that is malformed is for the table to refuse.
+        """The reason why a query of a device is not taken, if so; the table refuses a malformed one.
 
         Devices know `max_queries` and keep the rest waiting, so a limit protects the cloud from those that do not.
         """
@@ -409,30 +395,13 @@ class HostQueue(DraftQueueActor):
 
     def _refuse(self, frame: LinkFrame, source: str, error: TandemError) -> None:
         self.table.num_refused += 1
-        if (
-            self.table.num_refused.bit_count() == 1
-        ):  # ever more rarely: a device decides how often this happens
-            _log.warning(
-                "%s refused a query of %s, %d so far: %s", self.name, source, self.table.num_refused, error
-            )
-        link = Peer(frame.session, time.monotonic(), Party.DEVICE)
-        send = link.send(
-            Cancel(reason=str(error), fault=error.fault), Prefix(frame.session), time.monotonic()
-        )
+        if (count := self.table.num_refused).bit_count() == 1:  # a device decides how often this happens
+            _log.warning("%s refused a query of %s, %d so far: %s", self.name, source, count, error)
+        now_s, cancel = time.monotonic(), Cancel(reason=str(error), fault=error.fault)
+        send = Peer(frame.session, now_s, Party.DEVICE).send(cancel, Prefix(frame.session), now_s)
         self.bus.send(self._plane(), source, encode(send.message))
-
-    def _forget_owners(self) -> None:
-        """Forget the owners of the sessions that ended first."""
-        for session in list(self.owners):
-            if len(self.owners) <= MAX_OWNERS:
-                return
-            if not self.table.holds(session):
-                del self.owners[session]
 
     def _extra_statistics(self) -> dict[str, float]:
         turned_away = getattr(self.plane, "num_turned_away", 0)
-        return {
-            **super()._extra_statistics(),
-            "num_foreign": self.num_foreign,
-            "num_turned_away": turned_away,
-        }
+        counters = {"num_foreign": self.num_foreign, "num_turned_away": turned_away}
+        return super()._extra_statistics() | counters

@@ -15,7 +15,6 @@ import time
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -47,20 +46,11 @@ class AggregatorActor(SiteActor):
 
     role: ClassVar[ActorKind] = "aggregator"
 
-    @cached_property
-    def table(self) -> AggregatingTable:
-        """Its sessions. Raises ConfigError if the codec cannot be loaded."""
-        return AggregatingTable(self.party, codec_of(self.config.codec, self.place))
-
     async def bind(self) -> Endpoint:
         """Open the data plane once codec and policy are loaded. Raises ConfigError."""
         load_policy(self.config.decoding.placement, self.config.scheduler.parameters, self.place)
-        assert self.table is not None
+        self.table = AggregatingTable(self.party, codec_of(self.config.codec, self.place))
         return await super().bind()
-
-    def handle(self, message: Any, source: str) -> list[Send]:
-        """Decide a step, or take the scheduler's advice."""
-        return self.table.receive(message)
 
     def on_error(self, message: Any, error: TandemError) -> None:
         """A draft that cannot be decoded ends its session, not the actor."""
@@ -80,10 +70,6 @@ class ProfilerActor(SiteActor):
         super().__init__(party, runtime)
         self.table = ProfilingTable(party)
 
-    def handle(self, message: Any, source: str) -> list[Send]:
-        """Update the averages."""
-        return self.table.receive(message)
-
 
 class SchedulerActor(SiteActor):
     """Advises which side should aggregate."""
@@ -100,12 +86,7 @@ class SchedulerActor(SiteActor):
         load_policy(self.config.decoding.placement, self.config.scheduler.parameters, self.place)
         return await super().bind()
 
-    def handle(self, message: Any, source: str) -> list[Send]:
-        """Turn a profile into advice."""
-        return self.table.receive(message)
 
-
-"""The kind of index of a party without documents."""
 REFRESH_S = 1.0
 """Between two looks whether an index that follows its files has changed."""
 MAX_REMEMBERED = 4096
@@ -123,7 +104,7 @@ class RetrieverActor(SiteActor):
         super().__init__(party, runtime)
         self._loaded: DocumentSearch | None = None
         self._embedder: TextEmbedder | None = None
-        self._found: OrderedDict[str, Document] = OrderedDict()  # by id, the most recent one last
+        self._passages: OrderedDict[str, Document] = OrderedDict()  # by id, the most recent one last
         self._waiting: set[RetrieveRequest] = set()  # those in the queue or at work
         self._requests: asyncio.Queue[RetrieveRequest] = asyncio.Queue(maxsize=1024)
 
@@ -155,7 +136,7 @@ class RetrieverActor(SiteActor):
         """The documents that were found: their title, text, page and metadata; called by this side's client only."""
         from tandem.retrieval.documents import describe_passage
 
-        documents = [self._found.get(name) for name in ids]
+        documents = [self._passages.get(name) for name in ids]
         return [{} if document is None else describe_passage(document) for document in documents]
 
     async def embed(self, texts: list[str]) -> list[list[float]]:
@@ -229,19 +210,16 @@ class RetrieverActor(SiteActor):
         started_s = time.perf_counter()
         hits = self.search(request)
         retrieve_us = int((time.perf_counter() - started_s) * 1e6)
-        self._remember(hits)
+        for hit in hits:
+            self._passages[hit.id] = hit.document
+            self._passages.move_to_end(hit.id)
+        while len(self._passages) > MAX_REMEMBERED:
+            self._passages.popitem(last=False)
         return to_result(request, hits, retrieve_us)
 
     def search(self, request: RetrieveRequest) -> Sequence[Hit]:
         """The documents for one query, best first; blocking. Raises TandemError."""
         return find_documents(self.retriever, request)
-
-    def _remember(self, hits: Sequence[Hit]) -> None:
-        for hit in hits:
-            self._found[hit.id] = hit.document
-            self._found.move_to_end(hit.id)
-        while len(self._found) > MAX_REMEMBERED:
-            self._found.popitem(last=False)
 
     def _refuse(self, request: RetrieveRequest, error: Exception) -> RetrieveFailed:
         """Report why a query has no documents. Other errors than Tandem's are not quoted: they may hold a document."""

@@ -18,6 +18,7 @@ from tandem.events import DoneEvent, Event, TokenEvent
 from tandem.messages import Local, Vote, decode, encode
 from tandem.protocol.log import Prefix
 from tandem.protocol.routes import ActorKind
+from tandem.protocol.services import AggregatingTable
 from tandem.topology import Party
 
 from .conftest import Outbox, runtime
@@ -57,6 +58,8 @@ class Site:
             self.actors |= {a.name: a for a in SharedProcess(Party.DEVICE, runtime(), group).actors.values()}
         for name, actor in self.actors.items():
             actor.plane = Wire(name, self)  # type: ignore[assignment]
+        codec = codec_of(Config().codec, "the test")
+        self.actors["device/aggregator"].table = AggregatingTable(Party.DEVICE, codec)  # as `bind` does
         self.frames: list[tuple[str, str, bytes]] = []  # sender, receiver, frame
         self.num_frames = 0  # between two actors of the test
         self.to_decoder: list[Any] = []
