@@ -78,7 +78,7 @@ def serve(
     with served(config, Address(host, port, public_host, public_port), folder, log) as cloud:
         write_private(folder / ADDRESS_FILE, json.dumps(cloud.public_address).encode())
         log(f"listening: {host}:{cloud.port}, until Ctrl-C")
-        devices = cloud.devices.all()
+        devices = cloud.admission.devices.all()
         if device is None and devices:
             names = ", ".join(one.name for one in devices if one.is_welcome) or "none"
             log(

@@ -1,13 +1,8 @@
 """A cloud that serves many devices at one port, and a device that has joined one.
 
-    device "@phone" --TLS: token, then LinkFrames--> HostQueue --as from "device"--> session table
-    device "@phone" <------------- LinkFrames ------ HostQueue <--to "device"------- session table
-
-No device can do more than open queries and send frames of them; the cloud's actors cannot be called from outside. How
-its queries are kept apart: `tandem.actors.draft_queue`.
-
-A device's own site runs in its process. The cloud learns of a question what `SessionSpec.as_for` leaves, and of
-documents their opaque ids; it cannot call anything here.
+No device can do more than open queries and send frames of them, which `tandem.actors.draft_queue` keeps apart; the
+cloud's actors cannot be called from outside. A device's own site runs in its process. The cloud learns of a question
+what `SessionSpec.as_for` leaves, and of documents their opaque ids; it cannot call anything here.
 """
 
 from __future__ import annotations
@@ -39,11 +34,10 @@ from tandem.joining.handshakes import (
     read_about,
 )
 from tandem.joining.join_link import Identity, JoinLink, client_context, load_identity
-from tandem.sites.local import LocalDeployment, LocalSite
-from tandem.sites.port import ActorClasses, Progress
+from tandem.sites.local import LocalDeployment
+from tandem.sites.port import ActorClasses, Progress, ignore
 from tandem.sites.startup import check_files, compare, note_pairing
 from tandem.system.addresses import max_connections
-from tandem.system.processes import LoopThread
 from tandem.topology import Party
 from tandem.transport.port import Endpoint, PlaneOwner, Refusal
 from tandem.transport.sockets import SocketPlane
@@ -81,13 +75,13 @@ class Admission:
         self.about: dict[str, Any] | None = None  # what devices receive; None: models are still being loaded
         self.address = address
         self._max_devices = _count_places()
-        self._identity = identity
-        self._devices = devices
+        self.identity = identity
+        self.devices = devices
         self._tls = identity.server_context()
         self._plane: SocketPlane | None = None  # until the draft queue opens its end
         self._leases = Leases(lambda name: self.plane.is_connected(name))
         self._tokens: dict[str, str] = {}  # by the draft queue of each device: with which it last came
-        self._num_refused: Counter[bytes] = Counter()  # connections, by what they were told
+        self._num_refused: Counter[bytes] = Counter()  # connections, by the answer that they got
         self._noted_s: dict[str, float] = {}  # when a device's joining was last written down
 
     def new_plane(self, owner: PlaneOwner) -> SocketPlane:
@@ -112,7 +106,7 @@ class Admission:
 
     def recognise(self, secret: bytes) -> Device | None:
         """The device with a secret, also one that was revoked."""
-        return self._devices.recognise(secret)
+        return self.devices.recognise(secret)
 
     def admit(self, device: Device, instance: str) -> RetryLater | None:
         """Let a process of a device in; or why it cannot be taken now."""
@@ -129,12 +123,10 @@ class Admission:
 
     def note_refusal(self, error: ProtocolError) -> None:
         """Log why a connection was refused, ever more rarely: whoever connects decides how often this happens."""
-        told = error.frame if isinstance(error, Refusal) else b""
-        self._num_refused[told] += 1
-        if self._num_refused[told].bit_count() == 1:
-            _log.warning(
-                "A connection was refused, %d so far for this reason: %s", self._num_refused[told], error
-            )
+        answer = error.frame if isinstance(error, Refusal) else b""
+        self._num_refused[answer] += 1
+        if (count := self._num_refused[answer]).bit_count() == 1:
+            _log.warning("A connection was refused, %d so far for this reason: %s", count, error)
 
     def _note_joined(self, name: str) -> None:
         now_s = asyncio.get_running_loop().time()
@@ -142,13 +134,13 @@ class Admission:
             self._noted_s[name] = now_s
             _log.info("The device %s has joined.", name)
             with contextlib.suppress(TandemError):  # when it joined is good to know, no more
-                self._devices.note_joined(name)
+                self.devices.note_joined(name)
 
     # ---- looking after the devices ---------------------------------------------------------------------------
 
     async def watch(self) -> None:
         """Disconnect devices that are revoked, and renew the certificate in time; runs until it is cancelled."""
-        loop, version = asyncio.get_running_loop(), self._devices.version
+        loop, version = asyncio.get_running_loop(), self.devices.version
         renew_s, num_failed, num_logged = loop.time() + RENEW_S, 0, 0
         while True:
             await asyncio.sleep(WATCH_S)
@@ -157,18 +149,17 @@ class Admission:
                 if loop.time() > renew_s:
                     renew_s = loop.time() + RENEW_S
                     self.renew()
-                if (current := self._devices.version) != version:
+                if (current := self.devices.version) != version:
                     self._disconnect_revoked()
                     version = current  # not before: a list that could not be read is read again
             except (TandemError, ssl.SSLError, OSError) as error:
                 num_failed += 1
                 if num_failed.bit_count() == 1:
-                    _log.error(
-                        "The cloud could not look after its devices, %d times so far: %s", num_failed, error
-                    )
+                    failed = "The cloud could not look after its devices, %d times so far: %s"
+                    _log.error(failed, num_failed, error)
 
     def _log_turned_away(self, num_logged: int) -> int:
-        """Also those that showed nothing that could be refused; at each doubling. Returns the number last logged."""
+        """Log how many connections showed no token, at each doubling. Returns the number last logged."""
         number = self.plane.num_turned_away
         if number.bit_length() <= num_logged.bit_length():
             return num_logged
@@ -177,9 +168,7 @@ class Admission:
 
     def _disconnect_revoked(self) -> None:
         """Disconnect revoked devices by token: a name may have been given to another device since."""
-        welcome = {
-            queue_of(device.name): device.digest for device in self._devices.all() if device.is_welcome
-        }
+        welcome = {queue_of(device.name): device.digest for device in self.devices.all() if device.is_welcome}
         for name in self.plane.connected_names:
             if welcome.get(name) != self._tokens.get(name):
                 _log.warning("%s was revoked and is disconnected.", name)
@@ -187,7 +176,7 @@ class Admission:
 
     def renew(self) -> None:
         """Connections that are made from now on see the certificate as it is on disk, renewed if it is time."""
-        renewed = load_identity(self._identity.key_file.parent)
+        renewed = load_identity(self.identity.key_file.parent)
         self._tls.load_cert_chain(renewed.certificate_file, renewed.key_file)
 
 
@@ -203,25 +192,12 @@ def _count_places() -> int:
     return min(most, DevicesConfig.max_devices)
 
 
-@dataclass
-class ServedCloud:
-    """A cloud that runs in this process; close it, or use `served`."""
+@dataclass(kw_only=True)
+class ServedCloud(LocalDeployment):
+    """The cloud's site and its port."""
 
-    deployment: LocalDeployment
     admission: Admission
-    identity: Identity
-    devices: DeviceList
-    watching: asyncio.Task[None]  # ends with the event loop
-
-    @property
-    def loop(self) -> LoopThread:
-        """The event loop of its site."""
-        return self.deployment.loop
-
-    @property
-    def site(self) -> LocalSite:
-        """The cloud's actors."""
-        return self.deployment.sites[Party.CLOUD]
+    watching: asyncio.Task[None] | None = None  # ends with the event loop
 
     @property
     def port(self) -> int:
@@ -236,11 +212,12 @@ class ServedCloud:
 
     def link_for(self, name: str) -> JoinLink:
         """The join link of a new device. Raises ConfigError."""
-        return JoinLink(*self.public_address, self.identity.fingerprint, self.devices.add(name))
+        fingerprint = self.admission.identity.fingerprint
+        return JoinLink(*self.public_address, fingerprint, self.admission.devices.add(name))
 
-    def status(self) -> list[dict[str, object]]:
+    def list_actors(self) -> list[dict[str, object]]:
         """Every actor, as `tandem status` shows it."""
-        return self.loop.run(self.site.status())
+        return self.loop.run(self.sites[Party.CLOUD].status())
 
 
 @contextlib.contextmanager
@@ -248,7 +225,7 @@ def served(
     config: Config,
     address: Address,
     folder: Path,
-    progress: Progress = lambda line: None,
+    progress: Progress = ignore,
     actor_classes: ActorClasses | None = None,
 ) -> Iterator[ServedCloud]:
     """Start a cloud's site and its port, with the keys and devices of `folder`. Raises TandemError.
@@ -262,25 +239,21 @@ def served(
     check_files(config, (Party.CLOUD,), progress)
     identity, devices = load_identity(folder), DeviceList(folder)
     devices.all()  # a damaged list is an error now, not when somebody joins
-    admission = Admission(identity, devices, address)
-    deployment = LocalDeployment()
+    cloud = ServedCloud(admission=Admission(identity, devices, address))
     try:
-        watching = deployment.loop.run(_start(deployment, config, admission, progress, actor_classes))
-        yield ServedCloud(deployment, admission, identity, devices, watching)
+        cloud.loop.run(_start(cloud, config, progress, actor_classes))
+        yield cloud
     finally:
-        deployment.close()
+        cloud.close()
 
 
 async def _start(
-    deployment: LocalDeployment,
-    config: Config,
-    admission: Admission,
-    progress: Progress,
-    actor_classes: ActorClasses | None,
-) -> asyncio.Task[None]:
+    cloud: ServedCloud, config: Config, progress: Progress, actor_classes: ActorClasses | None
+) -> None:
+    admission = cloud.admission
     classes: ActorClasses = {"draft_queue": HostQueue, **(actor_classes or {})}
     try:
-        await deployment.start_alone(Party.CLOUD, config, admission.new_plane, progress, classes)
+        await cloud.start_alone(Party.CLOUD, config, admission.new_plane, progress, classes)
     except CallError as error:
         if not isinstance(error.__cause__, OSError):
             raise
@@ -288,9 +261,9 @@ async def _start(
             f"The cloud cannot listen at {admission.address} ({os.strerror(error.__cause__.errno or 0)}); stop what "
             "listens there, or choose another port with --listen."
         ) from None
-    about = deployment.described[Party.CLOUD] | {"max_queries": config.devices.max_queries}
+    about = cloud.described[Party.CLOUD] | {"max_queries": config.devices.max_queries}
     admission.about = describe_publicly(about)
-    return asyncio.get_running_loop().create_task(admission.watch(), name="admission")
+    cloud.watching = asyncio.get_running_loop().create_task(admission.watch(), name="admission")
 
 
 FIRST_JOIN_S = 10.0
@@ -332,9 +305,9 @@ class JoinedDevice(LocalDeployment):
         )
         return self.plane
 
-    def _meet(self, told: dict[str, Any]) -> None:
-        """What the cloud says of itself. Raises ProtocolError where the two cannot answer together."""
-        about = read_about(told)
+    def _meet(self, greeting: dict[str, Any]) -> None:
+        """Take what the cloud says of itself. Raises ProtocolError where the two cannot answer together."""
+        about = read_about(greeting)
         description = about.as_description() | {"model": f"at {self.link.address}"}
         try:
             compare({Party.DEVICE: self.described[Party.DEVICE], Party.CLOUD: description})

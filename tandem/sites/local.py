@@ -15,7 +15,7 @@ import contextlib
 import os
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,15 +33,12 @@ from tandem.transport.memory import MemoryNetwork
 from tandem.transport.port import NewPlane
 
 ACTOR_CLASSES: ActorClasses = {
-    actor.role: actor
-    for actor in (
-        RetrieverActor,
-        DecoderActor,
-        DraftQueueActor,
-        AggregatorActor,
-        ProfilerActor,
-        SchedulerActor,
-    )
+    "retriever": RetrieverActor,
+    "decoder": DecoderActor,
+    "draft_queue": DraftQueueActor,
+    "aggregator": AggregatorActor,
+    "profiler": ProfilerActor,
+    "scheduler": SchedulerActor,
 }
 
 
@@ -69,28 +66,24 @@ class LocalSite(SitePort):
     ) -> LocalSite:
         """A site whose draft queue reaches its peers through a link over which nothing but frames can come.
 
-        new_plane: makes the draft queue's end of it. actor_classes: classes to use instead of those in ACTOR_CLASSES,
-        by kind of actor.
+        new_plane: makes the draft queue's end of it. actor_classes: as in `Tandem.launch`.
         """
         classes: dict[ActorKind, type] = {**ACTOR_CLASSES, **(actor_classes or {})}
-        runtime = Runtime(
-            secret=b"", directory="", config=config.with_names().seen_by(party), new_plane=new_plane
-        )
+        own = config.with_names().seen_by(party)
+        runtime = Runtime(secret=b"", directory="", config=own, new_plane=new_plane)
         return cls(party, SharedProcess(party, runtime, {role: classes[role] for role in ROLES}).actors, loop)
 
     async def status(self) -> list[dict[str, object]]:
         """Every actor, as `tandem status` shows it."""
+        state = ActorState(
+            name="",
+            state="alive",
+            process="inline",  # one for all sites
+            pid=os.getpid(),
+            started_s=self._started_s,
+        )
         return [
-            to_dict(
-                ActorState(
-                    name=actor.name,
-                    state="alive",
-                    process="inline",  # one for all sites
-                    pid=os.getpid(),
-                    started_s=self._started_s,
-                ),
-                await actor.statistics(),
-            )
+            to_dict(replace(state, name=actor.name), await actor.statistics())
             for actor in self.actors.values()
         ]
 
@@ -99,7 +92,7 @@ class LocalSite(SitePort):
         await asyncio.gather(*(actor.close() for actor in self.actors.values()))
 
     async def call(self, role: str, method: str, *arguments: Any) -> Any:
-        """As every site's, on the actors' event loop. Raises CallError if that is closed, or closed meanwhile."""
+        """What a method of an actor returns. Raises CallError if the event loop is closed, or closed meanwhile."""
         place, actor = f"{at_start(self.party)}'s site", self.actors.get(role)
         if actor is None or self._loop.is_closed():
             raise CallError(f"{place} is closed; start it again.")
@@ -127,11 +120,11 @@ class LocalDeployment(Deployment):
         return {party: site.actors for party, site in self.sites.items()}
 
     async def status(self, config: Config) -> dict[str, Any]:
-        """As of a Ray cluster; there are no nodes, and all actors share one process."""
+        """What a Ray cluster reports; there are no nodes, and all actors share one process."""
         return {
             "cluster": "inline",
             "nodes": [],
-            "parties": {party: dict(known) for party, known in self.described.items()},
+            "parties": {party: dict(description) for party, description in self.described.items()},
             "actors": [actor for site in self.sites.values() for actor in await site.status()],
         }
 

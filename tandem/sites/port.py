@@ -24,7 +24,7 @@ Progress = Callable[[str], None]
 
 
 def ignore(line: str) -> None:
-    """No progress is wanted."""
+    """A `Progress` that shows nothing."""
 
 
 ActorClasses = Mapping[ActorKind, type[SiteActor]]
@@ -36,7 +36,7 @@ class SitePort(ABC):
 
     @abstractmethod
     async def call(self, role: str, method: str, *arguments: Any) -> Any:
-        """What a method of one of the site's actors returns; all others are calls of this one."""
+        """What a method of one of the site's actors returns; the other methods here call this one."""
 
     async def open(self, spec: str) -> None:
         """Start a query whose client is here. spec: a SessionSpec as JSON."""
@@ -201,8 +201,8 @@ class ActorState:
 
 
 def to_dict(actor: ActorState, report: ActorStatistics | None) -> dict[str, Any]:
-    """What is known of an actor, and what it reports itself."""
-    known = {"party": str(actor.party)} | asdict(actor)
+    """The state of an actor, and what it reports itself."""
+    state = {"party": str(actor.party)} | asdict(actor)
     if report is not None:
-        return known | asdict(report)
-    return known | ({"state": "silent"} if actor.is_alive else {})
+        return state | asdict(report)
+    return state | ({"state": "silent"} if actor.is_alive else {})

@@ -1,7 +1,4 @@
-"""The start of parties: their actors load, bind and connect, what they loaded is compared, and the links are opened.
-
-The same wherever the actors run.
-"""
+"""The start of parties, wherever they run: actors load, bind and connect, what they loaded is compared, links open."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ from tandem.engine.tokenizer import common_size
 from tandem.errors import ClusterError
 from tandem.messages import have_common
 from tandem.modes.dual import Dual, adds_nothing
-from tandem.sites.port import Actors, Progress
+from tandem.sites.port import Actors, Progress, ignore
 from tandem.topology import PAIR, PARTIES, Topology, in_words
 
 LOADING = ("retriever", "decoder")
@@ -29,9 +26,7 @@ STALE_CACHES = (
 )
 
 
-def check_files(
-    config: Config, parties: Sequence[str] | None = None, progress: Progress = lambda line: None
-) -> None:
+def check_files(config: Config, parties: Sequence[str] | None = None, progress: Progress = ignore) -> None:
     """Check models and indexes on this machine without loading them, before anything starts. Raises TandemError.
 
     parties: whose; default: of all. progress: receives a line where a model takes long to load for the first time.
@@ -90,13 +85,12 @@ async def start_actors(
     for part in LOADING:
         for party in parties:
             described[party] |= await loaded[party][part]
-    held = {party: described[party]["num_documents"] or described[party]["factory"] for party in parties}
-    progress(
-        f"indexes: {_join_equal({party: str(each) for party, each in held.items()})}"
-    )  # no count: a store
-    models = _join_equal({party: _show_model(described[party]) for party in parties})
+    # a store counts no documents
+    indexes = {party: str(own["num_documents"] or own["factory"]) for party, own in described.items()}
+    progress(f"indexes: {_join_equal(indexes)}")
+    models = _join_equal({party: _show_model(own) for party, own in described.items()})
     progress(f"models: {models}, after {time.monotonic() - start_s:.1f} s")
-    if stale := [party for party in parties if described[party].get("has_stale_caches")]:
+    if stale := [party for party, own in described.items() if own.get("has_stale_caches")]:
         progress(f"caches: {' and '.join(stale)} {STALE_CACHES}")
     for actors in parties.values():
         await _give_tokenizer(actors)
@@ -104,7 +98,6 @@ async def start_actors(
 
 
 def _show_model(described: Mapping[str, Any]) -> str:
-    """Its name, and how large it is, where that is known."""
     text = describe_model(described["model"])
     if num_bytes := described.get("num_bytes"):
         text += f", {num_bytes / 1e6:.0f} MB of {described['dtype']}"
@@ -112,7 +105,6 @@ def _show_model(described: Mapping[str, Any]) -> str:
 
 
 def _join_equal(shown: Mapping[str, str]) -> str:
-    """What parties have, once for those that have the same."""
     by_text: dict[str, list[str]] = {}
     for party, text in shown.items():
         by_text.setdefault(text, []).append(party)
@@ -129,9 +121,9 @@ async def join_actors(actors: Actors, new: Collection[str]) -> None:
     if "draft_queue" in new:
         await asyncio.gather(*(other.call("forget_sessions") for other in others.values()))
     endpoints = await asyncio.gather(*(actors[role].call("bind") for role in new))
-    known = [*endpoints, *await asyncio.gather(*(other.call("endpoint") for other in others.values()))]
+    every = [*endpoints, *await asyncio.gather(*(other.call("endpoint") for other in others.values()))]
     for role in new:
-        await actors[role].call("connect_peers", known)
+        await actors[role].call("connect_peers", every)
     await asyncio.gather(*(other.call("connect_peers", endpoints) for other in others.values()))
     await _give_tokenizer(actors)
 
@@ -153,23 +145,21 @@ async def describe(parties: Mapping[str, Actors]) -> dict[str, dict[str, Any]]:
     }
 
 
-def _prepare(actors: Actors) -> dict[str, asyncio.Future[dict[str, Any]]]:
+def _prepare(actors: Actors) -> Mapping[str, asyncio.Future[dict[str, Any]]]:
     loading = {
-        role: asyncio.ensure_future(actor.call("prepare"))
-        for role, actor in actors.items()
-        if role in LOADING
+        role: asyncio.ensure_future(actors[role].call("prepare")) for role in LOADING if role in actors
     }
     for future in loading.values():  # where another one fails first, nobody asks for the error of this one
         future.add_done_callback(lambda done: done.cancelled() or done.exception())
-    return dict(loading)
+    return loading
 
 
 async def _give_tokenizer(actors: Actors) -> None:
-    """The draft queue turns tokens into text as its decoder does."""
+    """Have the draft queue turn tokens into text as its decoder does."""
     await actors["draft_queue"].call("set_detokenizer", await actors["decoder"].call("detokenizer"))
 
 
-# ---- What parties must have in common -----------------------------------------------------------------------
+# ---- what parties must have in common ------------------------------------------------------------------------
 
 
 HANDSHAKE_FIELDS = {
@@ -190,15 +180,15 @@ def compare(described: Mapping[Any, Mapping[str, Any]]) -> None:
     """All parties must agree before the first query. Raises ClusterError that names two values and the remedy."""
     parties = "Both parties" if len(described) == 2 else "All parties"
     for key, (what, remedy) in HANDSHAKE_FIELDS.items():
-        known = {  # without documents a party has no embedder to compare
+        compared = {  # without documents a party has no embedder to compare
             party: values
             for party, values in described.items()
             if key in values or values.get("factory") != NO_INDEX
         }
-        for other in list(known)[1:]:
-            first = next(iter(known))
-            if not _fit(key, known[first], known[other]):
-                one, another = _shown(key, known[first]), _shown(key, known[other])
+        for other in list(compared)[1:]:
+            first = next(iter(compared))
+            if not _fit(key, compared[first], compared[other]):
+                one, another = _shown(key, compared[first]), _shown(key, compared[other])
                 raise ClusterError(
                     f"{parties} must have the same {what}, {in_words(first)} has {one!r} and "
                     f"{in_words(other)} {another!r}; {remedy}."
@@ -206,25 +196,24 @@ def compare(described: Mapping[Any, Mapping[str, Any]]) -> None:
 
 
 def _fit(key: str, one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Whether parties with these can work together. Of vocabularies they use the tokens that both have, however large a
-    party says that its own is."""
-    if key == "vocabulary_fingerprint" and all("vocabulary_prefixes" in known for known in (one, other)):
+    """Whether two parties can work together. Of vocabularies they use the tokens that both have."""
+    if key == "vocabulary_fingerprint" and all("vocabulary_prefixes" in each for each in (one, other)):
         return common_size(one, other) is not None
     if key == "protocol_version":
         return have_common(_versions(one), _versions(other))
     return one.get(key) == other.get(key)
 
 
-def _versions(known: Mapping[str, Any]) -> tuple[int, int]:
+def _versions(description: Mapping[str, Any]) -> tuple[int, int]:
     """The oldest and the newest version of the protocol that a party speaks."""
-    newest = known.get("protocol_version") or 0
-    return known.get("oldest_version") or newest, newest
+    newest = description.get("protocol_version") or 0
+    return description.get("oldest_version") or newest, newest
 
 
-def _shown(key: str, known: Mapping[str, Any]) -> Any:
+def _shown(key: str, description: Mapping[str, Any]) -> Any:
     """A value as sentences show it; that of a vocabulary with the tokenizer's name."""
-    value = known.get(key)
-    return f"{known.get('tokenizer')} ({value})" if key == "vocabulary_fingerprint" else value
+    value = description.get(key)
+    return f"{description.get('tokenizer')} ({value})" if key == "vocabulary_fingerprint" else value
 
 
 def note_pairing(config: Config, described: Mapping[Any, Mapping[str, Any]], progress: Progress) -> None:

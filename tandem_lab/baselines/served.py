@@ -139,8 +139,8 @@ def main(descriptor: int) -> None:
 def _answer(cloud: ServedCloud, actor: str, method: str, arguments: tuple[Any, ...]) -> tuple[str, Any]:
     try:
         if actor == "site":
-            return "result", cloud.status()
-        return "result", cloud.loop.run(cloud.site.call(actor, method, *arguments))
+            return "result", cloud.list_actors()
+        return "result", cloud.loop.run(cloud.sites["cloud"].call(actor, method, *arguments))
     except TandemError as error:
         return "error", error
 

@@ -144,10 +144,10 @@ def _serve(keys: Path, port: int, config: Config) -> None:
     """Frames are read as fast as they come."""
     DevicesConfig.max_bytes_per_s = 1 << 30
     with served(config, Address("127.0.0.1", port), keys) as cloud:
-        known = {device.name for device in cloud.devices.all()}
+        known = {device.name for device in cloud.admission.devices.all()}
         _say({"port": cloud.port, "link": "" if "device" in known else str(cloud.link_for("device"))})
         for _ in sys.stdin:
-            _say(_measure(cloud.status()))
+            _say(_measure(cloud.list_actors()))
 
 
 def _join(link: str, folder: Path, config: Config) -> None:

@@ -67,7 +67,7 @@ def test_two_devices_at_once_get_their_own_answers(rag: Tandem, cloud: ServedClo
         asked = [(tandem, question) for tandem in (phone, laptop) for question in QUESTIONS]
         answers = list(pool.map(lambda pair: pair[0].query(pair[1], seed=5).token_ids, asked))
     assert answers == expected * 2
-    (queue,) = [actor for actor in cloud.status() if actor["name"] == "cloud/draft_queue"]
+    (queue,) = [actor for actor in cloud.list_actors() if actor["name"] == "cloud/draft_queue"]
     assert queue["extra"]["num_foreign"] == 0
 
 
@@ -145,7 +145,7 @@ def test_a_cloud_keeps_no_turns_of_its_devices(cloud: ServedCloud, phone: Tandem
         {"role": "assistant", "content": first.text},
     ]
     phone.query(QUESTIONS[1], seed=1, history=history)
-    actors: list[Any] = [*cloud.status(), *phone.status()["actors"]]
+    actors: list[Any] = [*cloud.list_actors(), *phone.status()["actors"]]
     kept = {each["name"]: each["extra"]["turn_bytes"] for each in actors if each["name"].endswith("/decoder")}
     assert kept["cloud/decoder"] == 0 < kept["device/decoder"]
 
@@ -209,7 +209,7 @@ def test_a_device_that_is_revoked_is_disconnected_and_told(
     link = cloud.link_for("lost")
     with Tandem.join(str(link), Config.load(None, ["link.peer_loss_margin_s=0.2"])) as tandem:
         assert not tandem.query(QUESTIONS[0], seed=1, on_peer_loss="wait").is_degraded
-        cloud.devices.revoke("lost")
+        cloud.admission.devices.revoke("lost")
         deadline_s = time.monotonic() + 60
         revoked = f"The cloud at {link.address} has revoked this join link; ask its owner for a new one"
         while not tandem.status()["cluster"].endswith(f"(not connected now: {revoked})"):

@@ -131,8 +131,9 @@ def test_the_next_question_finds_what_was_added_to_an_index(tmp_path: Path) -> N
     ("start", "sentence"),
     [
         (
-            lambda: Tandem.launch(runtime="local"),  # type: ignore[arg-type]
-            r"^cluster\.runtime must be 'auto', 'inline' or 'ray' \(got 'local'\); the default is \"auto\"\.$",
+            lambda: Tandem.launch(runtime="local"),
+            r"^cluster\.runtime must be auto, inline, ray, or MODULE:FUNCTION of your own \(got 'local'\); the "
+            r"default is \"auto\"\.$",
         ),
         (
             lambda: Tandem.launch(runtime="inline", hosts={}),
