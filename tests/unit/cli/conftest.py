@@ -170,9 +170,8 @@ def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def tandem(monkeypatch: pytest.MonkeyPatch) -> FakeTandem:
     """What the commands get for `tandem.client.tandem.Tandem`."""
-    fake, module = FakeTandem(), ModuleType("tandem.client.tandem")
-    module.Tandem = fake  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "tandem.client.tandem", module)
+    fake = FakeTandem()
+    monkeypatch.setattr("tandem.client.tandem.Tandem", fake)
     return fake
 
 

@@ -94,13 +94,12 @@ def test_control_c_cancels_the_answer_and_stays(tandem: FakeTandem, typed: Type,
 
 
 CHILD = """
-import signal, sys, types
+import signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)
 from tests.unit.cli.conftest import FakeTandem
 from tandem.cli import main
-module = types.ModuleType("tandem.client.tandem")
-module.Tandem = FakeTandem()
-sys.modules["tandem.client.tandem"] = module
+import tandem.client.tandem
+tandem.client.tandem.Tandem = FakeTandem()
 sys.exit(main(["chat"]))
 """
 
