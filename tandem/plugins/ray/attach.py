@@ -39,9 +39,8 @@ def start_node(role: str, *, join: str | None, config: Config) -> NodeInfo:
     """
     for place in (config.link.host, (join or "").rpartition(":")[0]):
         credentials.require_protection(place, config)
-    environment = nodes.node_environment()
+    environment, limit_s = nodes.node_environment(), config.cluster.start_timeout_s
     os.environ.update({name: value for name, value in environment.items() if name.startswith("RAY_")})
-    limit_s = config.cluster.start_timeout_s
     if join is not None:
         nodes.wait_for_port(join, limit_s)
     host = Host(config.link.host or None)
@@ -147,7 +146,6 @@ def _ask_head(address: str) -> None:
 
 
 def _refusal(address: str) -> str:
-    """The error for a token that did not work, with the remedy."""
     source = credentials.describe_source()
     if not source:
         return (
@@ -155,12 +153,9 @@ def _refusal(address: str) -> str:
             "the file that `tandem up` named when it started the cluster."
         )
     recorded = credentials.recorded_token(address)
+    remedy = f"set {credentials.TOKEN_PATH} to the file that `tandem up` named when it started the cluster"
     if recorded and recorded != os.environ.get(credentials.TOKEN):
         remedy = f"unset {source.partition('=')[0]} to use the token that `tandem up` recorded here"
-    else:
-        remedy = (
-            f"set {credentials.TOKEN_PATH} to the file that `tandem up` named when it started the cluster"
-        )
     return f"The cluster at {address} does not accept the token of this process ({source}); {remedy}."
 
 
@@ -185,9 +180,7 @@ def _without_ray_lines() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _own_termination() -> Iterator[None]:
-    """Keep this process's handler of SIGTERM, if it has one: with Ray's, it is aborted 3 s after the signal, whatever
-    it still has to write or to stop.
-    """
+    """Keep this process's handler of SIGTERM, if it has one: Ray's aborts it 3 s after the signal."""
     handler = signal.getsignal(signal.SIGTERM)
     try:
         yield

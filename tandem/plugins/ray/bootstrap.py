@@ -44,7 +44,7 @@ class RaySite(SitePort):
         self._has_lost = False
 
     async def call(self, role: str, method: str, *arguments: Any) -> Any:
-        """As every site's."""
+        """What a method of an actor returns, of one that was replaced, too. Raises CallError if it is lost."""
         if self._has_lost and self._find is not None:
             try:
                 self._actors = self._find()

@@ -135,20 +135,16 @@ class NodeInfo:
             shutil.rmtree(self.directory, ignore_errors=True)
 
 
-ANYWHERE = Host()
-
-
 def start(
     party: str,
     config: Config,
     *,
     environment: dict[str, str],
     join: str | None = None,
-    host: Host = ANYWHERE,
+    host: Host,
     is_owned: bool = False,
 ) -> NodeInfo:
-    """Start a node: the first of a cluster, or one that joins at `join`. Returns at once; `wait_for_port` says when a
-    first one can be joined.
+    """Start a node, the first of a cluster or one that joins at `join`, and return at once.
 
     is_owned: it ends with this process, and waits for its head; else only `NodeInfo.stop` ends it.
     """

@@ -1,5 +1,4 @@
-"""A table of what runs where: nodes, what parties have loaded, every actor dead or alive, and sentences about what is
-missing.
+"""What runs where: nodes, what parties have loaded, every actor dead or alive, and sentences about what is missing.
 
 Ray's interface tells who lives. Of what has died, and why, only a table that is private to Ray tells: sentences and
 `tandem status` use it, nothing else does.
@@ -46,8 +45,7 @@ def running_actors(config: Config) -> set[str]:
 
 
 def read_actors(config: Config, parties: Iterable[str] | None = None) -> list[ActorState]:
-    """All actors of these parties (default: of all), dead ones included, in a fixed order. This process must be
-    attached."""
+    """All actors of these parties (default: of all), dead ones included, in order. This process must be attached."""
     newest: dict[str, ActorState] = {}
     for actor in sorted(_table(config.cluster.namespace), key=lambda actor: actor.started_s or 0.0):
         earlier = newest.get(actor.name)
@@ -97,7 +95,8 @@ def explain_loss(error: RayError, config: Config, *, is_launched: bool) -> str:
     if not dead and isinstance(error, RayActorError) and actor_id not in {actor.actor_id for actor in actors}:
         return "An actor of this cluster was replaced while this Tandem used it; ask again."
     if not dead:
-        return f"A call to the cluster failed ({_first_line(error)}); see `tandem status`."
+        line = str(error).strip().splitlines()[0][:160] if str(error).strip() else type(error).__name__
+        return f"A call to the cluster failed ({line}); see `tandem status`."
     party = dead[0].party
     remedy = f"run `tandem up {party}` on its machine, then connect again"
     if is_supervised(party, config):
@@ -121,29 +120,29 @@ async def collect_status(config: Config) -> dict[str, Any]:
     loaders = [actor for actor in actors if actor.role in ("retriever", "decoder")]
     described = await _ask_all(loaders, "describe", config)
     reports = await _ask_all(actors, "statistics", config)
-    supervisors = {
-        str(party): await _ask(f"{party}/{SUPERVISOR}", "report", config) for party in config.parties
-    }
+    names = {str(party): f"{party}/{SUPERVISOR}" for party in config.parties}
+    supervisors = {party: await _ask(name, "report", config) for party, name in names.items()}
     return {
         "cluster": current_address(),
         "nodes": [
             {
                 "address": node["NodeManagerAddress"],
-                "roles": _roles(node, config.parties),
+                "roles": [
+                    str(party)
+                    for party in config.parties
+                    if nodes.PARTY_RESOURCE.format(party=party) in node["Resources"]
+                ],
                 "alive": node["Alive"],
             }
             for node in ray.nodes()
         ],
-        "parties": {str(party): _description(party, described) for party in config.parties},
+        "parties": {
+            str(party): described.get(f"{party}/retriever", {}) | described.get(f"{party}/decoder", {})
+            for party in config.parties
+        },
         "supervisors": {party: report for party, report in supervisors.items() if report is not None},
         "actors": [to_dict(actor, reports.get(actor.name)) for actor in actors],
     }
-
-
-def _description(party: str, described: dict[str, Any]) -> dict[str, Any]:
-    """The description of what a party has loaded; actors of one kind have the same."""
-    parts = [values for name, values in described.items() if name.startswith(f"{party}/")]
-    return {key: value for part in parts for key, value in part.items()}
 
 
 async def _ask_all(actors: Sequence[ActorState], method: str, config: Config) -> dict[str, Any]:
@@ -159,10 +158,6 @@ async def _ask(name: str, method: str, config: Config) -> Any:
         return await asyncio.wait_for(actor.start(method), ANSWER_LIMIT_S)
     except (ValueError, RayError, TimeoutError):  # it has just died, or hangs
         return None
-
-
-def _roles(node: dict[str, Any], parties: Sequence[str]) -> list[str]:
-    return [str(party) for party in parties if nodes.PARTY_RESOURCE.format(party=party) in node["Resources"]]
 
 
 def _read_until_noticed(config: Config, actor_id: str) -> list[ActorState]:
@@ -183,13 +178,8 @@ def _table(namespace: str) -> list[ActorState]:
     """Every actor that a cluster had; empty if Ray keeps its table elsewhere in a later version."""
     try:
         messages: Any = importlib.import_module("ray.core.generated.gcs_pb2").ActorTableData
-        rows = [messages.FromString(row) for row in raw_rows()]
-        return [
-            _parse(row, messages, name)
-            for row in rows
-            if row.ray_namespace == namespace
-            for name in names_in(row.name)
-        ]
+        rows = [row for row in map(messages.FromString, raw_rows()) if row.ray_namespace == namespace]
+        return [_parse(row, messages, name) for row in rows for name in names_in(row.name)]
     except (ImportError, AttributeError, TypeError):  # private to Ray; a test fails if it disappears
         return []
 
@@ -220,7 +210,3 @@ def _reason(cause: Any) -> str:
     text = str(getattr(getattr(cause, context, None), "error_message", "")) or context.replace("_", " ")
     first = text.replace("`", "").partition(". ")[0].strip().rstrip(".")
     return first.removeprefix("The actor is dead because ")[:REASON_CHARS]
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).strip().splitlines()[0][:160] if str(error).strip() else type(error).__name__
