@@ -297,7 +297,7 @@ class PlaceOptions:
                 f'--address names a running Ray cluster (got {self.address!r}), but the runtime is "inline"; leave out '
                 "one of them."
             )
-        from tandem.client.tandem import Tandem
+        from tandem.client.tandem import Tandem, find_runtime
 
         if self.join:
             return Tandem.join(self.join, config, progress=log)
@@ -305,8 +305,6 @@ class PlaceOptions:
             return Tandem.launch(config, progress=log)
         address = self.address
         if address is None and (config.cluster.runtime != "auto" or find_spec("ray") is not None):
-            from tandem.sites.port import find_runtime
-
             address = find_runtime(config).find_running(config, log)
         return (
             Tandem.connect(address, config, progress=log) if address else Tandem.launch(config, progress=log)

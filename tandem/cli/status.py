@@ -39,7 +39,7 @@ def status(
     if not address and not config.is_federated and is_device_running():
         state = RunningDevice(config).status()
     else:
-        from tandem.sites.port import find_runtime
+        from tandem.client.tandem import find_runtime
 
         state = find_runtime(config).read_status(address, config, log)
     if as_json:

@@ -11,6 +11,7 @@ from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
+from tandem import plugins
 from tandem.client.ask import Asker, BatchItem, BatchProgress, answer_all, bounded, list_questions
 from tandem.client.request import QueryOptions, build_spec, notes_on
 from tandem.config.checks import change
@@ -19,6 +20,7 @@ from tandem.errors import QueryError
 from tandem.events import Answer, Event, collect
 from tandem.sites.port import (
     ActorClasses,
+    ClusterRuntime,
     Deployment,
     Host,
     Progress,
@@ -31,6 +33,13 @@ if TYPE_CHECKING:
 
 
 T = TypeVar("T")
+
+
+def find_runtime(config: Config) -> ClusterRuntime:
+    """The plugin that `cluster.runtime` names, by default Ray's. Raises ConfigError if it cannot be imported."""
+    name = config.cluster.runtime
+    runtime: ClusterRuntime = plugins.find("runtime", "ray" if name in ("auto", "inline") else name)
+    return runtime
 
 
 class Tandem:

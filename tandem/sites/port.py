@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, Protocol
 
-from tandem import plugins
 from tandem.actors.base import ActorStatistics, SiteActor
 from tandem.config.schema import Config
 from tandem.errors import CallError
@@ -153,13 +152,6 @@ class ClusterRuntime(Protocol):
 
     def read_status(self, address: str | None, config: Config, progress: Progress) -> dict[str, Any]:
         """What `Deployment.status` says of parties that run at an address."""
-
-
-def find_runtime(config: Config) -> ClusterRuntime:
-    """The plugin that `cluster.runtime` names, by default Ray's. Raises ConfigError if it cannot be imported."""
-    name = config.cluster.runtime
-    runtime: ClusterRuntime = plugins.find("runtime", "ray" if name in ("auto", "inline") else name)
-    return runtime
 
 
 State = Literal["alive", "starting", "dead", "absent"]
