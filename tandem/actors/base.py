@@ -290,7 +290,7 @@ class SiteActor:
         return {}
 
     def _peers(self) -> set[str]:
-        """Actors of the other side that this one connects to."""
+        """The actors of the other side that this one connects to."""
         return set()
 
     @cached_property

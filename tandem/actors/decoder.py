@@ -185,11 +185,9 @@ class DecoderActor(SiteActor):
         return self.engine.detokenizer
 
     async def answer_room(self, spec: str, context: int) -> int:
-        """Tokens that the answer to a question may have in a context of so many tokens. spec: as JSON.
-
-        Counted in a thread: a long question holds up no other query's messages.
-        """
+        """Tokens that the answer to a question may have in a context of so many tokens. spec: as JSON."""
         asked = SessionSpec.from_json(spec)
+        # in a thread: a long question holds up no other query's messages
         return await asyncio.to_thread(
             self.engine.answer_room, asked.query, asked.history, asked.frame, context
         )
@@ -307,8 +305,7 @@ class DecoderActor(SiteActor):
     async def draft(
         self, sessions: Sequence[DecodingSession], jobs: Sequence[Forward]
     ) -> list[list[Step] | Exception | None]:
-        """Compute the drafts or votes of each job; None where its prefix was rolled back and it was abandoned, or where
-        its grammar has not answered and it will be planned again."""
+        """Compute the drafts or votes of each job; None where it was abandoned, or is planned again for its grammar."""
         drafts = await self.in_thread(
             lambda: compute_drafts(self.engine, self._drafter, jobs, sessions, self.grammars.open)
         )

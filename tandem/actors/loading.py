@@ -23,16 +23,14 @@ if TYPE_CHECKING:
     from tandem.retrieval.embedding import TextEmbedder
     from tandem.retrieval.retriever import Scorer
 
-
 _ONE_AT_A_TIME = Lock()
 
 
 @contextmanager
 def _loading() -> Iterator[None]:
-    """Imports and loads a model alone: PyTorch and transformers change settings of the whole process meanwhile.
+    """Import and load a model alone: PyTorch and transformers change settings of the whole process meanwhile.
 
-    The garbage collector rests. An import makes some hundred thousand objects that stay, and searching them again and
-    again for cycles takes a fifth of its time.
+    The garbage collector rests: an import makes many objects that stay, and searching them takes a fifth of its time.
     """
     with _ONE_AT_A_TIME:
         was_enabled = gc.isenabled()
@@ -45,10 +43,7 @@ def _loading() -> Iterator[None]:
 
 
 def check_model(party: PartyConfig) -> None:
-    """GenerationError if the setting looks like a path but is no directory of a model, or its template is damaged.
-
-    Loads nothing.
-    """
+    """Raise GenerationError if a path is no directory of a model, or its template is damaged; nothing is loaded."""
     from tandem.engine.places import base_of, check_directory, expand
     from tandem.engine.template import check_files
 

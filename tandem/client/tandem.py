@@ -24,7 +24,6 @@ from tandem.sites.port import (
     Deployment,
     Host,
     Progress,
-    find_runtime,
     ignore,
 )
 

@@ -43,10 +43,7 @@ ACTOR_CLASSES: ActorClasses = {
 
 
 class LocalSite(SitePort):
-    """A site of actors in this process, which may be called from their event loop or any other.
-
-    `startup.start_actors({site.party: site.actors}, ...)` starts them.
-    """
+    """A site of actors in this process, which may be called from their event loop or any other."""
 
     def __init__(self, party: str, actors: Mapping[str, SiteActor], loop: asyncio.AbstractEventLoop) -> None:
         """loop: where the actors live; it must run."""

@@ -47,10 +47,7 @@ def check_files(config: Config, parties: Sequence[str] | None = None, progress: 
 async def start_together(
     parties: Mapping[str, Actors], config: Config, progress: Progress
 ) -> dict[str, dict[str, Any]]:
-    """Start the actors of all parties and open the links between them, if all agree; returns their descriptions.
-
-    Raises TandemError, also if it takes longer than `cluster.start_timeout_s`.
-    """
+    """Start all parties and open their links, if they agree; returns their descriptions. Raises TandemError."""
     limit_s = config.cluster.start_timeout_s
     try:
         async with asyncio.timeout(limit_s):

@@ -129,10 +129,7 @@ def launch(
 
 
 def connect(address: str | None, config: Config, progress: Progress) -> Cluster:
-    """Meet the parties of a running cluster (`tandem up`). Raises ClusterError.
-
-    address: None takes the cluster that `tandem up` started on this machine.
-    """
+    """Meet the parties of a running cluster; see `Tandem.connect`. Raises ClusterError."""
     config.require_cluster("Tandem.connect")
     address = find_address(address, config, progress)
     cluster = Cluster()

@@ -20,7 +20,6 @@ from tandem.errors import CallError, TandemError
 
 LOOK_AFTER_S = 1.0
 """A call that takes so long looks whether this machine's node is there still, and then again after as long."""
-
 NODE_ENDED = "This machine's Ray node and its actors have ended; run `tandem down`, then `tandem up` again."
 
 
@@ -54,10 +53,7 @@ RayActors = Mapping[str, RayActor]
 
 
 async def while_node_runs(reference: Awaitable[Any]) -> Any:
-    """The result of a call. Raises CallError where this machine's node has ended, and its actors with it.
-
-    Ray itself waits a minute for another head, and then ends this process.
-    """
+    """The result of a call. Raises CallError once this machine's node has ended; Ray would then end this process."""
     result = asyncio.ensure_future(reference)
     try:
         while not (await asyncio.wait([result], timeout=LOOK_AFTER_S))[0]:

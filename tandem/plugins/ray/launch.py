@@ -74,10 +74,7 @@ def plan_processes(config: Config) -> list[tuple[ActorKind, ...]]:
 
 
 def find_party(party: str, config: Config) -> RayActors:
-    """The running actors of a side, ready to be asked. Raises ClusterError that names those that are not.
-
-    It is a PartyLost if that may change without help.
-    """
+    """The running actors of a side. Raises ClusterError for those that are not, PartyLost if they may come back."""
     if loss := explain_party(party, read_actors(config, (party,)), config):
         raise (PartyLost if is_supervised(party, config) else ClusterError)(loss)
     try:

@@ -49,10 +49,7 @@ def running_node(party: str) -> NodeInfo | None:
 
 
 def register(node: NodeInfo) -> None:
-    """Record a node, readable by this user alone; a head's token also goes into a file of its own, to be copied.
-
-    Raises ConfigError where it cannot be written; what was recorded before stays.
-    """
+    """Record a node for this user alone, and a head's token in a file to be copied. Raises ConfigError if it cannot."""
     fields = asdict(node)
     about = {name: fields.pop(name) for name in ("token", "settings")}
     content = {"node": fields, **about, "started_s": _seconds_after_boot(node.pid)}

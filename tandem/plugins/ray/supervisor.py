@@ -118,10 +118,7 @@ class Supervisor:
 
 
 def start_party(role: str, config: Config, progress: Progress = lambda line: None) -> None:
-    """Start a side on a cluster that this process is attached to; it outlives this process, and is kept up.
-
-    What is left of a side that has lost actors is stopped first.
-    """
+    """Start a side on a cluster that this process is attached to, in the place of what is left of it; it is kept up."""
     if not ray.is_initialized():
         raise ClusterError("This process is not connected to a cluster; call attach() first.")
     if explain_party(role, read_actors(config, (role,)), config) is None:

@@ -10,6 +10,7 @@ from tandem.actors.base import SharedProcess, SiteActor
 from tandem.actors.draft_queue import DraftQueueActor
 from tandem.actors.retriever import AggregatorActor, ProfilerActor, SchedulerActor
 from tandem.client.request import spec_of
+from tandem.codecs import codec_of
 from tandem.codecs.votes import write_token
 from tandem.config.schema import Config
 from tandem.corpora import WEIGHTS
