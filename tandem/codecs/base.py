@@ -65,7 +65,7 @@ class StatelessCodec(ABC):
     @property
     @abstractmethod
     def max_bytes(self) -> int:
-        """As for `Codec`."""
+        """See `Codec`."""
 
     @abstractmethod
     def encode(self, dense: NDArray[np.floating]) -> bytes:
@@ -73,11 +73,11 @@ class StatelessCodec(ABC):
 
     @abstractmethod
     def decode(self, payload: bytes, vocab_size: int = MAX_VOCAB) -> Distribution:
-        """As for `Codec`."""
+        """See `Codec`."""
 
     @abstractmethod
     def fingerprint(self) -> str:
-        """As for `Codec`."""
+        """See `Codec`."""
 
     def open(self) -> CodecSession:
         """The one state that it has."""
@@ -122,8 +122,8 @@ class CodecStates:
         """The state with which the distribution that follows a prefix is encoded."""
         if not self._after:
             return self._first
-        known = (self._after[digest] for digest in reversed(lineage[:-1]) if digest in self._after)
-        return next(known, self._first)
+        after = (self._after[digest] for digest in reversed(lineage[:-1]) if digest in self._after)
+        return next(after, self._first)
 
 
 MEMBERS = ("max_bytes", "open", "decode", "fingerprint")

@@ -44,9 +44,9 @@ def log_probabilities(target: Distribution, token: int, num_top: int) -> Logprob
     )
 
 
-def write_token(token: int, known: Logprobs | None = None) -> bytes:
-    """The payload of a token. known: how probable it and others were; None: the token alone."""
-    return encode_number(token) + (b"" if known is None else encode(known))
+def write_token(token: int, logprobs: Logprobs | None = None) -> bytes:
+    """The payload of a token. logprobs: how probable it and others were; None: the token alone."""
+    return encode_number(token) + (b"" if logprobs is None else encode(logprobs))
 
 
 def read_token(payload: bytes, vocab_size: int) -> int:
@@ -61,10 +61,12 @@ def read_named_token(payload: bytes, vocab_size: int) -> tuple[int, Logprobs | N
         raise malformed(f"must be a token below {vocab_size}, got {payload[:end].hex()!r}")
     if end == len(payload):
         return token, None
-    known: Logprobs = registry.decode(payload[end:], (Logprobs,))
-    if len(known.top_ids) != len(known.top_logprobs) or any(index >= vocab_size for index in known.top_ids):
-        raise malformed(f"must hold log probabilities of tokens below {vocab_size}, got {known!r:.80}")
-    return token, known
+    logprobs: Logprobs = registry.decode(payload[end:], (Logprobs,))
+    if len(logprobs.top_ids) != len(logprobs.top_logprobs) or any(
+        index >= vocab_size for index in logprobs.top_ids
+    ):
+        raise malformed(f"must hold log probabilities of tokens below {vocab_size}, got {logprobs!r:.80}")
+    return token, logprobs
 
 
 MAX_LISTED = 1024
@@ -151,13 +153,13 @@ def vote_depth(payload: bytes) -> int:
     return WHOLE if header & 1 else header >> 1
 
 
-def encode_race_list(found: RaceList, vocab_size: int) -> bytes:
+def encode_race_list(race_list: RaceList, vocab_size: int) -> bytes:
     """Bytes of a list of at least one token, whose ids lie below vocab_size."""
     number = 0
-    for bits in found.values.view(np.uint32).tolist():
+    for bits in race_list.values.view(np.uint32).tolist():
         number = sets.push(number, bits - 1, _NUM_VALUES)
-    number = sets.push_set(number, found.ids.tolist(), vocab_size)
-    return sets.encode_number(2 * found.ids.size + found.is_complete) + sets.to_bytes(number)
+    number = sets.push_set(number, race_list.ids.tolist(), vocab_size)
+    return sets.encode_number(2 * race_list.ids.size + race_list.is_complete) + sets.to_bytes(number)
 
 
 def decode_race_list(payload: bytes, vocab_size: int) -> RaceList:

@@ -83,9 +83,9 @@ class SessionSpec(QuerySpec):
         try:
             return cls._read(text)
         except ProtocolError:
-            if (known := _drop_newer(text)) is None:
+            if (readable := _drop_newer(text)) is None:
                 raise
-            return cls._read(known)
+            return cls._read(readable)
 
     @classmethod
     def _read(cls, text: str) -> SessionSpec:

@@ -57,9 +57,9 @@ def point(dense: NDArray[np.floating], ids: NDArray[np.int64], resolution: int) 
     return Point(ids, sets.quantise(dense[ids], resolution))
 
 
-def push_non_zero(number: int, found: Point, vocab_size: int, most: int) -> int:
+def push_non_zero(number: int, rounded: Point, vocab_size: int, most: int) -> int:
     """`number` joined by a point without its zeros: counts, then which tokens, then how many, at most `most`."""
-    ids, counts = found.without_zeros()
+    ids, counts = rounded.without_zeros()
     number = sets.push_counts(number, (counts - 1).tolist(), int(counts.sum()) - ids.size)
     number = sets.push_set(number, ids.tolist(), vocab_size)
     return sets.push(number, ids.size - 1, most)
@@ -73,10 +73,10 @@ def pop_non_zero(number: int, vocab_size: int, most: int, resolution: int) -> tu
     return _as_point(ids, [count + 1 for count in counts]), number
 
 
-def push_support(number: int, found: Point, vocab_size: int) -> int:
+def push_support(number: int, rounded: Point, vocab_size: int) -> int:
     """`number` joined by a point with its zeros: counts, then which tokens (SQS Eq. 1, as one index)."""
-    number = sets.push_counts(number, found.counts.tolist(), int(found.counts.sum()))
-    return sets.push_set(number, found.ids.tolist(), vocab_size)
+    number = sets.push_counts(number, rounded.counts.tolist(), int(rounded.counts.sum()))
+    return sets.push_set(number, rounded.ids.tolist(), vocab_size)
 
 
 def pop_support(number: int, vocab_size: int, kept: int, resolution: int) -> tuple[Point, int]:
@@ -86,9 +86,9 @@ def pop_support(number: int, vocab_size: int, kept: int, resolution: int) -> tup
     return _as_point(ids, counts), number
 
 
-def push_whole(number: int, found: Point, vocab_size: int) -> int:
+def push_whole(number: int, rounded: Point, vocab_size: int) -> int:
     """`number` joined by counts on the whole vocabulary (QS Eq. 6): the places of l stars among l + V - 1."""
-    ids, counts = found.without_zeros()
+    ids, counts = rounded.without_zeros()
     stars = np.repeat(ids, counts)
     stars += np.arange(stars.size)
     return sets.push_set(number, stars.tolist(), stars.size + vocab_size - 1)
@@ -135,17 +135,17 @@ class Lattice(StatelessCodec):
     def encode(self, dense: NDArray[np.floating]) -> bytes:
         """Bytes of a distribution [vocab], vocab <= 2**18; GenerationError if it is none."""
         check_dense(dense)
-        found = point(dense, np.arange(dense.size), self.resolution)
+        rounded = point(dense, np.arange(dense.size), self.resolution)
         if self.index == NON_ZERO:
-            return sets.to_bytes(push_non_zero(0, found, dense.size, min(self.resolution, dense.size)))
-        return sets.to_bytes(push_whole(0, found, dense.size))
+            return sets.to_bytes(push_non_zero(0, rounded, dense.size, min(self.resolution, dense.size)))
+        return sets.to_bytes(push_whole(0, rounded, dense.size))
 
     def decode(self, payload: bytes, vocab_size: int = MAX_VOCAB) -> Distribution:
         """The distribution b / l in the bytes; ProtocolError if they are malformed."""
         number = sets.from_bytes(payload, self.max_bytes)
-        found, rest = self._pop(number, vocab_size)
+        rounded, rest = self._pop(number, vocab_size)
         sets.check_is_used_up(rest)
-        return found.distribution()
+        return rounded.distribution()
 
     def _pop(self, number: int, vocab_size: int) -> tuple[Point, int]:
         if self.index == NON_ZERO:

@@ -133,8 +133,8 @@ def _measure_prompt(engine: Engine, documents: Sequence[str], max_new: int) -> t
 
 def _end(engine: Engine, limit: int | None) -> int:
     """The context length to decode to."""
-    wanted = LONGEST if limit is None else limit
-    return wanted if engine.context_length is None else min(wanted, engine.context_length)
+    length = LONGEST if limit is None else limit
+    return length if engine.context_length is None else min(length, engine.context_length)
 
 
 class _Counter:

@@ -80,8 +80,8 @@ class DoubleDqn:
         self._rounds.begin()
         if not self._rounds.is_known:
             return min(FIRST_LENGTH, self._max_length)
-        found = values(self._weights, make_state(self._confidences, self._rounds))
-        return 1 + int(np.argmax(found[: self._max_length]))
+        action_values = values(self._weights, make_state(self._confidences, self._rounds))
+        return 1 + int(np.argmax(action_values[: self._max_length]))
 
     def observe(self, length: int, num_accepted: int, draft_s: float) -> None:
         """Measures the round, and keeps how sure a drafter was of the tokens that were accepted."""

@@ -74,21 +74,21 @@ class KSqs(StatelessCodec):
         check_dense(dense)
         check_fits(self.name, self.k, dense.size)
         ids = largest(dense, self.k)
-        found = point(dense, ids, self.resolution)
+        rounded = point(dense, ids, self.resolution)
         if self.index == NON_ZERO:
-            return sets.to_bytes(push_non_zero(0, found, dense.size, self._most))
-        return sets.to_bytes(push_support(0, found, dense.size))
+            return sets.to_bytes(push_non_zero(0, rounded, dense.size, self._most))
+        return sets.to_bytes(push_support(0, rounded, dense.size))
 
     def decode(self, payload: bytes, vocab_size: int = MAX_VOCAB) -> Distribution:
         """The distribution b / l in the bytes; ProtocolError if they are malformed."""
         number = sets.from_bytes(payload, self.max_bytes)
         sets.check_is_subset(self.k, vocab_size)
         if self.index == NON_ZERO:
-            found, rest = pop_non_zero(number, vocab_size, self._most, self.resolution)
+            rounded, rest = pop_non_zero(number, vocab_size, self._most, self.resolution)
         else:
-            found, rest = pop_support(number, vocab_size, self.k, self.resolution)
+            rounded, rest = pop_support(number, vocab_size, self.k, self.resolution)
         sets.check_is_used_up(rest)
-        return found.distribution()
+        return rounded.distribution()
 
     @property
     def _most(self) -> int:
@@ -154,18 +154,18 @@ class CSqs:
         number = sets.from_bytes(payload, self.max_bytes)
         if self.index == NON_ZERO:
             most = min(self.resolution, vocab_size)
-            found, rest = pop_non_zero(number, vocab_size, most, self.resolution)
+            rounded, rest = pop_non_zero(number, vocab_size, most, self.resolution)
         else:
-            found, rest = self._pop_paper(number, vocab_size)
+            rounded, rest = self._pop_paper(number, vocab_size)
         sets.check_is_used_up(rest)
-        return found.distribution()
+        return rounded.distribution()
 
-    def pack(self, found: Point, vocab_size: int) -> bytes:
+    def pack(self, rounded: Point, vocab_size: int) -> bytes:
         """The bytes of a lattice point on the tokens that were kept."""
         if self.index == NON_ZERO:
-            return sets.to_bytes(push_non_zero(0, found, vocab_size, min(self.resolution, vocab_size)))
-        push_form = push_whole if found.ids.size == vocab_size else push_support
-        return sets.to_bytes(sets.push(push_form(0, found, vocab_size), found.ids.size - 1, vocab_size))
+            return sets.to_bytes(push_non_zero(0, rounded, vocab_size, min(self.resolution, vocab_size)))
+        push_form = push_whole if rounded.ids.size == vocab_size else push_support
+        return sets.to_bytes(sets.push(push_form(0, rounded, vocab_size), rounded.ids.size - 1, vocab_size))
 
     def _pop_paper(self, number: int, vocab_size: int) -> tuple[Point, int]:
         last, number = sets.pop(number, vocab_size)
