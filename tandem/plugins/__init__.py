@@ -46,8 +46,8 @@ OWN: Mapping[Kind, Mapping[str, str]] = {
     },
     "command": {
         "serve": "tandem.plugins.server.serve:serve",
-        "device": "tandem.plugins.server.device:device",
-        "mcp": "tandem.plugins.server.serve_mcp:mcp",
+        "device": "tandem.plugins.server.serve:device",
+        "mcp": "tandem.plugins.server.serve:mcp",
         "up": "tandem.plugins.ray.command:up",
         "down": "tandem.plugins.ray.command:down",
         "model": "tandem.plugins.papers.commands:app",

@@ -262,7 +262,7 @@ def test_who_cancels_a_call_ends_its_query(over_http: bool) -> None:
 def test_standard_input_ends_where_the_process_is_asked_to() -> None:
     """While a thread waits for a line, and nobody closes the other end."""
     program = (
-        "import sys, threading; from tandem.plugins.server.serve_mcp import interruptible_stdin\n"
+        "import sys, threading; from tandem.plugins.server.serve import interruptible_stdin\n"
         "leave = interruptible_stdin(); print(sys.stdin.readline(), end='', flush=True)\n"
         "threading.Timer(0.2, leave).start(); print([sys.stdin.readline()])"
     )
