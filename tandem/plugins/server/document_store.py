@@ -27,10 +27,8 @@ from tandem.topology import Party
 
 SERVED_INDEXES = {"bundled": "served-notes", "household": "served-household"}
 """Indexes, in the data folder, of a device whose documents come with Tandem: those, and what was added."""
-MAX_NAME_BYTES = 255
-"""Longest name of a file, as file systems have it."""
-NEVER_IN_NAMES = frozenset({"Cc", "Cs"})
-"""Unicode's categories of control characters and of halves of surrogate pairs."""
+MAX_NAME_BYTES = 255  # of the name of a file, as file systems have it
+NEVER_IN_NAMES = ("Cc", "Cs")  # Unicode's categories of control characters and of halves of surrogate pairs
 ID_KEY_BYTES = 32
 
 
@@ -50,9 +48,7 @@ class DocumentStore:
         self.index = index
         self.folder = index.with_name(f"{index.name}-documents") / "added"
         self.indexer = Indexer(index, config)
-        self.turn = (
-            asyncio.Lock()
-        )  # callers from a loop take turns there: files that take long hold one thread
+        self.turn = asyncio.Lock()  # of callers from a loop: files that take long hold one thread
         self._changing = Lock()
 
     def list_documents(self) -> list[dict[str, object]]:
@@ -97,14 +93,14 @@ class DocumentStore:
         target = self._path(name)
         with self._changing, self._keep_previous(target):
             others = self._added().keys() - {normal(name)}
-            if others and not self._is_root():  # the index was built anew since they were added
+            if others and not self._place()[0]:  # the index was built anew since they were added
                 with contextlib.suppress(RetrievalError):
-                    self.indexer.add(self.folder)
+                    self.indexer.change("add", self.folder)
             content.replace(target)
             try:
-                return self.indexer.add(target if self._is_root() else self.folder, progress)
+                return self.indexer.change("add", target if self._place()[0] else self.folder, progress)
             except NothingReadError as error:
-                _, prefix = self._place(self._roots())
+                _, prefix = self._place()
                 sentences = [problem.removeprefix(prefix) for problem in error.problems]
                 of_it = [sentence for sentence in sentences if sentence.startswith(normal(name))]
                 raise NothingReadError((of_it or sentences)[0], sentences) from None
@@ -124,24 +120,19 @@ class DocumentStore:
         """Delete a document that was added. Raises RetrievalError."""
         target = self._path(name)
         with self._changing, self._keep_previous(target):
-            _, prefix = self._place(self._roots())
+            _, prefix = self._place()
             is_last = not any(path != target for path in self.folder.glob("[!.]*"))
-            self.indexer.delete(prefix.rstrip("/") if prefix and is_last else prefix + normal(name))
+            self.indexer.change("delete", prefix.rstrip("/") if prefix and is_last else prefix + normal(name))
             target.unlink()
-
-    def remove_remains(self) -> None:
-        """Remove the files that a server which was killed had begun to receive or to replace."""
-        for path in self.folder.glob(".*"):
-            path.unlink(missing_ok=True)
 
     def hold(self, notes: Path) -> None:
         """Make it the index of these notes and of what was added, unless it is. Raises RetrievalError."""
-        with contextlib.suppress(RetrievalError):
-            self.indexer.refresh(notes)
+        with contextlib.suppress(RetrievalError):  # as where it is damaged
+            self.indexer.change("refresh", notes)
             return
-        self.indexer.build(notes, secrets.token_bytes(ID_KEY_BYTES))
+        self.indexer.change("build", notes, id_key=secrets.token_hex(ID_KEY_BYTES))
         if any(path.suffix.lower() in read_endings() for path in self.folder.glob("[!.]*")):
-            self.indexer.add(self.folder)
+            self.indexer.change("add", self.folder)
 
     @contextlib.contextmanager
     def _keep_previous(self, target: Path) -> Iterator[None]:
@@ -159,19 +150,13 @@ class DocumentStore:
         finally:
             previous.unlink(missing_ok=True)
 
-    def _roots(self) -> list[str]:
+    def _place(self, roots: list[str] | None = None) -> tuple[bool, str]:
+        """Whether the index remembers the folder of what was added, or takes files one by one; and what stands before
+        the names of its files. roots: of its manifest, where that was read."""
+        from tandem.retrieval.build import GIVEN, place_root
         from tandem.retrieval.store import read_manifest
 
-        return read_manifest(self.index).roots
-
-    def _is_root(self) -> bool:
-        """Whether the index remembers the folder of what was added, or takes files one by one."""
-        return self._place(self._roots())[0]
-
-    def _place(self, roots: list[str]) -> tuple[bool, str]:
-        """Whether the index remembers the folder of what was added, and what stands before the names of its files."""
-        from tandem.retrieval.build import GIVEN, place_root
-
+        roots = read_manifest(self.index).roots if roots is None else roots
         if not roots or GIVEN in roots:
             return True, ""
         further, name = place_root(roots, str(self.folder))
@@ -195,11 +180,9 @@ def why_no_name(name: str) -> str | None:
             f"A file name has 1 to {MAX_NAME_BYTES} bytes and does not begin with a dot, this one is {name!r:.100}; "
             "rename the file."
         )
-    if kind_of(name) is None:
-        return (
-            f"Only {endings()} files can be read, but this one is {name!r:.100}; save what it says as text."
-        )
-    return None
+    if kind_of(name) is not None:
+        return None
+    return f"Only {endings()} files can be read, but this one is {name!r:.100}; save what it says as text."
 
 
 def open_store(config: Config) -> tuple[Config, DocumentStore | None]:
@@ -212,17 +195,16 @@ def open_store(config: Config) -> tuple[Config, DocumentStore | None]:
     config = config.resolve(Path.cwd())
     if Party.DEVICE not in config.parties or not config.device.num_documents:
         return config, None
-    folder = config.device.index_folder
-    if folder is None and not config.device.has_given_documents:
-        return config, None
+    folder, notes = config.device.index_folder, None
     if folder is None:
+        if not config.device.has_given_documents:
+            return config, None
         folder = data_folder() / SERVED_INDEXES[config.device.index]
         notes = CORPORA[config.device.index] / Party.DEVICE
         config = replace_settings(config, {Party.DEVICE: {"index": str(folder)}})
-        store = DocumentStore(folder, config)
-        store.remove_remains()
-        store.hold(notes)
-        return config, store
     store = DocumentStore(folder, config)
-    store.remove_remains()
+    for remains in store.folder.glob(".*"):  # of a server that was killed
+        remains.unlink(missing_ok=True)
+    if notes is not None:
+        store.hold(notes)
     return config, store

@@ -3,9 +3,8 @@
     server --what to do--> this process --an open file--> the process that reads it
            <--progress, then how it ended--
 
-Texts, chunks and their vectors never are in the server's memory, and its event loop is not held up: it opens the index
-again at the next question. The process has its own embedder and a low priority, and ends when it was idle for a while,
-or with the server.
+Neither texts nor vectors are in the server's memory, and its event loop, which opens the index again at the next
+question, is not held up. The process has its own embedder and a low priority, and ends when idle, or with the server.
 """
 
 from __future__ import annotations
@@ -30,8 +29,7 @@ if TYPE_CHECKING:
     from tandem.retrieval.build import BuildReport
     from tandem.retrieval.embedding import TextEmbedder
 
-IDLE_S = 60.0
-"""The process ends after so much time without a request."""
+IDLE_S = 60.0  # without a request, after which the process ends
 MAX_PASSAGES = 20_000
 """Most passages of one added file: 13 MB of text, whose vectors (of 384 components) take 31 MB of memory."""
 Progress = Callable[[int, int], None]
@@ -55,28 +53,19 @@ class Indexer:
         self._common = {"index": str(index), "config": config.to_json()}
         self._idle = threading.Timer(IDLE_S, PROCESS.close)
 
-    def refresh(self, source: Path) -> None:
-        """Bring the index up to date with the source that it was built from. Raises RetrievalError, also where it is
-        damaged."""
-        self._run({"refresh": str(source)})
+    def change(
+        self, how: str, what: Path | str, progress: Progress | None = None, *, id_key: str = ""
+    ) -> Indexed:
+        """Change the index, in one of four ways. Raises RetrievalError; NothingReadError if a file gives no text.
 
-    def build(self, source: Path, id_key: bytes) -> None:
-        """Make it the index of a source alone, whatever it was. Raises RetrievalError."""
-        self._run({"build": str(source), "id_key": id_key.hex()})
-
-    def add(self, path: Path, progress: Progress | None = None) -> Indexed:
-        """Add a file or folder. Raises RetrievalError; NothingReadError if it gives no text."""
-        return self._run({"add": str(path)}, progress)
-
-    def delete(self, name: str) -> None:
-        """Delete a document or a folder of them. Raises RetrievalError."""
-        self._run({"delete": name})
-
-    def _run(self, work: dict[str, Any], progress: Progress | None = None) -> Indexed:
+        how: "refresh" it from the source that it was built from, "build" it from a source alone, whatever it was, "add"
+        a file or folder, "delete" a document or a folder of them. id_key: of what is built, in hexadecimal digits.
+        """
         self._idle.cancel()
         answer: dict[str, Any] = {}
+        request = {**self._common, "limits": self.limits, "how": how, "what": str(what), "id_key": id_key}
         try:
-            for answer in PROCESS.ask({**self._common, "limits": self.limits, **work}):
+            for answer in PROCESS.ask(request):
                 if progress and "num_done" in answer:
                     progress(answer["num_done"], answer["num_total"])
         except NotStartedError as error:
@@ -94,19 +83,13 @@ class Indexer:
                 log_event("failure", of="indexing", error=kind, where=where)
                 raise RetrievalError(f"The server failed on this file with {kind}; see its log.")
             case {"exit": int(code)}:
-                raise RetrievalError(
-                    f"The process that indexes ended with {describe_exit(code)}; free memory, then try again."
-                )
+                problem = f"The process that indexes ended with {describe_exit(code)}"
+                raise RetrievalError(f"{problem}; free memory, then try again.")
         return Indexed(*answer["indexed"])
 
 
-PROCESS = Companion(f"{__name__}:main")
-"""The one that every index of this process is changed in."""
-
+PROCESS = Companion(f"{__name__}:main")  # the one that every index of this process is changed in
 atexit.register(PROCESS.close)
-
-
-# ---- in the process ------------------------------------------------------------------------------------------
 
 
 class _KeptReader(ReaderProcess):
@@ -138,9 +121,8 @@ def _handle(request: dict[str, Any], files: list[int], answers: Answers) -> None
         answers.send(failed=kind, where=where, end=True)
     else:
         num_added = report.num_added + report.num_replaced
-        answers.send(
-            indexed=Indexed(num_added, report.num_embedded, report.is_unchanged, report.problems), end=True
-        )
+        outcome = Indexed(num_added, report.num_embedded, report.is_unchanged, report.problems)
+        answers.send(indexed=outcome, end=True)
 
 
 def _change(request: dict[str, Any], progress: Progress) -> BuildReport:
@@ -152,17 +134,18 @@ def _change(request: dict[str, Any], progress: Progress) -> BuildReport:
     config, index = Config.from_json(request["config"]), Path(request["index"])
     embedder = _embedder(config.retrieval.embedder)
     options = {**build_options(config), "progress": progress}
-    match request:
-        case {"refresh": str(source)}:
+    what, changes = request["what"], dict[str, Any]()
+    match request["how"]:
+        case "refresh":
             Index.open(index, embedder.fingerprint).close()
-            return build_index(Path(source), index, embedder, **options)
-        case {"build": str(source), "id_key": str(key)}:
-            id_key = bytes.fromhex(key)
-            return build_index(Path(source), index, embedder, replace=True, id_key=id_key, **options)
-        case {"add": str(path)}:
-            changes: dict[str, Any] = {"add": Path(path)}
-        case _:
-            changes = {"delete": [request["delete"]]}
+            return build_index(Path(what), index, embedder, **options)
+        case "build":
+            id_key = bytes.fromhex(request["id_key"])
+            return build_index(Path(what), index, embedder, replace=True, id_key=id_key, **options)
+        case "add":
+            changes["add"] = Path(what)
+        case "delete":
+            changes["delete"] = [what]
     report = patiently(index, lambda: update_index(index, embedder, **changes, **options))
     drop_stale_caches(config, Party.DEVICE, index)
     return report
