@@ -54,8 +54,7 @@ OWN: Mapping[Kind, Mapping[str, str]] = {
     },
     "route": {
         "openai": "tandem.plugins.server.openai:router",
-        "responses": "tandem.plugins.server.responses:router",
-        "messages": "tandem.plugins.server.messages:router",
+        "typed_events": "tandem.plugins.server.typed_events:router",
         "documents": "tandem.plugins.server.documents:router",
     },
     "runtime": {"ray": "tandem.plugins.ray:RayRuntime"},

@@ -20,10 +20,8 @@ from tandem.conversation import Conversation
 from tandem.errors import QueryError
 from tandem.plugins.server.http import UNSUPPORTED, ApiError, bad_request, must_be, read_fields, unsupported
 
-MODEL = "tandem"
-"""The model of all parties together; `only` lets one of them answer."""
-MAX_ANSWERS, MAX_STOPS = 8, 64
-"""Answers of one request, each of which is a query, and texts that end them."""
+MODEL = "tandem"  # the model of all parties together; `only` lets one of them answer
+MAX_ANSWERS, MAX_STOPS = 8, 64  # of one request: answers, each of which is a query, and texts that end them
 MESSAGES = ("messages", "input")
 """The field that holds the messages: of a chat completion, and of OpenAI's Responses."""
 FORMATS = ("response_format", "text.format", "output_config.format")
@@ -31,14 +29,8 @@ FORMATS = ("response_format", "text.format", "output_config.format")
 GRAMMARS = {"guided_json": "json_schema", "guided_regex": "regex", "json_schema": "json_schema"}
 """Fields of vLLM and llama.cpp -> the kind of grammar that they hold."""
 OPTIONS: Mapping[str, str] = {
-    **{
-        name: name
-        for name in QueryOptions.__annotations__
-        if name not in ("sampling", "history", "num_logprobs")
-    },
-    "max_completion_tokens": "max_new_tokens",
-    "max_tokens": "max_new_tokens",
-    "max_output_tokens": "max_new_tokens",
+    **{name: name for name in QueryOptions.__annotations__.keys() - {"sampling", "history", "num_logprobs"}},
+    **dict.fromkeys(("max_completion_tokens", "max_tokens", "max_output_tokens"), "max_new_tokens"),
     "stop_sequences": "stop",
     **dict.fromkeys(GRAMMARS, "grammar"),
 }
@@ -48,7 +40,6 @@ TOOL_PARTS = ("tool_use", "tool_result", "function_call", "function_call_output"
 """Types of the parts of a message, or of items instead of one, that are calls of tools or their results."""
 NO_CALLS = {"tools": "tool_choice", "functions": "function_call"}
 """Fields with tools -> those that say which of them is to be called."""
-NO_CALL = ("none", {"type": "none"})
 NOTHING_KEPT = "nothing is kept between requests; send all messages"
 REFUSED: Mapping[str, tuple[str, tuple[Any, ...]]] = {
     **{name: (NO_TOOLS, ([],)) for name in NO_CALLS},
@@ -62,9 +53,6 @@ REFUSED: Mapping[str, tuple[str, tuple[Any, ...]]] = {
     "web_search_options": ("documents are those of the parties, none is of the web", ()),
 }
 """Options of OpenAI that would change the answer: why they are not supported, and the values that ask for nothing."""
-
-
-# ---- what a request may hold ---------------------------------------------------------------------------------
 
 
 class Body(BaseModel):
@@ -141,13 +129,6 @@ class AnswerFormat(Body):
     json_schema: dict[str, Any] = {}  # of chat completions: {"schema": ...}
     own_schema: Any = Field(default={"type": "object"}, alias="schema")  # of responses, and of llama.cpp
 
-    @property
-    def grammar(self) -> dict[str, Any] | None:
-        """The grammar of the answer; None: it is text."""
-        return (
-            None if self.type == "text" else {"json_schema": self.json_schema.get("schema", self.own_schema)}
-        )
-
 
 class StreamOptions(Body):
     """Options of a stream."""
@@ -171,33 +152,27 @@ class Fields(Body):
     )
 
 
-def _as_messages(messages: Any) -> Any:
-    return [{"role": "user", "content": messages}] if isinstance(messages, str) else messages
-
-
 class ChatFields(Fields):
     """A request that holds messages."""
 
-    messages: Annotated[list[ChatMessage], BeforeValidator(_as_messages)] = Field(
-        min_length=1, validation_alias=AliasChoices(*MESSAGES)
-    )
+    messages: Annotated[
+        list[ChatMessage],
+        BeforeValidator(
+            lambda given: [{"role": "user", "content": given}] if isinstance(given, str) else given
+        ),
+    ] = Field(min_length=1, validation_alias=AliasChoices(*MESSAGES))
     instructions: Content = Field(default=[], validation_alias=AliasChoices("instructions", "system"))
     logprobs: bool = False
     top_logprobs: NumLogprobs = 0
 
 
-def _take_single(prompt: Any) -> Any:
-    return prompt[0] if isinstance(prompt, list) and len(prompt) == 1 else prompt
-
-
 class TextFields(Fields):
     """A request that holds a text."""
 
-    prompt: Annotated[str, BeforeValidator(_take_single)]
+    prompt: Annotated[
+        str, BeforeValidator(lambda given: given[0] if isinstance(given, list) and len(given) == 1 else given)
+    ]
     logprobs: NumLogprobs | None = None
-
-
-# ---- what it asks for ----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,11 +183,9 @@ class CompletionRequest:
     options: dict[str, Any]  # of a query
     names: Mapping[str, str]  # of these options, as the request calls them
     texts: tuple[str, ...]  # what the client has written, for its usage
-    may_think: bool = True  # else a grammar leaves no room for a thought
-    num_answers: int = 1
-    is_stream: bool = False
-    has_usage: bool = False  # a stream ends with its usage
-    ignored: tuple[str, ...] = ()  # fields that change nothing, as the request calls them
+    may_think: bool  # else a grammar leaves no room for a thought
+    fields: Fields
+    ignored: tuple[str, ...]  # fields that change nothing, as the request calls them
 
 
 def read_chat(body: Mapping[str, Any], system_prompt: str) -> CompletionRequest:
@@ -232,22 +205,26 @@ def read_chat(body: Mapping[str, Any], system_prompt: str) -> CompletionRequest:
         raise bad_request(str(error), asked_by) from None
     if fields.top_logprobs and not fields.logprobs:
         raise must_be("top_logprobs", "0 without logprobs", fields.top_logprobs, "set logprobs to true")
-    asked: dict[str, tuple[str, Any]] = {"history": (asked_by, tuple(history))} if history else {}
+    asked: dict[str, tuple[str, Any]] = {"question": (asked_by, question)}
+    if history:
+        asked["history"] = (asked_by, tuple(history))
     if (own_prompt := conversation.own_prompt(system_prompt)) is not None:
         asked["system_prompt"] = (asked_by, own_prompt)
     if fields.logprobs:
         asked["num_logprobs"] = ("logprobs", fields.top_logprobs)
     others = (item for message in fields.messages for item in message.others.items())
     ignored = [f"{asked_by}.{name}" for name, value in others if value]
-    return _read_rest(body, fields, asked_by, question, asked, ignored)
+    return _read_rest(body, fields, asked, ignored)
 
 
 def read_prompt(body: Mapping[str, Any]) -> CompletionRequest:
     """A request for a completion of a text, which is the question. Raises ApiError."""
     read_model(body, MODEL)
     fields = read_fields(TextFields, body)
-    asked = {} if fields.logprobs is None else {"num_logprobs": ("logprobs", fields.logprobs)}
-    return _read_rest(body, fields, "prompt", fields.prompt, asked, [])
+    asked: dict[str, tuple[str, Any]] = {"question": ("prompt", fields.prompt)}
+    if fields.logprobs is not None:
+        asked["num_logprobs"] = ("logprobs", fields.logprobs)
+    return _read_rest(body, fields, asked, [])
 
 
 def read_model(body: Mapping[str, Any], *models: str) -> str:
@@ -256,32 +233,25 @@ def read_model(body: Mapping[str, Any], *models: str) -> str:
     if model is None:
         raise bad_request(f'The request names no model; set "model" to {models[0]!r}.', "model")
     if model not in models:
-        raise ApiError(
-            404,
-            f"There is no model {model!r:.100}; use {' or '.join(models)}.",
-            param="model",
-            code="model_not_found",
-        )
+        message = f"There is no model {model!r:.100}; use {' or '.join(models)}."
+        raise ApiError(404, message, param="model", code="model_not_found")
     return str(model)
 
 
 def _read_rest(
-    body: Mapping[str, Any],
-    fields: Fields,
-    asked_by: str,
-    question: str,
-    asked: dict[str, tuple[str, Any]],
-    ignored: list[str],
+    body: Mapping[str, Any], fields: Fields, asked: dict[str, tuple[str, Any]], ignored: list[str]
 ) -> CompletionRequest:
-    """Everything but the question. asked_by: the field that holds it. asked: name in the request and value of options
-    that it has in other forms. ignored: fields of messages that change nothing."""
+    """asked: name in the request and value of the question, and of options that it has in other forms. ignored: fields
+    of messages that change nothing."""
     if fields.best_of not in (None, fields.n):
         raise must_be("best_of", f"{fields.n}, as n is", fields.best_of, "leave it out, since none is chosen")
-    if fields.response_format is not None and fields.response_format.grammar is not None:
+    form = fields.response_format
+    if form is not None and form.type != "text":
         name = next(name for name in FORMATS if name.partition(".")[0] in body)
-        asked["grammar"] = (name, fields.response_format.grammar)
+        asked["grammar"] = (name, {"json_schema": form.json_schema.get("schema", form.own_schema)})
     options = {option: value for option, (_, value) in asked.items()}
-    names = {"question": asked_by, **{option: name for option, (name, _) in asked.items()}}
+    names = {option: name for option, (name, _) in asked.items()}
+    question = options.pop("question")
     for name, value in fields.others.items():
         if name in OPTIONS:
             option = OPTIONS[name]
@@ -290,8 +260,10 @@ def _read_rest(
                 other = f"{names.get(option, option)} is {options[option]!r:.40}"
                 raise bad_request(f"{name} is {value!r:.40}, but {other}; give one of them.", name)
             names[option] = name
-        elif name in REFUSED and fields.others.get(NO_CALLS.get(name, "")) not in NO_CALL:
-            _refuse(name, value)
+        elif name in REFUSED and fields.others.get(NO_CALLS.get(name, "")) not in ("none", {"type": "none"}):
+            reason, neutral = REFUSED[name]
+            if not any(type(value) is type(each) and value == each for each in neutral):
+                raise unsupported(name, f"The option {name} is not supported: {reason}; leave it out.")
         elif name != "model":
             ignored.append(name)
     stop = options.get("stop")
@@ -309,15 +281,6 @@ def _read_rest(
         names=names,
         texts=tuple(filter(None, written)),
         may_think=names.get("grammar", "grammar") == "grammar",
-        num_answers=fields.n,
-        is_stream=fields.stream,
-        has_usage=fields.stream and fields.stream_options.include_usage,
+        fields=fields,
         ignored=tuple(ignored),
     )
-
-
-def _refuse(name: str, value: Any) -> None:
-    """Raises ApiError unless the value asks for nothing."""
-    reason, neutral = REFUSED[name]
-    if not any(type(value) is type(each) and value == each for each in neutral):
-        raise unsupported(name, f"The option {name} is not supported: {reason}; leave it out.")

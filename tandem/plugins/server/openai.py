@@ -1,8 +1,6 @@
 """OpenAI's interface: chat and text completions, whole or in chunks, models and embeddings.
 
-    body --read_chat, read_prompt--> CompletionRequest --Service.start--> RunningQuery --Completion--> JSON or events
-
-What a request may hold is in `tandem.plugins.server.completion_requests`.
+body --read_chat, read_prompt--> CompletionRequest --Service.start--> RunningQuery --Completion--> JSON or events
 """
 
 from __future__ import annotations
@@ -11,26 +9,18 @@ import asyncio
 import base64
 import contextlib
 import secrets
-import struct
 import time
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
-from typing import Annotated, Any, Literal, NamedTuple, TypeVar
+from typing import Annotated, Any, Literal, NamedTuple
 
+import numpy as np
 from fastapi import APIRouter, Request
 from pydantic import AfterValidator, BeforeValidator, Field
 from starlette.responses import JSONResponse, Response
 
-from tandem.client.answers import (
-    Trimmer,
-    count_usage,
-    describe,
-    finish_reason,
-    new_seed,
-    require_answer,
-    to_plain,
-)
+from tandem.client import answers
+from tandem.client.answers import Trimmer
 from tandem.conversation import THOUGHT, THOUGHT_END
 from tandem.errors import TandemError
 from tandem.events import Answer, Event, ProvisionalEvent, RetractEvent, TokenEvent, TokenLogprob
@@ -55,176 +45,10 @@ from tandem.plugins.server.http import (
 )
 from tandem.plugins.server.queries import RunningQuery, Service, service_of
 
-T = TypeVar("T")
-
 router = APIRouter(prefix="/v1")
-MAX_INPUTS = 2048
-"""Texts of one request for embeddings, as OpenAI has it."""
+MAX_INPUTS = 2048  # texts of one request for embeddings, as OpenAI has it
 MAX_INPUT_BYTES = 65_536
 """Longest of them: an embedder reads the beginning alone, and a longer one would keep it from searching."""
-
-
-def _check_length(text: str) -> str:
-    num_bytes = len(text.encode())
-    if num_bytes > MAX_INPUT_BYTES:
-        raise ValueError(f"must have at most {MAX_INPUT_BYTES} bytes, not {num_bytes}; cut it into parts")
-    return text
-
-
-class EmbeddingFields(Body):
-    """A request for embeddings."""
-
-    model: str
-    input: Annotated[
-        list[Annotated[str, Field(min_length=1), AfterValidator(_check_length)]],
-        BeforeValidator(lambda given: [given] if isinstance(given, str) else given),
-    ] = Field(min_length=1, max_length=MAX_INPUTS)
-    encoding_format: Literal["float", "base64"] = "float"
-
-
-# ---- the routes ----------------------------------------------------------------------------------------------
-
-
-@router.post("/chat/completions")
-async def complete_chat(request: Request) -> Response:
-    """Answer the last message of a conversation."""
-    service = service_of(request)
-    body = await read_object(request, service.limits.max_body_bytes)
-    return await complete(request, service, CHAT, read_chat(body, service.system_prompt))
-
-
-@router.post("/completions")
-async def complete_text(request: Request) -> Response:
-    """Answer a prompt, which is the question."""
-    service = service_of(request)
-    body = await read_object(request, service.limits.max_body_bytes)
-    return await complete(request, service, TEXT, read_prompt(body))
-
-
-@router.get("/models")
-async def list_models(request: Request) -> dict[str, Any]:
-    """The model of all parties together, and the embedder."""
-    return {"object": "list", "data": [_model(name) for name in _model_names(service_of(request))]}
-
-
-@router.get("/models/{name:path}")
-async def show_model(request: Request, name: str) -> dict[str, Any]:
-    """One of these models."""
-    return _model(read_model({"model": name}, *_model_names(service_of(request))))
-
-
-@router.post("/embeddings")
-async def embed(request: Request) -> Response:
-    """Unit vectors of texts, by the embedder of a party that runs here."""
-    service = service_of(request)
-    body = await read_object(request, service.limits.max_body_bytes)
-    model = read_model(body, *_model_names(service)[1:])
-    fields = read_fields(EmbeddingFields, body)
-    if "dimensions" in fields.others:
-        raise unsupported("dimensions", "The embedder has one length of vectors; leave dimensions out.")
-    try:
-        vectors = await while_connected(request.receive, service.embed(fields.input))
-        num_tokens = await service.tandem.acount_tokens(*fields.input)
-    except TandemError as error:
-        raise failure(error) from None
-    embeddings = {
-        "object": "list",
-        "model": model,
-        "data": [
-            {"object": "embedding", "index": index, "embedding": _encode(vector, fields.encoding_format)}
-            for index, vector in enumerate(vectors)
-        ],
-        "usage": {"prompt_tokens": num_tokens, "total_tokens": num_tokens},
-    }
-    return JSONResponse(embeddings, headers=name_ignored(fields.others, service.named))
-
-
-async def complete(
-    request: Request,
-    service: Service,
-    shape: Shape,
-    completion_request: CompletionRequest,
-    form: Form | None = None,
-) -> Response:
-    """Respond once all answers have begun; until then whatever goes wrong is a response of its own.
-
-    form: how the response is written; None: as OpenAI's completions. Raises ApiError.
-    """
-    form = form or Form()
-    if completion_request.options.get("seed") is None:
-        completion_request.options["seed"] = new_seed()
-    try:
-        async with AsyncExitStack() as stack:
-            queries = [
-                _start(service, completion_request, number, stack)
-                for number in range(completion_request.num_answers)
-            ]
-            for query in queries:
-                await while_connected(request.receive, query.fetch_first_token())
-            num_prompt_tokens = await service.tandem.acount_tokens(
-                *completion_request.texts
-            )  # of what was not refused
-            completion = Completion(shape, completion_request, service, num_prompt_tokens)
-            headers = name_ignored(completion_request.ignored, service.named)
-            if not completion_request.is_stream:
-                whole = await while_connected(request.receive, completion.whole(queries))
-                return JSONResponse(form.whole(whole), headers=headers)
-            close = stack.pop_all().aclose  # the response closes the queries
-            events = form.events(completion.chunks(queries))
-            return EventStream(events, close, service.limits.send_timeout_s, headers)
-    except TandemError as error:
-        raise failure(error, completion_request.names) from None
-
-
-def _model_names(service: Service) -> list[str]:
-    return [MODEL, *service.embedders]
-
-
-def _model(name: str) -> dict[str, Any]:
-    return {"id": name, "object": "model", "created": 0, "owned_by": "tandem"}
-
-
-def _encode(vector: Sequence[float], form: str) -> Sequence[float] | str:
-    """base64 is of little-endian float32."""
-    if form == "float":
-        return vector
-    return base64.b64encode(struct.pack(f"<{len(vector)}f", *vector)).decode()
-
-
-# ---- what it gets --------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """The JSON form of a kind of completion."""
-
-    prefix: str  # of its id
-    whole: str  # its object
-    chunk: str  # the object of a part of it
-    is_chat: bool
-
-    def message(self, piece: Piece) -> dict[str, Any]:
-        """A whole completion, as fields of its choice."""
-        if not self.is_chat:
-            return {"text": piece.text}
-        return {"message": {"role": "assistant", "content": piece.text, "refusal": None, **_reasoning(piece)}}
-
-    def delta(self, piece: Piece, *, is_first: bool = False) -> dict[str, Any]:
-        """A part, which may be empty, as fields of its choice."""
-        if not self.is_chat:
-            return {"text": piece.text}
-        delta = {"role": "assistant"} if is_first else {}
-        delta |= {"content": piece.text} if piece.text or is_first else {}
-        return {"delta": delta | _reasoning(piece)}
-
-    def logprobs(self, tokens: Iterable[TokenEvent], num_chars: int = 0) -> dict[str, Any]:
-        """The log probabilities of the tokens of a completion, or of a part. num_chars: length of the answer before
-        them."""
-        return _in_chat_form(tokens) if self.is_chat else _in_text_form(tokens, num_chars)
-
-
-CHAT = Shape("chatcmpl-", "chat.completion", "chat.completion.chunk", is_chat=True)
-TEXT = Shape("cmpl-", "text_completion", "text_completion", is_chat=False)
 
 
 class Piece(NamedTuple):
@@ -273,13 +97,81 @@ def _overlap(text: str, marker: str) -> int:
 NOTHING = Piece("", "")
 
 
-def _reasoning(piece: Piece) -> dict[str, str]:
-    """The field of a message or delta with what the model thought, if it did."""
-    return {"reasoning_content": piece.thought} if piece.thought else {}
+def _check_length(text: str) -> str:
+    num_bytes = len(text.encode())
+    if num_bytes > MAX_INPUT_BYTES:
+        raise ValueError(f"must have at most {MAX_INPUT_BYTES} bytes, not {num_bytes}; cut it into parts")
+    return text
+
+
+class EmbeddingFields(Body):
+    """A request for embeddings."""
+
+    model: str
+    input: Annotated[
+        list[Annotated[str, Field(min_length=1), AfterValidator(_check_length)]],
+        BeforeValidator(lambda given: [given] if isinstance(given, str) else given),
+    ] = Field(min_length=1, max_length=MAX_INPUTS)
+    encoding_format: Literal["float", "base64"] = "float"
+
+
+@router.post("/chat/completions")
+async def complete_chat(request: Request) -> Response:
+    """Answer the last message of a conversation."""
+    return await complete(request, read_chat)
+
+
+@router.post("/completions")
+async def complete_text(request: Request) -> Response:
+    """Answer a prompt, which is the question."""
+    return await complete(request, lambda body, _: read_prompt(body), is_chat=False)
+
+
+@router.get("/models")
+async def list_models(request: Request) -> dict[str, Any]:
+    """The model of all parties together, and the embedder."""
+    return {"object": "list", "data": [_model(name) for name in (MODEL, *service_of(request).embedders)]}
+
+
+@router.get("/models/{name:path}")
+async def show_model(request: Request, name: str) -> dict[str, Any]:
+    """One of these models."""
+    return _model(read_model({"model": name}, MODEL, *service_of(request).embedders))
+
+
+@router.post("/embeddings")
+async def embed(request: Request) -> Response:
+    """Unit vectors of texts, by the embedder of a party that runs here."""
+    service = service_of(request)
+    body = await read_object(request, service.limits.max_body_bytes)
+    model = read_model(body, *service.embedders)
+    fields = read_fields(EmbeddingFields, body)
+    if "dimensions" in fields.others:
+        raise unsupported("dimensions", "The embedder has one length of vectors; leave dimensions out.")
+    try:
+        vectors: list[Any] = await while_connected(request.receive, service.embed(fields.input))
+        num_tokens = await service.tandem.acount_tokens(*fields.input)
+    except TandemError as error:
+        raise failure(error) from None
+    if fields.encoding_format == "base64":
+        vectors = [base64.b64encode(np.array(vector, "<f4").tobytes()).decode() for vector in vectors]
+    embeddings = {
+        "object": "list",
+        "model": model,
+        "data": [
+            {"object": "embedding", "index": index, "embedding": vector}
+            for index, vector in enumerate(vectors)
+        ],
+        "usage": {"prompt_tokens": num_tokens, "total_tokens": num_tokens},
+    }
+    return JSONResponse(embeddings, headers=name_ignored(fields.others, service.named))
 
 
 class Form:
     """How completions are written: as OpenAI's chat and text completions."""
+
+    def __init__(self, body: Mapping[str, Any]) -> None:
+        """body: of the request."""
 
     def whole(self, completion: dict[str, Any]) -> dict[str, Any]:
         """A whole completion, of `Completion.whole`."""
@@ -294,21 +186,65 @@ class Form:
             yield encode_event(None, "[DONE]")
 
 
+async def complete(
+    request: Request,
+    read: Callable[[Mapping[str, Any], str], CompletionRequest],
+    form_of: type[Form] = Form,
+    *,
+    is_chat: bool = True,
+) -> Response:
+    """Respond once all answers have begun; until then whatever goes wrong is a response of its own.
+
+    read: takes the body and the configured system prompt. form_of: how the response is written. Raises ApiError.
+    """
+    service = service_of(request)
+    body = await read_object(request, service.limits.max_body_bytes)
+    asked, form = read(body, service.system_prompt), form_of(body)
+    if asked.options.get("seed") is None:
+        asked.options["seed"] = answers.new_seed()
+    try:
+        async with AsyncExitStack() as stack:
+            queries = []
+            for number in range(asked.fields.n):
+                options = {**asked.options, "seed": seed_of(asked, number)}
+                queries.append(service.start(asked.question, options, asked.names))
+                stack.push_async_callback(queries[-1].close)
+            for query in queries:
+                await while_connected(request.receive, query.fetch_first_token())
+            num_prompt_tokens = await service.tandem.acount_tokens(*asked.texts)  # of what was not refused
+            completion = Completion(is_chat, asked, service, num_prompt_tokens)
+            headers = name_ignored(asked.ignored, service.named)
+            if not asked.fields.stream:
+                whole = await while_connected(request.receive, completion.whole(queries))
+                return JSONResponse(form.whole(whole), headers=headers)
+            close = stack.pop_all().aclose  # the response closes the queries
+            events = form.events(completion.chunks(queries))
+            return EventStream(events, close, service.limits.send_timeout_s, headers)
+    except TandemError as error:
+        raise failure(error, asked.names) from None
+
+
+def _model(name: str) -> dict[str, Any]:
+    return {"id": name, "object": "model", "created": 0, "owned_by": "tandem"}
+
+
 class Completion:
     """The answers to one request, while they are written."""
 
     def __init__(
-        self, shape: Shape, request: CompletionRequest, service: Service, num_prompt_tokens: int
+        self, is_chat: bool, asked: CompletionRequest, service: Service, num_prompt_tokens: int
     ) -> None:
-        """num_prompt_tokens: of what the client wrote."""
-        self._shape = shape
-        self._request = request
-        self._thinking = service.thinking if shape.is_chat and request.may_think else ""
+        """is_chat: in the form of messages, else of texts. num_prompt_tokens: of what the client wrote."""
+        self._is_chat = is_chat
+        self._asked = asked
+        self._has_usage = asked.fields.stream and asked.fields.stream_options.include_usage
+        self._thinking = service.thinking if is_chat and asked.may_think else ""
         self._num_prompt_tokens = num_prompt_tokens
         self._num_tokens = 0  # of all answers that are complete
+        kind = "chat.completion" if is_chat else "text_completion"
         self._head = {
-            "id": shape.prefix + secrets.token_hex(12),
-            "object": shape.chunk if request.is_stream else shape.whole,
+            "id": ("chatcmpl-" if is_chat else "cmpl-") + secrets.token_hex(12),
+            "object": f"{kind}.chunk" if is_chat and asked.fields.stream else kind,
             "created": int(time.time()),
             "model": MODEL,
             "system_fingerprint": service.fingerprint,
@@ -320,9 +256,13 @@ class Completion:
         for number, query in enumerate(queries):
             answer = self._collect(number, [event async for event in query])
             piece = AnswerReader(self._thinking).push(answer.text, is_last=True)
-            described.append(describe(answer, piece.text))
-            message, logprobs = self._shape.message(piece), self._logprobs(answer.tokens)
-            choices.append(self._choice(number, message, finish_reason(answer), logprobs))
+            described.append(answers.describe(answer, piece.text))
+            message: dict[str, Any] = {"text": piece.text}
+            if self._is_chat:
+                message = {"role": "assistant", "content": piece.text, "refusal": None, **_reasoning(piece)}
+                message = {"message": message}
+            reason = answers.finish_reason(answer)
+            choices.append(_choice(number, message, reason, self._logprobs(answer.tokens)))
         if len(choices) > 1:  # of one answer it is beside the choices
             choices = [choice | {"tandem": each} for choice, each in zip(choices, described, strict=True)]
         return {**self._head, "choices": choices, "usage": self._usage(), "tandem": described[0]}
@@ -333,91 +273,87 @@ class Completion:
             async for chunk in _interleave([self._parts(*numbered) for numbered in enumerate(queries)]):
                 yield chunk
         except TandemError as error:
-            yield failure(error, self._request.names).as_dict()
+            yield failure(error, self._asked.names).as_dict()
             return
-        if self._request.has_usage:
+        if self._has_usage:
             yield {**self._head, "choices": [], "usage": self._usage()}
 
     async def _parts(self, number: int, query: RunningQuery) -> AsyncIterator[dict[str, Any]]:
         """One answer in chunks. Raises TandemError."""
         reader, events, text = AnswerReader(self._thinking), list[Event](), ""
-        yield self._chunk(number, self._shape.delta(NOTHING, is_first=True))
+        yield self._chunk(number, NOTHING, is_first=True)
         async for event in query:
             if isinstance(event, ProvisionalEvent | RetractEvent):
                 name = "provisional" if isinstance(event, ProvisionalEvent) else "retract"
-                yield self._chunk(number, self._shape.delta(NOTHING), tandem={name: to_plain(event)})
+                yield self._chunk(number, NOTHING, tandem={name: answers.to_plain(event)})
                 continue
             if isinstance(event, TokenEvent):
                 logprobs = self._logprobs([event], len(text.lstrip()))
                 text += event.text
                 piece = reader.push(event.text)
                 if any(piece) or logprobs:
-                    yield self._chunk(number, self._shape.delta(piece), logprobs=logprobs)
+                    yield self._chunk(number, piece, logprobs=logprobs)
             events.append(event)
         answer = self._collect(number, events)
         piece = reader.push("", is_last=True)
         if any(piece):
-            yield self._chunk(number, self._shape.delta(piece))
-        about = describe(answer, reader.text)
-        yield self._chunk(number, self._shape.delta(NOTHING), finish_reason(answer), tandem=about)
+            yield self._chunk(number, piece)
+        about = answers.describe(answer, reader.text)
+        yield self._chunk(number, NOTHING, answers.finish_reason(answer), tandem=about)
 
     def _collect(self, number: int, events: list[Event]) -> Answer:
         """Raises QueryError where it is incomplete."""
-        answer = require_answer(events, seed_of(self._request, number))
+        answer = answers.require_answer(events, seed_of(self._asked, number))
         self._num_tokens += answer.statistics.num_tokens
         return answer
 
     def _logprobs(self, tokens: Iterable[TokenEvent], num_chars: int = 0) -> dict[str, Any] | None:
         """The log probabilities of these tokens, if they are shown. num_chars: length of the answer before them."""
-        is_shown = "num_logprobs" in self._request.options
-        return self._shape.logprobs(tokens, num_chars) if is_shown else None
+        if "num_logprobs" not in self._asked.options:
+            return None
+        return _in_chat_form(tokens) if self._is_chat else _in_text_form(tokens, num_chars)
 
     def _chunk(
         self,
         number: int,
-        delta: dict[str, Any],
+        piece: Piece,
         reason: str | None = None,
         logprobs: dict[str, Any] | None = None,
+        *,
+        is_first: bool = False,
         **extra: Any,
     ) -> dict[str, Any]:
-        usage = {"usage": None} if self._request.has_usage else {}
-        return {
-            **self._head,
-            "choices": [self._choice(number, delta, reason, logprobs)],
-            **usage,
-            **extra,
-        }
-
-    @staticmethod
-    def _choice(
-        number: int, content: dict[str, Any], reason: str | None, logprobs: dict[str, Any] | None
-    ) -> dict[str, Any]:
-        return {"index": number, **content, "logprobs": logprobs, "finish_reason": reason}
+        """A part of an answer, whose piece of text may be empty."""
+        delta: dict[str, Any] = {"text": piece.text}
+        if self._is_chat:
+            role = {"role": "assistant"} if is_first else {}
+            content = {"content": piece.text} if piece.text or is_first else {}
+            delta = {"delta": role | content | _reasoning(piece)}
+        usage = {"usage": None} if self._has_usage else {}
+        return {**self._head, "choices": [_choice(number, delta, reason, logprobs)], **usage, **extra}
 
     def _usage(self) -> dict[str, int]:
-        return count_usage(self._num_prompt_tokens, self._num_tokens)
+        return answers.count_usage(self._num_prompt_tokens, self._num_tokens)
 
 
-def _start(
-    service: Service, completion_request: CompletionRequest, number: int, stack: AsyncExitStack
-) -> RunningQuery:
-    """Start the query of one answer, which ends with `stack`. Raises ApiError."""
-    options = {**completion_request.options, "seed": seed_of(completion_request, number)}
-    query = service.start(completion_request.question, options, completion_request.names)
-    stack.push_async_callback(query.close)
-    return query
+def _choice(
+    number: int, content: dict[str, Any], reason: str | None, logprobs: dict[str, Any] | None
+) -> dict[str, Any]:
+    return {"index": number, **content, "logprobs": logprobs, "finish_reason": reason}
 
 
-def seed_of(completion_request: CompletionRequest, number: int) -> Any:
+def _reasoning(piece: Piece) -> dict[str, str]:
+    """The field of a message or delta with what the model thought, if it did."""
+    return {"reasoning_content": piece.thought} if piece.thought else {}
+
+
+def seed_of(asked: CompletionRequest, number: int) -> Any:
     """The seed of one of several answers: the first has that of the request, the next ones count on."""
-    return (
-        (completion_request.options["seed"] + number) % (1 << 64)
-        if number
-        else completion_request.options["seed"]
-    )
+    seed = asked.options["seed"]
+    return (seed + number) % (1 << 64) if number else seed
 
 
-async def _interleave(streams: Sequence[AsyncIterator[T]]) -> AsyncIterator[T]:
+async def _interleave(streams: Sequence[AsyncIterator[dict[str, Any]]]) -> AsyncIterator[dict[str, Any]]:
     """The items of all streams as they come."""
     if len(streams) == 1:
         async for item in streams[0]:
@@ -462,8 +398,5 @@ def _in_text_form(tokens: Iterable[TokenEvent], num_chars: int) -> dict[str, Any
 
 
 def _entry(named: TokenLogprob) -> dict[str, Any]:
-    return {
-        "token": named.text,
-        "logprob": named.logprob,
-        "bytes": None if named.utf8 is None else list(named.utf8),
-    }
+    utf8 = None if named.utf8 is None else list(named.utf8)
+    return {"token": named.text, "logprob": named.logprob, "bytes": utf8}

@@ -1,25 +1,54 @@
-"""The common part of OpenAI's Responses and Anthropic's Messages: one answer, and a stream of typed events.
+"""OpenAI's /v1/responses and Anthropic's /v1/messages: one answer, or a stream of typed events.
 
-body --read_single--> CompletionRequest        Completion --TypedForm--> JSON or events
+    body --read_single--> CompletionRequest        Completion --TypedForm--> JSON or events
+
+A request is read as that of a chat completion, which is written as a response or a message.
 """
 
 from __future__ import annotations
 
+import secrets
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
-from tandem.plugins.server.completion_requests import CompletionRequest, read_chat
-from tandem.plugins.server.http import compact, encode_event
-from tandem.plugins.server.openai import Form
+from fastapi import APIRouter, Request
+from starlette.responses import JSONResponse, Response
 
+from tandem.client.answers import count_usage
+from tandem.plugins.server.completion_requests import CompletionRequest, read_chat
+from tandem.plugins.server.http import ApiError, compact, encode_event
+from tandem.plugins.server.openai import Form, complete
+
+router = APIRouter(prefix="/v1")
 TypedEvent = tuple[str, Mapping[str, Any]]
 """Type and fields of an event."""
+ERROR_TYPES = {
+    400: "invalid_request_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+}
+"""Anthropic's type of an error, by its status."""
+
+
+@router.post("/responses")
+async def respond(request: Request) -> Response:
+    """Answer in the form of OpenAI's Responses."""
+    return await complete(request, read_single, _ResponseForm)
+
+
+@router.post("/messages")
+async def write_message(request: Request) -> Response:
+    """Answer in the form of Anthropic's Messages."""
+    try:
+        return await complete(request, read_single, _MessageForm)
+    except ApiError as error:
+        return JSONResponse(as_anthropic(error.as_dict(), error.status), error.status, error.headers)
 
 
 def read_single(body: Mapping[str, Any], system_prompt: str) -> CompletionRequest:
-    """A request of one answer, whose stream ends with its usage. system_prompt: the one that is configured. Raises
-    ApiError."""
+    """A request of one answer, whose stream ends with its usage. Raises ApiError."""
     options = {"include_usage": True} if body.get("stream") else None
     return read_chat({**body, "n": None, "stream_options": options}, system_prompt)
 
@@ -64,23 +93,141 @@ class TypedForm(Form, ABC):
         """Typed events; an error is the last one."""
         facts, text = dict[str, Any](), ""
         async for chunk in chunks:
-            for event in self.fail(chunk) if "error" in chunk else self._events_of(chunk, facts, text):
+            if "error" in chunk:
+                typed = self.fail(chunk)
+            else:
+                is_first = not facts
+                facts |= {name: value for name, value in chunk.items() if value}
+                typed = self.begin(facts) if is_first else []
+                for choice in chunk["choices"]:
+                    facts["finish_reason"] = choice["finish_reason"]
+                    if piece := choice["delta"].get("content"):
+                        typed += self.grow(piece)
+                        text += piece
+                if not chunk["choices"]:  # but the usage
+                    typed += self.end(facts, text)
+            for event in typed:
                 yield self.encode(*event)
-            text += _text_of(chunk)
-
-    def _events_of(self, chunk: Mapping[str, Any], facts: dict[str, Any], text: str) -> Iterator[TypedEvent]:
-        """The events of a chunk that is no error. facts: receives what it says. text: before it."""
-        is_first = not facts
-        facts |= {name: value for name, value in chunk.items() if value}
-        if is_first:
-            yield from self.begin(facts)
-        for choice in chunk["choices"]:
-            facts["finish_reason"] = choice["finish_reason"]
-        if piece := _text_of(chunk):
-            yield from self.grow(piece)
-        if not chunk["choices"]:  # but the usage
-            yield from self.end(facts, text)
 
 
-def _text_of(chunk: Mapping[str, Any]) -> str:
-    return "".join(choice["delta"].get("content") or "" for choice in chunk.get("choices", ()))
+class _ResponseForm(TypedForm):
+    """One response of /v1/responses, with one item that has one part."""
+
+    def __init__(self, body: Mapping[str, Any]) -> None:
+        """body: of the request, of which the response repeats the numbers."""
+        names = ("max_output_tokens", "temperature", "top_p")
+        self._repeated = {name: body.get(name) for name in names}
+        self._num_events = 0
+        self._item = {"id": f"msg_{secrets.token_hex(12)}", "type": "message", "role": "assistant"}
+        self._place = {"output_index": 0, "content_index": 0, "item_id": self._item["id"]}
+
+    def begin(self, facts: Mapping[str, Any]) -> list[TypedEvent]:
+        response = self.response(facts, "") | {"status": "in_progress", "output": []}
+        item = self._item | {"status": "in_progress", "content": []}
+        return [
+            ("response.created", {"response": response}),
+            ("response.in_progress", {"response": response}),
+            ("response.output_item.added", {"output_index": 0, "item": item}),
+            ("response.content_part.added", self._place | {"part": _part("")}),
+        ]
+
+    def grow(self, piece: str) -> list[TypedEvent]:
+        return [("response.output_text.delta", self._place | {"delta": piece})]
+
+    def end(self, facts: Mapping[str, Any], text: str) -> list[TypedEvent]:
+        response = self.response(facts, text)
+        return [
+            ("response.output_text.done", self._place | {"text": text}),
+            ("response.content_part.done", self._place | {"part": _part(text)}),
+            ("response.output_item.done", {"output_index": 0, "item": response["output"][0]}),
+            (f"response.{response['status']}", {"response": response}),
+        ]
+
+    def fail(self, error: Mapping[str, Any]) -> list[TypedEvent]:
+        return [("error", {name: error["error"][name] for name in ("code", "message", "param")})]
+
+    def response(self, facts: Mapping[str, Any], text: str) -> dict[str, Any]:
+        is_cut = facts.get("finish_reason") == "length"
+        status = "incomplete" if is_cut else "completed"
+        usage = facts.get("usage")
+        return {
+            "id": facts["id"].replace("chatcmpl-", "resp_"),
+            "object": "response",
+            "created_at": facts["created"],
+            "model": facts["model"],
+            "status": status,
+            "incomplete_details": {"reason": "max_output_tokens"} if is_cut else None,
+            "output": [self._item | {"status": status, "content": [_part(text)]}],
+            "error": None,
+            "parallel_tool_calls": True,
+            "tool_choice": "auto",
+            "tools": [],
+            **self._repeated,
+            "usage": {
+                "input_tokens": usage["prompt_tokens"],
+                "input_tokens_details": {"cached_tokens": 0},
+                "output_tokens": usage["completion_tokens"],
+                "output_tokens_details": {"reasoning_tokens": 0},
+                "total_tokens": usage["total_tokens"],
+            }
+            if usage
+            else None,
+            "tandem": facts.get("tandem"),
+        }
+
+    def encode(self, kind: str, fields: Mapping[str, Any]) -> bytes:
+        self._num_events += 1
+        return super().encode(kind, {"sequence_number": self._num_events - 1, **fields})
+
+
+def _part(text: str) -> dict[str, Any]:
+    return {"type": "output_text", "text": text, "annotations": []}
+
+
+class _MessageForm(TypedForm):
+    """One message of /v1/messages, with one block."""
+
+    def begin(self, facts: Mapping[str, Any]) -> list[TypedEvent]:
+        message = self.response(facts, "") | {
+            "content": [],
+            "stop_reason": None,
+        }  # its usage comes at the end
+        return [
+            ("message_start", {"message": message}),
+            ("content_block_start", {"index": 0, "content_block": {"type": "text", "text": ""}}),
+        ]
+
+    def grow(self, piece: str) -> list[TypedEvent]:
+        return [("content_block_delta", {"index": 0, "delta": {"type": "text_delta", "text": piece}})]
+
+    def end(self, facts: Mapping[str, Any], text: str) -> list[TypedEvent]:
+        message = self.response(facts, text)
+        delta = {"stop_reason": message["stop_reason"], "stop_sequence": message["stop_sequence"]}
+        return [
+            ("content_block_stop", {"index": 0}),
+            ("message_delta", {"delta": delta, "usage": message["usage"], "tandem": message["tandem"]}),
+            ("message_stop", {}),
+        ]
+
+    def fail(self, error: Mapping[str, Any]) -> list[TypedEvent]:
+        return [("error", as_anthropic(error, 500))]
+
+    def response(self, facts: Mapping[str, Any], text: str) -> dict[str, Any]:
+        usage = facts.get("usage") or count_usage(0, 0)
+        return {
+            "id": facts["id"].replace("chatcmpl-", "msg_"),
+            "type": "message",
+            "role": "assistant",
+            "model": facts["model"],
+            "content": [{"type": "text", "text": text}],
+            "stop_reason": "max_tokens" if facts.get("finish_reason") == "length" else "end_turn",
+            "stop_sequence": None,
+            "usage": {"input_tokens": usage["prompt_tokens"], "output_tokens": usage["completion_tokens"]},
+            "tandem": facts.get("tandem"),
+        }
+
+
+def as_anthropic(error: Mapping[str, Any], status: int) -> dict[str, Any]:
+    """An error, of `ApiError.as_dict`, as Anthropic writes it."""
+    kind = ERROR_TYPES.get(status, "api_error")
+    return {"type": "error", "error": {"type": kind, "message": error["error"]["message"]}}
