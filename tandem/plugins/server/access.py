@@ -26,10 +26,7 @@ KEY_VARIABLE = "TANDEM_API_KEY"
 MIN_KEY_CHARS = 16
 GUARDED_PREFIXES = ("/v1/", "/metrics", "/mcp")
 """Paths that need the key: everything but the page, which holds nothing private, and the health check."""
-HOST = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(:[0-9]*)?", re.IGNORECASE)
-"""The form of the header Host: a name or an address, and a port."""
-OWN_SITES = ("same-origin", "none")
-"""Values of Sec-Fetch-Site in browsers where the page itself asks, or the user, such as with a typed address."""
+HOST = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(:[0-9]*)?", re.IGNORECASE)  # name or address, and port
 
 
 def load_key(file: Path | None) -> str:
@@ -40,9 +37,8 @@ def load_key(file: Path | None) -> str:
     if file is not None:
         content = read_private(file)
         if content is None:
-            raise ConfigError(
-                f"The API key is read from {file}, but there is no such file; write the key to it."
-            )
+            message = f"The API key is read from {file}, but there is no such file; write the key to it."
+            raise ConfigError(message)
         source, key = str(file), content.decode("utf-8", "replace").strip()
     else:
         source, key = KEY_VARIABLE, os.environ.get(KEY_VARIABLE, "").strip()
@@ -77,22 +73,21 @@ class Guard:
         """Raises ApiError: 401 for a wrong key, 403 for a request that a foreign web page has made.
 
         Browsers name the page in Origin, whatever the type of a body, unless all that the page does is to load
-        something (an image, a script, a link); then Sec-Fetch-Site tells. A page can also lead a name of its own to
-        this machine and be of the server's origin (DNS rebinding), so without a key the name must be a local one.
+        something (an image, a script, a link); then Sec-Fetch-Site tells, as "none" of a typed address. A page can
+        also lead a name of its own to this machine and be of the server's origin (DNS rebinding), so without a key the
+        name must be a local one.
         """
         host, origin = ",".join(headers.getlist("host")), ",".join(headers.getlist("origin"))
         is_guarded = path.startswith(GUARDED_PREFIXES)
         if not self._key:
             self._check_name(host)
-        if "origin" in headers and origin.lower() not in (
-            f"http://{host}".lower(),
-            f"https://{host}".lower(),
-        ):
+        own = [f"{scheme}://{host}".lower() for scheme in ("http", "https")]
+        if "origin" in headers and origin.lower() not in own:
             raise foreign_page(f"of {origin:.100}")
         if self._key:
             if is_guarded:
                 self._check_key(headers.get("authorization") or f"Bearer {headers.get('x-api-key', '')}")
-        elif is_guarded and headers.get("sec-fetch-site", "none") not in OWN_SITES:
+        elif is_guarded and headers.get("sec-fetch-site", "none") not in ("same-origin", "none"):
             raise foreign_page("of other sites")
 
     def _check_name(self, host: str) -> None:
@@ -110,26 +105,19 @@ class Guard:
         scheme, _, given = authorization.partition(" ")
         if scheme.lower() != "bearer" or not hmac.compare_digest(given.strip().encode(), self._key):
             problem = "is wrong" if given else "is missing"
-            raise ApiError(
-                401,
-                f"The API key {problem}; send the server's own as `Authorization: Bearer KEY`.",
-                code="invalid_api_key",
-                headers={"WWW-Authenticate": "Bearer"},
-            )
+            message = f"The API key {problem}; send the server's own as `Authorization: Bearer KEY`."
+            raise ApiError(401, message, code="invalid_api_key", headers={"WWW-Authenticate": "Bearer"})
 
 
 def foreign_page(whose: str) -> ApiError:
     """The refusal of what a web page asks that is not the server's own."""
-    return ApiError(
-        403, f"Web pages {whose} may not use this server; open its own page.", code="foreign_origin"
-    )
+    message = f"Web pages {whose} may not use this server; open its own page."
+    return ApiError(403, message, code="foreign_origin")
 
 
-CLIENT_LEFT = 499
-"""Status in log and metrics of a request whose client left; nobody receives it."""
+CLIENT_LEFT = 499  # status in log and metrics of a request whose client left; nobody receives it
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 GUIDE = "docs/how-to/serve.md"
-REQUEST_ID = "x-request-id"
 
 
 class GuardedApp:
@@ -153,7 +141,7 @@ class GuardedApp:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                MutableHeaders(scope=message)[REQUEST_ID] = request_id
+                MutableHeaders(scope=message)["x-request-id"] = request_id
             await send(message)
 
         try:
@@ -165,45 +153,33 @@ class GuardedApp:
         except ClientLeftError:
             status = CLIENT_LEFT
         except Exception as error:
-            log_failure(request_id, error)  # the client has got `on_failure`, or a response that breaks off
+            log_failure(request_id, error)  # the client has got that of `on_error`, or one that breaks off
         finally:
             self._note(scope, request_id, status, time.perf_counter() - start_s)
 
     def _note(self, scope: Scope, request_id: str, status: int, duration_s: float) -> None:
-        """Log and count a request that has ended."""
-        path, method = route_of(scope), scope["method"] if scope["method"] in METHODS else "other"
+        """Log and count a request that has ended; its path as the app declares it, since clients may type anything."""
+        path = getattr(scope.get("route"), "path", "other")
+        method = scope["method"] if scope["method"] in METHODS else "other"
         self.metrics.requests.labels(method, path, status).inc()
         self.metrics.request_duration.labels(path).observe(duration_s)
-        log_event(
-            "request", id=request_id, method=method, path=path, status=status, duration_s=round(duration_s, 4)
-        )
-
-
-def route_of(scope: Scope) -> str:
-    """The path as the app declares it: what a client types may be anything."""
-    return getattr(scope.get("route"), "path", "other")
+        duration_s = round(duration_s, 4)
+        log_event("request", id=request_id, method=method, path=path, status=status, duration_s=duration_s)
 
 
 def error_response(error: ApiError) -> JSONResponse:
-    """The response for an error."""
+    """The response in OpenAI's form."""
     return JSONResponse(error.as_dict(), status_code=error.status, headers=error.headers)
 
 
-async def on_api_error(_request: object, error: Exception) -> JSONResponse:
-    """A handler of errors that routes raise."""
-    assert isinstance(error, ApiError)
+async def on_error(_request: object, error: Exception) -> JSONResponse:
+    """The response to an error of a route, or to a path or method that does not exist.
+
+    An error that nobody foresaw is raised again, and logged.
+    """
+    if isinstance(error, HTTPException):
+        message = f"{error.detail}; see {GUIDE}."
+        error = ApiError(error.status_code, message, code="not_found", headers=error.headers or {})
+    elif not isinstance(error, ApiError):
+        error = ApiError(500, "The server failed on this request; see its log.", code="internal_error")
     return error_response(error)
-
-
-async def on_failure(_request: object, _error: Exception) -> JSONResponse:
-    """The response to an unforeseen error, which is raised again and logged."""
-    return error_response(
-        ApiError(500, "The server failed on this request; see its log.", code="internal_error")
-    )
-
-
-async def on_http_error(_request: object, error: Exception) -> JSONResponse:
-    """The response to a path or method that does not exist."""
-    assert isinstance(error, HTTPException)
-    message = f"{error.detail}; see {GUIDE}."
-    return error_response(ApiError(error.status_code, message, code="not_found", headers=error.headers))

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from functools import cache
 from importlib.resources import files
 from inspect import signature
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fastapi import APIRouter, FastAPI, Request
 from prometheus_client import CONTENT_TYPE_LATEST
@@ -19,35 +19,33 @@ from starlette.staticfiles import StaticFiles
 from tandem import __version__, plugins
 from tandem.client.answers import new_seed, to_plain
 from tandem.client.request import QueryOptions
+from tandem.client.tandem import Tandem
 from tandem.config.schema import Config, placement_of
 from tandem.corpora import TOYS, example_questions
-from tandem.errors import TandemError
+from tandem.errors import TandemError, did_you_mean
 from tandem.events import EVENT_TYPES
-from tandem.plugins.server.access import GUIDE, Guard, GuardedApp, on_api_error, on_failure, on_http_error
+from tandem.plugins.server.access import GUIDE, Guard, GuardedApp, on_error
 from tandem.plugins.server.document_store import DocumentStore
 from tandem.plugins.server.http import (
     LIMITS,
     ApiError,
     EventStream,
     ServerLimits,
+    bad_request,
     compact,
     encode_event,
     failure,
     read_object,
-    unknown,
 )
-from tandem.plugins.server.queries import QueryLimit, RunningQuery, Service, service_of
-
-if TYPE_CHECKING:
-    from tandem.client.tandem import Tandem
-
-NO_TELEMETRY = {"tracing": False, "logs": False}
-"""Later versions of FastAPI trace requests by themselves, with URLs that hold names of files, and log messages of
-errors, which may quote anything."""
+from tandem.plugins.server.queries import Service, service_of
 
 EVENT_NAMES = {kind: name for name, kind in EVENT_TYPES.items()}
-TANDEM_OPTIONS = tuple(name for name in QueryOptions.__annotations__ if name != "sampling")
+TANDEM_OPTIONS = sorted(name for name in QueryOptions.__annotations__ if name != "sampling")
 """Options of a query that JSON can hold; a file on this machine is nothing for its clients."""
+SHOWN_OF_PARTY = ("model", "num_documents", "corpus", "factory", "embedder", "context_length")
+COUNTED = ("sent_bytes", "received_bytes", "sent_frames", "received_frames")
+QUEUE = "/draft_queue"
+_examples = cache(example_questions)  # the page asks for the status every few seconds
 
 router = APIRouter()
 
@@ -62,8 +60,9 @@ async def health() -> dict[str, str]:
 async def metrics(request: Request) -> Response:
     """Metrics as Prometheus reads them."""
     service = service_of(request)
-    state = await asyncio.to_thread(service.tandem.status)
-    peers = find_peers(state, service.tandem.config)
+    state, config = await asyncio.to_thread(service.tandem.status), service.tandem.config
+    home = _home(state, config)
+    peers = {party: _is_connected(party, state) for party in config.parties if party != home}
     return Response(service.metrics.render(state, peers), media_type=CONTENT_TYPE_LATEST)
 
 
@@ -75,19 +74,50 @@ async def stream_events(request: Request) -> EventStream:
     question = options.pop("question", "")
     for name in options:
         if name not in TANDEM_OPTIONS:
-            raise unknown(name, TANDEM_OPTIONS)
+            problem = f"There is no option {name!r:.60}; {did_you_mean(name, TANDEM_OPTIONS)}"
+            raise bad_request(problem, name, "unknown_parameter")
     if options.get("seed") is None:
         options["seed"] = new_seed()
     query = service.start(question, options)
-    return EventStream(_encoded(query, options["seed"]), query.close, service.limits.send_timeout_s)
+
+    async def encoded() -> AsyncIterator[bytes]:
+        yield encode_event("query", json.dumps({"seed": options["seed"]}))
+        try:
+            async for event in query:
+                yield encode_event(EVENT_NAMES[type(event)], compact(to_plain(event)))
+        except TandemError as error:
+            yield encode_event("error", json.dumps(failure(error).as_dict()))
+
+    return EventStream(encoded(), query.close, service.limits.send_timeout_s)
 
 
 @router.get("/v1/tandem/status")
 async def status(request: Request) -> dict[str, Any]:
-    """Parties, documents, link and open queries."""
+    """Parties, documents, link and open queries, as the page shows them.
+
+    The link's bytes are those of the home party's draft queue since it started.
+    """
     service = service_of(request)
-    state = await asyncio.to_thread(service.tandem.status)
-    return describe(state, service.tandem.config, service.queries)
+    state, config = await asyncio.to_thread(service.tandem.status), service.tandem.config
+    home = _home(state, config)
+    parties = [_party(party, state) for party in config.parties]
+    corpora = {party["corpus"] for party in parties}
+    queue: dict[str, Any] = next((actor for actor in state["actors"] if actor["name"] == home + QUEUE), {})
+    return {
+        "version": __version__,
+        "mode": config.decoding.mode,
+        "placement": placement_of(config.decoding),
+        "home": home,
+        "deployment": state["cluster"],
+        "parties": parties,
+        "examples": _examples(*corpora) if len(corpora) == 1 else [],
+        "links": [
+            {"peer": name.partition("/")[0], **{key: counters[key] for key in COUNTED}}
+            for name, counters in queue.get("links", {}).items()
+            if name.endswith(QUEUE)
+        ],
+        "queries": {"num_open": service.num_open, "max_open": service.max_queries},
+    }
 
 
 @router.get("/v1/tandem/actors")
@@ -96,22 +126,10 @@ async def actors(request: Request) -> Any:
     return to_plain(await asyncio.to_thread(service_of(request).tandem.status))
 
 
-async def _encoded(query: RunningQuery, seed: int) -> AsyncIterator[bytes]:
-    yield encode_event("query", json.dumps({"seed": seed}))
-    try:
-        async for event in query:
-            yield encode_event(EVENT_NAMES[type(event)], compact(to_plain(event)))
-    except TandemError as error:
-        yield encode_event("error", json.dumps(failure(error).as_dict()))
-
-
 @router.api_route("/v1/{path:path}", methods=["GET", "POST", "PUT", "PATCH", "DELETE"])
 async def refuse(request: Request, path: str) -> None:
-    """Everything else of an interface that this server has in part."""
+    """Refuse everything else of an interface that this server has in part."""
     raise ApiError(404, f"There is no {request.method} /v1/{path:.100}; see {GUIDE}.", code="not_found")
-
-
-# ---- the application ----------------------------------------------------------------------------------------
 
 
 def create_app(
@@ -125,95 +143,46 @@ def create_app(
     """An ASGI application that answers through `tandem`, which stays the caller's to close.
 
     key: an API key that requests must carry; empty: none, and only names of this machine are served. host: the address
-    at which the server listens. documents: of the device, where its site runs
-    in this process.
+    at which the server listens. documents: of the device, where its site runs in this process.
     """
-    quiet: dict[str, Any] = (
-        {"telemetry": NO_TELEMETRY} if "telemetry" in signature(FastAPI).parameters else {}
-    )
-    # FastAPI's own pages would load scripts from elsewhere.
-    app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, **quiet)
+    # FastAPI's own pages would load scripts from elsewhere, and telemetry tell names of files and texts in errors.
+    quiet = dict[str, Any](openapi_url=None, docs_url=None, redoc_url=None)
+    if "telemetry" in signature(FastAPI).parameters:  # of later versions
+        quiet["telemetry"] = {"tracing": False, "logs": False}
+    app = FastAPI(**quiet)
     app.state.service = service = Service(tandem, limits, documents)
     for name in plugins.names("route"):
         app.include_router(plugins.find("route", name))
     app.include_router(router)  # last, since it refuses whatever it does not know
-    app.add_exception_handler(ApiError, on_api_error)
-    app.add_exception_handler(HTTPException, on_http_error)
-    app.add_exception_handler(Exception, on_failure)
-    app.mount("/", PageFiles(), name="page")
+    for kind in (ApiError, HTTPException, Exception):
+        app.add_exception_handler(kind, on_error)
+    folder = files("tandem.plugins.server") / "page"
+    app.mount("/", _PageFiles(directory=str(folder), html=True), name="page")
     return GuardedApp(app, Guard(key, host, tandem.config.http.allowed_hosts), service.metrics)
 
 
-POLICY = "; ".join(
-    (
-        "default-src 'none'",
-        "script-src 'self'",
-        "style-src 'self'",
-        "img-src 'self'",
-        "connect-src 'self'",
-        "base-uri 'none'",
-        "form-action 'none'",
-        "frame-ancestors 'none'",
-    )
-)
 HEADERS = {
-    "Content-Security-Policy": POLICY,
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-cache",
 }
 
 
-class PageFiles(StaticFiles):
-    """The folder `page`, whose index.html is the page."""
-
-    def __init__(self) -> None:
-        super().__init__(directory=str(files("tandem.plugins.server") / "page"), html=True)
+class _PageFiles(StaticFiles):
+    """The folder `page`, whose index.html is the page, with headers that keep other sites out."""
 
     def file_response(self, *args: Any, **options: Any) -> Response:
-        """A file, or that the client has it."""
         response = super().file_response(*args, **options)
         response.headers.update(HEADERS)
         return response
 
 
-# ---- the state of the parties, as the page shows it ---------------------------------------------------------
-
-
-SHOWN_OF_PARTY = ("model", "num_documents", "corpus", "factory", "embedder", "context_length")
-COUNTED = ("sent_bytes", "received_bytes", "sent_frames", "received_frames")
-QUEUE = "draft_queue"
-
-
-def describe(state: dict[str, Any], config: Config, queries: QueryLimit) -> dict[str, Any]:
-    """state: of `Tandem.status`. The link's bytes are those of the home party's draft queue since it started."""
-    home = _home(state, config)
-    parties = [_party(party, state) for party in config.parties]
-    return {
-        "version": __version__,
-        "mode": config.decoding.mode,
-        "placement": placement_of(config.decoding),
-        "home": home,
-        "deployment": state["cluster"],
-        "parties": parties,
-        "examples": _examples(parties),
-        "links": [
-            link for actor in state["actors"] if actor["name"] == f"{home}/{QUEUE}" for link in _links(actor)
-        ],
-        "queries": {"num_open": queries.num_open, "max_open": queries.max_queries},
-    }
-
-
-def find_peers(state: dict[str, Any], config: Config) -> dict[str, bool]:
-    """Every party but the home one, and whether it is connected. state: of `Tandem.status`."""
-    home = _home(state, config)
-    return {party: _is_connected(party, state) for party in config.parties if party != home}
-
-
 def _home(state: dict[str, Any], config: Config) -> str:
     """The party that answers here: the first that can be reached."""
-    reachable = [actor["party"] for actor in state["actors"] if actor["name"].endswith(f"/{QUEUE}")]
-    return reachable[0] if reachable else config.parties[0]
+    reachable = (actor["party"] for actor in state["actors"] if actor["name"].endswith(QUEUE))
+    return next(reachable, config.parties[0])
 
 
 def _party(party: str, state: dict[str, Any]) -> dict[str, Any]:
@@ -227,26 +196,9 @@ def _party(party: str, state: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _examples(parties: list[dict[str, Any]]) -> list[str]:
-    """Questions to try where the documents of all parties belong together; [] for others, or where one has none."""
-    first, *others = {party["corpus"] for party in parties}
-    return _read_examples(first) if first and not others else []
-
-
-_read_examples = cache(example_questions)  # the page asks for the status every few seconds
-
-
 def _is_connected(party: str, state: dict[str, Any]) -> bool:
     """Whether its actors run here or in the cluster, or its site has a connection to here."""
     if party in state.get("connected", ()):
         return True
     own = [actor["state"] for actor in state["actors"] if actor["party"] == party]
     return bool(own) and all(state == "alive" for state in own)
-
-
-def _links(actor: dict[str, Any]) -> list[dict[str, Any]]:
-    return [
-        {"peer": name.partition("/")[0], **{key: counters[key] for key in COUNTED}}
-        for name, counters in actor.get("links", {}).items()
-        if name.endswith(f"/{QUEUE}")
-    ]

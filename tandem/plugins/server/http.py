@@ -7,8 +7,7 @@ import json
 import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping
-from dataclasses import dataclass
-from http import HTTPStatus
+from dataclasses import KW_ONLY, dataclass, field
 from math import ceil, isfinite
 from types import MappingProxyType
 from typing import Any, NoReturn, TypeVar
@@ -19,7 +18,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from tandem.config.checks import SettingError, describe
-from tandem.errors import Code, TandemError, did_you_mean
+from tandem.errors import Code, TandemError
 from tandem.plugins.server.logs import log_event
 
 T = TypeVar("T")
@@ -42,11 +41,8 @@ class ServerLimits:
 
 
 LIMITS = ServerLimits()
-
-
-# ---- errors -------------------------------------------------------------------------------------------------
-
-INVALID, SERVER = "invalid_request_error", "server_error"
+TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
+"""OpenAI's `type` of an error, by its status."""
 UNSUPPORTED = "unsupported_parameter"
 """OpenAI's code of what this server does not have; also the type of pydantic's errors that say so."""
 RESPONSES: Mapping[Code, tuple[int, str]] = {
@@ -60,46 +56,22 @@ RESPONSES: Mapping[Code, tuple[int, str]] = {
 NO_NAMES: Mapping[str, str] = MappingProxyType({})
 
 
+@dataclass(eq=False)
 class ApiError(Exception):
     """A request that is refused, or whose answer failed."""
 
-    def __init__(
-        self,
-        status: int,
-        message: str,
-        *,
-        param: str | None = None,
-        code: str | None = None,
-        headers: Mapping[str, str] | None = None,
-    ) -> None:
-        """status: of HTTP. message: one sentence for the client; it may quote the request, so it is not logged."""
-        super().__init__(message)
-        self.status = status
-        self.message = message
-        self.param = param
-        self.code = code
-        self.headers = dict(headers or {})
-
-    @property
-    def kind(self) -> str:
-        """OpenAI's `type` of the error."""
-        kinds = {
-            HTTPStatus.UNAUTHORIZED: "authentication_error",
-            HTTPStatus.FORBIDDEN: "permission_error",
-            HTTPStatus.TOO_MANY_REQUESTS: "rate_limit_error",
-        }
-        return kinds.get(HTTPStatus(self.status), INVALID if self.status < 500 else SERVER)
+    status: int  # of HTTP
+    message: str  # one sentence for the client; it may quote the request, so it is not logged
+    _: KW_ONLY
+    param: str | None = None
+    code: str | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
         """The body of the response. An option's name is the client's: half a surrogate pair is shown as its escape."""
-        return {
-            "error": {
-                "message": self.message,
-                "type": self.kind,
-                "param": self.param and self.param.encode("utf-8", "backslashreplace").decode(),
-                "code": self.code,
-            }
-        }
+        kind = TYPES.get(self.status, "invalid_request_error" if self.status < 500 else "server_error")
+        param = self.param and self.param.encode("utf-8", "backslashreplace").decode()
+        return {"error": {"message": self.message, "type": kind, "param": param, "code": self.code}}
 
 
 def bad_request(message: str, param: str | None = None, code: str = "invalid_value") -> ApiError:
@@ -117,35 +89,18 @@ def unsupported(param: str, message: str) -> ApiError:
     return bad_request(message, param, UNSUPPORTED)
 
 
-def unknown(name: str, names: Iterable[str]) -> ApiError:
-    """The error for an option that does not exist. names: those that do."""
-    return bad_request(
-        f"There is no option {name!r:.60}; {did_you_mean(name, sorted(names))}", name, "unknown_parameter"
-    )
+def failure(
+    error: TandemError, names: Mapping[str, str] = NO_NAMES, other: tuple[int, str] = (500, "query_failed")
+) -> ApiError:
+    """The error for a query that the parties could not answer.
 
-
-def busy(message: str, retry_after_s: int) -> ApiError:
-    """Status 429. retry_after_s: when to try again."""
-    return ApiError(429, message, code="rate_limit_exceeded", headers={"Retry-After": str(retry_after_s)})
-
-
-def refusal(error: TandemError, names: Mapping[str, str] = NO_NAMES) -> ApiError:
-    """The error for a request from which no query can be made. names: what the request calls options, if something
-    else."""
-    response = failure(error, names)
-    return response if response.status < 500 else bad_request(response.message, response.param)
-
-
-def failure(error: TandemError, names: Mapping[str, str] = NO_NAMES) -> ApiError:
-    """The error for a query that the parties could not answer. names: as in `refusal`."""
-    status, code = RESPONSES.get(error.code, (500, "query_failed"))
+    names: what the request calls options, if something else. other: status and code where the error has none.
+    """
+    status, code = RESPONSES.get(error.code, other)
     param = names.get(error.option, error.option) if error.option else None
     headers = {"Retry-After": str(ceil(error.retry_after_s or 1))} if error.code is Code.BUSY else {}
     message = str(error.renamed(param) if param and isinstance(error, SettingError) else error)
     return ApiError(status, message, param=param, code=code, headers=headers)
-
-
-# ---- bodies -------------------------------------------------------------------------------------------------
 
 
 def read_fields(kind: type[M], body: Any) -> M:
@@ -161,29 +116,26 @@ def read_fields(kind: type[M], body: Any) -> M:
 
 async def read_object(request: Request, max_bytes: int) -> dict[str, Any]:
     """The JSON object that a request carries. Raises ApiError."""
-    remedy = "shorten it"
-    parts = read_parts(request, max_bytes, "A request", remedy, "request_too_large")
+    parts = read_parts(request, max_bytes, "A request", "shorten it", "request_too_large")
     text = b"".join([part async for part in parts])
     try:
         body = json.loads(text, parse_constant=_refuse_constant, parse_float=_read_number)
     except UnicodeDecodeError:
-        raise bad_request("The body is not UTF-8; send JSON.", code="invalid_json") from None
+        problem = "is not UTF-8; send JSON"
     except json.JSONDecodeError as error:
-        raise bad_request(
-            f"The body is not JSON: {error.msg} at line {error.lineno}, column {error.colno}; correct it.",
-            code="invalid_json",
-        ) from None
-    except (RecursionError, ValueError) as error:
-        reason = TOO_DEEP if isinstance(error, RecursionError) else str(error)
-        raise bad_request(f"The body is not JSON: {reason}; correct it.", code="invalid_json") from None
-    if _is_too_deep(body):
-        raise bad_request(f"The body cannot be read: {TOO_DEEP}; correct it.", code="invalid_json")
-    if not isinstance(body, dict):
-        raise bad_request(
-            f"The body must be a JSON object, but it is of type {type(body).__name__}; send an object.",
-            code="invalid_json",
-        )
-    return body
+        problem = f"is not JSON: {error.msg} at line {error.lineno}, column {error.colno}; correct it"
+    except RecursionError:
+        problem = f"is not JSON: {TOO_DEEP}; correct it"
+    except ValueError as error:
+        problem = f"is not JSON: {error}; correct it"
+    else:
+        if _is_too_deep(body):
+            problem = f"cannot be read: {TOO_DEEP}; correct it"
+        elif isinstance(body, dict):
+            return body
+        else:
+            problem = f"must be a JSON object, but it is of type {type(body).__name__}; send an object"
+    raise bad_request(f"The body {problem}.", code="invalid_json")
 
 
 async def read_parts(
@@ -216,15 +168,12 @@ def _is_too_deep(value: Any) -> bool:
 
 
 def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no number in JSON")
+    raise ValueError(f"{name:.40} is no number in JSON")
 
 
 def _read_number(text: str) -> float:
     number = float(text)
-    return number if isfinite(number) else _refuse_constant(f"{text:.40}")
-
-
-# ---- what is ignored ----------------------------------------------------------------------------------------
+    return number if isfinite(number) else _refuse_constant(text)
 
 
 MAX_NAMES, MAX_NAME, MAX_LOGGED = 20, 40, 200
@@ -246,13 +195,8 @@ def name_ignored(names: Iterable[str], logged: set[str]) -> dict[str, str]:
     return {"X-Tandem-Ignored": ", ".join(shown[:MAX_NAMES] + more)} if shown else {}
 
 
-# ---- server-sent events -------------------------------------------------------------------------------------
-
-
-LOOKS = 4
-"""At a client within the time in which it has to read."""
-HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-"""Neither kept nor held back by a proxy."""
+LOOKS = 4  # at a client within the time in which it has to read
+HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}  # neither kept nor held back by a proxy
 
 
 class ClientLeftError(Exception):
@@ -290,9 +234,8 @@ class EventStream(Response):
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         async for text in self._texts:
             self._sending_since_s = time.monotonic()
-            await send(
-                {"type": "http.response.body", "body": text, "more_body": True}
-            )  # waits for a full socket
+            part = {"type": "http.response.body", "body": text, "more_body": True}
+            await send(part)  # waits while the socket is full
             self._sending_since_s = None
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
@@ -317,8 +260,13 @@ async def while_connected(
 
     receive: of a request whose body was read. ends: further waits, each until the client counts as gone.
     """
+
+    async def wait_for_disconnect() -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+
     working = asyncio.create_task(work)
-    leaving = [asyncio.create_task(end) for end in (_wait_for_disconnect(receive), *ends)]
+    leaving = [asyncio.create_task(end) for end in (wait_for_disconnect(), *ends)]
     try:
         await asyncio.wait({working, *leaving}, return_when=asyncio.FIRST_COMPLETED)
         if not working.done():
@@ -328,11 +276,6 @@ async def while_connected(
         for task in (working, *leaving):
             task.cancel()
         await asyncio.gather(working, *leaving, return_exceptions=True)
-
-
-async def _wait_for_disconnect(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
 
 
 def compact(value: Mapping[str, Any]) -> str:

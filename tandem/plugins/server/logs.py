@@ -13,31 +13,27 @@ from tandem.errors import describe_origin
 _log = logging.getLogger("tandem.plugins.server")
 
 
-class JsonFormatter(logging.Formatter):
+class _JsonFormatter(logging.Formatter):
     """One JSON object a line: time, level, event, and the fields of the event.
 
     Of loggers that are not the server's only the name and the level are kept: their messages may hold anything.
     """
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line."""
-        fields: dict[str, Any] = getattr(record, "fields", {})
-        is_own = record.name == _log.name
+        seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
         entry = {
-            "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
-            + f".{record.msecs:03.0f}Z",
+            "time": f"{seconds}.{record.msecs:03.0f}Z",
             "level": record.levelname.lower(),
-            "event": record.getMessage() if is_own else f"message of {record.name}",
-            **fields,
+            "event": record.getMessage() if record.name == _log.name else f"message of {record.name}",
+            **getattr(record, "fields", {}),
         }
         return json.dumps(entry)
 
 
-class TextFormatter(logging.Formatter):
+class _TextFormatter(logging.Formatter):
     """Formats a record for people: "event field=value ..."."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line."""
         fields: dict[str, Any] = getattr(record, "fields", {})
         shown = " ".join(f"{name}={value}" for name, value in fields.items() if value is not None)
         return f"{time.strftime('%H:%M:%S', time.localtime(record.created))} {record.getMessage()} {shown}".rstrip()
@@ -46,7 +42,7 @@ class TextFormatter(logging.Formatter):
 def set_up(*, as_json: bool) -> None:
     """Send the server's log to standard error; as JSON lines everything else that is logged, too."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonFormatter() if as_json else TextFormatter())
+    handler.setFormatter(_JsonFormatter() if as_json else _TextFormatter())
     logger = logging.getLogger() if as_json else _log
     logger.handlers[:] = [handler]
     _log.setLevel(logging.INFO)

@@ -30,8 +30,7 @@ from tandem.plugins.server.metrics import Metrics
 from tandem.retrieval.documents import describe_passage
 from tandem.retrieval.retriever import open_retriever
 
-PATH = "/mcp"
-"""Where clients of HTTP find it."""
+PATH = "/mcp"  # for clients of HTTP
 MAX_PASSAGES = 64
 INSTRUCTIONS = (
     "Answers come from the user's own documents and from those of a cloud that does not see them. `ask` answers a "
@@ -73,18 +72,17 @@ class Tools:
         The answer comes with its sources: those of the user by title, of others by an opaque id.
         """
         seed = new_seed()
-        events = (await asyncio.shield(self._tandem)).astream(
-            question, seed=seed, history=[Message(turn.role, turn.content) for turn in conversation or ()]
-        )
+        tandem = await asyncio.shield(self._tandem)
+        history = [Message(turn.role, turn.content) for turn in conversation or ()]
+        events = tandem.astream(question, seed=seed, history=history)
         answering = asyncio.ensure_future(follow(events, seed, context.report_progress))
         try:
             answer = await asyncio.shield(answering)
         except asyncio.CancelledError:
             answering.cancel()  # ends the query at all parties, for which this scope leaves no time
             raise
-        return make_result(
-            f"{answer.text}\n\n{cite(answer)}".strip(), {"answer": answer.text, **describe(answer)}
-        )
+        text = f"{answer.text}\n\n{cite(answer)}".strip()
+        return make_result(text, {"answer": answer.text, **describe(answer)})
 
     async def search(self, question: Question, k: Count = 5, filter: Filter = None) -> Result:
         """Find passages of the user's own documents, best first. No model answers, and nothing crosses the link."""
@@ -99,10 +97,8 @@ class Tools:
         site = next(iter((await asyncio.shield(self._tandem)).sites.values()))
         by_id = dict(zip(ids, await site.passages(ids), strict=True))
         if missing := [name for name, passage in by_id.items() if not passage]:
-            index = getattr(
-                await self._open(), "index", None
-            )  # a store of LangChain gives no passage by its id
-            if index is None:
+            index = getattr(await self._open(), "index", None)
+            if index is None:  # a store of LangChain gives no passage by its id
                 raise TandemError(
                     f"No passage with the id {missing[0]!r:.60} was found here yet; search for it."
                 )
@@ -111,10 +107,14 @@ class Tools:
         return passages([{"id": name, **passage} for name, passage in by_id.items()])
 
     async def _open(self) -> Any:
-        """The retriever of the own documents. Raises TandemError."""
+        """The retriever of the own documents, with an embedder of its own. Raises TandemError."""
         tandem = await asyncio.shield(self._tandem)
         if self._retriever is None or (self._retriever.done() and self._retriever.exception()):
-            self._retriever = asyncio.ensure_future(asyncio.to_thread(open_own, tandem))
+            party, config = next(iter(tandem.sites)), tandem.config
+            opening = asyncio.to_thread(
+                lambda: open_retriever(party, config, *load_embedder_and_scorer(config))
+            )
+            self._retriever = asyncio.ensure_future(opening)
         return await asyncio.shield(self._retriever)
 
 
@@ -156,11 +156,6 @@ def make_app(server: ToolServer, key: str, host: str, allowed_hosts: Sequence[st
     unchecked = TransportSecuritySettings(enable_dns_rebinding_protection=False)  # the guard knows more
     app = server.streamable_http_app(streamable_http_path=PATH, transport_security=unchecked)
     return GuardedApp(app, Guard(key, host, allowed_hosts), Metrics())
-
-
-def open_own(tandem: Tandem) -> Any:
-    """The retriever of the documents of the party that is asked here, with an embedder of its own."""
-    return open_retriever(next(iter(tandem.sites)), tandem.config, *load_embedder_and_scorer(tandem.config))
 
 
 async def follow(events: AsyncGenerator[Event, None], seed: int, report: Callable[..., Any]) -> Answer:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -18,11 +18,8 @@ from tandem import __version__
 from tandem.events import DoneEvent, Event, PeerEvent, TokenEvent, WaitEvent
 from tandem.topology import Party
 
-TOKEN_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
-QUERY_BUCKETS_S = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
-ABANDONED = "abandoned"
-"""Why a query ended whose client left, or that ended without a last event."""
-NO_PEERS: Mapping[str, bool] = MappingProxyType({})
+TOKENS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
+QUERIES_S = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
 
 
 class Metrics:
@@ -37,9 +34,7 @@ class Metrics:
         def show(name: str, meaning: str, *labels: str) -> Gauge:
             return Gauge(f"tandem_{name}", meaning, labels, registry=self._registry)
 
-        def time_of(
-            name: str, meaning: str, *labels: str, buckets: Sequence[float] = QUERY_BUCKETS_S
-        ) -> Histogram:
+        def time_of(name: str, meaning: str, *labels: str, buckets: Sequence[float] = QUERIES_S) -> Histogram:
             name = f"tandem_{name}_seconds"
             return Histogram(name, meaning, labels, buckets=buckets, registry=self._registry)
 
@@ -70,7 +65,7 @@ class Metrics:
         self.drafts_accepted = count("drafts_accepted", "Tokens that equal the draft of a party", "party")
         self.rollbacks = count("rollbacks", "Tokens that differ from the draft of a party", "party")
         self.first_token = time_of("first_token", "From the start of a query to its first token")
-        self.inter_token = time_of("inter_token", "Between two tokens of an answer", buckets=TOKEN_BUCKETS_S)
+        self.inter_token = time_of("inter_token", "Between two tokens of an answer", buckets=TOKENS_S)
         self.queue_wait = time_of("queue_wait", "How long a query waited at its home for an open one to end")
         self.peer_losses = count("peer_losses", "Times that a peer was lost during a query", "party")
         self.round_trip = show("link_round_trip_seconds", "Last measured round trip of the link")
@@ -80,7 +75,7 @@ class Metrics:
             for party in (Party.DEVICE, Party.CLOUD)
         }
 
-    def render(self, state: dict[str, Any], peers: Mapping[str, bool] = NO_PEERS) -> bytes:
+    def render(self, state: dict[str, Any], peers: Mapping[str, bool]) -> bytes:
         """The text that Prometheus reads. state: of `Tandem.status`. peers: whether each of them is connected."""
         parties = CollectorRegistry()
         parties.register(_PartyCollector(state, peers))
@@ -95,66 +90,54 @@ class QueryObserver:
         self._start_s = time.monotonic()
         self._last_token_s: float | None = None
         self._waiting_since_s: float | None = None
-        self._reason = ABANDONED
+        self._reason = "abandoned"  # where its client left, or it ended without a last event
         metrics.queries_open.inc()
 
     def on_event(self, event: Event) -> None:
         """The next event."""
-        now_s = time.monotonic()
+        metrics, now_s = self._metrics, time.monotonic()
         match event:
             case WaitEvent():
                 self._waiting_since_s = now_s
                 return
             case TokenEvent():
-                self._on_token(event, now_s)
+                metrics.tokens.inc()
+                if not event.is_alone:
+                    metrics.by_acceptance[Party.DEVICE][event.device_accepted].inc()
+                    metrics.by_acceptance[Party.CLOUD][event.cloud_accepted].inc()
+                if self._last_token_s is None:
+                    metrics.first_token.observe(now_s - self._start_s)
+                else:
+                    metrics.inter_token.observe(now_s - self._last_token_s)
+                self._last_token_s = now_s
+                if math.isfinite(event.rtt_s):
+                    metrics.round_trip.set(event.rtt_s)
             case PeerEvent(is_alone=True):
-                self._metrics.peer_losses.labels(event.party).inc()
+                metrics.peer_losses.labels(event.party).inc()
             case DoneEvent():
                 self._reason = event.reason
-                self._metrics.late_votes.inc(event.statistics.num_late_votes)
+                metrics.late_votes.inc(event.statistics.num_late_votes)
                 if event.statistics.degraded_from is not None:
-                    self._metrics.queries_degraded.inc()
-        self._end_wait(now_s)
-
-    def on_end(self) -> None:
-        """The query has ended, in whatever way."""
-        self._metrics.queries_open.dec()
-        self._metrics.queries.labels(self._reason).inc()
-
-    def _on_token(self, event: TokenEvent, now_s: float) -> None:
-        metrics = self._metrics
-        metrics.tokens.inc()
-        if not event.is_alone:
-            self._count_drafts(event)
-        if self._last_token_s is None:
-            metrics.first_token.observe(now_s - self._start_s)
-        else:
-            metrics.inter_token.observe(now_s - self._last_token_s)
-        self._last_token_s = now_s
-        if math.isfinite(event.rtt_s):
-            metrics.round_trip.set(event.rtt_s)
-
-    def _count_drafts(self, event: TokenEvent) -> None:
-        by_acceptance = self._metrics.by_acceptance
-        by_acceptance[Party.DEVICE][event.device_accepted].inc()
-        by_acceptance[Party.CLOUD][event.cloud_accepted].inc()
-
-    def _end_wait(self, now_s: float) -> None:
+                    metrics.queries_degraded.inc()
         if self._waiting_since_s is not None:
-            self._metrics.queue_wait.observe(now_s - self._waiting_since_s)
+            metrics.queue_wait.observe(now_s - self._waiting_since_s)
             self._waiting_since_s = None
 
+    def on_end(self) -> float:
+        """The query has ended, in whatever way, after so many seconds."""
+        self._metrics.queries_open.dec()
+        self._metrics.queries.labels(self._reason).inc()
+        return time.monotonic() - self._start_s
 
+
+@dataclass(eq=False)
 class _PartyCollector:
     """The actors' own counters at one moment."""
 
-    def __init__(self, state: dict[str, Any], peers: Mapping[str, bool]) -> None:
-        self._state = state
-        self._peers = peers
+    state: dict[str, Any]
+    peers: Mapping[str, bool]
 
     def collect(self) -> Iterable[Metric]:
-        """The metrics."""
-
         def count(name: str, meaning: str, *labels: str) -> CounterMetricFamily:
             return CounterMetricFamily(f"tandem_{name}", meaning, labels=labels)
 
@@ -170,28 +153,23 @@ class _PartyCollector:
         hits = count("document_cache_hits", "Documents whose model state was stored", *by_actor)
         misses = count("document_cache_misses", "Documents that a model had to read", *by_actor)
         connected = show("peer_connected", "Whether a peer of the home party is connected", "party")
-        for actor in self._state["actors"]:
+        for actor in self.state["actors"]:
             name, kind = actor["party"], actor["name"].partition("/")[2]
             extra = actor.get("extra", {})
             alive.add_metric([name, kind], actor["state"] == "alive")
             if "num_waiting" in extra:  # a draft queue
                 sessions.add_metric([name], actor["num_sessions"])
                 waiting.add_metric([name], extra["num_waiting"])
-                for labels, value in _link_bytes(actor["links"]):
-                    link.add_metric([name, *labels], value)
+                for address, counters in actor["links"].items():
+                    if address.endswith("/draft_queue"):
+                        for direction in ("sent", "received"):
+                            labels = [name, address.partition("/")[0], direction]
+                            link.add_metric(labels, counters[f"{direction}_bytes"])
             if "num_forwards" in extra:  # a decoder
                 decoding.add_metric([name, kind], actor["num_sessions"])
             if "kv_hits" in extra:
                 hits.add_metric([name, kind], extra["kv_hits"])
                 misses.add_metric([name, kind], extra["kv_misses"])
-        for peer, is_connected in self._peers.items():
+        for peer, is_connected in self.peers.items():
             connected.add_metric([peer], is_connected)
         return [link, sessions, waiting, alive, hits, misses, decoding, connected]
-
-
-def _link_bytes(links: dict[str, dict[str, int]]) -> Iterator[tuple[tuple[str, str], int]]:
-    for name, counters in links.items():
-        peer, _, kind = name.partition("/")
-        if kind == "draft_queue":
-            for direction in ("sent", "received"):
-                yield (peer, direction), counters[f"{direction}_bytes"]

@@ -5,67 +5,31 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fastapi import Request
 
 from tandem.client.answers import fingerprint
 from tandem.client.request import build_spec
-from tandem.errors import QueryError, TandemError
+from tandem.client.tandem import Tandem
+from tandem.errors import Code, QueryError, TandemError
 from tandem.events import DoneEvent, Event, TokenEvent
 from tandem.plugins.server.document_store import DocumentStore
-from tandem.plugins.server.http import NO_NAMES, ApiError, ServerLimits, busy, refusal
+from tandem.plugins.server.http import NO_NAMES, RESPONSES, ApiError, ServerLimits, failure
 from tandem.plugins.server.logs import log_failure
 from tandem.plugins.server.metrics import Metrics, QueryObserver
 
-if TYPE_CHECKING:
-    from tandem.client.tandem import Tandem
-
-BUFFERED_EVENTS = 1024
-"""Events that wait for a client that reads slowly; further ones wait at the query's home."""
-FIRST_ESTIMATE_S = 1.0
-"""How long a query takes, until one has ended."""
+BUFFERED_EVENTS = 1024  # that wait for a client that reads slowly; further ones wait at the query's home
+FIRST_ESTIMATE_S = 1.0  # how long a query takes, until one has ended
 MAX_RETRY_AFTER_S = 60
-ESTIMATE_SHARE = 0.2
-"""Weight of the last query's duration in the moving average."""
-
-
-class QueryLimit:
-    """Admits so many queries at once; one more is refused, and told when to try again."""
-
-    def __init__(self, max_queries: int) -> None:
-        self.max_queries = max_queries
-        self.num_open = 0
-        self._duration_s = FIRST_ESTIMATE_S
-
-    def acquire(self) -> Callable[[], None]:
-        """Take a place; call the result once to give it back. Raises ApiError (429) if there is none."""
-        if self.num_open >= self.max_queries:
-            retry_after_s = min(MAX_RETRY_AFTER_S, math.ceil(self._duration_s))
-            raise busy(
-                f"{self.num_open} queries are open, as many as this server takes at once (two for each of "
-                f"cluster.max_sessions); try again in {retry_after_s} s.",
-                retry_after_s,
-            )
-        self.num_open += 1
-        start_s = time.monotonic()
-
-        def release() -> None:
-            self.num_open -= 1
-            self._duration_s += ESTIMATE_SHARE * (time.monotonic() - start_s - self._duration_s)
-
-        return release
+ESTIMATE_SHARE = 0.2  # of the last query's duration in the moving average
 
 
 class RunningQuery:
-    """The events of one query, which a task of its own reads into a bounded buffer.
-
-    So a client that reads slowly holds up neither the query nor others, and a client that leaves ends the query however
-    its own task was ended. Close it, or use `async with`.
-    """
+    """The events of one query, which a task of its own reads into a bounded buffer: a client that reads slowly holds up
+    neither the query nor others, and one that leaves ends the query however its own task was ended."""
 
     def __init__(
         self,
@@ -79,12 +43,6 @@ class RunningQuery:
         self._task = asyncio.create_task(self._read(events, on_event), name="query")
         self._task.add_done_callback(lambda _: on_end())
 
-    async def __aenter__(self) -> RunningQuery:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
-
     async def close(self) -> None:
         """Cancel the query at all parties, unless it has ended."""
         self._task.cancel()
@@ -93,7 +51,7 @@ class RunningQuery:
 
     async def fetch_first_token(self) -> None:
         """Wait until the answer begins; until then a query that fails can be refused. Raises TandemError."""
-        async for event in self._rest():
+        async for event in self:
             self._head.append(event)
             if isinstance(event, DoneEvent):
                 event.check()
@@ -104,10 +62,6 @@ class RunningQuery:
         """The events in order. Raises TandemError."""
         while self._head:
             yield self._head.pop(0)
-        async for event in self._rest():
-            yield event
-
-    async def _rest(self) -> AsyncIterator[Event]:
         while (item := await self._buffer.get()) is not None:
             if isinstance(item, TandemError):
                 raise item
@@ -130,8 +84,7 @@ class RunningQuery:
         await self._buffer.put(last)
 
 
-EMBEDDED_AT_ONCE = 8
-"""Texts between which a query may search: a retriever serves one call at a time."""
+EMBEDDED_AT_ONCE = 8  # between such texts a query may search: a retriever serves one call at a time
 
 
 class Service:
@@ -143,23 +96,20 @@ class Service:
         self.limits = limits
         self.documents = documents
         self.metrics = Metrics()
-        self.queries = QueryLimit(limits.max_queries or 2 * tandem.config.cluster.max_sessions)
+        self.max_queries = limits.max_queries or 2 * tandem.config.cluster.max_sessions  # open at once
+        self.num_open = 0  # of these
+        self._duration_s = FIRST_ESTIMATE_S  # of a query
         self.named: set[str] = set()  # ignored fields that the log has named
 
     @property
-    def home(self) -> str:
-        """The party that runs here and answers clients."""
-        return next(iter(self.tandem.sites))
-
-    @property
     def system_prompt(self) -> str:
-        """The configured system message of the model at home."""
-        return self.tandem.config.party(self.home).system_prompt
+        """The configured system message of the model of the first party here, which answers clients."""
+        return self.tandem.config.party(next(iter(self.tandem.sites))).system_prompt
 
     @property
     def thinking(self) -> str:
-        """Whether answers of the model at home begin with a thought: `Template.thinking`."""
-        return str(self.tandem.described[self.home].get("thinking", ""))
+        """Whether answers of that model begin with a thought: `Template.thinking`."""
+        return str(self.tandem.described[next(iter(self.tandem.sites))].get("thinking", ""))
 
     @property
     def embedders(self) -> list[str]:
@@ -175,38 +125,39 @@ class Service:
     def start(
         self, question: str, options: dict[str, Any], names: Mapping[str, str] = NO_NAMES
     ) -> RunningQuery:
-        """Start a query. options: of `Tandem.astream`. names: what the request calls them, if something else.
+        """Start a query. options: of `Tandem.astream`. names: of `failure`.
 
         Raises ApiError: 400 for wrong options, 429 where too many queries are open.
         """
         try:
             build_spec(self.tandem.config, self.tandem.described, question, **options)
         except TandemError as error:
-            raise refusal(error, names) from None
-        try:
-            release = self.queries.acquire()
-        except ApiError:
+            raise failure(error, names, RESPONSES[Code.INVALID]) from None
+        if self.num_open >= self.max_queries:
             self.metrics.queries_refused.inc()
-            raise
+            seconds = str(min(MAX_RETRY_AFTER_S, math.ceil(self._duration_s)))
+            message = (
+                f"{self.num_open} queries are open, as many as this server takes at once (two for each of "
+                f"cluster.max_sessions); try again in {seconds} s."
+            )
+            raise ApiError(429, message, code="rate_limit_exceeded", headers={"Retry-After": seconds})
         if options.get("system_prompt") is not None:
             self.metrics.own_system_prompts.inc()
+        self.num_open += 1
         observer = QueryObserver(self.metrics)
 
         def end() -> None:
-            release()
-            observer.on_end()
+            self.num_open -= 1
+            self._duration_s += ESTIMATE_SHARE * (observer.on_end() - self._duration_s)
 
         return RunningQuery(self.tandem.astream(question, **options), observer.on_event, end)
 
-    async def embed(self, texts: Sequence[str]) -> list[list[float]]:
+    async def embed(self, texts: list[str]) -> list[list[float]]:
         """Unit vectors, one per text. Raises TandemError."""
         sites = self.tandem.sites
         holder = next(party for party in sites if self.tandem.described[party].get("embedder"))
-        vectors: list[list[float]] = []
-        for first in range(0, len(texts), EMBEDDED_AT_ONCE):
-            part = list(texts[first : first + EMBEDDED_AT_ONCE])
-            vectors += await sites[holder].embed(part)
-        return vectors
+        parts = [texts[first : first + EMBEDDED_AT_ONCE] for first in range(0, len(texts), EMBEDDED_AT_ONCE)]
+        return [vector for part in parts for vector in await sites[holder].embed(part)]
 
 
 def service_of(request: Request) -> Service:
