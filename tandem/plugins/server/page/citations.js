@@ -27,7 +27,7 @@ export function findWords(tokens) {
 /** What is cited: {document, words} from the first to the last word in a sentence that a document clearly said. */
 export function findSpans(tokens, words = findWords(tokens)) {
   const text = tokens.map((token) => token.text).join("");
-  const borders = [...text.matchAll(SENTENCE_END)].map((found) => found.index + found[0].length);
+  const borders = [...text.matchAll(SENTENCE_END)].map((match) => match.index + match[0].length);
   const sentence = (position) => borders.filter((border) => border <= position).length;
   const spans = [];
   let pending = [];
@@ -57,11 +57,11 @@ export function ownSources(state) {
   return state.sources.flatMap(({ sources }) => sources.filter(({ score }) => score !== null));
 }
 
-function mean(known) {
-  if (!known.length) return { documents: null, others: null };
-  const size = Math.max(...known.map(({ documents }) => documents.length));
-  const documents = Array.from({ length: size }, (_, place) => average(known, (one) => one.documents[place] ?? 0));
-  return { documents, others: average(known, (one) => one.others) };
+function mean(citations) {
+  if (!citations.length) return { documents: null, others: null };
+  const size = Math.max(...citations.map(({ documents }) => documents.length));
+  const documents = Array.from({ length: size }, (_, place) => average(citations, (one) => one.documents[place] ?? 0));
+  return { documents, others: average(citations, (one) => one.others) };
 }
 
 function average(values, read) {

@@ -8,8 +8,8 @@ const GAP_PX = 8;
 const MIN_SHARE = 0.1; // of a document that is named
 const MAX_CHARS = 280; // of its passage
 
-/** Show what is known of `token` beside `element`; null hides it. said: of `whoSaid`, its word. */
-export function showDetail(token, element, mode, said = null) {
+/** Show what is known of `token` beside `element`; null hides it. speakers: of `whoSaid`, its word. */
+export function showDetail(token, element, mode, speakers = null) {
   const box = byId("token-detail");
   document.querySelector("[aria-describedby='token-detail']")?.removeAttribute("aria-describedby");
   box.hidden = !token;
@@ -20,7 +20,7 @@ export function showDetail(token, element, mode, said = null) {
     make("p", { class: "detail-head" },
       make("strong", {}, token.text.trim() || "end"),
       make("span", { class: `badge ${verdict}` }, VERDICTS[mode][verdict])),
-    ...drawSaid(said),
+    ...drawSpeakers(speakers),
     make("table", {}, ...rowsOf(token, mode)),
     make("p", { class: "small" }, footOf(token)),
   );
@@ -28,15 +28,16 @@ export function showDetail(token, element, mode, said = null) {
 }
 
 /** Who said a word: the home's documents by name, those of others by their number. */
-function drawSaid(said) {
-  if (!said) return [];
-  const named = said.documents.filter(({ share }) => share >= MIN_SHARE).toSorted((one, other) => other.share - one.share);
+function drawSpeakers(speakers) {
+  if (!speakers) return [];
+  const named = speakers.documents.filter(({ share }) => share >= MIN_SHARE)
+    .toSorted((one, other) => other.share - one.share);
   const rows = named.map(({ number, title, page, share }) => [
     `${number === null ? "" : `[${number}] `}${title}${page === null ? "" : `, page ${page}`}`, share]);
-  rows.push(...said.rest.filter(([, share]) => share >= MIN_SHARE));
+  rows.push(...speakers.rest.filter(([, share]) => share >= MIN_SHARE));
   const passage = named[0]?.text?.trim().replace(/\s*\n\s*/g, "\n");
   return [
-    make("p", { class: "small" }, `“${said.word}” was said by`),
+    make("p", { class: "small" }, `“${speakers.word}” was said by`),
     make("table", { class: "said" }, ...rows.map(([name, share]) => make("tr", {},
       make("th", { scope: "row" }, name), make("td", {}, percent(share))))),
     passage && make("p", { class: "passage" },
@@ -46,7 +47,7 @@ function drawSaid(said) {
 
 /** What `others` are: parties with their documents, as far as they are known. */
 export function namesOfOthers(sources) {
-  const others = sources.filter((found) => found.sources.every(({ score }) => score === null));
+  const others = sources.filter(({ sources: read }) => read.every(({ score }) => score === null));
   if (!others.length) return "other parties";
   return others.map(({ party, sources: read }) => (read.length
     ? `the ${party} (${plural(read.length, "document")})` : `the ${party}`)).join(", ");
@@ -77,7 +78,7 @@ function footOf(token) {
   ];
   if (token.rtt_s !== null) parts.push(`round trip ${duration(token.rtt_s)}`);
   if (token.last_voter) parts.push(`last vote from ${token.last_voter}`);
-  return `${parts.join(" · ")}`;
+  return parts.join(" · ");
 }
 
 /** Below the token, or above it where there is no room; never beyond the window. */

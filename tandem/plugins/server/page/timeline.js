@@ -24,7 +24,7 @@ export function drawTimeline(state) {
     class: "timeline", viewBox: `0 0 ${WIDTH} ${AXIS + 18}`, role: "img", "aria-label": label,
   });
   picture.append(...drawLanes(state), ...drawAxis(end, x));
-  for (const token of tokens) picture.append(...drawToken(token, mode, x));
+  picture.append(...tokens.map((token) => drawToken(token, mode, x)));
   return picture;
 }
 
@@ -85,10 +85,10 @@ function drawToken(token, mode, x) {
     ...drawDraft(token, "device", token.device_accepted, 0, at, x),
     ...drawDraft(token, "cloud", token.cloud_accepted, (token.rtt_s ?? 0) / 2, at, x),
     makeSvg("circle", { cx: at, cy: LANES.commit, r: 4, class: "commit" }));
-  return [group];
+  return group;
 }
 
-/** A bar while it was decoded, and a line to where it was decided; way_s: what the link took. */
+/** A bar while it was decoded, and a line to where it was decided; way: seconds that the link took. */
 function drawDraft(token, party, isAccepted, way, at, x) {
   const arrived = token[`${party}_arrived_s`];
   const decode = token[`${party}_decode_s`];

@@ -112,8 +112,8 @@ export class TokenStrip {
 
 /** What a token is for who cannot see it. name: of the document that said it. */
 function labelOf(token, mode, name) {
-  const said = name === undefined ? "" : `, said by ${name}`;
-  return `${token.text.trim()}: ${VERDICTS[mode][verdictOf(token, mode)]}${said}`;
+  const speaker = name === undefined ? "" : `, said by ${name}`;
+  return `${token.text.trim()}: ${VERDICTS[mode][verdictOf(token, mode)]}${speaker}`;
 }
 
 /** An element with a token's text; spaces stay outside, so that underlines end with their words. */

@@ -130,8 +130,7 @@ export function tokensPerSecond(state) {
 
 /** The round trip that was measured last, in seconds; null where nothing crossed. */
 export function roundTrip(state) {
-  const known = state.done?.statistics.rtt_s ?? null;
-  return known ?? state.tokens.findLast((token) => token.rtt_s !== null)?.rtt_s ?? null;
+  return state.done?.statistics.rtt_s ?? state.tokens.findLast((token) => token.rtt_s !== null)?.rtt_s ?? null;
 }
 
 /** The parties whose link is lost now, by their last PeerEvent; one that gave a reason can be reached. */
@@ -155,9 +154,9 @@ export function peerSentences(state) {
 /** What is kept of an answer: everything but the passages and what a finished answer has no more of. */
 export function toKept(state) {
   const { provisional, ahead, isBroken, ...kept } = state;
-  const sources = state.sources.map((found) => ({
-    ...found,
-    sources: found.sources.map(({ text, metadata, ...source }) => source),
+  const sources = state.sources.map((each) => ({
+    ...each,
+    sources: each.sources.map(({ text, metadata, ...source }) => source),
   }));
   return { ...kept, error: isBroken ? null : state.error, sources };
 }

@@ -131,7 +131,7 @@ export class Turn {
     const own = ownSources(this.state);
     const number = (source) => this.numbers.get(own.indexOf(source)) ?? null;
     const opened = [...this.sources.querySelectorAll(".source[open]")].map(({ dataset }) => dataset.id);
-    this.sources.replaceChildren(...sources.map((found) => drawSources(found, number)));
+    this.sources.replaceChildren(...sources.map((each) => drawSources(each, number)));
     for (const source of this.sources.querySelectorAll(".source")) {
       if (opened.includes(source.dataset.id)) source.open = true;
     }
@@ -172,8 +172,8 @@ function drawNotices(state) {
   const lost = peerSentences(state).map((text, number) => make("p", {
     class: state.peers[number].is_alone ? `notice ${state.tokens.length ? "lost" : "error"}` : "notice",
   }, text));
-  const told = state.sources.flatMap(({ party, notes: texts }) => texts.map((text) => `${party}: ${text}`));
-  const notes = told.map((text) => make("p", { class: "notice" }, text));
+  const notes = state.sources.flatMap(({ party, notes: texts }) => texts.map((text) =>
+    make("p", { class: "notice" }, `${party}: ${text}`)));
   const isSaid = lost.some((notice) => notice.textContent.endsWith(state.error));
   const error = state.error && !isSaid ? [make("p", { class: "notice error" }, state.error)] : [];
   const stopped = state.isStopped ? [make("p", { class: "notice" }, "You stopped this answer.")] : [];
@@ -191,12 +191,8 @@ function drawLegend(counts) {
 function drawShares(state, counts) {
   if (!counts.length) return null;
   const all = state.tokens.length;
-  return drawBar(counts, all, counts.map(([, label, count]) => `${label} ${count} of ${all}`).join(", "));
-}
-
-function drawBar(counts, all, label) {
   const bar = makeSvg("svg", { class: "bar", viewBox: "0 0 100 4", preserveAspectRatio: "none", role: "img",
-    "aria-label": label });
+    "aria-label": counts.map(([, label, count]) => `${label} ${count} of ${all}`).join(", ") });
   let at = 0;
   for (const [key, , count] of counts) {
     const width = (100 * count) / all;
