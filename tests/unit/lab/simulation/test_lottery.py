@@ -18,15 +18,14 @@ from tandem.messages import Ballot, LinkFrame, Vote
 from tandem.modes import mode, tally
 from tandem.modes.mode import Mode
 from tandem.modes.tally import Tally
-from tandem.protocol.ballots import BallotBox
-from tandem.protocol.log import Prefix
 from tandem.topology import Party
-from tandem_lab.simulation.fuzz import FuzzFailure, expected, play, scenario_of
+from tandem_lab.simulation.fuzz import play, scenario_of
 from tandem_lab.simulation.watched import WatchedRun
-from tests.unit.lab.simulation.test_mutants import Mutate, put
+from tests.unit.lab.simulation.planted import EVERY_SEED, Planted, put
+from tests.unit.lab.simulation.test_chain import PairedByStep
 
 DUAL = "dual-lottery"
-NUM_RUNS = {DUAL: 60, "federated-2-lottery": 16, "federated-3-lottery": 12, "federated-5-lottery": 6}
+NUM_RUNS = {DUAL: 40, "federated-2-lottery": 12, "federated-3-lottery": 8, "federated-5-lottery": 3}
 
 
 @pytest.mark.parametrize("roles", NUM_RUNS)
@@ -75,19 +74,6 @@ def test_a_vote_is_an_id_and_a_weight(roles: str) -> None:
                 assert all(len(payload) <= 3 for payload in vote.payloads)
                 assert len(vote.payloads) == (0 if roles == DUAL else vote.num_prefixes)
                 assert len(vote.log_weights) in (0, vote.num_prefixes)
-
-
-def test_a_worker_of_a_fixed_weight_decides_its_steps_alone() -> None:
-    spec = next(
-        spec
-        for seed in range(40)
-        if not (spec := scenario_of(seed, "federated-3-lottery").spec).roles.weighs_by_documents
-    )
-    names = spec.roles.voters
-    owners = Counter(spec.rules.needed(step, names) for step in range(2000))
-    for name, share in zip(names, spec.roles.shares((1, 2, 3)), strict=True):
-        assert abs(owners[(name,)] / 2000 - share) < 0.06
-    assert spec.rules.needed(0, names[:1]) == names[:1]
 
 
 # ---- mutants -----------------------------------------------------------------------------------------------
@@ -152,21 +138,6 @@ def the_others_where_both_are_equal(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Tally, "owner", swapped)
 
 
-class DraftOfAnotherPrefix(BallotBox):
-    """The peer's draft counts by its step, whatever it was drawn after."""
-
-    def take_ballot(self, view: int, prefix: Prefix, voters: Sequence[str]) -> Ballot | None:
-        for held in self.entries.values():
-            of_step = [entry for entry in held.values() if entry.step == len(prefix)]
-            if of_step:
-                held.setdefault(prefix.digest, of_step[-1])
-        return super().take_ballot(view, prefix, voters)
-
-    def advance(self, prefix: Prefix) -> None:
-        for party, held in self.entries.items():
-            self.entries[party] = {key: kept for key, kept in held.items() if kept.step >= len(prefix)}
-
-
 def certain_beyond_the_limit(patch: pytest.MonkeyPatch) -> None:
     """The home takes more steps for its own than the limit leaves it."""
     needed = Mode.needed
@@ -179,44 +150,26 @@ def certain_beyond_the_limit(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Mode, "needed", greedy)
 
 
-MUTANTS: dict[str, tuple[Mutate, str, int]] = {
-    "noise_of_the_race": (noise_of_the_race, DUAL, 1),
-    "number_used_twice": (number_used_twice, DUAL, 1),
-    "other_order_at_the_cloud": (other_order_at_the_cloud, DUAL, 1),
-    "rounded_at_the_cloud": (rounded_at_the_cloud, DUAL, 13),
-    "the_others_where_both_are_equal": (the_others_where_both_are_equal, DUAL, 5),
-    "draft_of_another_prefix": (put(DraftOfAnotherPrefix), DUAL, 0),
-    "certain_beyond_the_limit": (certain_beyond_the_limit, DUAL, 5),
-    "noise_of_the_race_federated": (noise_of_the_race, "federated-3-lottery", 0),
-    "number_used_twice_federated": (number_used_twice, "federated-3-lottery", 0),
-}
-"""By name: the mutant, the roles, and a witness."""
 SEEDS = range(150)
-
-
-def finds(name: str, seed: int) -> str | None:
-    """How a run with the mutant fails; None: it does not. What it must answer is computed without it."""
-    mutant, roles, _ = MUTANTS[name]
-    if roles == DUAL:
-        expected(seed, roles)
-    with pytest.MonkeyPatch.context() as patch:
-        mutant(patch)
-        try:
-            play(seed, roles=roles)
-        except FuzzFailure as error:
-            return str(error)
-    return None
+MUTANTS = {
+    "noise_of_the_race": Planted(noise_of_the_race, SEEDS, 1, DUAL),
+    "number_used_twice": Planted(number_used_twice, SEEDS, 1, DUAL),
+    "other_order_at_the_cloud": Planted(other_order_at_the_cloud, SEEDS, 1, DUAL),
+    "rounded_at_the_cloud": Planted(rounded_at_the_cloud, SEEDS, 13, DUAL),
+    "the_others_where_both_are_equal": Planted(the_others_where_both_are_equal, SEEDS, 5, DUAL),
+    "draft_of_another_prefix": Planted(put(PairedByStep), SEEDS, 0, DUAL),
+    "certain_beyond_the_limit": Planted(certain_beyond_the_limit, SEEDS, 5, DUAL),
+    "noise_of_the_race_federated": Planted(noise_of_the_race, SEEDS, 0, "federated-3-lottery"),
+    "number_used_twice_federated": Planted(number_used_twice, SEEDS, 0, "federated-3-lottery"),
+}
 
 
 @pytest.mark.parametrize("name", MUTANTS)
 def test_the_comparison_finds(name: str) -> None:
-    """By the witness alone, which finds nothing without the mutant."""
-    *_, witness = MUTANTS[name]
-    play(witness, roles=MUTANTS[name][1])
-    assert finds(name, witness)
+    MUTANTS[name].check_witness()
 
 
-@pytest.mark.nightly("every seed of every mutant; `make test` plays the witnesses")
+@pytest.mark.nightly(EVERY_SEED)
 @pytest.mark.parametrize("name", MUTANTS)
 def test_the_witness_is_among_the_seeds_that_find(name: str) -> None:
-    assert MUTANTS[name][2] in {seed for seed in SEEDS if finds(name, seed)}
+    MUTANTS[name].check_seeds()

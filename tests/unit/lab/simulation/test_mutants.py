@@ -1,16 +1,13 @@
-"""Defects, planted one at a time: the fuzz property must find each (`tandem_lab.simulation.fuzz`).
+"""Defects of mode dual, planted one at a time: the fuzz property must find each.
 
-A run is one seed's query, link and faults; "found" is any broken invariant, a wrong answer, a hang or an exception.
 Four of these were defects of this code until the property found them: the Resync in order of arrival, the Begin taken
 as it comes, the proposals not kept after a Resync, and the later proposals forgotten.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -18,7 +15,6 @@ import pytest
 from tandem.aggregation.document_weights import DocumentWeights, Evidence, Weights
 from tandem.aggregation.rules import Step
 from tandem.config.schema import DecodingConfig
-from tandem.events import TokenEvent
 from tandem.messages import Ballot, Heartbeat, LinkFrame, Local, Resync, Verdict, Vote
 from tandem.messages.wire import to_float32
 from tandem.protocol.ballots import BallotBox
@@ -37,31 +33,11 @@ from tandem.protocol.routes import Send
 from tandem.protocol.session import Session
 from tandem.protocol.table import ReorderBuffer
 from tandem.topology import PAIR, PARTIES
-from tandem_lab.simulation.fuzz import FuzzFailure, expected, play
-from tandem_lab.simulation.link import Link as VirtualLink
 from tandem_lab.simulation.scenario import Fault, Scenario, make_scenario
-from tandem_lab.simulation.specs import change_spec
 from tandem_lab.simulation.world import CODEC, VOCAB, World
-from tests.unit.lab.simulation.world import Case, agree, make_spec, synchronous
-
-Mutate = Callable[[pytest.MonkeyPatch], None]
-
-
-def found_by(mutate: Mutate, seeds: Sequence[int], most: int = 1) -> list[FuzzFailure]:
-    """The failures of these runs, until there are `most`."""
-    failures: list[FuzzFailure] = []
-    for seed in seeds:
-        expected(seed)  # what it must answer, without the defect
-        with pytest.MonkeyPatch.context() as patch:
-            mutate(patch)
-            try:
-                play(seed)
-            except FuzzFailure as failure:
-                failures.append(failure)
-                if len(failures) == most:
-                    break
-    return failures
-
+from tests.unit.lab.simulation.planted import EVERY_SEED, Planted, put
+from tests.unit.protocol import transcript
+from tests.unit.protocol.test_transcripts import STORIES
 
 # ---- the mutants: alternative implementations of the small machines' public interfaces ------------------------------
 
@@ -241,18 +217,6 @@ class OneTokenLate(DocumentWeights):
         return (*super().learn(evidence[:count], evidence[count:]), *token)
 
 
-def put(part: type[Any]) -> Mutate:
-    """The mutant in which `part` stands in for the class it is derived from, wherever the protocol makes one."""
-    base = part.__mro__[1]
-
-    def plant(patch: pytest.MonkeyPatch) -> None:
-        for name, module in list(sys.modules.items()):
-            if name.startswith("tandem.protocol.") and vars(module).get(base.__name__) is base:
-                patch.setattr(module, base.__name__, part)
-
-    return plant
-
-
 class OnceLateNeverAsked(Session):
     """A peer that was late at one step is not asked at later ones either."""
 
@@ -276,9 +240,6 @@ def late_under_mirror(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(DecodingConfig, "effective_placement", property(lambda self: self.placement))
 
 
-no_resend = put(NothingResent)
-
-
 def cache_not_cropped(patch: pytest.MonkeyPatch) -> None:
     """The model goes on from what it holds: rejected tokens stay in its cache."""
     patch.setattr(World, "crop", lambda self, length: None)
@@ -299,10 +260,9 @@ def rejection_has_no_effect(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(DraftingSession, "receive", receive)
 
 
-def latest_counts(patch: pytest.MonkeyPatch) -> None:
-    """As `LatestCounts`, where decoders restart all the time."""
-    decoders_restart_all_the_time(patch)
-    put(LatestCounts)(patch)
+def old_aggregator_goes_on(patch: pytest.MonkeyPatch) -> None:
+    """After a hand-over both parties decide."""
+    patch.setattr(Session, "decides_here", property(lambda self: True))
 
 
 def verdict_has_no_effect(patch: pytest.MonkeyPatch) -> None:
@@ -430,13 +390,12 @@ def evidence_starts_at_zero_after_a_restart(patch: pytest.MonkeyPatch) -> None:
 
 def rejection_forgets_later_proposals(patch: pytest.MonkeyPatch) -> None:
     """A rejected party forgets its later proposals, though a restarted decoder may have drawn the target."""
-    decoders_restart_all_the_time(patch)
     for name in ("receive", "receive_frame"):
         patch.setattr(Session, name, forgetting(getattr(Session, name)))
 
 
 def decoders_restart_all_the_time(patch: pytest.MonkeyPatch) -> None:
-    """No mutant: the same queries where a third of the frames is lost and decoders draw again what they had drawn."""
+    """The same queries where a third of the frames is lost and decoders draw again what they had drawn."""
 
     def make(seed: int) -> Scenario:
         scenario = make_scenario(seed)
@@ -467,90 +426,64 @@ def forgetting(original: Callable[..., list[Send]]) -> Callable[..., list[Send]]
     return receive
 
 
-SEEDS: dict[str, tuple[Mutate, range, int]] = {
-    # Seeds among which it is found, for another version of numpy may round other distributions; and a witness.
-    "pair_by_step": (put(PairedByStep), range(12), 0),
-    "an_earlier_step_voids_later_ones": (put(EarlierVoidsLater), range(24), 0),
-    "verdicts_as_they_come": (put(OutOfOrder), range(24), 4),
-    "cache_not_cropped": (cache_not_cropped, range(12), 0),
-    "handover_commits_twice": (put(TwiceAfterHandover), range(24), 5),
-    "no_resend": (no_resend, range(12), 0),
-    "rejection_has_no_effect": (rejection_has_no_effect, range(24), 0),
-    "verdict_has_no_effect": (verdict_has_no_effect, range(12), 4),
-    "rollback_to_the_latest_target": (put(TargetOnly), range(12), 0),
-    "evidence_survives_a_rollback": (evidence_survives_a_rollback, range(24), 7),
-    "evidence_of_the_own_draft": (evidence_of_the_own_draft, range(24), 7),
-    "memory_left_out": (put(WithoutMemory), range(24), 3),
-    "evidence_one_token_late": (put(OneTokenLate), range(24), 3),
-    "weights_rounded_at_one_party": (weights_rounded_at_one_party, range(24), 8),
-    "evidence_starts_at_zero_after_a_restart": (evidence_starts_at_zero_after_a_restart, range(56, 64), 60),
-    "once_late_never_asked": (put(OnceLateNeverAsked), range(24), 9),
-    "late_step_unmarked": (put(LateUnmarked), range(24), 9),
-    "late_under_mirror": (late_under_mirror, range(24), 9),
-    "own_distribution_computed_again": (put(ComputedAgain), range(1, 12), 1),
-    "acknowledged_by_count_alone": (put(CountAcknowledges), range(12), 0),
-    "adopt_and_commit_in_order_of_arrival": (put(ResyncInOrderOfArrival), range(1144, 1152), 1149),
-    "begin_is_taken_as_it_comes": (begin_is_taken_as_it_comes, range(100), 64),
-    "resync_posts_nothing": (put(PostsNothing), range(24), 0),
-    "receipts_survive_a_resync": (put(ReceiptsForEver), range(12), 0),
-    "a_branch_drawn_again_is_unknown": (put(OnlyFirstLineage), range(60, 80), 60),
-    "restarted_decoder_proposal_replaces": (latest_counts, range(4, 12), 6),
-    "rejection_forgets_later_proposals": (rejection_forgets_later_proposals, range(36, 42), 39),
+MUTANTS: dict[str, Planted] = {
+    "pair_by_step": Planted(put(PairedByStep), range(12), 0),
+    "an_earlier_step_voids_later_ones": Planted(put(EarlierVoidsLater), range(24), 0),
+    "verdicts_as_they_come": Planted(put(OutOfOrder), range(24), 4),
+    "cache_not_cropped": Planted(cache_not_cropped, range(12), 0),
+    "handover_commits_twice": Planted(put(TwiceAfterHandover), range(24), 5),
+    "old_aggregator_goes_on": Planted(old_aggregator_goes_on, range(12), 2),
+    "no_resend": Planted(put(NothingResent), range(12), 0),
+    "rejection_has_no_effect": Planted(rejection_has_no_effect, range(24), 0),
+    "verdict_has_no_effect": Planted(verdict_has_no_effect, range(12), 4),
+    "rollback_to_the_latest_target": Planted(put(TargetOnly), range(12), 0),
+    "evidence_survives_a_rollback": Planted(evidence_survives_a_rollback, range(24), 7),
+    "evidence_of_the_own_draft": Planted(evidence_of_the_own_draft, range(24), 7),
+    "memory_left_out": Planted(put(WithoutMemory), range(24), 3),
+    "evidence_one_token_late": Planted(put(OneTokenLate), range(24), 3),
+    "weights_rounded_at_one_party": Planted(weights_rounded_at_one_party, range(24), 8),
+    "evidence_starts_at_zero_after_a_restart": Planted(
+        evidence_starts_at_zero_after_a_restart, range(56, 64), 60
+    ),
+    "once_late_never_asked": Planted(put(OnceLateNeverAsked), range(24), 9),
+    "late_step_unmarked": Planted(put(LateUnmarked), range(24), 9),
+    "late_under_mirror": Planted(late_under_mirror, range(24), 9),
+    "own_distribution_computed_again": Planted(put(ComputedAgain), range(1, 12), 1),
+    "acknowledged_by_count_alone": Planted(put(CountAcknowledges), range(12), 0),
+    "adopt_and_commit_in_order_of_arrival": Planted(put(ResyncInOrderOfArrival), range(1144, 1152), 1149),
+    "begin_is_taken_as_it_comes": Planted(begin_is_taken_as_it_comes, range(100), 64),
+    "resync_posts_nothing": Planted(put(PostsNothing), range(24), 0),
+    "receipts_survive_a_resync": Planted(put(ReceiptsForEver), range(12), 0),
+    "a_branch_drawn_again_is_unknown": Planted(put(OnlyFirstLineage), range(60, 80), 60),
+    "restarted_decoder_proposal_replaces": Planted(
+        put(LatestCounts), range(4, 12), 6, around=decoders_restart_all_the_time
+    ),
+    "rejection_forgets_later_proposals": Planted(
+        rejection_forgets_later_proposals, range(36, 42), 39, around=decoders_restart_all_the_time
+    ),
 }
 
 
-@pytest.mark.parametrize("name", SEEDS)
+@pytest.mark.parametrize("name", MUTANTS)
 def test_the_property_finds(name: str) -> None:
-    """By the witness alone; if it stops being one, the nightly test names others."""
-    mutate, _, witness = SEEDS[name]
-    (failure,) = found_by(mutate, [witness])
-    assert "AttributeError" not in failure.what, "the mutant itself is broken"
+    MUTANTS[name].check_witness()
 
 
-@pytest.mark.nightly("every seed of every mutant; `make test` plays the witnesses")
-@pytest.mark.parametrize("name", SEEDS)
+@pytest.mark.nightly(EVERY_SEED)
+@pytest.mark.parametrize("name", MUTANTS)
 def test_the_witness_is_among_the_seeds_that_find(name: str) -> None:
-    mutate, seeds, witness = SEEDS[name]
-    assert witness in {failure.seed for failure in found_by(mutate, seeds, most=len(seeds))}
+    MUTANTS[name].check_seeds()
 
 
-def test_the_property_holds_without_a_mutant() -> None:
-    """Else it would find everything. `test_fuzz` plays hundreds."""
-    assert not found_by(lambda patch: None, range(12))
-    assert not found_by(decoders_restart_all_the_time, range(36, 42))
+class Impatient(DraftingSession):
+    """A synchronous loop that does not wait: the answer stays right, only the baseline is none."""
 
-
-# ---- the synchronous loop --------------------------------------------------------------------------------------
-
-
-def check_waiting(seed: int) -> None:
-    """Token-wise: one forward per token and side, and a round trip lies between two tokens."""
-    rtt_s, decode_s = 0.3, 0.03
-    spec = make_spec(seed, max_window=1, placement="device", max_new_tokens=10)
-    run = Case(spec, VirtualLink(delay_s=rtt_s / 2)).make(lambda party, rng: decode_s)
-    outcome = run.run(60)
-    assert agree(outcome) == synchronous(change_spec(spec, max_window=16))
-    times = [event.committed_s for event in outcome.events if isinstance(event, TokenEvent)]
-    assert all(later - earlier >= rtt_s + decode_s for earlier, later in pairwise(times))
-    assert set(outcome.num_forwards.values()) == {len(times)}
-
-
-def test_the_synchronous_loop_waits() -> None:
-    for seed in range(20):
-        check_waiting(seed)
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.window = 4
 
 
 def test_a_synchronous_loop_that_does_not_wait_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The answer stays right, only the baseline is none: what a comparison of speeds would rest on."""
-
-    class Impatient(DraftingSession):
-        def __init__(self, *args: Any, **options: Any) -> None:
-            super().__init__(*args, **options)
-            self.window = 4
-
-    put(Impatient)(monkeypatch)
-    for seed in range(20):
-        if len(synchronous(make_spec(seed, placement="device", max_new_tokens=10))) < 2:
-            continue
-        with pytest.raises(AssertionError):
-            check_waiting(seed)
+    story = STORIES["drafting: The synchronous loop drafts one token at a time, whatever the profiler says"]
+    monkeypatch.setattr(transcript, "DraftingSession", Impatient)
+    assert transcript.play(story) != story

@@ -13,12 +13,14 @@ from tandem.topology import PARTIES
 from tandem_lab.simulation import specs
 from tandem_lab.simulation.link import Link
 from tandem_lab.simulation.oracle import has_oracle
-from tandem_lab.simulation.scenario import Scenario, expected_answer
+from tandem_lab.simulation.scenario import Fault, Scenario, expected_answer, make_chain_scenario
 from tandem_lab.simulation.specs import change_spec
 from tandem_lab.simulation.virtual import Outcome, VirtualRun
+from tandem_lab.simulation.watched import WatchedRun
 from tandem_lab.simulation.world import (
     CODEC,
     EOS,
+    NEVER,
     VOCAB,
     World,
     codec_for,
@@ -27,11 +29,10 @@ from tandem_lab.simulation.world import (
     stop_rule,
 )
 
-__all__ = ["CODEC", "EOS", "VOCAB", "World", "distribution", "stop_rule"]
+__all__ = ["CODEC", "EOS", "NEVER", "VOCAB", "World", "distribution", "stop_rule"]
 
 R = TypeVar("R", bound=VirtualRun)
-ENDLESS = 1 << 30
-"""Of `first_end`."""
+W = TypeVar("W", bound=WatchedRun)
 PLACEMENTS = ("device", "cloud", "greedy", "mirror", "random")
 
 
@@ -135,3 +136,35 @@ def agree(outcome: Outcome) -> tuple[int, ...]:
     assert device == cloud
     assert [event.token for event in outcome.events if hasattr(event, "token")] == list(device)
     return device
+
+
+# ---- modes whose drafter has no vote ---------------------------------------------------------------------------------
+
+
+def calm(seed: int, num_workers: int, **changes: Any) -> Scenario:
+    """A scenario in which nothing is planted, asked where the drafter is. pass_s: time of each pass; changes: of the
+    scenario, or else of the spec."""
+    scenario = make_chain_scenario(seed, num_workers)
+    changes.setdefault("home", "")
+    values: dict[str, Any] = {
+        "faults": (), "cancel_s": None, "is_rounding": False, "restarts": 0.0, "first_end": NEVER
+    }  # fmt: skip
+    values |= {key: changes.pop(key) for key in ("drafter", "faults") if key in changes}
+    if "pass_s" in changes:
+        values["model_s"] = dict.fromkeys(scenario.model_s, changes.pop("pass_s"))
+    if "delay_s" in changes:
+        values |= {"link": Link(delay_s=changes.pop("delay_s"), is_in_order=True), "frames": {}}
+    return replace(scenario, spec=change_spec(scenario.spec, **changes), **values)
+
+
+def cut(party: str, after_s: float, seconds: float) -> tuple[Fault, ...]:
+    """Nothing passes between that party and the others for a while."""
+    return (Fault(kind="cut", party=party, after_s=after_s, seconds=seconds),)
+
+
+def played(scenario: Scenario, run_class: type[W] = WatchedRun) -> W:  # type: ignore[assignment]
+    """The whole run, whose answer is that of the draft-free loop."""
+    run = run_class(scenario)
+    run.run()
+    run.check_end()
+    return run

@@ -1,0 +1,119 @@
+"""What a dual query tells and frees, beside its tokens, which `test_fuzz` compares with the synchronous loop."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from itertools import pairwise
+
+import pytest
+
+from tandem.aggregation.document_weights import Weights
+from tandem.events import DoneEvent, SourcesEvent, TokenEvent
+from tandem.topology import PARTIES, Party
+from tandem_lab.simulation.link import Link
+from tests.unit.lab.simulation.world import (
+    PLACEMENTS,
+    Case,
+    World,
+    agree,
+    distribution,
+    make_case,
+    make_spec,
+    synchronous,
+)
+
+
+class _Drifting(World):
+    """A model that never computes the same law twice, not even for the same prefix: worse than any rounding."""
+
+    count = 0
+
+    def payload(self, tokens: Sequence[int], weights: Weights, lineage: Sequence[bytes] = ()) -> bytes:
+        self.count += 1
+        return distribution(self.count, self.party, tuple(tokens), weights)
+
+
+def test_one_draft_per_prefix_even_of_a_model_that_never_repeats_itself() -> None:
+    """The sent bytes are what the drafter itself decodes, log_weight included: no divergence, ever."""
+    for seed in range(30):
+        run = make_case(seed, PLACEMENTS[seed % len(PLACEMENTS)]).make()
+        for party in PARTIES:
+            run.parties[party].model = _Drifting(seed, party)
+        outcome = run.run()
+        agree(outcome)
+        assert outcome.done is not None
+        assert outcome.done.statistics.num_divergences == 0
+
+
+def test_events_of_a_run() -> None:
+    outcome = Case(make_spec(5, placement="device", max_new_tokens=8), Link(delay_s=0.02)).run()
+    tokens = outcome.of(TokenEvent)
+    assert isinstance(outcome.events[-1], DoneEvent)
+    assert sorted(event.party for event in outcome.events if isinstance(event, SourcesEvent)) == sorted(
+        PARTIES
+    )
+    assert [event.step for event in tokens] == list(range(len(tokens)))
+    assert all(one.committed_s <= other.committed_s for one, other in pairwise(tokens))
+    assert all(event.aggregator is Party.DEVICE and not event.is_alone for event in tokens)
+    assert all(0 < event.device_decode_s < 1 and 0 < event.cloud_decode_s < 1 for event in tokens)
+    statistics = outcome.events[-1].statistics
+    assert statistics.num_tokens == len(tokens)
+    assert statistics.num_cloud_accepted == sum(event.cloud_accepted for event in tokens)
+    assert 0 < statistics.expected_cloud_acceptance <= 1
+    assert statistics.rtt_s == pytest.approx(0.04, abs=2e-6)
+    assert statistics.degraded_from is None
+    assert 0 < statistics.first_token_s < statistics.total_s
+
+
+@pytest.mark.parametrize("party", PARTIES)
+def test_either_may_cancel_at_any_moment_and_both_are_free(party: Party) -> None:
+    """Own cancel and the peer's, over links that lose the Cancel too."""
+    reasons = []
+    for seed in range(60):
+        rng = random.Random(seed)
+        placement = rng.choice(PLACEMENTS)
+        case = make_case(seed, placement, max_new_tokens=16)
+        run = case.make()
+        run.at(case.link.delay_s + 1e-9 + rng.random() * 0.6, lambda run=run: run.cancel(party))  # type: ignore[misc]
+        outcome = run.run(100)
+        assert outcome.done is not None, case
+        assert not any(run.open_sessions(each) for each in PARTIES), case
+        assert outcome.ended_s < 20
+        device, cloud = (outcome.tokens[each] for each in PARTIES)
+        shorter = min(len(device), len(cloud))
+        assert device[:shorter] == cloud[:shorter]
+        reasons.append(outcome.done.reason)
+        if party is Party.CLOUD and outcome.done.reason == "failed":
+            assert outcome.done.error == "The cloud gave the query up: The query was cancelled."
+    assert reasons.count("cancelled" if party is Party.DEVICE else "failed") > 20
+    assert {"eos", "stop", "length"} & set(reasons)  # some had finished before
+
+
+@pytest.mark.parametrize("on_peer_loss", ["wait", "continue", "fail"])
+def test_no_cut_of_any_start_and_length_hangs_anybody(on_peer_loss: str) -> None:
+    """Cuts from before the opening to the end, and longer than either side keeps a session."""
+    reasons = set()
+    for seed in range(40):
+        rng = random.Random(seed)
+        start_s = rng.choice([0.0, 0.8, 0.8, 0.8]) * rng.random()
+        cut_s = (start_s, start_s + rng.choice([0.3, 2.0, 11.0, 59.0, 70.0]))
+        spec = make_spec(seed, placement=rng.choice(PLACEMENTS), on_peer_loss=on_peer_loss, max_new_tokens=16)
+        case = Case(spec, Link(delay_s=0.02, jitter_s=0.02, cut_s=cut_s), rng.choice([0.03, 2.0]))
+        run = case.make()
+        outcome = run.run(250)
+        assert outcome.done is not None, case
+        assert not any(run.open_sessions(party) for party in PARTIES), case
+        reasons.add(outcome.done.reason)
+        tokens = outcome.of(TokenEvent)
+        together = [event.token for event in tokens if not event.is_alone]
+        if outcome.done.reason == "failed":
+            assert outcome.done.error is not None
+            assert outcome.done.error.startswith("The cloud ")
+        elif on_peer_loss != "continue" or len(together) == len(tokens):
+            assert (
+                tuple(outcome.tokens[Party.DEVICE])
+                == tuple(together)
+                == synchronous(case.having(placement="device", on_peer_loss="wait").spec)
+            )
+    assert ("failed" in reasons) == (on_peer_loss != "continue")
