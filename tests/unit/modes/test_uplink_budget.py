@@ -20,7 +20,6 @@ from tandem.messages import LinkFrame, Local, Vote, encode
 from tandem.modes import SessionSpec
 from tandem.modes.speculative import UplinkBudget
 from tandem.protocol.decoding import DraftingSession, Forward
-from tandem.protocol.log import Prefix
 from tandem.protocol.routes import Routes, Send
 from tandem.topology import Party
 from tandem_lab.simulation.specs import make_spec
@@ -29,9 +28,6 @@ from tests.unit.protocol.talk import decided
 NUM_TOKENS = 40
 VOCAB = 50_257
 PACINGS = ("stop_and_wait", "pipelined", "cloud_goes_on")
-
-Model = Callable[[Sequence[int]], int]
-"""The next token after some tokens."""
 
 
 def spec(**changes: Any) -> SessionSpec:
@@ -46,16 +42,8 @@ def begin(of: SessionSpec) -> tuple[DraftingSession, list[Send]]:
     return made, made.finish_prefill(11, ())
 
 
-def drafter(of: SessionSpec) -> DraftingSession:
-    return begin(of)[0]
-
-
 def proposals(sends: Sequence[Send]) -> list[Vote]:
     return [send.message.body for send in sends if isinstance(send.message, Local)]
-
-
-def commit(step: int, token: int) -> Local:
-    return decided(step, token, is_last=step == NUM_TOKENS - 1)
 
 
 def bits_on_the_link(of: SessionSpec, proposal: Vote) -> int:
@@ -68,89 +56,56 @@ def bits_on_the_link(of: SessionSpec, proposal: Vote) -> int:
     return 8 * (sizes[0] - sizes[1])
 
 
-def play(
-    of: SessionSpec, draft: Model, target: Model, size: Callable[[Sequence[int]], int], seed: int = 0
-) -> tuple[list[Vote], list[int]]:
-    """All proposals and the answer, where the verifier judges when chance says so. size: bytes of a distribution."""
-    (made, sends), rng = begin(of), random.Random(seed)
-    under_way: list[Vote] = []
-    seen: list[Vote] = []
-    committed: list[int] = []
-
-    def note(sends: Sequence[Send]) -> None:
-        under_way.extend(proposals(sends))
-        seen.extend(proposals(sends))
-
-    note(sends)
-    while len(committed) < NUM_TOKENS:
+def play(of: SessionSpec, size: Callable[[int], int]) -> list[Vote]:
+    """All proposals of a drafter that is always right. size: bytes of the distribution of a step."""
+    made, sends = begin(of)
+    seen, num_committed = proposals(sends), 0
+    while num_committed < NUM_TOKENS:
         job = made.next_job()
-        if isinstance(job, Forward) and (not under_way or rng.random() < 0.7):
-            note(made.finish(job, [Step(job.step, draft(job.tokens), bytes(size(job.tokens)), 5)]))
-            continue
-        if under_way:
-            verdict = judge(under_way.pop(0), committed, target)
+        if isinstance(job, Forward):
+            sends = made.finish(job, [Step(job.step, token_at(job.step), bytes(size(job.step)), 5)])
         else:
-            assert of.decoding.pacing == "cloud_goes_on", "nobody asks for the next token"
-            verdict = [target(committed)]
-        for token in verdict[: NUM_TOKENS - len(committed)]:
-            committed.append(token)
-            note(made.receive(commit(len(committed) - 1, token)))
-    return seen, committed
+            sends = made.receive(
+                decided(num_committed, token_at(num_committed), is_last=num_committed == NUM_TOKENS - 1)
+            )
+            num_committed += 1
+        seen += proposals(sends)
+    return seen
 
 
-def judge(proposal: Vote, committed: Sequence[int], target: Model) -> list[int]:
-    """Accepted tokens and one more; nothing if it continues other tokens."""
-    step, overlap = proposal.step, list(committed[proposal.step :])
-    is_of_line = step <= len(committed) and Prefix(1, committed[:step]).digest == proposal.digest
-    if not is_of_line or (overlap and list(proposal.tokens[: len(overlap)]) != overlap):
-        return []
-    verdict: list[int] = []
-    for proposed in [*proposal.tokens[len(overlap) :], None]:
-        verdict.append(target([*committed, *verdict]))
-        if verdict[-1] != proposed:
-            break
-    return verdict
+def token_at(step: int) -> int:
+    """Small and large ids by turns."""
+    return random.Random(f"token {step}").choice([3, 40, 200, 9_000, 20_000, VOCAB - 1])
 
 
-def target(tokens: Sequence[int]) -> int:
-    """Small and large ids by turns, as a chain of its own."""
-    return random.Random(str(list(tokens[-2:]))).choice([3, 40, 200, 9_000, 20_000, VOCAB - 1])
-
-
-def mostly_right(tokens: Sequence[int]) -> int:
-    return target(tokens) if random.Random(repr(tokens)).random() < 0.8 else 7
-
-
-def sizes(tokens: Sequence[int]) -> int:
+def size_at(step: int) -> int:
     """Of distributions, in bytes: one token or many."""
-    return random.Random(f"size {list(tokens)}").choice([1, 20, 33, 130, 400])
+    return random.Random(f"size {step}").choice([1, 20, 33, 130, 400])
 
 
-def within_budget(draft_rule: str, budget: int, pacing: str, seed: int) -> bool:
-    of = spec(
-        draft_rule=draft_rule, pacing=pacing, uplink_budget_bits=budget, max_proposal=random.Random(seed).randint(1, 16)
-    )  # fmt: skip
-    seen, answer = play(of, mostly_right, target, sizes, seed)
-    wanted: list[int] = []
-    while len(wanted) < NUM_TOKENS:
-        wanted.append(target(wanted))
-    assert answer == wanted
-    return all(bits_on_the_link(of, each) <= budget for each in seen)
+def within_budget(draft_rule: str, budget: int, pacing: str) -> bool:
+    """Whether all proposals are, and there is some that holds a token, if one has room."""
+    kept = []
+    for max_proposal in (1, 4, 16):
+        of = spec(draft_rule=draft_rule, pacing=pacing, uplink_budget_bits=budget, max_proposal=max_proposal)
+        seen = play(of, size_at)
+        assert any(each.tokens for each in seen) or budget < 100
+        kept += [bits_on_the_link(of, each) <= budget for each in seen]
+    return all(kept)
 
 
 @pytest.mark.parametrize("pacing", PACINGS)
 @pytest.mark.parametrize("draft_rule", ["coupled", "rejection"])
-@pytest.mark.parametrize("budget", [1, 23, 24, 100, 300, 1200, 5000])
-def test_no_proposal_exceeds_the_budget_and_every_answer_is_complete(
-    draft_rule: str, budget: int, pacing: str
-) -> None:
-    assert all(within_budget(draft_rule, budget, pacing, seed) for seed in range(6))
+def test_no_proposal_exceeds_the_budget(draft_rule: str, pacing: str) -> None:
+    """That every answer is complete all the same, and right, is in `lab/simulation/test_chain`."""
+    for budget in (1, 23, 24, 100, 300, 1200, 5000):
+        assert within_budget(draft_rule, budget, pacing)
 
 
 def test_mutant_that_sends_one_draft_in_any_case(monkeypatch: pytest.MonkeyPatch) -> None:
     count = UplinkBudget.count_fitting
     monkeypatch.setattr(UplinkBudget, "count_fitting", lambda self, payloads: max(1, count(self, payloads)))
-    assert not all(within_budget("rejection", 100, "pipelined", seed) for seed in range(3))
+    assert not within_budget("rejection", 100, "pipelined")
 
 
 def test_mutant_that_counts_ids_as_the_papers_do(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,12 +115,12 @@ def test_mutant_that_counts_ids_as_the_papers_do(monkeypatch: pytest.MonkeyPatch
         return sum(8 * size <= 300 for size in itertools.accumulate(len(each) + 1 for each in payloads))
 
     monkeypatch.setattr(UplinkBudget, "count_fitting", count)
-    assert not all(within_budget("rejection", 300, "stop_and_wait", seed) for seed in range(6))
+    assert not within_budget("rejection", 300, "stop_and_wait")
 
 
 def lengths(of: SessionSpec, size: int = 34) -> set[int]:
-    """Of the proposals of a drafter that is always right."""
-    seen, _ = play(of, target, target, lambda tokens: size)
+    """Of its proposals, if all distributions have one size."""
+    seen = play(of, lambda step: size)
     return {
         len(proposal.tokens) for proposal in seen if proposal.step + len(proposal.tokens) < NUM_TOKENS - 1
     }
@@ -207,7 +162,7 @@ def law(probabilities: np.ndarray) -> Distribution:
 
 def proposed_length(tokens: Sequence[int]) -> int:
     """Of the first proposal, if these are drafted."""
-    made = drafter(spec(draft_rule="rejection", max_proposal=2, uplink_budget_bits=BUDGET, vocab_size=300))
+    made, _ = begin(spec(draft_rule="rejection", max_proposal=2, uplink_budget_bits=BUDGET, vocab_size=300))
     sends = [draw(made, token, 3) for token in tokens[:1]]
     sends += [draw(made, token, 3) for token in tokens[1:] if made.next_job() is not None]
     return len(proposals(list(itertools.chain.from_iterable(sends)))[0].tokens)
