@@ -46,6 +46,7 @@ from tandem.messages.wire import (
     Digest,
     Failure,
     Flag,
+    Float32,
     Float32s,
     Float64,
     Float64s,
@@ -70,6 +71,7 @@ printable = st.text(max_size=20).filter(str.isprintable)
 FIELD: dict[Any, st.SearchStrategy[Any]] = {
     Varint: number,
     UInt32: st.integers(0, 2**32 - 1),
+    Float32: st.floats(width=32, allow_nan=False),
     Float64: st.floats(allow_nan=False),
     Digest: st.binary(min_size=8, max_size=8),
     Blob: st.binary(max_size=40),
@@ -124,7 +126,7 @@ anything = st.one_of([any_of(kind) for kind in KINDS])
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 def test_every_message_comes_back(kind: type[Any]) -> None:
-    @settings(UNHURRIED, max_examples=40)
+    @settings(UNHURRIED, max_examples=25)
     @given(any_of(kind))
     def comes_back(message: Any) -> None:
         frame = encode(message)
@@ -134,7 +136,7 @@ def test_every_message_comes_back(kind: type[Any]) -> None:
     comes_back()
 
 
-@settings(UNHURRIED, max_examples=150)
+@settings(UNHURRIED, max_examples=80)
 @given(anything, st.data())
 def test_a_truncated_frame_is_malformed(message: Any, data: st.DataObject) -> None:
     frame = encode(message)
@@ -143,14 +145,14 @@ def test_a_truncated_frame_is_malformed(message: Any, data: st.DataObject) -> No
         registry.decode(frame[:length], KINDS)
 
 
-@settings(UNHURRIED, max_examples=150)
+@settings(UNHURRIED, max_examples=80)
 @given(anything, st.binary(min_size=1, max_size=4))
 def test_a_frame_with_a_tail_is_malformed(message: Any, tail: bytes) -> None:
     with pytest.raises(ProtocolError):
         registry.decode(encode(message) + tail, KINDS)
 
 
-@settings(UNHURRIED, max_examples=400)
+@settings(UNHURRIED, max_examples=200)
 @given(anything, st.data())
 def test_a_garbled_frame_is_a_message_or_a_protocol_error(message: Any, data: st.DataObject) -> None:
     """Up to eight flipped bits; nothing but ProtocolError escapes, and what passes can be sent on."""
@@ -163,7 +165,7 @@ def test_a_garbled_frame_is_a_message_or_a_protocol_error(message: Any, data: st
         encode(received)
 
 
-@settings(UNHURRIED, max_examples=400)
+@settings(UNHURRIED, max_examples=200)
 @given(st.sampled_from([*range(1, 16), 16, 17, 18, 32, 33, 48, 64, 80, 255]), st.binary(max_size=60))
 def test_random_bytes_are_a_message_or_a_protocol_error(tag: int, rest: bytes) -> None:
     with contextlib.suppress(ProtocolError):
@@ -172,27 +174,17 @@ def test_random_bytes_are_a_message_or_a_protocol_error(tag: int, rest: bytes) -
 
 def draft(**changes: Any) -> Vote:
     values: dict[str, Any] = {
-        "step": 100,
-        "digest": b"\1" * 8,
-        "tokens": (7,),
-        "payloads": (b"",),
-        "log_weights": (1.5,),
+        "step": 100, "digest": b"\1" * 8, "tokens": (7,), "payloads": (b"",), "log_weights": (1.5,),
         "decode_us": 30_000,
-    }
+    }  # fmt: skip
     return Vote(**{**values, **changes})
 
 
 def frame_of(body: Any) -> LinkFrame:
     return LinkFrame(
-        session=2**32 - 1,
-        view=1,
-        committed=100,
-        committed_digest=b"\2" * 8,
-        stamp=127,
-        echo=127,
-        held_us=2**21 - 1,
-        body=body,
-    )
+        session=2**32 - 1, view=1, committed=100, committed_digest=b"\2" * 8, stamp=127, echo=127,
+        held_us=2**21 - 1, body=body,
+    )  # fmt: skip
 
 
 def test_a_tower_of_frames_cannot_exhaust_the_stack() -> None:
@@ -285,23 +277,9 @@ def test_a_probability_fits_in_a_byte(share: float, number: int) -> None:
     assert messages.in_127ths(share) == number
 
 
-@pytest.mark.parametrize(
-    ("version", "start"),
-    [
-        ("3", b"\x0a\x03"),
-        ("5", b"\x0a\x05"),
-        ("8", b"\x0a\x08"),
-        ("9", b"\x0a\x09"),
-        ("10", b"\x0a\x0a"),
-        ("11", b"\x0a\x0b"),
-        ("13", b"\x0a\x0d"),
-        ("14", b"\x0a\x0e"),
-        ("15", b"\x0a\x0f"),
-        ("16", b"\x0a\x10"),
-    ],
-)
-def test_a_frame_of_another_protocol_version_is_refused(version: str, start: bytes) -> None:
-    frame = start + encode(frame_of(Heartbeat()))[2:]
+@pytest.mark.parametrize("version", [3, 16, 18])
+def test_a_frame_of_another_protocol_version_is_refused(version: int) -> None:
+    frame = bytes([10, version]) + encode(frame_of(Heartbeat()))[2:]
     with pytest.raises(ProtocolError) as refused:
         decode_link(frame)
     assert str(refused.value) == (

@@ -63,32 +63,23 @@ def test_one_voter_alone_is_a_mode_of_its_own_whatever_the_query_names() -> None
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        (
-            {"mode": "federated", "workers": ("ada",), "weights": (1.0,)},
-            "Mode federated has 2 or more voters (got ada); name more workers.",
-        ),
-        ({"mode": "federated"}, "Mode federated has 2 or more voters (got none); name more workers."),
-        (
-            {"mode": "federated", "workers": ("ada", "ben", "cy"), "weights": (0.5, 0.5)},
-            "Each of 3 workers needs a weight (got 2); give that many, or none.",
-        ),
-        (
-            {"mode": "federated", "workers": ("ada", "ben"), "weights": (1.5, -0.5)},
-            "In mode federated each voter has a weight of at least 0 (got 1.5, -0.5); give it.",
-        ),
-        (
-            {"mode": "federated", "workers": ("ada", "ben"), "weights": (float("nan"), 0.5)},
-            "In mode federated each voter has a weight of at least 0 (got nan, 0.5); give it.",
-        ),
-        (
-            {"mode": "federated", "workers": ("ada", "ben"), "weights": (0.5, 0.4)},
-            "The weights of the voters have sum 1 (got 0.5, 0.4); scale them.",
-        ),
+        ({"workers": ("ada",), "weights": (1.0,)},
+         "Mode federated has 2 or more voters (got ada); name more workers."),
+        ({},
+         "Mode federated has 2 or more voters (got none); name more workers."),
+        ({"workers": ("ada", "ben", "cy"), "weights": (0.5, 0.5)},
+         "Each of 3 workers needs a weight (got 2); give that many, or none."),
+        ({"workers": ("ada", "ben"), "weights": (1.5, -0.5)},
+         "In mode federated each voter has a weight of at least 0 (got 1.5, -0.5); give it."),
+        ({"workers": ("ada", "ben"), "weights": (float("nan"), 0.5)},
+         "In mode federated each voter has a weight of at least 0 (got nan, 0.5); give it."),
+        ({"workers": ("ada", "ben"), "weights": (0.5, 0.4)},
+         "The weights of the voters have sum 1 (got 0.5, 0.4); scale them."),
     ],
-)
+)  # fmt: skip
 def test_parties_that_no_mode_allows_are_refused(changes: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ConfigError) as refused:
-        _ = make_spec(**changes).roles
+        _ = make_spec(mode="federated", **changes).roles
     assert str(refused.value) == sentence
 
 
