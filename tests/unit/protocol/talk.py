@@ -48,11 +48,6 @@ def bodies(sends: Sequence[Send]) -> list[Any]:
     return [message.body for message in to("peer", sends)]
 
 
-def crossing(sends: Sequence[Send]) -> list[tuple[str, Any]]:
-    """The same with whom it goes to."""
-    return [(send.peer, send.message.body) for send in sends if send.to == "peer"]
-
-
 def events(sends: Sequence[Send]) -> list[Any]:
     """What the client sees."""
     return [message.event for message in to("client", sends)]

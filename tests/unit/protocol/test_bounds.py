@@ -176,11 +176,18 @@ def extremes(body: Any) -> Iterator[Any]:
         yield from (replace(body, **{field.name: value}) for value in values)
 
 
+def is_like_another(each: Try) -> bool:
+    """A worker is like the one before it, unless that one is the home."""
+    alike = {"cy"} if SPECS[each.name].home == "ada" else {"ben", "cy"}
+    return not alike.isdisjoint((each.source, each.party))
+
+
 @pytest.mark.parametrize("name", SPECS)
 def test_no_field_of_a_frame_makes_a_party_hold_much_or_fail(name: str) -> None:
     """Below, above and of another length than anything honest, at whoever takes such a body in."""
     num_tried = num_refused = 0
-    for each in (each for each in TRIES if each.name == name and each.is_legal):
+    legal = (each for each in TRIES if each.name == name and each.is_legal)
+    for each in (each for each in legal if not is_like_another(each)):
         for body in extremes(each.body):
             table = opened(SPECS[name], each.party)
             try:

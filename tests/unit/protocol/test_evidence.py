@@ -14,7 +14,7 @@ import pytest
 
 from tandem.aggregation.document_weights import Evidence, Weights, log_evidence, log_weight
 from tandem.aggregation.rules import Step
-from tandem.messages import Attribution, DraftWindow, Local, RetrieveResult, Vote
+from tandem.messages import Attribution, Local, RetrieveResult, Vote
 from tandem.messages.wire import to_float32
 from tandem.modes import SessionSpec, reference_shaping
 from tandem.protocol.decoding import (
@@ -204,38 +204,6 @@ def test_a_token_that_was_drafted_costs_no_pass() -> None:
     job = made.next_job()
     assert isinstance(job, Forward)
     assert job.num_earlier == 0
-
-
-def test_random_commits_and_rollbacks_give_the_weights_of_the_reference_page() -> None:
-    """Every weight that a draft was ever mixed with, bit for bit, and the number that is sent with it."""
-    rng, num_replaced = random.Random(5), 0
-    for _ in range(15):
-        made = drafting(max_window=8)
-        made.receive(DraftWindow(session=1, size=8))
-        for _ in range(60):
-            if made.next_job() is not None and rng.random() < 0.7:
-                model, sends = compute(made, rng.randrange(4, 40))
-                tokens = model.job.tokens
-                assert model.weights[len(tokens)] == expected(made, tokens)
-                (proposal,) = [send.message.body for send in sends]
-                assert proposal.log_weights == (to_float32(log_weight(expected(made, tokens))),)
-            else:
-                step = made.line.num_committed
-                own = made.prefix.tokens[step : step + 1]
-                token = own[0] if own and rng.random() < 0.7 else rng.randrange(4, 40)
-                num_replaced += [token] != own
-                made.receive(decided(step, token))
-    assert num_replaced > 50
-
-
-def test_after_a_resync_weights_are_those_of_the_adopted_tokens() -> None:
-    made = drafting()
-    for token in (5, 6, 8):
-        compute(made, token)
-    made.receive(adopted(5, 4, 4, 9, view=1))
-    model, _ = compute(made)
-    assert model.weights == {4: expected(made, (5, 4, 4, 9))}
-    assert model.learned == [(1, 4), (2, 4), (3, 9), (4, 7)]
 
 
 @pytest.mark.parametrize("num_tokens", [1, MAX_BLOCK, MAX_BLOCK + 1, 3 * MAX_BLOCK + 5])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import fields, replace
+from dataclasses import fields
 from typing import Any
 
 import pytest
@@ -14,7 +14,7 @@ from tandem.config.schema import DecodingConfig, DevicesConfig, SamplingParams
 from tandem.errors import Code, ProtocolError
 from tandem.messages import Begin, Open
 from tandem.modes import SessionSpec
-from tandem.modes.query import MAX_TOP_LOGPROBS, QuerySpec
+from tandem.modes.query import QuerySpec
 from tandem.protocol.admission import check_spec
 from tandem.protocol.decoding import DecodingTable
 from tandem.protocol.services import AggregatingTable, ProfilingTable, SchedulingTable
@@ -54,8 +54,9 @@ BEYOND_SAMPLING: dict[str, list[Any]] = {
     "max_new_tokens": [0, -1, HUGE, 1.5], "stop": [[""], ["x"] * 100, ["x" * 70_000], 1],
 }  # fmt: skip
 BEYOND_DECODING: dict[str, list[Any]] = {
-    "mode": ["", "duel"], "draft_rule": ["", "rejection"], "placement": ["", "moon", "os:getcwd", "a:" + "b" * 300],
-    "max_window": [0, 1025, HUGE], "max_proposal": [-1, 17],
+    "mode": ["", "duel", "federated"], "draft_rule": ["", "rejection"],
+    "placement": ["", "moon", "os:getcwd", "a:" + "b" * 300],
+    "max_window": [0, 1025, HUGE], "max_proposal": [-1, 17, 10**9],
     "length_policy": ["", "worst", "a:" + "b" * 300], "uplink_budget_bits": [-1, HUGE],
     "pacing": ["", "slowly"], "home": ["ada", "x" * 300],
     "patience_s": [0.0, -1.0, NAN, "1", None],
@@ -158,32 +159,12 @@ def test_code_that_is_not_loaded_is_named_with_its_setting() -> None:
     assert (refused.value.code, refused.value.option) == (Code.INVALID, "placement")
 
 
-@pytest.mark.parametrize(
-    ("was", "spelled"),
-    [
-        ('"max_new_tokens":', '"max\\nnew_tokens":'),
-        ('"placement":', '"mode":"duel","placement":'),
-        ('"placement":', '"max_proposal":1000000000,"placement":'),
-        ('"placement":', '"mode":"federated","placement":'),
-    ],
-)
-def test_whatever_a_device_asks_for_is_refused_in_one_sentence(was: str, spelled: str) -> None:
-    """An option or a mode that there is not. Fuzzing found that both ended the device's connection."""
+def test_an_option_that_there_is_not_is_refused_in_one_sentence() -> None:
+    """Fuzzing found that it ended the device's connection."""
     asked = make_spec().to_json()
-    assert was in asked
+    assert '"max_new_tokens":' in asked
     check_spec(SessionSpec.from_json(asked), DevicesConfig().max_answer_tokens)
     with pytest.raises(ProtocolError) as refused:
-        check_spec(SessionSpec.from_json(asked.replace(was, spelled)), DevicesConfig().max_answer_tokens)
+        SessionSpec.from_json(asked.replace('"max_new_tokens":', '"max\\nnew_tokens":'))
     assert str(refused.value).isprintable()
     assert len(str(refused.value)) < 400
-
-
-def test_a_device_gets_no_more_of_a_distribution_than_the_interface_gives() -> None:
-    """A spec of its own making could ask the cloud for all of its vocabulary, in each verdict."""
-    asked = make_spec(mode="speculative", num_logprobs=MAX_TOP_LOGPROBS)
-    check_spec(SessionSpec.from_json(asked.to_json()), DevicesConfig().max_answer_tokens)
-    greedy = replace(asked, num_logprobs=MAX_TOP_LOGPROBS + 1)
-    with pytest.raises(
-        ProtocolError, match="num_logprobs \\(Input should be less than or equal to 20, got 21\\)"
-    ):
-        check_spec(SessionSpec.from_json(greedy.to_json()), DevicesConfig().max_answer_tokens)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from tandem.aggregation.race_lists import RaceList
-from tandem.codecs import RaceLists, TopP
+from tandem.codecs import RaceLists
 from tandem.codecs.votes import MAX_LISTED, cut_vote, read_vote
 from tandem.errors import ProtocolError
 from tandem.messages import (
@@ -24,7 +23,6 @@ from tandem.messages import (
 from tandem.protocol.ballots import PATIENCE, ListLength
 from tandem.protocol.log import Prefix
 from tandem.protocol.routes import Send
-from tandem.protocol.services import AggregatorSession
 from tandem.protocol.session import Session
 from tandem.topology import Party
 from tandem_lab.simulation.oracle import is_list_of
@@ -69,9 +67,6 @@ class Side:
     def tell(self, message: Any) -> list[Any]:
         """A message of the own aggregator."""
         return self._keep(self.session.receive(message, 1.0))
-
-    def tick(self, now_s: float) -> list[Any]:
-        return self._keep(self.session.tick(now_s))
 
     def _keep(self, sends: Sequence[Send]) -> list[Any]:
         bodies = [send.message.body if send.to == "peer" else send.message for send in sends]
@@ -133,43 +128,6 @@ def test_an_open_winner_is_asked_about_once_and_decided_with_the_longer_list() -
     assert side.tell(undecided(10)) == [], "an answer to the ballot before"
     assert side.tell(undecided(50)) == [request(50)]
     assert side.session.statistics.num_list_requests == 2
-
-
-def decided(prefix: Prefix) -> VerifyResult:
-    """Of a ballot of both votes: token 1."""
-    return VerifyResult(
-        session=SPEC.session, view=0, digest=prefix.digest, step=len(prefix), voters=(0, 1), tokens=(1,),
-        accepted=(1, 1), acceptance=(1.0, 1.0), next_decider=0,
-    )  # fmt: skip
-
-
-def test_the_aggregator_decides_as_the_full_mixture_or_says_what_it_lacks() -> None:
-    num_open = 0
-    for seed in range(40):
-        spec = replace(SPEC, seed=seed)
-        session = AggregatorSession(spec, Party.DEVICE, TopP())
-        whole = [vote(2 * seed), vote(2 * seed + 1)]
-        options = {"seed": seed, "step": 0, "temperature": 1.0}
-        depth = 1
-        while True:
-            payloads = whole[0], cut_vote(whole[1], depth, VOCAB, **options)  # type: ignore[arg-type]
-            decided = session.decide(ballot_of(payloads))
-            if decided.tokens:
-                break
-            num_open += 1
-            assert decided.depths == (0, 5 * depth)
-            depth = decided.depths[1]
-        wanted = session.decide(ballot_of(tuple(whole)))
-        assert (decided.tokens, decided.accepted) == (wanted.tokens, wanted.accepted)
-        assert decided.acceptance == tuple(map(float, wanted.accepted))
-    assert num_open > 10
-
-
-def ballot_of(payloads: tuple[bytes, ...]) -> Ballot:
-    return Ballot(
-        session=SPEC.session, view=0, step=0, digest=EMPTY.digest, voters=(0, 1), tokens=(),
-        payloads=payloads, log_weights=(0.0, 0.5),
-    )  # fmt: skip
 
 
 # ---- lengths ---------------------------------------------------------------------------------------------------

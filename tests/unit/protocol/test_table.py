@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
 from typing import Any
 
 import pytest
 
-from tandem.errors import Code, Fault, TandemError
-from tandem.events import PeerEvent, StopReason
+from tandem.errors import Code, TandemError
 from tandem.messages import (
     Begin,
     Cancel,
-    Done,
     Heartbeat,
     LinkFrame,
     Open,
@@ -23,7 +20,7 @@ from tandem.messages import (
 )
 from tandem.modes import SessionSpec
 from tandem.protocol.link import LONGEST_TICK_S
-from tandem.protocol.log import MAX_AHEAD, Prefix
+from tandem.protocol.log import MAX_AHEAD
 from tandem.protocol.routes import Send
 from tandem.protocol.services import AggregatingTable, ProfilingTable, SchedulingTable
 from tandem.protocol.session import ABANDONED_S, LINGER_S
@@ -33,30 +30,20 @@ from tandem.protocol.table import (
     MAX_EARLY_FRAMES,
     CoordinatorTable,
 )
-from tandem.topology import PARTIES, Party
+from tandem.topology import Party
 from tandem_lab.simulation.specs import make_spec
-from tests.unit.lab.simulation.world import CODEC, distribution
-from tests.unit.protocol.talk import bodies, decided, frame, to, vote
+from tests.unit.lab.simulation.world import CODEC
+from tests.unit.protocol.talk import bodies, decided, frame, to
+from tests.unit.protocol.test_transcripts import STORIES
+from tests.unit.protocol.transcript import complete, play
 
 
 def spec(session: int = 1, **changes: Any) -> SessionSpec:
     return make_spec(**{"session": session, "query": "q", "seed": 0, "max_new_tokens": 2, **changes})
 
 
-def by_length(of: SessionSpec) -> Any:
-    def finished(tokens: Any) -> StopReason | None:
-        return "length" if len(tokens) >= of.sampling.max_new_tokens else None
-
-    return finished
-
-
 def host(party: Party = Party.DEVICE) -> CoordinatorTable:
-    return CoordinatorTable(party, by_length)
-
-
-def draft(party: Party, tokens: Any = (), session: int = 1) -> Vote:
-    payload = distribution(0, party, tuple(tokens), ())
-    return vote(Prefix(session, tokens), (0,), payloads=(payload,), log_weights=(0.0,), decode_us=30)
+    return CoordinatorTable(party, complete)
 
 
 def verdict(step: int, target: int, decider: int = 0) -> Verdict:
@@ -92,42 +79,6 @@ def test_early_frames_are_bounded_in_bytes() -> None:
 # ---- closed sessions -------------------------------------------------------------------------------------------
 
 
-def finished(party: Party = Party.DEVICE) -> CoordinatorTable:
-    """A host whose session has come to its end: two tokens, and the peer's Done."""
-    queue = host(party)
-    aggregator: Party = party.other
-    queue.open(spec(placement=aggregator.value), 0.0)
-    for step in range(2):
-        queue.receive(frame(verdict(step, 7, PARTIES.index(aggregator)), [7] * step), 0.1)
-    queue.receive(frame(Done(is_reply=False), [7, 7]), 0.2)
-    assert not queue.sessions
-    return queue
-
-
-def ping_pong(queues: dict[Party, CoordinatorTable], party: Party, body: Any, most: int = 10) -> int:
-    """Frames that fly until both are silent, when `body` arrives at `side`."""
-    waiting = [(party, frame(body, [1, 2, 3]))]
-    for count in itertools.count():
-        if not waiting:
-            return count
-        assert count < most, "no end of it"
-        to_party, arriving = waiting.pop(0)
-        for send in queues[to_party].receive(arriving, 5.0):
-            if send.to == "peer":
-                waiting.append((to_party.other, send.message))
-    raise AssertionError
-
-
-@pytest.mark.parametrize("party", PARTIES)
-def test_a_closed_and_a_diverged_open_session_fall_silent(party: Party) -> None:
-    """The open one has other tokens than the closed: a last word frees it all the same."""
-    queues = {party: finished(party), party.other: host(party.other)}
-    queues[party.other].open(spec(placement="mirror", max_new_tokens=9), 0.0)
-    (repeated,) = queues[party.other].tick(1.3)  # an opening, or a heartbeat
-    assert ping_pong(queues, party, repeated.message.body) <= 6  # two probes are among them
-    assert not queues[party.other].sessions or party.other is Party.DEVICE
-
-
 def test_closed_sessions_are_bounded() -> None:
     queue = host()
     for session in range(3 * MAX_CLOSED_SESSIONS):
@@ -150,22 +101,11 @@ def test_refused_sessions_are_bounded_and_do_not_fill_the_log(caplog: pytest.Log
 
 
 @pytest.mark.parametrize("code", Code)
-@pytest.mark.parametrize("on_peer_loss", ["continue", "wait", "fail"])
-def test_a_peer_that_gives_up_in_mid_answer_takes_no_committed_token_with_it(
-    code: Code, on_peer_loss: str
-) -> None:
-    """Whatever it says the reason is: by the policy the device goes on alone, as after a loss."""
-    device = host()
-    device.open(spec(placement="cloud", on_peer_loss=on_peer_loss), 0.0)
-    device.receive(frame(verdict(0, 7, decider=1)), 0.1)
-    cancel = Cancel(reason="No more room.", fault=Fault(code=code))
-    (event,) = [told.event for told in to("client", device.receive(frame(cancel), 0.2))]
-    if on_peer_loss == "continue":
-        assert event == PeerEvent(step=1, is_alone=True, reason="No more room.", party=Party.CLOUD)
-        assert device.sessions[1].prefix.tokens == [7]
-        assert device.sessions[1].decides_alone
-    else:
-        assert (event.reason, event.error) == ("failed", "The cloud gave the query up: No more room.")
+def test_a_peer_that_gives_up_in_mid_answer_takes_no_committed_token_with_it(code: Code) -> None:
+    """Whatever it says the reason is."""
+    story = STORIES["ending: What the cloud refuses in mid answer the device goes on with"]
+    other = story.replace("code=busy", f"code={code}")
+    assert play(other) == other
 
 
 def test_a_session_that_breaks_does_not_stop_the_timers_of_the_others(
@@ -230,17 +170,11 @@ def test_a_finished_device_lingers_while_the_cloud_is_heard_but_not_for_ever() -
 # ---- the other hosts -------------------------------------------------------------------------------------------
 
 
-def small_hosts() -> list[Any]:
-    return [
-        AggregatingTable(Party.DEVICE, CODEC),
-        ProfilingTable(Party.DEVICE),
-        SchedulingTable(Party.DEVICE),
-    ]
-
-
-@pytest.mark.parametrize("number", range(3))
-def test_a_misdirected_message_is_an_error_with_its_name(number: int) -> None:
-    small = small_hosts()[number]
-    small.receive(Begin(session=1, spec=spec().to_json()))
+@pytest.mark.parametrize(
+    "table",
+    [AggregatingTable(Party.DEVICE, CODEC), ProfilingTable(Party.DEVICE), SchedulingTable(Party.DEVICE)],
+)
+def test_a_misdirected_message_is_an_error_with_its_name(table: Any) -> None:
+    table.receive(Begin(session=1, spec=spec().to_json()))
     with pytest.raises(TandemError, match="A Local is not for a"):
-        small.receive(decided(0, 1))
+        table.receive(decided(0, 1))
