@@ -11,7 +11,7 @@ from tandem.config.schema import Config
 from tandem_lab.bench.dual import Predictor, eq9
 from tandem_lab.bench.records import Prediction
 from tandem_lab.bench.systems import BY_NAME
-from tests.unit.lab.bench.cells import SETTING
+from tests.unit.lab.bench.test_suite import SETTING
 
 
 def test_eq9_of_a_fixed_placement() -> None:

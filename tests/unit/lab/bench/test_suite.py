@@ -2,18 +2,53 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
 from tandem.topology import Party
 from tandem_lab.bench import dual, federated
+from tandem_lab.bench.records import Cell, Record, Setting
 from tandem_lab.bench.suite import num_wrong
-from tests.unit.lab.bench.cells import TOKENS, cell, record, voting_cell
 
-rows_of = dual.LATENCY.rows_of
+SETTING = Setting(floors_s=(0.06, 0.025), rtt_s=0.3, temperature=0.0, max_new_tokens=48)
+TOKENS = (5, 6, 7, 8, 9)
+
+
+def record(system: str, token_s: float, **changes: Any) -> Record:
+    """Five tokens, the first after 0.5 s, with numbers that are easy to check by hand."""
+    values: dict[str, Any] = {
+        "run": 0,
+        "question": 0,
+        "token_ids": TOKENS,
+        "committed_s": tuple(0.5 + token_s * step for step in range(len(TOKENS))),
+        "num_accepted": {"device": 3, "cloud": 4},
+        "num_forwards": {"device": 10, "cloud": 5},
+        "num_abandoned": {"device": 2, "cloud": 0},
+        "decode_s": {"device": 0.6, "cloud": 0.125},
+        "waited_s": 0.1,
+        "cpu_s": {"device/decoder": 0.2, "device/draft_queue": 0.05, "cloud/decoder": 0.1},
+        "frame_bytes": {"device": 500, "cloud": 1000},
+        "num_frames": {"device": 5, "cloud": 10},
+        "wire_bytes": {
+            "device": {"data": 1500, "ray": 200, "other": 7},
+            "cloud": {"data": 2000, "ray": 300, "other": 7},
+        },
+    }
+    return Record(system=system, **(values | changes))
+
+
+def cell_of(setting: Setting, *records: Record) -> Cell:
+    return Cell(
+        setting=setting, plan={}, records=records, predictions={}, reference=(TOKENS,) * 2, ping_s=(0.3,)
+    )
 
 
 def test_a_row_holds_medians_over_runs_and_sums_a_token() -> None:
-    row = rows_of(cell())["Tandem/mirror"]
+    runs = [record("Tandem/mirror", pace_s, run=run) for run, pace_s in enumerate((0.08, 0.07, 0.1))]
+    cell = cell_of(SETTING, *runs, *(replace(one, question=1) for one in runs))
+    row = dual.LATENCY.rows_of(cell)["Tandem/mirror"]
     assert row.token_s == pytest.approx(0.08), "not the mean of 0.07, 0.08, 0.10"
     assert (row.token_s_p25, row.token_s_p75) == pytest.approx((0.075, 0.09))
     assert (row.first_s, row.num_runs, row.num_tokens) == (0.5, 3, 30)
@@ -26,10 +61,21 @@ def test_a_row_holds_medians_over_runs_and_sums_a_token() -> None:
     assert row.bytes_per_frame == {Party.DEVICE: 100, Party.CLOUD: 100}
     assert row.wire_bytes[Party.CLOUD] == {"data": 400, "ray": 60, "other": 1.4}
     assert row.frame_share == pytest.approx(1500 / (1700 + 2300)), "pings are not in it"
-    voted = federated.SUITE.rows_of(voting_cell())["pipelined"]
-    assert voted.waited_for == {"worker-1": 0.2, "worker-2": 0.8}
-    assert voted.accepted == {"server": 0.6}
-    assert voted.forwards == {"server": 1.6, "worker-1": 0.4, "worker-2": 0.6}
+
+
+def test_a_row_of_workers_says_whose_votes_came_last() -> None:
+    voted = record(
+        "pipelined",
+        0.025,
+        num_accepted={"server": 3},
+        num_forwards={"server": 8, "worker-1": 2, "worker-2": 3},
+        waited_for={"worker-2": 4, "worker-1": 1},
+    )
+    setting = replace(SETTING, temperature=1.0, models="close", num_workers=2)
+    row = federated.SUITE.rows_of(cell_of(setting, voted))["pipelined"]
+    assert row.waited_for == {"worker-1": 0.2, "worker-2": 0.8}
+    assert row.accepted == {"server": 0.6}
+    assert row.forwards == {"server": 1.6, "worker-1": 0.4, "worker-2": 0.6}
 
 
 @pytest.mark.parametrize(

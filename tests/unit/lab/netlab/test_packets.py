@@ -88,14 +88,7 @@ def test_streams_that_begin_late_lack_a_part_or_use_a_port_again(
 def frame(body: Any) -> LinkFrame:
     digest = b"12345678"
     return LinkFrame(
-        session=7,
-        view=0,
-        committed=0,
-        committed_digest=digest,
-        stamp=1,
-        echo=2,
-        held_us=3,
-        body=body,
+        session=7, view=0, committed=0, committed_digest=digest, stamp=1, echo=2, held_us=3, body=body
     )
 
 
@@ -104,12 +97,7 @@ def test_frames_and_the_tokens_in_them(tmp_path: Path) -> None:
     distribution[[3, 500, 501, 3999]] = 0.25
     payload = TopP(0.999).encode(distribution)
     draft = Vote(
-        step=0,
-        digest=b"12345678",
-        tokens=(3,),
-        payloads=(payload,),
-        log_weights=(0.0,),
-        decode_us=9,
+        step=0, digest=b"12345678", tokens=(3,), payloads=(payload,), log_weights=(0.0,), decode_us=9
     )
     frames = [frame(draft), frame(Resync(decider=0, tokens=tuple(range(900, 920))))]
     greeting = Greeting("device/draft_queue", b"n" * 16, True).encode()

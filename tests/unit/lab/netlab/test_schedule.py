@@ -7,12 +7,7 @@ import math
 import pytest
 
 from tandem_lab.errors import NetLabError
-from tandem_lab.netlab.schedule import (
-    LinkSchedule,
-    ScheduleRow,
-    parse_schedule,
-    play,
-)
+from tandem_lab.netlab.schedule import LinkSchedule, ScheduleRow, parse_schedule, play
 from tandem_lab.netlab.shape import Shape
 
 HEADER = "time_s,delay_ms,jitter_ms,rate_mbit,loss_pct\n"

@@ -95,12 +95,7 @@ def test_plain_rag_reads_the_passages_of_both_parties_in_one_prompt(household: P
     methods = select_methods("none,rag,rag-each,rag-right,static,evidence")
     config = Config.load(None, ["sampling.max_new_tokens=2"])
     result = evaluate_questions(
-        household,
-        [question],
-        methods,
-        [Counts(2, 2), Counts(1, 1)],
-        config,
-        num_passages=4,
+        household, [question], methods, [Counts(2, 2), Counts(1, 1)], config, num_passages=4
     )
     engine: Any = household.engines[Party.DEVICE]
     prompts = [documents for session, documents in engine.opened if session == "alone"]

@@ -7,12 +7,7 @@ from pathlib import Path
 import pytest
 
 from tandem.errors import TandemError
-from tandem_lab.quality.questions import (
-    contains_answer,
-    exact_match,
-    f1,
-    read_questions,
-)
+from tandem_lab.quality.questions import contains_answer, exact_match, f1, read_questions
 
 GOOD = '{"question": "Who?", "answers": ["A", "B"]}'
 
